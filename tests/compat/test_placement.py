@@ -48,6 +48,7 @@ DRAWS = {
 LIKE_A_TENSOR = {
     "zeros_like": lambda y, device: torch.zeros_like(y, device=device),
     "ones_like": lambda y, device: torch.ones_like(y, device=device),
+    "ones_like input=": lambda y, device: torch.ones_like(input=y, device=device),
     "empty_like": lambda y, device: torch.empty_like(y, device=device),
     "full_like": lambda y, device: torch.full_like(y, 2.0, device=device),
     "zeros_like of a dtype": lambda y, device: torch.zeros_like(y, dtype=torch.float16, device=device),

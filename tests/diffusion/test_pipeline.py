@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -186,9 +187,18 @@ def test_from_pipe_gives_a_pipeline_to_port(pipe: Any, tiny: Build, expected: to
     assert pipe.transformer.forward.program.compilations == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["to", "save_pretrained", "enable_model_cpu_offload", "enable_sequential_cpu_offload"]
-)
+def test_it_is_saved_as_before(tiny: Build, pipe: Any, expected: torch.Tensor, tmp_path: Path) -> None:
+    tiny().save_pretrained(tmp_path / "host")
+    close(run(pipe), expected)
+    pipe.save_pretrained(tmp_path / "device")
+    files = sorted(path.relative_to(tmp_path / "host") for path in (tmp_path / "host").rglob("*.*"))
+    assert [path.name for path in files].count("diffusion_pytorch_model.safetensors") > 0
+    for path in files:
+        assert (tmp_path / "device" / path).read_bytes() == (tmp_path / "host" / path).read_bytes(), path
+    close(run(pipe), expected)
+
+
+@pytest.mark.parametrize("name", ["to", "enable_model_cpu_offload", "enable_sequential_cpu_offload"])
 def test_what_would_move_its_models_is_refused(pipe: Any, name: str, expected: torch.Tensor) -> None:
     with pytest.raises(PortError, match=r"(?s)ported.*to_cpu"):
         getattr(pipe, name)("cuda")

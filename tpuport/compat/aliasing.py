@@ -64,6 +64,9 @@ _OVERLAP = (
 # Elements of memory up to this size are listed to see which of them two tensors share.
 _LISTED_BYTES = 1 << 20
 
+# Of addresses, as of a GPU's.
+_ALIGNMENT = 512
+
 Read = Callable[[jax.Array], jax.Array]
 Write = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -113,6 +116,19 @@ class Storage:
             self.array = None
 
 
+class Memory:
+    """What stands for the memory of tensors that view one another.
+
+    Attributes:
+        address: a number as that of no other memory; 0 as long as nobody has asked. Nothing is stored there.
+    """
+
+    next_address = 1 << 46
+
+    def __init__(self) -> None:
+        self.address = 0
+
+
 @dataclass
 class Alias:
     """A tensor's part in a storage; its attribute `_alias`.
@@ -136,6 +152,7 @@ class Alias:
 
 def link(view: Ported, source: Ported, step: Step, twin: torch.Tensor) -> None:
     """Declare a new tensor a view of another."""
+    view._memory = _memory_of(source)
     alias = _alias_of(source)
     alias.storage.add(view)
     view._alias = Alias(alias.storage, (*alias.steps, step), twin, view._elem)
@@ -147,6 +164,22 @@ def twin(tensor: Ported) -> torch.Tensor:
     if alias is not None:
         return alias.twin
     return on_twins(torch.empty, tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _memory_of(tensor: Ported) -> Memory:
+    memory = getattr(tensor, "_memory", None)
+    if memory is None:
+        memory = tensor._memory = Memory()
+    return memory
+
+
+def address(tensor: Ported) -> int:
+    """A number for the memory that the tensor has in torch: its views have the same, also after writes; 0 if empty."""
+    memory, size = _memory_of(tensor), twin(tensor).untyped_storage().nbytes()
+    if memory.address == 0 and size > 0:
+        memory.address = Memory.next_address
+        Memory.next_address += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return memory.address
 
 
 def check_writable(tensor: Ported) -> None:
@@ -178,7 +211,10 @@ def propagate(tensor: Ported) -> None:
     storage = alias.storage
     if storage.array is None or tensor._elem.shape != alias.array.shape:
         # The only tensor left, or one that was given other memory.
+        memory = getattr(tensor, "_memory", None)
         leave(tensor)
+        if tensor._elem.shape == alias.array.shape:
+            tensor._memory = memory
         return
     alias.array = tensor._elem
     storage.array = _write_back(storage.array, alias.steps, tensor._elem)
@@ -240,6 +276,7 @@ def _alias_of(tensor: Ported) -> Alias:
 
 def leave(tensor: Ported) -> None:
     """Let a tensor share memory with no other from now on."""
+    tensor._memory = None
     if getattr(tensor, "_alias", None) is None:
         return
     aliases = tensor._alias.storage.aliases

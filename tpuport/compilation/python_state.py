@@ -49,6 +49,8 @@ _TENSOR_DICTS = ("_parameters", "_buffers")
 _IGNORED_ATTRIBUTES = frozenset({
     "tpuport_mesh", "tpuport_pickling", "tpuport_state", "_output_capturing_hooks_installed",
 })  # fmt: skip
+# In a configuration of transformers: the model's class, which decides nothing.
+_NOTED_WHEN_SAVED = "architectures"
 # transformers installs these hooks in the first call that wants hidden states. They do nothing in calls that do not.
 _IGNORED_HOOKS = "transformers.utils.output_capturing"
 # torch registers hooks under numbers that it never uses twice.
@@ -408,7 +410,7 @@ class PythonState:
         names = sorted(name for name in attributes if isinstance(name, str))
         if hasattr(type(value), "to_dict"):
             # Private names are transformers' own state, which it and tpuport set and reset while a model runs.
-            names = [name for name in names if not name.startswith("_")]
+            names = [name for name in names if not name.startswith("_") and name != _NOTED_WHEN_SAVED]
         elif not (self._loads_any or _is_of_library(type(value))):
             return sorted(self._loads)
         self._sized.append(attributes)

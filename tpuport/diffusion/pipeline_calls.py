@@ -31,8 +31,6 @@ _REFUSED_METHODS = {
     "enable_model_cpu_offload": "moves its models between devices",
     "enable_sequential_cpu_offload": "moves its models between devices",
     "enable_group_offload": "moves its models between devices",
-    "save_pretrained": "reads weights that are on the devices",
-    "push_to_hub": "reads weights that are on the devices",
 } | dict.fromkeys(
     (
         "load_lora_weights", "unload_lora_weights", "fuse_lora", "unfuse_lora", "set_adapters", "enable_lora",

@@ -72,12 +72,47 @@ def _refuse(operation: Any) -> Any:
 
 
 def _refusing(name: str) -> Callable[..., Any]:
-    """A method of a tensor's memory: `save_pretrained` takes all tensors for one by it, and `apply_` does nothing."""
+    """A method of a tensor's memory, which the host does not have."""
 
     def refuse(tensor: Ported, *args: Any) -> Any:
         return _refuse(f"{name}()")
 
     return refuse
+
+
+class _DeviceStorage:
+    """`tensor.untyped_storage()` on the device: which memory it is, and how large, as libraries ask before they save.
+
+    Args:
+        tensor: any of those that share the memory.
+    """
+
+    def __init__(self, tensor: Ported) -> None:
+        self._tensor = tensor
+        self.device = tensor.device
+
+    def data_ptr(self) -> int:
+        return aliasing.address(self._tensor)
+
+    def nbytes(self) -> int:
+        return aliasing.twin(self._tensor).untyped_storage().nbytes()
+
+    size = nbytes
+
+    def __getattr__(self, name: str) -> Any:
+        return _refuse(f"untyped_storage().{name}")
+
+
+def _untyped_storage(tensor: Ported) -> Any:
+    return _refuse("untyped_storage()") if _is_traced(tensor) else _DeviceStorage(tensor)
+
+
+def _data_ptr(tensor: Ported) -> int:
+    """The number by which torch's users and libraries tell whether tensors share memory."""
+    if _is_traced(tensor):
+        return _refuse("data_ptr()")
+    offset = aliasing.twin(tensor).storage_offset() * tensor.element_size()
+    return aliasing.address(tensor) + offset if tensor.numel() else 0
 
 
 def _to_text(tensor: Ported) -> str:
@@ -248,8 +283,12 @@ METHODS = (
     Method("Tensor", "__str__", _to_text, "shows the type of the array inside"),
     *(
         Method("Tensor", name, _refusing(name), "is that of no memory, and the same for all tensors")
-        for name in ("storage", "untyped_storage", "data_ptr", "apply_")
+        for name in ("storage", "apply_")
     ),
+    Method(
+        "Tensor", "untyped_storage", _untyped_storage, "is that of no memory, and the same for all tensors"
+    ),
+    Method("Tensor", "data_ptr", _data_ptr, "is that of no memory, and the same for all tensors"),
     Method("Tensor", "__dlpack__", _refuse_dlpack, "is on a device that DLPack does not know"),
     Method("Tensor", "__dlpack_device__", _refuse_dlpack, "is on a device that DLPack does not know"),
     Method("Tensor", "cuda", _stay, "looks for a GPU"),

@@ -77,7 +77,8 @@ def resolve(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[torch.Tenso
         return wrap(to_jax(host)), kwargs
     others = {name: value for name, value in kwargs.items() if name != "device"}
     # What is like a tensor of the device needs no name for it, which the oldest of these functions would not know.
-    return None, others if func in _LIKE_A_TENSOR and is_ported(args[0]) else others | {"device": "jax"}
+    is_like_ported = func in _LIKE_A_TENSOR and is_ported(_data(func, args, kwargs))
+    return None, others if is_like_ported else others | {"device": "jax"}
 
 
 def _written_out(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
@@ -122,12 +123,13 @@ def _made_elsewhere(func: Any, args: tuple, kwargs: dict[str, Any], kind: str) -
         return None  # the program's
     if func in _COPIES:
         return _copied_elsewhere(func, _data(func, args, kwargs), kwargs, kind)
-    if func in _LIKE_A_TENSOR and not is_ported(args[0]):
-        return None
     if func in _LIKE_A_TENSOR:
-        like, *others = args
-        values = torch_pytree.tree_map(_on_host, (others, kwargs))
-        return aliasing.on_twins(func, aliasing.twin(like), *values[0], **values[1])
+        like = _data(func, args, kwargs)
+        if not is_ported(like):
+            return None
+        options = {name: value for name, value in kwargs.items() if name != "input"}
+        others, options = torch_pytree.tree_map(_on_host, (args[1:], options))
+        return aliasing.on_twins(func, aliasing.twin(like), *others, **options)
     if kind == "meta" or func not in _DRAWS | _WITH_LOWERINGS - {torch.empty_permuted}:
         return aliasing.on_twins(func, *args, **kwargs)
     return None

@@ -132,7 +132,7 @@ def detach(tensor: Ported) -> torch.Tensor:
 
 
 # Attributes of torchax and of this package; all others are the user's.
-_OWN_ATTRIBUTES = frozenset({"_elem", "_env", "_alias", "_is_param"})
+_OWN_ATTRIBUTES = frozenset({"_elem", "_env", "_alias", "_memory", "_is_param"})
 
 
 def deepcopy(tensor: Ported, memo: dict[int, Any]) -> torch.Tensor:
