@@ -38,7 +38,7 @@ def test_lint_marks_what_a_run_confirms(capsys: pytest.CaptureFixture[str]) -> N
     [
         ([], "no target was given"),
         ([f"{MODELS}:nothing"], "there is no function 'nothing'"),
-        ([f"{MODELS}:seeded"], "failed"),
+        ([f"{MODELS}:seeded"], "the function takes model_class"),
         ([f"{MODELS}:small_inputs"], "it returned an object of class dict"),
         ([f"{MODELS}:target", "--rules", "rules.json"], "rules are for a mesh"),
     ],

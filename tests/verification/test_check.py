@@ -123,6 +123,7 @@ def test_a_wrong_lowering_is_blamed_to_the_first_line_with_its_operator(replace_
 
 
 # jax's own warning about the same; for users it is one, here it would be an error that ends the trace.
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
 def test_float64_that_becomes_float32_is_one_finding_with_the_words_of_its_rule() -> None:
     run = check(EmbedsTime, "values", "compare", "lint")
     [finding] = [finding for finding in run.findings if finding.rule == "TPU401"]

@@ -3,7 +3,6 @@
 import contextlib
 import time
 import traceback
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -177,9 +176,8 @@ class Check:
         }
         with self._cleanup:
             for name in names:
-                with self._stage(name), warnings.catch_warnings():
-                    # A stage that finds another result says so, and the linter names the line in any case.
-                    warnings.simplefilter("ignore", narrowing.NarrowingWarning)
+                # A stage that finds another result says so, and the linter names the line in any case.
+                with self._stage(name), narrowing.silenced():
                     if name != "torch" and not self.runs_in_torch:
                         raise _StageSkipped
                     stages[name]()
