@@ -26,6 +26,9 @@ USES = {
     "generator": lambda: torch.Generator("cuda"),
     "generator by name": lambda: torch.Generator(device="cuda:0"),
     "safetensors": lambda: safetensors.torch.load_file("weights.safetensors", device="cuda"),
+    "safetensors by device": lambda: safetensors.torch.load_file(
+        "x.safetensors", device=torch.device("cuda")
+    ),
     "safetensors by index": lambda: safetensors.torch.load_model(HOST, "weights.safetensors", device=0),
 }
 

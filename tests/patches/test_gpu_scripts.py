@@ -1,6 +1,7 @@
 """The GPU shim around scripts: "cuda" as the TPU, and torch.distributed over one device."""
 
 import pytest
+import safetensors.torch
 import torch
 
 import tpuport
@@ -34,6 +35,29 @@ def test_cuda_means_the_tpu(device, use):
     assert compat.is_ported(result)
     assert torch.equal(result.cpu(), X * 2)
     assert device.calls
+
+
+@pytest.mark.parametrize("named", ["cuda", "cuda:0", 0])
+@pytest.mark.parametrize("place", ["jax", "cpu"])
+def test_safetensors_are_loaded_where_cuda_is(place, named, tmp_path):
+    path = tmp_path / "model.safetensors"
+    expected = {"x": X, "half": X.bfloat16(), "ids": torch.tensor([3, -1])}
+    safetensors.torch.save_file(expected, path)
+    tpuport.enable()
+    try:
+        with tpuport.gpu_shim(device=place):
+            loaded = safetensors.torch.load_file(path, device=named)
+        with pytest.raises(PortError, match="no GPU here"):
+            safetensors.torch.load_file(path, device=named)
+        on_host = {name: tensor.cpu() for name, tensor in loaded.items()}
+    finally:
+        tpuport.disable()
+    assert on_host.keys() == expected.keys()
+    for name, tensor in loaded.items():
+        assert compat.is_ported(tensor) == (place == "jax")
+        # Integers of 64 bits have 32 on the device.
+        is_exact = name != "ids"
+        torch.testing.assert_close(on_host[name], expected[name], check_dtype=is_exact, rtol=0, atol=0)
 
 
 def test_a_model_moves_as_a_whole(device):

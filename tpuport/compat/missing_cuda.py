@@ -96,8 +96,8 @@ def _explaining_device(function: Callable[..., Any], name: str) -> Callable[...,
 def _opening(safe_open: Callable[..., Any]) -> Callable[..., Any]:
     """`safe_open` of safetensors, as `load_file` and `load_model` call it."""
 
-    def opening(*args: Any, device: str | int = "cpu", **kwargs: Any) -> Any:
-        if (isinstance(device, int) or device.startswith("cuda")) and not has_gpu():
+    def opening(*args: Any, device: Any = "cpu", **kwargs: Any) -> Any:
+        if (isinstance(device, int) or str(device).startswith("cuda")) and not has_gpu():
             raise explanation(
                 f"safetensors, device={device!r}; load to the host without it, then tpuport.port"
             )

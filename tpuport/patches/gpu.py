@@ -7,6 +7,7 @@ are imported or their models are built. `whitelist()` lists what it answers; eve
 import contextlib
 import functools
 import importlib
+import importlib.util
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -98,6 +99,7 @@ class GpuShim:
         functions = {name: value for name, value in self._allow.items() if ":" in name}
         packages = [name for name in self._allow if ":" not in name]
         self._answer_torch()
+        self._answer_safetensors()
         self._answer_distributed()
         for name, value in functions.items():
             self._answer_allowed(name, value)
@@ -135,6 +137,11 @@ class GpuShim:
             for name, cls in gpu_devices.autocast_classes(self._calls).items():
                 self._put("torch", name, cls)
         self._put("torch", "Generator", gpu_devices.generator_class(self._calls))
+
+    def _answer_safetensors(self) -> None:
+        if importlib.util.find_spec("safetensors") is None:
+            return
+        self._put("safetensors.torch", "safe_open", gpu_devices.opening_safetensors())
 
     def _answer_distributed(self) -> None:
         if not torch.distributed.is_available() or torch.distributed.is_initialized():

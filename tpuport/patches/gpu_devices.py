@@ -1,6 +1,7 @@
 """The GPU shim where code names a CUDA device: factories, `.to`, autocast, generators, `torch.load`."""
 
 import functools
+import importlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -100,6 +101,21 @@ def _load(calls: Calls, target: str) -> Callable[..., Any]:
         return former(f, map_location, *args, **kwargs)
 
     return load
+
+
+def opening_safetensors() -> Callable[..., Any]:
+    """`safe_open` of safetensors, as its `load_file` and `load_model` call it.
+
+    It reads files by functions of torch, which `Devices` redirects; without a shim, `compat` refuses CUDA devices.
+    """
+    safe_open = importlib.import_module("safetensors").safe_open
+
+    def opening(*args: Any, device: Any = "cpu", **kwargs: Any) -> Any:
+        # For a number safetensors reads bytes to the device, which has no integers of 64 bits, and not tensors.
+        name = f"cuda:{device}" if type(device) is int else device
+        return safe_open(*args, device=name, **kwargs)
+
+    return opening
 
 
 def _default_device(calls: Calls, target: str) -> Callable[..., Any]:
