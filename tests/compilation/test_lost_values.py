@@ -1,6 +1,7 @@
 """What a model assigns inside of the loop of `generate`: using it afterwards names the attribute."""
 
 import copy
+import operator
 import pickle
 import re
 from typing import Any
@@ -12,7 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import tpuport
 from tpuport import PortError
-from tpuport.compilation.lost_values import LostValue, LostValueError
+from tpuport.compilation import collect_weights
+from tpuport.compilation.lost_values import LostValue, LostValueError, use_weights_in_loop
 
 IDS = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 1]])
 MESSAGE = r"mlp\.seen was assigned inside of the loop of tpuport\.generate"
@@ -39,6 +41,24 @@ class InPlace(Recording):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls.add_(1)
+        return self.mlp(x)
+
+
+class Counting(Recording):
+    """An MLP that counts its calls in every way."""
+
+    def __init__(self, mlp: Any) -> None:
+        super().__init__(mlp)
+        self.calls = 0
+        self.lengths: dict[int, int] = {}
+        self.is_called = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.tokens = getattr(self, "tokens", 0) + x.shape[1]
+        self.lengths[x.shape[1]] = self.lengths.get(x.shape[1], 0) + 1
+        self.history.append("called")
+        self.is_called = True
         return self.mlp(x)
 
 
@@ -111,3 +131,59 @@ def test_a_lost_value_stays_the_same_object() -> None:
     assert isinstance(lost[0], LostValue)
     # Another object would make another program in each call.
     assert lost[0] is lost[1]
+
+
+def test_counters_are_lost_too() -> None:
+    model = _make_model(Counting)
+    reference = copy.deepcopy(model)
+    expected = reference.generate(IDS, max_new_tokens=4, do_sample=False)
+    tpuport.port(model)
+    mlp, reference_mlp = model.model.layers[1].mlp, reference.model.layers[1].mlp
+    lost = []
+    for _ in range(3):
+        torch.testing.assert_close(tpuport.generate(model, IDS, max_new_tokens=4, do_sample=False), expected)
+        assert mlp.is_called == reference_mlp.is_called
+        uses: list[Any] = [
+            lambda: mlp.calls + 1, lambda: mlp.calls == 4, lambda: int(mlp.tokens), lambda: mlp.lengths[1] > 2,
+            lambda: mlp.history[0] != "called", lambda: f"{mlp.calls:3d}",
+        ]  # fmt: skip
+        for use in uses:
+            with pytest.raises(
+                LostValueError, match=r"model\.layers\.1\.mlp\.\w+(\[\d+\])? was assigned inside"
+            ):
+                use()
+        lost.append((mlp.calls, mlp.tokens, *mlp.history, *mlp.lengths.values()))
+    # The state is the same, and with it the programs.
+    assert len(lost[1]) == len(lost[2])
+    assert all(map(operator.is_, lost[1], lost[2]))
+    with pytest.raises(
+        PortError, match=r"calls was assigned.*\n.*in Counting\.forward\n.*a value of your own"
+    ):
+        model(input_ids=IDS)
+    # With values of the user's own, calls go on counting as in torch.
+    for part in (model, reference):
+        for layer in part.model.layers:
+            layer.mlp.calls = layer.mlp.tokens = 3
+            layer.mlp.lengths, layer.mlp.history = {}, []
+        part(input_ids=IDS)
+    assert (mlp.calls, mlp.tokens) == (reference_mlp.calls, reference_mlp.tokens) == (4, 8)
+    assert (mlp.lengths, mlp.history) == (reference_mlp.lengths, reference_mlp.history)
+
+
+def test_a_list_goes_on_after_what_was_lost_in_it() -> None:
+    mlp: Any = tpuport.port(Counting(nn.Linear(4, 4)))
+    mlp.history.append("before")
+
+    def trace_twice() -> None:
+        for length in (3, 1):
+            with use_weights_in_loop(mlp, collect_weights(mlp), "the loop of a test"):
+                mlp(torch.ones(1, length, 4).to("jax"))
+
+    trace_twice()
+    assert len(mlp.history) == 2
+    mlp.history.append("after")
+    trace_twice()
+    assert [item for item in mlp.history if type(item) is str] == ["before", "after"]
+    copied = copy.deepcopy(mlp)
+    assert copied.calls.start == 0
+    assert pickle.loads(pickle.dumps(mlp.tokens)).start is mlp.tokens.start

@@ -2,9 +2,13 @@
 
 A compiled call returns what its model assigns (`state_writes`). A loop, such as that of `generate`, returns its own
 results alone: an attribute that is assigned inside of it would be left with a tensor of the trace, which has no value.
+A counter would be left with the number of traces: the loop runs a block many times that Python runs once, and further
+loops not at all. Every trace of the block starts with the count from before the first.
 """
 
 import contextlib
+import enum
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -15,10 +19,12 @@ from jax.core import Tracer
 from tpuport import compat
 from tpuport.compilation.model_weights import use_weights
 from tpuport.compilation.python_state import PythonState
+from tpuport.compilation.python_values import PLAIN
 from tpuport.compilation.reachable import ABSENT
 from tpuport.compilation.state_places import (
     WEIGHTS,
     Snapshot,
+    are_same_plain,
     assigning_line,
     is_unchanged,
     item_path,
@@ -33,10 +39,17 @@ from tpuport.tracing import trace_lock
 _OPERATORS = (
     "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and rand or ror "
     "xor rxor lshift rlshift rshift rrshift iadd isub imul itruediv neg pos abs invert eq ne lt le gt ge bool int "
-    "float index complex len iter contains getitem setitem array jax_array"
+    "float index complex round trunc len iter contains getitem setitem array jax_array"
 ).split()
 # transformers' name for rotary frequencies, which longrope computes anew in every call before it reads them.
 _RECOMPUTED = "inv_freq"
+
+
+class _NoStart(enum.Enum):
+    """Why a lost value has no start. An enumeration, whose members survive copying and pickling."""
+
+    TENSOR = "the model itself cannot go on from anything"
+    ABSENT = "the model assigned it for the first time"
 
 
 class LostValueError(PortError, AttributeError):
@@ -53,21 +66,24 @@ class LostValue:
         path: of the attribute or variable.
         loop: what does not carry it out: "the loop of tpuport.generate".
         line: that assigns it.
+        start: for a counter, the value from before the loop.
     """
 
-    __slots__ = ("__weakref__", "_line", "_loop", "_path")
+    __slots__ = ("__weakref__", "_line", "_loop", "_path", "_start")
 
-    def __init__(self, path: str, loop: str, line: str) -> None:
+    def __init__(self, path: str, loop: str, line: str, start: Any = _NoStart.TENSOR) -> None:
         self._path = path
         self._loop = loop
         self._line = line
+        self._start = start
 
     def refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise the error that explains where the value is."""
         raise LostValueError(
             f"{self._path} was assigned inside of {self._loop}, which does not carry it out",
             where=self._line,
-            fix="call the model, model(...), or compile a function that calls it: these carry out what is assigned",
+            fix="assign a value of your own before you use it; what is assigned in the model's own call, model(...), "
+            "and in compiled functions is carried out",
         )
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -86,15 +102,31 @@ class LostValue:
     def __repr__(self) -> str:
         return f"<{self._path}, lost in {self._loop}>"
 
+    def __format__(self, specification: str) -> str:
+        # Without a specification a text shows what it is.
+        return repr(self) if not specification else self.refuse()
+
     def __hash__(self) -> int:
         return id(self)
 
     def __reduce__(self) -> tuple[type, tuple]:
-        return LostValue, (self._path, self._loop, self._line)
+        return LostValue, (self._path, self._loop, self._line, self._start)
 
-    def is_of(self, path: str, loop: str) -> bool:
-        """Whether this was assigned in that place and that loop."""
-        return (self._path, self._loop) == (path, loop)
+    def is_same(self, other: Any) -> bool:
+        """Whether the other is a value that was lost in the same place and the same loop, from the same start."""
+        if not isinstance(other, LostValue) or (self._path, self._loop) != (other._path, other._loop):
+            return False
+        return _is_same(self._start, other._start)
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether this replaces a Python value, from which every trace of the loop starts."""
+        return self._start is not _NoStart.TENSOR
+
+    @property
+    def start(self) -> Any:
+        """The value from before the loop, `ABSENT` if there was none."""
+        return ABSENT if self._start is _NoStart.ABSENT else self._start
 
 
 for _name in _OPERATORS:
@@ -105,7 +137,8 @@ for _name in _OPERATORS:
 def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], loop: str) -> Iterator[None]:
     """Traced. As `use_weights`, in a loop that carries out nothing that the model assigns.
 
-    A `LostValue` replaces every traced tensor that the model leaves in an attribute, an item or a variable.
+    A `LostValue` replaces every traced tensor that the model leaves in an attribute, an item or a variable, and every
+    number that it changes there. Lists lose all that the model appends.
 
     Args:
         model: that the block calls.
@@ -118,6 +151,8 @@ def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], lo
     with trace_lock:
         state = PythonState(model, [model])
         snapshots = take_snapshots(state)
+        for snapshot in snapshots:
+            _restart_counters(snapshot)
         tensors = [dict(vars(tensor)) for tensor in state.tensors]
         try:
             with use_weights([model], [arrays]) as (in_use,):
@@ -127,7 +162,7 @@ def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], lo
             # Also after an error, whose traceback a user may inspect in the same process.
             for snapshot in snapshots:
                 if not is_unchanged(snapshot.container, snapshot.contents):
-                    _replace_traced(snapshot, state, loop)
+                    _replace_lost(snapshot, state, loop)
             located = state.located_tensors()
             indices = _undo_writes(state.tensors, tensors)
     written += [located[index][0] for index in indices]
@@ -140,29 +175,83 @@ def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], lo
         )
 
 
-def _replace_traced(snapshot: Snapshot, state: PythonState, loop: str) -> None:
+def _restart_counters(snapshot: Snapshot) -> None:
+    """Let the model go on from what its counters were before they were lost."""
+    items = _items(snapshot.contents)
+    if not any(map(_is_lost_counter, items.values())):
+        return
+    if isinstance(snapshot.container, list | deque):
+        # What the model has appended goes away again, unless something follows it.
+        while items and _start(items[len(items) - 1]) is ABSENT:
+            items.popitem()
+    started = {name: _start(value) for name, value in items.items()}
+    if isinstance(snapshot.contents, dict):
+        started = {name: value for name, value in started.items() if value is not ABSENT}
+    else:
+        started = {name: items[name] if value is ABSENT else value for name, value in started.items()}
+    _refill(snapshot, started)
+
+
+def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
+    """Replace what the model has left in a container and what the loop does not carry out."""
     location, container, before = snapshot
     if location.part in WEIGHTS:
         # A weight that is gone is an AttributeError by itself.
         refill(container, before)
         return
-    contents = read_contents(container)
-    items = contents.items() if isinstance(contents, dict) else enumerate(contents)
-    for name, value in list(items):
+    former_items, items = _items(before), _items(read_contents(container))
+    for name, value in list(items.items()):
+        former = former_items.get(name, ABSENT)
+        is_counter = _is_counter(_start(former), value, container)
         # What the state knows as an object has a snapshot of its own.
-        if state.find_node(value) is not None or not leads_to_traced(value, set()):
+        is_traced = state.find_node(value) is None and leads_to_traced(value, set())
+        if not is_counter and not is_traced:
             continue
         # A variable has its own name, and a list a number for each item.
         path = state.path(location.node)
         if location.part != "variable":
             path = item_path(path, location.part, name)
-        former = before.get(name, ABSENT) if isinstance(before, dict) else ABSENT
+        start = _start(former) if is_counter else _NoStart.TENSOR
+        start = _NoStart.ABSENT if start is ABSENT else start
+        lost = LostValue(path, loop, assigning_line(state, path), start)
         # The same object as before, so that the state, and with it the program, stays the same.
-        if isinstance(former, LostValue) and former.is_of(path, loop):
-            contents[name] = former
-        else:
-            contents[name] = LostValue(path, loop, assigning_line(state, path))
-    refill(container, contents)
+        items[name] = former if lost.is_same(former) else lost
+    # Counters that this trace has left alone are still lost.
+    for name, former in former_items.items():
+        if _is_lost_counter(former) and _is_same(items.get(name, ABSENT), former.start):
+            items[name] = former
+    _refill(snapshot, items)
+
+
+def _items(contents: Any) -> dict[Any, Any]:
+    return dict(contents) if isinstance(contents, dict) else dict(enumerate(contents))
+
+
+def _refill(snapshot: Snapshot, items: dict[Any, Any]) -> None:
+    contents = items if isinstance(snapshot.contents, dict) else list(items.values())
+    refill(snapshot.container, contents)
+
+
+def _is_lost_counter(value: Any) -> bool:
+    return isinstance(value, LostValue) and value.is_counter
+
+
+def _start(value: Any) -> Any:
+    return value.start if _is_lost_counter(value) else value
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    return old is new or are_same_plain(old, new)
+
+
+def _is_counter(former: Any, value: Any, container: Any) -> bool:
+    """Whether a Python value depends on the number of calls: a number that they change, or an item that they append."""
+    if isinstance(container, set) or not isinstance(value, PLAIN) or _is_same(former, value):
+        return False
+    if isinstance(container, list | deque) and former is ABSENT:
+        return True
+    # A flag or a name is the same, however often it is assigned.
+    return isinstance(value, int | float | complex) and not isinstance(value, bool)
 
 
 def _undo_writes(tensors: list[torch.Tensor], attributes: list[dict[str, Any]]) -> list[int]:
