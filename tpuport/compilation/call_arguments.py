@@ -1,6 +1,7 @@
 """The arguments of a compiled function, divided into those of its program: tensors, donated caches, static values."""
 
 import fnmatch
+import weakref
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -12,6 +13,7 @@ from jax.core import Tracer
 from tpuport import compat, pytrees
 from tpuport.compat import randomness
 from tpuport.compilation.compiled_program import ShapeText
+from tpuport.compilation.model_weights import is_on_host
 from tpuport.errors import PortError
 from tpuport.library_classes import is_transformers_cache
 from tpuport.object_graph import Flattener, Graph, State, Structure, is_array, read_state, unflatten
@@ -28,11 +30,13 @@ class Argument(NamedTuple):
     Attributes:
         name: its path from the function's parameter: "inputs.ids".
         kind: which of the program's arguments has it; a number is a tensor in the program, a static value a part of it.
-        content: the structure of a cache, the number of a random generator, the class of a number, or the static value.
+            Weights of a module are arguments too, and the rest of it is in the state of the function.
+        content: the structure of a cache, the number of a random generator, the class of a number, a weak reference to
+            a module, or the static value.
     """
 
     name: str
-    kind: Literal["tensor", "number", "cache", "generator", "static"]
+    kind: Literal["tensor", "number", "cache", "generator", "module", "static"]
     content: Hashable
 
 
@@ -87,6 +91,8 @@ class Layout(NamedTuple):
                     leaves.append(jax.tree_util.tree_unflatten(content, next(caches)))
                 case "generator":
                     leaves.append(randomness.call_generator(content))
+                case "module":
+                    leaves.append(content())
                 case "static":
                     leaves.append(content.value)
         values, objects = unflatten(self.structure, leaves)
@@ -98,6 +104,11 @@ class Layout(NamedTuple):
             values[:positional], kwargs, leaves, _tensor_leaves(self.arguments), arrays, objects, states,
             frozenset(id(leaf) for leaf, kind in zip(leaves, kinds, strict=True) if kind in ("number", "cache")),
         )  # fmt: skip
+
+    def modules(self) -> list[torch.nn.Module]:
+        """The modules among the arguments, each once."""
+        references = [argument.content for argument in self.arguments if argument.kind == "module"]
+        return list(dict.fromkeys(reference() for reference in references))  # type: ignore[operator]
 
     def describe(self, tensors: list[Any], donated: list[list[Any]]) -> dict[str, str]:
         """What a program is compiled for, by argument: shapes of tensors, values of the rest."""
@@ -112,6 +123,8 @@ class Layout(NamedTuple):
                     text = ShapeText([tuple(tensor.shape) for tensor in next(remaining_caches)])
                 case "generator":
                     text = "torch.Generator"
+                case "module":
+                    text = type(argument.content()).__name__  # type: ignore[operator]
                 case "static":
                     text = repr(argument.content)
             descriptions[argument.name] = text
@@ -205,6 +218,9 @@ def divide_arguments(
             if leaf not in generators:
                 generators.append(leaf)
             arguments.append(Argument(name, "generator", generators.index(leaf)))
+        elif isinstance(leaf, torch.nn.Module) and not is_on_host(leaf):
+            # Weak, because jax keeps the layout of every program, and would keep the module alive.
+            arguments.append(Argument(name, "module", weakref.ref(leaf)))
         else:
             arguments.append(Argument(name, "static", static_value(leaf, name)))
     layout = Layout(graph.structure, names, tuple(arguments))

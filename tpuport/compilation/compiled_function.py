@@ -133,6 +133,7 @@ class CompiledFunction:
         self.scanned: tuple[layers.ScannedBlocks, ...] = ()
         self.declined: tuple[layers.DeclinedBlocks, ...] = ()
         self._state: PythonState | None = None
+        self._arguments_of_state: list[torch.nn.Module] = []
         # By the key of each program, which has been traced then.
         self._overwritten: dict[Hashable, tuple[overwritten_arrays.Slot, ...]] = {}
         self._rotary_tables = rotary.ProgramTables()
@@ -145,7 +146,7 @@ class CompiledFunction:
         )  # fmt: skip
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the compiled program. Tensors are arguments, caches are donated, anything else is static.
+        """Run the compiled program. Tensors and modules' weights are arguments, caches are donated, the rest is static.
 
         Raises:
             PortError: an argument is neither a tensor nor hashable, a module's weights are not on the device, or the
@@ -223,7 +224,7 @@ class CompiledFunction:
     def _prepare_call(self, args: tuple, kwargs: dict) -> _PreparedCall:
         divided = divide_arguments(self._name_positional(args), kwargs, self._traced)
         with trace_lock:
-            state = self._current_state()
+            state = self._current_state(divided.layout.modules())
             weights = [collect_arrays(state.named_weights(module)) for module in state.modules]
             models = tuple((weakref.ref(module), port_count(module)) for module in state.modules)
             state_arrays = [usable_array(tensor, path) for path, tensor in state.located_tensors()]
@@ -231,19 +232,26 @@ class CompiledFunction:
         arguments = ProgramArguments(weights, divided.arrays + state_arrays, divided.donated, [], static)
         return _PreparedCall(arguments, divided, state)
 
-    def _current_state(self) -> PythonState:
-        """The state of the function now."""
-        state = current_state(self._state, self._make_state)
+    def _current_state(self, arguments: Sequence[torch.nn.Module] = ()) -> PythonState:
+        """The state of the function now, called with these modules."""
+        make_state = functools.partial(self._make_state, arguments)
+        known = self._state if self._arguments_of_state == list(arguments) else None
+        state = current_state(known, make_state)
         if self.scan_layers:
             for module in state.modules:
                 layers.stack_layers(module)
-            state = current_state(state, self._make_state)
-        self._state = state
+            state = current_state(state, make_state)
+        self._state, self._arguments_of_state = state, list(arguments)
         return state
 
-    def _make_state(self) -> PythonState:
-        # An object whose method is compiled is an argument, and no part of the state.
-        return PythonState(self._function, self._fixed_modules, start=self._run_function)
+    def _make_state(self, arguments: Sequence[torch.nn.Module]) -> PythonState:
+        modules = self._fixed_modules
+        if modules is not None:
+            modules = list(dict.fromkeys((*modules, *arguments)))
+        # A partial function reaches its arguments. An object whose method is compiled is an argument itself, and no
+        # part of the state.
+        function = functools.partial(self._function, *arguments) if arguments else self._function
+        return PythonState(function, modules, start=self._run_function)
 
     def _name_positional(self, args: tuple) -> dict[str, Any]:
         """Positional arguments by the names of their parameters, in order; those of `*args` are numbered."""
@@ -263,7 +271,7 @@ class CompiledFunction:
             output = self._run_function(*rebuilt.args, **rebuilt.kwargs)
             writes = [weights_in_use.find_writes() for weights_in_use in in_use]
             results = collect_results(output, rebuilt, writes, *trace.find_changes())
-        check_leaks(self._make_state())
+        check_leaks(self._make_state(static.layout.modules()))
         return results
 
     def _run_program(
@@ -339,7 +347,8 @@ def compile(
     """Compile a ported model, one of its methods, or a function that uses ported models.
 
     Weights of every module that the function reaches become arguments of the program, never constants in it: modules
-    in its closure and globals, and those that other functions, containers and objects lead to. Tensors among the
+    among its arguments, in its closure and globals, and those that other functions, containers and objects lead to.
+    Tensors among the
     arguments (torch on the host, torchax, NumPy, jax) are traced, also in objects of your own classes. Python values
     are static, with one program each. What the function changes in its arguments is changed after the call; what it
     writes to in place is written to in its own memory. Caches of transformers are donated: go on with the cache in the

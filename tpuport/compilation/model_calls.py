@@ -16,6 +16,7 @@ from jax.core import Tracer
 
 from tpuport import compat
 from tpuport.compilation.compiled_function import CompiledFunction
+from tpuport.compilation.model_weights import is_on_host
 from tpuport.tracing import is_tracing
 
 
@@ -118,13 +119,6 @@ def _check_token_ids(model: torch.nn.Module, ids: Any) -> None:
         raise IndexError(
             f"index out of range in self: input_ids from {int(least)} to {int(most)}, vocabulary of {vocabulary}"
         )
-
-
-def is_on_host(model: torch.nn.Module) -> bool:
-    """Whether `model.cpu()` has moved all weights to the host, where the model is torch's again."""
-    tensors = itertools.chain(model.parameters(), model.buffers())
-    # Most calls end with the first weight.
-    return not any(map(compat.is_ported, tensors)) and any(True for _ in model.parameters())
 
 
 def _bound_to(module: torch.nn.Module, original: Callable) -> Callable:

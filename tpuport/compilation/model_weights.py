@@ -1,6 +1,7 @@
 """A model's weights as arguments of its programs: collected before a call, used in their places while it is traced."""
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -25,6 +26,13 @@ logger = logging.getLogger("tpuport")
 _LARGE_CONSTANT = 1 << 20
 _NAMES_SHOWN = 5
 _ARRAYS_SHOWN = 4
+
+
+def is_on_host(model: torch.nn.Module) -> bool:
+    """Whether `model.cpu()` has moved all weights to the host, where the model is torch's again."""
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    # Most calls end with the first weight.
+    return not any(map(compat.is_ported, tensors)) and any(True for _ in model.parameters())
 
 
 def collect_weights(model: torch.nn.Module) -> dict[str, jax.Array]:
@@ -233,5 +241,5 @@ def _check_weights_are_arguments(
             f"{len(captured)} weights of a {type(model).__name__} would be constants of {program_name}: the function "
             "reaches the model in a way that is not seen from outside",
             where=", ".join(captured[:_NAMES_SHOWN]),
-            fix="name the model in the function, or give it with functools.partial(function, model)",
+            fix="name the model in the function, or pass it as an argument, function(model, x)",
         )
