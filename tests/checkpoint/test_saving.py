@@ -137,3 +137,20 @@ class TestMemory:
         with pytest.raises(tpuport.PortError, match="data_ptr"):
             tpuport.compile(lambda x: x + x.data_ptr())(x)
         assert compat.is_ported(x)
+
+
+def test_a_model_of_diffusers_is_compiled_once(tmp_path):
+    from diffusers import AutoencoderTiny
+
+    model = AutoencoderTiny(
+        encoder_block_out_channels=(8,), decoder_block_out_channels=(8,), num_encoder_blocks=(1,),
+        num_decoder_blocks=(1,), latent_channels=4,
+    )  # fmt: skip
+    model = tpuport.port(model.eval())
+    image = torch.zeros(1, 3, 8, 8)
+    model(image)
+    model.save_pretrained(tmp_path)
+    # diffusers notes class and version in the configuration.
+    assert "_class_name" in model.config
+    model(image)
+    assert model.forward.compiled.program.compilations == 1

@@ -41,6 +41,7 @@ from tpuport.compilation.reachable import (
     slot_names,
     user_globals,
 )
+from tpuport.library_classes import is_diffusers_class
 from tpuport.static_values import Identity
 
 # Dictionaries of a module whose values are weights: which names there are is in the key, the values are arguments.
@@ -51,6 +52,8 @@ _IGNORED_ATTRIBUTES = frozenset({
 })  # fmt: skip
 # In a configuration of transformers: the model's class, which decides nothing.
 _NOTED_WHEN_SAVED = "architectures"
+# As items in a configuration of diffusers: the model's class, which is in the key anyway, and the installed version.
+_ITEMS_NOTED_WHEN_SAVED = frozenset({"_class_name", "_diffusers_version"})
 # transformers installs these hooks in the first call that wants hidden states. They do nothing in calls that do not.
 _IGNORED_HOOKS = "transformers.utils.output_capturing"
 # torch registers hooks under numbers that it never uses twice.
@@ -290,7 +293,15 @@ class PythonState:
 
     def _describe_items(self, value: dict, path: str) -> tuple[tuple[str, Hashable], ...]:
         self._watch(value)
-        return self._keys_of({f"[{key!r}]": item for key, item in dict.items(value)}, path)
+        return self._keys_of({f"[{key!r}]": item for key, item in self._items_in_key(value).items()}, path)
+
+    def _items_in_key(self, value: dict) -> dict:
+        items = dict(dict.items(value))
+        if is_diffusers_class(type(value)):
+            # Unless the user's code reads them.
+            for name in _ITEMS_NOTED_WHEN_SAVED - self._loads:
+                items.pop(name, None)
+        return items
 
     def _describe_sequence(self, value: Any, path: str) -> tuple[tuple[str, Hashable], ...]:
         if isinstance(value, _SEQUENCES):
@@ -388,7 +399,8 @@ class PythonState:
         keys = self._keys_of(parts, path)
         others: Hashable = () if is_library(cls.__module__) else self._add_class(cls)
         if isinstance(value, dict):
-            keys, others = keys + self._describe_items(value, path), (others, _names_key(value))
+            names = _names_key(self._items_in_key(value))
+            keys, others = keys + self._describe_items(value, path), (others, names)
         if isinstance(value, list | tuple | set | frozenset | deque):
             keys += self._describe_sequence(value, path)
         return Entry(Identity(cls), keys, others)
