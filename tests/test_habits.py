@@ -241,6 +241,30 @@ def test_what_is_refused_names_the_remedy(use, logits, model):
     assert len(str(raised.value).splitlines()) <= 3
 
 
+def test_only_outputs_of_padding_differ():
+    """Left padding, and windows beside full attention: positions of padding see no key, and no token sees them."""
+    from transformers import Gemma2Config, Gemma2Model
+
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, sliding_window=4, attn_implementation="eager",
+    )  # fmt: skip
+    host = Gemma2Model(config).eval()
+    ids = torch.randint(1, 64, (2, 9))
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0
+    inputs = {"input_ids": ids, "attention_mask": mask, "output_hidden_states": True}
+    with torch.no_grad():
+        expected = host(**inputs).hidden_states
+    result = tpuport.to_cpu(tpuport.port(copy.deepcopy(host))(**inputs)).hidden_states
+    is_token = mask.bool()
+    for layer, expected_layer in zip(result, expected, strict=True):
+        torch.testing.assert_close(layer[is_token], expected_layer[is_token], rtol=1e-4, atol=1e-4)
+    # The exception that the page names.
+    assert not torch.allclose(result[-1][~is_token], expected[-1][~is_token], atol=1e-3)
+
+
 def test_torch_distributed(logits):
     import torch.distributed as dist
 
