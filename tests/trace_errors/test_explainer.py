@@ -123,7 +123,8 @@ def runs(cls: type) -> bool:
     return True
 
 
-RULES = [rule for rule in all_rules() if rule.harm in ("error", "cuda", "leaks")]
+# The model of TPU302 cannot even be built without a GPU.
+RULES = [rule for rule in all_rules() if rule.harm in ("error", "cuda", "leaks") and rule.id != "TPU302"]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)

@@ -18,6 +18,8 @@ class NarrowingWarning(UserWarning):
     """A tensor on the device has fewer digits than the one that torch would compute."""
 
 
+# Torch itself computes their tolerances in float64, and nobody's code asks for it.
+WITH_WIDE_TOLERANCES = frozenset({torch.linalg.pinv, torch.pinverse, torch.linalg.matrix_rank})
 _is_silenced: contextvars.ContextVar[bool] = contextvars.ContextVar("narrowing is silenced", default=False)
 
 

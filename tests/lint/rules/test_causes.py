@@ -135,11 +135,11 @@ class Model(nn.Module):
 """,
         "(torch.randn(2, 8),)",
     ),
-    "indices that are created on the device": Case(
+    "indices that are created on the host": Case(
         """
 class Model(nn.Module):
     def forward(self, x):
-        return x * torch.tril_indices(3, 3)[0, 0].item()  #! TPU201
+        return x * (torch.tril_indices(3, 3)[0, 0].item() + 1)
 """,
         "(torch.randn(2, 8),)",
     ),

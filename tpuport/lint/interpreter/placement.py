@@ -4,7 +4,7 @@ Under tpuport a tensor that is created without `device=` is an ordinary tensor o
 so is what torch computes from such tensors alone: `torch.tensor([x.shape[0], 2]).tolist()` works. Combined with a
 traced tensor, or moved to its device, it is traced too. Always traced are draws, which come from the generator on
 the device, what torch computes of Python numbers alone (`torch.div(n, 2)`), and what some other functions create
-(`torch.tril_indices`, `F.one_hot`).
+(`F.one_hot`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,7 +28,11 @@ from tpuport.lint.dtype_families import TENSOR_CLASSES
 # Functions that create a tensor of the host if they get no device. `as_tensor` may get a traced tensor.
 _FACTORIES: Final = frozenset(
     "torch." + name
-    for name in "zeros ones empty full arange linspace logspace eye tensor from_numpy frombuffer empty_strided".split()
+    for name in (
+        "zeros ones empty full arange linspace logspace eye tensor from_numpy frombuffer empty_strided range "
+        "scalar_tensor tril_indices triu_indices hann_window hamming_window bartlett_window blackman_window "
+        "kaiser_window fft.fftfreq fft.rfftfreq"
+    ).split()
 )
 _CONDITIONAL_FACTORIES: Final = frozenset(
     {"torch.as_tensor", "torch.asarray", *(f"torch.{name}" for name in TENSOR_CLASSES)}

@@ -11,14 +11,6 @@ from tpuport.lint.rules.event_queries import gpu_hit
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 _CUDA: Final = re.compile(r"cuda(:\d+)?$")
-# In traced code, these take "cuda" for the device of the program.
-_TRACEABLE: Final = frozenset(
-    {".to", ".new_tensor", ".new_empty"}
-    | {
-        f"torch.{name}"
-        for name in "ones zeros empty full arange tensor as_tensor eye rand randn randint randperm".split()
-    }
-)
 _DEVICE_FUNCTIONS: Final = frozenset({".to", "torch.device", "torch.Generator", "torch.set_default_device"})
 
 
@@ -38,7 +30,8 @@ def check(event: Text | Refusal, context: Context) -> Answer:
 
 def _weigh_traced(event: Text, hit: Hit) -> Answer:
     """In traced code, what is done with the device decides, if another place does it."""
-    if event.callee in _TRACEABLE:
+    # The device of the program is what "cuda" means there.
+    if event.callee == ".to" or (event.role == "keyword device" and event.callee != "torch.Generator"):
         return False
     is_elsewhere = event.role in {"default", "assign"} or event.callee == "torch.device"
     return Hit(severity=Severity.WARNING) if is_elsewhere else hit
@@ -74,21 +67,29 @@ RULE = Rule(
     severity=Severity.ERROR,
     summary='`"cuda"` as a device: `.to("cuda")`, `device="cuda"`, a default argument',
     why='A hard-coded device ties the code to one kind of machine: at import, or when a model is built, `.to("cuda")` '
-    'raises without a GPU. In traced code `.to("cuda")` leaves a tensor on the device, and `torch.zeros(4, '
-    'device="cuda")` and its like are there; `x.new_ones(4, device="cuda")`, `torch.zeros_like` and `torch.linspace` '
-    'raise. Comparisons such as `x.device.type == "cuda"` are decided while tracing and do no harm.',
+    'and `torch.zeros(4, device="cuda")` raise without a GPU. In traced code they mean the device that the program runs '
+    'on, and do no harm; nor do comparisons such as `x.device.type == "cuda"`, which are decided while tracing, unless '
+    'code raises where they are false.',
     reason='the device "cuda" does not exist on a TPU machine',
     remedy="use the device of an existing tensor, `device=x.device`, or leave it out and let `tpuport.port` "
     "place the weights",
     bad=Example("""
 class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.full((4,), 2.0, device="cuda"))
+
     def forward(self, x):
-        return x + x.new_ones(4, device="cuda")
+        return x * self.scale
 """),
     good=Example("""
 class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.full((4,), 2.0))
+
     def forward(self, x):
-        return x + x.new_ones(4)
+        return x * self.scale
 """),
     quiet=(
         # Autocast for a GPU is autocast of the device.
@@ -108,7 +109,7 @@ class Model(nn.Module):
         Example("""
 class Model(nn.Module):
     def forward(self, x):
-        return x.to("cuda", torch.float32) + torch.ones(4, device="cuda:0")
+        return x.to("cuda", torch.float32) + x.new_ones(4, device="cuda:0")
 """),
         # Runs on a GPU alone.
         Example("""
