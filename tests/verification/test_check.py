@@ -229,7 +229,9 @@ def test_a_write_that_is_lost_is_found_in_the_second_call(monkeypatch: pytest.Mo
     write = call_results.write_weights
     # Zeros are what the buffer begins with, whose memory the program has overwritten.
     monkeypatch.setattr(
-        call_results, "write_weights", lambda model, arrays: write(model, jax.tree.map(jax.numpy.zeros_like, arrays))
+        call_results,
+        "write_weights",
+        lambda model, arrays: write(model, jax.tree.map(jax.numpy.zeros_like, arrays)),
     )
     finding = only(check(Counts, "compile", "repeat"), "stale")
     assert "second call" in finding.message

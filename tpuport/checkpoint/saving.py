@@ -37,7 +37,7 @@ class ModelSave:
         return ModelSave(memo.get(id(self.model), self.model))
 
 
-def replace_save(model: torch.nn.Module) -> None:
+def replace_save(model: Any) -> None:
     """Let saving a ported model leave its configuration alone. Does nothing for models that have none."""
     is_savable = callable(getattr(type(model), "save_pretrained", None))
     if is_savable and hasattr(getattr(model, "config", None), "dtype"):

@@ -67,9 +67,9 @@ RULE = Rule(
     severity=Severity.ERROR,
     summary='`"cuda"` as a device: `.to("cuda")`, `device="cuda"`, a default argument',
     why='A hard-coded device ties the code to one kind of machine: at import, or when a model is built, `.to("cuda")` '
-    'and `torch.zeros(4, device="cuda")` raise without a GPU. In traced code they mean the device that the program runs '
-    'on, and do no harm; nor do comparisons such as `x.device.type == "cuda"`, which are decided while tracing, unless '
-    'code raises where they are false.',
+    'and `torch.zeros(4, device="cuda")` raise without a GPU. In traced code they mean the device that the program '
+    'runs on, and do no harm; nor do comparisons such as `x.device.type == "cuda"`, which are decided while tracing, '
+    "unless code raises where they are false.",
     reason='the device "cuda" does not exist on a TPU machine',
     remedy="use the device of an existing tensor, `device=x.device`, or leave it out and let `tpuport.port` "
     "place the weights",
