@@ -25,3 +25,7 @@ class NoCudaError(PortError, AssertionError, RuntimeError):
 
     Libraries catch what torch raises then, an AssertionError or a RuntimeError by its build.
     """
+
+
+class MissingDtypeError(PortError):
+    """An operator is asked for a dtype that the device does not have."""

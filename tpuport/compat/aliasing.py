@@ -37,10 +37,10 @@ _RESHAPES = frozenset({
 # All elements, in an order of axes that depends on nothing but the rank.
 _PERMUTATIONS = frozenset({_aten.t, _aten.transpose, _aten.permute})
 # A range, or one index, of one axis; some give a list of these.
-_RANGES = frozenset({_aten.slice, _aten.split, _aten.split_with_sizes, _aten.narrow, torch.tensor_split})
+_RANGES = frozenset({_aten.slice, _aten.split, _aten.split_with_sizes, _aten.narrow})
 _INDICES = frozenset({_aten.select, _aten.unbind})
 # Some elements, and which ones only torch itself computes.
-_GATHERS = frozenset({_aten.diagonal, _aten.unfold, _aten.as_strided})
+_GATHERS = frozenset({_aten.diagonal, _aten.unfold})
 # Other numbers than those that are stored.
 _COMPLEX_PARTS: dict[Any, Callable[[jax.Array, jax.Array], jax.Array]] = {
     _aten.view_as_real: lambda viewed, values: jax.lax.complex(values[..., 0], values[..., 1]),
@@ -80,11 +80,13 @@ class Step:
         read: the view's array from the viewed array.
         find_write: gives the function that computes the viewed array from itself and the view's new array, or None if
             elements of the view share memory. Called before the first write, as few views are ever written to.
+        has_known_places: whether the view has elements of what it views, and its twin says which ones.
     """
 
     name: str
     read: Read
     find_write: Callable[[], Write | None]
+    has_known_places: bool = True
 
     @functools.cached_property
     def write(self) -> Write | None:
@@ -100,11 +102,13 @@ class Storage:
 
     Attributes:
         array: None while a single tensor is left, so that the array's memory is free.
+        layout: a tensor on the meta device that has the array's elements where torch has them in memory.
         aliases: the tensors.
     """
 
-    def __init__(self, array: jax.Array) -> None:
+    def __init__(self, array: jax.Array, layout: torch.Tensor) -> None:
         self.array: jax.Array | None = array
+        self.layout = layout
         self.aliases: list[weakref.ref] = []
 
     def add(self, tensor: Ported) -> None:
@@ -153,7 +157,7 @@ class Alias:
 def link(view: Ported, source: Ported, step: Step, twin: torch.Tensor) -> None:
     """Declare a new tensor a view of another."""
     view._memory = _memory_of(source)
-    alias = _alias_of(source)
+    alias = alias_of(source)
     alias.storage.add(view)
     view._alias = Alias(alias.storage, (*alias.steps, step), twin, view._elem)
 
@@ -257,18 +261,23 @@ def _range(tensor: torch.Tensor) -> tuple[int, int]:
 
 def _bytes(tensor: torch.Tensor) -> set[int]:
     """The first byte of each element of a tensor in its memory."""
-    offsets = np.zeros(1, np.int64)
+    return set((places_in_memory(tensor) * tensor.element_size()).tolist())
+
+
+def places_in_memory(tensor: torch.Tensor) -> np.ndarray:
+    """Where in its memory each element of a tensor is, in their order."""
+    places = np.full(1, int(tensor.storage_offset()))
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        offsets = (offsets[:, None] + np.arange(size) * int(stride)).ravel()
-    return set(((offsets + int(tensor.storage_offset())) * tensor.element_size()).tolist())
+        places = (places[:, None] + np.arange(size) * int(stride)).ravel()
+    return places
 
 
-def _alias_of(tensor: Ported) -> Alias:
+def alias_of(tensor: Ported) -> Alias:
     """The tensor's part in a storage that has its array; a storage of its own if there is none."""
     alias = getattr(tensor, "_alias", None)
     if alias is None or alias.storage.array is None or alias.array is not tensor._elem:
         strides = twin(tensor)
-        storage = Storage(tensor._elem)
+        storage = Storage(tensor._elem, strides)
         storage.add(tensor)
         alias = tensor._alias = Alias(storage, (), strides, tensor._elem)
     return alias
@@ -315,7 +324,8 @@ def dispatch(run: Callable[[Any, tuple, dict], Any], func: Any, args: tuple, kwa
         return _dispatch_view(run, func, args, kwargs)
     if packet in _VIEWS_IN_PLACE:
         return _dispatch_view_in_place(run, func, args, kwargs)
-    if not _written_positions(func):
+    # A tensor that becomes another view is not written to.
+    if not _written_positions(func) or packet is _aten.as_strided_:
         return run(func, args, kwargs)
     written = list(_written_arguments(func, args, kwargs))
     for tensor in written:
@@ -332,10 +342,6 @@ def _dispatch_view(run: Callable[[Any, tuple, dict], Any], func: Any, args: tupl
         return result
     source = args[0]
     viewed = twin(source)
-    if func is _aten.as_strided.default and not (viewed.is_contiguous() and viewed.storage_offset() == 0):
-        raise PortError(
-            "as_strided() of a view reads memory that the view does not show", fix="index the tensor instead"
-        )
     try:
         twins = on_twins(func, viewed, *args[1:], **kwargs)
     except RuntimeError:
@@ -434,7 +440,8 @@ def _make_step(
             return None  # expanded
         return lambda array, values: values.reshape(array.shape)
 
-    return Step(f"{func.__name__.partition('.')[0]}()", read, find_write)
+    is_other_numbers = viewed.dtype != view.dtype or getattr(func, "overloadpacket", func) in _COMPLEX_PARTS
+    return Step(f"{func.__name__.partition('.')[0]}()", read, find_write, not is_other_numbers)
 
 
 def _permutation_write(func: Any, arguments: tuple, kwargs: dict, rank: int) -> Write:

@@ -10,7 +10,7 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat.runtime import environment
-from tpuport.errors import PortError
+from tpuport.errors import MissingDtypeError, PortError
 
 # NumPy has no type of its own for these, so their bits cross as integers of the same width.
 _BITS_BY_WIDTH = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
@@ -26,7 +26,13 @@ def jax_dtype(dtype: torch.dtype) -> np.dtype:
     try:
         return jax.dtypes.canonicalize_dtype(jnp.dtype(name))
     except TypeError:
-        raise PortError(f"jax has no dtype for {dtype}", fix="convert the tensor to bfloat16 first") from None
+        raise MissingDtypeError(f"jax has no dtype for {dtype}", fix=_without_dtype(dtype)) from None
+
+
+def _without_dtype(dtype: torch.dtype) -> str:
+    if dtype == torch.complex32:
+        return "compute in complex64: convert the halves first, x.float()"
+    return "convert the tensor to bfloat16 first"
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:

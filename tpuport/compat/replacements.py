@@ -105,6 +105,6 @@ def _owner(name: str) -> Any:
         return importlib.import_module("torchax.device_module")
     if name == "torch":
         return importlib.import_module("torch")
-    if name == "Distribution":
-        return importlib.import_module("torch.distributions").Distribution
+    if name in ("Distribution", "VonMises"):
+        return getattr(importlib.import_module("torch.distributions"), name)
     return getattr(importlib.import_module("torchax.tensor"), name)

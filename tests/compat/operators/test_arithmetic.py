@@ -87,3 +87,13 @@ def test_complex_of_integers_is_refused():
 
 def test_fmod_by_a_number_that_is_rounded_first(agree):
     agree(lambda x: torch.fmod(x, 0.7), torch.randn(50).mul(9).bfloat16(), tolerance=0.0)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 4), (1, 4)], ids=str)
+def test_sum_of_products_in_place_may_change_the_shape(agree, shape):
+    def add(x, left, right):
+        y = x.clone()
+        result = y.addbmm_(left, right, beta=2, alpha=0.5)
+        return [result, y]
+
+    agree(add, torch.randn(shape), torch.randn(3, 2, 5), torch.randn(3, 5, 4))

@@ -75,3 +75,17 @@ def test_tensors_of_the_host_stay_on_the_host():
     with compat.environment():
         assert not compat.is_ported(torch.tensor([1, 2.5]))
         assert not compat.is_ported(torch.zeros(2).new_tensor([1.0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.complex64], ids=str)
+def test_powers_between_tensors(agree, dtype):
+    def powers(start, end):
+        like = {"dtype": dtype, "device": start.device}
+        spaces = [
+            torch.logspace(start, end, 5, **like),
+            torch.logspace(start, 3, 4, base=2.0, **like),
+            torch.logspace(0, end, 4, **like),
+        ]
+        return [torch.view_as_real(space) if space.is_complex() else space for space in spaces]
+
+    agree(powers, torch.tensor(0.0), torch.tensor(3.0), tolerance=1e-3 if dtype == torch.float16 else 1e-5)

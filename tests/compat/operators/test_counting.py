@@ -97,3 +97,14 @@ def test_histogram(agree, options):
         ]
 
     agree(counted, torch.randn(60), torch.rand(60), torch.tensor([-1.0, 0.0, 0.5, 2.0]))
+
+
+@pytest.mark.parametrize("norm", [2.0, 1.0, 3.0, float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_are_scaled_to_a_norm(agree, dtype, norm):
+    def look_up(ids, weight):
+        weight = weight.clone()
+        rows = torch.nn.functional.embedding(ids, weight, max_norm=1.0, norm_type=norm)
+        return [rows, weight]
+
+    agree(look_up, torch.tensor([[0, 2], [2, 3]]), torch.randn(5, 3).to(dtype), tolerance=1e-6)

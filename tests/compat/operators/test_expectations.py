@@ -9,7 +9,7 @@ import torch
 from tpuport import compat
 from tpuport.compat import narrowing
 from tpuport.compat.operators import expectations
-from tpuport.errors import PortError
+from tpuport.errors import MissingDtypeError, PortError
 
 
 def _device(*tensors):
@@ -55,6 +55,23 @@ def test_a_computation_in_64_bits_is_refused(dtype):
     (x,) = _device(X)
     with compat.environment(), pytest.raises(PortError, match="sum is to compute in"):
         x.sum(dtype=dtype)
+
+
+DTYPES_THAT_ARE_MISSING = {
+    "chalf": lambda x: x.chalf(),
+    "complex": lambda x: torch.complex(x.half(), x.half()),
+    "view_as_complex": lambda x: torch.view_as_complex(x[:, :2].half()),
+    "hash_tensor": torch.hash_tensor,
+    "softmin": lambda x: torch.nn.functional.softmin(x, 0, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", DTYPES_THAT_ARE_MISSING)
+def test_a_dtype_that_the_device_lacks_has_an_error_of_its_own(name):
+    (x,) = _device(X)
+    with compat.environment(), pytest.raises(MissingDtypeError, match="does not have") as caught:
+        DTYPES_THAT_ARE_MISSING[name](x)
+    assert caught.value.fix
 
 
 CONVERSIONS = {
@@ -142,9 +159,3 @@ def test_values_that_a_trace_does_not_know_stay_the_error_of_jax():
 
     with pytest.raises(jax.errors.ConcretizationTypeError):
         jax.jit(call)(compat.to_jax(X))
-
-
-def test_complex_numbers_are_refused_where_only_real_ones_are_right():
-    (z,) = _device(torch.ones(3, dtype=torch.complex64))
-    with compat.environment(), pytest.raises(PortError, match="logaddexp of complex"):
-        torch.logaddexp(z, z)

@@ -2,6 +2,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from tpuport import compat
+
 LOG_PROBS = torch.randn(10, 2, 5).log_softmax(-1)
 TARGETS = torch.tensor([[1, 2, 2], [1, 4, 0]])
 STEPS = torch.tensor([10, 8])
@@ -37,3 +39,34 @@ def test_another_blank_and_no_batch(agree):
         return functional.ctc_loss(log_probs, target, [10], [3], blank=4)
 
     agree(loss, LOG_PROBS[:, 0], TARGETS[0])
+
+
+VARIANCES = {"of each element": (3, 4), "of each row": (3,), "of each row, kept": (3, 1)}
+
+
+@pytest.mark.parametrize("name", VARIANCES)
+def test_gaussian_loss(agree, name):
+    def losses(x, target, var):
+        return [
+            functional.gaussian_nll_loss(x, target, var, full=full, reduction=reduction, eps=0.3)
+            for full in (False, True)
+            for reduction in ("none", "mean", "sum")
+        ]
+
+    x, target, var = torch.randn(3, 4), torch.randn(3, 4), torch.rand(VARIANCES[name])
+    agree(losses, x, target, var, eager=name == "of each row")
+
+
+def test_gaussian_loss_of_a_number(agree):
+    agree(lambda x, y: functional.gaussian_nll_loss(x, y, 0.5), torch.randn(3, 4), torch.randn(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("var", "message"), [(-torch.ones(3, 4), "negative"), (-1.0, "negative"), (torch.ones(4), "size")]
+)
+def test_gaussian_loss_refuses_what_torch_refuses(var, message):
+    x = compat.wrap(compat.to_jax(torch.randn(3, 4)))
+    if isinstance(var, torch.Tensor):
+        var = compat.wrap(compat.to_jax(var))
+    with compat.environment(), pytest.raises(ValueError, match=message):
+        functional.gaussian_nll_loss(x, x, var)

@@ -61,3 +61,17 @@ def test_covariances_of_weights_that_torch_refuses(weights):
         torch.cov(
             *(compat.wrap(compat.to_jax(part)) for part in (x,)), fweights=compat.wrap(compat.to_jax(weights))
         )
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3, 0.5, -1.5, float("inf"), float("-inf")])
+def test_vector_norm(agree, order):
+    def norms(x):
+        return [
+            torch.linalg.vector_norm(x, order),
+            torch.linalg.vector_norm(x, order, dim=(0, -1), keepdim=True),
+            torch.linalg.vector_norm(x[0, 0, 0], order),
+            torch.linalg.vector_norm(x.half(), order, dim=1, dtype=torch.float32),
+            torch.linalg.vector_norm(torch.complex(x, x + 1), order, dim=1),
+        ]
+
+    agree(norms, torch.randn(2, 3, 4) + 0.1, tolerance=1e-3, eager=False)

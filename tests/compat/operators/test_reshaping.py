@@ -84,3 +84,55 @@ def test_shape_by_name(agree):
         lambda x: [x.reshape(shape=(3, 2)), x.view(size=(6,)), torch.reshape(x, shape=(-1,))],
         torch.arange(6.0),
     )
+
+
+PARTS = {
+    "indices": lambda x: torch.tensor_split(x, [1, 3], -1),
+    "more parts than places": lambda x: x.tensor_split(5, dim=1),
+    "indices in a tensor on the host": lambda x: torch.tensor_split(x, torch.tensor([1, 2]), 1),
+    "a number in a tensor": lambda x: x.tensor_split(torch.tensor(2), 1),
+    "indices from the end": lambda x: torch.tensor_split(x, [-2], 2),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts(agree, name):
+    agree(lambda x: list(PARTS[name](x)), X, tolerance=0)
+
+
+def test_parts_are_views(agree):
+    def write(x):
+        y = x.clone()
+        torch.tensor_split(y, 2, 1)[1].zero_()
+        y.tensor_split([1], 0)[0].add_(1)
+        return y
+
+    agree(write, X)
+
+
+COUNTS = {
+    "on the host": lambda x: torch.repeat_interleave(x, torch.tensor([0, 1, 2]), dim=1),
+    "one for all": lambda x: x.repeat_interleave(torch.tensor([2]), 0),
+    "flat": lambda x: x[0].repeat_interleave(torch.arange(12)),
+    "of a number": lambda x: x[0, 0, 0].repeat_interleave(3),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_of_repeats(agree, name):
+    agree(COUNTS[name], X, tolerance=0)
+
+
+def test_places_of_repeats(agree):
+    agree(lambda n: torch.repeat_interleave(n, output_size=6), torch.tensor([3, 0, 1, 2]), tolerance=0)
+    agree(lambda n: torch.repeat_interleave(n), torch.tensor([3, 0, 1, 2]), tolerance=0, jit=False)
+
+
+@pytest.mark.parametrize(
+    ("counts", "options"), [([1, -1, 2], {}), ([1, 2], {}), ([1, 1, 1], {"output_size": 4})]
+)
+def test_wrong_counts_are_refused(counts, options):
+    x = compat.wrap(compat.to_jax(X))
+    counts = compat.wrap(compat.to_jax(torch.tensor(counts)))
+    with compat.environment(), pytest.raises(RuntimeError):
+        torch.repeat_interleave(x, counts, dim=1, **options)

@@ -68,3 +68,15 @@ def test_index_put_of_bools_by_a_mask(agree):
         return x.index_put((mask,), values, accumulate=True)
 
     agree(put, torch.tensor([True, False, False]), torch.tensor([True, True, False]), torch.tensor(True))
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.complex64], ids=str)
+def test_put(agree, dtype, accumulate):
+    def put(x, index, source):
+        results = x.put(index, source, accumulate), x.clone().put_(index, source, accumulate)
+        return [torch.view_as_real(result) if result.is_complex() else result for result in results]
+
+    # Twice the same place, of which torch leaves open which is written last.
+    index = torch.tensor([[5, -1], [0, 5 if accumulate else 4]])
+    agree(put, torch.zeros(2, 3).to(dtype), index, torch.tensor([[1, 2], [1, 4]]).to(dtype))

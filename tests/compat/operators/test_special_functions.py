@@ -32,3 +32,11 @@ def test_bools_are_numbers(agree):
 def test_bessel_functions(agree, name):
     x = torch.tensor([0.0, 0.01, 0.4, 1.0, 2.0, 2.1, 7.0, 90.0, float("inf")])
     agree(getattr(torch.special, name), torch.cat([x, -x[1:]]), tolerance=1e-5)
+
+
+def test_airy(agree):
+    x = torch.cat(
+        [torch.linspace(-12, 12, 97), torch.tensor([2.09, -2.09, 60.0, 110.0, float("inf"), float("nan")])]
+    )
+    agree(torch.special.airy_ai, x, tolerance=2e-6)
+    agree(lambda x: torch.special.airy_ai(x.long()), x[:97], tolerance=2e-6)

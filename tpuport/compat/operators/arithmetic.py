@@ -9,6 +9,7 @@ import torch
 from tpuport.compat.convert import is_ported, wrap
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.promotion import Operand, compute, result_dtype
+from tpuport.errors import MissingDtypeError
 
 
 def fmod(x: Operand, y: Operand) -> jax.Array:
@@ -56,17 +57,44 @@ def _is_product_of_stacks(x: Any, y: Any) -> bool:
     return all(left == right or 1 in (left, right) for left, right in pairs)
 
 
+def addbmm_(
+    tensor: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> torch.Tensor:
+    """`tensor.addbmm_(left, right)`, which in torch gives the tensor the shape of the products if it has another."""
+    result = _aten.addbmm.default(tensor, left, right, beta=beta, alpha=alpha)
+    if result.shape == tensor.shape:
+        return tensor.copy_(result)
+    tensor.resize_(result.shape)
+    return tensor.copy_(result)
+
+
 def _accumulator(dtype: Any) -> Any:
     return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
 
 
 def make_complex(real: jax.Array, imaginary: jax.Array) -> jax.Array:
     """Traced. `real + 1j * imaginary`."""
+    refuse_complex_halves("torch.complex", real, imaginary)
     if real.dtype != imaginary.dtype or not jnp.issubdtype(real.dtype, jnp.floating):
         raise RuntimeError(
             f"complex() expects two floating tensors of one dtype, not {real.dtype} and {imaginary.dtype}"
         )
     return jax.lax.complex(*jnp.broadcast_arrays(real, imaginary))
+
+
+def refuse_complex_halves(name: str, *parts: jax.Array) -> None:
+    """Raise for halves that are to be the parts of complex numbers."""
+    if any(part.dtype == jnp.float16 for part in parts):
+        raise MissingDtypeError(
+            f"{name} of float16 gives complex32, which the device does not have",
+            fix="compute in complex64: convert the halves first, x.float()",
+        )
+
+
+def view_as_complex(x: jax.Array) -> jax.Array:
+    """Traced. Pairs along the last dimension as complex numbers."""
+    refuse_complex_halves("torch.view_as_complex", x)
+    return jax.lax.complex(x[..., 0], x[..., 1])
 
 
 def allclose(
@@ -108,6 +136,8 @@ LOWERINGS = (
     Lowering(_aten.fmod.Tensor, on_arrays(fmod), "loses digits, and infinity"),
     Lowering(_aten.fmod.Scalar, on_arrays(fmod), "loses digits, and infinity"),
     Lowering(_aten.hardtanh.default, on_arrays(hardtanh), "turns integers into floating-point numbers"),
+    Lowering(_aten.addbmm_.default, addbmm_, "does not give the tensor the shape of the products"),
+    Lowering(_aten.view_as_complex.default, on_arrays(view_as_complex), "does not name what halves lack"),
     Lowering(_aten.addbmm.default, on_arrays(addbmm), "neither broadcasts nor adds integers"),
     Lowering(torch.matmul, matmul, _JOINS_HEADS),
     Lowering(torch.Tensor.matmul, matmul, _JOINS_HEADS),

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.core import Tracer
 from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat.aliasing import on_twins
@@ -111,6 +112,35 @@ def logspace_out(
     return _fill(out, torch.logspace, start, end, steps, base)
 
 
+def logspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    base: Number = 10.0,
+    *,
+    dtype: torch.dtype | None = None,
+    **placement: Any,
+) -> torch.Tensor:
+    """`torch.logspace` between ends that are tensors; by torch itself where a program does not compute them."""
+    del placement
+    bounds = [as_jax(bound) for bound in (start, end)]
+    if dtype is None:
+        is_complex = any(map(jnp.iscomplexobj, bounds))
+        dtype = torch.get_default_dtype().to_complex() if is_complex else torch.get_default_dtype()
+    if not any(isinstance(bound, Tracer) for bound in bounds):
+        low, high = (np.asarray(bound).item() for bound in bounds)
+        with no_dispatch(), torch._C.DisableTorchFunction():
+            return wrap(to_jax(torch.logspace(low, high, steps, base, dtype=dtype, device="cpu")))
+    target = jax_dtype(dtype)
+    exponents = jnp.linspace(*bounds, steps, dtype=jnp.promote_types(target, jnp.float32))
+    values = jnp.power(base, exponents)
+    if jnp.issubdtype(target, jnp.integer):
+        # A power that is a whole number is not rounded down to the one below.
+        nearest = jnp.round(values)
+        values = jnp.where(jnp.abs(values - nearest) < 1e-5 * nearest, nearest, values)
+    return wrap(values.astype(target))
+
+
 def _fill(out: torch.Tensor, function: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
     """Write what torch itself computes on the host."""
     return assign(out, to_jax(on_twins(function, *args, dtype=out.dtype, device="cpu")))
@@ -144,6 +174,10 @@ LOWERINGS = (
     Lowering(_aten.eye.m_out, eye_out, _OUT),
     Lowering(_aten.linspace.out, linspace_out, _OUT),
     Lowering(_aten.logspace.out, logspace_out, _OUT),
+    *(
+        Lowering(getattr(_aten.logspace, overload), logspace, "computes in float64")
+        for overload in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    ),
     Lowering(torch.tensor, tensor, "takes its dtype from the first number alone: [1, 2.5] becomes [1, 2]"),
     Lowering(torch.as_tensor, as_tensor, "takes its dtype from the first number alone"),
     Lowering(torch.Tensor.new_tensor, new_tensor, "gives a tensor without values"),

@@ -1,7 +1,6 @@
 """Results as long as the values say, which cannot be traced, and reductions over places that values name."""
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ import torch
 
 from tpuport.compat.convert import jax_dtype, wrap
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.in_place import in_place
 
 
 def bincount(x: jax.Array, weights: jax.Array | None = None, minlength: int = 0) -> jax.Array:
@@ -47,39 +47,6 @@ def combinations(x: torch.Tensor, r: int = 2, with_replacement: bool = False) ->
     return wrap(x.jax()[places])  # type: ignore[attr-defined]
 
 
-def histogram(
-    x: jax.Array,
-    bins: int | jax.Array,
-    *,
-    range: Sequence[float] | None = None,  # noqa: A002 - torch's name
-    weight: jax.Array | None = None,
-    density: bool = False,
-) -> tuple[jax.Array, jax.Array]:
-    """Traced. How many elements, or what weight, each bin has, and the bins' edges; elements outside do not count."""
-    edges = bins if isinstance(bins, jax.Array) else _even_edges(x, bins, range)
-    flat = x.ravel()
-    weights = jnp.ones_like(flat) if weight is None else weight.ravel()
-    # The last bin has its end.
-    bin_of_element = jnp.where(
-        flat == edges[-1], edges.size - 2, jnp.searchsorted(edges, flat, side="right") - 1
-    )
-    is_inside = (flat >= edges[0]) & (flat <= edges[-1])
-    counts = jnp.zeros(edges.size - 1, x.dtype).at[bin_of_element].add(jnp.where(is_inside, weights, 0))
-    if density:
-        counts = counts / (counts.sum() * jnp.diff(edges))
-    return counts, edges
-
-
-def _even_edges(x: jax.Array, bins: int, limits: Sequence[float] | None) -> jax.Array:
-    """Traced. The edges of bins of equal width, between the limits or the smallest and the largest element."""
-    low, high = limits or (0.0, 1.0)
-    if limits is None and x.size:
-        low, high = x.min(), x.max()
-    # Where all elements are equal, the bins are around them.
-    margin = jnp.where(jnp.asarray(low) == jnp.asarray(high), 0.5, 0.0)
-    return jnp.linspace(low - margin, high + margin, bins + 1, dtype=x.dtype)
-
-
 def index_add(
     x: jax.Array, dim: int, index: jax.Array, source: jax.Array, *, alpha: int | float = 1
 ) -> jax.Array:
@@ -107,6 +74,20 @@ def embedding(weight: jax.Array, indices: jax.Array, *options: Any) -> jax.Array
         raise RuntimeError(f"embedding() expects a weight of two dimensions, not {weight.shape}")
     lowering: Any = all_aten_ops[_aten.embedding].func
     return lowering(weight, indices, *options)
+
+
+def embedding_renorm(weight: jax.Array, indices: jax.Array, max_norm: float, norm_type: float) -> jax.Array:
+    """Traced. A matrix whose rows with these indices are scaled to the norm `max_norm`, if theirs is greater."""
+    places = indices.ravel()
+    rows = weight[places]
+    wide = rows.astype(jnp.promote_types(weight.dtype, jnp.float32))
+    # torch rounds the norm to the weight's dtype.
+    norms = (
+        jnp.linalg.norm(wide, ord=norm_type, axis=1, keepdims=True).astype(weight.dtype).astype(wide.dtype)
+    )
+    scaled = (wide * (max_norm / (norms + 1e-7))).astype(weight.dtype)
+    # The same values for an index that occurs twice.
+    return weight.at[places].set(jnp.where(norms > max_norm, scaled, rows))
 
 
 def index_fill(x: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Array:
@@ -175,14 +156,20 @@ LOWERINGS = (
     Lowering(_aten.index_fill.int_Scalar, on_arrays(index_fill), "counts no index from the end"),
     Lowering(_aten.index_fill.int_Tensor, on_arrays(index_fill), "counts no index from the end"),
     Lowering(_aten.embedding.default, on_arrays(embedding), "takes any array for a matrix"),
+    Lowering(
+        _aten.embedding_renorm.default, on_arrays(embedding_renorm), "needs the number of rows to scale"
+    ),
+    Lowering(
+        _aten.embedding_renorm_.default,
+        in_place(_aten.embedding_renorm.default),
+        "needs the number of rows to scale",
+    ),
     Lowering(_aten.masked_scatter.default, on_arrays(masked_scatter), "takes numbers for a mask"),
     Lowering(_aten._embedding_bag.default, on_arrays(embedding_bag), _BAGS),
     Lowering(_aten._embedding_bag_forward_only.default, on_arrays(embedding_bag), _BAGS),
     Lowering(_aten.bincount.default, on_arrays(bincount), "adds up weights that are integers as integers"),
     Lowering(_aten.nonzero_static.default, on_arrays(nonzero_static), "needs the number of places"),
     Lowering(torch.combinations, combinations, "needs the values of a mask"),
-    Lowering(_aten.histogram.bin_ct, on_arrays(histogram), "has no lowering"),
-    Lowering(_aten.histogram.bins_tensor, on_arrays(histogram), "has no lowering"),
     Lowering(_aten.nonzero.default, on_arrays(nonzero), "gives a tensor on the host for a number"),
 )
 METHODS = ()

@@ -19,7 +19,7 @@ from tpuport.compat import autocast, narrowing
 from tpuport.compat.convert import is_ported, jax_dtype, torch_dtype
 from tpuport.compat.operators import index_bounds
 from tpuport.compat.replacements import original
-from tpuport.errors import PortError
+from tpuport.errors import MissingDtypeError, PortError
 
 _aten = torch.ops.aten
 # What they raise for meta tensors, or give, depends on the device or on values.
@@ -27,6 +27,7 @@ _UNCHECKED = {
     _aten.copy_.default, _aten._to_copy.default, _aten.lift_fresh.default, _aten._local_scalar_dense.default,
     _aten.view.dtype, _aten.set_.source_Tensor, _aten.resize_.default, _aten.is_same_size.default,
     _aten.equal.default, _aten._grouped_mm.default, _aten._scaled_mm.default,
+    _aten.addbmm_.default, _aten.as_strided.default, _aten.as_strided_.default,
 }  # fmt: skip
 # Of these only the errors: torch's statistics have other dtypes and shapes on other devices.
 _DEVICE_DEPENDENT = {
@@ -166,7 +167,6 @@ def _dispatch_as_torch(
     self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None
 ) -> Any:
     _refuse_mixed_dtypes(self, function, args)
-    _refuse_complex(function, args)
     if not _is_checked(function, args, kwargs or {}):
         return _run(self, function, types, args, kwargs)
     self._get_op_or_decomp(function)  # raises where there is no lowering, which comes first
@@ -196,7 +196,7 @@ def _wide_dtype(function: Any, args: tuple, kwargs: dict[str, Any]) -> torch.dty
     # Not for what torch's own functions are composed of.
     if isinstance(function, torch._ops.OpOverload):
         return None
-    raise PortError(
+    raise MissingDtypeError(
         f"{_name(function)} is to compute in {asked}, which the device does not have",
         where=", ".join(map(_described, args)),
         fix="dtype=torch.float32 computes in float32; jax_enable_x64 gives a CPU 64 bits, slowly a TPU too",
@@ -223,19 +223,6 @@ _OF_ONE_DTYPE = {
 }  # fmt: skip
 
 
-def _refuse_complex(function: Any, args: tuple) -> None:
-    """Raise for complex numbers where torchax has an operator for real ones only, and other values come out."""
-    name = getattr(function, "__name__", "").split(".")[0]
-    if name not in _OF_REAL_NUMBERS:
-        return
-    if any(is_ported(leaf) and leaf.dtype.is_complex for leaf in pytree.tree_leaves(args)):
-        raise PortError(f"{_name(function)} of complex numbers is not available on the device")
-
-
-_OF_REAL_NUMBERS = {
-    "linalg_lstsq", "linalg_lu_solve", "logaddexp", "logcumsumexp", "logdet", "lu_solve", "put", "put_",
-}  # fmt: skip
-
 # A tensor of 64 bits is one of 32 on the device wherever it comes from.
 _WIDE_CONVERSIONS = {"double": torch.float64, "cdouble": torch.complex128}
 _CONVERSIONS = {
@@ -258,8 +245,13 @@ def _run(self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, An
     try:
         return run(self, function, types, args, kwargs)
     except Exception as error:
-        unknown_dtype = str(error).startswith("Attempting to convert unknown type")
-        if not unknown_dtype and (isinstance(error, _PASSED) or _explains_itself(self, function)):
+        if str(error).startswith("Attempting to convert unknown type"):
+            raise MissingDtypeError(
+                f"{_name(function)} is to give a dtype that the device does not have: {error}",
+                where=", ".join(map(_described, pytree.tree_leaves((args, kwargs)))),
+                fix="ask for another dtype: complex64 in place of complex32, x.float() before",
+            ) from error
+        if isinstance(error, _PASSED) or _explains_itself(self, function):
             raise
         raise PortError(
             f"{_name(function)} cannot run on the device with these arguments: {error}",

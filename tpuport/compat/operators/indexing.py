@@ -237,7 +237,10 @@ def _basic_step(basic: Key) -> aliasing.Step:
     def write_back(array: jax.Array, values: jax.Array) -> jax.Array:
         return array.at[basic].set(values)
 
-    return aliasing.Step("indexing", lambda array: _select(array, basic), lambda: write_back)
+    has_known_places = not any(isinstance(item, jax.Array) for item in basic)
+    return aliasing.Step(
+        "indexing", lambda array: _select(array, basic), lambda: write_back, has_known_places
+    )
 
 
 def _index_twin(twin: torch.Tensor, basic: Key) -> torch.Tensor:

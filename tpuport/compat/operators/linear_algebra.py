@@ -62,17 +62,6 @@ def det(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     return jnp.linalg.det(x), factors, pivots + 1
 
 
-def ldl_factor_ex(x: jax.Array, **options: Any) -> Any:
-    """Traced. torchax's, of real matrices."""
-    from torchax.ops.ops_registry import all_aten_ops
-
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        raise PortError(
-            "linalg.ldl_factor of complex numbers is not available on the device", fix="use linalg.lu"
-        )
-    return all_aten_ops[_aten.linalg_ldl_factor_ex].func(x, **options)
-
-
 def lu(x: jax.Array, *, pivot: bool = True) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Traced. P, L and U, whose product is x."""
     if not pivot:
@@ -125,7 +114,6 @@ LOWERINGS = (
     Lowering(_aten.lu_unpack.default, on_arrays(lu_unpack), "cannot be traced"),
     Lowering(_aten.ormqr.default, on_arrays(ormqr), "has no lowering"),
     Lowering(_aten.linalg_matrix_exp.default, on_arrays(matrix_exp), "fails on halves"),
-    Lowering(_aten.linalg_ldl_factor_ex.default, on_arrays(ldl_factor_ex), "gives NaN for complex numbers"),
     Lowering(_aten._linalg_det.default, on_arrays(det), "has no lowering"),
     Lowering(_aten._linalg_slogdet.default, on_arrays(slogdet), "gives two of four results"),
     Lowering(_aten._linalg_eigh.default, on_arrays(eigh), "averages the two triangles"),

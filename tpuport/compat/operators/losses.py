@@ -3,13 +3,16 @@
 Shapes: T time steps, N samples, C classes, S longest target, K = 2 S + 1 labels with a blank around each.
 """
 
+import math
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import torch
 
+from tpuport.compat.convert import to_jax
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.samplers import is_known
 
 Lengths = jax.Array | Sequence[int]
 
@@ -109,10 +112,58 @@ def _shifted(before_NK: jax.Array, count: int) -> jax.Array:
     return jnp.pad(before_NK, ((0, 0), (count, 0)), constant_values=-jnp.inf)[:, : before_NK.shape[1]]
 
 
+def gaussian_nll_loss(
+    input: torch.Tensor,  # noqa: A002 - torch's names, which may be keywords
+    target: torch.Tensor,
+    var: torch.Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """Traced. `functional.gaussian_nll_loss`; the signs of variances are not checked in a traced program."""
+    if isinstance(var, torch.Tensor):
+        variance = var
+        array = to_jax(var)
+        is_negative = is_known(array) and bool((array < 0).any())
+    else:
+        variance = var * torch.ones_like(input)
+        is_negative = var < 0
+    if is_negative:
+        raise ValueError("var has negative entry/entries")
+    variance = _beside(variance, input)
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not valid")
+    variance = variance.clone()
+    with torch.no_grad():
+        variance.clamp_(min=eps)
+    loss = 0.5 * (torch.log(variance) + (input - target) ** 2 / variance)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()
+
+
+def _beside(variance: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The variances with the dimensions of x: one for each of its elements, or for each row."""
+    if variance.shape == x.shape:
+        return variance
+    if variance.shape == x.shape[:-1]:
+        return variance.unsqueeze(-1)
+    pairs = zip(x.shape, variance.shape, strict=False)
+    # Torch's rule for a single dimension that differs.
+    if variance.ndim == x.ndim and sum(size for other, size in pairs if size != other) == 1:
+        return variance
+    raise ValueError("var is of incorrect size")
+
+
 _aten = torch.ops.aten
 LOWERINGS = (
     Lowering(torch.nn.functional.ctc_loss, on_arrays(ctc_loss), "has no lowering"),
     Lowering(_aten._ctc_loss.default, on_arrays(ctc_losses), "has no lowering"),
     Lowering(_aten._ctc_loss.Tensor, on_arrays(ctc_losses), "has no lowering"),
+    Lowering(
+        torch.nn.functional.gaussian_nll_loss, gaussian_nll_loss, "asks whether any variance is negative"
+    ),
 )
 METHODS = ()

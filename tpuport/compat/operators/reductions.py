@@ -1,5 +1,6 @@
 """Reductions and cumulative reductions: the requested dtype, and dimensions counted from the end."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from tpuport.compat.convert import jax_dtype
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.samplers import require_values
+from tpuport.errors import MissingDtypeError
 
 Dims = int | Sequence[int] | None
 
@@ -133,8 +135,59 @@ def _check_weights(name: str, weights: jax.Array | None, kind: Any, observations
     require_values(lambda values: values >= 0, weights, message=f"cov(): {name} cannot be negative")
 
 
+def vector_norm(
+    x: jax.Array,
+    ord: float = 2,  # noqa: A002 - torch's name
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> jax.Array:
+    """Traced. The norm of vectors along dimensions, in the dtype asked for; halves are summed in float32."""
+    result_dtype = x.dtype if dtype is None else jax_dtype(dtype)
+    wide = x.astype(jnp.promote_types(result_dtype, jnp.float32))
+    axes, size = _axes(x, dim), jnp.abs(wide)
+
+    def total(values: jax.Array) -> jax.Array:
+        return jnp.sum(values, axis=axes, keepdims=keepdim)
+
+    if ord == math.inf:
+        norm = jnp.max(size, axis=axes, keepdims=keepdim, initial=0.0)
+    elif ord == -math.inf:
+        norm = jnp.min(size, axis=axes, keepdims=keepdim)
+    elif ord == 0:
+        norm = total((size != 0).astype(size.dtype))
+    elif ord == 1:
+        norm = total(size)
+    elif ord == 2:
+        norm = jnp.sqrt(total(jnp.square(size)))
+    else:
+        norm = total(size**ord) ** (1 / ord)
+    return norm.astype(jnp.finfo(result_dtype).dtype)
+
+
+def hash_tensor(x: jax.Array, dim: Dims = (), *, keepdim: bool = False, mode: int = 0) -> jax.Array:
+    """Traced. The exclusive or of the bits of elements, as float64 or integers of 64 bits."""
+    del mode
+    if not jax.config.read("jax_enable_x64"):
+        raise MissingDtypeError(
+            "torch.hash_tensor gives uint64, which the device does not have",
+            fix="compute it on the host, torch.hash_tensor(x.cpu()); jax_enable_x64 gives a CPU 64 bits",
+        )
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        bits = jax.lax.bitcast_convert_type(x.astype(jnp.float64), jnp.uint64)
+    else:
+        bits = x.astype(jnp.int64).astype(jnp.uint64)
+    axes = _axes(x, dim) or tuple(range(x.ndim))
+    axes = tuple(axis % max(x.ndim, 1) for axis in axes)
+    result = jax.lax.reduce(bits, np.uint64(0), jax.lax.bitwise_xor, axes)
+    return jnp.expand_dims(result, axes) if keepdim else result
+
+
 _aten = torch.ops.aten
 LOWERINGS = (
+    Lowering(_aten.linalg_vector_norm.default, on_arrays(vector_norm), "asks for the value of a number"),
+    Lowering(_aten.hash_tensor.default, on_arrays(hash_tensor), "has no lowering"),
     Lowering(_aten.sum.default, on_arrays(sum_), "casts to the dtype asked for after adding"),
     Lowering(_aten.sum.dim_IntList, on_arrays(sum_), "casts to the dtype asked for after adding"),
     Lowering(_aten.mean.default, on_arrays(mean), "takes no dtype"),

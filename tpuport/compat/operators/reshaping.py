@@ -1,5 +1,6 @@
 """Operators that change a tensor's shape, its dtype's meaning, or where its elements come from."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from tpuport.compat.convert import assign, is_ported, jax_dtype
+from tpuport.compat import aliasing
+from tpuport.compat.convert import assign, is_ported, jax_dtype, to_jax, wrap
 from tpuport.compat.operators.declarations import Lowering, Method, on_arrays
+from tpuport.compat.operators.samplers import is_known
 from tpuport.errors import PortError
 
 
@@ -39,30 +42,82 @@ def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> 
 
 
 def repeat_interleave(
-    x: jax.Array, repeats: int | jax.Array, dim: int | None = None, *, output_size: int | None = None
-) -> jax.Array:
+    input: torch.Tensor,  # noqa: A002 - torch's name
+    repeats: int | torch.Tensor | None = None,
+    dim: int | None = None,
+    *,
+    output_size: int | None = None,
+) -> torch.Tensor:
     """Traced. Repeat every element along a dimension (of the flattened tensor if None), copies adjacent.
 
-    Traced numbers of repeats need `output_size`, their sum.
+    Args:
+        input: the elements; their places are, if this is the only tensor, the numbers of repeats.
+        repeats: a number, or one for each element, on the host or the device.
+        dim: along which.
+        output_size: the sum of the repeats, which those that only a program knows need.
     """
+    if repeats is None:
+        return repeat_interleave(
+            torch.arange(input.shape[0], device=input.device), input, 0, output_size=output_size
+        )
+    x = to_jax(input)
     if dim is None:
         x, dim = x.reshape(-1), 0
-    if isinstance(repeats, int):
-        # Plain broadcasting, through which a mask's origin can be seen.
-        axis = dim % x.ndim
-        shape = (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :])
-        wide = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), shape)
-        return wide.reshape(*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :])
-    return jnp.repeat(x, repeats, axis=dim, total_repeat_length=output_size)
+    if not isinstance(repeats, torch.Tensor):
+        return wrap(_repeat_equally(x, repeats, dim % max(x.ndim, 1)))
+    # What a program makes of a tensor on the host has no value.
+    counts: Any = (repeats.jax() if is_ported(repeats) else repeats.numpy()).reshape(-1)  # type: ignore[attr-defined]
+    x = jnp.atleast_1d(x)
+    size = x.shape[dim]
+    if counts.size not in (1, size):
+        raise RuntimeError(
+            f"repeats must have the same size as input along dim, but got {counts.size} and {size}"
+        )
+    if is_known(counts):
+        counts = _checked_counts(np.asarray(counts), size, output_size)
+    return wrap(jnp.repeat(x, counts, axis=dim, total_repeat_length=output_size))
+
+
+def _repeat_equally(x: jax.Array, repeats: int, axis: int) -> jax.Array:
+    if repeats < 0:
+        raise RuntimeError("Repeats must be non-negative")
+    # Plain broadcasting, through which a mask's origin can be seen.
+    x = jnp.atleast_1d(x)
+    shape = (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :])
+    wide = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), shape)
+    return wide.reshape(*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :])
+
+
+def _checked_counts(counts: np.ndarray, size: int, output_size: int | None) -> np.ndarray:
+    """Numbers of repeats, one for each of `size` elements, that torch takes."""
+    if (counts < 0).any():
+        raise RuntimeError("repeats can not be negative")
+    counts = np.broadcast_to(counts, (size,))
+    if output_size is not None and counts.sum() != output_size:
+        raise RuntimeError(f"allocated size does not match required size: {output_size} for {counts.sum()}")
+    return counts
 
 
 def tensor_split(
-    tensor: torch.Tensor, indices_or_sections: int | Sequence[int] | torch.Tensor, dim: int = 0
-) -> Any:
-    """`tensor.tensor_split(indices)`, whose indices may be on the device if their values are known: views."""
-    if isinstance(indices_or_sections, torch.Tensor):
-        indices_or_sections = indices_or_sections.tolist()
-    return torch.tensor_split(tensor, indices_or_sections, dim=dim)
+    input: torch.Tensor,  # noqa: A002 - torch's name
+    indices_or_sections: Any = None,
+    dim: int = 0,
+    *,
+    indices: Any = None,
+    sections: int | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """`torch.tensor_split`, whose indices may be in a tensor, if their values are known: views."""
+    given = [value for value in (indices_or_sections, indices, sections) if value is not None]
+    ends = given[0]
+    if isinstance(ends, torch.Tensor):
+        ends = ends.tolist()
+    # torch's errors, and where the parts begin.
+    parts = aliasing.on_twins(torch.tensor_split, aliasing.twin(input), ends, dim)
+    axis = dim % input.ndim
+    limits = ends if isinstance(ends, (list, tuple)) else np.cumsum([part.shape[axis] for part in parts[:-1]])
+    starts = [None, *map(int, limits), None]
+    before = (slice(None),) * axis
+    return tuple(input[(*before, slice(start, end))] for start, end in itertools.pairwise(starts))
 
 
 def type_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -158,10 +213,11 @@ def _strided_places(
 
 _aten = torch.ops.aten
 _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave, _aten.repeat_interleave.self_int,
-            _aten.repeat_interleave.self_Tensor)  # fmt: skip
+            _aten.repeat_interleave.self_Tensor, _aten.repeat_interleave.Tensor)  # fmt: skip
 LOWERINGS = (
-    *(Lowering(target, on_arrays(repeat_interleave), "takes no output_size") for target in _REPEATS),
-    Lowering(torch.Tensor.tensor_split, tensor_split, "fails on indices on the device"),
+    *(Lowering(target, repeat_interleave, "takes no output_size") for target in _REPEATS),
+    Lowering(torch.tensor_split, tensor_split, "fails on indices in tensors"),
+    Lowering(torch.Tensor.tensor_split, tensor_split, "fails on indices in tensors"),
     Lowering(_aten.view.dtype, on_arrays(view_dtype), "takes the dtype for a shape"),
     Lowering(torch.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"),
     Lowering(
@@ -170,7 +226,6 @@ LOWERINGS = (
     Lowering(torch.Tensor.resize_, resize_, "leaves the tensor as it was"),
     Lowering(_aten.resize_.default, resize_, "has no lowering"),
     Lowering(_aten.resize_as_.default, resize_as_, "leaves the tensor as it was"),
-    Lowering(_aten.as_strided.default, on_arrays(as_strided), "repeats the last element beyond the end"),
     Lowering(_aten.as_strided_copy.default, on_arrays(as_strided), "repeats the last element beyond the end"),
     Lowering(
         _aten.as_strided_scatter.default, on_arrays(as_strided_scatter), "writes nothing beyond the end"

@@ -112,6 +112,23 @@ def scatter_add(x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> 
     return scatter_reduce(x, dim, index, source, "sum")
 
 
+def put(x: jax.Array, index: jax.Array, source: jax.Array, accumulate: bool = False) -> jax.Array:
+    """Traced. x with elements written, or added, where the index counts them, as one long row."""
+    if index.size != source.size:
+        raise RuntimeError(
+            f"put_(): Expected source and index to have the same number of elements, but got {source.size} and "
+            f"{index.size}"
+        )
+    row, places, values = x.ravel(), index.ravel(), source.ravel()
+    if not accumulate:
+        changed = row.at[places].set(values)
+    elif x.dtype == jnp.bool_:
+        changed = row.at[places].max(values)
+    else:
+        changed = row.at[places].add(values)
+    return changed.reshape(x.shape)
+
+
 _aten = torch.ops.aten
 _BOOLS = "fails on bools"
 LOWERINGS = (
@@ -126,5 +143,6 @@ LOWERINGS = (
     Lowering(_aten.scatter.reduce, on_arrays(scatter), _BOOLS),
     Lowering(_aten.scatter.value_reduce, on_arrays(scatter), _BOOLS),
     Lowering(_aten.scatter_add.default, on_arrays(scatter_add), _BOOLS),
+    Lowering(_aten.put.default, on_arrays(put), "adds only the last of several elements for one place"),
 )
 METHODS = ()

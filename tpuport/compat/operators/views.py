@@ -100,7 +100,7 @@ def narrow(tensor: Ported, dim: int, start: Any, length: int) -> torch.Tensor:
         return jax.lax.dynamic_update_slice_in_dim(array, values, first, axis)
 
     result = wrap(read(tensor.jax()))
-    aliasing.link(result, tensor, aliasing.Step("narrow()", read, lambda: write), view_twin)
+    aliasing.link(result, tensor, aliasing.Step("narrow()", read, lambda: write, False), view_twin)
     return result
 
 

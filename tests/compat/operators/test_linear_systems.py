@@ -1,0 +1,78 @@
+import pytest
+import torch
+
+X = torch.randn(2, 4, 4)
+Z = torch.randn(2, 4, 4, dtype=torch.complex64)
+RIGHT = torch.randn(4, 3, dtype=torch.complex64)
+
+
+@pytest.mark.parametrize("adjoint", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("matrix", [X, Z], ids=["real", "complex"])
+def test_solution_by_lu(agree, matrix, left, adjoint):
+    def solution(factors, pivots, right):
+        right = right if left else right.mT
+        solution = torch.linalg.lu_solve(factors, pivots, right, left=left, adjoint=adjoint)
+        return torch.view_as_real(solution + 0j)
+
+    right = RIGHT if matrix.is_complex() else RIGHT.real
+    agree(solution, *torch.linalg.lu_factor(matrix), right, tolerance=1e-3, eager=False)
+
+
+@pytest.mark.filterwarnings("ignore:torch.lu_solve is deprecated")
+def test_older_solution_by_lu(agree):
+    def solution(right, factors, pivots):
+        return torch.view_as_real(torch.lu_solve(right, factors, pivots))
+
+    agree(solution, RIGHT, *torch.linalg.lu_factor(Z), tolerance=1e-3)
+
+
+def test_logarithm_of_complex_determinants(agree):
+    agree(lambda z: [torch.view_as_real(torch.logdet(z)), torch.view_as_real(z.logdet())], Z, tolerance=1e-4)
+
+
+def test_logarithm_of_negative_determinants(agree):
+    agree(torch.logdet, torch.tensor([[[0.0, 1.0], [1.0, 0.0]], [[2.0, 0.0], [0.0, 3.0]]]))
+
+
+SHAPES = pytest.mark.parametrize("shape", [(3, 4), (4, 4), (5, 3)], ids=str)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+
+
+def _least_squares(matrix, right, drivers):
+    outputs = []
+    for driver in drivers:
+        solution, residuals, rank, values = torch.linalg.lstsq(matrix, right, driver=driver)
+        outputs += [torch.view_as_real(solution + 0j), residuals, rank, values]
+    return outputs
+
+
+@SHAPES
+@DTYPES
+def test_least_squares(agree, shape, dtype):
+    # Whether these have residuals depends on the rank, if there are more rows than columns.
+    drivers = ["gels", "gelsy", None] if shape[0] > shape[1] else ["gels", "gelsy", "gelsd", "gelss"]
+    tensors = torch.randn(2, *shape, dtype=dtype), torch.randn(2, shape[0], 2, dtype=dtype)
+    agree(lambda x, y: _least_squares(x, y, drivers), *tensors, tolerance=1e-3, eager=False)
+
+
+def test_least_squares_whose_residuals_depend_on_the_rank(agree):
+    tensors = torch.randn(5, 3), torch.randn(5, 2)
+    agree(lambda x, y: _least_squares(x, y, ["gelsd", "gelss"]), *tensors, tolerance=1e-3, jit=False)
+
+
+def test_least_squares_of_less_than_full_rank(agree):
+    def solution(matrix, right):
+        return list(torch.linalg.lstsq(matrix, right, rcond=1e-3)[:3])
+
+    low = torch.randn(5, 1) @ torch.randn(1, 3)
+    agree(solution, low, torch.randn(5, 1), tolerance=1e-3, eager=False)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (5, 2), (2, 2, 5), (0, 3)], ids=str)
+@DTYPES
+def test_householder_reflectors(agree, shape, dtype):
+    def reflectors(x):
+        return [torch.view_as_real(part + 0j) for part in torch.geqrf(x)]
+
+    agree(reflectors, torch.randn(shape, dtype=dtype), tolerance=1e-4, eager=False)

@@ -1,0 +1,87 @@
+"""Views by strides: of the memory that a tensor shares with others, whatever the tensor itself shows of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from tpuport.compat import aliasing
+from tpuport.compat.convert import assign, wrap
+from tpuport.compat.operators.declarations import Lowering
+from tpuport.errors import PortError
+
+# A torchax tensor.
+Ported = Any
+
+
+def as_strided(
+    tensor: Ported, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Ported:
+    """`tensor.as_strided(size, stride, offset)`: a view of the memory that the tensor shares, by places in it."""
+    storage, step, view_twin = _strided_view(tensor, size, stride, storage_offset)
+    assert storage.array is not None
+    view = wrap(step.read(storage.array))
+    storage.add(view)
+    view._alias = aliasing.Alias(storage, (step,), view_twin, view._elem)
+    return view
+
+
+def as_strided_(
+    tensor: Ported, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Ported:
+    """`tensor.as_strided_(size, stride, offset)`: the tensor itself becomes that view."""
+    storage, step, view_twin = _strided_view(tensor, size, stride, storage_offset)
+    assert storage.array is not None
+    assign(tensor, step.read(storage.array))
+    tensor._alias = aliasing.Alias(storage, (step,), view_twin, tensor._elem)
+    return tensor
+
+
+def _strided_view(
+    tensor: Ported, size: Sequence[int], stride: Sequence[int], storage_offset: int | None
+) -> tuple[aliasing.Storage, aliasing.Step, torch.Tensor]:
+    """The memory that a view by strides is of, the step from it to the view, and the view's twin."""
+    alias = aliasing.alias_of(tensor)
+    if not all(step.has_known_places for step in alias.steps):
+        raise PortError(
+            "as_strided() of a view of other numbers than the tensor has, or of a place that only a program knows",
+            where=f"size {list(size)}, stride {list(stride)}, storage offset {storage_offset}",
+            fix="clone the view first, or index it",
+        )
+    # torch's errors.
+    view_twin = aliasing.on_twins(torch.as_strided, alias.twin, size, stride, storage_offset)
+    order = _order_in_memory(alias.storage.layout, view_twin)
+
+    def read(array: jax.Array) -> jax.Array:
+        return array.ravel()[order].reshape(view_twin.shape)
+
+    def find_write() -> aliasing.Write | None:
+        if len(np.unique(order)) < order.size:
+            return None
+        return lambda array, values: array.ravel().at[order].set(values.ravel()).reshape(array.shape)
+
+    return alias.storage, aliasing.Step("as_strided()", read, find_write), view_twin
+
+
+def _order_in_memory(layout: torch.Tensor, view: torch.Tensor) -> np.ndarray:
+    """Which element of a layout, counted in its order, is each one of a view of the same memory."""
+    available, wanted = aliasing.places_in_memory(layout), aliasing.places_in_memory(view)
+    order = np.argsort(available, kind="stable")
+    found = np.minimum(np.searchsorted(available, wanted, sorter=order), max(len(order) - 1, 0))
+    if wanted.size and (not available.size or (available[order[found]] != wanted).any()):
+        raise PortError(
+            "as_strided() reads memory that no tensor on the device shows",
+            where=f"size {list(view.shape)}, stride {list(view.stride())}, offset {view.storage_offset()}",
+            fix="apply it to the tensor that owns the memory, not to a slice of it",
+        )
+    return order[found] if wanted.size else np.zeros(0, np.int64)
+
+
+_aten = torch.ops.aten
+LOWERINGS = (
+    Lowering(_aten.as_strided.default, as_strided, "repeats the last element beyond the end"),
+    Lowering(_aten.as_strided_.default, as_strided_, "has no lowering"),
+)
+METHODS = ()
