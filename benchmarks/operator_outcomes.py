@@ -1,4 +1,4 @@
-"""What came of one call of an operator, beside torch: equal, refused by name, or different."""
+"""What came of one call of an operator, beside torch: equal, different, or why there is no result."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tpuport import compat
-from tpuport.errors import PortError
+from tpuport.errors import MissingDtypeError, PortError
 
 # Relative to each element, and to the largest element of a result: sums of other order round to that.
 _TOLERANCES = {
@@ -19,7 +19,7 @@ _TOLERANCES = {
 }
 # Of a result that torch itself rounds, against its own error in double precision.
 _WORSE_THAN_TORCH = 3.0
-_NAMED_BY = (
+_VALUE_ERRORS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
     jax.errors.TracerArrayConversionError,
@@ -28,7 +28,11 @@ _NAMED_BY = (
 
 
 class Outcome(NamedTuple):
-    """A verdict ("equal", "refused", "unexplained" for an error that does not name the operator, "different")."""
+    """A verdict and, unless it is "equal", the reason.
+
+    The others are "needs a value" while it is traced, "dtype" for one that the device does not have, "refused" by name
+    for everything else, "unexplained" for an error that does not name the operator, and "different".
+    """
 
     verdict: str
     reason: str = ""
@@ -40,8 +44,10 @@ def error_outcome(error: Exception, torchs: Exception | None) -> Outcome:
         return Outcome("equal")
     message = " ".join(str(error).split())[:300]
     reason = f"{type(error).__name__}: {message}"
-    if isinstance(error, _NAMED_BY):
-        return Outcome("refused", "needs a value while it is traced")
+    if isinstance(error, _VALUE_ERRORS):
+        return Outcome("needs a value", "asks for a value while it is traced")
+    if isinstance(error, MissingDtypeError):
+        return Outcome("dtype", reason)
     names = isinstance(error, PortError) or "has no lowering" in message or "aten." in message
     return Outcome("refused" if names else "unexplained", reason)
 

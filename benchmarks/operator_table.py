@@ -7,10 +7,12 @@ from typing import Any
 from benchmarks import operator_usage
 
 # From the worst: an operator has the verdict of its worst sample.
-ORDER = ("crashed", "different", "unexplained", "refused", "equal")
+ORDER = ("crashed", "different", "unexplained", "refused", "dtype", "needs a value", "equal")
 _MEANING = {
     "equal": "every sample gives what torch gives, or raises where torch raises",
-    "refused": "a sample raises an error that names the operator, or says that a value is needed while tracing",
+    "needs a value": "a traced sample gives a Python value, or a result whose size depends on values",
+    "dtype": "a sample asks for a dtype that the device does not have, and an error says so",
+    "refused": "a sample raises another error, which names the operator: it has no lowering",
     "unexplained": "a sample raises an error that does not name the operator",
     "different": "a sample gives another value, dtype, shape or kind, or a result where torch raises",
     "crashed": "the process ended",
@@ -41,10 +43,20 @@ _LIMITED = """
 **Samples.** Of each operator, form and dtype, between {fewest} and {most} samples were run, or as many as there are;
 the database has up to some hundred. `--again` without `--samples` runs them all.
 """
+_RUNS = """
+**When.** {runs}
+"""
 _USED = """
-**Operators of models.** {count} of these operators occur in the models of {libraries}, by their names. {refused_count}
-of them are refused in some form: {refused}. What they are refused for is in the table below: most give a result whose
-size depends on values, which a compiled program cannot have, or are asked for a dtype that the device does not have.
+**Operators of models.** {count} of these operators occur in the models of {libraries}, by their names:
+
+{verdicts}
+"""
+_VALUES = """
+**Values and dtypes.** No compiled program can give a Python value (`item`, `equal`) or a result whose size depends on
+values (`nonzero`, `unique`, `x[mask]`); outside of compiled code these are equal too. A compiled function that calls
+one says so with your line and with what to write instead: `torch.where` in place of a selection, `num_classes=` of
+`one_hot`, `output_size=` of `repeat_interleave`. The dtypes that the device lacks are float64, complex128 and uint64
+without `jax_enable_x64`, and complex32 always.
 """
 
 
@@ -65,23 +77,32 @@ def page(entries: Sequence[dict[str, Any]], versions: dict[str, str]) -> str:
     limits = {entry["samples"] for entry in entries if entry.get("samples")}
     if limits:
         header += _LIMITED.format(fewest=min(limits), most=max(limits))
-    header += _usage(verdicts)
+    header += _RUNS.format(runs=_runs(entries)) + _usage(verdicts) + _VALUES
     return (
         "\n".join([header, *_summary(entries, verdicts, dtypes), *_exceptions(by_operator, verdicts)]) + "\n"
     )
 
 
+def _runs(entries: Sequence[dict[str, Any]]) -> str:
+    """How many results are of which day."""
+    days = Counter(entry.get("date", "") for entry in entries)
+    before = days.pop("", 0)
+    parts = [f"{count:,} are of {day}" for day, count in sorted(days.items())]
+    if before:
+        parts.append(f"{before:,} are older, by a comparison that took a NaN for equal to any number")
+    return f"Of {len(entries):,} results, of an operator in a dtype each, {_listed(parts)}."
+
+
 def _usage(verdicts: dict[str, str]) -> str:
-    used = sorted(operator_usage.occurring(verdicts))
-    refused = [f"`{name}`" for name in used if verdicts[name] == "refused"]
-    versions = operator_usage.installed()
+    used = operator_usage.occurring(verdicts)
+    versions = operator_usage.stored()["versions"]
+    lines = []
+    for name in reversed(ORDER):
+        of_verdict = sorted(operator for operator in used if verdicts[operator] == name)
+        listed = ", ".join(f"`{operator}`" for operator in of_verdict) if name != "equal" else ""
+        lines.append(f"- {name}: {len(of_verdict)}{': ' if listed else ''}{listed}")
     libraries = _listed([f"{name} {version}" for name, version in versions.items()])
-    missing = sorted(set(operator_usage.LIBRARIES) - versions.keys())
-    if missing:
-        libraries += f" ({_listed(missing)} was not installed)"
-    return _USED.format(
-        count=len(used), libraries=libraries, refused_count=len(refused), refused=", ".join(refused)
-    )
+    return _USED.format(count=len(used), libraries=libraries, verdicts="\n".join(lines))
 
 
 def verdict(entry: dict[str, Any]) -> str:

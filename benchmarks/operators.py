@@ -3,12 +3,13 @@
     python -m benchmarks.operators                      all operators, all dtypes; hours
     python -m benchmarks.operators --eager              without the compiled programs
     python -m benchmarks.operators --dtype float32 --only softmax --only 'nn.functional.*'
+    python -m benchmarks.operators --models --before 2026-11-22     operators of models, whose results are older
     python -m benchmarks.operators --table              write docs/operators.md from what is stored
 
 Every sample of the database runs in each form that the operator has (function, method, in place). Values, dtypes,
 shapes and kinds of results are compared, and errors. Workers run the operators; one that crashes or hangs costs the
 operator that was running, which is recorded, and the next worker goes on. What is stored in docs/data/operators.json
-is not run again without --again, so that an interrupted run continues.
+is not run again without --again or --before, so that an interrupted run continues.
 """
 
 import argparse
@@ -28,6 +29,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Each program runs once.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
+from benchmarks import operator_usage
 from benchmarks.operator_table import page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -139,6 +141,11 @@ def units(only: Sequence[str], dtypes: Sequence[str]) -> list[Unit]:
     return [(name, dtype) for dtype in dtypes for name in names if supports(database()[name], dtype)]
 
 
+def _is_due(entry: dict[str, Any] | None, before: str | None) -> bool:
+    """Whether an operator is to be run that was not, or not since a day."""
+    return entry is None or (before is not None and entry.get("date", "") < before)
+
+
 def _verdict(entry: dict[str, Any]) -> str:
     if "crashed" in entry:
         return f"crashed: {entry['crashed']}"
@@ -158,6 +165,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--eager", action="store_true", help="no compiled programs")
     parser.add_argument("--samples", type=int, metavar="N", help="at most so many of each operator")
     parser.add_argument("--again", action="store_true", help="also what is stored already")
+    parser.add_argument(
+        "--before", metavar="DATE", help="also what is stored and of no day, or an earlier one"
+    )
+    parser.add_argument("--models", action="store_true", help="only operators that occur in models")
     parser.add_argument("--output", type=Path, default=STORED, help="where records are stored")
     parser.add_argument("--table", action="store_true", help="only write the page")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
@@ -170,10 +181,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     entries = load(options.output)
     if not options.table:
         chosen = units(options.only, options.dtype or DTYPES)
-        waiting = [unit for unit in chosen if options.again or unit not in entries]
+        if options.models:
+            used = operator_usage.occurring(name for name, _ in chosen)
+            chosen = [unit for unit in chosen if unit[0] in used]
+        waiting = [unit for unit in chosen if options.again or _is_due(entries.get(unit), options.before)]
         print(f"{len(chosen)} operators and dtypes, {len(waiting)} to run", flush=True)
+        today = {"date": time.strftime("%Y-%m-%d", time.gmtime())}
         for number, entry in enumerate(run(waiting, compiled=not options.eager, samples=options.samples), 1):
-            entries[entry["operator"], entry["dtype"]] = entry
+            entries[entry["operator"], entry["dtype"]] = entry | today
             print(
                 f"{number}/{len(waiting)} {entry['operator']} {entry['dtype']}: {_verdict(entry)}", flush=True
             )

@@ -2,13 +2,14 @@
 
 import math
 
+import jax
 import pytest
 import torch
 
-from benchmarks import operator_table, operator_usage
+from benchmarks import operator_table, operator_usage, operators
 from benchmarks.operator_outcomes import compare, error_outcome
 from benchmarks.operator_samples import database, forms, record
-from tpuport.errors import PortError
+from tpuport.errors import MissingDtypeError, PortError
 
 
 @pytest.mark.parametrize("name", ["add", "softmax", "nn.functional.silu", "cumsum"])
@@ -54,6 +55,10 @@ def test_errors():
     assert error_outcome(ValueError(), RuntimeError()).verdict == "equal"
     assert error_outcome(ValueError("axis"), None) == ("unexplained", "ValueError: axis")
     assert error_outcome(PortError("no aten::foo"), None).verdict == "refused"
+    assert error_outcome(MissingDtypeError("no complex32"), None).verdict == "dtype"
+    with pytest.raises(jax.errors.ConcretizationTypeError) as caught:
+        jax.jit(lambda x: x if x else -x)(1.0)
+    assert error_outcome(caught.value, None).verdict == "needs a value"
 
 
 def test_page():
@@ -63,7 +68,9 @@ def test_page():
         {"operator": "worse", "dtype": "float32", "forms": {}, "crashed": "killed"},
         {"operator": "good", "dtype": "float32", "forms": {"method, eager": {"counts": {"equal": 1}}}},
     ]
+    entries[2]["date"] = "2026-01-02"
     text = operator_table.page(entries, {"torch": "2.13.0"})
+    assert "1 are of 2026-01-02 and 2 are older" in text
     assert "| `bad` | different | float32 | function, eager | `1 for 2` |" in text
     assert "| `worse` | crashed | float32 |  | `killed` |" in text
     assert text.endswith("`good`\n")
@@ -74,6 +81,14 @@ def test_which_operators_models_use():
         ["softmax", "nn.functional.layer_norm", "var[unbiased]", "special.airy_ai"]
     )
     assert used == {"softmax", "nn.functional.layer_norm", "var[unbiased]"}
+
+
+def test_results_of_an_earlier_day_are_due():
+    assert operators._is_due(None, None)
+    assert not operators._is_due({}, None)
+    assert operators._is_due({}, "2026-01-02")
+    assert operators._is_due({"date": "2026-01-01"}, "2026-01-02")
+    assert not operators._is_due({"date": "2026-01-02"}, "2026-01-02")
 
 
 def test_a_number_that_is_nan_equals_nan_alone():
