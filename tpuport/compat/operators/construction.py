@@ -132,7 +132,8 @@ def logspace(
         with no_dispatch(), torch._C.DisableTorchFunction():
             return wrap(to_jax(torch.logspace(low, high, steps, base, dtype=dtype, device="cpu")))
     target = jax_dtype(dtype)
-    exponents = jnp.linspace(*bounds, steps, dtype=jnp.promote_types(target, jnp.float32))
+    first, last = bounds
+    exponents = jnp.linspace(first, last, steps, dtype=jnp.promote_types(target, jnp.float32))
     values = jnp.power(base, exponents)
     if jnp.issubdtype(target, jnp.integer):
         # A power that is a whole number is not rounded down to the one below.

@@ -81,11 +81,12 @@ def embedding_renorm(weight: jax.Array, indices: jax.Array, max_norm: float, nor
     places = indices.ravel()
     rows = weight[places]
     wide = rows.astype(jnp.promote_types(weight.dtype, jnp.float32))
-    # torch rounds the norm to the weight's dtype.
-    norms = (
-        jnp.linalg.norm(wide, ord=norm_type, axis=1, keepdims=True).astype(weight.dtype).astype(wide.dtype)
-    )
-    scaled = (wide * (max_norm / (norms + 1e-7))).astype(weight.dtype)
+    # torch rounds the norm and the factor to the weight's dtype; XLA would leave out a conversion there and back.
+    info = jnp.finfo(weight.dtype)
+    norms = jnp.linalg.norm(wide, ord=norm_type, axis=1, keepdims=True)
+    norms = jax.lax.reduce_precision(norms, info.nexp, info.nmant)
+    factors = jax.lax.reduce_precision(max_norm / (norms + 1e-7), info.nexp, info.nmant)
+    scaled = (wide * factors).astype(weight.dtype)
     # The same values for an index that occurs twice.
     return weight.at[places].set(jnp.where(norms > max_norm, scaled, rows))
 

@@ -22,7 +22,7 @@ def as_strided(
     """`tensor.as_strided(size, stride, offset)`: a view of the memory that the tensor shares, by places in it."""
     storage, step, view_twin = _strided_view(tensor, size, stride, storage_offset)
     assert storage.array is not None
-    view = wrap(step.read(storage.array))
+    view: Ported = wrap(step.read(storage.array))
     storage.add(view)
     view._alias = aliasing.Alias(storage, (step,), view_twin, view._elem)
     return view
