@@ -15,7 +15,7 @@ from tpuport.topology.targets import resolve
 from tpuport.topology.targets.config_files import find_config
 from tpuport.topology.targets.early_checks import is_user_code
 from tpuport.topology.targets.target import required_parameters
-from tpuport.topology.targets.user_code import describe_value, load_function, reported_errors
+from tpuport.topology.targets.user_code import called_by_name, describe_value, load_function
 from tpuport.verification.model_runs import describe
 
 _FIX: Final = (
@@ -101,7 +101,7 @@ def _load_target(name: str) -> CheckTarget:
             where=name,
             fix="give its parameters defaults, or name a function that calls it",
         )
-    with reported_errors(f"{name} failed", name, "call it in Python: it fails there too"):
+    with called_by_name(name):
         result = function()
         match result:
             case [model, inputs] if callable(model):

@@ -9,6 +9,7 @@ import torch
 from tpuport.errors import PortError
 from tpuport.topology.generation_tasks import Decode
 from tpuport.topology.targets import resolve
+from tpuport.verification.check_target import load_target
 
 MODEL = """
 import dataclasses
@@ -46,6 +47,10 @@ def positions():
 def nothing():
     return None
 
+def late():
+    from late_helper_of_mine import WIDTH
+    return Big(WIDTH), {"x": torch.ones(2, 8)}
+
 def sized(size, *more, width=8, **rest):
     return Big(width), {}
 """
@@ -54,6 +59,7 @@ def sized(size, *more, width=8, **rest):
 @pytest.fixture
 def mine(tmp_path):
     (tmp_path / "helper_of_mine.py").write_text("WIDTH = 40_000\n")
+    (tmp_path / "late_helper_of_mine.py").write_text("WIDTH = 8\n")
     file = tmp_path / "model_of_mine.py"
     file.write_text(MODEL)
     before = set(sys.modules), list(sys.path)
@@ -257,3 +263,8 @@ def test_a_model_that_is_returned_keeps_its_shared_weights(tmp_path):
     model = target.build()
     assert model[1].weight is model[0].weight
     assert model[0].weight.device.type == "meta"
+
+
+def test_a_function_may_import_what_is_beside_its_file(mine):
+    assert resolve(f"{mine}:late")
+    assert load_target(f"{mine}:late", {}).model.linear.in_features == 8

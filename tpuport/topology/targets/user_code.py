@@ -208,8 +208,20 @@ def _importable(directory: Path) -> Iterator[None]:
             sys.path.remove(entry)
 
 
+@contextlib.contextmanager
+def called_by_name(name: str) -> Iterator[None]:
+    """Around a call of a function of the user's: modules beside its file can be imported, and errors name the line."""
+    module, _ = split_function_name(name)
+    directory = Path(module).resolve().parent if module.endswith(".py") else Path.cwd()
+    with (
+        _importable(directory),
+        reported_errors(f"{name} failed", name, "call it in Python: it fails there too"),
+    ):
+        yield
+
+
 def _call(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
-    with reported_errors(f"{name} failed", name, "call it in Python: it fails there too"):
+    with called_by_name(name):
         return function(*arguments)
 
 
