@@ -49,7 +49,7 @@ MASKS = (torch.bool, torch.uint8)
 # What torchax leaves on the host if no device is named; other operators compute on the device, of numbers alone too.
 FACTORIES = frozenset(
     "lift_fresh zeros ones empty full arange linspace logspace eye empty_strided new_empty new_zeros range "
-    "scalar_tensor tril_indices triu_indices".split()
+    "tril_indices triu_indices".split()
 )
 MOVES = frozenset("to type_as cuda".split())
 

@@ -49,7 +49,6 @@ VALUES = [
 # These have no tensor among their arguments, or only tensors of the host, and are on the device nevertheless.
 DEVICE_VALUES = [
     "torch.div(4, 2).item()",
-    "torch.tril_indices(3, 3).tolist()",
     "torch.where(torch.tensor(True), 1, 2).item()",
     "F.one_hot(torch.tensor([1]), 3).tolist()",
     "torch.rand(2).tolist()",
@@ -75,6 +74,7 @@ SHAPES = [
     "torch.nn.utils.rnn.pack_padded_sequence(X[None], [2], batch_first=True)",
 ]
 CLEAN = [
+    "torch.tril_indices(3, 3).tolist()",
     "X * 2 + 1",
     "X ** COUNT",
     "X.clamp(min=COUNT)",
