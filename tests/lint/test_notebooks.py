@@ -80,8 +80,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_findings_are_in_cells(file: Path) -> None:
     report = lint_paths(["nb.ipynb"])
-    found = [(finding.place, finding.column, finding.rule) for finding in report.findings]
-    assert found == [
+    positions = [(finding.place, finding.column, finding.rule) for finding in report.findings]
+    assert positions == [
         ("nb.ipynb:cell 4:7", 9, "TPU113"),
         ("nb.ipynb:cell 4:8", 19, "TPU101"),
         ("nb.ipynb:cell 5:9", 1, "TPU301"),
@@ -189,7 +189,7 @@ def test_what_is_no_python_notebook(file: Path) -> None:
     for text in ("{}", "[1]", "{", '{"worksheets": []}', ""):
         file.write_text(text)
         report = lint_paths(["nb.ipynb"])
-        assert ([found.rule for found in report.findings], report.exit_code) == (["TPU002"], 2)
+        assert ([finding.rule for finding in report.findings], report.exit_code) == (["TPU002"], 2)
     file.write_text(notebook(cell("x = 1"), cell("\ndef f(:\n    pass")))
     (finding,) = lint_paths(["nb.ipynb"]).findings
     assert (finding.rule, finding.place) == ("TPU001", "nb.ipynb:cell 2:2")
