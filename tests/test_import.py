@@ -32,6 +32,20 @@ def test_a_heavy_package_would_be_seen() -> None:
     assert "numpy" in imported_by("import numpy")
 
 
+def test_no_module_starts_the_devices_when_it_is_imported() -> None:
+    """Processes can be joined only before the devices are started."""
+    code = """
+import importlib, pkgutil, sys, tpuport
+for module in pkgutil.walk_packages(tpuport.__path__, "tpuport."):
+    if module.name not in ("tpuport.__main__", "tpuport.auto"):  # these two are run by being imported
+        importlib.import_module(module.name)
+        backends = sys.modules["jax._src.xla_bridge"]._backends if "jax" in sys.modules else {}
+        assert not backends, module.name
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("name", tpuport.__all__)
 def test_public_name_resolves_and_is_documented(name: str) -> None:
     value = getattr(tpuport, name)
