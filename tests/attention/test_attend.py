@@ -35,13 +35,13 @@ def arrays(heads=4, kv_heads=4, queries=40, keys=520, dim=32, width=None, dtype=
     return [jax.random.normal(jax.random.key(n), shape, dtype) for n, shape in enumerate(shapes)]
 
 
-def run(inputs, mask=None, **options):
+def run(inputs, mask=None, sinks=None, **options):
     """(output, the one call that was noted)."""
     attention.explain(clear=True)
-    out = attend(*inputs, mask, scale=0.2, source="torch", **options)
+    out = attend(*inputs, mask, scale=0.2, sinks=sinks, source="torch", **options)
     (call,) = attention.explain(clear=True)
     dense = None if mask is None else mask.to_dense(inputs[0].shape[2], inputs[1].shape[2])
-    want = reference(*inputs, dense, scale=0.2, **options)
+    want = reference(*inputs, dense, scale=0.2, sinks_H=sinks, **options)
     tolerance = 1e-5 if inputs[0].dtype == jnp.float32 else 2e-2
     np.testing.assert_allclose(np.float32(out), np.float32(want), atol=tolerance, rtol=tolerance)
     assert out.dtype == inputs[0].dtype
@@ -82,7 +82,7 @@ def test_each_call_says_why_it_went_where(inputs, mask, implementation, reason):
 def test_soft_cap_and_sinks_reach_both():
     sinks = jnp.array([-1.0, 0.0, 1.0, 30.0])
     for queries, implementation in ((40, "flash"), (4, "xla")):
-        _, call = run(arrays(queries=queries), Mask(right=0, offset=300), softcap=2.0, sinks_H=sinks)
+        _, call = run(arrays(queries=queries), Mask(right=0, offset=300), softcap=2.0, sinks=sinks)
         assert call.implementation == implementation
 
 
@@ -170,7 +170,7 @@ def test_refused(change, message):
     )
     k = k.astype(change.get("dtype", jnp.float32))
     with pytest.raises(tpuport.PortError, match=message):
-        attend(q, k, v, change.get("mask"), scale=1.0, sinks_H=change.get("sinks"), source="torch")
+        attend(q, k, v, change.get("mask"), scale=1.0, sinks=change.get("sinks"), source="torch")
 
 
 @pytest.mark.parametrize("option", ["sequence", "padding", "implementation"])

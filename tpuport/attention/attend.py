@@ -52,7 +52,7 @@ def attend(
     *,
     scale: float | None,
     softcap: float | None = None,
-    sinks_H: jax.Array | None = None,
+    sinks: jax.Array | None = None,
     dropout_p: float = 0.0,
     source: str,
     note: str = "",
@@ -65,7 +65,7 @@ def attend(
         mask: who sees whom; None: every query every key.
         scale: factor on the dot products; None is D ** -0.5.
         softcap: scores become softcap * tanh(score / softcap).
-        sinks_H: one extra logit a head, without a value.
+        sinks: one extra logit a head, [H], or one of each query, [B, H, Q]; it has no value.
         dropout_p: share of the weights to drop at random, anew in each call.
         source: the library whose call this is: "torch", "transformers" or "diffusers".
         note: why the mask has no structure, if the caller knows.
@@ -84,8 +84,8 @@ def attend(
         # A head dimension of 0 is legal in torch, and 0 ** -0.5 raises.
         scale = float((query_BHQD.shape[3] or 1) ** -0.5)
     scale = float(scale)
-    _check_arrays(query_BHQD, key_BKTD, value_BKTC, mask, sinks_H)
-    obstacle = _find_obstacle(query_BHQD, key_BKTD, value_BKTC, mask, note, dropout_p)
+    _check_arrays(query_BHQD, key_BKTD, value_BKTC, mask, sinks)
+    obstacle = _find_obstacle(query_BHQD, key_BKTD, value_BKTC, mask, sinks, note, dropout_p)
     choice = _choose(query_BHQD.shape[2], key_BKTD.shape[2], settings, obstacle)
     where, module = site or find_call_site()
     call = Call(
@@ -100,16 +100,17 @@ def attend(
         return jnp.zeros((*query_BHQD.shape[:3], value_BKTC.shape[3]), query_BHQD.dtype)
     if choice.implementation == "flash":
         return attention_on_mesh(
-            query_BHQD, key_BKTD, value_BKTC, mask, settings, scale=scale, softcap=softcap, sinks_H=sinks_H
+            query_BHQD, key_BKTD, value_BKTC, mask, settings, scale=scale, softcap=softcap, sinks_H=sinks
         )
     if dropout_p:
         dense = mask.to_dense(query_BHQD.shape[2], key_BKTD.shape[2])
-        return attention_with_lse(
-            query_BHQD, key_BKTD, value_BKTC, dense, scale=scale, softcap=softcap, sinks_H=sinks_H,
-            dropout_p=dropout_p, dropout_key=next_key(),
-        )[0]  # fmt: skip
-    out, lse = attention_xla(query_BHQD, key_BKTD, value_BKTC, mask, scale=scale, softcap=softcap)
-    return apply_sinks(out, lse, sinks_H)
+        out, lse = attention_with_lse(
+            query_BHQD, key_BKTD, value_BKTC, dense, scale=scale, softcap=softcap, dropout_p=dropout_p,
+            dropout_key=next_key(),
+        )  # fmt: skip
+    else:
+        out, lse = attention_xla(query_BHQD, key_BKTD, value_BKTC, mask, scale=scale, softcap=softcap)
+    return apply_sinks(out, lse, sinks)
 
 
 def _is_empty(query: jax.Array, value: jax.Array) -> bool:
@@ -133,9 +134,11 @@ def _check_arrays(
         raise PortError(
             f"{heads} query heads cannot share {kv_heads} key/value heads", where=where, fix=_EXPECTED_SHAPES
         )
-    if sinks is not None and sinks.shape != (heads,):
+    if sinks is not None and sinks.shape not in ((heads,), (batch, heads, queries)):
         raise PortError(
-            f"{sinks.shape} sinks for {heads} heads", where="sinks", fix="give one sink for each head"
+            f"{sinks.shape} sinks for {heads} heads",
+            where="sinks",
+            fix="give one sink for each head, [H], or for each query, [B, H, Q]",
         )
     sizes = {"B": batch, "H": heads, "Q": queries, "T": keys}
     for name, array in mask.present(_MASK_AXES).items():
@@ -146,7 +149,13 @@ def _check_arrays(
 
 
 def _find_obstacle(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, note: str, dropout_p: float
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: Mask,
+    sinks: jax.Array | None,
+    note: str,
+    dropout_p: float,
 ) -> str | None:
     """Why the kernel cannot serve this call; None if it can."""
     if not 0 <= dropout_p <= 1:
@@ -158,6 +167,8 @@ def _find_obstacle(
     if mask.dense is not None:
         why = note or "made outside of the traced function, or in a way that is not known"
         return f"a mask without known structure, {_describe_array(mask.dense)}: {why}"
+    if sinks is not None and sinks.ndim > 1:
+        return "a sink of each query; the kernel takes one a head"
     if query.dtype not in (jnp.bfloat16, jnp.float32):
         return f"the kernel computes bfloat16 and float32, not {query.dtype}"
     for dim in (query.shape[3], value.shape[3]):

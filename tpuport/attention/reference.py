@@ -110,7 +110,9 @@ def _softmax(scores_BKGQT: jax.Array, sinks: jax.Array | float) -> tuple[jax.Arr
 
 
 def apply_sinks(
-    out_BHQC: Float[Array, "B H Q C"], lse_BHQ: Float[Array, "B H Q"], sinks_H: Float[Array, " H"] | None
+    out_BHQC: Float[Array, "B H Q C"],
+    lse_BHQ: Float[Array, "B H Q"],
+    sinks: Float[Array, " H"] | Float[Array, "B H Q"] | None,
 ) -> Float[Array, "B H Q C"]:
     """Traced. Attention with sinks, if there are any, from the output and log-sum-exp of attention without.
 
@@ -118,10 +120,13 @@ def apply_sinks(
     multiplied by exp(lse) / (exp(lse) + exp(s)) = sigmoid(lse - s). A row that sees no key (lse -inf) stays zero, and
     a sink of -inf changes nothing.
     """
-    if sinks_H is None:
+    if sinks is None:
         return out_BHQC
     sees_a_key = lse_BHQ > -jnp.inf
     # Selected twice, before the subtraction and after, so that -inf - -inf arises neither forwards nor backwards.
-    difference = jnp.where(sees_a_key, lse_BHQ, 0.0) - sinks_H.astype(jnp.float32)[None, :, None]
+    sinks = sinks.astype(jnp.float32)
+    if sinks.ndim == 1:
+        sinks = sinks[None, :, None]
+    difference = jnp.where(sees_a_key, lse_BHQ, 0.0) - sinks
     factor = jnp.where(sees_a_key, jax.nn.sigmoid(difference), 0.0)
     return (out_BHQC * factor[..., None]).astype(out_BHQC.dtype)

@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from transformers import AttentionInterface, AttentionMaskInterface, LlamaConfig, LlamaForCausalLM
 from transformers import masking_utils as masks
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.models.inkling2 import modeling_inkling2
+from transformers.models.minimax_m3_vl import modeling_minimax_m3_vl
 
 import tpuport
 from tpuport import attention, compat
@@ -425,10 +427,9 @@ def test_tensors_of_the_host_stay_with_torch() -> None:
     [
         ({"dropout": 1.1}, "dropout"),
         ({"output_attentions": True}, "weights"),
+        ({"head_mask": torch.ones(4)}, "heads"),
         ({"cu_seq_lens_q": torch.tensor([0, 2, 4])}, "packed"),
         ({"cache": object()}, "paged"),
-        ({"block_indices": torch.zeros(1)}, "blocks"),
-        ({"sinks": torch.zeros(1)}, "sink"),
     ],
 )
 def test_what_would_be_ignored_is_refused(arguments: dict[str, Any], message: str) -> None:
@@ -464,6 +465,88 @@ def test_an_indexer_chooses_keys() -> None:
             Attention(), *map(on_device, (q, k, v)), mask, indices=on_device(chosen)
         )
     np.testing.assert_allclose(compat.to_torch(compat.as_jax(got)), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 1.0])
+def test_a_sink_of_each_query_takes_its_share(dropout: float) -> None:
+    q, k, v = operands(4, 6)
+    sinks = torch.randn(2, 4, 4, 1, generator=generator(5))
+    bias = torch.randn(2, 4, 4, 6, generator=generator(6))
+    # The lowest number hides a key; the first query sees none, and its sink takes everything.
+    mask = torch.zeros(2, 1, 4, 6).masked_fill(torch.arange(6) > torch.arange(4)[:, None] - 1, -3e38)
+    module = Attention()
+    expected, _ = modeling_inkling2.eager_attention_forward(
+        module, q, k, v, mask, 0.3, dropout=dropout, position_bias=bias, sinks=sinks
+    )
+    with compat.environment():
+        options = {"position_bias": on_device(bias), "sinks": on_device(sinks)}
+        got, _ = transformers_attention(
+            module, *map(on_device, (q, k, v)), on_device(mask), dropout, 0.3, **options
+        )
+    torch.testing.assert_close(tpuport.to_cpu(got), expected, atol=2e-6, rtol=0)
+
+
+def test_an_indexer_chooses_blocks_of_keys_for_groups_of_heads() -> None:
+    q, k, v = operands(5, 5)
+    chosen = torch.tensor(
+        [[[0, -1], [0, 1], [1, 0], [1, -1], [2, 0]], [[0, -1], [0, -1], [0, 1], [1, -1], [2, 1]]]
+    )
+    chosen = chosen.expand(2, -1, -1, -1)
+    indexer = torch.nn.Module()
+    indexer.block_size, indexer.config = 2, LlamaConfig(num_attention_heads=4)
+    module = Attention()
+    module.indexer = indexer
+    mask = modeling_minimax_m3_vl.MiniMaxM3VLIndexer.build_block_mask(
+        indexer, chosen, None, 5, q.dtype, q.device, torch.arange(5)[None]
+    )
+    expected, _ = modeling_minimax_m3_vl.eager_attention_forward(module, q, k, v, mask, 0.3)
+    with compat.environment():
+        causal = transformers_mask(2, 5, 5)
+        got, _ = transformers_attention(
+            module, *map(on_device, (q, k, v)), causal, scaling=0.3, block_indices=on_device(chosen)
+        )
+    torch.testing.assert_close(tpuport.to_cpu(got), expected, atol=2e-6, rtol=0)
+
+
+def weights_of(
+    model: torch.nn.Module, padded: torch.Tensor, **options: Any
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The weights that torch returns, and those of a compiled port of the model."""
+    ids = torch.randint(1, 64, padded.shape, generator=generator(1))
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=padded, **options).attentions
+    got = tpuport.compile(tpuport.port(model))(input_ids=ids, attention_mask=padded, **options).attentions
+    return list(expected), [tpuport.to_cpu(weights) for weights in got]
+
+
+@pytest.mark.parametrize("asked", ["by the config", "by an argument"])
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "BertModel"])
+def test_a_model_of_eager_attention_returns_the_weights_that_it_is_asked_for(asked: str, name: str) -> None:
+    sizes = ENCODER if name == "BertModel" else SIZES
+    model = model_of(name, sizes | {"attn_implementation": "eager"})
+    padded = torch.tensor([[1] * 12, [0] * 3 + [1] * 9])
+    options = {"output_attentions": True}
+    if asked == "by the config":
+        model.config.output_attentions, options = True, {}
+    attention.explain(clear=True)
+    expected, got = weights_of(model, padded, **options)
+    assert len(expected) == model.config.num_hidden_layers
+    torch.testing.assert_close(got, expected, atol=2e-6, rtol=0)
+    calls = attention.explain(clear=True)
+    assert {call.implementation for call in calls} == {"eager"}
+    assert "output_attentions" in str(calls)
+
+
+def test_the_remedy_for_weights_of_fused_attention_is_one() -> None:
+    model = model_of("LlamaForCausalLM", SIZES)
+    padded = torch.ones(1, 6, dtype=torch.long)
+    ids = padded + 1
+    with pytest.raises(PortError, match="set_attn_implementation"):
+        tpuport.compile(tpuport.port(model))(input_ids=ids, output_attentions=True)
+    model = model_of("LlamaForCausalLM", SIZES)
+    model.set_attn_implementation("eager")
+    expected, got = weights_of(model, padded, output_attentions=True)
+    torch.testing.assert_close(got, expected, atol=2e-6, rtol=0)
 
 
 def test_registration_leaves_no_trace() -> None:

@@ -17,19 +17,17 @@ from tpuport import compat
 from tpuport.attention.attend import attend
 from tpuport.attention.mask import ARRAYS, Mask, intersect
 from tpuport.attention.provenance import structure_of
+from tpuport.attention.register.eager_attention import (
+    asked_for_weights,
+    find_eager_attention,
+    record_eager_call,
+)
 from tpuport.attention.register.lazy_mask import LazyMask, lazy_mask
 from tpuport.attention.register.mask_functions import Positions, Unstructured, read_mask_function
 from tpuport.errors import PortError
 
 NAME: Final = "tpuport"
 _PACKED_LENGTHS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
-# Arguments that would change the result, and what each would ask for.
-_UNSUPPORTED: Final = {
-    "cache": "paged attention",
-    "head_mask": "a mask of whole heads",
-    "block_indices": "attention to selected blocks of keys",
-    "sinks": "a sink of each query",
-}
 # The attention that each config named before `use_in_model`, by the id of the config.
 _replaced_names: contextvars.ContextVar[dict[int, str | None]] = contextvars.ContextVar("replaced attention")
 
@@ -48,10 +46,11 @@ def transformers_attention(
     position_bias: torch.Tensor | None = None,
     is_causal: bool | None = None,
     **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Traced. transformers' attention interface: query [B, H, Q, D], key, value [B, K, T, D] -> [B, Q, H, D].
 
-    Tensors on the host stay with torch.
+    The second result is the weights [B, H, Q, T] if the model runs its own attention, which it does where it was built
+    with "eager" and is asked for weights or given a mask of heads; else None. Tensors on the host stay with torch.
 
     Args:
         attention_mask: from `transformers_mask`, or a tensor of the user's or the model's own that broadcasts to
@@ -59,7 +58,9 @@ def transformers_attention(
         softcap, s_aux: as in Gemma 2, and the sinks [H] of GPT-OSS.
         position_bias: added to the scores, broadcasts to [B, H, Q, T].
         is_causal: None means as the module says; without effect beside a mask, as in transformers.
-        kwargs: `sliding_window` is in the mask already; anything else that would change the result is refused.
+        kwargs: `sinks` [B, H, Q, 1], one of each query, as in Inkling 2; `indices` [B, Q, N] and `block_indices`
+            [B, heads, Q, N], the keys, and the blocks of them, that an indexer selected, -1 for none; `sliding_window`
+            is in the mask already; anything else that would change the result is refused.
 
     Raises:
         PortError: weights, or a kind of attention that is not computed here.
@@ -74,19 +75,101 @@ def transformers_attention(
         )
     options = {name: value for name, value in kwargs.items() if value is not None}
     _reject_unsupported(module, (query, key, value), options)
-    queries, keys = query.shape[2], key.shape[2]
+    reason = _reason_for_eager(module, options)
+    if reason:
+        record_eager_call(module, query, key, value, reason)
+        # As the model itself passed them: what it left out may have another default there.
+        named = {"softcap": softcap, "s_aux": s_aux, "position_bias": position_bias, "is_causal": is_causal}
+        options |= {name: value for name, value in named.items() if value is not None}
+        return _eager_attention(module, reason)(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+        )
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
-    mask, reason = Mask(), ""
+    mask, note = _mask_of_call(module, attention_mask, (*query.shape[:3], key.shape[2]), is_causal, options)
+    if position_bias is not None:
+        mask = _add_bias(mask, compat.as_jax(position_bias), (query.shape[2], key.shape[2]))
+    sinks = s_aux
+    if "sinks" in options:
+        sinks = options["sinks"].squeeze(-1)
+    q, k, v, sinks = compat.as_jax((query, key, value, sinks))
+    out = attend(
+        q, k, v, mask, scale=scaling, softcap=softcap, sinks=sinks, dropout_p=dropout, source="transformers",
+        note=note,
+    )  # fmt: skip
+    return compat.wrap(out.swapaxes(1, 2)), None
+
+
+def _reject_unsupported(module: torch.nn.Module, tensors: tuple, options: dict[str, Any]) -> None:
+    """PortError for what would be ignored, or fail later."""
+    where = type(module).__name__
+    if not all(map(compat.is_ported, tensors)):
+        raise PortError(
+            "attention over tensors that are not on the device",
+            where=where,
+            fix="model = tpuport.port(model), and inputs on its device; or attn_implementation='sdpa' on the host",
+        )
+    if "cache" in options:
+        raise PortError(
+            "paged attention is not computed by tpuport",
+            where=f"{where}: cache",
+            fix="tpuport.generate(model, ...) instead of transformers' continuous batching",
+        )
+
+
+def _reason_for_eager(module: torch.nn.Module, options: dict[str, Any]) -> str:
+    """What a call asks for that only a model's own attention has; empty if there is nothing.
+
+    Raises:
+        PortError: it asks for that, and the model was not built with its own attention. torch's fused attention would
+            return no weights then, and ignore a mask of heads.
+    """
+    is_eager = _replaced_names.get({}).get(id(getattr(module, "config", None))) == "eager"
+    reason = ""
+    if "head_mask" in options:
+        reason = "head_mask, a mask of whole heads"
+    # Without "eager" no config asks for weights, and what a recorder does not get is missing in torch, too.
+    if options.get("output_attentions") or (is_eager and asked_for_weights(module, options)):
+        reason = "output_attentions, the weights themselves"
+    if reason and not is_eager:
+        raise PortError(
+            f"fused attention does not compute {reason}",
+            where=type(module).__name__,
+            fix="model.set_attn_implementation('eager'), which keeps the scores in memory; or leave it out",
+        )
+    return reason
+
+
+def _eager_attention(module: torch.nn.Module, reason: str) -> Callable:
+    function = find_eager_attention(module)
+    if function is None:
+        raise PortError(
+            f"fused attention does not compute {reason}, and this module has no eager_attention_forward",
+            where=type(module).__name__,
+            fix="leave it out, or pass an eager_attention_forward to get_interface, as transformers' models do",
+        )
+    return function
+
+
+def _mask_of_call(
+    module: torch.nn.Module,
+    attention_mask: torch.Tensor | None,
+    scores: tuple[int, ...],
+    is_causal: bool,
+    options: dict[str, Any],
+) -> tuple[Mask, str]:
+    """Traced. Who sees whom in a call with scores [B, H, Q, T], and why that has no structure, if it has none."""
+    queries, keys = scores[2:]
+    mask, note = Mask(), ""
     if attention_mask is not None:
-        mask, reason = _mask_structure(attention_mask, (*query.shape[:3], keys))
+        mask, note = _mask_structure(attention_mask, scores)
     # One query is the newest token, which sees every key; aligned with the first key it would see only that.
     elif is_causal and queries > 1:
         mask = Mask(right=0)
     if "indices" in options:
         mask = _restrict_to_selected(mask, compat.as_jax(options["indices"]), keys)
-    if position_bias is not None:
-        mask = _add_bias(mask, compat.as_jax(position_bias), (queries, keys))
+    if "block_indices" in options:
+        mask = _restrict_to_blocks(module, mask, compat.as_jax(options["block_indices"]), scores)
     packed_lengths = [name for name in _PACKED_LENGTHS if name in options]
     # They say nothing beyond what the mask says already, if it tells the sequences apart.
     if packed_lengths and mask.query_segments_BQ is None:
@@ -95,34 +178,7 @@ def transformers_attention(
             where=f"{type(module).__name__}: {', '.join(packed_lengths)}",
             fix="give position_ids that restart with each sequence, and neither attention_mask nor a cache",
         )
-    q, k, v, sinks = compat.as_jax((query, key, value, s_aux))
-    out = attend(
-        q, k, v, mask, scale=scaling, softcap=softcap, sinks_H=sinks, dropout_p=dropout, source="transformers",
-        note=reason,
-    )  # fmt: skip
-    return compat.wrap(out.swapaxes(1, 2)), None
-
-
-def _reject_unsupported(module: torch.nn.Module, tensors: tuple, options: dict[str, Any]) -> None:
-    """PortError for what would be ignored, or fail later."""
-    where = type(module).__name__
-    if options.get("output_attentions"):
-        raise PortError(
-            "fused attention has no weights to give", where="output_attentions=True", fix="leave it out"
-        )
-    if not all(map(compat.is_ported, tensors)):
-        raise PortError(
-            "attention over tensors that are not on the device",
-            where=where,
-            fix="model = tpuport.port(model), and inputs on its device; or attn_implementation='sdpa' on the host",
-        )
-    for name, feature in _UNSUPPORTED.items():
-        if name in options:
-            raise PortError(
-                f"{feature} is not computed by tpuport's attention",
-                where=f"{where}: {name}",
-                fix="model.set_attn_implementation('eager') keeps the model's own attention",
-            )
+    return mask, note
 
 
 def _mask_structure(attention_mask: torch.Tensor, scores: tuple[int, ...]) -> tuple[Mask, str]:
@@ -145,12 +201,35 @@ def _with_reason(mask: Mask, reason: str) -> tuple[Mask, str]:
 
 def _restrict_to_selected(mask: Mask, indices_BQN: jax.Array, keys: int) -> Mask:
     """Traced. The mask, and for each query only the keys that an indexer selected; an index of -1 is none."""
-    batch, queries, _ = indices_BQN.shape
+    return _intersect_dense(mask, _selected(indices_BQN, keys)[:, None])
+
+
+def _restrict_to_blocks(
+    module: torch.nn.Module, mask: Mask, indices_BGQN: jax.Array, scores: tuple[int, ...]
+) -> Mask:
+    """Traced. The mask, and for each query of a group of heads only the keys of the blocks that an indexer selected.
+
+    MiniMax M3 makes a mask of them itself for "eager" and "sdpa" (`MiniMaxM3VLIndexer.build_block_mask`), and leaves
+    it to any other attention.
+    """
+    heads, _, keys = scores[1:]
+    indexer: Any = module.indexer
+    block_size: int = indexer.block_size
+    blocks = _selected(indices_BGQN, -(-keys // block_size))
+    selected = jnp.repeat(blocks, block_size, axis=-1)[..., :keys]
+    return _intersect_dense(mask, jnp.repeat(selected, heads // selected.shape[1], axis=1))
+
+
+def _selected(indices: jax.Array, count: int) -> jax.Array:
+    """Traced. [..., N] -> [..., count]: whether an index is among the N; -1 is none."""
     # An index beyond the end is dropped by the write.
-    columns = jnp.where(indices_BQN < 0, keys, indices_BQN)
-    rows = jnp.arange(batch)[:, None, None], jnp.arange(queries)[None, :, None]
-    nothing = jnp.zeros((batch, queries, keys), jnp.bool_)
-    selected = nothing.at[(*rows, columns)].set(True, mode="drop")[:, None]
+    columns = jnp.where(indices < 0, count, indices)
+    rows = jnp.indices(indices.shape, sparse=True)[:-1]
+    nothing = jnp.zeros((*indices.shape[:-1], count), jnp.bool_)
+    return nothing.at[(*rows, columns)].set(True, mode="drop")
+
+
+def _intersect_dense(mask: Mask, selected: jax.Array) -> Mask:
     if mask.dense is not None and mask.dense.dtype != jnp.bool_:
         return replace(mask, dense=jnp.where(selected, mask.dense, jnp.finfo(mask.dense.dtype).min))
     return replace(mask, dense=intersect(mask.dense, selected))
