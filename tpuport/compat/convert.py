@@ -92,6 +92,16 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
     """
     if is_ported(tensor):
         return tensor.jax()  # type: ignore[attr-defined]
+    # A copy: on a CPU jax would share torch's memory, and later writes would show.
+    return jnp.array(to_numpy(tensor), copy=True)
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """A torch tensor on the host as `to_jax` has it, as an array of NumPy that may share the tensor's memory.
+
+    Raises:
+        PortError: as `to_jax`.
+    """
     if tensor.is_meta:
         raise PortError("a tensor on the meta device has no values to copy", fix="load its weights first")
     target = jax_dtype(tensor.dtype)
@@ -100,8 +110,7 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
     if np.issubdtype(host.dtype, np.integer) and host.dtype != target:
         _check_range(host, target)
     # Cast on the host: asking jax for the wide type is what makes it warn.
-    # A copy: on a CPU jax would share torch's memory, and later writes would show.
-    return jnp.array(host.astype(target, copy=False), copy=True)
+    return host.astype(target, copy=False)
 
 
 def to_torch(array: jax.Array) -> torch.Tensor:

@@ -26,6 +26,8 @@ from tpuport.tracing import trace_lock
 _RELATIVE_MODELS = frozenset({"bloom", "mpt", "roformer"})
 # In messages.
 LOOP = "the loop of tpuport.generate"
+# Further inputs of a model, such as audio features, by the names in its signature.
+Inputs = dict[str, jax.Array]
 
 
 class State(NamedTuple):
@@ -72,6 +74,11 @@ class Decoder:
         """The ported model."""
         return self._model()
 
+    @classmethod
+    def input_names(cls, model: Any) -> frozenset[str]:
+        """What `generate` passes on to the model beside token ids and their mask, by the names in its signature."""
+        return frozenset()
+
     @property
     def row_multiple(self) -> int:
         """Batches have a multiple of this many rows, so that dp divides them."""
@@ -96,17 +103,19 @@ class Decoder:
         prompt_columns: jax.Array,
         real_rows: jax.Array,
         settings: SamplingSettings,
+        inputs: Inputs | None = None,
         *,
         slots: int,
     ) -> State:
         """Traced. Run the prompt [B, P] and choose the first token; the buffer has `slots` columns.
 
-        Rows from `real_rows` on only fill up the batch: they have ended before they begin.
+        Rows from `real_rows` on only fill up the batch: they have ended before they begin. `inputs` are the model's
+        further inputs, by the names of `input_names`.
         """
         batch, columns = tokens.shape
         # The layout of the batch decides that of everything computed from it.
         tokens, mask = self._shard_rows(tokens), self._shard_rows(mask)
-        logits, cache = self.forward_prompt(arrays, tokens, mask, slots)
+        logits, cache = self.forward_prompt(arrays, tokens, mask, slots, inputs or {})
         pad = ((0, 0), (0, slots - columns))
         state = State(
             tokens=jnp.pad(tokens, pad),
@@ -155,9 +164,12 @@ class Decoder:
         return self._append(state._replace(cache=cache), logits, keys, prompt_columns, settings)
 
     def forward_prompt(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
     ) -> tuple[jax.Array, Any]:
-        """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache with it."""
+        """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache with it.
+
+        What is computed once from further inputs, and needed for every token, is a part of the cache.
+        """
         cache = make_cache(self.model.config, slots, self.mesh)
         # Padding on the left does not count as positions.
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)

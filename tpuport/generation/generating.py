@@ -14,9 +14,11 @@ from tpuport.checkpoint.device_layout import one_device_mesh
 from tpuport.compilation import settings_key
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder
+from tpuport.generation.encoder_decoder import EncoderDecoder
 from tpuport.generation.generation_options import Options, check_padding, read_options
 from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_criteria, explained_for_generate
 from tpuport.generation.language_model import LanguageModel
+from tpuport.generation.model_inputs import split_inputs
 from tpuport.generation.own_decoder import OwnDecoder
 from tpuport.generation.prompts import (
     Prompts,
@@ -29,11 +31,18 @@ from tpuport.generation.prompts import (
     read_token_ids,
     without_padding,
 )
+from tpuport.generation.source_inputs import read_source
 from tpuport.patches import transformers_rotary
 
 logger = logging.getLogger("tpuport")
 
 _PROMPT_FIELDS: Final = {"input_ids", "attention_mask"}
+# How configs call the positions that a decoder has, those of encoder-decoders first.
+_POSITION_FIELDS: Final = (
+    "max_target_positions",
+    "max_decoder_position_embeddings",
+    "max_position_embeddings",
+)
 # So many descriptions of one model that somebody makes one for each call.
 _MANY_DESCRIPTIONS: Final = 3
 _descriptions: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
@@ -60,12 +69,17 @@ def decoder_for(model: Any) -> Decoder:
 
 def _make_decoder(model: Any, mesh: Mesh) -> Decoder:
     if not isinstance(model, LanguageModel):
-        return Decoder(model, mesh)
+        return _decoder_class(model)(model, mesh)
     _warn_of_new_descriptions(model)
     decoder = OwnDecoder(model, mesh)
     with explained_for_generate(decoder):
         decoder.verify()
     return decoder
+
+
+def _decoder_class(model: Any) -> type[Decoder]:
+    """The class of a transformers model's decoder."""
+    return EncoderDecoder if model.config.is_encoder_decoder else Decoder
 
 
 def _warn_of_new_descriptions(language_model: LanguageModel) -> None:
@@ -83,7 +97,7 @@ def _warn_of_new_descriptions(language_model: LanguageModel) -> None:
 
 def generate(
     model: Any,
-    input_ids: Any,
+    input_ids: Any = None,
     attention_mask: Any = None,
     generation_config: GenerationConfig | None = None,
     streamer: Any = None,
@@ -95,22 +109,29 @@ def generate(
 ) -> torch.Tensor | list[torch.Tensor]:
     """Generate token ids as transformers' `model.generate` does, prompt included.
 
+    Of an encoder-decoder the prompt is what its decoder begins with; `input_ids` are the encoder's.
+
     The prompt runs in one compiled program, all tokens after it in another that stops when every row has ended. With
     a streamer, stop strings or stopping criteria the second runs in chunks. What the host decides between two chunks
     counts from the very token that it would have stopped at. On a mesh over several processes each of them calls this
     with the same arguments and gets the same tokens; criteria count as the first process evaluates them.
 
     Args:
-        model: a ported transformers causal language model (`tpuport.load` or `tpuport.port`), or a `LanguageModel`.
-        input_ids: [batch, length] integers, padded on the left; what a tokenizer returns, a mapping with input_ids and
-            attention_mask; or a list of prompts of any lengths, each a list or tensor of integers.
+        model: a ported transformers model (`tpuport.load` or `tpuport.port`), a causal language model or an
+            encoder-decoder, or a `LanguageModel`.
+        input_ids: [batch, length] integers, padded on the left; what a tokenizer or processor returns, a mapping with
+            input_ids and attention_mask; or a list of prompts of any lengths, each a list or tensor of integers. An
+            encoder that reads something else, such as audio features, gets it here or by its name, and may be padded
+            on the right.
         attention_mask: [batch, length], 0 at padding. None infers it from the padding id, as transformers does.
         generation_config: transformers' object; a field that is also passed by name has the value passed by name.
         streamer: has put(token_ids) and end(), as transformers' streamers do.
         seed: random draws depend on it and on a row's own prompt, not on the rest of the batch.
         stopping_criteria: transformers' StoppingCriteria objects, called with (input_ids, None).
         tokenizer: needed for stop strings only.
-        options: fields of GenerationConfig, such as max_new_tokens, do_sample, temperature.
+        options: fields of GenerationConfig, such as max_new_tokens, do_sample, temperature; and of an encoder-decoder
+            further inputs by the names in its signature, [batch, ...] each, such as input_features, decoder_input_ids
+            or encoder_outputs.
 
     Returns:
         LongTensor [batch * num_return_sequences, length + generated] on the host; rows that end early are padded. For
@@ -122,14 +143,24 @@ def generate(
     """
     _check_model(model)
     _check_streamer(streamer)
-    input_ids, attention_mask = _split_encoding(input_ids, attention_mask)
-    prompts_of_lengths = pad_list(input_ids) if attention_mask is None else None
+    names = frozenset() if isinstance(model, LanguageModel) else _decoder_class(model).input_names(model)
+    input_ids, attention_mask, options = _split_encoding(input_ids, attention_mask, options, names)
+    inputs, options = split_inputs(names, options)
+    prompts_of_lengths = None
+    if attention_mask is None:
+        prompts_of_lengths = pad_list(input_ids, on_right=is_encoder_decoder(model))
     if prompts_of_lengths is not None:
         input_ids, attention_mask = prompts_of_lengths
-    token_ids = read_token_ids(input_ids)
-    request = read_options(model, generation_config, options, token_ids.shape[-1])
     vocabulary = _vocabulary(model)
-    tokens, mask = check_prompt(token_ids, attention_mask, request.pad, request.eos, vocabulary)
+    contents: Sequence[bytes] = ()
+    if is_encoder_decoder(model):
+        source = read_source(model, input_ids, attention_mask, inputs, generation_config, options)
+        tokens, mask, inputs, contents = source
+        request = read_options(model, generation_config, options, tokens.shape[-1])
+    else:
+        token_ids = read_token_ids(input_ids)
+        request = read_options(model, generation_config, options, token_ids.shape[-1])
+        tokens, mask = check_prompt(token_ids, attention_mask, request.pad, request.eos, vocabulary)
     if isinstance(model, LanguageModel):
         check_only_left(mask)
     seed = check_seed(seed)
@@ -137,8 +168,9 @@ def generate(
     check_padding(request, len(tokens) * request.num_return_sequences, vocabulary, bool(criteria))
     decoder = decoder_for(model)
     prompts = pad_prompts(
-        tokens, mask, request, seed, decoder.row_multiple, uses_buckets=decoder.uses_buckets
-    )
+        tokens, mask, request, seed, decoder.row_multiple, uses_buckets=decoder.uses_buckets, inputs=inputs,
+        contents=contents,
+    )  # fmt: skip
     if hasattr(streamer, "skip_prompt") and prompts.real_rows > 1:
         # transformers' own text streamers print one text.
         raise PortError(
@@ -158,11 +190,17 @@ def generate(
 LanguageModel.generate = generate
 
 
+def is_encoder_decoder(model: Any) -> bool:
+    """Whether a model has an encoder, whose inputs are not the prompt."""
+    return not isinstance(model, LanguageModel) and model.config.is_encoder_decoder
+
+
 def _vocabulary(model: Any) -> int:
     if isinstance(model, LanguageModel):
         return model.vocab_size
+    part = model.get_decoder() if model.config.is_encoder_decoder else model
     # The embedding's, because the config of a resized model may still have the old one.
-    return model.get_input_embeddings().weight.shape[0]
+    return part.get_input_embeddings().weight.shape[0]
 
 
 def _check_model(model: Any) -> None:
@@ -184,8 +222,6 @@ def _check_model(model: Any) -> None:
             where="the first argument of generate",
             fix="describe it: generate(tpuport.LanguageModel(model, vocab_size=..., max_length=...), ...)",
         )
-    if getattr(config, "is_encoder_decoder", False):
-        raise PortError("generate() serves decoder-only models", where=name)
     # A head is missing if the checkpoint was loaded as AutoModel, the most common mistake.
     if not getattr(model, "can_generate", lambda: True)():
         fix = "load it as AutoModelForCausalLM"
@@ -205,21 +241,24 @@ def _check_streamer(streamer: Any) -> None:
         )
 
 
-def _split_encoding(input_ids: Any, attention_mask: Any) -> tuple[Any, Any]:
-    """input_ids and attention_mask, if what a tokenizer returns was passed for the ids."""
+def _split_encoding(
+    input_ids: Any, attention_mask: Any, options: dict[str, Any], names: frozenset[str]
+) -> tuple[Any, Any, dict[str, Any]]:
+    """input_ids, attention_mask and the rest by name, if a tokenizer's or processor's result was passed for the ids."""
     if not isinstance(input_ids, Mapping):
-        return input_ids, attention_mask
-    encoding = input_ids
+        return input_ids, attention_mask, options
+    encoding = dict(input_ids)
     # Pixels, for example, would be dropped in silence.
-    if "input_ids" not in encoding or encoding.keys() - _PROMPT_FIELDS:
+    if ("input_ids" not in encoding and not names) or encoding.keys() - _PROMPT_FIELDS - names:
         raise PortError(
-            "generate() takes input_ids and attention_mask",
-            where=f"input_ids is a {type(encoding).__name__} with {', '.join(map(str, encoding))}",
-            fix="pass the two by name: generate(model, inputs['input_ids'], inputs['attention_mask'])",
+            f"generate() takes {', '.join(sorted(_PROMPT_FIELDS | names))} of this model",
+            where=f"input_ids is a {type(input_ids).__name__} with {', '.join(map(str, encoding))}",
+            fix="pass those by name: generate(model, inputs['input_ids'], inputs['attention_mask'])",
         )
+    ids, mask = encoding.pop("input_ids", None), encoding.pop("attention_mask", None)
     if attention_mask is None:
-        attention_mask = encoding.get("attention_mask")
-    return encoding["input_ids"], attention_mask
+        attention_mask = mask
+    return ids, attention_mask, encoding | options
 
 
 def _cache_length(model: Any, prompts: Prompts, options: Options) -> int:
@@ -253,7 +292,9 @@ def _position_limit(model: Any) -> dict[str, int | None]:
     """The most positions that a model knows, by the name that its user knows it by."""
     if not isinstance(model, LanguageModel):
         text_config = model.config.get_text_config(decoder=True)
-        return {"max_position_embeddings": getattr(text_config, "max_position_embeddings", None)}
+        limits = {name: getattr(text_config, name, None) for name in _POSITION_FIELDS}
+        name = next((name for name in limits if limits[name] is not None), _POSITION_FIELDS[-1])
+        return {name: limits[name]}
     if model.make_cache is None:
         return {}  # the window moves on
     return {"max_length": model.max_length}

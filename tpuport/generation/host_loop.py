@@ -36,7 +36,7 @@ class HostLoop:
         with explained_for_generate(decoder):
             self._state: State = decoder.prefill(
                 self._arrays, prompts.tokens, prompts.mask, prompts.keys,
-                self._prompt_columns, np.int32(prompts.real_rows), self._settings, slots=slots,
+                self._prompt_columns, np.int32(prompts.real_rows), self._settings, dict(prompts.inputs), slots=slots,
             )  # fmt: skip
 
     def run(self) -> torch.Tensor:

@@ -61,15 +61,19 @@ class ModelGenerate:
             }  # fmt: skip
             return type(self.model).generate(self.model, **supported, **unsupported, **options)
         _refuse(unsupported)
+        # Left out, it has the meaning of None for transformers.
+        options = {name: value for name, value in options.items() if value is not None}
         input_ids = options.pop("input_ids", inputs)
-        if input_ids is None:
+        if inputs is not None and input_ids is not inputs:
+            # As in transformers: the decoder's, beside what an encoder reads.
+            options["decoder_input_ids"], input_ids = input_ids, inputs
+        # An encoder's inputs have other names too.
+        if input_ids is None and not self.model.config.is_encoder_decoder:
             raise PortError(
                 "generate() of a ported model needs a prompt",
                 where="input_ids",
                 fix="model.generate(input_ids, ...)",
             )
-        # Left out, it has the meaning of None for transformers.
-        options = {name: value for name, value in options.items() if value is not None}
         if self._samples(generation_config, options) and "seed" not in options:
             options["seed"] = int(torch.randint(_SEEDS, ()))
         return generate(

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from tpuport import compat, pytrees
 from tpuport.compilation import Program, collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
-from tpuport.generation.decoder import LOOP, Decoder, State
+from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.row_caches import CacheLayout, RowCaches, check_unchanged, put_together, take_apart
 from tpuport.mesh import dividing_axis
@@ -59,7 +59,7 @@ class OwnDecoder(Decoder):
         return True
 
     def forward_prompt(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
     ) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] of each row's last token, and the caches."""
         columns = tokens.shape[1]

@@ -2,7 +2,9 @@
 
 import collections
 import operator
+import types
 import zlib
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +24,7 @@ class Prompts(NamedTuple):
         tokens: int32 [rows, bucket]; mask: bool of the same shape; keys: random key data [rows, 2].
         real_rows: how many rows the user asked for; more fill up the batch to a multiple of dp.
         length: of the prompt, before the bucket's own left padding.
+        inputs: further inputs of the model, [rows, ...] each.
     """
 
     tokens: np.ndarray
@@ -29,6 +32,7 @@ class Prompts(NamedTuple):
     keys: np.ndarray
     real_rows: int
     length: int
+    inputs: Mapping[str, np.ndarray] = types.MappingProxyType({})
 
 
 def bucket_length(length: int) -> int:
@@ -65,8 +69,12 @@ def _read_tensor(value: Any, name: str) -> torch.Tensor:
         ) from None
 
 
-def pad_list(prompts: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Token ids and mask, padded on the left, of a list of prompts of different lengths; None for anything else."""
+def pad_list(prompts: Any, *, on_right: bool = False) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Token ids and mask, padded on the left, of a list of prompts of different lengths; None for anything else.
+
+    Args:
+        on_right: pad on the right, as for an encoder.
+    """
     if not isinstance(prompts, list | tuple) or not prompts:
         return None
     rows = [row.tolist() if hasattr(row, "tolist") else row for row in prompts]
@@ -76,10 +84,11 @@ def pad_list(prompts: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     if len({len(row) for row in rows}) == 1:
         return None
     length = max(map(len, rows))
+    tokens = [list(row)[:: -1 if on_right else 1] for row in rows]
     # Padding is known by the mask, whatever id it has.
-    ids = [[0] * (length - len(row)) + list(row) for row in rows]
-    mask = [[0] * (length - len(row)) + [1] * len(row) for row in rows]
-    return _read_tensor(ids, "input_ids"), torch.tensor(mask)
+    ids = _read_tensor([[0] * (length - len(row)) + row for row in tokens], "input_ids")
+    mask = torch.tensor([[0] * (length - len(row)) + [1] * len(row) for row in tokens])
+    return (ids.flip(1), mask.flip(1)) if on_right else (ids, mask)
 
 
 def without_padding(tokens: torch.Tensor, mask: np.ndarray, options: Options) -> list[torch.Tensor]:
@@ -158,22 +167,33 @@ def pad_prompts(
     row_multiple: int,
     *,
     uses_buckets: bool = True,
+    inputs: Mapping[str, np.ndarray] = types.MappingProxyType({}),
+    contents: Sequence[bytes] = (),
 ) -> Prompts:
     """Repeat rows for num_return_sequences, pad to the bucket on the left, and fill the batch up to `row_multiple`.
 
     Without buckets the length stays as it is, with programs of its own.
+
+    Args:
+        inputs: further inputs of the model, [B, ...] each, whose rows are those of the tokens.
+        contents: what a row's random draws depend on beside its tokens, for each row.
     """
-    tokens = np.repeat(tokens, options.num_return_sequences, axis=0)
-    mask = np.repeat(mask, options.num_return_sequences, axis=0)
-    real_rows, length = tokens.shape
+    real_rows, length = options.num_return_sequences * tokens.shape[0], tokens.shape[1]
+    numbers = np.repeat(np.arange(tokens.shape[0]), options.num_return_sequences)
     # A row that fills up is a copy of the last, so that it is as harmless as a real one.
-    filling = ((0, -real_rows % row_multiple), (0, 0))
-    tokens = np.pad(tokens, filling, mode="edge")
-    mask = np.pad(mask, filling, mode="edge")
+    numbers = np.pad(numbers, (0, -real_rows % row_multiple), mode="edge")
+    tokens, mask = tokens[numbers], mask[numbers]
     columns = bucket_length(length) if uses_buckets else length
     padding = ((0, 0), (columns - length, 0))
-    keys = row_keys(tokens, mask, seed)
-    return Prompts(np.pad(tokens, padding), np.pad(mask, padding), keys, real_rows, length)
+    keys = row_keys(tokens, mask, seed, [contents[number] for number in numbers] if contents else ())
+    return Prompts(
+        tokens=np.pad(tokens, padding),
+        mask=np.pad(mask, padding),
+        keys=keys,
+        real_rows=real_rows,
+        length=length,
+        inputs={name: array[numbers] for name, array in inputs.items()},
+    )
 
 
 def check_seed(seed: Any) -> int:
@@ -187,15 +207,18 @@ def check_seed(seed: Any) -> int:
     return number
 
 
-def row_keys(tokens: np.ndarray, mask: np.ndarray, seed: int) -> np.ndarray:
+def row_keys(tokens: np.ndarray, mask: np.ndarray, seed: int, contents: Sequence[bytes] = ()) -> np.ndarray:
     """Key data [rows, 2]: of a row from the seed, its own tokens, and how many equal rows are above it.
 
-    So a prompt draws the same tokens alone, in any batch, and in any row of it.
+    So a prompt draws the same tokens alone, in any batch, and in any row of it. `contents` has what belongs to the
+    prompts beside their tokens.
     """
     counts: collections.Counter[bytes] = collections.Counter()
     folds = np.zeros((len(tokens), 2), np.uint32)
     for row, (ids, is_token) in enumerate(zip(tokens, mask, strict=True)):
         text = ids[is_token].astype("<i4").tobytes()
+        if contents:
+            text += contents[row]
         # Equal rows, such as those of num_return_sequences, differ by their number.
         folds[row] = zlib.crc32(text), counts[text]
         counts[text] += 1

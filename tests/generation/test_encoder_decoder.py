@@ -1,0 +1,187 @@
+"""Encoder-decoders: greedy decoding equals transformers' `generate` on the CPU."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import pytest
+import torch
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    PretrainedConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+import tpuport
+from tpuport.errors import PortError
+from tpuport.generation import decoder_for
+
+# Of models that ask for int64, where `tpuport.enable` is not in force.
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+NEW = 12
+_TOKENS = {"vocab_size": 128, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0}
+CONFIGS: dict[str, tuple[type, PretrainedConfig]] = {
+    "t5": (
+        T5ForConditionalGeneration,
+        T5Config(**_TOKENS, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, tie_word_embeddings=False),
+    ),
+    "bart": (
+        BartForConditionalGeneration,
+        BartConfig(
+            **_TOKENS, d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=4,
+            decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=48,
+            forced_eos_token_id=None, bos_token_id=0,
+        ),
+    ),
+}  # fmt: skip
+
+
+def build(name: str) -> Any:
+    """A model whose weights are large enough that greedy decoding has clear winners."""
+    model_class, config = CONFIGS[name]
+    model = model_class(config).eval()
+    generator = torch.Generator().manual_seed(7)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator)
+    return model
+
+
+@pytest.fixture(scope="module")
+def pair() -> Callable[[str], tuple[Any, Any]]:
+    """A function from the name of a family to a model on the host and the same ported, made once."""
+    pairs: dict[str, tuple[Any, Any]] = {}
+
+    def make(name: str) -> tuple[Any, Any]:
+        if name not in pairs:
+            model = build(name)
+            mesh = tpuport.create_mesh(devices=jax.devices()[:1])
+            pairs[name] = model, tpuport.port(copy.deepcopy(model), mesh=mesh)
+        return pairs[name]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, torch.Tensor]:
+    """Three texts of 20, 13 and 7 tokens, padded on the right, and one of them in its middle too."""
+    ids = torch.randint(3, 128, (3, 20), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[1, 13:] = mask[2, 7:] = mask[0, 5] = 0
+    return {"input_ids": ids.masked_fill(mask == 0, 1), "attention_mask": mask}
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_the_tokens_of_transformers(family: str, pair: Callable, texts: dict) -> None:
+    reference, ported = pair(family)
+    options = {"max_new_tokens": NEW, "do_sample": False}
+    wanted = reference.generate(**texts, **options)
+    assert len(wanted[:, 1:].unique()) > 5
+    assert torch.equal(tpuport.generate(ported, texts, **options), wanted)
+    assert torch.equal(ported.generate(**texts, **options), wanted)
+    # Without a mask, padding is text.
+    wanted = reference.generate(texts["input_ids"], **options)
+    assert torch.equal(ported.generate(texts["input_ids"], **options), wanted)
+    # Another length of the bucket, and another number of new tokens.
+    shorter = {name: value[:, :17] for name, value in texts.items()}
+    wanted = reference.generate(**shorter, max_new_tokens=5)
+    assert torch.equal(ported.generate(**shorter, max_new_tokens=5), wanted)
+    decoder = decoder_for(ported)
+    assert (decoder.prefill.compilations, decoder.advance.compilations) == (1, 1)
+
+
+def test_the_decoder_begins_with_ids(pair: Callable, texts: dict) -> None:
+    reference, ported = pair("t5")
+    options = {"max_new_tokens": 5}
+    # The token to begin with is put in front, unless it is there.
+    without = torch.tensor([[5, 6], [7, 8], [9, 10]])
+    wanted = reference.generate(**texts, decoder_input_ids=without, **options)
+    assert torch.equal(ported.generate(**texts, decoder_input_ids=without, **options), wanted)
+    wanted = reference.generate(**texts, decoder_input_ids=wanted[:, :3], **options)
+    assert torch.equal(ported.generate(**texts, decoder_input_ids=wanted[:, :3], **options), wanted)
+    wanted = reference.generate(**texts, decoder_start_token_id=[4, 5, 6], **options)
+    assert torch.equal(ported.generate(**texts, decoder_start_token_id=[4, 5, 6], **options), wanted)
+
+
+def test_outputs_of_the_encoder(pair: Callable, texts: dict) -> None:
+    reference, ported = pair("t5")
+    with torch.no_grad():
+        outputs = reference.get_encoder()(**texts)
+    inputs = {"encoder_outputs": outputs, "attention_mask": texts["attention_mask"]}
+    wanted = reference.generate(**texts, max_new_tokens=5)
+    assert torch.equal(ported.generate(**inputs, max_new_tokens=5), wanted)
+
+
+def test_texts_in_a_list(pair: Callable) -> None:
+    reference, ported = pair("bart")
+    lists = [[5, 6, 7], [8, 9, 10, 11, 12]]
+    rows = tpuport.generate(ported, lists, max_new_tokens=5)
+    for ids, row in zip(lists, rows, strict=True):
+        assert torch.equal(row, reference.generate(torch.tensor([ids]), max_new_tokens=5)[0])
+
+
+def test_a_sample_belongs_to_its_text(pair: Callable, texts: dict) -> None:
+    _, ported = pair("t5")
+    options = {"do_sample": True, "max_new_tokens": NEW, "seed": 3, "eos_token_id": None}
+    tokens = tpuport.generate(ported, texts, **options)
+    assert torch.equal(tpuport.generate(ported, texts, **options), tokens)
+    assert not torch.equal(tpuport.generate(ported, texts, **options | {"seed": 4}), tokens)
+    reversed_texts = {name: value.flip(0) for name, value in texts.items()}
+    assert torch.equal(tpuport.generate(ported, reversed_texts, **options), tokens.flip(0))
+
+
+class Recorder:
+    """A streamer that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.columns: list[torch.Tensor] = []
+        self.ended = False
+
+    def put(self, tokens: torch.Tensor) -> None:
+        self.columns.append(tokens)
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def test_streamed(pair: Callable, texts: dict) -> None:
+    reference, ported = pair("t5")
+    streamer = Recorder()
+    tokens = tpuport.generate(ported, texts, max_new_tokens=NEW, streamer=streamer)
+    assert torch.equal(tokens, reference.generate(**texts, max_new_tokens=NEW))
+    assert streamer.ended
+    prompt, *columns = streamer.columns
+    assert torch.equal(torch.cat([prompt, torch.stack(columns, dim=1)], dim=1), tokens)
+
+
+@pytest.mark.parametrize("family", ["bart"])
+def test_on_a_mesh(family: str, texts: dict) -> None:
+    reference = build(family)
+    mesh = tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4])
+    ported = tpuport.port(copy.deepcopy(reference), mesh=mesh)
+    wanted = reference.generate(**texts, max_new_tokens=NEW)
+    assert torch.equal(tpuport.generate(ported, texts, max_new_tokens=NEW), wanted)
+    decoder = decoder_for(ported)
+    assert (decoder.prefill.compilations, decoder.advance.compilations) == (1, 1)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({}, "reads input_ids"),
+    ({"input_ids": [[500]]}, "vocabulary of 128"),
+    ({"input_ids": [[5] * 49]}, "48 positions"),
+    ({"input_ids": [[5, 6]], "pixel_values": torch.ones(1, 3)}, "pixel_values"),
+    ({"input_ids": [[5, 6]], "decoder_input_ids": [[0], [0]]}, "2 rows"),
+    ({"input_ids": [[5, 6]], "attention_mask": [[1, 1], [1, 1]]}, "2 rows"),
+    ({"input_ids": [[5, 6]], "decoder_start_token_id": [1, 2, 3]}, "3 tokens"),
+    ({"input_ids": [[5, 6]], "max_new_tokens": 60}, "max_position_embeddings"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED)
+def test_refused_before_compiling(arguments: dict, message: str, pair: Callable) -> None:
+    _, ported = pair("bart")
+    with pytest.raises(PortError, match=message):
+        tpuport.generate(ported, **arguments)

@@ -1,0 +1,172 @@
+"""The decoding loop of encoder-decoders: the encoder runs once, in the prompt's program.
+
+What it gives, its mask, and the keys and values of cross-attention are in the loop's carry, and no token changes them.
+Shapes: B batch, S columns of the encoder's output, P decoder's prompt, T cache length, V vocabulary.
+"""
+
+import dataclasses
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.sharding import Mesh
+from transformers import EncoderDecoderCache
+from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.modeling_outputs import BaseModelOutput
+
+from tpuport import compat
+from tpuport.compilation import use_weights_in_loop
+from tpuport.errors import PortError
+from tpuport.generation import model_inputs
+from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
+from tpuport.generation.decoding_cache import FixedLayer, make_cache
+
+# Inputs that are the encoder's alone, whose output the decoder gets instead.
+_ENCODER_ONLY = frozenset({"input_ids", "inputs_embeds"})
+# Given by the user instead of the encoder's inputs: its last hidden state.
+ENCODER_OUTPUTS = "encoder_outputs"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class EncodedCache:
+    """The decoder's cache, and what the encoder gave.
+
+    Attributes:
+        cache: an `EncoderDecoderCache`.
+        encoder_outputs: of the model's encoder, the last hidden state [B, S, E] first.
+        inputs: of the decoder, by the names in the model's signature, such as the encoder's attention_mask [B, S].
+    """
+
+    cache: Any
+    encoder_outputs: Any
+    inputs: Inputs
+
+
+class CrossLayer(CacheLayerMixin):
+    """Keys and values of one layer's cross-attention, [B, K, S, D], written by the prompt and never again."""
+
+    is_compileable = True
+    is_sliding = False
+
+    def __init__(self, mesh: Any = None) -> None:
+        super().__init__()
+        self.mesh = mesh
+        self.columns = 0
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        raise PortError(
+            "tpuport's cache layers are written by the prompt", fix="call update() with the prompt"
+        )
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Traced. Keep [B, K, S, D]; a model that writes again for each token would grow."""
+        self.columns = key_states.shape[2]
+        self.keys, self.values = self._shard(key_states), self._shard(value_states)
+        self.is_initialized = True
+        return key_states, value_states
+
+    def _shard(self, states: torch.Tensor) -> torch.Tensor:
+        if self.mesh is None or self.mesh.size == 1:
+            return states
+        array = compat.as_jax(states)
+        return compat.wrap(
+            jax.lax.with_sharding_constraint(array, FixedLayer.sharding(self.mesh, array.shape))
+        )
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Length and first position of the keys."""
+        return self.columns, 0
+
+    def get_seq_length(self) -> int:
+        """Columns of the encoder's output, 0 before the prompt."""
+        return self.columns
+
+    def get_max_length(self) -> int:
+        """Columns of the encoder's output."""
+        return self.columns
+
+
+class EncoderDecoder(Decoder):
+    """The compiled programs of a ported encoder-decoder of transformers."""
+
+    def __init__(self, model: Any, mesh: Mesh) -> None:
+        super().__init__(model, mesh)
+        self._encoder_parameters = inspect.signature(model.get_encoder().forward).parameters
+
+    @classmethod
+    def input_names(cls, model: Any) -> frozenset[str]:
+        """Of the model's and its encoder's signature."""
+        parameters = dict(inspect.signature(model.forward).parameters)
+        parameters |= inspect.signature(model.get_encoder().forward).parameters
+        return model_inputs.input_names(parameters) - {"encoder_hidden_states", "encoder_attention_mask"}
+
+    @property
+    def uses_buckets(self) -> bool:
+        """No: most decoders begin with one token, and take the number of a column for its position."""
+        return False
+
+    def forward_prompt(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+    ) -> tuple[jax.Array, EncodedCache]:
+        """Traced. Run the encoder and the decoder's prompt [B, P]: float32 logits [B, V], and what the loop carries."""
+        inputs = {name: self._shard_rows(array) for name, array in inputs.items()}
+        encoder_outputs = self._encode(arrays, inputs)
+        text_config = self.model.config.get_text_config(decoder=True)
+        self_attention = make_cache(text_config, slots, self.mesh)
+        cross_attention = Cache(layers=[CrossLayer(self.mesh) for _ in self_attention.layers])
+        encoded = EncodedCache(
+            cache=EncoderDecoderCache(self_attention, cross_attention),
+            encoder_outputs=encoder_outputs,
+            inputs={name: array for name, array in inputs.items() if self._is_of_decoder(name)},
+        )
+        return self._decode(arrays, tokens, mask, encoded)
+
+    def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, EncodedCache]:
+        """Traced. As `forward_prompt`, for the token chosen last."""
+        column = state.length - 1
+        token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
+        present = state.present & (jnp.arange(state.present.shape[1]) <= column)
+        return self._decode(arrays, token, present, state.cache)
+
+    def _is_of_decoder(self, name: str) -> bool:
+        main_name = getattr(self.model, "main_input_name", "input_ids")
+        return name in self._parameters and name not in _ENCODER_ONLY | {main_name, ENCODER_OUTPUTS}
+
+    def _encode(self, arrays: dict[str, jax.Array], inputs: Inputs) -> Any:
+        """Traced. The encoder's outputs as arrays."""
+        if ENCODER_OUTPUTS in inputs:
+            return BaseModelOutput(last_hidden_state=inputs[ENCODER_OUTPUTS])  # type: ignore[arg-type]
+        arguments = {
+            name: array
+            for name, array in inputs.items()
+            if name in self._encoder_parameters and not name.startswith("decoder_")
+        }
+        with use_weights_in_loop(self.model, arrays, LOOP):
+            outputs = self.model.get_encoder()(**compat.as_torch(arguments), return_dict=True)
+        return compat.as_jax(outputs)
+
+    def _decode(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, encoded: EncodedCache
+    ) -> tuple[jax.Array, EncodedCache]:
+        """Traced. Float32 logits [B, V] of the last column, and the cache written.
+
+        Args:
+            mask: [B, T] or, of the prompt, [B, P]; False at padding and at columns to come.
+        """
+        arguments = {"decoder_input_ids": tokens, "decoder_attention_mask": mask}
+        arguments = {name: array for name, array in arguments.items() if name in self._parameters}
+        with use_weights_in_loop(self.model, arrays, LOOP):
+            output = self.model(
+                **compat.as_torch(encoded.inputs | arguments),
+                encoder_outputs=compat.as_torch(encoded.encoder_outputs),
+                past_key_values=compat.as_torch(encoded.cache),
+                use_cache=True,
+                return_dict=True,
+            )
+        logits = compat.as_jax(output.logits)[:, -1].astype(jnp.float32)
+        return logits, dataclasses.replace(encoded, cache=compat.as_jax(output.past_key_values))

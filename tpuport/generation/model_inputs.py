@@ -1,0 +1,72 @@
+"""What `generate` passes on to a model beside its token ids: audio features, images, masks, by their names.
+
+The names are those in the model's signature; a decoder's class says which of them its models take
+(`Decoder.input_names`). All others are options of the generation.
+The values are read on the host, and become arguments of the prompt's program, so that other values compile nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+from transformers import GenerationConfig
+
+from tpuport import compat
+from tpuport.errors import PortError
+
+# `generate` makes these itself; others ask for more results, which it does not return.
+_OWN: Final = frozenset(
+    "past_key_values use_cache cache_position labels return_dict logits_to_keep output_attentions "
+    "output_hidden_states output_router_logits return_loss".split()
+)
+_OPTIONS: Final = frozenset(vars(GenerationConfig()))
+
+
+def input_names(parameters: Mapping[str, Any]) -> frozenset[str]:
+    """The names in a signature that may be inputs of a model in `generate`."""
+    return frozenset(parameters) - _OWN - _OPTIONS - {"kwargs", "self"}
+
+
+def split_inputs(
+    names: frozenset[str], arguments: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Further inputs of the model, and options of the generation. An input that is None is left out."""
+    inputs = {name: value for name, value in arguments.items() if name in names and value is not None}
+    options = {name: value for name, value in arguments.items() if name not in names}
+    return inputs, options
+
+
+def read_array(value: Any, name: str) -> np.ndarray:
+    """The value of an input [batch, ...] on the host, 64-bit types narrowed.
+
+    PortError unless it is a tensor, or can be converted to one, and has at least one row.
+    """
+    try:
+        array = _on_host(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise PortError(
+            f"{name} is not a tensor, and cannot be converted to one",
+            where=f"{name}={value!r:.60}",
+            fix="give what the model's processor or tokenizer returns, with return_tensors='pt'",
+        ) from None
+    if not array.ndim or not array.size:
+        raise PortError(f"{name} has no rows", where=f"{name}: {array.dtype}{array.shape}")
+    return array
+
+
+def _on_host(value: Any) -> np.ndarray:
+    if compat.is_ported(value):
+        return np.asarray(compat.as_jax(value))
+    return compat.to_numpy(torch.as_tensor(value))
+
+
+def check_rows(arrays: Mapping[str, np.ndarray], rows: int, main_name: str) -> None:
+    """PortError for an input whose rows are not those of the main input."""
+    for name, array in arrays.items():
+        if array.shape[0] != rows:
+            raise PortError(
+                f"{name} has {array.shape[0]} rows, {main_name} has {rows}",
+                where=f"{name}: {array.dtype}{array.shape}",
+                fix="give every input of the model a row for each row of the batch",
+            )
