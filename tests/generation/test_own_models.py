@@ -221,6 +221,19 @@ def _forgets_position(model: GPT) -> tpuport.LanguageModel:
     )
 
 
+def _shifts_by(offset: int) -> Callable[[GPT], tpuport.LanguageModel]:
+    """A model whose every position is a wrong one, so that it agrees with itself."""
+
+    def build(model: GPT) -> tpuport.LanguageModel:
+        def forward(tokens: torch.Tensor, cache: Cache, position: torch.Tensor) -> torch.Tensor:
+            cache.pos = position + offset
+            return model(tokens, cache)
+
+        return tpuport.LanguageModel(model, vocab_size=VOCABULARY, make_cache=Cache, forward=forward)
+
+    return build
+
+
 def _counts_in_python(model: GPT) -> tpuport.LanguageModel:
     def forward(tokens: torch.Tensor, cache: Cache, position: torch.Tensor) -> torch.Tensor:
         cache.pos = position
@@ -263,6 +276,9 @@ MISTAKES: dict[str, tuple[Callable[[GPT], Any], str]] = {
     ),
     "vocabulary": (lambda model: describe(model, False, vocab_size=41), r"\[2, 6, 40\].*\[2, 6, 41\]"),
     "position": (_forgets_position, "(?s)not give the same logits token by token.*position"),
+    "next position": (_shifts_by(1), r"(?s)position 2 to column 3 of cache\.k\.0.*cache\.pos = position"),
+    "position before": (_shifts_by(-1), r"(?s)position 2 to column 1 of cache\.k\.0"),
+    "position beyond": (_shifts_by(70), r"(?s)to no column of cache\.k\.0; cache\.pos is 72 after it"),
     "backwards": (lambda model: describe(tpuport.port(Backwards(model)), False), "depend on tokens that come later"),
     "python": (_counts_in_python, r"(?s)a token changes cache\.calls from 1 to 2.*cache\.pos = position"),
     "grows": (_grows, r"(?s)a token changes cache\.seen from int32\(1, 32\) to int32\(1, 33\)"),

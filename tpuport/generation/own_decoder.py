@@ -19,9 +19,18 @@ from jax.sharding import Mesh
 from tpuport import compat, pytrees
 from tpuport.compilation import Program, collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
+from tpuport.generation import written_columns
 from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
 from tpuport.generation.language_model import LanguageModel
-from tpuport.generation.row_caches import CacheLayout, RowCaches, check_unchanged, put_together, take_apart
+from tpuport.generation.row_caches import (
+    CacheLayout,
+    RowCaches,
+    check_unchanged,
+    named_arrays,
+    put_together,
+    take_apart,
+)
+from tpuport.generation.written_columns import WrittenColumns
 from tpuport.mesh import dividing_axis
 
 # Tokens of the check: some before the junk, and two that are decoded over it.
@@ -88,17 +97,21 @@ class OwnDecoder(Decoder):
 
     def _begin_row(self, slots: int) -> Callable:
         """Traced. A function that runs a row's prompt [P] with a new cache."""
-        language_model = self.language_model
 
         def run(tokens: jax.Array) -> tuple[jax.Array, Any]:
-            assert language_model.make_cache is not None
-            # As on a GPU, a tensor is on the host unless somebody says otherwise.
-            with torch.device("jax"):
-                cache = language_model.make_cache(language_model.limit(slots))
-            # What is on the host nevertheless moves.
-            return self._run_row(tokens, jnp.zeros((), jnp.int32), put_together(*take_apart(cache)))
+            cache = put_together(*self._new_cache(self.language_model.limit(slots)))
+            return self._run_row(tokens, jnp.zeros((), jnp.int32), cache)
 
         return run
+
+    def _new_cache(self, length: int) -> tuple[list[jax.Array], CacheLayout]:
+        """Traced. The arrays of a row's cache with room for as many columns, and the rest."""
+        assert self.language_model.make_cache is not None
+        # As on a GPU, a tensor is on the host unless somebody says otherwise.
+        with torch.device("jax"):
+            cache = self.language_model.make_cache(length)
+        # What is on the host nevertheless moves.
+        return take_apart(cache)
 
     def _continue_row(self, layout: CacheLayout) -> Callable:
         """Traced. A function that runs tokens [n] from a position on, with the arrays of a row's cache."""
@@ -164,11 +177,12 @@ class OwnDecoder(Decoder):
         # Whole on each device, because a process reads only what its own devices hold.
         replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
         compare = jax.jit(run, out_shardings=replicated)
-        expected, actual = jax.device_get(compare(collect_weights(self.model), tokens))
+        expected, actual, written = jax.device_get(compare(collect_weights(self.model), tokens))
         spread = max(float(np.std(expected)), 1e-9)
         error = float(np.abs(expected - actual).max()) / spread
         if np.isfinite(expected).all() and not error <= _LARGEST_ERROR:
             self._raise_disagreement(error)
+        written_columns.check_columns(written, type(self.model).__name__)
 
     def _raise_disagreement(self, error: float) -> None:
         name = type(self.model).__name__
@@ -189,16 +203,22 @@ class OwnDecoder(Decoder):
 
     def _compare_windows(
         self, arrays: dict[str, jax.Array], tokens: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """Traced. Logits of the first tokens, with these behind them and with others."""
+    ) -> tuple[jax.Array, jax.Array, WrittenColumns]:
+        """Traced. Logits of the first tokens, with these behind them and with others; no cache is written."""
         others = tokens.at[-_DECODED:].set(tokens[0])
         with use_weights_in_loop(self.model, arrays, LOOP):
             logits = self.language_model.logits(compat.wrap(jnp.stack([tokens, others])))
         first, second = compat.as_jax(logits).astype(jnp.float32)[:, :-_DECODED]
-        return first, second
+        return first, second, written_columns.nothing()
 
-    def _compare_caches(self, arrays: dict[str, jax.Array], tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Traced. Logits of the last tokens, all at once, and one by one over columns with something else in them."""
+    def _compare_caches(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array
+    ) -> tuple[jax.Array, jax.Array, WrittenColumns]:
+        """Traced. Logits of the last tokens, all at once, and one by one over columns with something else in them.
+
+        Returns:
+            (both, and where single tokens are written).
+        """
         count = tokens.shape[0]
         others = tokens.at[-_DECODED:].set(tokens[0])
         steps = []
@@ -214,7 +234,32 @@ class OwnDecoder(Decoder):
                     caches.arrays,
                 )
                 steps.append(logits[0, 0])
-        return at_once[0, -_DECODED:], jnp.stack(steps)
+            written = self._write_columns(tokens)
+        return at_once[0, -_DECODED:], jnp.stack(steps), written
+
+    def _write_columns(self, tokens: jax.Array) -> WrittenColumns:
+        """Traced. What a token changes, alone in a new cache."""
+        count = tokens.shape[0]
+        fresh, layout = self._new_cache(count)
+        _, longer = self._new_cache(count + 1)
+        axes = written_columns.column_axes(layout, longer)
+
+        def run(position: jax.Array, cached: list[jax.Array]) -> tuple[dict, dict]:
+            _, (arrays, new_layout) = self._run_row(tokens[:1], position, put_together(cached, layout))
+            before, after = named_arrays(cached, layout), named_arrays(arrays, new_layout)
+            columns = {
+                name: written_columns.changed_columns(before[name], after[name], axis)
+                for name, axis in axes.items()
+                if name in after and after[name].shape == before[name].shape
+            }
+            integers = [name for name, array in after.items() if written_columns.is_counter(array)]
+            return columns, {name: after[name] for name in integers}
+
+        positions = written_columns.choose_positions(count)
+        at_positions = jax.vmap(run, in_axes=(0, None))
+        columns, counters = at_positions(positions, fresh)
+        columns_again, _ = at_positions(positions, list(map(written_columns.fill_otherwise, fresh)))
+        return WrittenColumns(positions, jax.tree.map(jnp.logical_or, columns, columns_again), counters)
 
 
 def _move_left(tokens: jax.Array, first: jax.Array, length: jax.Array, width: int) -> jax.Array:

@@ -54,6 +54,13 @@ def take_apart(cache: Any) -> tuple[list[jax.Array], CacheLayout]:
     return arrays, CacheLayout(graph.structure, tuple(leaves), tuple(graph.names))
 
 
+def named_arrays(arrays: list[jax.Array], layout: CacheLayout) -> dict[str, jax.Array]:
+    """Traced. The arrays of a cache by their names."""
+    leaves = zip(layout.names, layout.leaves, strict=True)
+    names = [name for name, leaf in leaves if not isinstance(leaf, StaticValue)]
+    return dict(zip(names, arrays, strict=True))
+
+
 def put_together(arrays: list[jax.Array], layout: CacheLayout) -> Any:
     """Traced. A cache of this layout with other arrays."""
     remaining = iter(compat.as_torch(arrays))
