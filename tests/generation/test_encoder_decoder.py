@@ -185,3 +185,15 @@ def test_refused_before_compiling(arguments: dict, message: str, pair: Callable)
     _, ported = pair("bart")
     with pytest.raises(PortError, match=message):
         tpuport.generate(ported, **arguments)
+
+
+def test_processors_read_the_encoder_s_tokens(pair: Callable, texts: dict) -> None:
+    reference, ported = pair("bart")
+    options = {
+        "max_new_tokens": NEW, "encoder_repetition_penalty": 1.5, "encoder_no_repeat_ngram_size": 1,
+        "no_repeat_ngram_size": 2, "forced_bos_token_id": 0, "forced_eos_token_id": 2, "begin_suppress_tokens": [50],
+    }  # fmt: skip
+    expected = reference.generate(**texts, **options)
+    in_text = torch.isin(expected[:, 2:-1], texts["input_ids"][0])
+    assert not in_text[0].any(), "the options change nothing: the test shows nothing"
+    assert torch.equal(tpuport.generate(ported, **texts, **options), expected)

@@ -20,6 +20,7 @@ from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_crite
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.model_inputs import split_inputs
 from tpuport.generation.own_decoder import OwnDecoder
+from tpuport.generation.processor_options import check_token_ids
 from tpuport.generation.prompts import (
     Prompts,
     bucket_length,
@@ -153,9 +154,10 @@ def generate(
         input_ids, attention_mask = prompts_of_lengths
     vocabulary = _vocabulary(model)
     contents: Sequence[bytes] = ()
+    source_length = None
     if is_encoder_decoder(model):
         source = read_source(model, input_ids, attention_mask, inputs, generation_config, options)
-        tokens, mask, inputs, contents = source
+        tokens, mask, inputs, contents, source_length = source
         request = read_options(model, generation_config, options, tokens.shape[-1])
     else:
         token_ids = read_token_ids(input_ids)
@@ -163,13 +165,16 @@ def generate(
         tokens, mask = check_prompt(token_ids, attention_mask, request.pad, request.eos, vocabulary)
     if isinstance(model, LanguageModel):
         check_only_left(mask)
+    check_token_ids(request.processors, vocabulary)
     seed = check_seed(seed)
     criteria = collect_criteria(request, stopping_criteria, tokenizer)
     check_padding(request, len(tokens) * request.num_return_sequences, vocabulary, bool(criteria))
     decoder = decoder_for(model)
+    # transformers knows neither prompts of other lengths nor models without padding.
+    padding_is_context = prompts_of_lengths is None and not isinstance(model, LanguageModel)
     prompts = pad_prompts(
         tokens, mask, request, seed, decoder.row_multiple, uses_buckets=decoder.uses_buckets, inputs=inputs,
-        contents=contents,
+        contents=contents, source_length=source_length, padding_is_context=padding_is_context,
     )  # fmt: skip
     if hasattr(streamer, "skip_prompt") and prompts.real_rows > 1:
         # transformers' own text streamers print one text.

@@ -1,21 +1,30 @@
 """transformers' GenerationConfig, as the options of the decoding loop; anything it cannot honour is an error."""
 
-import contextlib
 import copy
 import dataclasses
 import inspect
-import math
-import numbers
-import operator
 from typing import Any, Final
 
-import torch
 from transformers import GenerationConfig, GenerationMixin
 
 from tpuport.errors import PortError
+from tpuport.generation.option_values import (
+    LARGEST_INT,
+    read_bool,
+    read_float,
+    read_ids,
+    read_int,
+    read_strings,
+)
+from tpuport.generation.processor_options import (
+    NO_PROCESSORS,
+    PROCESSOR_FIELDS,
+    ProcessorOptions,
+    read_processor_options,
+)
 
 # Honoured by the loop, or without effect on which tokens come out.
-_SUPPORTED: Final = frozenset(
+_SUPPORTED: Final = PROCESSOR_FIELDS.union(
     "max_length max_new_tokens min_length min_new_tokens do_sample temperature top_k top_p min_p repetition_penalty "
     "eos_token_id pad_token_id bos_token_id num_return_sequences stop_strings max_time max_cache_len use_cache "
     "cache_implementation transformers_version early_stopping length_penalty num_assistant_tokens "
@@ -26,16 +35,12 @@ _SUPPORTED: Final = frozenset(
 _ARGUMENTS: Final = frozenset(inspect.signature(vars(GenerationMixin)["generate"]).parameters) | frozenset(
     "inputs_embeds token_type_ids position_ids past_key_values cache_position decoder_input_ids".split()
 )
-# Ids and counts are int32 on the device.
-_LARGEST_INT: Final = 2**31 - 1
 # Values that ask for nothing, as transformers' own defaults do. For some fields 1 is one of them.
 _NEUTRAL: Final = (None, False, 0, 0.0)
 _NEUTRAL_BY_NAME: Final[dict[str, int]] = dict.fromkeys(
-    "num_beams num_beam_groups typical_p encoder_repetition_penalty guidance_scale num_return_sequences".split(),
+    "num_beams num_beam_groups guidance_scale num_return_sequences".split(),
     1,
 )
-# Token ids, of which 0 is one.
-_FORCED_TOKENS: Final = frozenset({"forced_bos_token_id", "forced_eos_token_id"})
 _DEFAULT_TOP_K: Final = 50  # transformers' own
 _DEFAULT_NEW_TOKENS: Final = 20  # transformers' own
 _OWN_LOOP: Final = "decode with your own loop over tpuport.compile(model)"
@@ -59,6 +64,7 @@ class Options:
     stop_strings: tuple[str, ...]
     max_time: float | None
     max_cache_len: int | None
+    processors: ProcessorOptions = NO_PROCESSORS
 
 
 def read_options(
@@ -83,25 +89,26 @@ def read_options(
     # What the user asked for and what came with the checkpoint have different remedies.
     passed = {name for name, value in vars(generation_config).items() if value is not None}
     _refuse_unsupported(config, passed.union(named))
-    positions = getattr(model.config, "max_position_embeddings", None) or _LARGEST_INT
+    positions = getattr(model.config, "max_position_embeddings", None) or LARGEST_INT
     max_new = _max_new_tokens(config, prompt_length, positions)
-    eos = _read_ids(config.eos_token_id)
+    eos = read_ids("eos_token_id", config.eos_token_id)
     options = Options(
         max_new=max_new,
         min_new=_min_new_tokens(config, prompt_length),
-        do_sample=_read_bool("do_sample", config.do_sample),
-        temperature=_read_float("temperature", config.temperature, 1.0),
-        top_k=min(_read_int("top_k", config.top_k), _LARGEST_INT),
-        top_p=_read_float("top_p", config.top_p, 1.0),
-        min_p=_read_float("min_p", config.min_p),
-        repetition_penalty=_read_float("repetition_penalty", config.repetition_penalty, 1.0),
+        do_sample=read_bool("do_sample", config.do_sample),
+        temperature=read_float("temperature", config.temperature, 1.0),
+        top_k=min(read_int("top_k", config.top_k), LARGEST_INT),
+        top_p=read_float("top_p", config.top_p, 1.0),
+        min_p=read_float("min_p", config.min_p),
+        repetition_penalty=read_float("repetition_penalty", config.repetition_penalty, 1.0),
         eos=eos,
         # As in transformers, the first EOS id takes the place of a padding id.
-        pad=_read_int("pad_token_id", config.pad_token_id, next(iter(eos), None)),
-        num_return_sequences=_read_int("num_return_sequences", config.num_return_sequences, 1),
-        stop_strings=_read_strings(config.stop_strings),
-        max_time=_read_float("max_time", config.max_time, None),
-        max_cache_len=_read_int("max_cache_len", config.max_cache_len, None),
+        pad=read_int("pad_token_id", config.pad_token_id, next(iter(eos), None)),
+        num_return_sequences=read_int("num_return_sequences", config.num_return_sequences, 1),
+        stop_strings=read_strings(config.stop_strings),
+        max_time=read_float("max_time", config.max_time, None),
+        max_cache_len=read_int("max_cache_len", config.max_cache_len, None),
+        processors=read_processor_options(config, eos),
     )
     _check_ranges(options)
     return options
@@ -191,8 +198,6 @@ def _is_neutral(name: str, value: Any) -> bool:
         return not value
     if not isinstance(value, int | float | None):
         return False  # a tensor, for example, whose truth may be undefined
-    if name in _FORCED_TOKENS:
-        return value is None
     return value in (*_NEUTRAL, _NEUTRAL_BY_NAME.get(name))
 
 
@@ -204,10 +209,10 @@ def _max_new_tokens(config: GenerationConfig, prompt_length: int, positions: int
     """
     if config.max_new_tokens is not None:
         name = "max_new_tokens"
-        max_new = _read_int(name, config.max_new_tokens)
+        max_new = read_int(name, config.max_new_tokens)
     elif config.max_length is not None:
         name = "max_length"
-        max_new = _read_int(name, config.max_length) - prompt_length
+        max_new = read_int(name, config.max_length) - prompt_length
     else:
         name = "max_position_embeddings"
         max_new = min(_DEFAULT_NEW_TOKENS, positions - prompt_length)
@@ -222,8 +227,8 @@ def _max_new_tokens(config: GenerationConfig, prompt_length: int, positions: int
 
 def _min_new_tokens(config: GenerationConfig, prompt_length: int) -> int:
     if config.min_new_tokens is not None:
-        return _read_int("min_new_tokens", config.min_new_tokens)
-    return max(_read_int("min_length", config.min_length) - prompt_length, 0)
+        return read_int("min_new_tokens", config.min_new_tokens)
+    return max(read_int("min_length", config.min_length) - prompt_length, 0)
 
 
 def check_padding(options: Options, rows: int, vocabulary: int, has_criteria: bool) -> None:
@@ -236,67 +241,6 @@ def check_padding(options: Options, rows: int, vocabulary: int, has_criteria: bo
             where="pad_token_id",
             fix="give the id of a token, such as that of eos_token_id",
         )
-
-
-def _read_int(name: str, value: Any, default: int | None = 0) -> Any:
-    """A whole number, `default` for None; PortError for anything else, such as 4.5, "4" and True."""
-    match value:
-        case None:
-            return default
-        case bool():
-            pass  # to Python, True is an integer
-        case float() if value.is_integer():
-            return int(value)  # a computed length, such as 0.5 * limit
-        case _:
-            with contextlib.suppress(TypeError):
-                return operator.index(value)
-    raise PortError(f"{name} is not a whole number", where=f"{name}={value!r:.60}")
-
-
-def _read_bool(name: str, value: Any) -> bool:
-    if not isinstance(value, bool | None):
-        raise PortError(f"{name} is not True or False", where=f"{name}={value!r:.60}")
-    return bool(value)
-
-
-def _read_float(name: str, value: Any, default: float | None = 0.0) -> Any:
-    """A finite number, `default` for None; PortError for anything else."""
-    if value is None:
-        return default
-    number = value
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        number = value.item()
-    match number:
-        case bool():
-            pass
-        case numbers.Real() if math.isfinite(number):
-            return float(number)
-    raise PortError(f"{name} is not a finite number", where=f"{name}={value!r:.60}")
-
-
-def _read_ids(value: Any) -> tuple[int, ...]:
-    """Token ids, from one, several or a tensor of them; those that no token can have, such as -1, are dropped."""
-    if value is None:
-        return ()
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if not isinstance(value, list | tuple | set):
-        value = (value,)
-    ids = [_read_int("eos_token_id", element) for element in value]
-    return tuple(token_id for token_id in ids if 0 <= token_id <= _LARGEST_INT)
-
-
-def _read_strings(value: Any) -> tuple[str, ...]:
-    match value:
-        case None:
-            return ()
-        case str() if value:
-            return (value,)
-        case list() | tuple() if all(isinstance(text, str) and text for text in value):
-            return tuple(value)
-    raise PortError(
-        "stop_strings is neither a string nor a list of strings", where=f"stop_strings={value!r:.60}"
-    )
 
 
 def _check_ranges(options: Options) -> None:

@@ -15,6 +15,7 @@ from tpuport import trace_errors
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder, State
 from tpuport.generation.generation_options import Options
+from tpuport.generation.logits_processors import make_processors
 from tpuport.generation.prompts import Prompts
 from tpuport.generation.sampling import sampling_settings
 
@@ -30,7 +31,9 @@ class HostLoop:
     def __init__(self, decoder: Decoder, prompts: Prompts, options: Options, slots: int) -> None:
         self._decoder, self._prompts, self._options = decoder, prompts, options
         self._arrays = decoder.arrays
-        self._settings = sampling_settings(options)
+        self._settings = sampling_settings(options)._replace(
+            processors=make_processors(options.processors, prompts, options.max_new)
+        )
         self._prompt_columns = np.int32(prompts.tokens.shape[1])
         self._end = int(self._prompt_columns) + options.max_new
         with explained_for_generate(decoder):

@@ -25,6 +25,9 @@ class Prompts(NamedTuple):
         real_rows: how many rows the user asked for; more fill up the batch to a multiple of dp.
         length: of the prompt, before the bucket's own left padding.
         inputs: further inputs of the model, [rows, ...] each.
+        source_length: columns of the encoder's token ids before the bucket's padding; 0 for an encoder that reads none,
+            None for a model without an encoder.
+        padding_is_context: whether logits processors see the padding of the user's tokens, as transformers' do.
     """
 
     tokens: np.ndarray
@@ -33,6 +36,15 @@ class Prompts(NamedTuple):
     real_rows: int
     length: int
     inputs: Mapping[str, np.ndarray] = types.MappingProxyType({})
+    source_length: int | None = None
+    padding_is_context: bool = True
+
+    @property
+    def first_columns(self) -> np.ndarray:
+        """int32 [rows], where the context of each row begins."""
+        if not self.padding_is_context:
+            return self.mask.argmax(axis=1).astype(np.int32)
+        return np.full(len(self.tokens), self.tokens.shape[1] - self.length, np.int32)
 
 
 def bucket_length(length: int) -> int:
@@ -169,6 +181,8 @@ def pad_prompts(
     uses_buckets: bool = True,
     inputs: Mapping[str, np.ndarray] = types.MappingProxyType({}),
     contents: Sequence[bytes] = (),
+    source_length: int | None = None,
+    padding_is_context: bool = True,
 ) -> Prompts:
     """Repeat rows for num_return_sequences, pad to the bucket on the left, and fill the batch up to `row_multiple`.
 
@@ -177,6 +191,7 @@ def pad_prompts(
     Args:
         inputs: further inputs of the model, [B, ...] each, whose rows are those of the tokens.
         contents: what a row's random draws depend on beside its tokens, for each row.
+        source_length, padding_is_context: as in `Prompts`.
     """
     real_rows, length = options.num_return_sequences * tokens.shape[0], tokens.shape[1]
     numbers = np.repeat(np.arange(tokens.shape[0]), options.num_return_sequences)
@@ -193,6 +208,8 @@ def pad_prompts(
         real_rows=real_rows,
         length=length,
         inputs={name: array[numbers] for name, array in inputs.items()},
+        source_length=source_length,
+        padding_is_context=padding_is_context,
     )
 
 

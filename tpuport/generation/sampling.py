@@ -11,14 +11,19 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from tpuport.errors import PortError
+from tpuport.generation import logits_processors
 from tpuport.generation.generation_options import Options
+from tpuport.generation.logits_processors import Processors, Step, mark_tokens
 
 # A fixed number of slots, so that another list of ids needs no other program.
 EOS_SLOTS = 16
 
 
 class SamplingSettings(NamedTuple):
-    """Scalars of one call. They are arrays, so that changing them compiles nothing; `eos` [N] is filled up with -1."""
+    """Scalars of one call. They are arrays, so that changing them compiles nothing; `eos` [N] is filled up with -1.
+
+    What is None is not in the program.
+    """
 
     do_sample: Any
     temperature: Any
@@ -29,6 +34,7 @@ class SamplingSettings(NamedTuple):
     min_new: Any
     eos: Any
     pad: Any
+    processors: Processors | None = None
 
 
 def sampling_settings(options: Options) -> SamplingSettings:
@@ -61,45 +67,68 @@ def process_logits(
     new_tokens: Int[Array, ""],
     settings: SamplingSettings,
 ) -> Float[Array, "B V"]:
-    """Traced. What transformers' logits processors give, in their order: penalty, minimum length, then, when sampling,
-    temperature, top-k, top-p, min-p. Removed tokens have -inf.
+    """Traced. What transformers' logits processors give, in the order of `_get_logits_processor`. Removed tokens have
+    -inf.
 
     Args:
         logits_BV: float32 logits of the next token.
         tokens_BT: prompt and generated tokens so far; `present_BT` is False at padding and at slots not yet written.
         new_tokens: how many have been generated so far.
     """
+    processors = settings.processors
+    step = None if processors is None else Step(processors, tokens_BT, new_tokens)
+    scores = logits_BV
+    if step is not None:
+        scores = step.bias_sequences(scores)
     scores = jax.lax.cond(
         settings.repetition_penalty != 1.0,
         lambda s: _penalize(s, tokens_BT, present_BT, settings.repetition_penalty),
         lambda s: s,
-        logits_BV,
+        scores,
     )
+    if step is not None:
+        scores = step.ban_sequences(scores)
     ids = jnp.arange(scores.shape[-1], dtype=jnp.int32)
     ends = jnp.any(ids[None] == settings.eos[:, None], axis=0)
     scores = jnp.where((new_tokens < settings.min_new) & ends, -jnp.inf, scores)
-    return jax.lax.cond(settings.do_sample, lambda s: _filter(s, settings), lambda s: s, scores)
+    if step is not None:
+        scores = step.force_tokens(scores, ends)
+    scores = jax.lax.cond(settings.do_sample, lambda s: _filter(s, settings), lambda s: s, scores)
+    if processors is not None and processors.renormalize_logits:
+        scores = jax.nn.log_softmax(scores, axis=-1)
+    return scores
 
 
 def _penalize(
     scores: jax.Array, tokens_BT: jax.Array, present_BT: jax.Array, penalty: jax.Array
 ) -> jax.Array:
     """Positive scores of tokens already there are divided, negative ones multiplied (Keskar et al. 2019, CTRL)."""
-    rows = jnp.arange(scores.shape[0])[:, None]
-    seen = jnp.zeros(scores.shape, jnp.bool_).at[rows, tokens_BT].max(present_BT, mode="drop")
+    seen = mark_tokens(tokens_BT, present_BT, scores.shape)
     return jnp.where(seen, jnp.where(scores < 0, scores * penalty, scores / penalty), scores)
 
 
 def _filter(scores: jax.Array, settings: SamplingSettings) -> jax.Array:
-    """Temperature, top-k, top-p, min-p of [B, V]; the sort runs only when top-k or top-p is on."""
+    """Temperature and the filters of [B, V]; the sort of top-k and top-p runs only when one of them is on."""
+    processors = settings.processors
     scores = scores / settings.temperature
+    if processors is not None and processors.top_h is not None:
+        scores = logits_processors.filter_top_h(scores, processors)
     is_cut = (settings.top_k > 0) | (settings.top_p < 1.0)
     scores = jax.lax.cond(is_cut, lambda s: _top_k_top_p(s, settings), lambda s: s, scores)
     probabilities = jax.nn.softmax(scores, axis=-1)
     floor = settings.min_p * jnp.max(probabilities, axis=-1, keepdims=True)
     # At min_p = 1 the most probable token must stay whatever the product rounds to.
     keep = (probabilities >= floor) | (probabilities == jnp.max(probabilities, axis=-1, keepdims=True))
-    return jnp.where((settings.min_p > 0.0) & ~keep, -jnp.inf, scores)
+    scores = jnp.where((settings.min_p > 0.0) & ~keep, -jnp.inf, scores)
+    if processors is None:
+        return scores
+    if processors.typical_p is not None:
+        scores = logits_processors.filter_typical(scores, processors)
+    if processors.epsilon_cutoff is not None:
+        scores = logits_processors.filter_epsilon(scores, processors)
+    if processors.eta_cutoff is not None:
+        scores = logits_processors.filter_eta(scores, processors)
+    return scores
 
 
 def _top_k_top_p(scores: jax.Array, settings: SamplingSettings) -> jax.Array:

@@ -37,12 +37,14 @@ class Source(NamedTuple):
         tokens: int32 [B, P], the decoder's prompt; mask: bool of the same shape, False at padding.
         inputs: the encoder's inputs by name, and further ones of the decoder, [B, ...] each.
         contents: of each row's input, what its random draws depend on.
+        length: columns of the encoder's token ids, without the bucket's padding; 0 if it reads something else.
     """
 
     tokens: np.ndarray
     mask: np.ndarray
     inputs: dict[str, np.ndarray]
     contents: list[bytes]
+    length: int
 
 
 def main_input(model: Any) -> str:
@@ -95,10 +97,12 @@ def read_source(
     rows = arrays[name].shape[0]
     check_rows(arrays, rows, name)
     contents = _contents(arrays, name)
+    length = 0
     if name == "input_ids":
+        length = arrays[name].shape[1]
         arrays = _pad_to_bucket(model, arrays)
     tokens, mask = _decoder_prompt(model, decoder_inputs, rows, generation_config, options)
-    return Source(tokens, mask, arrays, contents)
+    return Source(tokens, mask, arrays, contents, length)
 
 
 def _last_hidden_state(outputs: Any) -> Any:
