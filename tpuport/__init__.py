@@ -6,6 +6,8 @@ Public names resolve on first use, so that importing tpuport imports neither tor
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tpuport.version import __version__
+
 if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport import attention as attention
     from tpuport.activation import disable as disable
@@ -25,8 +27,6 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport.porting import to_cpu as to_cpu
     from tpuport.sharding import ShardingRules as ShardingRules
     from tpuport.verification import check as check
-
-__version__ = "0.1.0"
 
 _PUBLIC = {
     "PortError": "tpuport.errors",

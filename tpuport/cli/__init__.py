@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-import tpuport
 from tpuport.cli.arguments import CommandParser, UsageError, closest
 from tpuport.cli.console import say
 from tpuport.errors import PortError
+from tpuport.version import __version__
 
 
 class Command(NamedTuple):
@@ -107,7 +107,7 @@ def _run_without_command(arguments: Sequence[str]) -> int:
         epilog=f"commands:\n{commands}\n\ntpuport COMMAND --help describes a command.",
     )
     parser.add_argument(
-        "--version", action="version", version=f"tpuport {tpuport.__version__}", help="show the version"
+        "--version", action="version", version=f"tpuport {__version__}", help="show the version"
     )
     parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
     # What follows an unknown command may be anything, and is not the mistake.

@@ -10,9 +10,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-import tpuport
 from tpuport.cli import probes
 from tpuport.hardware import tpu_chips
+from tpuport.version import __version__
 
 # tpuport does not work without these.
 _REQUIRED: Final = ("torch", "torchax", "jax", "jaxlib", "transformers")
@@ -92,7 +92,7 @@ def diagnose(timeout: float) -> Diagnosis:
             "executable": sys.executable,
             "platform": platform.platform(),
         },
-        versions={"tpuport": tpuport.__version__, **versions},
+        versions={"tpuport": __version__, **versions},
         shims=compat.get("shims", {}),
         operators=compat.get("operators"),
         devices=devices.get("devices"),

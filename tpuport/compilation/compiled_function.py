@@ -52,7 +52,7 @@ class StaticPart(NamedTuple):
 
     layout: Layout
     models: tuple[tuple[weakref.ref[torch.nn.Module], int], ...]
-    state: StateKey
+    state: StateKey[PythonState]
     attention: Hashable
     overwritten: tuple[overwritten_arrays.Slot, ...] = ()
 

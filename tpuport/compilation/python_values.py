@@ -4,7 +4,7 @@ import builtins
 import types
 import weakref
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -12,8 +12,7 @@ import torch
 
 from tpuport.static_values import Identity, exact_key
 
-if TYPE_CHECKING:
-    from tpuport.compilation.python_state import PythonState
+State = TypeVar("State")
 
 # Values that cannot change, and that are the same in a program if they are equal and of one type.
 PLAIN = (
@@ -70,7 +69,7 @@ class Entry(NamedTuple):
     others: Hashable = None
 
 
-class StateKey:
+class StateKey(Generic[State]):
     """The key of a program: equal for states that no traced code can tell apart.
 
     Attributes:
@@ -79,7 +78,7 @@ class StateKey:
 
     __slots__ = ("__weakref__", "_hash", "_paths", "_state", "entries")
 
-    def __init__(self, entries: tuple[Entry, ...], paths: tuple[str, ...], state: "PythonState") -> None:
+    def __init__(self, entries: tuple[Entry, ...], paths: tuple[str, ...], state: State) -> None:
         self.entries = entries
         self._paths = paths
         # Weakly, because jax keeps the key as long as the program, and the state has the model.
@@ -95,7 +94,7 @@ class StateKey:
         return isinstance(other, StateKey) and self._hash == other._hash and self.entries == other.entries
 
     @property
-    def state(self) -> "PythonState | None":
+    def state(self) -> State | None:
         """The state, for as long as somebody else keeps it."""
         return self._state()
 

@@ -28,6 +28,7 @@ from tpuport.lint.entry_verdicts import TracedEntry
 from tpuport.lint.findings import Applicability, Finding, Severity
 from tpuport.lint.suppressions import Suppressions
 from tpuport.lint.workers import FileResult
+from tpuport.version import __version__
 
 _log = logging.getLogger("tpuport")
 
@@ -75,9 +76,7 @@ def user_cache_directory() -> Path:
 @functools.cache
 def _linter_digest() -> str:
     """A digest of the linter's own files, by times and sizes: another linter may find something else."""
-    import tpuport
-
-    digest = hashlib.blake2b(f"{tpuport.__version__} {sys.version} {_FORMAT}".encode(), digest_size=16)
+    digest = hashlib.blake2b(f"{__version__} {sys.version} {_FORMAT}".encode(), digest_size=16)
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         stamp = file_stamp(str(path))
         digest.update(f"{path} {stamp.time_ns} {stamp.size}".encode())

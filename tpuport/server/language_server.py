@@ -13,13 +13,13 @@ from pygls import uris
 from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 
-import tpuport
 from tpuport.lint.findings import Finding
 from tpuport.lint.source import split_lines
 from tpuport.server import code_actions, protocol_values
 from tpuport.server.code_actions import Change, Offer
 from tpuport.server.project_analysis import ShownFinding
 from tpuport.server.workspace_analysis import WorkspaceAnalysis
+from tpuport.version import __version__
 
 _T = TypeVar("_T")
 
@@ -43,9 +43,7 @@ class LintServer(LanguageServer):
 
     def __init__(self) -> None:
         # Whole texts: pygls counts lines as Python's `splitlines` does, so a form feed would displace partial changes.
-        super().__init__(
-            "tpuport", tpuport.__version__, text_document_sync_kind=types.TextDocumentSyncKind.Full
-        )
+        super().__init__("tpuport", __version__, text_document_sync_kind=types.TextDocumentSyncKind.Full)
         self.analysis = WorkspaceAnalysis(self._report_problem)
         self.findings: dict[Path, list[ShownFinding]] = {}
         self.versions: dict[Path, int | None] = {}

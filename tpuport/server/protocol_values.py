@@ -9,13 +9,13 @@ from lsprotocol import types
 from pygls import uris
 from pygls.workspace import PositionCodec
 
-import tpuport
 from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.result_cache import user_cache_directory
 from tpuport.lint.rule_catalogue import entry_for, entry_markdown
 from tpuport.lint.source import split_lines
 from tpuport.server.project_analysis import ShownFinding
 from tpuport.server.routes import RouteStep
+from tpuport.version import __version__
 
 SOURCE: Final = "tpuport"
 _SEVERITIES: Final = {
@@ -84,7 +84,7 @@ def hover_text(finding: Finding) -> str:
 def _rule_page(rule: str) -> str:
     """The URI of a rule's page, which is written from the installed rules: it needs no network, and fits them."""
     entry = entry_for(rule)
-    page = user_cache_directory() / "rules" / tpuport.__version__ / f"{rule}.md"
+    page = user_cache_directory() / "rules" / __version__ / f"{rule}.md"
     text = f"# {rule} {entry.name}\n\n{entry_markdown(entry)}\n"
     try:
         if not page.exists() or page.read_text(encoding="utf-8") != text:

@@ -5,8 +5,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, get_args
 
-import tpuport
 from tpuport.trace_errors import Source
+from tpuport.verification.reports import html, text
+from tpuport.version import __version__
 
 Severity = Literal["error", "warning", "note"]
 _SEVERITIES: Final = get_args(Severity)
@@ -23,16 +24,6 @@ _ORDER: Final = (
     "failure", "cuda", "value", "trace", "dtype", "result", "stale", "draw", "recompilation", "growth", "topology",
     "lint", "rounding", "skipped",
 )  # fmt: skip
-_DESCRIPTIONS: Final = {
-    "lint": "lint of the code that ran",
-    "torch": "runs in torch, and in float64",
-    "values": "lines that need values",
-    "compile": "traced and compiled",
-    "compare": "compared with torch",
-    "mesh": "compared on the mesh",
-    "repeat": "called again",
-    "topology": "the TPU's compiler",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,11 +102,6 @@ class Stage:
     summary: str
     seconds: float
 
-    @property
-    def description(self) -> str:
-        """What the stage does, in a few words."""
-        return _DESCRIPTIONS[self.name]
-
 
 @dataclasses.dataclass(frozen=True)
 class CheckResult:
@@ -183,7 +169,7 @@ class CheckResult:
     def to_dict(self) -> dict[str, Any]:
         """As plain values; `docs/check.md` describes the fields."""
         return {
-            "tpuport": tpuport.__version__,
+            "tpuport": __version__,
             "model": self.model,
             "inputs": self.inputs,
             "mesh": self.mesh,
@@ -201,16 +187,11 @@ class CheckResult:
 
     def to_text(self) -> str:
         """The report for a terminal."""
-        # Reports import results.
-        from tpuport.verification.reports import text
-
-        return text.render(self)
+        return text.render(self.to_dict())
 
     def to_html(self) -> str:
         """The report as one page that needs no other file."""
-        from tpuport.verification.reports import html
-
-        return html.page(self)
+        return html.page(self.to_dict())
 
     def __str__(self) -> str:
         return self.to_text()

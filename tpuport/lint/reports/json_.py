@@ -4,11 +4,11 @@ import dataclasses
 import json
 from typing import Any, Final
 
-import tpuport
 from tpuport.lint.findings import Applicability, Finding, Severity
 from tpuport.lint.reports import Options
 from tpuport.lint.rule_catalogue import entry_for
 from tpuport.lint.run_report import Report
+from tpuport.version import __version__
 
 SCHEMA_VERSION: Final = 1
 
@@ -18,7 +18,7 @@ def render(report: Report, options: Options) -> str:
     # Statistics leave the findings out.
     content: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
-        "tool": {"name": "tpuport lint", "version": tpuport.__version__},
+        "tool": {"name": "tpuport lint", "version": __version__},
         "summary": _summary_fields(report),
     }
     content["entry_points"] = [

@@ -6,12 +6,12 @@ import os
 import urllib.parse
 from typing import Any, Final
 
-import tpuport
 from tpuport.lint.diagnostics import is_failure
 from tpuport.lint.findings import Applicability, Finding, Severity
 from tpuport.lint.reports import Options, cell_prefix, region_in_file
 from tpuport.lint.rule_catalogue import Entry, all_entries, entry_markdown
 from tpuport.lint.run_report import Report
+from tpuport.version import __version__
 
 _LEVELS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 # GitHub's own field, with GitHub's own names.
@@ -29,7 +29,7 @@ def render(report: Report, _: Options) -> str:
         "tool": {
             "driver": {
                 "name": "tpuport lint",
-                "semanticVersion": tpuport.__version__,
+                "semanticVersion": __version__,
                 "rules": [_rule(entry) for entry in all_entries()],
             }
         },

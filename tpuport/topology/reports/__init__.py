@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-import tpuport
 from tpuport.topology.compile_messages import CompileResult
+from tpuport.version import __version__
 
 # The version of the whole document; `Report.to_dict` has its own.
 SCHEMA: Final = 1
@@ -25,7 +25,7 @@ def document(
     """
     return {
         "schema": SCHEMA,
-        "tpuport": tpuport.__version__,
+        "tpuport": __version__,
         "results": [
             {
                 "target": result.target,

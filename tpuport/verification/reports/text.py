@@ -1,32 +1,38 @@
-"""A check as text for a terminal."""
+"""A check as text for a terminal, from the plain values of `CheckResult.to_dict`."""
 
 import json
 import textwrap
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from tpuport.lint.run_report import count_noun
 
-if TYPE_CHECKING:
-    from tpuport.verification.check_result import CheckFinding, CheckResult, Stage
-
-
 _COLUMNS: Final = 110
 STATUS_WORDS: Final = {"passed": "ok", "findings": "findings", "failed": "failed", "skipped": "skipped"}
+STAGE_DESCRIPTIONS: Final = {
+    "lint": "lint of the code that ran",
+    "torch": "runs in torch, and in float64",
+    "values": "lines that need values",
+    "compile": "traced and compiled",
+    "compare": "compared with torch",
+    "mesh": "compared on the mesh",
+    "repeat": "called again",
+    "topology": "the TPU's compiler",
+}
 _INDENT: Final = "     "
 
 
-def render(result: "CheckResult") -> str:
+def render(result: Mapping[str, Any]) -> str:
     """The report: the stages, what to do in order, the inferred rules and the verdict."""
-    inputs = ", ".join(f"{name} {shape}" for name, shape in result.inputs.items())
-    lines = [f"check of {result.model}: {inputs}", ""]
-    lines += map(_stage, result.stages)
-    if result.findings:
+    inputs = ", ".join(f"{name} {shape}" for name, shape in result["inputs"].items())
+    lines = [f"check of {result['model']}: {inputs}", ""]
+    lines += map(_stage, result["stages"])
+    if result["findings"]:
         lines += ["", "What to do, in this order"]
-    for number, finding in enumerate(result.findings, 1):
+    for number, finding in enumerate(result["findings"], 1):
         lines += _finding(number, finding)
-    if result.rules:
-        lines += ["", "Sharding rules that were inferred, as a file for --rules", *_rules(result.rules)]
+    if result["rules"]:
+        lines += ["", "Sharding rules that were inferred, as a file for --rules", *_rules(result["rules"])]
     # Last, where a terminal shows it.
     lines += ["", f"verdict: {verdict(result)}"]
     return "\n".join(lines) + "\n"
@@ -38,12 +44,13 @@ def _rules(rules: dict[str, list[Any]]) -> list[str]:
     return ["{", *lines[:-1], lines[-1].removesuffix(","), "}"]
 
 
-def verdict(result: "CheckResult") -> str:
+def verdict(result: Mapping[str, Any]) -> str:
     """The verdict with the number of errors and the effort."""
-    if result.ok:
-        return result.verdict
-    things = count_noun(len(result.errors), "thing")
-    return f"{result.verdict}: {things} to change, {hours(result.hours)} of work by our estimate"
+    if result["ok"]:
+        return result["verdict"]
+    errors = [finding for finding in result["findings"] if finding["severity"] == "error"]
+    things = count_noun(len(errors), "thing")
+    return f"{result['verdict']}: {things} to change, {hours(result['hours'])} of work by our estimate"
 
 
 def hours(number: float) -> str:
@@ -60,23 +67,25 @@ def hours(number: float) -> str:
     return f"about {number / 8:.0f} days"
 
 
-def _stage(stage: "Stage") -> str:
-    status = STATUS_WORDS[stage.status]
-    return f"  {stage.description:<30} {status:<9} {stage.seconds:5.1f} s  {stage.summary}".rstrip()
+def _stage(stage: Mapping[str, Any]) -> str:
+    description = STAGE_DESCRIPTIONS[stage["name"]]
+    status = STATUS_WORDS[stage["status"]]
+    return f"  {description:<30} {status:<9} {stage['seconds']:5.1f} s  {stage['summary']}".rstrip()
 
 
-def _finding(number: int, finding: "CheckFinding") -> Iterator[str]:
-    label = " ".join(filter(None, (finding.severity, finding.rule)))
-    yield from _wrapped(f"{number:3}. {label}: {finding.message}")
+def _finding(number: int, finding: Mapping[str, Any]) -> Iterator[str]:
+    label = " ".join(filter(None, (finding["severity"], finding["rule"])))
+    yield from _wrapped(f"{number:3}. {label}: {finding['message']}")
     # Lines of code are not wrapped: a terminal links "file:line".
-    if finding.source is not None:
-        yield f"{_INDENT}{finding.source.file}:{finding.source.line}, in {finding.source.function}"
-        if finding.source.code:
-            yield f"{_INDENT}    {finding.source.code}"
-    if finding.remedy:
-        yield from _wrapped(f"{_INDENT}do: {finding.remedy}")
-    if finding.effort != "none":
-        yield f"{_INDENT}effort: {finding.effort}"
+    source = finding["source"]
+    if source is not None:
+        yield f"{_INDENT}{source['file']}:{source['line']}, in {source['function']}"
+        if source["code"]:
+            yield f"{_INDENT}    {source['code']}"
+    if finding["remedy"]:
+        yield from _wrapped(f"{_INDENT}do: {finding['remedy']}")
+    if finding["effort"] != "none":
+        yield f"{_INDENT}effort: {finding['effort']}"
 
 
 def _wrapped(text: str) -> list[str]:
