@@ -17,7 +17,7 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.events import Arithmetic, AttributeStore, Iteration, Refusal, Return, Subscript
 from tpuport.lint.gpu_packages import asks_for_gpu_package
-from tpuport.lint.interpreter.evaluation import arithmetic, evaluate_indices
+from tpuport.lint.interpreter.evaluation import arithmetic
 from tpuport.lint.interpreter.frame import (
     Environment,
     Frame,
@@ -27,6 +27,7 @@ from tpuport.lint.interpreter.frame import (
     path_of,
 )
 from tpuport.lint.interpreter.placement import on_device
+from tpuport.lint.interpreter.subscripts import evaluate_indices
 from tpuport.lint.interpreter.truth import decide, narrow, possible_branches
 from tpuport.lint.joins import (
     join,

@@ -1,0 +1,137 @@
+"""What subscripts may be: elements and slices of tensors, sequences and mappings."""
+
+import ast
+from typing import Any, Final
+
+from tpuport.lint.abstract_values import (
+    INT,
+    NOT_CONSTANT,
+    STATIC,
+    TENSOR,
+    UNKNOWN,
+    External,
+    Instance,
+    Layer,
+    Mapping,
+    Sequence,
+    Static,
+    Tensor,
+    Value,
+    tensor,
+)
+from tpuport.lint.events import SliceBound, Subscript
+from tpuport.lint.interpreter import placement
+from tpuport.lint.interpreter.frame import Frame, tuple_elements
+from tpuport.lint.interpreter.members import item
+from tpuport.lint.joins import join_all
+
+_SLICE: Final = Static("slice")
+_STATIC_ITEMS: Final[dict[str, Value]] = {"shape": INT, "config": Static("config")}
+_SLICED_KINDS: Final = frozenset({"tuple", "list", "modules", "sequential"})
+# What transformers' table of activation functions contains, as an example.
+_ACTIVATION: Final = Layer("torch.nn.SiLU")
+
+
+def evaluate_indices(frame: Frame, node: ast.Subscript, base: Value) -> list[Value]:
+    """Values of an index's parts. Rules hear of the bounds of slices."""
+    return [_evaluate_index(frame, part, base) for part in tuple_elements(node.slice)]
+
+
+def _evaluate_index(frame: Frame, node: ast.expr, base: Value) -> Value:
+    match node:
+        case ast.Slice(lower=lower, upper=upper, step=step):
+            for bound in filter(None, (lower, upper, step)):
+                frame.report(SliceBound(bound, base, frame.evaluate(bound)))
+            return _SLICE
+        case ast.Starred(value=starred):
+            return frame.evaluate(starred)
+        case _:
+            return frame.evaluate(node)
+
+
+def evaluate_subscript(frame: Frame, node: ast.Subscript) -> Value:
+    """`x[...]` as it is read."""
+    base = frame.evaluate(node.value)
+    indices = evaluate_indices(frame, node, base)
+    frame.report(Subscript(node, base, indices))
+    # `x[()]` has none.
+    first = next(iter(indices), UNKNOWN)
+    match base:
+        case Tensor():
+            return placement.of_operator(_indexed_tensor(base, indices), base, *indices)
+        case Sequence():
+            # `x[:, 0]`: annotated as a list or tuple, but used as the tensor that it is.
+            if len(indices) != 1:
+                return TENSOR
+            return _indexed_sequence(base, first, node.slice)
+        case Mapping():
+            # Of an unknown key, what the entries have in common.
+            return _some_entry(base) if first.constant is NOT_CONSTANT else base.get(first.constant)
+        case Static(kind="shape") if isinstance(node.slice, ast.Slice):
+            return base
+        case Static(kind=kind):
+            return _STATIC_ITEMS.get(kind, STATIC)
+        case Instance():
+            return item(frame, base, first)
+        case External() if base.name.endswith("ACT2FN"):
+            return _ACTIVATION
+        case _:
+            return UNKNOWN
+
+
+def _some_entry(base: Mapping) -> Value:
+    """An entry of a table of classes or functions, whose key is in a configuration."""
+    values = base.values
+    if not values:
+        return base.element
+    if base.element is not UNKNOWN or len(set(map(type, values))) > 1:
+        return join_all([*values, base.element])
+    joint = join_all(values)
+    # Too many to try them all: the first shows what they do.
+    return values[0] if joint is UNKNOWN else joint
+
+
+def _indexed_sequence(base: Sequence, index: Value, node: ast.expr) -> Value:
+    if isinstance(node, ast.Slice):
+        return _sliced(base, node)
+    match base.items, index.constant:
+        case tuple(items), int(position) if -len(items) <= position < len(items):
+            return items[position]
+        case tuple(), int():
+            return UNKNOWN
+        case _:
+            return base.element
+
+
+def _sliced(base: Sequence, node: ast.Slice) -> Value:
+    kind = base.kind if base.kind in _SLICED_KINDS else "list"
+    bounds = list(map(_literal_bound, (node.lower, node.upper, node.step)))
+    if base.items is None or NOT_CONSTANT in bounds:
+        return Sequence(kind, None, base.element, base.tensors)
+    items = base.items[slice(*bounds)]
+    return Sequence(kind, items, join_all(items))
+
+
+def _literal_bound(node: ast.expr | None) -> Any:
+    """`3` or `-3`, None where no bound is written; `NOT_CONSTANT` for anything else."""
+    match node:
+        case None:
+            return None
+        case ast.Constant(value=int(integer)):
+            return integer
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(integer))):
+            return -integer
+        case _:
+            return NOT_CONSTANT
+
+
+def _indexed_tensor(base: Tensor, indices: list[Value]) -> Value:
+    # Indexing with tensors or lists copies, and may give any number of dimensions.
+    if any(isinstance(index, Tensor | Sequence) for index in indices):
+        return tensor(base.dtype, base.exact, origin=base.mask_origin)
+    ndim = base.ndim
+    if ndim >= 0:
+        # An integer removes a dimension, None adds one.
+        kinds = [index.kind for index in indices]
+        ndim = max(ndim + kinds.count("none") - kinds.count("int"), 0)
+    return tensor(base.dtype, base.exact, ndim, view=True, origin=base.mask_origin)
