@@ -110,6 +110,11 @@ class Layout(NamedTuple):
         references = [argument.content for argument in self.arguments if argument.kind == "module"]
         return list(dict.fromkeys(reference() for reference in references))  # type: ignore[operator]
 
+    def tensors_named(self, patterns: Sequence[str]) -> list[int]:
+        """The numbers, among the tensors of the program, of those with these names or in arguments with these names."""
+        names = [argument.name for argument in self.arguments if argument.kind in ("tensor", "number")]
+        return [number for number, name in enumerate(names) if _is_inside(name, patterns)]
+
     def describe(self, tensors: list[Any], donated: list[list[Any]]) -> dict[str, str]:
         """What a program is compiled for, by argument: shapes of tensors, values of the rest."""
         remaining_tensors, remaining_caches = iter(tensors), iter(donated)
@@ -172,7 +177,10 @@ def prepare_arguments(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, 
 
 
 def divide_arguments(
-    positional: dict[str, Any], keywords: dict[str, Any], traced: Sequence[str] = ()
+    positional: dict[str, Any],
+    keywords: dict[str, Any],
+    traced: Sequence[str] = (),
+    donated: Sequence[str] = (),
 ) -> DividedArguments:
     """Divide the arguments of a call.
 
@@ -180,6 +188,7 @@ def divide_arguments(
         positional: by the names of the function's parameters, in order.
         keywords: by name.
         traced: patterns of the names of numbers that are tensors of the program.
+        donated: patterns of the names of tensors that are donated, or of arguments that have them.
 
     Raises:
         PortError: an argument is neither a tensor nor hashable, was donated to an earlier call, or has tensors in an
@@ -196,7 +205,7 @@ def divide_arguments(
     graph = flattener.graph()
     _check_patterns(traced, graph.names)
     arrays: list[Any] = []
-    donated: list[list[Any]] = []
+    cache_arrays: list[list[Any]] = []
     generators: list[torch.Generator] = []
     arguments: list[Argument] = []
     for name, leaf in zip(graph.names, graph.leaves, strict=True):
@@ -211,7 +220,7 @@ def divide_arguments(
             pytrees.register_used(leaf)
             claim_cache(leaf)
             cache_tensors, structure = jax.tree_util.tree_flatten(leaf)
-            donated.append([usable_array(tensor, name) for tensor in cache_tensors])
+            cache_arrays.append([usable_array(tensor, name) for tensor in cache_tensors])
             arguments.append(Argument(name, "cache", structure))
         elif isinstance(leaf, torch.Generator):
             # Its state is an argument of the program, so that a new one for each call is nothing new.
@@ -223,20 +232,37 @@ def divide_arguments(
             arguments.append(Argument(name, "module", weakref.ref(leaf)))
         else:
             arguments.append(Argument(name, "static", static_value(leaf, name)))
+    _check_donated(donated, arguments)
     layout = Layout(graph.structure, names, tuple(arguments))
-    return DividedArguments(arrays, donated, generators, layout, graph)
+    return DividedArguments(arrays, cache_arrays, generators, layout, graph)
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def _is_inside(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a pattern fits a name, or the name of something that it is in."""
+    parts = name.split(".")
+    return any(_fits(".".join(parts[:count]), patterns) for count in range(1, len(parts) + 1))
+
+
+def _check_donated(patterns: Sequence[str], arguments: Sequence[Argument]) -> None:
+    names = [argument.name for argument in arguments if argument.kind in ("tensor", "cache")]
+    unused = [pattern for pattern in patterns if not any(_is_inside(name, [pattern]) for name in names)]
+    _refuse_unused(unused, names, "donate")
+
+
 def _check_patterns(patterns: Sequence[str], names: Sequence[str]) -> None:
     unused = [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]
+    _refuse_unused(unused, names, "traced")
+
+
+def _refuse_unused(unused: Sequence[str], names: Sequence[str], option: str) -> None:
     if unused:
         raise PortError(
             f"no argument of this call is called {', '.join(unused)}",
-            where="traced",
+            where=option,
             fix=f"the names are {', '.join(names[:_NAMES_SHOWN])}",
         )
 
@@ -257,7 +283,7 @@ def usable_array(value: Any, name: str) -> Any:
     """The value as an array on the device.
 
     Raises:
-        PortError: it has been donated. On several devices jax would kill the process.
+        PortError: it has been donated, with a cache or by the user. On several devices jax would kill the process.
     """
     array = value
     if isinstance(value, torch.Tensor):

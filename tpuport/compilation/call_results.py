@@ -37,10 +37,13 @@ class ResultLayout(NamedTuple):
     Attributes:
         structure: of the output and the changed objects. Objects of the arguments have their numbers among these.
         leaves: for each leaf the number of an array, an original, or a static value.
+        replaced: (number of a tensor of the arguments, number of the array that has its place now), for tensors that
+            are nowhere else in the arguments. These arrays come first.
     """
 
     structure: object_graph.Structure
     leaves: tuple[int | Original | StaticValue, ...]
+    replaced: tuple[tuple[int, int], ...] = ()
 
 
 @jax.tree_util.register_dataclass
@@ -48,19 +51,21 @@ class ResultLayout(NamedTuple):
 class OutputAndWrites:
     """The result of a program whose function changes what it was given, or returns more than tensors.
 
+    What was changed comes first, as jax gives the memory of donated arrays to the first results of their form.
+
     Attributes:
-        output: of the function; its arrays, if there is a layout.
         arguments: the new arrays of tensors among the arguments, by their number.
         weights: for each model the new arrays of its weights, by name.
         state: the arrays of what it changed in the function's state.
+        output: of the function; its arrays, if there is a layout.
         layout: None for an output that jax can return as it is, of a function that changes no object.
         state_changes: where the arrays of the state belong; None if the function changed nothing there.
     """
 
-    output: Any
     arguments: dict[int, Any]
     weights: list[dict[str, Any]]
     state: StateArrays
+    output: Any
     layout: ResultLayout | None = dataclasses.field(default=None, metadata={"static": True})
     state_changes: StateWrites | None = dataclasses.field(default=None, metadata={"static": True})
 
@@ -130,7 +135,7 @@ def collect_results(
         # Most functions write to nothing, and their programs have no other results than their own.
         if not writes and not any(weights) and not state.tensors and state_changes is None:
             return arrays
-    return OutputAndWrites(arrays, writes, weights, state, layout, state_changes)
+    return OutputAndWrites(writes, weights, state, arrays, layout, state_changes)
 
 
 def _find_writes(rebuilt: Rebuilt) -> dict[int, Any]:
@@ -202,7 +207,53 @@ def _describe(output: Any, rebuilt: Rebuilt, changed: list[int]) -> tuple[list[A
             object_graph.refuse_captured_tensors(leaf, name)
             leaves.append(static_value(leaf, name))
     _refuse_views(graph.leaves[returned:], graph.names[returned:])
-    return arrays, ResultLayout(graph.structure, tuple(leaves))
+    replaced = _find_replaced(rebuilt, changed, graph, leaves)
+    order = dict.fromkeys((*replaced.values(), *range(len(arrays))))
+    numbers = {former: number for number, former in enumerate(order)}
+    layout = ResultLayout(
+        graph.structure,
+        tuple(numbers[leaf] if isinstance(leaf, int) else leaf for leaf in leaves),
+        tuple((tensor, numbers[array]) for tensor, array in replaced.items()),
+    )
+    return [arrays[number] for number in order], layout
+
+
+def _find_replaced(
+    rebuilt: Rebuilt,
+    changed: list[int],
+    graph: object_graph.Graph,
+    leaves: list[int | Original | StaticValue],
+) -> dict[int, int]:
+    """Traced. Tensors of the arguments that only changed objects had, and no longer have.
+
+    Args:
+        graph: of the result and the changed objects; `leaves` are its leaves as they leave the program.
+
+    Returns:
+        By the number of the tensor, the number of the array that has its place.
+    """
+    numbers = {id(rebuilt.leaves[leaf]): number for number, leaf in enumerate(rebuilt.tensor_leaves)}
+    arrays = {
+        id(value): leaf for value, leaf in zip(graph.leaves, leaves, strict=True) if isinstance(leaf, int)
+    }
+    replaced = {}
+    for number in changed:
+        before, after = rebuilt.states[number], object_graph.read_state(rebuilt.objects[number])
+        for old, new in object_graph.matching_contents(before, after):
+            if id(old) in numbers and id(old) not in rebuilt.replaced and id(new) in arrays:
+                replaced[numbers[id(old)]] = arrays[id(new)]
+    if not replaced:
+        return {}
+    # Whoever has an argument by itself, or an object that stays, has the tensor after the call.
+    remaining = [*rebuilt.args, *rebuilt.kwargs.values(), *graph.leaves]
+    for number, state in rebuilt.states.items():
+        remaining += [] if number in changed else state.contents()
+    in_use = {id(value) for value in remaining}
+    return {
+        tensor: array
+        for tensor, array in replaced.items()
+        if id(rebuilt.leaves[rebuilt.tensor_leaves[tensor]]) not in in_use
+    }
 
 
 def _refuse_views(leaves: list[Any], names: list[str]) -> None:

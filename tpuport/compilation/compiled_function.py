@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import torch
 from torch.utils import _pytree as torch_pytree
 
@@ -24,6 +25,7 @@ from tpuport.compilation.call_arguments import (
 )
 from tpuport.compilation.call_results import OutputAndWrites, collect_results
 from tpuport.compilation.compiled_program import Program, StateText
+from tpuport.compilation.donated_tensors import mark_donated
 from tpuport.compilation.model_weights import (
     check_constants,
     collect_arrays,
@@ -47,6 +49,7 @@ class StaticPart(NamedTuple):
             every program, and would keep a model alive that has long been replaced.
         state: the key of everything else that the function reaches.
         attention: the settings that the user has registered.
+        donated: patterns of the names of arguments that the user donates.
         overwritten: the weights and tensors that the program overwrites, as far as it is known.
     """
 
@@ -54,6 +57,7 @@ class StaticPart(NamedTuple):
     models: tuple[tuple[weakref.ref[torch.nn.Module], int], ...]
     state: StateKey[PythonState]
     attention: Hashable
+    donated: tuple[str, ...]
     overwritten: tuple[overwritten_arrays.Slot, ...] = ()
 
 
@@ -63,15 +67,15 @@ class ProgramArguments(NamedTuple):
     Attributes:
         weights: of each model, by name.
         tensors: among the arguments of the call, then those of the function's state; None for one that is overwritten.
-        donated: the tensors of each cache.
-        overwritten: the weights and tensors that the program overwrites, donated too.
+        overwritten: the weights and tensors that the program overwrites, which are donated.
+        donated: the tensors of each cache, donated too. They come last, as caches are in the output, the last result.
         static: what the program is made for.
     """
 
     weights: list[dict[str, Any]]
     tensors: list[Any]
-    donated: list[list[Any]]
     overwritten: list[Any]
+    donated: list[list[Any]]
     static: StaticPart
 
 
@@ -81,6 +85,39 @@ class _PreparedCall(NamedTuple):
     arguments: ProgramArguments
     divided: DividedArguments
     state: PythonState
+
+    def tensor_at(self, slot: int) -> Any:
+        """The caller's own tensor, or array, of a tensor of the program."""
+        leaves = self.divided.tensor_leaves
+        if slot < len(leaves):
+            return self.divided.graph.leaves[leaves[slot]]
+        return self.state.tensors[slot - len(leaves)]
+
+    def held_elsewhere(self, slots: Sequence[int]) -> set[int]:
+        """Which of these tensors are also anywhere else than in the objects of the call, or of the state."""
+        if not slots:
+            return set()
+        graph, leaves = self.divided.graph, self.divided.tensor_leaves
+        places, in_state = object_graph.count_places(graph.structure), self.state.count_references()
+        held = set()
+        for slot in slots:
+            tensors = [self.tensor_at(slot)]
+            # The state has counted itself, and not the one place where the tensor is.
+            expected = in_state[id(tensors[0])] + 1
+            if slot < len(leaves):
+                # Beside the places in objects it is among the graph's leaves.
+                expected = places[leaves[slot]] + 1
+            if not compat.is_ported(tensors[0]) or overwritten_arrays.is_held_elsewhere(tensors, 0, expected):
+                held.add(slot)
+        return held
+
+    def mark_donated(self, patterns: Sequence[str], program: str) -> None:
+        """Let every use of the tensors that the user has donated raise."""
+        for number in self.divided.layout.tensors_named(patterns):
+            tensor = self.tensor_at(number)
+            if compat.is_ported(tensor):
+                leaf = self.divided.tensor_leaves[number]
+                mark_donated(tensor, self.divided.graph.names[leaf], program)
 
 
 def _split_owner(function: Callable) -> tuple[Callable, tuple[Any, ...]]:
@@ -103,7 +140,7 @@ class CompiledFunction:
         function: a ported model, a method of one, or a function that uses ported models.
         name: what logs call it; None for the function's own name.
         modules: the ported models that the function uses; None to look for them.
-        scan_layers, traced: as in `compile`.
+        scan_layers, traced, donate: as in `compile`.
 
     Attributes:
         program: the `Program` underneath; `program.compilations` counts.
@@ -118,6 +155,7 @@ class CompiledFunction:
         modules: Sequence[torch.nn.Module] | None = None,
         scan_layers: bool | None = None,
         traced: Sequence[str] = (),
+        donate: str | Sequence[str] = (),
     ) -> None:
         if isinstance(function, CompiledFunction) or not callable(function):
             raise PortError(
@@ -130,12 +168,14 @@ class CompiledFunction:
         self._fixed_modules = None if modules is None else list(modules)
         self.scan_layers = scan_layers
         self._traced = tuple(traced)
+        # A single name is one, and not its letters.
+        self._donated = (donate,) if isinstance(donate, str) else tuple(donate)
         self.scanned: tuple[layers.ScannedBlocks, ...] = ()
         self.declined: tuple[layers.DeclinedBlocks, ...] = ()
         self._state: PythonState | None = None
         self._arguments_of_state: list[torch.nn.Module] = []
         # By the key of each program, which has been traced then.
-        self._overwritten: dict[Hashable, tuple[overwritten_arrays.Slot, ...]] = {}
+        self._overwrites: dict[Hashable, tuple[overwritten_arrays.Overwrite, ...]] = {}
         self._rotary_tables = rotary.ProgramTables()
         self._run_function, self._owner = _split_owner(function)
         self._parameters = inspect.signature(getattr(function, "forward", self._run_function)).parameters
@@ -157,6 +197,8 @@ class CompiledFunction:
             # A part of the program around it, whose state and weights it uses.
             return self._call_inside(args, kwargs)
         result, call = self._call_program(self.program, args, kwargs)
+        if self._donated:
+            call.mark_donated(self._donated, self.program.name)
         if isinstance(result, OutputAndWrites):
             return result.restore(call.divided, call.state)
         return compat.as_torch(result)
@@ -189,31 +231,31 @@ class CompiledFunction:
 
     def _prepare_program(self, call: _PreparedCall) -> tuple[ProgramArguments, Hashable]:
         """The program's arguments and a key of it. A new program is traced here, and its constants checked."""
-        weights, tensors, donated, _, static = arguments = call.arguments
+        weights, tensors, _, donated, static = arguments = call.arguments
         key = (static, shapes_key(tensors), tuple(map(shapes_key, donated)))
         run = functools.partial(self._run, static=static)
         weights = self._rotary_tables.add_to(weights, key, call.state.modules, run, tensors, donated)
         arguments = arguments._replace(weights=weights)
-        if key in self._overwritten:
-            return _donate(arguments, self._overwritten[key], call), key
-        slots: tuple[overwritten_arrays.Slot, ...] = ()
+        if key in self._overwrites:
+            return _donate(arguments, self._overwrites[key], call), key
+        overwrites: tuple[overwritten_arrays.Overwrite, ...] = ()
         constants: list[Any] | None = None
         try:
             constants = self.program.constants(*arguments, signature=key)
         except overwritten_arrays.OverwritesKnown as known:
-            slots = known.slots
+            overwrites = known.overwrites
         # After the block: the exception refers to frames, and these to the arrays.
-        arguments = _donate(arguments, slots, call)
+        arguments = _donate(arguments, overwrites, call)
         if constants is None:
             constants = self.program.constants(*arguments, signature=key)
         check_constants(self.program.name, constants)
-        self._overwritten[key] = slots
+        self._overwrites[key] = overwrites
         return arguments, key
 
     def traced_parts(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple]:
         """(the function to trace for a call, the arrays to trace it with), without rotary tables."""
         call = self._prepare_call(args, kwargs)
-        weights, tensors, donated, _, static = call.arguments
+        weights, tensors, _, donated, static = call.arguments
 
         def run(weights: list, tensors: list, donated: list) -> Any:
             assert call.state is not None  # the key has only a weak reference to it
@@ -222,14 +264,14 @@ class CompiledFunction:
         return run, (weights, tensors, donated)
 
     def _prepare_call(self, args: tuple, kwargs: dict) -> _PreparedCall:
-        divided = divide_arguments(self._name_positional(args), kwargs, self._traced)
+        divided = divide_arguments(self._name_positional(args), kwargs, self._traced, self._donated)
         with trace_lock:
             state = self._current_state(divided.layout.modules())
             weights = [collect_arrays(state.named_weights(module)) for module in state.modules]
             models = tuple((weakref.ref(module), port_count(module)) for module in state.modules)
             state_arrays = [usable_array(tensor, path) for path, tensor in state.located_tensors()]
-        static = StaticPart(divided.layout, models, state.key, attention.registered_settings())
-        arguments = ProgramArguments(weights, divided.arrays + state_arrays, divided.donated, [], static)
+        static = StaticPart(divided.layout, models, state.key, attention.registered_settings(), self._donated)
+        arguments = ProgramArguments(weights, divided.arrays + state_arrays, [], divided.donated, static)
         return _PreparedCall(arguments, divided, state)
 
     def _current_state(self, arguments: Sequence[torch.nn.Module] = ()) -> PythonState:
@@ -275,7 +317,7 @@ class CompiledFunction:
         return results
 
     def _run_program(
-        self, weights: list, tensors: list, donated: list, overwritten: list, static: StaticPart
+        self, weights: list, tensors: list, overwritten: list, donated: list, static: StaticPart
     ) -> Any:
         """Traced. As `_run_scanned`, with the arrays that are overwritten in an argument of their own.
 
@@ -285,9 +327,13 @@ class CompiledFunction:
         weights, tensors = overwritten_arrays.join(weights, tensors, overwritten, static.overwritten)
         result = self._run_scanned(weights, tensors, donated, static)
         first_of_state = len(tensors) - len(static.state.state.tensors)  # type: ignore[union-attr]
-        slots = overwritten_arrays.find_slots(result, weights, tensors, first_of_state)
-        if slots and not static.overwritten:
-            raise overwritten_arrays.OverwritesKnown(slots)
+        if not static.overwritten:
+            overwrites = overwritten_arrays.find_overwrites(
+                result, weights, tensors, first_of_state, jax.tree.leaves(donated),
+                static.layout.tensors_named(static.donated),
+            )  # fmt: skip
+            if overwrites:
+                raise overwritten_arrays.OverwritesKnown(overwrites)
         return result
 
     def _run_scanned(self, weights: list, tensors: list, donated: list, static: StaticPart) -> Any:
@@ -302,14 +348,14 @@ class CompiledFunction:
 
     @staticmethod
     def _port_counts(
-        weights: list, tensors: list, donated: list, overwritten: list, static: StaticPart
+        weights: list, tensors: list, overwritten: list, donated: list, static: StaticPart
     ) -> Hashable:
         """How often each model was ported: to port it once more drops its programs."""
         return tuple(port_count(reference()) for reference, _ in static.models)  # type: ignore[arg-type]
 
     @staticmethod
     def _describe(
-        weights: list, tensors: list, donated: list, overwritten: list, static: StaticPart
+        weights: list, tensors: list, overwritten: list, donated: list, static: StaticPart
     ) -> dict[str, str]:
         _, tensors = overwritten_arrays.join(weights, tensors, overwritten, static.overwritten)
         state = {name: StateText(text) for name, text in static.state.describe().items()}
@@ -317,18 +363,29 @@ class CompiledFunction:
 
 
 def _donate(
-    arguments: ProgramArguments, slots: tuple[overwritten_arrays.Slot, ...], call: _PreparedCall
+    arguments: ProgramArguments, overwrites: tuple[overwritten_arrays.Overwrite, ...], call: _PreparedCall
 ) -> ProgramArguments:
-    """The arguments with the arrays of these slots in the donated argument; copies of those that others refer to."""
-    if not slots:
+    """The arguments with these arrays in the donated argument; copies of those that others refer to."""
+    if not overwrites:
         return arguments
+    slots = tuple(overwrite.slot for overwrite in overwrites)
     weights, tensors, overwritten = overwritten_arrays.split(arguments.weights, arguments.tensors, slots)
     # All that this call has collected.
     containers: list[Any] = [overwritten, arguments.tensors, call.divided.arrays]
     containers += [arrays.values() for arrays in (*arguments.weights, *call.arguments.weights)]
     if arguments.tensors is not call.arguments.tensors:
         containers.append(call.arguments.tensors)
-    owned = overwritten_arrays.own_arrays(overwritten, containers)
+    held = call.held_elsewhere(
+        [slot for slot, kind in overwrites if kind == "replaced" and isinstance(slot, int)]
+    )
+    to_copy = [number for number, slot in enumerate(slots) if slot in held]
+    # Of an array of jax itself, the caller's variable is one more reference.
+    free = [
+        number
+        for number, (slot, kind) in enumerate(overwrites)
+        if kind == "donated" and isinstance(slot, int) and isinstance(call.tensor_at(slot), jax.Array)
+    ]
+    owned = overwritten_arrays.own_arrays(overwritten, containers, to_copy, free)
     static = arguments.static._replace(overwritten=slots)
     return arguments._replace(weights=weights, tensors=tensors, overwritten=owned, static=static)
 
@@ -343,6 +400,7 @@ def compile(
     name: str | None = None,
     scan_layers: bool | None = None,
     traced: Sequence[str] = (),
+    donate: str | Sequence[str] = (),
 ) -> CompiledFunction:
     """Compile a ported model, one of its methods, or a function that uses ported models.
 
@@ -369,8 +427,13 @@ def compile(
         traced: names of numbers among the arguments and in their objects, such as "cache.pos" or "cache.layers.*.pos",
             that change from call to call. The function gets a tensor for each of them, and an object has that tensor
             afterwards.
+        donate: names of arguments, and of what is in them ("past", "state.k"), whose memory results of the same shape
+            and dtype may take over, as jax's `donate_argnames`. It is for code that returns a new cache and leaves the
+            old one to the caller. A tensor that was donated raises whenever it is used. What the function changes in
+            objects is donated by itself, if nothing else refers to it.
 
     Raises:
-        PortError: the argument cannot be called, or is compiled already.
+        PortError: the argument cannot be called, or is compiled already; in a call, a name in `donate` or `traced` fits
+            no tensor, or a tensor is used that was donated to an earlier call.
     """
-    return CompiledFunction(model_or_function, name, scan_layers=scan_layers, traced=traced)
+    return CompiledFunction(model_or_function, name, scan_layers=scan_layers, traced=traced, donate=donate)

@@ -1,15 +1,16 @@
 """Arrays that a program overwrites are donated to it, so that it writes into their memory instead of a copy.
 
 What a function overwrites is known once it has been traced: caches that are arguments, buffers of models, and tensors
-of its state. That trace ends with `OverwritesKnown`, and the next one has these arrays in a donated argument of the
-program. An array that anything else refers to, so that it could be read after the call, is copied before it is donated:
-the program stays the same, and the other sees what it had.
+of its state, written to in place or replaced by others of the same form (`cache.k = torch.where(...)`); and arguments
+that the user donates. That trace ends with `OverwritesKnown`, and the next one has these arrays in a donated argument
+of the program. An array that anything else refers to, so that it could be read after the call, is copied before it is
+donated: the program stays the same, and the other sees what it had.
 """
 
 import sys
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,36 +21,88 @@ from tpuport.compilation.call_results import OutputAndWrites
 Slot = int | tuple[int, str]
 
 
+class Overwrite(NamedTuple):
+    """An array that a program overwrites.
+
+    Attributes:
+        slot: where it is.
+        kind: a "written" tensor has the result afterwards. A "replaced" one leaves its place to another and keeps what
+            it had, for whoever else has it. A "donated" one is the user's word that nobody has it.
+    """
+
+    slot: Slot
+    kind: Literal["written", "replaced", "donated"]
+
+
 class OverwritesKnown(Exception):
     """No error: it ends a trace that has shown which arrays a program overwrites.
 
     Attributes:
-        slots: of these.
+        overwrites: of these.
     """
 
-    def __init__(self, slots: tuple[Slot, ...]) -> None:
+    def __init__(self, overwrites: tuple[Overwrite, ...]) -> None:
         super().__init__("the arrays that a program overwrites are known now")
-        self.slots = slots
+        self.overwrites = overwrites
 
 
-def find_slots(
-    result: Any, weights: Sequence[dict[str, Any]], tensors: Sequence[Any], first_of_state: int
-) -> tuple[Slot, ...]:
-    """Traced. The arrays that a function overwrites with arrays of the same form.
+def find_overwrites(
+    result: Any,
+    weights: Sequence[dict[str, Any]],
+    tensors: Sequence[Any],
+    first_of_state: int,
+    caches: Sequence[Any],
+    donated: Iterable[int],
+) -> tuple[Overwrite, ...]:
+    """Traced. The arrays whose memory results of the same form may take over, in the order of these results.
+
+    jax gives donated arrays to results of their form in order, so that each gets its own.
 
     Args:
         result: of the trace.
         weights, tensors: arguments of the program; the state's tensors are the last of these, from `first_of_state`.
+        caches: the arrays in caches, which are donated beside these.
+        donated: numbers of the tensors that the user donates.
     """
-    if not isinstance(result, OutputAndWrites):
-        return ()
-    written: dict[Slot, Any] = {**result.arguments}
-    written |= {first_of_state + number: array for number, array in result.state.tensors.items()}
+    new: dict[Overwrite, Any] = {}
+    if isinstance(result, OutputAndWrites):
+        new = _overwriting_results(result, first_of_state)
+    new = {
+        overwrite: array
+        for overwrite, array in new.items()
+        if _form(array) == _form(_array_at(overwrite.slot, weights, tensors))
+    }
+    results = jax.tree.leaves(result)
+    positions = {id(array): position for position, array in enumerate(results)}
+    overwrites = sorted(new, key=lambda overwrite: positions[id(new[overwrite])])
+    known = {overwrite.slot: overwrite for overwrite in overwrites}
+    free = Counter(map(_form, results))
+    free.subtract(map(_form, [*new.values(), *caches]))
+    for number in donated:
+        if number in known:
+            overwrites[overwrites.index(known[number])] = Overwrite(number, "donated")
+        elif free[_form(tensors[number])] > 0:
+            free[_form(tensors[number])] -= 1
+            overwrites.append(Overwrite(number, "donated"))
+    return tuple(overwrites)
+
+
+def _overwriting_results(result: OutputAndWrites, first_of_state: int) -> dict[Overwrite, Any]:
+    """The results that belong where a tensor was."""
+    new: dict[Overwrite, Any] = {
+        Overwrite(number, "written"): array for number, array in result.arguments.items()
+    }
+    for number, array in result.state.tensors.items():
+        new[Overwrite(first_of_state + number, "written")] = array
     for model, arrays in enumerate(result.weights):
-        written |= {(model, name): array for name, array in arrays.items()}
-    return tuple(
-        slot for slot, array in written.items() if _form(array) == _form(_array_at(slot, weights, tensors))
-    )
+        new |= {Overwrite((model, name), "written"): array for name, array in arrays.items()}
+    if result.layout is not None:
+        for number, index in result.layout.replaced:
+            new[Overwrite(number, "replaced")] = result.output[index]
+    if result.state_changes is not None:
+        for number, index in result.state_changes.replaced:
+            new[Overwrite(first_of_state + number, "replaced")] = result.state.assigned[index]
+    return new
 
 
 def _array_at(slot: Slot, weights: Sequence[dict[str, Any]], tensors: Sequence[Any]) -> Any:
@@ -95,33 +148,52 @@ def join(
     return weights, tensors
 
 
-def own_arrays(arrays: Sequence[jax.Array], containers: Iterable[Iterable[Any]]) -> list[jax.Array]:
+def own_arrays(
+    arrays: Sequence[jax.Array],
+    containers: Iterable[Iterable[Any]],
+    to_copy: Iterable[int],
+    free: Iterable[int],
+) -> list[jax.Array]:
     """The arrays, each a copy if anything refers to it beside one tensor and the containers.
 
     Args:
         containers: lists of this call that have the arrays, each of them with all its elements.
+        to_copy, free: numbers of the arrays that are copied in any case, and in none.
     """
     expected = Counter(id(element) for container in containers for element in container)
-    return [
+    to_copy, free = set(to_copy), set(free)
+    owned = []
+    for number, array in enumerate(arrays):
+        # The loop's variable is counted, as in `_count_others`.
+        is_shared = _count_references(arrays, number) > expected[id(array)] + _OTHERS
         # What is only described, to be lowered, has no memory.
-        jnp.copy(array)
-        if isinstance(array, jax.Array) and _count_references(arrays, number) > expected[id(array)] + _OTHERS
-        else array
-        for number, array in enumerate(arrays)
-    ]
+        if isinstance(array, jax.Array) and number not in free and (is_shared or number in to_copy):
+            array = jnp.copy(array)
+        owned.append(array)
+    return owned
 
 
-def _count_references(arrays: Sequence[Any], number: int) -> int:
-    return sys.getrefcount(arrays[number])
+def is_held_elsewhere(tensors: Sequence[Any], number: int, expected: int) -> bool:
+    """Whether more refers to a tensor than this list and as many others as expected."""
+    return _count_references(tensors, number) > 1 + expected + _OWN_REFERENCES
+
+
+def _count_references(values: Sequence[Any], number: int) -> int:
+    return sys.getrefcount(values[number])
+
+
+def _count_own() -> int:
+    """How many references `_count_references` itself makes to a value that is only in one list."""
+    return _count_references([object()], 0) - 1
 
 
 def _count_others() -> int:
     """How many references there are to an array that is in one list and belongs to one tensor, beside that list."""
-    # Not an array: that would start the devices at import, and nobody could join processes after it.
-    array = object()
+    array = jnp.zeros(())
     arrays = [array]
     # `array` stands for the tensor's reference; a loop has one of its own.
     return next(_count_references(arrays, number) for number, array in enumerate(arrays)) - 1
 
 
 _OTHERS = _count_others()
+_OWN_REFERENCES = _count_own()

@@ -20,7 +20,7 @@ import itertools
 import operator
 import sys
 import types
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -141,6 +141,15 @@ class PythonState:
     def find_tensor(self, tensor: torch.Tensor) -> int | None:
         """The number of a tensor among `tensors`."""
         return self._tensor_numbers.get(id(tensor))
+
+    def has_one_place(self, number: int) -> bool:
+        """Whether a tensor of `tensors` is in one place of one object only."""
+        parts = itertools.chain.from_iterable(entry.parts for entry in self._entries)
+        return sum(key == ("tensor", number) for _, key in parts) == 1
+
+    def count_references(self) -> Counter[int]:
+        """How many references to each value this object has, by the value's id."""
+        return Counter(map(id, self._values)) + Counter(map(id, self.tensors))
 
     def tensor_paths(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors on the device, by where they are."""

@@ -70,10 +70,13 @@ class StateWrites:
     Attributes:
         items: the changed items of each dictionary.
         contents: how to make the new contents of each list, set and variable.
+        replaced: (number of a tensor of the state, number of the array that has its place now), for tensors that are
+            in one place only.
     """
 
     items: tuple[tuple[Location, tuple[_ItemChange, ...]], ...]
     contents: tuple[tuple[Location, _Rebuild], ...]
+    replaced: tuple[tuple[int, int], ...]
 
     def apply(self, state: PythonState, arrays: Sequence[jax.Array]) -> None:
         """Assign what the program left, with the arrays that it returned."""
@@ -102,6 +105,9 @@ class StateTrace:
         self._state = state
         self._arrays = list(arrays)
         self._results: list[jax.Array] = []
+        # By the id of the tensor.
+        self._result_numbers: dict[int, int] = {}
+        self._replaced: list[tuple[int, int]] = []
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
@@ -144,16 +150,30 @@ class StateTrace:
         for location, container, before in self._before:
             if is_unchanged(container, before):
                 continue
-            path = self._state.path(location.node)
+            path, after = self._state.path(location.node), read_contents(container)
             if isinstance(before, dict):
-                changes = tuple(self._changed_items(before, read_contents(container), path, location))
+                changes = tuple(self._changed_items(before, after, path, location))
                 if changes:
                     items.append((location, changes))
+                pairs = [(old, after[name]) for name, old in before.items() if name in after]
             else:
-                contents.append((location, self._encode(read_contents(container), path)))
+                contents.append((location, self._encode(after, path)))
+                pairs = list(zip(before, after, strict=False))
+            self._note_replaced(pairs)
         if not items and not contents:
             return None
-        return StateWrites(tuple(items), tuple(contents))
+        return StateWrites(tuple(items), tuple(contents), tuple(self._replaced))
+
+    def _note_replaced(self, pairs: list[tuple[Any, Any]]) -> None:
+        """Note the tensors of the state among what one container had and has, in the same places."""
+        for old, new in pairs:
+            number = None
+            if isinstance(old, torch.Tensor):
+                number = self._state.find_tensor(old)
+            if number is None or id(new) not in self._result_numbers:
+                continue
+            if self._state.has_one_place(number):
+                self._replaced.append((number, self._result_numbers[id(new)]))
 
     def _changed_items(
         self, before: dict, after: dict, path: str, location: Location
@@ -241,6 +261,7 @@ class StateTrace:
             )
         index = len(self._results)
         self._results.append(array)
+        self._result_numbers[id(tensor)] = index
         return lambda live: compat.wrap(live.arrays[index])
 
     def _refuse(self, path: str, what: str) -> NoReturn:

@@ -6,16 +6,18 @@ from tpuport.object_graph.graph import (
     Graph,
     State,
     Structure,
+    count_places,
     is_array,
     is_changed,
     is_for_jax,
     is_own_object,
     is_plain,
+    matching_contents,
     read_state,
     unflatten,
 )
 
 __all__ = [
-    "Flattener", "Graph", "HostArray", "State", "Structure", "is_array", "is_changed", "is_for_jax", "is_own_object",
-    "is_plain", "read_state", "refuse_captured_tensors", "unflatten",
+    "Flattener", "Graph", "HostArray", "State", "Structure", "count_places", "is_array", "is_changed", "is_for_jax",
+    "is_own_object", "is_plain", "matching_contents", "read_state", "refuse_captured_tensors", "unflatten",
 ]  # fmt: skip

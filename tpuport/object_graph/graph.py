@@ -10,8 +10,8 @@ A reference is the number of a leaf, or a tuple: ("object", number), ("tuple", c
 """
 
 import types
-from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -213,6 +213,18 @@ class Flattener:
         return self._leaf_numbers[id(value)]
 
 
+def count_places(structure: Structure) -> Counter[int]:
+    """How often objects refer to each leaf, by its number; not in tuples."""
+    places: Counter[int] = Counter()
+    for _, node in structure.nodes:
+        references = [reference for _, reference in node.attributes]
+        is_keyed = issubclass(node.cls, dict) and kind_of(node.cls) != "registered"
+        # An item of a dictionary has its key's class and its key before it.
+        references += [item[2] for item in node.items] if is_keyed else node.items
+        places.update(reference for reference in references if isinstance(reference, int))
+    return places
+
+
 class State(NamedTuple):
     """What an object consists of at the moment.
 
@@ -295,6 +307,17 @@ def is_changed(before: State, after: State) -> bool:
         # The function that takes an object of the class apart may pack its parts anew each time.
         old, new = jax.tree_util.tree_leaves(old), jax.tree_util.tree_leaves(new)
     return not _are_same(old, new)
+
+
+def matching_contents(before: State, after: State) -> Iterator[tuple[Any, Any]]:
+    """What an object had, and has, under the same names and in the same items; not what is in tuples."""
+    for name, old in before.attributes.items():
+        if name in after.attributes:
+            yield old, after.attributes[name]
+    if isinstance(before.items, dict) and isinstance(after.items, dict):
+        yield from ((old, after.items[key]) for key, old in before.items.items() if key in after.items)
+    elif before.items is not None and after.items is not None:
+        yield from zip(before.items, after.items, strict=False)
 
 
 def _are_same(before: list[Any], after: list[Any]) -> bool:

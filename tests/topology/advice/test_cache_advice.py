@@ -164,7 +164,7 @@ def test_inputs_that_come_back_overwritten_are_a_cache_whatever_they_are_called(
     assert one.rule == "TPC009"
     assert one.message.startswith("2 arrays of memory, 16 MiB a device, come back with a part overwritten")
     assert one.cost == 2 * HELD
-    assert "donates caches of transformers, and no other tensors" in one.remedy
+    assert "tpuport.compile(..., donate=[...])" in one.remedy
     assert advice(Stepping, stepping(models, slots=64), dp=4, tp=1) == (), "less than a MiB"
 
 

@@ -85,7 +85,7 @@ def transformers_attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
     if is_causal is None:
-        is_causal = getattr(module, "is_causal", True)
+        is_causal = bool(getattr(module, "is_causal", True))
     mask, note = _mask_of_call(module, attention_mask, (*query.shape[:3], key.shape[2]), is_causal, options)
     if position_bias is not None:
         mask = _add_bias(mask, compat.as_jax(position_bias), (query.shape[2], key.shape[2]))

@@ -73,8 +73,9 @@ def _find_overwritten_inputs(evidence: Evidence) -> Iterator[Hit]:
         f"{format_count(len(copied), 'array')} of {inputs.joint_name(copied)}, {format_bytes(nbytes)} a device, "
         f"{come} back with a part overwritten, and {are(copied)} not donated: each step allocates "
         f"{format_bytes(inputs.output_bytes(copied))} beside {them}",
-        "tpuport.compile donates caches of transformers, and no other tensors: pass keys and values in a "
-        f"StaticCache, or use donate_argnums in a jax.jit of your own{_describe_moved_input(inputs, copied)}",
+        "name the arguments in tpuport.compile(..., donate=[...]) and go on with those in the result, or pass keys "
+        "and values in a StaticCache, which is donated by itself; in a jax.jit of your own, use donate_argnums"
+        f"{_describe_moved_input(inputs, copied)}",
         2 * inputs.output_bytes(copied),
     )
 
