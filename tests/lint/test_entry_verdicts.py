@@ -26,7 +26,7 @@ class Inner(nn.Module):
 
 class Moved(nn.Module):
     def forward(self, x: torch.Tensor):
-        return x + torch.ones(4).cuda()
+        return x + torch.cuda.current_device()
 
 class Outer(nn.Module):
     def __init__(self):
@@ -66,7 +66,7 @@ def verdicts(report: Report) -> dict[str, list[str]]:
 
 
 EXPECTED = {
-    "model Clean": [], "model Inner": ["TPU201"], "model Moved": ["TPU301"], "model Outer": ["TPU201"],
+    "model Clean": [], "model Inner": ["TPU201"], "model Moved": ["TPU303"], "model Outer": ["TPU201"],
     "model Quiet": [], "script Head": ["TPU202"], "test Head": ["TPU202"],
 }  # fmt: skip
 

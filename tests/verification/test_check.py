@@ -303,7 +303,7 @@ def test_code_that_needs_cuda_runs_with_the_shim_and_is_named_line_by_line() -> 
     run = check(NeedsCuda, "values", "compare", "compile")
     assert [stage.status for stage in run.stages] == ["findings", "passed", "passed", "passed"]
     first, second = (finding for finding in run.findings if finding.kind == "cuda")
-    assert (line(first), first.rule, first.severity) == (line_of("first"), "TPU301", "warning")
+    assert (line(first), first.rule, first.severity) == (line_of("first"), "TPU303", "warning")
     assert line(second) == line_of("second")
     # Nothing is left of the shim.
     with pytest.raises(RuntimeError, match="CUDA"):
@@ -321,7 +321,7 @@ def test_code_that_the_shim_does_not_help_is_named_with_all_other_lines_about_cu
     failure, *others = result.errors
     assert (failure.kind, line(failure)) == ("failure", line_of("first"))
     # The linter's words for the line, in one item.
-    assert (failure.rule, failure.effort) == ("TPU301", "minutes")
+    assert (failure.rule, failure.effort) == ("TPU303", "minutes")
     assert line_of("first") not in {line(finding) for finding in others}
     # What the run would have come to later is there too, values that conditions need among it.
     assert {line(finding) for finding in others} >= {line_of("second"), line_of("TPU205")}

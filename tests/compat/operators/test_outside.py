@@ -200,6 +200,19 @@ def test_what_is_on_the_device_stays_there(device):
     assert tensor.get_device() == tensor.device.index
 
 
+def test_in_compiled_code_cuda_is_where_the_program_runs():
+    def move(x):
+        made = HOST.cuda(), HOST.cuda(0), HOST.cuda(torch.device("cuda"), non_blocking=True)
+        return [x + tensor for tensor in (*made, HOST.cuda(device="cuda:0"), HOST.to("cuda"))]
+
+    for result in tpuport.compile(move)(HOST.to("jax")):
+        assert torch.equal(result.cpu(), 2 * HOST)
+    with pytest.raises(tpuport.PortError, match="must be cuda device"):
+        tpuport.compile(lambda x: x + HOST.cuda("cpu"))(HOST.to("jax"))
+    with pytest.raises(tpuport.PortError, match="no GPU here"):
+        HOST.cuda()
+
+
 @pytest.mark.parametrize("options", [{}, {"dtype": torch.bfloat16}], ids=repr)
 def test_a_tensor_without_values(options):
     for tensor in (HOST, compat.wrap(compat.to_jax(HOST))):

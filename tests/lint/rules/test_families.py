@@ -40,8 +40,7 @@ def in_forward(path: Path, body: str, family: str) -> list[str]:
     ("body", "expected"),
     [
         ("return x.cuda()", []),
-        ("return x + torch.ones(4).cuda()", ["TPU301 error"]),
-        ("if self.fast:\n    x = x + torch.ones(4).cuda()\nreturn x", ["TPU301 warning"]),
+        ("return x + torch.ones(4).cuda()", []),
         ("if x.is_cuda:\n    x = x.cuda()\nreturn x", []),
         ('return x.to("cuda:1")', []),
         ('return x + torch.ones(4, device="cuda")', []),

@@ -213,7 +213,8 @@ class Formatted(nn.Module):
 
 class Gpu(nn.Module):
     def forward(self, x):
-        return x + torch.ones(4).cuda()  # Gpu TPU301
+        torch.cuda.set_device(0)  # Gpu TPU303
+        return x
 
 
 class Host(nn.Module):

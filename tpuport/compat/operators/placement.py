@@ -81,6 +81,20 @@ def resolve(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[torch.Tenso
     return None, others if is_like_ported else others | {"device": "jax"}
 
 
+def as_move(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, dict[str, Any]]:
+    """`x.cuda()` of a tensor on the host, in compiled code, as `x.to("cuda")`: to the device of the program."""
+    if func is not torch.Tensor.cuda or is_ported(args[0]):
+        return func, args, kwargs
+    tensor, *options = args
+    names = ("device", "non_blocking", "memory_format")
+    options = dict(zip(names, options, strict=False)) | kwargs
+    device = options.pop("device", None)
+    # torch refuses any other device, and says so.
+    if device is not None and _kind_of(device) != "jax":
+        return func, args, kwargs
+    return torch.Tensor.to, (tensor, "jax"), options
+
+
 def _written_out(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
     """The tensor on the device that is to be written to, with what torch computes on the host; None for all else."""
     out = kwargs["out"]
@@ -102,6 +116,11 @@ def _device_kind(func: Any, args: tuple, kwargs: dict[str, Any]) -> str:
     if device is None:
         is_of_device = func in _LIKE_A_TENSOR | _COPIES and is_ported(_data(func, args, kwargs))
         return "jax" if is_of_device else _canonical(torch.get_default_device().type)
+    return _kind_of(device)
+
+
+def _kind_of(device: Any) -> str:
+    """The type of a device: "jax" for all names of the device, and for a number."""
     return "jax" if isinstance(device, int) else _canonical(torch.device(device).type)
 
 

@@ -30,7 +30,7 @@ def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict 
     def run(func: Any, args: tuple, kwargs: dict) -> Any:
         return expectations.checked_dispatch(environment, func, types, args, kwargs)
 
-    kwargs = kwargs or {}
+    func, args, kwargs = placement.as_move(func, args, kwargs or {})
     if (moved := without_values(func, args, kwargs)) is not None:
         return moved
     made_elsewhere, placed = placement.resolve(func, args, kwargs)

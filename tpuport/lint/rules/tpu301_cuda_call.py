@@ -1,31 +1,21 @@
 """TPU301: `.cuda()`."""
 
-from tpuport.lint.abstract_values import Tensor
-from tpuport.lint.events import Call, Use
+from tpuport.lint.events import Use
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.event_queries import gpu_hit
-from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
+from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
 
-def check(event: Use | Call, context: Context) -> Answer:
+def check(event: Use, context: Context) -> Answer:
     """The method of a tensor or a module; not in a class's own `cuda`, which calls its base's."""
-    if isinstance(event, Call):
-        return _check_traced(event)
     # `model.cuda` that is not called may be a module's own attribute.
     if event.call is None or event.name not in {".cuda", "torch.Tensor.cuda"}:
         return False
-    # In traced code it depends on the tensor, which a Call has.
+    # In traced code it means the device of the program.
     if event.traced and not event.in_init:
         return False
     # A module that overrides `cuda` calls `super().cuda()`, and only a GPU user calls it.
     return not context.function.endswith(".cuda") and gpu_hit(event)
-
-
-def _check_traced(event: Call) -> Answer:
-    """A tensor of the host; what is on the device, tensors and modules, stays there."""
-    if event.name != "cuda" or not isinstance(event.receiver, Tensor) or not event.receiver.host:
-        return False
-    return Hit(severity=Severity.ERROR if event.certain else Severity.WARNING)
 
 
 RULE = Rule(
@@ -34,25 +24,30 @@ RULE = Rule(
     severity=Severity.ERROR,
     summary="`.cuda()` on a tensor or a module",
     why="`.cuda()` moves data to an NVIDIA GPU. A machine with a TPU has none: torch is built without CUDA "
-    "there, and the call raises on import, when the model is built, or when a tensor that traced code has just "
-    "created on the host is moved. `tpuport.port` moves weights to the TPU, and a tensor created in `forward` belongs "
-    "on the device of its operands. A traced tensor or a ported module is on the device already, and stays there.",
+    "there, and the call raises on import, or when the model is built. `tpuport.port` moves weights to the TPU. In "
+    'traced code it means the device that the program runs on, as `.to("cuda")` does, and does no harm.',
     reason="`.cuda()` needs an NVIDIA GPU",
     remedy="remove it, or follow another tensor: `.to(x.device)`",
     bad=Example("""
 class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.full((4,), 2.0).cuda())
+
     def forward(self, x):
-        scale = torch.full((4,), 2.0).cuda()
-        return x * scale
+        return x * self.scale
 """),
     good=Example("""
 class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.full((4,), 2.0))
+
     def forward(self, x):
-        scale = torch.full((4,), 2.0).to(x.device)
-        return x * scale
+        return x * self.scale
 """),
     quiet=(
-        # What is on the device stays there.
+        # What is on the device stays there, and what traced code has made on the host goes there.
         Example("""
 class Model(nn.Module):
     def __init__(self):
@@ -60,7 +55,7 @@ class Model(nn.Module):
         self.layer = nn.Linear(4, 4)
 
     def forward(self, x):
-        return self.layer.cuda()(x.cuda())
+        return self.layer.cuda()(x.cuda()) * torch.full((4,), 2.0).cuda()
 """),
         # The code asks for a GPU first.
         Example("""
@@ -72,7 +67,7 @@ class Model(nn.Module):
 """),
     ),
     harm="cuda",
-    events=(Use, Call),
+    events=(Use,),
     check=check,
     fix=Applicability.SAFE,
 )
