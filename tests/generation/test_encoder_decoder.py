@@ -197,3 +197,16 @@ def test_processors_read_the_encoder_s_tokens(pair: Callable, texts: dict) -> No
     in_text = torch.isin(expected[:, 2:-1], texts["input_ids"][0])
     assert not in_text[0].any(), "the options change nothing: the test shows nothing"
     assert torch.equal(tpuport.generate(ported, **texts, **options), expected)
+
+
+def test_beam_search(pair: Callable, texts: dict) -> None:
+    reference, ported = pair("bart")
+    options = {
+        "max_new_tokens": NEW, "num_beams": 2, "num_return_sequences": 2, "eos_token_id": 2,
+        "return_dict_in_generate": True, "output_scores": True, "forced_eos_token_id": 2, "forced_bos_token_id": 0,
+    }  # fmt: skip
+    expected = reference.generate(**texts, **options)
+    got = tpuport.generate(ported, **texts, **options)
+    assert type(got) is type(expected)
+    assert torch.equal(got.sequences, expected.sequences)
+    torch.testing.assert_close(got.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)

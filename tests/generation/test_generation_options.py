@@ -20,13 +20,16 @@ def model() -> torch.nn.Module:
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({"num_beams": 4}, "num_beams=4"),
+        ({"num_beams": 0}, "num_beams"),
+        ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences=3(.|\n)*num_beams=3"),
+        ({"num_beams": 2, "early_stopping": "always"}, "early_stopping='always'"),
+        ({"length_penalty": "a"}, "length_penalty='a'"),
         ({"no_repeat_ngram_size": 2.5}, "no_repeat_ngram_size=2.5"),
         ({"bad_words_ids": [3]}, r"list of lists(.|\n)*bad_words_ids=\[3\]"),
         ({"forced_eos_token_id": -1}, "forced_eos_token_id=-1"),
         ({"forced_bos_token_id": [3]}, r"forced_bos_token_id=\[3\]"),
-        ({"output_scores": True}, "output_scores"),
-        ({"return_dict_in_generate": True}, "return_dict_in_generate"),
+        ({"output_attentions": True}, "output_attentions"),
+        ({"return_dict_in_generate": 1}, "return_dict_in_generate=1"),
         ({"typical_p": 0.0, "do_sample": True}, "typical_p=0.0"),
         ({"top_h": 1.5, "do_sample": True}, "top_h=1.5"),
         ({"encoder_repetition_penalty": 0}, "encoder_repetition_penalty=0"),
@@ -105,20 +108,24 @@ def test_ids_and_counts_fit_the_device(model: torch.nn.Module) -> None:
 
 
 def test_an_option_of_the_checkpoint_is_called_that(model: torch.nn.Module) -> None:
-    model.generation_config = GenerationConfig(num_beams=4)
+    model.generation_config = GenerationConfig(num_beam_groups=4)
     with pytest.raises(
-        PortError, match=r"num_beams=4 \(of the checkpoint's generation_config\.json\)\n.*num_beams=1"
+        PortError,
+        match=r"num_beam_groups=4 \(of the checkpoint's generation_config\.json\)\n.*num_beam_groups=1",
     ):
         read_options(model, None, {}, prompt_length=5)
-    with pytest.raises(PortError, match=r"num_beams=4\n"):
-        read_options(model, None, {"num_beams": 4}, prompt_length=5)
-    assert read_options(model, None, {"num_beams": 1}, prompt_length=5).max_new == 20
+    with pytest.raises(PortError, match=r"num_beam_groups=4\n"):
+        read_options(model, None, {"num_beam_groups": 4}, prompt_length=5)
+    assert read_options(model, None, {"num_beam_groups": 1}, prompt_length=5).max_new == 20
     model.generation_config = GenerationConfig()
 
 
 def test_every_unsupported_option_is_named_at_once(model: torch.nn.Module) -> None:
-    with pytest.raises(PortError, match=r"num_beams=2.*output_logits=True|output_logits=True.*num_beams=2"):
-        read_options(model, None, {"num_beams": 2, "output_logits": True}, prompt_length=5)
+    with pytest.raises(
+        PortError,
+        match=r"token_healing=True.*output_attentions=True|output_attentions=True.*token_healing=True",
+    ):
+        read_options(model, None, {"token_healing": True, "output_attentions": True}, prompt_length=5)
 
 
 def test_options_win_over_the_config_and_that_over_the_models_own(model: torch.nn.Module) -> None:

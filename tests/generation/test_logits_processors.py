@@ -78,7 +78,7 @@ def _check(
         # The bucket of an encoder's tokens is on their right.
         inputs = {"input_ids": np.pad(encoder.numpy(), ((0, 0), (0, 3)))}
         prompts = prompts._replace(inputs=inputs, source_length=ENCODER)
-    processors = make_processors(request.processors, prompts, NEW)
+    processors = make_processors(request, prompts)
     chosen = sampling.sampling_settings(request)._replace(processors=processors)
     got = _process(
         jnp.asarray(logits.numpy()), jnp.asarray(buffer.numpy(), jnp.int32), jnp.asarray(present),

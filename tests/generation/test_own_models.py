@@ -130,6 +130,19 @@ def test_greedy_tokens_are_those_of_the_models_own_loop(reference: GPT, describe
     assert alone.tolist() == expected[:1]
 
 
+def test_beams_take_their_caches_with_them(reference: GPT) -> None:
+    """A model without a cache has none to mix up."""
+    ported = tpuport.port(copy.deepcopy(reference))
+    options = {"max_new_tokens": 8, "num_beams": 3, "num_return_sequences": 3}
+    cached, window = (describe(ported, is_cached, check=False) for is_cached in (True, False))
+    expected = tpuport.generate(window, PROMPTS, **options)
+    assert [row.tolist() for row in tpuport.generate(cached, PROMPTS, **options)] == [
+        row.tolist() for row in expected
+    ]
+    greedy = [reference.sample(prompt, 8) for prompt in PROMPTS]
+    assert [row.tolist() for row in expected[::3]] != greedy, "one beam finds the same: the test shows little"
+
+
 @mostly_cached
 def test_other_lengths_and_settings_compile_nothing(reference: GPT, described: Any) -> None:
     tpuport.generate(described, PROMPTS, max_new_tokens=24)

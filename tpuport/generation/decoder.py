@@ -15,9 +15,12 @@ from tpuport import compat, pytrees
 from tpuport.compat import randomness
 from tpuport.compilation import Program, collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
+from tpuport.generation import beam_search
+from tpuport.generation.beam_search import Beams
 from tpuport.generation.decoding_cache import make_cache
 from tpuport.generation.residual_stream import summed_once
-from tpuport.generation.sampling import SamplingSettings, choose_tokens, process_logits
+from tpuport.generation.sampling import SamplingSettings, choose_tokens, process_logits, step_keys
+from tpuport.generation.step_outputs import StepOutputs, begin_outputs, write_outputs
 from tpuport.mesh import dividing_axis
 from tpuport.tracing import trace_lock
 
@@ -37,6 +40,7 @@ class State(NamedTuple):
         tokens: [B, T], prompt and output; present: [B, T], False at padding.
         length: how many columns have been written; finished: [B], the rows that have ended.
         cache: a transformers cache of jax arrays.
+        beams, outputs: of a beam search, and of the steps, if they were asked for.
     """
 
     tokens: jax.Array
@@ -44,6 +48,8 @@ class State(NamedTuple):
     length: jax.Array
     finished: jax.Array
     cache: Any
+    beams: Beams | None = None
+    outputs: StepOutputs | None = None
 
 
 class Decoder:
@@ -125,6 +131,11 @@ class Decoder:
             finished=jnp.arange(batch) >= real_rows,
             cache=cache,
         )
+        if settings.outputs is not None:
+            state = state._replace(outputs=begin_outputs(settings.outputs, logits.shape, state.length))
+        if settings.beams is not None:
+            beams = beam_search.begin_search(settings.beams, state.tokens, columns, ~state.finished)
+            state = state._replace(beams=beams)
         return self._replicate_read(self._append(state, logits, keys, prompt_columns, settings))
 
     def run_loop(
@@ -149,6 +160,8 @@ class Decoder:
         split = state._replace(
             tokens=self._shard_rows(state.tokens), finished=self._shard_rows(state.finished)
         )
+        if split.outputs is not None:
+            split = split._replace(outputs=split.outputs._replace(start=split.length))
         return self._replicate_read(jax.lax.while_loop(unfinished, step, split))
 
     def run_step(
@@ -192,13 +205,13 @@ class Decoder:
         if self.mesh.size == 1:
             return state
         replicated = NamedSharding(self.mesh, PartitionSpec())
-        tokens, length, finished = jax.lax.with_sharding_constraint(
-            (state.tokens, state.length, state.finished), replicated
-        )
+        read = (state.tokens, state.length, state.finished, state.beams, state.outputs)
+        tokens, length, finished, beams, outputs = jax.lax.with_sharding_constraint(read, replicated)
         # The rest is sharded as `advance` takes it, so that one compilation serves every chunk.
         return state._replace(
-            tokens=tokens, length=length, finished=finished, present=self._shard_rows(state.present)
-        )
+            tokens=tokens, length=length, finished=finished, beams=beams, outputs=outputs,
+            present=self._shard_rows(state.present),
+        )  # fmt: skip
 
     def _forward(
         self, arrays: dict, tokens: jax.Array, mask: jax.Array, positions: jax.Array, cache: Any
@@ -233,12 +246,61 @@ class Decoder:
         # Draws are numbered by tokens generated, whatever the bucket's padding.
         new_tokens = state.length - prompt_columns
         is_token = state.present & (jnp.arange(state.tokens.shape[1]) < state.length)
-        scores = process_logits(logits, state.tokens, is_token, new_tokens, settings)
+        scores = logits if settings.beams is None else jax.nn.log_softmax(logits, axis=-1)
+        scores = process_logits(scores, state.tokens, is_token, new_tokens, settings)
+        if state.outputs is not None:
+            state = state._replace(outputs=write_outputs(state.outputs, state.length, scores, logits))
+        if settings.beams is not None:
+            return self._select_beams(state, scores, keys, new_tokens, settings)
         token = choose_tokens(scores, keys, new_tokens, settings)
         token = jnp.where(state.finished & (settings.pad >= 0), settings.pad, token)
         ends = jnp.any(token[:, None] == settings.eos, axis=1)
         tokens = jax.lax.dynamic_update_slice_in_dim(state.tokens, token[:, None], state.length, axis=1)
         return state._replace(tokens=tokens, length=state.length + 1, finished=state.finished | ends)
+
+    def _select_beams(
+        self,
+        state: State,
+        scores: jax.Array,
+        keys: jax.Array,
+        new_tokens: jax.Array,
+        settings: SamplingSettings,
+    ) -> State:
+        """Traced. A step of beam search: the running sequences, and the cache of what they go on from."""
+
+        def is_end(token: jax.Array, sequences: jax.Array) -> jax.Array:
+            return jnp.any(token[..., None] == settings.eos, axis=-1)
+
+        assert settings.beams is not None
+        assert state.beams is not None
+        keys = step_keys(keys[:: settings.beams.beams], new_tokens)
+        selection = beam_search.select(
+            settings.beams, state.beams, scores, state.tokens, state.length, new_tokens, is_end, keys,
+            settings.do_sample,
+        )  # fmt: skip
+        return state._replace(
+            tokens=selection.tokens,
+            length=state.length + 1,
+            finished=jnp.broadcast_to(selection.is_done, state.finished.shape),
+            cache=self.reorder_cache(state.cache, selection.rows),
+            beams=selection.beams,
+        )
+
+    def reorder_cache(self, cache: Any, rows: jax.Array) -> Any:
+        """Traced. The cache with, for each beam of each prompt, that of the beam [I, N] that it goes on from."""
+
+        def reorder(array: jax.Array) -> jax.Array:
+            return self._shard_only_rows(beam_search.reorder_rows(array, rows), rows.size)
+
+        return jax.tree.map(reorder, cache)
+
+    def _shard_only_rows(self, array: jax.Array, rows: int) -> jax.Array:
+        """Traced. Divide an array of the cache over dp, if it has rows, and leave the rest to the compiler."""
+        if self.mesh.size == 1 or array.ndim == 0 or array.shape[0] != rows:
+            return array
+        others = [PartitionSpec.UNCONSTRAINED] * (array.ndim - 1)
+        spec = PartitionSpec(dividing_axis(self.mesh, "dp", rows), *others)
+        return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec))
 
     def _shard_rows(self, array: jax.Array) -> jax.Array:
         """Traced. Divide the batch over dp; all else is whole on each device."""

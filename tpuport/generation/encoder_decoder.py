@@ -4,6 +4,7 @@ What it gives, its mask, and the keys and values of cross-attention are in the l
 Shapes: B batch, S columns of the encoder's output, P decoder's prompt, T cache length, V vocabulary.
 """
 
+import copy
 import dataclasses
 import inspect
 from typing import Any
@@ -132,6 +133,12 @@ class EncoderDecoder(Decoder):
         token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
         present = state.present & (jnp.arange(state.present.shape[1]) <= column)
         return self._decode(arrays, token, present, state.cache)
+
+    def reorder_cache(self, cache: EncodedCache, rows: jax.Array) -> EncodedCache:
+        """Traced. Of the decoder's own columns alone: all beams of a prompt have one text."""
+        both = copy.copy(cache.cache)
+        both.self_attention_cache = super().reorder_cache(both.self_attention_cache, rows)
+        return dataclasses.replace(cache, cache=both)
 
     def _is_of_decoder(self, name: str) -> bool:
         main_name = getattr(self.model, "main_input_name", "input_ids")

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 from jax.sharding import Mesh
 from transformers import GenerationConfig
+from transformers.utils.generic import ModelOutput
 
 from tpuport import checkpoint
 from tpuport.checkpoint.device_layout import one_device_mesh
@@ -107,7 +108,7 @@ def generate(
     stopping_criteria: Sequence[Any] | None = None,
     tokenizer: Any = None,
     **options: Any,
-) -> torch.Tensor | list[torch.Tensor]:
+) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
     """Generate token ids as transformers' `model.generate` does, prompt included.
 
     Of an encoder-decoder the prompt is what its decoder begins with; `input_ids` are the encoder's.
@@ -136,7 +137,8 @@ def generate(
 
     Returns:
         LongTensor [batch * num_return_sequences, length + generated] on the host; rows that end early are padded. For
-        prompts of different lengths in a list, a list of LongTensors [length + generated] without any padding.
+        prompts of different lengths in a list, a list of LongTensors [length + generated] without any padding. With
+        return_dict_in_generate, transformers' output class, with either as `sequences` and no past_key_values.
 
     Raises:
         PortError: before anything is compiled, for an option that is not supported, a prompt that does not fit, or
@@ -168,12 +170,16 @@ def generate(
     check_token_ids(request.processors, vocabulary)
     seed = check_seed(seed)
     criteria = collect_criteria(request, stopping_criteria, tokenizer)
-    check_padding(request, len(tokens) * request.num_return_sequences, vocabulary, bool(criteria))
+    check_padding(request, len(tokens) * request.rows_per_prompt, vocabulary, bool(criteria))
+    if request.num_beams > 1:
+        _check_search(streamer, criteria)
     decoder = decoder_for(model)
     # transformers knows neither prompts of other lengths nor models without padding.
     padding_is_context = prompts_of_lengths is None and not isinstance(model, LanguageModel)
+    # Whole prompts, with all their beams, fill up the batch.
+    row_multiple = decoder.row_multiple * request.num_beams
     prompts = pad_prompts(
-        tokens, mask, request, seed, decoder.row_multiple, uses_buckets=decoder.uses_buckets, inputs=inputs,
+        tokens, mask, request, seed, row_multiple, uses_buckets=decoder.uses_buckets, inputs=inputs,
         contents=contents, source_length=source_length, padding_is_context=padding_is_context,
     )  # fmt: skip
     if hasattr(streamer, "skip_prompt") and prompts.real_rows > 1:
@@ -187,9 +193,11 @@ def generate(
         generated = loop.run()
     else:
         generated = loop.run_in_chunks(criteria, streamer or SilentStreamer())
-    if prompts_of_lengths is None:
+    if prompts_of_lengths is not None:
+        generated = without_padding(generated, mask, request)
+    if not request.return_dict:
         return generated
-    return without_padding(generated, mask, request)
+    return loop.as_output(generated, has_encoder=is_encoder_decoder(model))
 
 
 LanguageModel.generate = generate
@@ -234,6 +242,22 @@ def _check_model(model: Any) -> None:
             fix += f" (the checkpoint was saved from {', '.join(config.architectures)})"
         raise PortError(
             "this model has no head that gives logits to choose a token from", where=name, fix=fix
+        )
+
+
+def _check_search(streamer: Any, criteria: Sequence[Any]) -> None:
+    """PortError for what a beam search cannot do: its sequences change until it ends."""
+    if streamer is not None:
+        raise PortError(
+            "a beam search knows its sequences only at the end, and cannot be streamed",
+            where=f"streamer={type(streamer).__name__}",
+            fix="leave the streamer out, or pass num_beams=1",
+        )
+    if criteria:
+        raise PortError(
+            "stopping criteria, stop strings and max_time are not supported in a beam search",
+            where=", ".join(type(criterion).__name__ for criterion in criteria),
+            fix="leave them out, or pass num_beams=1",
         )
 
 

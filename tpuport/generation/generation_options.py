@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import inspect
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from transformers import GenerationConfig, GenerationMixin
 
@@ -27,9 +27,10 @@ from tpuport.generation.processor_options import (
 _SUPPORTED: Final = PROCESSOR_FIELDS.union(
     "max_length max_new_tokens min_length min_new_tokens do_sample temperature top_k top_p min_p repetition_penalty "
     "eos_token_id pad_token_id bos_token_id num_return_sequences stop_strings max_time max_cache_len use_cache "
-    "cache_implementation transformers_version early_stopping length_penalty num_assistant_tokens "
+    "cache_implementation transformers_version early_stopping length_penalty num_beams num_assistant_tokens "
     "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind "
-    "compile_config disable_compile decoder_start_token_id".split()
+    "compile_config disable_compile decoder_start_token_id return_dict_in_generate output_scores "
+    "output_logits".split()
 )
 # What transformers' generate takes beside fields of its config, and what only some models take.
 _ARGUMENTS: Final = frozenset(inspect.signature(vars(GenerationMixin)["generate"]).parameters) | frozenset(
@@ -38,7 +39,7 @@ _ARGUMENTS: Final = frozenset(inspect.signature(vars(GenerationMixin)["generate"
 # Values that ask for nothing, as transformers' own defaults do. For some fields 1 is one of them.
 _NEUTRAL: Final = (None, False, 0, 0.0)
 _NEUTRAL_BY_NAME: Final[dict[str, int]] = dict.fromkeys(
-    "num_beams num_beam_groups guidance_scale num_return_sequences".split(),
+    "num_beam_groups guidance_scale".split(),
     1,
 )
 _DEFAULT_TOP_K: Final = 50  # transformers' own
@@ -48,7 +49,13 @@ _OWN_LOOP: Final = "decode with your own loop over tpuport.compile(model)"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The options of one call of `generate`; lengths in tokens, `min_new` and `max_new` without the prompt."""
+    """The options of one call of `generate`; lengths in tokens, `min_new` and `max_new` without the prompt.
+
+    Attributes:
+        num_beams: 1 is no beam search, which the next two are for.
+        return_dict: whether transformers' output class is returned; `output_scores` and `output_logits` are False
+            without it.
+    """
 
     max_new: int
     min_new: int
@@ -65,6 +72,24 @@ class Options:
     max_time: float | None
     max_cache_len: int | None
     processors: ProcessorOptions = NO_PROCESSORS
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    return_dict: bool = False
+    output_scores: bool = False
+    output_logits: bool = False
+
+    @property
+    def rows_per_prompt(self) -> int:
+        """Rows of the batch that decode one prompt."""
+        return max(self.num_beams, self.num_return_sequences)
+
+    @property
+    def least_tokens(self) -> int:
+        """How many tokens each filter of sampling leaves: beams have to go on when others end."""
+        if self.num_beams == 1:
+            return 1
+        return max(len(self.eos), 1) + 1
 
 
 def read_options(
@@ -109,9 +134,29 @@ def read_options(
         max_time=read_float("max_time", config.max_time, None),
         max_cache_len=read_int("max_cache_len", config.max_cache_len, None),
         processors=read_processor_options(config, eos),
+        num_beams=read_int("num_beams", config.num_beams, 1),
+        length_penalty=read_float("length_penalty", config.length_penalty, 1.0),
+        early_stopping=_read_early_stopping(config.early_stopping),
+        **_read_outputs(config),
     )
     _check_ranges(options)
     return options
+
+
+def _read_early_stopping(value: Any) -> bool | Literal["never"]:
+    if value == "never":
+        return "never"
+    return read_bool("early_stopping", value)
+
+
+def _read_outputs(config: GenerationConfig) -> dict[str, bool]:
+    """As in transformers, the steps' outputs are asked for together with the class that has them."""
+    return_dict = read_bool("return_dict_in_generate", config.return_dict_in_generate)
+    return {
+        "return_dict": return_dict,
+        "output_scores": return_dict and read_bool("output_scores", config.output_scores),
+        "output_logits": return_dict and read_bool("output_logits", config.output_logits),
+    }
 
 
 def merge_configs(model: Any, generation_config: GenerationConfig, named: dict[str, Any]) -> GenerationConfig:
@@ -251,6 +296,7 @@ def _check_ranges(options: Options) -> None:
         "min_p": 0.0 <= options.min_p <= 1.0,
         "repetition_penalty": options.repetition_penalty > 0.0,
         "num_return_sequences": options.num_return_sequences >= 1,
+        "num_beams": options.num_beams >= 1,
         "min_new_tokens": 0 <= options.min_new <= options.max_new,
     }
     wrong = [name for name, valid in is_valid.items() if not valid]
@@ -259,12 +305,18 @@ def _check_ranges(options: Options) -> None:
             "generation options out of range",
             where=", ".join(wrong),
             fix="temperature, repetition_penalty > 0 (do_sample=False instead of temperature=0); top_k >= 0; "
-            "top_p, min_p in [0, 1]; 0 <= min_new_tokens <= the new",
+            "top_p, min_p in [0, 1]; 0 <= min_new_tokens <= the new; num_beams, num_return_sequences >= 1",
         )
-    # transformers refuses it too.
-    if options.num_return_sequences > 1 and not options.do_sample:
+    # transformers refuses both too.
+    if 1 < options.num_beams < options.num_return_sequences:
+        raise PortError(
+            f"a search with {options.num_beams} beams finds no more sequences than that",
+            where=f"num_return_sequences={options.num_return_sequences}",
+            fix=f"set num_beams={options.num_return_sequences}",
+        )
+    if options.num_return_sequences > 1 and options.num_beams == 1 and not options.do_sample:
         raise PortError(
             "greedy decoding gives the same sequence every time",
             where=f"num_return_sequences={options.num_return_sequences}",
-            fix="set do_sample=True",
+            fix="set do_sample=True, or num_beams",
         )

@@ -13,11 +13,13 @@ from transformers.generation.stopping_criteria import MaxTimeCriteria, StopStrin
 
 from tpuport import trace_errors
 from tpuport.errors import PortError
+from tpuport.generation.beam_search import Result, read_result
 from tpuport.generation.decoder import Decoder, State
 from tpuport.generation.generation_options import Options
 from tpuport.generation.logits_processors import make_processors
 from tpuport.generation.prompts import Prompts
 from tpuport.generation.sampling import sampling_settings
+from tpuport.generation.step_outputs import STEPS, CollectedOutputs
 
 # New tokens of a compiled chunk, if the host has to look in between.
 CHUNK: Final = 16
@@ -31,26 +33,44 @@ class HostLoop:
     def __init__(self, decoder: Decoder, prompts: Prompts, options: Options, slots: int) -> None:
         self._decoder, self._prompts, self._options = decoder, prompts, options
         self._arrays = decoder.arrays
-        self._settings = sampling_settings(options)._replace(
-            processors=make_processors(options.processors, prompts, options.max_new)
-        )
+        self._settings = sampling_settings(options)._replace(processors=make_processors(options, prompts))
         self._prompt_columns = np.int32(prompts.tokens.shape[1])
         self._end = int(self._prompt_columns) + options.max_new
+        self._collected = CollectedOutputs(prompts.real_rows)
         with explained_for_generate(decoder):
             self._state: State = decoder.prefill(
                 self._arrays, prompts.tokens, prompts.mask, prompts.keys,
                 self._prompt_columns, np.int32(prompts.real_rows), self._settings, dict(prompts.inputs), slots=slots,
             )  # fmt: skip
 
+        self._collected.read(self._state.outputs, 1)
+
     def run(self) -> torch.Tensor:
-        """Generate to the end without looking in between."""
-        # One call of the program, so that the host waits once and not for every token.
-        self._advance(self._end)
-        return _as_long_tensor(self._tokens())
+        """Generate to the end without looking in between, but for the outputs of the steps."""
+        if self._settings.outputs is None:
+            # One call of the program, so that the host waits once and not for every token.
+            self._advance(self._end)
+        else:
+            while int(self._state.length) < self._end and not np.asarray(self._state.finished).all():
+                self._advance(min(int(self._state.length) + STEPS, self._end))
+        if self._state.beams is None:
+            return _as_long_tensor(self._tokens())
+        return self._search_result().sequences
+
+    def as_output(self, sequences: Any, *, has_encoder: bool) -> Any:
+        """The output class of transformers with these sequences, after `run` or `run_in_chunks`."""
+        search = None if self._state.beams is None else self._search_result()
+        return self._collected.as_output(sequences, self._options, search, has_encoder=has_encoder)
+
+    def _search_result(self) -> Result:
+        assert self._state.beams is not None
+        return read_result(self._state.beams, self._options, self._first, int(self._prompt_columns))
 
     def run_in_chunks(self, criteria: StoppingCriteriaList, streamer: Any) -> torch.Tensor:
         """Generate chunk by chunk, ask the criteria about each new column, and feed the streamer."""
         options = self._options
+        # What a row gives after its end depends on the padding there.
+        chunk = CHUNK if self._settings.outputs is None else 1
         # transformers' streamers get the prompt first.
         columns = self._prompts.length
         finished = np.zeros(self._prompts.real_rows, bool)
@@ -67,13 +87,14 @@ class HostLoop:
                 if finished.all() or columns == self._prompts.length + options.max_new:
                     return _as_long_tensor(tokens)
                 self._write_back(tokens, finished)
-                self._advance(min(int(self._state.length) + CHUNK, self._end))
+                self._advance(min(int(self._state.length) + chunk, self._end))
         finally:
             # In any case: a consumer in another thread waits for it.
             streamer.end()
 
     def _advance(self, limit: int) -> None:
         """Generate until the device's buffer has `limit` columns, or every row has ended."""
+        length = None if self._settings.outputs is None else int(self._state.length)
         with explained_for_generate(self._decoder):
             self._state = self._decoder.advance(
                 self._arrays,
@@ -83,6 +104,8 @@ class HostLoop:
                 np.int32(limit),
                 self._settings,
             )
+        if length is not None:
+            self._collected.read(self._state.outputs, int(self._state.length) - length)
 
     def _tokens(self) -> np.ndarray:
         """[real rows, length + generated] so far, without the bucket's padding."""

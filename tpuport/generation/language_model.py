@@ -36,7 +36,7 @@ class LanguageModel:
     """
 
     # As a method, `tpuport.generate`, which sets it: that module imports this one.
-    generate: ClassVar[Callable[..., torch.Tensor | list[torch.Tensor]]]
+    generate: ClassVar[Callable[..., Any]]
 
     def __init__(
         self,

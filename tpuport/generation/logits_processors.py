@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tpuport.generation.generation_options import Options
 from tpuport.generation.processor_options import NO_PROCESSORS, ProcessorOptions, SequenceBiases
 from tpuport.generation.prompts import Prompts, bucket_length
 
@@ -95,11 +96,13 @@ class Processors:
     min_tokens: Any = None
 
 
-def make_processors(options: ProcessorOptions, prompts: Prompts, max_new: int) -> Processors | None:
-    """The arrays for these options, None if there is nothing to do; `max_new` tokens come in the call."""
+def make_processors(request: Options, prompts: Prompts) -> Processors | None:
+    """The arrays for the options of a call, None if there is nothing to do."""
+    options, max_new = request.processors, request.max_new
     if prompts.source_length == 0:
         options = _without_encoder_options(options)
-    if options == NO_PROCESSORS:
+    has_least_tokens = request.do_sample and request.least_tokens > 1
+    if options == NO_PROCESSORS and not has_least_tokens:
         return None
     # A prompt of one token is a start token to transformers, and the processors of the beginning differ.
     is_start_token = prompts.length == 1
@@ -125,6 +128,7 @@ def make_processors(options: ProcessorOptions, prompts: Prompts, max_new: int) -
         epsilon_cutoff=_as_float(options.epsilon_cutoff),
         eta_cutoff=_as_float(options.eta_cutoff),
         renormalize_logits=options.renormalize_logits,
+        min_tokens=np.int32(request.least_tokens) if has_least_tokens else None,
     )
 
 
@@ -360,13 +364,15 @@ def filter_eta(scores: jax.Array, processors: Processors) -> jax.Array:
 
 def _cut_off(scores: jax.Array, cutoff: jax.Array, processors: Processors) -> jax.Array:
     remove = jax.nn.softmax(scores, axis=-1) < cutoff
-    count = jnp.minimum(_least_tokens(processors), scores.shape[-1])
-    descending = jnp.sort(scores, axis=-1, descending=True) if processors.min_tokens is not None else None
-    if descending is None:
-        least = jnp.max(scores, axis=-1, keepdims=True)
-    else:
-        least = jnp.take(descending, count - 1, axis=-1)[:, None]
-    return jnp.where(remove & (scores < least), -jnp.inf, scores)
+    return jnp.where(remove & (scores < least_kept(scores, processors)), -jnp.inf, scores)
+
+
+def least_kept(scores: jax.Array, processors: Processors) -> jax.Array:
+    """Traced. [B, 1], the least of the scores [B, V] that each filter leaves."""
+    if processors.min_tokens is None:
+        return jnp.max(scores, axis=-1, keepdims=True)
+    ascending = jnp.sort(scores, axis=-1)
+    return jnp.take(ascending, jnp.maximum(scores.shape[-1] - processors.min_tokens, 0), axis=-1)[:, None]
 
 
 def _least_tokens(processors: Processors) -> Any:

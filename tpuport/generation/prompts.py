@@ -184,8 +184,9 @@ def pad_prompts(
     source_length: int | None = None,
     padding_is_context: bool = True,
 ) -> Prompts:
-    """Repeat rows for num_return_sequences, pad to the bucket on the left, and fill the batch up to `row_multiple`.
+    """Repeat rows for num_return_sequences or num_beams, pad to the bucket on the left, and fill the batch up.
 
+    The number of rows becomes a multiple of `row_multiple`.
     Without buckets the length stays as it is, with programs of its own.
 
     Args:
@@ -193,8 +194,8 @@ def pad_prompts(
         contents: what a row's random draws depend on beside its tokens, for each row.
         source_length, padding_is_context: as in `Prompts`.
     """
-    real_rows, length = options.num_return_sequences * tokens.shape[0], tokens.shape[1]
-    numbers = np.repeat(np.arange(tokens.shape[0]), options.num_return_sequences)
+    real_rows, length = options.rows_per_prompt * tokens.shape[0], tokens.shape[1]
+    numbers = np.repeat(np.arange(tokens.shape[0]), options.rows_per_prompt)
     # A row that fills up is a copy of the last, so that it is as harmless as a real one.
     numbers = np.pad(numbers, (0, -real_rows % row_multiple), mode="edge")
     tokens, mask = tokens[numbers], mask[numbers]

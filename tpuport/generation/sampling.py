@@ -12,8 +12,10 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from tpuport.errors import PortError
 from tpuport.generation import logits_processors
+from tpuport.generation.beam_search import BeamSettings, beam_settings
 from tpuport.generation.generation_options import Options
 from tpuport.generation.logits_processors import Processors, Step, mark_tokens
+from tpuport.generation.step_outputs import OutputSettings, output_settings
 
 # A fixed number of slots, so that another list of ids needs no other program.
 EOS_SLOTS = 16
@@ -35,6 +37,8 @@ class SamplingSettings(NamedTuple):
     eos: Any
     pad: Any
     processors: Processors | None = None
+    beams: BeamSettings | None = None
+    outputs: OutputSettings | None = None
 
 
 def sampling_settings(options: Options) -> SamplingSettings:
@@ -49,7 +53,8 @@ def sampling_settings(options: Options) -> SamplingSettings:
     return SamplingSettings(
         do_sample=np.bool_(options.do_sample),
         temperature=np.float32(options.temperature),
-        top_k=np.int32(options.top_k),
+        # 0 is none.
+        top_k=np.int32(options.top_k and max(options.top_k, options.least_tokens)),
         top_p=np.float32(options.top_p),
         min_p=np.float32(options.min_p),
         repetition_penalty=np.float32(options.repetition_penalty),
@@ -57,6 +62,8 @@ def sampling_settings(options: Options) -> SamplingSettings:
         eos=eos,
         # No token has this id, and the loop tests for it.
         pad=np.int32(-1 if options.pad is None else options.pad),
+        beams=beam_settings(options),
+        outputs=output_settings(options),
     )
 
 
@@ -119,6 +126,8 @@ def _filter(scores: jax.Array, settings: SamplingSettings) -> jax.Array:
     floor = settings.min_p * jnp.max(probabilities, axis=-1, keepdims=True)
     # At min_p = 1 the most probable token must stay whatever the product rounds to.
     keep = (probabilities >= floor) | (probabilities == jnp.max(probabilities, axis=-1, keepdims=True))
+    if processors is not None and processors.min_tokens is not None:
+        keep = keep | (probabilities >= logits_processors.least_kept(probabilities, processors))
     scores = jnp.where((settings.min_p > 0.0) & ~keep, -jnp.inf, scores)
     if processors is None:
         return scores
@@ -140,12 +149,20 @@ def _top_k_top_p(scores: jax.Array, settings: SamplingSettings) -> jax.Array:
     kth = jnp.take_along_axis(ascending, jnp.broadcast_to(vocabulary - k, (scores.shape[0], 1)), axis=-1)
     ascending = jnp.where(ascending < kth, -jnp.inf, ascending)
     mass = jnp.cumsum(jax.nn.softmax(ascending, axis=-1), axis=-1)
-    last = jnp.arange(vocabulary) == vocabulary - 1
+    if settings.processors is None or settings.processors.min_tokens is None:
+        last = jnp.arange(vocabulary) == vocabulary - 1
+    else:
+        last = jnp.arange(vocabulary) >= vocabulary - settings.processors.min_tokens
     remove = (settings.top_p < 1.0) & (mass <= 1.0 - settings.top_p) & ~last
     filtered = jnp.where(remove, -jnp.inf, ascending)
     # The inverse permutation brings each score back to its token.
     rank = jnp.argsort(order, axis=-1)
     return jnp.take_along_axis(filtered, rank, axis=-1)
+
+
+def step_keys(keys_B2: UInt32[Array, "B 2"], new_tokens: Int[Array, ""]) -> jax.Array:
+    """Traced. A random key for each row in this step."""
+    return jax.vmap(lambda key: jax.random.fold_in(jax.random.wrap_key_data(key), new_tokens))(keys_B2)
 
 
 def choose_tokens(
@@ -155,7 +172,7 @@ def choose_tokens(
     settings: SamplingSettings,
 ) -> Int[Array, " B"]:
     """Traced. The next token of each row: argmax, or a draw with the row's own key, whatever the other rows are."""
-    keys = jax.vmap(lambda key: jax.random.fold_in(jax.random.wrap_key_data(key), new_tokens))(keys_B2)
+    keys = step_keys(keys_B2, new_tokens)
     return jax.lax.cond(
         settings.do_sample,
         lambda s: jax.vmap(jax.random.categorical)(keys, s).astype(jnp.int32),
