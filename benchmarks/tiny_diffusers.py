@@ -9,7 +9,10 @@ from typing import Any
 import diffusers
 import torch
 
-from benchmarks.tiny_diffusers_table import TABLE, Small
+from benchmarks import tiny_diffusers_parts, tiny_diffusers_table, tiny_diffusers_transformers
+from benchmarks.tiny_diffusers_table import Small
+
+TABLE = tiny_diffusers_table.TABLE | tiny_diffusers_transformers.TABLE | tiny_diffusers_parts.TABLE
 
 BATCH, TOKENS, TEXT, SIDE, FRAMES = 2, 16, 8, 16, 5
 
@@ -28,6 +31,8 @@ SIZES = [
     (re.compile(r"sample_(size|height|width)"), SIDE),
     (re.compile(r"pos_embed_max_size"), 64),
 ]  # fmt: skip
+# Base classes, and a class that is only a part of `UNetControlNetXSModel` and has no forward of its own.
+OTHERS = ("ModelMixin", "LegacyModelMixin", "ControlNetXSAdapter")
 AXES = {2: (8, 8), 3: (4, 6, 6), 4: (4, 4, 4, 4)}  # rotary axes that add up to a head of 16
 TEXT_WIDTHS = (
     "joint_attention_dim text_embed_dim text_dim caption_channels cap_feat_dim in_text_dim text_in_dim "
@@ -38,11 +43,14 @@ TEXT_WIDTHS = (
 def candidates() -> dict[str, type[Any]]:
     """Every model class of the library, by name."""
     found: dict[str, type[Any]] = {}
-    for part in ("transformers", "unets", "autoencoders", "controlnets"):
+    parts = ("transformers", "unets", "autoencoders", "controlnets", "condition_embedders", "latent_upscaler")
+    for part in (*parts, "adapter"):
         module = importlib.import_module(f"diffusers.models.{part}")
         classes = {name: value for name, value in vars(module).items() if inspect.isclass(value)}
         found |= {name: value for name, value in classes.items() if issubclass(value, diffusers.ModelMixin)}
-    return {**found, "VQModel": diffusers.VQModel, "T2IAdapter": diffusers.T2IAdapter}
+    return {name: value for name, value in found.items() if name not in OTHERS} | {
+        "VQModel": diffusers.VQModel
+    }
 
 
 def names() -> list[str]:
@@ -76,6 +84,25 @@ def shrink_several(name: str, values: list[int]) -> list[int]:
     return values
 
 
+def construct(name: str, **options: Any) -> torch.nn.Module:
+    """The model, in evaluation mode.
+
+    Args:
+        name: of the class.
+        options: constructor arguments, over the small ones.
+    """
+    entry = TABLE.get(name, Small())
+    config = entry.config
+    model_class = candidates().get(name) or getattr(diffusers, name)
+    arguments = {} if config.get("only") else shrink(model_class)
+    arguments |= {
+        key: value() if callable(value) else value for key, value in config.items() if key != "only"
+    }
+    model = model_class(**(arguments | options)).eval()
+    entry.prepare(model)
+    return model
+
+
 def build(name: str, **options: Any) -> tuple[torch.nn.Module, list[dict[str, Any]]]:
     """The model, and one call for each arrangement of the sample (tokens, image, video, sound) that it takes.
 
@@ -87,16 +114,14 @@ def build(name: str, **options: Any) -> tuple[torch.nn.Module, list[dict[str, An
         RuntimeError: If the class does not take the sizes or the inputs that are known here; says why.
     """
     entry = TABLE.get(name, Small())
-    model_class = candidates().get(name) or getattr(diffusers, name)
-    arguments = {} if entry.config.get("only") else shrink(model_class)
-    arguments |= {key: value for key, value in entry.config.items() if key != "only"} | options
-    model = model_class(**arguments).eval()
+    model = construct(name, **options)
+    inputs = entry.inputs() if callable(entry.inputs) else entry.inputs
     calls, reasons = [], []
     for layout in (entry.layout,) if entry.layout else ("image", "video", "tokens", "sound"):
         torch.manual_seed(0)
         call: dict[str, Any] = {}
         try:
-            call = dict(Inputs(model, layout, entry.inputs).make())
+            call = dict(Inputs(model, layout, inputs).make())
             with torch.no_grad():
                 model(**call)
         except Exception as error:  # noqa: BLE001 - whatever the class raises is the reason to report
@@ -115,14 +140,15 @@ def build(name: str, **options: Any) -> tuple[torch.nn.Module, list[dict[str, An
 
 def made(inputs: dict[str, Any], model: torch.nn.Module) -> dict[str, Any]:
     """The inputs, those that are given as functions of the configuration called."""
-    return {key: value(model.config) if callable(value) else value for key, value in inputs.items()}
+    config = getattr(model, "config", None)
+    return {key: value(config) if callable(value) else value for key, value in inputs.items()}
 
 
 class Inputs:
     """The arguments of a call, by the names in the signature of the model's `forward`."""
 
     def __init__(self, model: torch.nn.Module, layout: str, given: dict[str, Any]) -> None:
-        self.config, self.layout = model.config, layout
+        self.config, self.layout = getattr(model, "config", {}), layout
         self.given = made(given, model)
         self.parameters = inspect.signature(model.forward).parameters
 

@@ -1,5 +1,9 @@
-"""What the names of arguments do not tell about diffusers' classes: small configurations and inputs by hand."""
+"""What the names of arguments do not tell about diffusers' classes: small configurations and inputs by hand.
 
+`tiny_diffusers_transformers` and `tiny_diffusers_parts` have the same for the rarer classes.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,16 +15,20 @@ class Small:
     """How a class is made small.
 
     Attributes:
-        config: Constructor arguments, over those cut down by name; "only" takes these alone.
-        inputs: Arguments of `forward`, over those made by name; a function is given the model's configuration.
+        config: Constructor arguments, over those cut down by name; "only" takes these alone. A function makes the
+            argument anew for each model.
+        inputs: Arguments of `forward`, over those made by name, or a function that makes them; a value that is a
+            function is given the model's configuration.
         layout: How the sample is laid out: image, video, tokens or sound; by default whichever the model takes.
         more: Further calls: what they change in the first.
+        prepare: What a user does with a new model before its first call.
     """
 
     config: dict[str, Any] = field(default_factory=dict)
-    inputs: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, Any] | Callable[[], dict[str, Any]] = field(default_factory=dict)
     layout: str = ""
     more: tuple[dict[str, Any], ...] = ()
+    prepare: Callable[[Any], None] = lambda model: None
 
 
 def padded(length: int, dtype: torch.dtype = torch.bool) -> torch.Tensor:
@@ -149,14 +157,9 @@ TABLE: dict[str, Small] = {
     "LatteTransformer3DModel": Small(
         {"in_channels": 4, "patch_size": 2, "caption_channels": 32, "cross_attention_dim": 32,
          "norm_type": "ada_norm_single", "norm_elementwise_affine": False,
-         "video_length": 5, "sample_size": 16}, {}, "video",
+         "video_length": 5, "sample_size": 16}, {"encoder_attention_mask": None}, "video",
     ),
     "CosmosTransformer3DModel": Small({"concat_padding_mask": False, "max_size": (8, 16, 16)}, {"fps": 24}, "video"),
-    "UNetMotionModel": Small(
-        {**UNET_2D, "down_block_types": ("CrossAttnDownBlockMotion", "DownBlockMotion"), "cross_attention_dim": 32,
-         "up_block_types": ("UpBlockMotion", "CrossAttnUpBlockMotion"), "motion_num_attention_heads": 2,
-         "num_attention_heads": 2}, {}, "video",
-    ),
     "UNetSpatioTemporalConditionModel": Small(
         {"only": True, "block_out_channels": (32, 64), "layers_per_block": 1, "num_attention_heads": (2, 4),
          "down_block_types": ("CrossAttnDownBlockSpatioTemporal", "DownBlockSpatioTemporal"), "num_frames": 5,
@@ -164,13 +167,6 @@ TABLE: dict[str, Small] = {
          "addition_time_embed_dim": 32, "projection_class_embeddings_input_dim": 96},
         {"sample": torch.randn(2, 5, 8, 16, 16), "encoder_hidden_states": torch.randn(2, 1, 32),
          "added_time_ids": torch.rand(2, 3)},
-    ),
-    "I2VGenXLUNet": Small(
-        {"only": True, "block_out_channels": (16, 32), "layers_per_block": 1, "norm_num_groups": 8,
-         "down_block_types": ("CrossAttnDownBlock3D", "DownBlock3D"), "cross_attention_dim": 32,
-         "up_block_types": ("UpBlock3D", "CrossAttnUpBlock3D"), "num_attention_heads": 2},
-        {"fps": torch.tensor([8, 8]), "image_latents": torch.randn(2, 4, 5, 16, 16),
-         "image_embeddings": torch.randn(2, 32)}, "video",
     ),
     "ErnieImageTransformer2DModel": Small(
         {}, {"text_bth": torch.randn(2, 8, 32), "text_lens": torch.tensor([8, 5])}, "image"
@@ -191,13 +187,14 @@ TABLE: dict[str, Small] = {
     ),
     "QwenImageControlNetModel": Small({}, {"controlnet_cond": torch.randn(2, 16, 16)}, "tokens"),
     "HunyuanDiT2DModel": Small(
-        {"in_channels": 4, "patch_size": 2, "hidden_size": 32, "text_len": 8, "text_len_t5": 8},
+        {"in_channels": 4, "patch_size": 2, "hidden_size": 32, "text_len": 8, "text_len_t5": 8,
+         "cross_attention_dim_t5": 32},
         {"text_embedding_mask": padded(8), "text_embedding_mask_t5": padded(8), "image_meta_size": torch.rand(2, 6),
          "encoder_hidden_states_t5": torch.randn(2, 8, 32), "style": torch.zeros(2, dtype=torch.long),
          "image_rotary_emb": (torch.rand(64, 16), torch.rand(64, 16))}, "image",
     ),
     "Transformer2DModel": Small({"in_channels": 16, "cross_attention_dim": 32}, layout="image"),
-    "TransformerTemporalModel": Small({"in_channels": 16}, {"num_frames": 2}, "image"),
+    "TransformerTemporalModel": Small({"in_channels": 16}, {"num_frames": 2, "encoder_hidden_states": None}, "image"),
     "AutoencoderKLTemporalDecoder": Small(
         {"block_out_channels": (32,)}, {"num_frames": 2}, "image"
     ),
@@ -215,12 +212,6 @@ TABLE: dict[str, Small] = {
     ),
     "AutoencoderKLQwenImage21": Small({}, {"sample": torch.randn(1, 4, 1, 64, 64)}),
     "AutoencoderOobleck": Small({}, {"sample": torch.randn(1, 2, 4096)}),
-    "UNet1DModel": Small({"only": True, "block_out_channels": (32, 32, 64), "extra_in_channels": 16},
-                         {"sample": torch.randn(2, 2, 64)}),
-    "HunyuanVideoFramepackTransformer3DModel": Small(
-        {"has_image_proj": True, "image_proj_dim": 16},
-        {"image_embeds": torch.randn(2, 4, 16), "indices_latents": torch.arange(5)}, "video",
-    ),
     "GlmImageTransformer2DModel": Small(
         {}, {"prior_token_id": torch.randint(0, 16, (2, 64)), "prior_token_drop": torch.zeros(2, 64).bool()}, "image"
     ),
@@ -239,6 +230,6 @@ def allegro_rotary() -> tuple[Any, Any]:
     frequencies_t, frequencies_h, frequencies_w, grid_t, grid_h, grid_w = get_3d_rotary_pos_embed_allegro(
         embed_dim=24, crops_coords=((0, 0), (8, 8)), grid_size=(8, 8), temporal_size=5
     )
-    return (frequencies_t, frequencies_h, frequencies_w), tuple(
-        grid.long()[None] for grid in (grid_t, grid_h, grid_w)
-    )
+    # As `AllegroPipeline._prepare_rotary_positional_embeddings`: the coordinates of every patch, by axis.
+    coordinates = torch.cartesian_prod(grid_t.long(), grid_h.long(), grid_w.long())
+    return (frequencies_t, frequencies_h, frequencies_w), tuple(coordinates.T.reshape(3, 1, -1))
