@@ -187,6 +187,18 @@ def test_from_pipe_gives_a_pipeline_to_port(pipe: Any, tiny: Build, expected: to
     assert pipe.transformer.forward.program.compilations == 1
 
 
+def compilations(pipe: Any) -> dict[str, int]:
+    """How often each of a pipeline's compiled calls has been compiled."""
+    counts = {}
+    for name, component in pipe.components.items():
+        for method, value in vars(component).items() if component is not None else ():
+            program = getattr(getattr(value, "compiled", value), "program", None)
+            if program is not None:
+                counts[f"{name}.{method}"] = program.compilations
+    assert counts
+    return counts
+
+
 def test_it_is_saved_as_before(tiny: Build, pipe: Any, expected: torch.Tensor, tmp_path: Path) -> None:
     tiny().save_pretrained(tmp_path / "host")
     close(run(pipe), expected)
@@ -195,7 +207,9 @@ def test_it_is_saved_as_before(tiny: Build, pipe: Any, expected: torch.Tensor, t
     assert [path.name for path in files].count("diffusion_pytorch_model.safetensors") > 0
     for path in files:
         assert (tmp_path / "device" / path).read_bytes() == (tmp_path / "host" / path).read_bytes(), path
+    before = compilations(pipe)
     close(run(pipe), expected)
+    assert compilations(pipe) == before
 
 
 @pytest.mark.parametrize("name", ["to", "enable_model_cpu_offload", "enable_sequential_cpu_offload"])

@@ -184,6 +184,9 @@ class ReachableModules:
         home = cls.__module__.partition(".")[0]
         if home in OPAQUE_HOMES:
             return
+        if home == "tpuport":
+            self._visit_own_object(value, depth)
+            return
         if not is_library(home):
             self._owners[cls] = None
         # Operators call methods that no code names.
@@ -196,6 +199,16 @@ class ReachableModules:
         if isinstance(attributes, dict):
             self._add(attributes.values(), depth + 1)
         self._add((getattr(value, name, ABSENT) for name in slot_names(cls)), depth + 1)
+
+    def _visit_own_object(self, value: Any, depth: int) -> None:
+        """Look at what the user gave to an object of tpuport's, such as a compiled function.
+
+        Its code and its other objects are no part of the user's program. They remember earlier calls, so that what is
+        found would depend on them.
+        """
+        contents = [*getattr(value, "__dict__", {}).values()]
+        contents += [getattr(value, name, ABSENT) for name in slot_names(type(value))]
+        self._add((part for part in contents if not type(part).__module__.startswith("tpuport.")), depth + 1)
 
     def _visit_module(self, module: torch.nn.Module, depth: int) -> None:
         """Note a module, and look in the user's own classes for modules that are not registered as parts of it."""
