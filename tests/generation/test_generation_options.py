@@ -42,7 +42,10 @@ def model() -> torch.nn.Module:
         ({"suppress_tokens": ["a"]}, "suppress_tokens='a'"),
         ({"renormalize_logits": "yes"}, "renormalize_logits='yes'"),
         ({"guidance_scale": 2.0}, "guidance_scale=2.0"),
-        ({"logits_processor": []}, "does not support these arguments(.|\n)*logits_processor"),
+        ({"assistant_model": []}, "does not support these arguments(.|\n)*assistant_model"),
+        ({"penalty_alpha": 0.6}, "penalty_alpha=0.6 .contrastive search, which transformers has taken out"),
+        ({"dola_layers": "low"}, "dola_layers='low' .DoLa"),
+        ({"constraints": [1]}, "constrained beam search"),
         ({"token_type_ids": torch.ones(1, 2)}, "does not support these arguments(.|\n)*token_type_ids"),
         ({"sequence_bias": torch.ones(2, 2)}, "sequence_bias=tensor"),
         ({"cache_implementation": "quantized"}, "quantized"),
@@ -111,10 +114,10 @@ def test_an_option_of_the_checkpoint_is_called_that(model: torch.nn.Module) -> N
     model.generation_config = GenerationConfig(num_beam_groups=4)
     with pytest.raises(
         PortError,
-        match=r"num_beam_groups=4 \(of the checkpoint's generation_config\.json\)\n.*num_beam_groups=1",
+        match=r"num_beam_groups=4 .*\(of the checkpoint's generation_config\.json\)\n.*num_beam_groups=1",
     ):
         read_options(model, None, {}, prompt_length=5)
-    with pytest.raises(PortError, match=r"num_beam_groups=4\n"):
+    with pytest.raises(PortError, match=r"num_beam_groups=4 \(diverse[^(]*\)\n"):
         read_options(model, None, {"num_beam_groups": 4}, prompt_length=5)
     assert read_options(model, None, {"num_beam_groups": 1}, prompt_length=5).max_new == 20
     model.generation_config = GenerationConfig()

@@ -18,6 +18,7 @@ from tpuport.errors import PortError
 from tpuport.generation import beam_search
 from tpuport.generation.beam_search import Beams
 from tpuport.generation.decoding_cache import make_cache
+from tpuport.generation.host_functions import ask_criteria
 from tpuport.generation.residual_stream import summed_once
 from tpuport.generation.sampling import SamplingSettings, choose_tokens, process_logits, step_keys
 from tpuport.generation.step_outputs import StepOutputs, begin_outputs, write_outputs
@@ -269,7 +270,9 @@ class Decoder:
         """Traced. A step of beam search: the running sequences, and the cache of what they go on from."""
 
         def is_end(token: jax.Array, sequences: jax.Array) -> jax.Array:
-            return jnp.any(token[..., None] == settings.eos, axis=-1)
+            ends = jnp.any(token[..., None] == settings.eos, axis=-1)
+            host = None if settings.processors is None else settings.processors.host
+            return ends | ask_criteria(host, sequences, state.length + 1)
 
         assert settings.beams is not None
         assert state.beams is not None

@@ -2,7 +2,7 @@
 
 import logging
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -17,6 +17,7 @@ from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.encoder_decoder import EncoderDecoder
 from tpuport.generation.generation_options import Options, check_padding, read_options
+from tpuport.generation.host_functions import collect_functions
 from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_criteria, explained_for_generate
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.model_inputs import split_inputs
@@ -107,6 +108,8 @@ def generate(
     *,
     stopping_criteria: Sequence[Any] | None = None,
     tokenizer: Any = None,
+    logits_processor: Sequence[Any] | None = None,
+    prefix_allowed_tokens_fn: Callable[[int, torch.Tensor], list[int]] | None = None,
     **options: Any,
 ) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
     """Generate token ids as transformers' `model.generate` does, prompt included.
@@ -131,6 +134,9 @@ def generate(
         seed: random draws depend on it and on a row's own prompt, not on the rest of the batch.
         stopping_criteria: transformers' StoppingCriteria objects, called with (input_ids, None).
         tokenizer: needed for stop strings only.
+        logits_processor: transformers' LogitsProcessor objects, called on the host in every step with (input_ids,
+            scores), between transformers' own processors and what is for sampling alone.
+        prefix_allowed_tokens_fn: as in transformers, called on the host in every step.
         options: fields of GenerationConfig, such as max_new_tokens, do_sample, temperature; and of an encoder-decoder
             further inputs by the names in its signature, [batch, ...] each, such as input_features, decoder_input_ids
             or encoder_outputs.
@@ -172,7 +178,8 @@ def generate(
     criteria = collect_criteria(request, stopping_criteria, tokenizer)
     check_padding(request, len(tokens) * request.rows_per_prompt, vocabulary, bool(criteria))
     if request.num_beams > 1:
-        _check_search(streamer, criteria)
+        _check_search(streamer)
+    functions = collect_functions(request, logits_processor, prefix_allowed_tokens_fn, criteria, vocabulary)
     decoder = decoder_for(model)
     # transformers knows neither prompts of other lengths nor models without padding.
     padding_is_context = prompts_of_lengths is None and not isinstance(model, LanguageModel)
@@ -188,8 +195,8 @@ def generate(
             "this streamer takes one row", where=type(streamer).__name__, fix="stream rows one by one"
         )
     # The prompt runs here already, in its own program.
-    loop = HostLoop(decoder, prompts, request, _cache_length(model, prompts, request))
-    if streamer is None and not criteria:
+    loop = HostLoop(decoder, prompts, request, _cache_length(model, prompts, request), functions)
+    if streamer is None and (not criteria or request.num_beams > 1):
         generated = loop.run()
     else:
         generated = loop.run_in_chunks(criteria, streamer or SilentStreamer())
@@ -245,19 +252,13 @@ def _check_model(model: Any) -> None:
         )
 
 
-def _check_search(streamer: Any, criteria: Sequence[Any]) -> None:
+def _check_search(streamer: Any) -> None:
     """PortError for what a beam search cannot do: its sequences change until it ends."""
     if streamer is not None:
         raise PortError(
             "a beam search knows its sequences only at the end, and cannot be streamed",
             where=f"streamer={type(streamer).__name__}",
             fix="leave the streamer out, or pass num_beams=1",
-        )
-    if criteria:
-        raise PortError(
-            "stopping criteria, stop strings and max_time are not supported in a beam search",
-            where=", ".join(type(criterion).__name__ for criterion in criteria),
-            fix="leave them out, or pass num_beams=1",
         )
 
 

@@ -30,7 +30,7 @@ _SUPPORTED: Final = PROCESSOR_FIELDS.union(
     "cache_implementation transformers_version early_stopping length_penalty num_beams num_assistant_tokens "
     "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind "
     "compile_config disable_compile decoder_start_token_id return_dict_in_generate output_scores "
-    "output_logits".split()
+    "output_logits watermarking_config".split()
 )
 # What transformers' generate takes beside fields of its config, and what only some models take.
 _ARGUMENTS: Final = frozenset(inspect.signature(vars(GenerationMixin)["generate"]).parameters) | frozenset(
@@ -42,6 +42,15 @@ _NEUTRAL_BY_NAME: Final[dict[str, int]] = dict.fromkeys(
     "num_beam_groups guidance_scale".split(),
     1,
 )
+# What transformers itself has taken out of `generate`, into code of its users on the Hub.
+_MOVED: Final = {
+    "num_beam_groups": "diverse beam search",
+    "diversity_penalty": "diverse beam search",
+    "constraints": "constrained beam search",
+    "force_words_ids": "constrained beam search",
+    "penalty_alpha": "contrastive search",
+    "dola_layers": "DoLa",
+}
 _DEFAULT_TOP_K: Final = 50  # transformers' own
 _DEFAULT_NEW_TOKENS: Final = 20  # transformers' own
 _OWN_LOOP: Final = "decode with your own loop over tpuport.compile(model)"
@@ -78,6 +87,7 @@ class Options:
     return_dict: bool = False
     output_scores: bool = False
     output_logits: bool = False
+    watermarking_config: Any = None
 
     @property
     def rows_per_prompt(self) -> int:
@@ -137,6 +147,7 @@ def read_options(
         num_beams=read_int("num_beams", config.num_beams, 1),
         length_penalty=read_float("length_penalty", config.length_penalty, 1.0),
         early_stopping=_read_early_stopping(config.early_stopping),
+        watermarking_config=_read_watermark(config.watermarking_config),
         **_read_outputs(config),
     )
     _check_ranges(options)
@@ -147,6 +158,20 @@ def _read_early_stopping(value: Any) -> bool | Literal["never"]:
     if value == "never":
         return "never"
     return read_bool("early_stopping", value)
+
+
+def _read_watermark(value: Any) -> Any:
+    """transformers' configuration of a watermark, from itself or a dictionary; PortError for anything else."""
+    if value is None:
+        return None
+    try:
+        config: Any = GenerationConfig(watermarking_config=value).watermarking_config
+        config.validate()
+    except (AttributeError, TypeError, ValueError) as error:
+        raise PortError(
+            f"transformers does not take this watermark: {error}", where=f"watermarking_config={value!r:.60}"
+        ) from None
+    return config
 
 
 def _read_outputs(config: GenerationConfig) -> dict[str, bool]:
@@ -222,6 +247,8 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str]) -> None:
     neutral_values = []
     for name, value in unsupported.items():
         description = f"{name}={value!r:.60}"
+        if name in _MOVED:
+            description += f" ({_MOVED[name]}, which transformers has taken out of its own generate)"
         # The user cannot leave out what came with the checkpoint: it has to be overruled.
         if name not in passed:
             description += " (of the checkpoint's generation_config.json)"

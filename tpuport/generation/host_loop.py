@@ -16,6 +16,7 @@ from tpuport.errors import PortError
 from tpuport.generation.beam_search import Result, read_result
 from tpuport.generation.decoder import Decoder, State
 from tpuport.generation.generation_options import Options
+from tpuport.generation.host_functions import HostFunction, HostFunctions
 from tpuport.generation.logits_processors import make_processors
 from tpuport.generation.prompts import Prompts
 from tpuport.generation.sampling import sampling_settings
@@ -30,10 +31,26 @@ _MODEL_ERRORS: Final = (AttributeError, IndexError, NotImplementedError, TypeErr
 class HostLoop:
     """One call of `generate`, from the prompt's program on."""
 
-    def __init__(self, decoder: Decoder, prompts: Prompts, options: Options, slots: int) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        prompts: Prompts,
+        options: Options,
+        slots: int,
+        functions: dict[str, HostFunction] | None = None,
+    ) -> None:
         self._decoder, self._prompts, self._options = decoder, prompts, options
         self._arrays = decoder.arrays
-        self._settings = sampling_settings(options)._replace(processors=make_processors(options, prompts))
+        self._functions = HostFunctions(functions or {}, prompts)
+        if functions and self._is_divided_over_processes():
+            raise PortError(
+                "logits processors, watermarks and criteria that the host computes in each step need a single process",
+                where=", ".join(functions),
+                fix="leave them out, or run on one host",
+            )
+        self._settings = sampling_settings(options)._replace(
+            processors=make_processors(options, prompts, self._functions.settings)
+        )
         self._prompt_columns = np.int32(prompts.tokens.shape[1])
         self._end = int(self._prompt_columns) + options.max_new
         self._collected = CollectedOutputs(prompts.real_rows)
@@ -43,7 +60,7 @@ class HostLoop:
                 self._prompt_columns, np.int32(prompts.real_rows), self._settings, dict(prompts.inputs), slots=slots,
             )  # fmt: skip
 
-        self._collected.read(self._state.outputs, 1)
+        self._collect(1)
 
     def run(self) -> torch.Tensor:
         """Generate to the end without looking in between, but for the outputs of the steps."""
@@ -104,8 +121,17 @@ class HostLoop:
                 np.int32(limit),
                 self._settings,
             )
-        if length is not None:
-            self._collected.read(self._state.outputs, int(self._state.length) - length)
+        self._collect(0 if length is None else int(self._state.length) - length)
+
+    def _collect(self, steps: int) -> None:
+        """Read the outputs of the steps that have just run, or raise what the host's functions raised in them."""
+        if self._settings.processors is not None and self._settings.processors.host is not None:
+            jax.block_until_ready(self._state.length)
+            self._functions.raise_error()
+        self._collected.read(self._state.outputs, steps)
+
+    def _is_divided_over_processes(self) -> bool:
+        return len({device.process_index for device in self._decoder.mesh.devices.flat}) > 1
 
     def _tokens(self) -> np.ndarray:
         """[real rows, length + generated] so far, without the bucket's padding."""
@@ -123,8 +149,7 @@ class HostLoop:
 
         Clocks differ between processes, and one that went on alone would wait for ever.
         """
-        processes = {device.process_index for device in self._decoder.mesh.devices.flat}
-        if len(processes) == 1:
+        if not self._is_divided_over_processes():
             return tokens, finished
         # All processes have to send arrays of one shape.
         buffer = np.zeros((len(tokens), self._prompts.length + self._options.max_new), tokens.dtype)

@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tpuport.generation import host_functions
 from tpuport.generation.generation_options import Options
+from tpuport.generation.host_functions import HostSettings
 from tpuport.generation.processor_options import NO_PROCESSORS, ProcessorOptions, SequenceBiases
 from tpuport.generation.prompts import Prompts, bucket_length
 
@@ -70,12 +72,14 @@ class Processors:
         prompt_columns: of the buffer, with the bucket's padding.
         first_columns: [B], the first column that transformers has too: the user's own padding counts for most
             processors, and the bucket's never does.
+        host: functions that the host has in each step.
         encoder: None if the prompt is what transformers takes for the encoder's tokens, as in decoder-only models.
         min_tokens: how many tokens each filter leaves at least; None is one.
     """
 
     prompt_columns: Any
     first_columns: Any
+    host: HostSettings | None = None
     encoder: EncoderTokens | None = None
     sequence_bias: BiasedSequences | None = None
     encoder_repetition_penalty: Any = None
@@ -96,13 +100,15 @@ class Processors:
     min_tokens: Any = None
 
 
-def make_processors(request: Options, prompts: Prompts) -> Processors | None:
-    """The arrays for the options of a call, None if there is nothing to do."""
+def make_processors(
+    request: Options, prompts: Prompts, host: HostSettings | None = None
+) -> Processors | None:
+    """The arrays for the options of a call and what the host does in it, None if there is nothing to do."""
     options, max_new = request.processors, request.max_new
     if prompts.source_length == 0:
         options = _without_encoder_options(options)
     has_least_tokens = request.do_sample and request.least_tokens > 1
-    if options == NO_PROCESSORS and not has_least_tokens:
+    if options == NO_PROCESSORS and not has_least_tokens and host is None:
         return None
     # A prompt of one token is a start token to transformers, and the processors of the beginning differ.
     is_start_token = prompts.length == 1
@@ -111,6 +117,7 @@ def make_processors(request: Options, prompts: Prompts) -> Processors | None:
     return Processors(
         prompt_columns=np.int32(prompts.tokens.shape[1]),
         first_columns=prompts.first_columns,
+        host=host,
         encoder=_encoder_tokens(prompts),
         sequence_bias=_pack_sequences(options.sequence_bias),
         encoder_repetition_penalty=_as_float(options.encoder_repetition_penalty),
@@ -242,6 +249,7 @@ class Step:
     def force_tokens(self, scores: jax.Array, ends: jax.Array) -> jax.Array:
         """Traced. After the minimum length, before what only samples; `ends` [V] marks the ids that end a sequence."""
         processors = self.processors
+        scores = self.process_on_host(host_functions.PREFIX, scores)
         for forced in (processors.forced_bos, processors.forced_eos):
             if forced is not None:
                 only = jnp.where(_mark_ids(forced.ids, scores.shape[-1]), 0.0, -jnp.inf)
@@ -257,7 +265,19 @@ class Step:
         if begin is not None:
             suppressed = _mark_ids(begin.ids, scores.shape[-1]) & (self.new_tokens == begin.step)
             scores = jnp.where(suppressed, -jnp.inf, scores)
+        return self.process_on_host(host_functions.CUSTOM, scores)
+
+    def finish(self, scores: jax.Array) -> jax.Array:
+        """Traced. The last processors."""
+        scores = self.process_on_host(host_functions.WATERMARK, scores)
+        if self.processors.renormalize_logits:
+            scores = jax.nn.log_softmax(scores, axis=-1)
         return scores
+
+    def process_on_host(self, place: str, scores: jax.Array) -> jax.Array:
+        """Traced. Scores after what the host does at this place, if it does anything."""
+        host = self.processors.host
+        return host_functions.process_on_host(host, place, self.tokens, self.length, scores)
 
     def _encoder_tokens(self) -> EncoderTokens:
         if self.processors.encoder is not None:

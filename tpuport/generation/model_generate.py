@@ -50,14 +50,14 @@ class ModelGenerate:
             PortError: an argument or an option that is not supported, by name.
         """
         unsupported = {
-            "logits_processor": logits_processor, "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
             "assistant_model": assistant_model, "negative_prompt_ids": negative_prompt_ids,
             "negative_prompt_attention_mask": negative_prompt_attention_mask,
         }  # fmt: skip
         if is_on_host(self.model):
             supported = {
                 "inputs": inputs, "generation_config": generation_config, "stopping_criteria": stopping_criteria,
-                "streamer": streamer,
+                "streamer": streamer, "logits_processor": logits_processor,
+                "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
             }  # fmt: skip
             return type(self.model).generate(self.model, **supported, **unsupported, **options)
         _refuse(unsupported)
@@ -78,7 +78,8 @@ class ModelGenerate:
             options["seed"] = int(torch.randint(_SEEDS, ()))
         return generate(
             self.model, _on_host(input_ids), _on_host(options.pop("attention_mask", None)), generation_config,
-            streamer, stopping_criteria=stopping_criteria, **options,
+            streamer, stopping_criteria=stopping_criteria, logits_processor=logits_processor,
+            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn, **options,
         )  # fmt: skip
 
     def _samples(self, generation_config: GenerationConfig | None, options: dict[str, Any]) -> bool:

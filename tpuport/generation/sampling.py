@@ -101,9 +101,7 @@ def process_logits(
     if step is not None:
         scores = step.force_tokens(scores, ends)
     scores = jax.lax.cond(settings.do_sample, lambda s: _filter(s, settings), lambda s: s, scores)
-    if processors is not None and processors.renormalize_logits:
-        scores = jax.nn.log_softmax(scores, axis=-1)
-    return scores
+    return scores if step is None else step.finish(scores)
 
 
 def _penalize(
