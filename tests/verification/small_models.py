@@ -151,6 +151,25 @@ class Counts(Small):
         return x * self.calls
 
 
+class Routes(Small):
+    """Chooses two of values that are all equal, and computes with those."""
+
+    def change(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        scores = torch.ones_like(x)
+        chosen = scores.topk(2).indices  # tie
+        return x + functional.silu(chosen.sum(-1, keepdim=True) / 10)  # after the tie
+
+
+class Stops(Small):
+    """Stops where a mask of the host is used."""
+
+    def change(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        before = torch.arange(x.shape[1], device=x.device)  # before
+        x = x.masked_fill(torch.ones(7, 1) == 0, 0.0)  # stop
+        after = torch.arange(x.shape[1], device=x.device)  # after
+        return x + (before + after)[:, None]
+
+
 class Output:
     """A result of a class that nothing knows."""
 

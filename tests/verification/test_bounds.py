@@ -20,6 +20,26 @@ def test_an_error_as_large_as_torchs_is_rounding_and_a_larger_one_is_not() -> No
     assert not far.is_rounding
 
 
+@pytest.mark.parametrize("count", [1, 4, 100_000])
+def test_few_numbers_may_round_by_more_units_than_many(count: int) -> None:
+    exact = torch.linspace(1.1, 2, count, dtype=torch.float64)
+    # By chance torch is exact, as a loss may be that is a single number.
+    theirs = exact.float()
+    exact = theirs.double()
+
+    def is_rounding(units: float) -> bool:
+        difference = deviation((exact * (1 + units * torch.finfo(torch.float32).eps)).float(), theirs, exact)
+        return difference is None or difference.is_rounding
+
+    bound = {1: 4, 4: 2.5, 100_000: 1}[count]
+    assert is_rounding(0.9 * bound)
+    assert not is_rounding(1.6 * bound)
+    # A slip into bfloat16 is none, whatever the count.
+    slipped = deviation(theirs.bfloat16().float(), theirs, exact)
+    assert slipped is not None
+    assert not slipped.is_rounding
+
+
 @pytest.mark.parametrize("special", [-math.inf, torch.finfo(torch.float32).min, math.nan])
 def test_a_mask_or_nan_does_not_hide_what_differs_beside_it(special: float) -> None:
     with_special = torch.tensor([special])

@@ -1,6 +1,7 @@
 """`tpuport.check` on a small model, and on the same with one planted defect of each kind, blamed to its line."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from small_models import (
     Output,
     ReadsValues,
     ReturnsObject,
+    Routes,
     Small,
+    Stops,
     TwoBlocks,
     seeded,
     small_inputs,
@@ -32,7 +35,9 @@ from tpuport.compat import randomness
 from tpuport.compilation import CompiledFunction, call_results
 from tpuport.errors import PortError
 from tpuport.rotary import table_store
-from tpuport.verification import CheckFinding, confirming, differences, model_runs
+from tpuport.trace_errors.lint_matches import collect_findings
+from tpuport.verification import CheckFinding, confirm, confirming, differences, model_runs
+from tpuport.verification.check_result import order_findings
 from tpuport.verification.checking import Check
 from tpuport.verification.model_runs import Arguments
 from tpuport.verification.recording import Recording
@@ -386,6 +391,78 @@ def test_the_model_itself_stays_as_it_is() -> None:
     assert model.training
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert not compat.is_ported(model.head.weight)
+
+
+def _last_of_equals(x: jax.Array, k: int, *options: Any) -> Any:
+    """torch.topk, which begins with the last of equal values."""
+    values, indices = jax.lax.top_k(x[..., ::-1], k)
+    return values, x.shape[-1] - 1 - indices
+
+
+def test_a_choice_among_equal_values_is_a_tie_and_what_follows_is_compared(
+    replace_operator: Callable,
+) -> None:
+    replace_operator(torch.ops.aten.topk.default, _last_of_equals)
+    run = check(Routes, "values", "compare", "compile", "repeat")
+    tie = only(run, "tie")
+    assert (line(tie), tie.severity, tie.details["operator"]) == (line_of("tie"), "note", "topk")
+    assert "equal values" in tie.message
+    assert not [finding for finding in run.findings if finding.severity == "error"]
+    # What is wrong after it is not its consequence.
+    replace_operator(torch.nn.functional.silu, lambda x, inplace=False: jax.nn.silu(x) * 1.01)
+    run = check(Routes, "values", "compare")
+    assert [finding.kind for finding in run.findings if finding.severity == "error"] == ["result"]
+
+
+def test_a_choice_of_other_values_is_no_tie(replace_operator: Callable) -> None:
+    def twice(x: jax.Array, k: int, *options: Any) -> Any:
+        values, indices = jax.lax.top_k(x, k)
+        return values, jnp.zeros_like(indices)
+
+    replace_operator(torch.ops.aten.topk.default, twice)
+    finding = only(check(Routes, "values", "compare"), "result")
+    assert line(finding) == line_of("tie")
+
+
+def test_lines_after_one_that_stops_the_trace_are_not_reached() -> None:
+    findings = [finding for finding in collect_findings([str(MODELS)]) if finding.function == "Stops.change"]
+    marks = {
+        finding.line: mark
+        for finding, mark in confirm(seeded(Stops), small_inputs(), findings).items()
+        if finding.rule == "TPU501"
+    }
+    assert marks[line_of("before")] == "harmless"
+    assert marks[line_of("stop")] == "confirmed"
+    assert marks[line_of("after")] == "not reached"
+
+
+def test_what_the_gpu_shim_has_changed_comes_before_what_may_follow_from_it() -> None:
+    error = CheckFinding("trace", "values", "error", "tensors of two devices")
+    note = CheckFinding("lint", "lint", "note", "slow")
+    cause = CheckFinding("cuda", "torch", "warning", "x.cuda() became x")
+    assert order_findings([note, error, cause]) == (cause, error, note)
+
+
+def test_rules_are_those_that_the_mesh_divides_by_or_the_reason() -> None:
+    def rules(tp: int) -> tuple[Any, list[CheckFinding]]:
+        mesh = tpuport.create_mesh(tp=tp, devices=jax.devices()[:tp])
+        run = Check(seeded(Small), Arguments.of(small_inputs()), mesh, None)
+        run.carry_out(("torch", "mesh"))
+        return run.used_rules, [finding for finding in run.findings if finding.kind == "skipped"]
+
+    used, notes = rules(2)
+    # An entry for each dimension, as compile --write-rules has it.
+    assert all(len(entries) in (1, 2) and any(entries) for entries in used.values())
+    weights = dict(seeded(Small).named_parameters())
+    assert {
+        len(entries) == weights[name].ndim
+        for pattern, entries in used.items() for name in weights if re.fullmatch(pattern, name)
+    } == {True}  # fmt: skip
+    assert not [note for note in notes if "2 heads" in note.message]
+    used, notes = rules(3)
+    assert used == {}
+    [note] = notes
+    assert "2 heads do not divide evenly over tp=3" in note.message
 
 
 @pytest.mark.slow  # the small model's tests are about the same code

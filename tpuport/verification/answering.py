@@ -138,6 +138,8 @@ class ExactRecorder(Recorder):
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any], key: CallKey) -> Any:
         """Take random numbers and what Python saw from the answers, and compute everything else."""
         answer = self._answers.get(key)
+        if answer is not None and answer.indices is not None:
+            return _with_indices(func(*args, **kwargs), answer.indices)
         # Tensors whose shape depends on values, such as those of `nonzero`, are computed: their values are compared.
         if answer is None or not (answer.is_draw or _is_plain(answer.result)):
             return func(*args, **kwargs)
@@ -203,6 +205,8 @@ class DeviceRecorder(Recorder):
         answer = self._answers.get(key)
         if answer is None:
             return func(*args, **kwargs)
+        if answer.indices is not None:
+            return _with_indices(func(*args, **kwargs), _on_device(answer.indices))
         if not answer.is_draw:
             try:
                 return func(*args, **kwargs)
@@ -228,6 +232,15 @@ class DrawRecorder(DeviceRecorder):
         if self.keeps_operator(ModuleCall("", 0), key):
             return func(*args, **kwargs)
         return super().call(func, args, kwargs, key)
+
+
+def _with_indices(result: Any, indices: tuple[torch.Tensor | None, ...]) -> Any:
+    """What a call has chosen, with torch's choice in the place of its own."""
+    leaves, structure = torch_pytree.tree_flatten(result)
+    chosen = [
+        leaf if index is None else index.to(leaf.dtype) for leaf, index in zip(leaves, indices, strict=True)
+    ]
+    return torch_pytree.tree_unflatten(chosen, structure)
 
 
 def _new_tracer() -> Any:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal, get_args
 
 from tpuport.trace_errors import Source
@@ -19,10 +19,10 @@ _EFFORTS: Final = {
     "a day": 8.0,
     "none": 0.0,
 }
-# Kinds of findings in the order in which to work on them: what hides others comes first.
+# Kinds of findings in the order in which to work on them: what hides or causes others comes first.
 _ORDER: Final = (
-    "failure", "cuda", "value", "trace", "dtype", "result", "stale", "draw", "recompilation", "growth", "topology",
-    "lint", "rounding", "skipped",
+    "cuda", "failure", "value", "trace", "dtype", "result", "stale", "draw", "recompilation", "growth", "topology",
+    "lint", "tie", "rounding", "skipped",
 )  # fmt: skip
 
 
@@ -34,7 +34,8 @@ class CheckFinding:
         kind: "failure" (a stage could not be carried out), "cuda" (a line ran with the GPU shim), "value" (a line needs
             a value, or gives a shape that depends on one), "trace" (code that cannot be traced for another reason),
             "result" (a result differs from torch's), "stale" (a compiled call does not see a change), "draw" (random
-            numbers repeat), "dtype", "recompilation", "growth", "topology", "lint", "rounding" or "skipped".
+            numbers repeat), "dtype", "recompilation", "growth", "topology", "lint", "tie" (others of equal values are
+            chosen), "rounding" or "skipped".
         stage: the stage that found it.
         severity: an "error" makes the check fail.
         message: what happened, in a sentence.
@@ -60,7 +61,7 @@ class CheckFinding:
         """An estimate of what the remedy takes: "minutes", "an hour", "half a day", "a day" or "none"."""
         rule = self.rule or ""
         match self.kind:
-            case "rounding" | "skipped":
+            case "tie" | "rounding" | "skipped":
                 return "none"
             case "value" if rule.startswith("TPU1"):
                 # A shape that depends on values needs another algorithm, such as padding and a mask.
@@ -113,8 +114,8 @@ class CheckResult:
         stages: in the order in which they ran.
         findings: in the order in which to work on them.
         mesh: the sizes of the axes of the mesh that was requested, or None.
-        rules: the sharding rules that were inferred for the mesh, in the form of a file for `--rules`; None if the user
-            gave rules, the model has a plan, or there is no mesh that needs rules.
+        rules: of the sharding rules that were inferred those that divide weights on the mesh, in the form of a file
+            for `--rules`; None if the user gave rules, the model has a plan, or there is no mesh that needs rules.
     """
 
     model: str
@@ -141,6 +142,8 @@ class CheckResult:
         # The worst comes first: a model that cannot be compiled has no results to speak of.
         if not kinds and any(finding.kind == "cuda" for finding in self.findings):
             return f"{self.model} runs on the device as in torch, with tpuport.gpu_shim"
+        if not kinds and any(finding.kind == "tie" for finding in self.findings):
+            return f"{self.model} runs on the device as in torch, but for choices among equal values"
         if not kinds:
             return f"{self.model} runs on the device as in torch"
         if kinds & {"value", "trace"}:
@@ -197,18 +200,6 @@ class CheckResult:
         return self.to_text()
 
 
-def plain_rules(rules: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Sharding rules as a file has them: for each dimension None, an axis or a list of axes."""
-    return {pattern: list(map(_plain_entry, spec)) for pattern, spec in rules.items()}
-
-
-def _plain_entry(entry: Any) -> Any:
-    """One dimension's axes: JSON has lists for the tuples of a PartitionSpec."""
-    if isinstance(entry, tuple):
-        return list(entry)
-    return entry
-
-
 def order_findings(findings: Sequence[CheckFinding]) -> tuple[CheckFinding, ...]:
     """Findings in the order in which to work on them; only the first of those about one line, of one kind and rule."""
     unique: dict[Any, CheckFinding] = {}
@@ -222,4 +213,6 @@ def order_findings(findings: Sequence[CheckFinding]) -> tuple[CheckFinding, ...]
 
 
 def _position(finding: CheckFinding) -> tuple[int, int]:
-    return _SEVERITIES.index(finding.severity), _ORDER.index(finding.kind)
+    # A line that ran otherwise with the GPU shim is a warning, and may be why others are errors.
+    severity = "error" if finding.kind == "cuda" else finding.severity
+    return _SEVERITIES.index(severity), _ORDER.index(finding.kind)

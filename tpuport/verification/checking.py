@@ -1,19 +1,19 @@
-"""`tpuport.check`: a model run in torch and on the device, and everything that differs, with its line."""
+"""The stages of a check: a model run in torch and on the device, and everything that differs, with its line."""
 
 import contextlib
+import dataclasses
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 from jax.sharding import Mesh
 
-from tpuport import compat, porting, trace_errors
+from tpuport import porting, trace_errors
 from tpuport.compat import narrowing
 from tpuport.compilation import CompiledFunction
 from tpuport.errors import PortError
-from tpuport.lint.findings import Finding
 from tpuport.patches.gpu import gpu_shim
 from tpuport.sharding import ShardingRules
 from tpuport.sharding.plans import tensor_parallel_plan
@@ -35,68 +35,14 @@ from tpuport.verification.check_result import (
     Severity,
     Stage,
     order_findings,
-    plain_rules,
 )
 from tpuport.verification.executed_lines import ExecutedLines
+from tpuport.verification.mesh_rules import divided_rules
 from tpuport.verification.model_runs import Arguments
-from tpuport.verification.recording import Recording, named_tensors
+from tpuport.verification.recording import Answer, Recording, named_tensors
 
-
-def check(
-    model: Any,
-    inputs: Any,
-    *,
-    mesh: Mesh | None = None,
-    rules: ShardingRules | None = None,
-) -> CheckResult:
-    """Run a model in torch and compiled on the device, and report everything that stops it, or differs.
-
-    The model itself is not changed: copies of it run, in evaluation mode.
-
-    Args:
-        model: on the CPU, with weights.
-        inputs: the arguments of one call: a mapping by name, a tuple or list in order, or a single tensor.
-        mesh: also compare the model on the devices of this mesh.
-        rules: for the mesh; None for the model's own plan.
-
-    Returns:
-        The result; its `ok` says whether nothing has to be changed, and its `findings` what to do, in order.
-
-    Raises:
-        PortError: this is no torch.nn.Module, it is on the device or without values, or it cannot be copied.
-    """
-    if not isinstance(model, torch.nn.Module):
-        raise PortError(f"cannot check a {type(model).__name__}", where="model", fix="give a torch.nn.Module")
-    if any(map(compat.is_ported, (*model.parameters(), *model.buffers()))):
-        raise PortError(
-            "the model is on the device already, and torch has nothing to compare with",
-            where=type(model).__name__,
-            fix="check the model before tpuport.port(model), or a copy: copy.deepcopy(model) before it is ported",
-        )
-    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
-        raise PortError(
-            "the model has tensors without values, on the meta device",
-            where=type(model).__name__,
-            fix="give a model with weights, random ones for example; tpuport compile needs none",
-        )
-    return Check(model, Arguments.of(inputs), mesh, rules).run()
-
-
-def confirm(
-    model: torch.nn.Module, inputs: Any, findings: Iterable[Finding]
-) -> dict[Finding, confirming.Mark]:
-    """What a run of a model says about findings of the linter: confirmed, not reached, or harmless there.
-
-    Args:
-        model, inputs: as for `check`.
-        findings: of the linter, in files with the model's code.
-
-    Raises:
-        PortError: as for `check`.
-    """
-    run = Check(model, Arguments.of(inputs), None, None)
-    run.carry_out(("torch", "values", "compare", "compile"))
-    return {finding: confirming.mark(finding, run.executed, run.findings) for finding in findings}
+# Choices among equal values after which a comparison goes on; each takes another run.
+_MOST_TIES: Final = 8
 
 
 class _StageFailed(Exception):
@@ -112,9 +58,11 @@ class Check:
 
     Attributes:
         executed: the lines that ran in torch.
+        traced: the lines that ran on the device.
         exact_model: the model in float64 before any call; None if it does not run in float64.
         torch_run, exact_run, device_run: recordings of the first call; None if there is none.
         inferred_rules: for the mesh, if the model has no plan and the user gave no rules.
+        used_rules: of these what divides weights on this mesh, as a file has it; None without inferred rules.
         compiled, ported: the program and the model as a user compiles it, called once; None if that failed.
         programs: how many programs the first call made.
     """
@@ -130,12 +78,14 @@ class Check:
         self.findings: list[CheckFinding] = []
         self.summary = ""
         self.executed = ExecutedLines()
+        self.traced = ExecutedLines()
         self.exact_model: torch.nn.Module | None = None
         self.runs_in_torch = False
         self.torch_run = Recording()
         self.exact_run: Recording | None = None
         self.device_run: Recording | None = None
         self.inferred_rules: ShardingRules | None = None
+        self.used_rules: dict[str, list[Any]] | None = None
         self.compiled: CompiledFunction | None = None
         self.ported: torch.nn.Module | None = None
         self.programs = 0
@@ -146,13 +96,11 @@ class Check:
         """Carry out all stages."""
         # The lint stage holds the linter's findings against what the stages before it have found.
         names = ["torch", "values", "compare", "lint", "compile", "repeat"]
-        mesh = rules = None
+        mesh = None
         if self.mesh is not None:
             names.append("mesh")
             mesh = {str(axis): size for axis, size in self.mesh.shape.items()}
         self.carry_out(names)
-        if self.inferred_rules is not None:
-            rules = plain_rules(self.inferred_rules)
         tensors = named_tensors(self.arguments.named())
         return CheckResult(
             type(self.model).__name__,
@@ -160,7 +108,7 @@ class Check:
             tuple(self.stages),
             order_findings(self.findings),
             mesh,
-            rules,
+            self.used_rules,
         )
 
     def carry_out(self, names: Iterable[str]) -> None:
@@ -289,9 +237,18 @@ class Check:
         ported = porting.port(self._fresh_model())
         self.device_run = model_runs.run_device(ported, self.arguments, self.torch_run.answers)
         self.findings += value_reads.findings(self.device_run, self.model)
+        self.traced = self.executed
         if self.device_run.error is not None:
             self._add_failure("values", self.device_run.error)
+            self._note_traced_lines()
             raise _StageFailed
+
+    def _note_traced_lines(self) -> None:
+        """Trace once more, up to where it stops, and note the lines; noting them slows a trace down."""
+        self.traced = ExecutedLines()
+        ported = porting.port(self._fresh_model())
+        with self.traced:
+            model_runs.run_device(ported, self.arguments, self.torch_run.answers)
 
     def _add_failure(self, stage: str, error: Exception) -> None:
         """A finding about an error that tracing raised."""
@@ -303,7 +260,7 @@ class Check:
 
     def _lint(self) -> None:
         reached = confirming.reached_findings(self.executed, self.model)
-        advice, self.summary = confirming.lint_findings(reached, self.executed, self.findings)
+        advice, self.summary = confirming.lint_findings(reached, self.traced, self.findings)
         self.findings += advice
 
     def _compare(self) -> None:
@@ -314,13 +271,48 @@ class Check:
         if self.device_run.error is not None:
             # Dtypes are known up to the failure, which may come of a wrong one. Values are not known.
             raise _StageFailed
-        mismatch = comparing.first_module(runs)
+        runs, mismatch = self._first_mismatch(runs, mesh=None)
         if mismatch is None:
             self.findings += differences.rounding_findings(runs)
         else:
-            mismatch = self._narrow(mismatch, mesh=None)
             self.findings.append(differences.result_finding(mismatch, self.model, "compare"))
         self.summary = differences.summarize(runs)
+
+    def _first_mismatch(
+        self, runs: comparing.Runs, mesh: Mesh | None
+    ) -> tuple[comparing.Runs, comparing.Mismatch | None]:
+        """The first result outside of the bound that no tie explains; and the runs, which take torch's side in ties.
+
+        After a tie everything may differ. So all run again with torch's choice; what differs then has another cause.
+        """
+        stage = "compare" if mesh is None else "mesh"
+        for _ in range(_MOST_TIES):
+            mismatch = comparing.first_module(runs)
+            # What differs on one device differs on a mesh too, and is reported once.
+            if mismatch is None or (mesh is not None and self._has("result")):
+                return runs, None
+            mismatch = self._narrow(mismatch, mesh)
+            if mismatch.tie is None:
+                return runs, mismatch
+            self.findings.append(differences.tie_finding(mismatch, self.model, stage))
+            self.torch_run.answers[mismatch.tie.key] = Answer(None, False, mismatch.tie.indices)
+            runs = self._run_again(runs, mesh)
+            if runs.device.error is not None:
+                return runs, None
+        self._add(
+            "skipped", stage, f"what follows the first {_MOST_TIES} choices among equal values was not compared",
+            severity="note",
+        )  # fmt: skip
+        return runs, None
+
+    def _run_again(self, runs: comparing.Runs, mesh: Mesh | None) -> comparing.Runs:
+        """The runs on the device and in float64 with the answers that there are now."""
+        answers = self.torch_run.answers
+        device_run = model_runs.run_device(self._port_to(mesh), self.arguments, answers)
+        exact_model = self._fresh_exact_model()
+        if exact_model is not None:
+            self.exact_run = model_runs.run_exact(exact_model, self.arguments, answers)
+        return dataclasses.replace(runs, device=device_run, exact=self.exact_run)
 
     def _narrow(self, mismatch: comparing.Mismatch, mesh: Mesh | None) -> comparing.Mismatch:
         """The operator to blame in a module, from runs that keep the values of its operators.
@@ -367,20 +359,33 @@ class Check:
                 severity="note",
             )
 
+    def _note_rules(self, rules: ShardingRules, mesh: Mesh) -> None:
+        """Keep the rules that divide weights on the mesh, and say why it leaves others whole."""
+        weights = {
+            name: tensor for name, tensor in self.model.named_parameters() if any(rules.rule(name).spec)
+        }
+        self.used_rules, reasons = divided_rules(rules, weights, mesh)
+        if reasons:
+            whole = "; ".join(f"{pattern}: {reason}" for pattern, reason in reasons.items())
+            self._add(
+                "skipped", "mesh", f"what the inferred rules divide is whole on each device of this mesh: {whole}",
+                severity="note",
+            )  # fmt: skip
+
     def _compare_on_mesh(self) -> None:
         """The comparison of modules once more, with the weights and inputs divided."""
         assert self.mesh is not None
         self._infer_rules(self.mesh)
         ported = self._port_to(self.mesh)
+        if self.inferred_rules is not None:
+            self._note_rules(self.inferred_rules, self.mesh)
         device_run = model_runs.run_device(ported, self.arguments, self.torch_run.answers)
         if device_run.error is not None:
             self._add_failure("mesh", device_run.error)
             raise _StageFailed
         runs = comparing.Runs(device_run, self.torch_run, self.exact_run)
-        mismatch = comparing.first_module(runs)
-        # What differs on one device differs here too, and is reported once.
-        if mismatch is not None and not self._has("result"):
-            mismatch = self._narrow(mismatch, self.mesh)
+        runs, mismatch = self._first_mismatch(runs, self.mesh)
+        if mismatch is not None:
             self.findings.append(differences.result_finding(mismatch, self.model, "mesh"))
         self.summary = differences.summarize(runs)
 
@@ -395,13 +400,19 @@ class Check:
             self._add_new_failure(error)
             raise _StageFailed from error
         self.compiled, self.ported = compiled, ported
+        # Also those after a line at which a trace that records values stops.
+        self.traced = self.executed
         self.programs = compiled.program.compilations
         products = model_runs.float32_products(compiled, self.arguments)
         self.findings += differences.float32_findings(products, self.torch_run)
         self._forgive_recording()
-        # The device has drawn other numbers than torch, so that the results of a model that draws are not compared.
-        if not self._has("result") and not repeated_calls.draws_numbers(self.torch_run):
+        # The device has drawn other numbers than torch, or chosen others of equal values.
+        if not self._may_differ():
             self.findings += differences.output_findings(outputs, self.torch_run, self.exact_run)
+
+    def _may_differ(self) -> bool:
+        """Whether whole results differ for a reason that is known, so that comparing them tells nothing."""
+        return self._has("result") or self._has("tie") or repeated_calls.draws_numbers(self.torch_run)
 
     def _add_new_failure(self, error: Exception) -> None:
         """A finding about what stops compiling, unless the line has one already."""
@@ -433,7 +444,7 @@ class Check:
             self.summary = "random numbers; results and flags are not compared, because those differ anyway"
             return
         # What differs in the first call differs in the second too, and is not what the first has written.
-        if not self._has("result"):
+        if not self._may_differ():
             self._check_second_call(compiled)
         self._call_again_equally(compiled)
         self._call_further()
@@ -447,10 +458,9 @@ class Check:
 
     def _call_further(self) -> None:
         """Go on with the caches and other objects that a call has changed, as a loop over tokens does."""
-        is_random = repeated_calls.draws_numbers(self.torch_run)
         self.findings += further_calls.findings(
             self.model, self.exact_model, self.arguments, self.executed,
-            compare=not is_random and not self._has("result"),
+            compare=not self._may_differ(),
         )  # fmt: skip
         self.findings += number_arguments.findings(self.model, self.arguments)
 

@@ -12,6 +12,7 @@ import torch
 from tpuport.trace_errors import Source
 from tpuport.verification.bounds import Deviation, deviation, same_dtype
 from tpuport.verification.recording import Event, ModuleCall, Recording, TensorNote
+from tpuport.verification.ties import Choice, Tie, find_tie
 
 # Stands in a mismatch that is about a dtype alone, and not about values.
 _NO_DEVIATION: Final = Deviation(False, (), "", "", "", 0.0, 0.0)
@@ -45,6 +46,7 @@ class Mismatch:
         path: where the tensor is among the results.
         dtypes: on the device and in torch.
         is_replaced: whether tpuport runs other code there than torch.
+        tie: if the operator has only chosen others of equal values than torch.
     """
 
     call: ModuleCall
@@ -54,6 +56,7 @@ class Mismatch:
     dtypes: tuple[torch.dtype, torch.dtype]
     deviation: Deviation
     is_replaced: bool = False
+    tie: Tie | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,10 +174,31 @@ def first_operator(runs: Runs, call: ModuleCall) -> Mismatch | None:
             return dataclasses.replace(
                 mismatch, operator=replaced.operator, line=replaced.line, is_replaced=True
             )
-        mismatch = mismatch or _first_difference(runs, match.outputs(), event, call)
         if mismatch is not None:
             return mismatch
+        mismatch = _first_difference(runs, match.outputs(), event, call)
+        if mismatch is not None:
+            return dataclasses.replace(mismatch, tie=_find_tie(runs, match))
     return None
+
+
+def _find_tie(runs: Runs, match: _Match) -> Tie | None:
+    """Whether both runs have chosen equal values; None if they have not."""
+    event = match.torch
+    if event.is_stable or not event.inputs or event.key is None:
+        return None
+    inputs, outputs = match.inputs(), match.outputs()
+    # What is chosen from is the first argument.
+    source = inputs.torch[0]
+    notes = [source, *outputs.torch]
+    device_notes = [
+        inputs.device.get(source.path),
+        *(outputs.device.get(note.path) for note in outputs.torch),
+    ]
+    theirs = Choice.of([_value(runs.torch, note) for note in notes])
+    ours = Choice.of([_value(runs.device, note) for note in device_notes if note is not None])
+    exact = _exact_value(runs.exact, inputs.exact.get(source.path))
+    return find_tie(event.operator, event.key, theirs, ours, exact)
 
 
 def _operator_matches(runs: Runs, call: ModuleCall) -> list[_Match]:

@@ -9,6 +9,7 @@ from typing import Final, Literal, get_args
 import torch
 
 from tpuport.lint.findings import Finding, Severity
+from tpuport.lint.run_report import count_noun
 from tpuport.trace_errors import Source
 from tpuport.trace_errors.libraries import is_installed, package_file
 from tpuport.trace_errors.lint_matches import collect_findings
@@ -26,7 +27,7 @@ def mark(finding: Finding, executed: ExecutedLines, checked: Iterable[CheckFindi
     """What a run says about a finding of the linter.
 
     Args:
-        executed: the lines that ran in torch.
+        executed: the lines that ran on the device.
         checked: the findings of the check of that run.
     """
     if any(is_about(finding, other.source) for other in checked):
@@ -134,4 +135,4 @@ def lint_findings(
     # In a fixed order, and without those that there are none of: stages have one line each.
     counts = Counter(marks.values())
     shown = [f"{counts[result]} {result}" for result in _SUMMARIZED if counts[result]]
-    return advice, f"{len(reached)} findings: {', '.join(shown)}"
+    return advice, f"{count_noun(len(reached), 'finding')}: {', '.join(shown)}"

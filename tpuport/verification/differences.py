@@ -53,6 +53,24 @@ def result_finding(mismatch: Mismatch, model: torch.nn.Module, stage: str) -> Ch
     )  # fmt: skip
 
 
+def tie_finding(mismatch: Mismatch, model: torch.nn.Module, stage: str) -> CheckFinding:
+    """About an operator that has chosen others of equal values than torch."""
+    assert mismatch.tie is not None
+    difference = mismatch.deviation
+    values = "equal values" if mismatch.tie.is_exact else "values that are equal but for rounding"
+    message = (
+        f"a tie: `{mismatch.operator}` in {module_name(mismatch, model)} chooses among {values}, whose order torch "
+        f"leaves open, and the device chooses another element: {difference.describe()}. What is computed with it "
+        "may differ; it was compared with torch's choice instead"
+    )
+    return CheckFinding(
+        "tie", stage, "note", message,
+        "nothing, if any of them will do; else let the model say which: sort(stable=True), or values that differ",
+        mismatch.line or comparing.forward_line(model, mismatch.call), module=mismatch.call.name,
+        details={"operator": mismatch.operator, "call": mismatch.call.number, "exact": mismatch.tie.is_exact},
+    )  # fmt: skip
+
+
 def output_findings(
     outputs: Sequence[torch.Tensor], torch_run: Recording, exact_run: Recording | None
 ) -> list[CheckFinding]:

@@ -49,6 +49,7 @@ class Event(NamedTuple):
         line: of the model's code; None if only a library's is on the way, and for modules.
         operator: its name; "" for modules.
         key: of the operator's call; None for modules.
+        is_stable: whether it was asked for the order of equal values: `sort(stable=True)`.
     """
 
     kind: Literal["enter", "exit", "op"]
@@ -58,6 +59,7 @@ class Event(NamedTuple):
     inputs: tuple[TensorNote, ...]
     outputs: tuple[TensorNote, ...]
     key: "CallKey | None" = None
+    is_stable: bool = False
 
 
 class CallKey(NamedTuple):
@@ -70,10 +72,18 @@ class CallKey(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a call returned in torch that a trace cannot know, or must not draw again."""
+    """What a call returned in torch that a trace cannot know, must not draw again, or may choose otherwise.
+
+    Attributes:
+        result: all of it, if the call reads values or draws.
+        is_draw: whether it draws random numbers.
+        indices: of a call that chooses among equal values, for each tensor that it returns torch's indices, or None
+            for a tensor of values; None for all other calls.
+    """
 
     result: Any
     is_draw: bool
+    indices: "tuple[torch.Tensor | None, ...] | None" = None
 
 
 @dataclasses.dataclass
@@ -188,7 +198,10 @@ class Recorder(TorchFunctionMode):
         result = self.call(func, args, kwargs, key)
         outputs = self._notes(result, keeps_values=keeps_values)
         if outputs:
-            self.recording.events.append(Event("op", call, name, _source(frame), inputs, outputs, key))
+            is_stable = bool(kwargs.get("stable"))
+            self.recording.events.append(
+                Event("op", call, name, _source(frame), inputs, outputs, key, is_stable)
+            )
         return result
 
     def keeps_operator(self, call: ModuleCall, key: CallKey) -> bool:
