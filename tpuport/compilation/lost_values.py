@@ -133,6 +133,10 @@ for _name in _OPERATORS:
     setattr(LostValue, f"__{_name}__", LostValue.refuse)
 
 
+class WrittenInLoop(PortError):
+    """A model writes in place to a weight, or to another tensor that it has not computed, in a loop."""
+
+
 @contextlib.contextmanager
 def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], loop: str) -> Iterator[None]:
     """Traced. As `use_weights`, in a loop that carries out nothing that the model assigns.
@@ -146,7 +150,7 @@ def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], lo
         loop: what the block is a part of, for messages.
 
     Raises:
-        PortError: the model writes in place to a weight or to another tensor that it has not computed.
+        WrittenInLoop: the model writes in place to a weight or to another tensor that it has not computed.
     """
     with trace_lock:
         state = PythonState(model, [model])
@@ -168,9 +172,13 @@ def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], lo
     written += [located[index][0] for index in indices]
     if written:
         path = written[0]
-        raise PortError(
+        line = assigning_line(state, path)
+        # What was written is undone, so a flag that says that it was would be wrong.
+        for snapshot in snapshots:
+            refill(snapshot.container, snapshot.contents)
+        raise WrittenInLoop(
             f"{path} is written to in place inside of {loop}, which does not carry it out",
-            where=assigning_line(state, path),
+            where=line,
             fix="compute a new tensor, or decode with your own loop over tpuport.compile(model)",
         )
 

@@ -17,8 +17,9 @@ from tpuport.compilation import Program, collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import beam_search
 from tpuport.generation.beam_search import Beams
-from tpuport.generation.decoding_cache import make_cache
+from tpuport.generation.decoding_cache import has_states, make_cache
 from tpuport.generation.host_functions import ask_criteria
+from tpuport.generation.padding_check import hides_padding
 from tpuport.generation.residual_stream import summed_once
 from tpuport.generation.sampling import SamplingSettings, choose_tokens, process_logits, step_keys
 from tpuport.generation.step_outputs import StepOutputs, begin_outputs, write_outputs
@@ -65,13 +66,8 @@ class Decoder:
         # Weakly, because the model is what keeps its decoder alive.
         self._model = weakref.ref(model)
         self.mesh = mesh
+        self._hides_padding: bool | None = None
         self._parameters = inspect.signature(model.forward).parameters
-        if "past_key_values" not in self._parameters:
-            raise PortError(
-                "generate() needs a model that takes its cache as past_key_values",
-                where=type(model).__name__,
-                fix="decode with your own loop over tpuport.compile(model)",
-            )
         name = type(model).__name__
         self.prefill = Program(self.run_prompt, f"{name} prefill", static_argnames=("slots",))
         self.advance = Program(self.run_loop, f"{name} decode", donate_argnames=("state",))
@@ -93,8 +89,16 @@ class Decoder:
 
     @property
     def uses_buckets(self) -> bool:
-        """Whether prompts may be padded to a bucket: not for models that take the number of a column for a position."""
-        return "position_ids" in self._parameters or self.model.config.model_type in _RELATIVE_MODELS
+        """Whether prompts may be padded to a bucket.
+
+        Not for models that take the number of a column for a position, nor for those whose recurrent states do not
+        ignore padding, which their first call finds out.
+        """
+        if "position_ids" not in self._parameters and self.model.config.model_type not in _RELATIVE_MODELS:
+            return False
+        if self._hides_padding is None:
+            self._hides_padding = not has_states(self.model.config) or hides_padding(self)
+        return self._hides_padding
 
     @property
     def arrays(self) -> dict[str, jax.Array]:
@@ -193,13 +197,32 @@ class Decoder:
 
     def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] after the token chosen last, which is not in the cache yet, and the cache."""
+        return self._forward(arrays, *self.token_inputs(state), state.cache)
+
+    def token_inputs(self, state: State) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Traced. The token chosen last [B, 1], the columns that it sees [B, T], and its position [B, 1]."""
         column = state.length - 1
         token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
         is_written = jnp.arange(state.present.shape[1]) <= column
         # The causal mask hides columns to come, but not every decoder is causal.
         present = state.present & is_written
         position = jnp.sum(present, axis=1, keepdims=True, dtype=jnp.int32) - 1
-        return self._forward(arrays, token, present, position, state.cache)
+        return token, present, position
+
+    def prepare_inputs(self, tokens: jax.Array, **inputs: Any) -> dict[str, Any]:
+        """Traced. What the model's own `prepare_inputs_for_generation` makes of tokens [B, n] and further inputs.
+
+        PortError if it adds tokens, for which the loop's buffers have no columns.
+        """
+        prepared = self.model.prepare_inputs_for_generation(compat.wrap(tokens), **inputs)
+        if tuple(prepared["input_ids"].shape) != tokens.shape:
+            raise PortError(
+                f"{type(self.model).__name__} puts tokens of its own behind the last one, where a buffer of fixed "
+                "shape has columns to come",
+                where=f"{type(self.model).__name__}.prepare_inputs_for_generation",
+                fix="use transformers' own generate, after tpuport.to_cpu(model)",
+            )
+        return prepared
 
     def _replicate_read(self, state: State) -> State:
         """Traced. Replicate what the host reads: a process sees only what its own devices hold."""
@@ -222,18 +245,14 @@ class Decoder:
         inputs = {name: value for name, value in inputs.items() if name in self._parameters}
         if "logits_to_keep" in self._parameters:
             inputs["logits_to_keep"] = 1  # the head is large, and only the last column is needed
+        cache = compat.as_torch(cache)
         with use_weights_in_loop(self.model, arrays, LOOP):
-            out = self.model(
-                **inputs, past_key_values=compat.as_torch(cache), use_cache=True, return_dict=True
-            )
-        if getattr(out, "past_key_values", None) is None:
-            raise PortError(
-                f"{type(self.model).__name__} cannot be traced with a cache of fixed shape: its output has no "
-                "past_key_values",
-                where=type(self.model).__name__,
-                fix="decode with your own loop over tpuport.compile(model)",
-            )
-        return compat.as_jax(out.logits)[:, -1].astype(jnp.float32), compat.as_jax(out.past_key_values)
+            out = self.model(**inputs, past_key_values=cache, use_cache=True, return_dict=True)
+        # Encoders with a language head, such as BERT's, write to the cache that they get, and return none.
+        new_cache = getattr(out, "past_key_values", None)
+        if new_cache is None:
+            new_cache = cache
+        return compat.as_jax(out.logits)[:, -1].astype(jnp.float32), compat.as_jax(new_cache)
 
     def _append(
         self,

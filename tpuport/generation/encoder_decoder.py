@@ -22,7 +22,8 @@ from tpuport.compilation import use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import model_inputs
 from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
-from tpuport.generation.decoding_cache import FixedLayer, make_cache
+from tpuport.generation.decoding_cache import make_cache
+from tpuport.generation.fixed_layers import FixedLayer
 
 # Inputs that are the encoder's alone, whose output the decoder gets instead.
 _ENCODER_ONLY = frozenset({"input_ids", "inputs_embeds"})

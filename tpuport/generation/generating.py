@@ -12,9 +12,10 @@ from transformers.utils.generic import ModelOutput
 
 from tpuport import checkpoint
 from tpuport.checkpoint.device_layout import one_device_mesh
-from tpuport.compilation import settings_key
+from tpuport.compilation import WrittenInLoop, settings_key
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder
+from tpuport.generation.decoder_choice import change_weights, choose_decoder, replace_decoder
 from tpuport.generation.encoder_decoder import EncoderDecoder
 from tpuport.generation.generation_options import Options, check_padding, read_options
 from tpuport.generation.host_functions import collect_functions
@@ -36,6 +37,7 @@ from tpuport.generation.prompts import (
 )
 from tpuport.generation.source_inputs import read_source
 from tpuport.patches import transformers_rotary
+from tpuport.trace_errors import CannotTrace
 
 logger = logging.getLogger("tpuport")
 
@@ -72,7 +74,8 @@ def decoder_for(model: Any) -> Decoder:
 
 def _make_decoder(model: Any, mesh: Mesh) -> Decoder:
     if not isinstance(model, LanguageModel):
-        return _decoder_class(model)(model, mesh)
+        cls = _decoder_class(model)
+        return choose_decoder(model, mesh) if cls is Decoder else cls(model, mesh)
     _warn_of_new_descriptions(model)
     decoder = OwnDecoder(model, mesh)
     with explained_for_generate(decoder):
@@ -179,23 +182,21 @@ def generate(
     check_padding(request, len(tokens) * request.rows_per_prompt, vocabulary, bool(criteria))
     if request.num_beams > 1:
         _check_search(streamer)
+    _check_streamed_rows(streamer, len(tokens) * request.rows_per_prompt)
     functions = collect_functions(request, logits_processor, prefix_allowed_tokens_fn, criteria, vocabulary)
-    decoder = decoder_for(model)
     # transformers knows neither prompts of other lengths nor models without padding.
     padding_is_context = prompts_of_lengths is None and not isinstance(model, LanguageModel)
-    # Whole prompts, with all their beams, fill up the batch.
-    row_multiple = decoder.row_multiple * request.num_beams
-    prompts = pad_prompts(
-        tokens, mask, request, seed, row_multiple, uses_buckets=decoder.uses_buckets, inputs=inputs,
-        contents=contents, source_length=source_length, padding_is_context=padding_is_context,
-    )  # fmt: skip
-    if hasattr(streamer, "skip_prompt") and prompts.real_rows > 1:
-        # transformers' own text streamers print one text.
-        raise PortError(
-            "this streamer takes one row", where=type(streamer).__name__, fix="stream rows one by one"
-        )
-    # The prompt runs here already, in its own program.
-    loop = HostLoop(decoder, prompts, request, _cache_length(model, prompts, request), functions)
+
+    def run_prompt(decoder: Decoder) -> HostLoop:
+        # Whole prompts, with all their beams, fill up the batch.
+        row_multiple = decoder.row_multiple * request.num_beams
+        prompts = pad_prompts(
+            tokens, mask, request, seed, row_multiple, uses_buckets=decoder.uses_buckets, inputs=inputs,
+            contents=contents, source_length=source_length, padding_is_context=padding_is_context,
+        )  # fmt: skip
+        return HostLoop(decoder, prompts, request, _cache_length(model, prompts, request), functions)
+
+    loop = _begin(model, run_prompt)
     if streamer is None and (not criteria or request.num_beams > 1):
         generated = loop.run()
     else:
@@ -213,6 +214,20 @@ LanguageModel.generate = generate
 def is_encoder_decoder(model: Any) -> bool:
     """Whether a model has an encoder, whose inputs are not the prompt."""
     return not isinstance(model, LanguageModel) and model.config.is_encoder_decoder
+
+
+def _begin(model: Any, run_prompt: Callable[[Decoder], HostLoop]) -> HostLoop:
+    """Run the prompt, in its own program; without a cache if the model cannot be traced with one."""
+    decoder = decoder_for(model)
+    try:
+        return run_prompt(decoder)
+    except CannotTrace as error:
+        other = replace_decoder(model, decoder, error)
+    except WrittenInLoop as error:
+        change_weights(model, error)
+        return run_prompt(decoder_for(model))
+    _decoders[model] = _decoders[model][0], other
+    return run_prompt(other)
 
 
 def _vocabulary(model: Any) -> int:
@@ -268,6 +283,14 @@ def _check_streamer(streamer: Any) -> None:
             "a streamer has put(token_ids) and end()",
             where=f"streamer={type(streamer).__name__}",
             fix="give transformers.TextStreamer(tokenizer), say",
+        )
+
+
+def _check_streamed_rows(streamer: Any, rows: int) -> None:
+    """PortError for several rows and one of transformers' own text streamers, which print one text."""
+    if hasattr(streamer, "skip_prompt") and rows > 1:
+        raise PortError(
+            "this streamer takes one row", where=type(streamer).__name__, fix="stream rows one by one"
         )
 
 

@@ -25,7 +25,7 @@ from tpuport.generation.step_outputs import STEPS, CollectedOutputs
 # New tokens of a compiled chunk, if the host has to look in between.
 CHUNK: Final = 16
 # What models raise that ask for a cache of another kind, or for a value.
-_MODEL_ERRORS: Final = (AttributeError, IndexError, NotImplementedError, TypeError, ValueError)
+_MODEL_ERRORS: Final = (AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
 
 
 class HostLoop:
@@ -59,8 +59,10 @@ class HostLoop:
                 self._arrays, prompts.tokens, prompts.mask, prompts.keys,
                 self._prompt_columns, np.int32(prompts.real_rows), self._settings, dict(prompts.inputs), slots=slots,
             )  # fmt: skip
-
         self._collect(1)
+        if not decoder.advance.compilations:
+            # No step, only the program: what cannot be traced is an error before a streamer has seen anything.
+            self._advance(int(self._state.length))
 
     def run(self) -> torch.Tensor:
         """Generate to the end without looking in between, but for the outputs of the steps."""

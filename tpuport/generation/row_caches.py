@@ -69,8 +69,18 @@ def put_together(arrays: list[jax.Array], layout: CacheLayout) -> Any:
     return roots[0]
 
 
-def check_unchanged(before: CacheLayout, after: CacheLayout) -> None:
-    """PortError unless a token leaves the cache as it is but for the values of its tensors, as a loop needs it."""
+_WRITE_AT_POSITION = (
+    "let make_cache(length) allocate all columns, write with index_copy_ at the position that forward gets, and set a "
+    "counter to that position (cache.pos = position)"
+)
+
+
+def check_unchanged(before: CacheLayout, after: CacheLayout, fix: str = _WRITE_AT_POSITION) -> None:
+    """PortError unless a token leaves the cache as it is but for the values of its tensors, as a loop needs it.
+
+    Args:
+        fix: what the user can do, a user's own cache by default.
+    """
     if before == after:
         return
     was, is_now = (
@@ -83,8 +93,7 @@ def check_unchanged(before: CacheLayout, after: CacheLayout) -> None:
         f"a token changes {name} from {_describe(was.get(name))} to {_describe(is_now.get(name))}, and the loop on the "
         "device needs a cache that keeps its structure, shapes and plain values",
         where=name,
-        fix="let make_cache(length) allocate all columns, write with index_copy_ at the position that forward gets, "
-        "and set a counter to that position (cache.pos = position)",
+        fix=fix,
     )
 
 

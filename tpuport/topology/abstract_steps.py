@@ -17,7 +17,7 @@ from tpuport.checkpoint.device_layout import as_torch_dtype, one_device_mesh, re
 from tpuport.compilation import claim_cache, prepare_arguments, use_weights
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder, State
-from tpuport.generation.decoding_cache import FixedLayer
+from tpuport.generation.fixed_layers import FixedLayer
 from tpuport.generation.prompts import bucket_length
 from tpuport.generation.sampling import EOS_SLOTS, SamplingSettings
 from tpuport.library_classes import is_transformers_cache

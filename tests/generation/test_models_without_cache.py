@@ -1,0 +1,107 @@
+"""Models that the loop runs without a cache, or that return none: the tokens of transformers on the CPU."""
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertLMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MptConfig,
+    MptForCausalLM,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
+    XLMConfig,
+    XLMWithLMHeadModel,
+)
+
+import tpuport
+from tpuport.errors import PortError
+from tpuport.generation import decoder_for
+
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+
+OPTIONS: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": [], "pad_token_id": 0}
+GPT = OpenAIGPTConfig(vocab_size=96, n_positions=64, n_embd=32, n_layer=2, n_head=4)
+LLAMA = LlamaConfig(
+    vocab_size=96, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+    num_key_value_heads=1,
+)  # fmt: skip
+SMALL_BERT = BertConfig(
+    vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32
+)
+SMALL_MPT = MptConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=4, max_seq_len=64)
+
+
+def make_pair(model_class: type, config: Any) -> tuple[Any, Any]:
+    """A model in torch and the same one ported."""
+    models = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        model = model_class(config).eval()
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.data += 0.2 * torch.randn(parameter.shape)
+        models.append(model)
+    return models[0], tpuport.port(models[1])
+
+
+def compare(model_class: type, config: Any, prompts: tuple) -> Any:
+    """Generate for a padded batch as transformers does; the ported model."""
+    reference, ported = make_pair(model_class, config)
+    ids, mask = prompts[0] % 96, prompts[1]
+    expected = reference.generate(ids, attention_mask=mask, **OPTIONS)
+    assert torch.equal(tpuport.generate(ported, ids, mask, **OPTIONS), expected)
+    assert len(set(expected[:, 20:].flatten().tolist())) > 4, "a constant output would prove little"
+    return ported
+
+
+def test_a_model_that_takes_no_cache(prompts: tuple, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "tpuport"):
+        ported = compare(OpenAIGPTLMHeadModel, GPT, prompts)
+    assert "OpenAIGPTLMHeadModel without a cache" in caplog.text
+    assert decoder_for(ported).uses_buckets, "its positions come from the mask"
+
+
+def test_a_model_whose_cached_call_cannot_be_traced(prompts: tuple, caplog: pytest.LogCaptureFixture) -> None:
+    """MPT takes a size from the length of its cache."""
+    with caplog.at_level(logging.WARNING, "tpuport"):
+        ported = compare(MptForCausalLM, SMALL_MPT, prompts)
+        tpuport.generate(ported, prompts[0][:1] % 96, **OPTIONS)
+    assert caplog.text.count("without a cache") == 1, "it is found out once"
+
+
+def test_an_encoder_that_writes_to_its_cache_and_returns_none(prompts: tuple) -> None:
+    compare(BertLMHeadModel, SMALL_BERT, prompts)
+
+
+def test_a_model_that_sees_columns_to_come_is_refused() -> None:
+    class Mean(OpenAIGPTLMHeadModel):
+        def forward(self, input_ids: Any = None, attention_mask: Any = None, **inputs: Any) -> Any:
+            output = super().forward(input_ids, attention_mask, **inputs)
+            output.logits = output.logits + output.logits.mean(dim=1, keepdim=True)
+            return output
+
+    model = tpuport.port(Mean(GPT).eval())
+    with pytest.raises(PortError, match="depend on columns behind the last token"):
+        tpuport.generate(model, [[5, 6, 7]], **OPTIONS)
+
+
+def test_a_model_that_adds_tokens_of_its_own_is_refused() -> None:
+    model = tpuport.port(
+        XLMWithLMHeadModel(XLMConfig(vocab_size=96, emb_dim=16, n_layers=1, n_heads=2)).eval()
+    )
+    with pytest.raises(PortError, match="tokens of its own"):
+        tpuport.generate(model, [[5, 6, 7]], **OPTIONS)
+
+
+def test_a_model_with_a_generate_of_its_own_is_refused() -> None:
+    class Own(LlamaForCausalLM):
+        def generate(self, *inputs: Any, **options: Any) -> Any:  # type: ignore[override]
+            return super().generate(*inputs, **options)
+
+    with pytest.raises(PortError, match="a generate of its own"):
+        tpuport.generate(tpuport.port(Own(LLAMA).eval()), [[5, 6, 7]], **OPTIONS)

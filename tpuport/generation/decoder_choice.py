@@ -1,0 +1,82 @@
+"""Which decoding loop a model of transformers gets: by its signature, and by whether it can be traced with a cache."""
+
+import inspect
+from typing import Any
+
+import torch
+from jax.sharding import Mesh
+from transformers import GenerationMixin
+from transformers.generation import utils
+
+from tpuport.compilation import WrittenInLoop
+from tpuport.errors import PortError
+from tpuport.generation.decoder import Decoder
+from tpuport.generation.decoding_cache import has_fixed_cache
+from tpuport.generation.host_loop import explained_for_generate
+from tpuport.generation.recomputing_decoder import RecomputingDecoder
+from tpuport.generation.recurrent_decoder import RecurrentDecoder
+from tpuport.trace_errors import CannotTrace
+
+# Arguments of `forward` that transformers takes for a cache: past_key_values, cache_params, state and others.
+_CACHE_NAMES = frozenset(getattr(utils, "ALL_CACHE_NAMES", ("past_key_values", "cache_params", "state")))
+
+
+def choose_decoder(model: Any, mesh: Mesh) -> Decoder:
+    """The decoder of a ported causal language model.
+
+    Raises:
+        PortError: the model generates in another way than token by token from `input_ids`, or runs without a cache and
+            cannot run in a buffer of fixed shape.
+    """
+    _check_generate(model)
+    parameters = inspect.signature(model.forward).parameters
+    if "past_key_values" in parameters and model._supports_default_dynamic_cache():
+        has_cache = has_fixed_cache(model.config)
+        return Decoder(model, mesh) if has_cache else decoder_without_cache(model, mesh)
+    if not _CACHE_NAMES.isdisjoint(parameters):
+        return RecurrentDecoder(model, mesh)
+    return decoder_without_cache(model, mesh)
+
+
+def decoder_without_cache(model: Any, mesh: Mesh) -> RecomputingDecoder:
+    """A decoder that runs all tokens for each new one; PortError if the model cannot run so."""
+    decoder = RecomputingDecoder(model, mesh)
+    with explained_for_generate(decoder):
+        decoder.verify()
+    decoder.warn()
+    return decoder
+
+
+def replace_decoder(model: Any, decoder: Decoder, error: CannotTrace) -> RecomputingDecoder:
+    """A decoder without a cache, for a model that cannot be traced with one; the error itself if there is none."""
+    if type(decoder) not in (Decoder, RecurrentDecoder):
+        raise error
+    try:
+        return decoder_without_cache(model, decoder.mesh)
+    except PortError:
+        # What the user can act on is why the usual way fails.
+        raise error from None
+
+
+def change_weights(model: Any, error: WrittenInLoop) -> None:
+    """Call a model that changes its weights before it generates, as RWKV does, whose first call rescales them.
+
+    Its own call keeps what it writes, and the next one writes nothing. The error itself for a model of another kind.
+    """
+    if (
+        not isinstance(model, torch.nn.Module)
+        or "input_ids" not in inspect.signature(model.forward).parameters
+    ):
+        raise error
+    model(input_ids=torch.zeros(1, 1, dtype=torch.int64))
+
+
+def _check_generate(model: Any) -> None:
+    """PortError for a model whose own `generate` does more than transformers' general one."""
+    own = getattr(type(model), "generate", None)
+    if own is not None and own is not vars(GenerationMixin)["generate"]:
+        raise PortError(
+            f"{type(model).__name__} has a generate of its own, which prepares its inputs in another way",
+            where=f"{type(model).__name__}.generate",
+            fix="use that one, after tpuport.to_cpu(model)",
+        )

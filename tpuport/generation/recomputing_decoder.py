@@ -1,0 +1,153 @@
+"""The decoding loop of models without a cache that a loop can carry: all tokens so far run for each new one.
+
+They run in the loop's buffer, whose columns behind the last token contain nothing yet. That these change no logits is
+verified before the first call, since not every model hides them.
+Shapes: B batch, P prompt columns, T columns of the buffer, V vocabulary.
+"""
+
+import logging
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax.sharding import NamedSharding, PartitionSpec
+from transformers import DynamicCache
+
+from tpuport import compat
+from tpuport.compilation import use_weights_in_loop
+from tpuport.errors import PortError
+from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
+from tpuport.generation.decoding_cache import has_fixed_cache
+from tpuport.generation.padding_check import are_close, vocabulary_size
+
+logger = logging.getLogger("tpuport")
+
+# Tokens of the prompt that is compared, and columns of padding in front of it.
+_TOKENS, _PADDING, _COLUMNS = 19, 5, 32
+
+
+class RecomputingDecoder(Decoder):
+    """The compiled programs of a model that runs without a cache."""
+
+    @property
+    def uses_buckets(self) -> bool:
+        """Whether the model hides padding in front of a prompt, as `verify` has found out.
+
+        Not for kinds of layers that are unknown here: they may divide columns into blocks longer than its prompt.
+        """
+        return bool(self._hides_padding) and has_fixed_cache(self.model.config)
+
+    def forward_prompt(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+    ) -> tuple[jax.Array, tuple[()]]:
+        """Traced. Float32 logits [B, V] after the prompt [B, P], and no cache."""
+        last = jnp.asarray(tokens.shape[1] - 1, jnp.int32)
+        return self._logits(arrays, tokens, mask, last), ()
+
+    def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, tuple[()]]:
+        """Traced. As `forward_prompt`, for the token chosen last."""
+        _, present, _ = self.token_inputs(state)
+        return self._logits(arrays, state.tokens, present, state.length - 1), ()
+
+    def _logits(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, column: jax.Array
+    ) -> jax.Array:
+        """Traced. Float32 logits [B, V] of one column of tokens [B, T]."""
+        positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+        inputs = compat.as_torch({"attention_mask": mask, "position_ids": positions})
+        inputs = {name: value for name, value in inputs.items() if name in self._parameters}
+        if "use_cache" in self._parameters:
+            inputs["use_cache"] = False
+        if "logits_to_keep" in self._parameters:
+            inputs["logits_to_keep"] = compat.wrap(column[None])
+        with use_weights_in_loop(self.model, arrays, LOOP):
+            prepared = self.prepare_inputs(tokens, is_first_iteration=True, **inputs)
+            out = self.model(**prepared, return_dict=True)
+        logits = compat.as_jax(out.logits).astype(jnp.float32)
+        if logits.shape[1] == 1:
+            return logits[:, 0]
+        return jax.lax.dynamic_index_in_dim(logits, column, axis=1, keepdims=False)
+
+    def verify(self) -> None:
+        """Run a prompt by itself and in a longer buffer, and a token after it as the model does, which must all agree.
+
+        Raises:
+            PortError: logits depend on columns behind the last token, or are others with the model's own cache.
+        """
+        tokens = np.arange(1, _TOKENS + 1, dtype=np.int32) % vocabulary_size(self.model)
+        expected = self._run_example(tokens, padding=0, columns=_TOKENS)
+        self._hides_padding = are_close(self, expected, self._run_example(tokens, _PADDING, _COLUMNS))
+        if not self._hides_padding and not are_close(self, expected, self._run_example(tokens, 0, _COLUMNS)):
+            raise PortError(
+                f"the logits of {type(self.model).__name__} depend on columns behind the last token, and it has no "
+                "cache of a fixed shape",
+                where=type(self.model).__name__,
+                fix="use transformers' own generate, after tpuport.to_cpu(model)",
+            )
+        if "past_key_values" in self._parameters:
+            self._verify_cached(tokens)
+
+    def _verify_cached(self, tokens: np.ndarray) -> None:
+        """PortError unless a token with the cache that grows, run by itself, has the logits that it has without.
+
+        Some models take other positions for a padded row once there is a cache. No program is compiled, so that code
+        runs that asks for values.
+        """
+        present = np.ones((2, len(tokens)), bool)
+        present[1, :_PADDING] = False
+        rows = np.where(present, tokens, 0)
+        column = len(tokens) - 1
+        padding = ((0, 0), (0, _COLUMNS - len(tokens)))
+        expected = self._run(np.pad(rows, padding), np.pad(present, padding), column)
+        with torch.no_grad(), use_weights_in_loop(self.model, self.arrays, LOOP):
+            inputs = self._cached_inputs(rows[:, :-1], present[:, :-1])
+            output = self.model(**inputs, return_dict=True)
+            arguments = self.model._update_model_kwargs_for_generation(output, dict(inputs, use_cache=True))
+            del arguments["input_ids"]
+            inputs = self.model.prepare_inputs_for_generation(
+                compat.wrap(jnp.asarray(rows)), next_sequence_length=1, **arguments
+            )
+            logits = compat.as_jax(self.model(**inputs, return_dict=True).logits)[:, -1]
+        if not are_close(self, expected, np.asarray(logits, np.float32)):
+            raise PortError(
+                f"{type(self.model).__name__} gives other logits with its cache than without, and the cache cannot be "
+                "traced",
+                where=type(self.model).__name__,
+                fix="use transformers' own generate, after tpuport.to_cpu(model)",
+            )
+
+    def _cached_inputs(self, tokens: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
+        """Arguments of a call with an empty cache, as transformers' generate makes them."""
+        positions = np.maximum(np.cumsum(mask, axis=1, dtype=np.int32) - 1, 0)
+        arrays = {"attention_mask": jnp.asarray(mask), "position_ids": jnp.asarray(positions)}
+        arguments = {name: array for name, array in arrays.items() if name in self._parameters}
+        return self.model.prepare_inputs_for_generation(
+            compat.wrap(jnp.asarray(tokens)),
+            past_key_values=DynamicCache(config=self.model.config),
+            use_cache=True,
+            is_first_iteration=True,
+            **compat.as_torch(arguments),
+        )
+
+    def warn(self) -> None:
+        """Tell the user what decoding without a cache costs."""
+        logger.warning(
+            "generate decodes %s without a cache: all tokens so far run again for each new one.",
+            type(self.model).__name__,
+        )
+
+    def _run_example(self, tokens: np.ndarray, padding: int, columns: int) -> np.ndarray:
+        """Logits [1, V] after the tokens, with padding in front of them and others behind, up to `columns`."""
+        end = padding + len(tokens)
+        row = np.concatenate([np.zeros(padding, np.int32), tokens, np.full(columns - end, tokens[0])])
+        mask = (np.arange(columns) >= padding) & (np.arange(columns) < end)
+        return self._run(row[None], mask[None], end - 1)
+
+    def _run(self, tokens: np.ndarray, mask: np.ndarray, column: int) -> np.ndarray:
+        """Logits [B, V] of one column of tokens [B, T]."""
+        # Whole on each device, because a process reads only what its own devices hold.
+        replicated = NamedSharding(self.mesh, PartitionSpec())
+        run = jax.jit(self._logits, out_shardings=replicated)
+        return jax.device_get(run(self.arrays, tokens, mask, np.int32(column)))

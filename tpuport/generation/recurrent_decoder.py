@@ -1,0 +1,105 @@
+"""The decoding loop of models that make their cache themselves: states of a recurrence, under an argument's own name.
+
+The prompt's call makes the cache, transformers' own functions say under which name the next call takes it
+(`cache_params`, `state`), and the loop carries its tensors. A layer of keys and values in it gets a fixed shape.
+Shapes: B batch, P prompt columns, V vocabulary.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+from transformers.cache_utils import Cache, DynamicLayer
+
+from tpuport import compat
+from tpuport.compilation import use_weights_in_loop
+from tpuport.errors import PortError
+from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
+from tpuport.generation.fixed_layers import FixedLayer
+from tpuport.generation.padding_check import hides_padding
+from tpuport.generation.residual_stream import summed_once
+from tpuport.generation.row_caches import RowCaches, check_unchanged, put_together, take_apart
+from tpuport.mesh import dividing_axis
+from tpuport.tracing import trace_lock
+
+
+class RecurrentDecoder(Decoder):
+    """The compiled programs of a model that makes its cache itself."""
+
+    @property
+    def uses_buckets(self) -> bool:
+        """Whether the model's states ignore padding, which its first call finds out: see `hides_padding`."""
+        if self._hides_padding is None:
+            self._hides_padding = hides_padding(self)
+        return self._hides_padding
+
+    def forward_prompt(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+    ) -> tuple[jax.Array, RowCaches]:
+        """Traced. Float32 logits [B, V] after the prompt [B, P], and the tensors of the cache with it."""
+        positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+        with trace_lock, summed_once(self.model, self.mesh), use_weights_in_loop(self.model, arrays, LOOP):
+            logits, cache = self._call(tokens, mask, positions, {})
+            for value in cache.values():
+                if isinstance(value, Cache):
+                    value.layers = [_fix_shape(layer, slots, self.mesh) for layer in value.layers]
+            carried = self._carry(cache)
+        return logits, carried
+
+    def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, RowCaches]:
+        """Traced. As `forward_prompt`, for the token chosen last."""
+        token, present, position = self.token_inputs(state)
+        with use_weights_in_loop(self.model, arrays, LOOP):
+            cache = put_together(state.cache.arrays, state.cache.layout)
+            logits, cache = self._call(token, present, position, cache)
+            carried = self._carry(cache)
+        check_unchanged(
+            state.cache.layout, carried.layout, fix="decode with your own loop over tpuport.compile(model)"
+        )
+        return logits, carried
+
+    def _call(
+        self, tokens: jax.Array, mask: jax.Array, positions: jax.Array, cache: dict[str, Any]
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """Traced. Float32 logits [B, V] of the last column, and the cache by the name of its argument."""
+        inputs = compat.as_torch({"attention_mask": mask, "position_ids": positions})
+        inputs = {name: value for name, value in inputs.items() if name in self._parameters}
+        if "logits_to_keep" in self._parameters:
+            inputs["logits_to_keep"] = 1
+        is_prompt = not cache
+        prepared = self.prepare_inputs(
+            tokens, next_sequence_length=None if is_prompt else 1, is_first_iteration=is_prompt, use_cache=True,
+            **inputs, **cache,
+        )  # fmt: skip
+        out = self.model(**prepared, return_dict=True)
+        new_cache = self.model._update_model_kwargs_for_generation(out, {})
+        if not new_cache:
+            raise PortError(
+                f"the output of {type(self.model).__name__} has no cache that the next token could go on from",
+                where=type(self.model).__name__,
+                fix="decode with your own loop over tpuport.compile(model)",
+            )
+        return compat.as_jax(out.logits)[:, -1].astype(jnp.float32), new_cache
+
+    def _carry(self, cache: dict[str, Any]) -> RowCaches:
+        """Traced. The cache as the loop's carry."""
+        arrays, layout = take_apart(cache)
+        return RowCaches(list(map(self._shard_state, arrays)), layout)
+
+    def _shard_state(self, array: jax.Array) -> jax.Array:
+        """Traced. Divide the batch over dp, and what comes next over tp: heads, or the channels of a convolution."""
+        if self.mesh.size == 1:
+            return array
+        axes = zip(("dp", "tp"), array.shape, strict=False) if array.ndim > 1 else ()
+        spec = PartitionSpec(*(dividing_axis(self.mesh, axis, size) for axis, size in axes))
+        return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec))
+
+
+def _fix_shape(layer: Any, slots: int, mesh: Any) -> Any:
+    """Traced. A layer of `slots` columns in place of one that grows with each token; others stay."""
+    if type(layer) is not DynamicLayer or not layer.is_initialized:
+        return layer
+    fixed = FixedLayer(slots, mesh)
+    fixed.update(layer.keys, layer.values)  # type: ignore[arg-type]
+    return fixed
