@@ -1,8 +1,17 @@
-"""`python -m tpuport`: the `tpuport` command, if its script is not on the path."""
+"""The `tpuport` command, also as `python -m tpuport` if its script is not on the path."""
 
 import sys
 
-from tpuport.cli import main
+
+def main() -> int:
+    """Run the command line and return its exit code."""
+    try:
+        from tpuport.cli import main as run
+    except KeyboardInterrupt:
+        # Before the command line itself takes care of it.
+        return 130
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from tpuport.cli import interrupts
 from tpuport.cli.arguments import CommandParser, UsageError, closest
 from tpuport.cli.console import say
 from tpuport.errors import PortError
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, 1 for what cannot work, 2 for wrong usage."""
     if arguments is None:
         arguments = sys.argv[1:]
+        command = COMMANDS.get("".join(arguments[:1]), Command(""))
+        interrupts.install(lambda: say(command.interrupted, "red"))
     # Not argparse's subparsers, for which all commands would be imported.
     if arguments and arguments[0] in COMMANDS:
         name, *rest = arguments
@@ -60,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(work: Callable[[], int], command: Command) -> int:
     """Do the work; errors become messages and exit codes."""
     try:
-        return work()
+        return _carry_out(work)
     except UsageError as error:
         say(str(error), "red")
         return 2
@@ -69,7 +72,7 @@ def _run(work: Callable[[], int], command: Command) -> int:
         return command.error_code
     except KeyboardInterrupt:
         say(command.interrupted, "red")
-        return 130
+        return interrupts.EXIT_CODE
     except SystemExit as error:
         # argparse has printed its help or the version.
         return int(error.code or 0)
@@ -82,6 +85,19 @@ def _run(work: Callable[[], int], command: Command) -> int:
         return 2
     except Exception:  # noqa: BLE001  Python would exit with 1, which is a result of some commands' work
         return _report_bug()
+
+
+def _carry_out(work: Callable[[], int]) -> int:
+    """Do the work; an interrupt that became another error on the way, or none, is one again."""
+    code = 0
+    try:
+        code = work()
+    except Exception:
+        if not interrupts.received():
+            raise
+    if interrupts.received():
+        raise KeyboardInterrupt
+    return code
 
 
 def _report_bug() -> int:
