@@ -115,10 +115,16 @@ def expect_tokens(
     can_generate: Any = getattr(model, "can_generate", bool)
     if not can_generate():
         return {}
+    config: Any = model.config
+    if config.is_encoder_decoder:
+        # The decoder begins with its own token; ids, frames and images are the encoder's.
+        inputs = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
     row = {name: value[:1] if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
     row.pop("attention_mask", None)
     forms = {"generate": row}
-    if set(inputs) == {"input_ids", "attention_mask"}:
+    if config.is_encoder_decoder:
+        forms["generate_batch"] = inputs
+    elif set(inputs) == {"input_ids", "attention_mask"}:
         # Two rows, the second padded on the left.
         forms["generate_batch"] = {**inputs, "attention_mask": inputs["attention_mask"].flip(-1)}
     return {form: (call, _torch_tokens(model, call)) for form, call in forms.items()}

@@ -24,9 +24,12 @@ from tpuport.generation import model_inputs
 from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
 from tpuport.generation.decoding_cache import make_cache
 from tpuport.generation.fixed_layers import FixedLayer
+from tpuport.generation.position_tables import fixed_tables
 
 # Inputs that are the encoder's alone, whose output the decoder gets instead.
 _ENCODER_ONLY = frozenset({"input_ids", "inputs_embeds"})
+# Decoders that attend to every column of the cache, written or not. All their tokens run again for each new one.
+_UNCACHED = frozenset({"prophetnet"})
 # Given by the user instead of the encoder's inputs: its last hidden state.
 ENCODER_OUTPUTS = "encoder_outputs"
 
@@ -37,7 +40,7 @@ class EncodedCache:
     """The decoder's cache, and what the encoder gave.
 
     Attributes:
-        cache: an `EncoderDecoderCache`.
+        cache: an `EncoderDecoderCache`; empty for a model that runs without one.
         encoder_outputs: of the model's encoder, the last hidden state [B, S, E] first.
         inputs: of the decoder, by the names in the model's signature, such as the encoder's attention_mask [B, S].
     """
@@ -117,13 +120,9 @@ class EncoderDecoder(Decoder):
     ) -> tuple[jax.Array, EncodedCache]:
         """Traced. Run the encoder and the decoder's prompt [B, P]: float32 logits [B, V], and what the loop carries."""
         inputs = {name: self._shard_rows(array) for name, array in inputs.items()}
-        encoder_outputs = self._encode(arrays, inputs)
-        text_config = self.model.config.get_text_config(decoder=True)
-        self_attention = make_cache(text_config, slots, self.mesh)
-        cross_attention = Cache(layers=[CrossLayer(self.mesh) for _ in self_attention.layers])
         encoded = EncodedCache(
-            cache=EncoderDecoderCache(self_attention, cross_attention),
-            encoder_outputs=encoder_outputs,
+            cache=() if self._is_uncached else self._make_cache(slots),
+            encoder_outputs=self._encode(arrays, inputs),
             inputs={name: array for name, array in inputs.items() if self._is_of_decoder(name)},
         )
         return self._decode(arrays, tokens, mask, encoded)
@@ -131,15 +130,30 @@ class EncoderDecoder(Decoder):
     def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, EncodedCache]:
         """Traced. As `forward_prompt`, for the token chosen last."""
         column = state.length - 1
+        if self._is_uncached:
+            # Later columns, which are not written yet, are hidden by the decoder's causal mask.
+            return self._decode(arrays, state.tokens, state.present, state.cache, column)
         token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
         present = state.present & (jnp.arange(state.present.shape[1]) <= column)
         return self._decode(arrays, token, present, state.cache)
 
     def reorder_cache(self, cache: EncodedCache, rows: jax.Array) -> EncodedCache:
         """Traced. Of the decoder's own columns alone: all beams of a prompt have one text."""
+        if self._is_uncached:
+            return cache
         both = copy.copy(cache.cache)
         both.self_attention_cache = super().reorder_cache(both.self_attention_cache, rows)
         return dataclasses.replace(cache, cache=both)
+
+    @property
+    def _is_uncached(self) -> bool:
+        return self.model.config.model_type in _UNCACHED
+
+    def _make_cache(self, slots: int) -> EncoderDecoderCache:
+        """An empty cache for `slots` tokens."""
+        self_attention = make_cache(self.model.config.get_text_config(decoder=True), slots, self.mesh)
+        cross_attention = Cache(layers=[CrossLayer(self.mesh) for _ in self_attention.layers])
+        return EncoderDecoderCache(self_attention, cross_attention)
 
     def _is_of_decoder(self, name: str) -> bool:
         main_name = getattr(self.model, "main_input_name", "input_ids")
@@ -159,22 +173,29 @@ class EncoderDecoder(Decoder):
         return compat.as_jax(outputs)
 
     def _decode(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, encoded: EncodedCache
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        mask: jax.Array,
+        encoded: EncodedCache,
+        column: jax.Array | int = -1,
     ) -> tuple[jax.Array, EncodedCache]:
-        """Traced. Float32 logits [B, V] of the last column, and the cache written.
+        """Traced. Float32 logits [B, V] of a column, and the cache written.
 
         Args:
             mask: [B, T] or, of the prompt, [B, P]; False at padding and at columns to come.
+            column: of the tokens.
         """
         arguments = {"decoder_input_ids": tokens, "decoder_attention_mask": mask}
         arguments = {name: array for name, array in arguments.items() if name in self._parameters}
-        with use_weights_in_loop(self.model, arrays, LOOP):
+        with use_weights_in_loop(self.model, arrays, LOOP), fixed_tables(self.model):
             output = self.model(
                 **compat.as_torch(encoded.inputs | arguments),
                 encoder_outputs=compat.as_torch(encoded.encoder_outputs),
-                past_key_values=compat.as_torch(encoded.cache),
-                use_cache=True,
+                past_key_values=None if self._is_uncached else compat.as_torch(encoded.cache),
+                use_cache=not self._is_uncached,
                 return_dict=True,
             )
-        logits = compat.as_jax(output.logits)[:, -1].astype(jnp.float32)
-        return logits, dataclasses.replace(encoded, cache=compat.as_jax(output.past_key_values))
+        logits = jax.lax.dynamic_index_in_dim(compat.as_jax(output.logits), column, axis=1, keepdims=False)
+        cache = () if self._is_uncached else compat.as_jax(output.past_key_values)
+        return logits.astype(jnp.float32), dataclasses.replace(encoded, cache=cache)

@@ -233,9 +233,12 @@ def _begin(model: Any, run_prompt: Callable[[Decoder], HostLoop]) -> HostLoop:
 def _vocabulary(model: Any) -> int:
     if isinstance(model, LanguageModel):
         return model.vocab_size
-    part = model.get_decoder() if model.config.is_encoder_decoder else model
     # The embedding's, because the config of a resized model may still have the old one.
-    return part.get_input_embeddings().weight.shape[0]
+    embedding = model.get_input_embeddings()
+    if model.config.is_encoder_decoder:
+        # Some have one vocabulary for the encoder and another for the decoder.
+        embedding = getattr(model.get_decoder(), "embed_tokens", embedding)
+    return embedding.weight.shape[0]
 
 
 def _check_model(model: Any) -> None:

@@ -22,8 +22,7 @@ from tpuport.generation.prompts import bucket_length, read_token_ids
 # columns, or counted from ids that are not padding. Not among them: those that cut the columns into blocks by their
 # number (BigBird), and those that mix all columns before any mask.
 _MASKED_ENCODERS: Final = frozenset(
-    "t5 mt5 umt5 bart mbart pegasus marian m2m_100 blenderbot blenderbot-small plbart mvp fsmt prophetnet "
-    "switch_transformers".split()
+    "t5 mt5 umt5 bart mbart pegasus marian m2m_100 blenderbot blenderbot-small plbart mvp fsmt".split()
 )
 # Their users give decoder_input_ids with every special token.
 _COMPLETE_PROMPTS: Final = frozenset({"whisper"})
