@@ -12,7 +12,9 @@ from tpuport.compilation import WrittenInLoop
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoding_cache import has_fixed_cache
+from tpuport.generation.encoder_decoder import EncoderDecoder
 from tpuport.generation.host_loop import explained_for_generate
+from tpuport.generation.own_generate import has_own_generate
 from tpuport.generation.recomputing_decoder import RecomputingDecoder
 from tpuport.generation.recurrent_decoder import RecurrentDecoder
 from tpuport.trace_errors import CannotTrace
@@ -22,13 +24,15 @@ _CACHE_NAMES = frozenset(getattr(utils, "ALL_CACHE_NAMES", ("past_key_values", "
 
 
 def choose_decoder(model: Any, mesh: Mesh) -> Decoder:
-    """The decoder of a ported causal language model.
+    """The decoder of a ported causal language model or encoder-decoder.
 
     Raises:
         PortError: the model generates in another way than token by token from `input_ids`, or runs without a cache and
             cannot run in a buffer of fixed shape.
     """
     _check_generate(model)
+    if model.config.is_encoder_decoder:
+        return EncoderDecoder(model, mesh)
     parameters = inspect.signature(model.forward).parameters
     if "past_key_values" in parameters and model._supports_default_dynamic_cache():
         has_cache = has_fixed_cache(model.config)
@@ -74,7 +78,8 @@ def change_weights(model: Any, error: WrittenInLoop) -> None:
 def _check_generate(model: Any) -> None:
     """PortError for a model whose own `generate` does more than transformers' general one."""
     own = getattr(type(model), "generate", None)
-    if own is not None and own is not vars(GenerationMixin)["generate"]:
+    # One that calls the general one has prepared what comes here.
+    if own is not None and own is not vars(GenerationMixin)["generate"] and not has_own_generate(model):
         raise PortError(
             f"{type(model).__name__} has a generate of its own, which prepares its inputs in another way",
             where=f"{type(model).__name__}.generate",

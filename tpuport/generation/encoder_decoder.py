@@ -30,6 +30,8 @@ from tpuport.generation.position_tables import fixed_tables
 _ENCODER_ONLY = frozenset({"input_ids", "inputs_embeds"})
 # Decoders that attend to every column of the cache, written or not. All their tokens run again for each new one.
 _UNCACHED = frozenset({"prophetnet"})
+# Their `prepare_inputs_for_generation` makes positions from the decoder's mask.
+_COUNTING_BY_MASK = frozenset({"whisper"})
 # Given by the user instead of the encoder's inputs: its last hidden state.
 ENCODER_OUTPUTS = "encoder_outputs"
 
@@ -112,8 +114,8 @@ class EncoderDecoder(Decoder):
 
     @property
     def uses_buckets(self) -> bool:
-        """No: most decoders begin with one token, and take the number of a column for its position."""
-        return False
+        """Only of models that count positions by the mask. Most decoders begin with one token, and count columns."""
+        return self._counts_by_mask
 
     def forward_prompt(
         self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
@@ -144,6 +146,10 @@ class EncoderDecoder(Decoder):
         both = copy.copy(cache.cache)
         both.self_attention_cache = super().reorder_cache(both.self_attention_cache, rows)
         return dataclasses.replace(cache, cache=both)
+
+    @property
+    def _counts_by_mask(self) -> bool:
+        return self.model.config.model_type in _COUNTING_BY_MASK
 
     @property
     def _is_uncached(self) -> bool:
@@ -187,6 +193,11 @@ class EncoderDecoder(Decoder):
             column: of the tokens.
         """
         arguments = {"decoder_input_ids": tokens, "decoder_attention_mask": mask}
+        if self._counts_by_mask:
+            positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+            arguments["decoder_position_ids"] = (
+                positions if positions.shape == tokens.shape else positions[:, -1:]
+            )
         arguments = {name: array for name, array in arguments.items() if name in self._parameters}
         with use_weights_in_loop(self.model, arrays, LOOP), fixed_tables(self.model):
             output = self.model(

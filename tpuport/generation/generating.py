@@ -1,5 +1,6 @@
 """`tpuport.generate`: transformers' generate, with the loop on the device."""
 
+import dataclasses
 import logging
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -23,6 +24,7 @@ from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_crite
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.model_inputs import split_inputs
 from tpuport.generation.own_decoder import OwnDecoder
+from tpuport.generation.own_generate import has_own_generate
 from tpuport.generation.processor_options import check_token_ids
 from tpuport.generation.prompts import (
     Prompts,
@@ -36,6 +38,7 @@ from tpuport.generation.prompts import (
     without_padding,
 )
 from tpuport.generation.source_inputs import read_source
+from tpuport.generation.whisper_processors import TimestampRules
 from tpuport.patches import transformers_rotary
 from tpuport.trace_errors import CannotTrace
 
@@ -74,8 +77,7 @@ def decoder_for(model: Any) -> Decoder:
 
 def _make_decoder(model: Any, mesh: Mesh) -> Decoder:
     if not isinstance(model, LanguageModel):
-        cls = _decoder_class(model)
-        return choose_decoder(model, mesh) if cls is Decoder else cls(model, mesh)
+        return choose_decoder(model, mesh)
     _warn_of_new_descriptions(model)
     decoder = OwnDecoder(model, mesh)
     with explained_for_generate(decoder):
@@ -85,7 +87,7 @@ def _make_decoder(model: Any, mesh: Mesh) -> Decoder:
 
 def _decoder_class(model: Any) -> type[Decoder]:
     """The class of a transformers model's decoder."""
-    return EncoderDecoder if model.config.is_encoder_decoder else Decoder
+    return EncoderDecoder if is_encoder_decoder(model) else Decoder
 
 
 def _warn_of_new_descriptions(language_model: LanguageModel) -> None:
@@ -154,6 +156,34 @@ def generate(
             a model that is not on the device, has no head, or cannot be traced.
     """
     _check_model(model)
+    if has_own_generate(model):
+        return model.generate(
+            input_ids, generation_config, logits_processor, stopping_criteria, prefix_allowed_tokens_fn,
+            streamer=streamer, attention_mask=attention_mask, seed=seed, tokenizer=tokenizer, **options,
+        )  # fmt: skip
+    return run_generate(
+        model, input_ids, attention_mask, generation_config, streamer, seed, stopping_criteria=stopping_criteria,
+        tokenizer=tokenizer, logits_processor=logits_processor, prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+        options=options,
+    )  # fmt: skip
+
+
+def run_generate(
+    model: Any,
+    input_ids: Any,
+    attention_mask: Any,
+    generation_config: GenerationConfig | None,
+    streamer: Any,
+    seed: int,
+    *,
+    stopping_criteria: Sequence[Any] | None,
+    tokenizer: Any,
+    logits_processor: Sequence[Any] | None,
+    prefix_allowed_tokens_fn: Callable[[int, torch.Tensor], list[int]] | None,
+    options: dict[str, Any],
+    timestamps: TimestampRules | None = None,
+) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
+    """As `generate`, whatever `generate` the model's class may have; `timestamps` are the rules of Whisper's."""
     _check_streamer(streamer)
     names = frozenset() if isinstance(model, LanguageModel) else _decoder_class(model).input_names(model)
     input_ids, attention_mask, options = _split_encoding(input_ids, attention_mask, options, names)
@@ -176,6 +206,9 @@ def generate(
         tokens, mask = check_prompt(token_ids, attention_mask, request.pad, request.eos, vocabulary)
     if isinstance(model, LanguageModel):
         check_only_left(mask)
+    request = dataclasses.replace(
+        request, processors=dataclasses.replace(request.processors, timestamps=timestamps)
+    )
     check_token_ids(request.processors, vocabulary)
     seed = check_seed(seed)
     criteria = collect_criteria(request, stopping_criteria, tokenizer)

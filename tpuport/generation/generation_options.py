@@ -16,6 +16,7 @@ from tpuport.generation.option_values import (
     read_int,
     read_strings,
 )
+from tpuport.generation.own_generate import has_own_generate
 from tpuport.generation.processor_options import (
     NO_PROCESSORS,
     PROCESSOR_FIELDS,
@@ -123,7 +124,7 @@ def read_options(
     config = merge_configs(model, generation_config, named)
     # What the user asked for and what came with the checkpoint have different remedies.
     passed = {name for name, value in vars(generation_config).items() if value is not None}
-    _refuse_unsupported(config, passed.union(named))
+    _refuse_unsupported(config, passed.union(named), model)
     positions = getattr(model.config, "max_position_embeddings", None) or LARGEST_INT
     max_new = _max_new_tokens(config, prompt_length, positions)
     eos = read_ids("eos_token_id", config.eos_token_id)
@@ -227,16 +228,18 @@ def _check_names(named: dict[str, Any], config: GenerationConfig) -> None:
         )
 
 
-def _refuse_unsupported(config: GenerationConfig, passed: set[str]) -> None:
+def _refuse_unsupported(config: GenerationConfig, passed: set[str], model: Any) -> None:
     """PortError that names every option which would change the tokens, and whether it comes from the checkpoint.
 
     Args:
         passed: the options that the caller gave.
     """
+    # What is no field of GenerationConfig is for the own `generate` of the model's class, if it has one.
+    known = vars(config).keys() - vars(GenerationConfig()).keys() if has_own_generate(model) else set()
     unsupported = {
         name: value
         for name, value in vars(config).items()
-        if not (name.startswith("_") or name in _SUPPORTED or _is_neutral(name, value))
+        if not (name.startswith("_") or name in _SUPPORTED or name in known or _is_neutral(name, value))
     }
     # The others of transformers' caches quantise or offload, and give other tokens or need a host.
     if config.cache_implementation not in (None, "static", "dynamic", "hybrid"):

@@ -19,6 +19,7 @@ from tpuport.generation.generation_options import Options
 from tpuport.generation.host_functions import HostSettings
 from tpuport.generation.processor_options import NO_PROCESSORS, ProcessorOptions, SequenceBiases
 from tpuport.generation.prompts import Prompts, bucket_length
+from tpuport.generation.whisper_processors import TimestampRules
 
 logger = logging.getLogger("tpuport")
 
@@ -92,6 +93,7 @@ class Processors:
     decay: DecayPenalty | None = None
     suppress_tokens: Any = None
     begin_suppress_tokens: TokensAtStep | None = None
+    timestamps: TimestampRules | None = None
     top_h: Any = None
     typical_p: Any = None
     epsilon_cutoff: Any = None
@@ -130,6 +132,7 @@ def make_processors(
         decay=_decay_penalty(options.exponential_decay_length_penalty, max_new),
         suppress_tokens=_pack_ids(options.suppress_tokens) if options.suppress_tokens else None,
         begin_suppress_tokens=_tokens_at(options.begin_suppress_tokens, begin_step),
+        timestamps=options.timestamps,
         top_h=_as_float(options.top_h),
         typical_p=_as_float(options.typical_p),
         epsilon_cutoff=_as_float(options.epsilon_cutoff),

@@ -3,17 +3,21 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import torch
 from transformers import GenerationConfig
 
 from tpuport import compat
 from tpuport.compilation.model_calls import is_on_host
 from tpuport.errors import PortError
-from tpuport.generation.generating import generate
+from tpuport.generation.generating import run_generate
 from tpuport.generation.generation_options import merge_configs
+from tpuport.generation.own_generate import has_own_generate, run_own_generate
+from tpuport.generation.whisper_processors import detect_silence, read_processors
 
 # torch's generators give 64 bits; a seed has to be positive.
 _SEEDS = 2**31
+_UNSUPPORTED = frozenset("assistant_model negative_prompt_ids negative_prompt_attention_mask".split())
 
 
 class ModelGenerate:
@@ -60,9 +64,37 @@ class ModelGenerate:
                 "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
             }  # fmt: skip
             return type(self.model).generate(self.model, **supported, **unsupported, **options)
-        _refuse(unsupported)
-        # Left out, it has the meaning of None for transformers.
+        arguments = {
+            "inputs": inputs, "generation_config": generation_config, "stopping_criteria": stopping_criteria,
+            "streamer": streamer, "logits_processor": logits_processor,
+            "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, **unsupported, **options,
+        }  # fmt: skip
+        # Left out, an argument has the meaning of None for transformers.
+        arguments = {name: value for name, value in arguments.items() if value is not None}
+        if has_own_generate(self.model):
+            return run_own_generate(self.model, jax.tree.map(_on_host, arguments, is_leaf=compat.is_ported))
+        return self.run(**arguments)
+
+    def run(
+        self,
+        inputs: Any = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: Any = None,
+        stopping_criteria: Sequence[Any] | None = None,
+        prefix_allowed_tokens_fn: Any = None,
+        streamer: Any = None,
+        synced_gpus: bool | None = None,
+        **options: Any,
+    ) -> Any:
+        """Generate with tpuport's loop, whatever `generate` the model's class may have; `synced_gpus` has no effect."""
         options = {name: value for name, value in options.items() if value is not None}
+        unsupported = {name: options.pop(name) for name in _UNSUPPORTED & options.keys()}
+        _refuse(unsupported)
+        timestamps = None
+        if has_own_generate(self.model) and logits_processor:
+            detect_silence(logits_processor, options.get("decoder_input_ids"))
+            logits_processor, timestamps, own_options = read_processors(logits_processor)
+            options = own_options | options
         input_ids = options.pop("input_ids", inputs)
         if inputs is not None and input_ids is not inputs:
             # As in transformers: the decoder's, beside what an encoder reads.
@@ -76,10 +108,11 @@ class ModelGenerate:
             )
         if self._samples(generation_config, options) and "seed" not in options:
             options["seed"] = int(torch.randint(_SEEDS, ()))
-        return generate(
+        return run_generate(
             self.model, _on_host(input_ids), _on_host(options.pop("attention_mask", None)), generation_config,
-            streamer, stopping_criteria=stopping_criteria, logits_processor=logits_processor,
-            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn, **options,
+            streamer, options.pop("seed", 0), stopping_criteria=stopping_criteria,
+            tokenizer=options.pop("tokenizer", None), logits_processor=logits_processor or None,
+            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn, options=options, timestamps=timestamps,
         )  # fmt: skip
 
     def _samples(self, generation_config: GenerationConfig | None, options: dict[str, Any]) -> bool:

@@ -19,7 +19,9 @@ _GUARD = "is_torchdynamo_compiling"
 def fixed_tables(model: torch.nn.Module) -> Iterator[None]:
     """Traced. Let the model's position tables stay as they are, as under torch.compile."""
     with contextlib.ExitStack() as stack:
-        for name in {type(module).__module__ for module in model.modules() if hasattr(module, "make_weights")}:
+        for name in {
+            type(module).__module__ for module in model.modules() if hasattr(module, "make_weights")
+        }:
             namespace = sys.modules[name]
             if hasattr(namespace, _GUARD):
                 stack.enter_context(mock.patch.object(namespace, _GUARD, _is_compiling))

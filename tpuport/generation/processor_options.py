@@ -9,6 +9,7 @@ from transformers.generation import logits_process
 
 from tpuport.errors import PortError
 from tpuport.generation.option_values import read_bool, read_float, read_ids, read_int
+from tpuport.generation.whisper_processors import TimestampRules
 
 # What the classes raise for values that they do not take.
 _VALUE_ERRORS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
@@ -24,6 +25,7 @@ class ProcessorOptions:
     Attributes:
         exponential_decay_length_penalty: how many new tokens come before it, and its factor.
         bad_words: as biases of -inf, without the words that are an end-of-sequence id.
+        timestamps: no field of GenerationConfig, but of Whisper's own `generate`.
     """
 
     sequence_bias: SequenceBiases | None = None
@@ -37,6 +39,7 @@ class ProcessorOptions:
     exponential_decay_length_penalty: tuple[int, float] | None = None
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
+    timestamps: TimestampRules | None = None
     top_h: float | None = None
     typical_p: float | None = None
     epsilon_cutoff: float | None = None

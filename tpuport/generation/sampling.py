@@ -16,6 +16,7 @@ from tpuport.generation.beam_search import BeamSettings, beam_settings
 from tpuport.generation.generation_options import Options
 from tpuport.generation.logits_processors import Processors, Step, mark_tokens
 from tpuport.generation.step_outputs import OutputSettings, output_settings
+from tpuport.generation.whisper_processors import force_timestamps
 
 # A fixed number of slots, so that another list of ids needs no other program.
 EOS_SLOTS = 16
@@ -100,6 +101,9 @@ def process_logits(
     scores = jnp.where((new_tokens < settings.min_new) & ends, -jnp.inf, scores)
     if step is not None:
         scores = step.force_tokens(scores, ends)
+        if step.processors.timestamps is not None:
+            columns = step.processors.prompt_columns
+            scores = force_timestamps(scores, tokens_BT, columns, new_tokens, step.processors.timestamps)
     scores = jax.lax.cond(settings.do_sample, lambda s: _filter(s, settings), lambda s: s, scores)
     return scores if step is None else step.finish(scores)
 

@@ -26,6 +26,8 @@ _MASKED_ENCODERS: Final = frozenset(
 )
 # Their users give decoder_input_ids with every special token.
 _COMPLETE_PROMPTS: Final = frozenset({"whisper"})
+# They take a mask and read it only in training; it may be that of a whole recording, of which they get a segment.
+_WITHOUT_MASK: Final = frozenset({"whisper"})
 _DECODER_NAMES: Final = ("decoder_input_ids", "decoder_attention_mask")
 
 
@@ -76,7 +78,7 @@ def read_source(
     if main is not None:
         # As in transformers, ids beside another main input are the decoder's.
         inputs["decoder_input_ids" if name in inputs else name] = main
-    if attention_mask is not None:
+    if attention_mask is not None and model.config.model_type not in _WITHOUT_MASK:
         inputs["attention_mask"] = attention_mask
     decoder_inputs = {key: inputs.pop(key) for key in _DECODER_NAMES if key in inputs}
     if ENCODER_OUTPUTS in inputs:
