@@ -189,7 +189,8 @@ def _count_own() -> int:
 
 def _count_others() -> int:
     """How many references there are to an array that is in one list and belongs to one tensor, beside that list."""
-    array = jnp.zeros(())
+    # Not an array: that would start the devices at import, and nobody could join processes after it.
+    array = object()
     arrays = [array]
     # `array` stands for the tensor's reference; a loop has one of its own.
     return next(_count_references(arrays, number) for number, array in enumerate(arrays)) - 1
