@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tpuport.cli import compile_request
 from tpuport.cli.arguments import CommandParser, UsageError, non_negative_integer, positive_integer
-from tpuport.cli.compile_request import AXES, check_report, read_rules
+from tpuport.cli.compile_request import AXES, check_report
 from tpuport.cli.console import print_text, say, write_file
+from tpuport.rules_format import read_rules
 
 if TYPE_CHECKING:
     from tpuport.topology.compile_messages import CompileRequest
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     if options.rules is not None:
         if not sizes:
             raise UsageError("rules are for a mesh, and none was given", where="--rules", fix="add --tp 8")
-        rules = read_rules(options.rules)
+        rules = read_rules(options.rules, f"--rules {options.rules}", AXES)
     prepare_devices(prod(sizes.values()))
     # A slice or mesh that is not possible is an error before the model runs.
     requests = _compile_requests(options)
@@ -118,7 +119,6 @@ def _check(
     options: argparse.Namespace, sizes: dict[str, int], rules: dict[str, list[Any]] | None
 ) -> "CheckResult":
     import jax
-    from jax.sharding import PartitionSpec
 
     import tpuport
     from tpuport.sharding import ShardingRules
@@ -137,7 +137,7 @@ def _check(
         say(f"note: {note}")
     sharding = None
     if rules is not None:
-        sharding = ShardingRules({pattern: PartitionSpec(*entries) for pattern, entries in rules.items()})
+        sharding = ShardingRules.of_entries(rules)
     return check(target.model, target.inputs, mesh=mesh, rules=sharding)
 
 

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from tpuport.cli.compile_request import check_report, parser, requests_from
 from tpuport.cli.console import print_text, say, write_file
-from tpuport.cli.rules_file import rules_file, rules_text
+from tpuport.cli.rules_file import rules_text
 from tpuport.errors import PortError
+from tpuport.rules_format import format_rules
 from tpuport.topology import compile_process
 from tpuport.topology.compile_messages import (
     CompileRequest,
@@ -122,7 +123,7 @@ class _Outcome:
         for known in self.rules.values():
             rules |= known.rules
             reasons |= known.reasons
-        write_file(file, rules_file(file, rules, reasons), "the rules", "--write-rules")
+        write_file(file, format_rules(file, rules, reasons), "the rules", "--write-rules")
 
     def collect(self, request: CompileRequest) -> None:
         """Compile for one topology. An error is shown, and the next topology gets its turn."""

@@ -1,18 +1,17 @@
 """The options of `tpuport compile`, checked before anything is imported that takes time."""
 
 import argparse
-import json
 import os
 import re
 import sys
 import tempfile
-import tomllib
 from math import prod
 from pathlib import Path
 from typing import Any, Final
 
 from tpuport.cli.arguments import CommandParser, UsageError, positive_integer
 from tpuport.hardware import parse_slice
+from tpuport.rules_format import read_rules
 from tpuport.topology.compile_messages import CompileRequest
 
 AXES: Final = ("dp", "sp", "tp")
@@ -21,8 +20,6 @@ _TARGET_OPTIONS: Final = (
     "task", "batch", "length", "max_cache_len", "image_size", "frames", "dtype", "inputs", "component",
     "trust_remote_code",
 )  # fmt: skip
-# What rules may write for a dimension that no axis divides; TOML has no null.
-_UNDIVIDED: Final = (None, "", "none", "null")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -143,7 +140,7 @@ def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
         _check_rules_output(options)
     if options.rules is not None:
         rules_source = f"--rules {options.rules}"
-        rules = read_rules(options.rules)
+        rules = read_rules(options.rules, rules_source, AXES)
     sizes = _axis_sizes(options)
     fixed_axes = None
     if options.suggest:
@@ -259,75 +256,6 @@ def _mesh(sizes: dict[str, int], devices: int, topology: str) -> dict[str, int]:
         where=" ".join(f"--{axis} {size}" for axis, size in requested.items() if size != 1) or "--tp 1",
         fix=f"choose --dp, --sp and --tp whose product is {devices}, or leave them out for --tp {devices}",
     )
-
-
-def read_rules(file: Path) -> dict[str, list[Any]]:
-    """The sharding rules in a file: regexes of weights' names to one entry a dimension, each None, an axis or a list.
-
-    Raises:
-        UsageError: the file cannot be read, or it does not consist of rules.
-    """
-    where = f"--rules {file}"
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        fix = 'give a JSON or TOML file such as {".*q_proj\\\\.weight": ["tp", null]}'
-        raise UsageError(f"the rules cannot be read: {error.strerror}", where=where, fix=fix) from None
-    rules = _parse_rules(text, where, is_toml=file.suffix == ".toml")
-    if not isinstance(rules, dict) or not rules:
-        raise UsageError(
-            "the rules are not a map of patterns to axis names",
-            where=where,
-            fix='write an object such as {".*q_proj\\\\.weight": ["tp", null]}',
-        )
-    return {
-        pattern: _read_rule(pattern, entries, f"{where}: '{pattern}'") for pattern, entries in rules.items()
-    }
-
-
-def _parse_rules(text: str, where: str, *, is_toml: bool) -> Any:
-    language, loads, hint = "JSON", json.loads, "a name that ends in .toml is read as TOML"
-    if is_toml:
-        language, loads, hint = (
-            "TOML",
-            tomllib.loads,
-            """a line such as '.*q_proj\\.weight' = ["tp", "none"]""",
-        )
-    try:
-        return loads(text)
-    except ValueError as error:
-        raise UsageError(
-            f"the rules are not {language}: {error}", where=where, fix=f"correct the file; {hint}"
-        ) from None
-
-
-def _read_rule(pattern: str, entries: Any, where: str) -> list[Any]:
-    """The entries of a rule, with None for each dimension that is whole."""
-    try:
-        # Before the rules are applied, where nothing knows the file any more.
-        re.compile(pattern)
-    except re.error as error:
-        fix = "a pattern is a Python regex for the whole parameter name; escape dots as '\\.'"
-        raise UsageError(f"the pattern is not a regular expression: {error}", where=where, fix=fix) from None
-    fix = (
-        'entries are "dp", "sp", "tp", a list of them, or null for a dimension that is whole, one a dimension: '
-        '["tp", null]; in TOML, which has no null, "none" says the same: ["tp", "none"]'
-    )
-    if not isinstance(entries, list):
-        raise UsageError(f"{entries!r} is not a list of axis names", where=where, fix=fix)
-    rule: list[Any] = []
-    for entry in entries:
-        # An entry names one axis or several; an empty list is a dimension that is whole, too.
-        names = entry
-        if not isinstance(entry, list):
-            names = [entry]
-        unknown = [name for name in names if name not in (*_UNDIVIDED, *AXES)]
-        if unknown:
-            raise UsageError(f"{unknown[0]!r} is not an axis of the mesh", where=where, fix=fix)
-        if entry in (*_UNDIVIDED, []):
-            entry = None
-        rule.append(entry)
-    return rule
 
 
 def check_report(form: str, output: Path | None) -> None:

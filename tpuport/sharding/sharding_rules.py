@@ -6,14 +6,18 @@ A pattern must match the whole parameter name (``re.fullmatch``), and the first 
 from __future__ import annotations
 
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport.errors import PortError
+from tpuport.lint.paths import write_atomically
+from tpuport.rules_format import format_rules, plain_entry, read_rules
 from tpuport.sharding.plans import rules_from_model
 from tpuport.sharding.specs import REPLICATED, Rule, dtype_bytes, fit, format_bytes, format_spec, pad
 
@@ -75,6 +79,36 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         from tpuport.sharding.inference import infer_plan
 
         return cls(infer_plan(model, inputs, mesh).rules)
+
+    @classmethod
+    def of_entries(cls, rules: Mapping[str, Iterable[Any]]) -> ShardingRules:
+        """From plain values, as a file has them: for each dimension None, an axis or a list of axes."""
+        return cls({pattern: PartitionSpec(*map(_as_entry, entries)) for pattern, entries in rules.items()})
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> ShardingRules:
+        """Rules from a file of JSON, or of TOML if its name ends in .toml: what `write` and `--write-rules` write.
+
+        Raises:
+            PortError: the file cannot be read, or an entry is no rule; it names the entry.
+        """
+        return cls.of_entries(read_rules(Path(path), str(path)))
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the rules into a file for `read` and `--rules`; in TOML with their reasons as comments.
+
+        A file does not say how many heads a weight has, so rules that were inferred are best inferred for the mesh
+        that they are used on.
+
+        Raises:
+            PortError: the file cannot be written.
+        """
+        entries = {rule.pattern: list(map(plain_entry, rule.spec)) for rule in self._rules}
+        text = format_rules(Path(path), entries, {rule.pattern: rule.reason for rule in self._rules})
+        try:
+            write_atomically(Path(path), text.encode())
+        except OSError as error:
+            raise PortError(f"the rules cannot be written: {error.strerror}", where=str(path)) from None
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -161,6 +195,10 @@ class ShardingRules(Mapping[str, PartitionSpec]):
                 line += f"  # {rule.reason}"
             lines.append(line)
         return "\n".join(["ShardingRules({", *lines, "})"])
+
+
+def _as_entry(entry: Any) -> Any:
+    return tuple(entry) if isinstance(entry, list) else entry
 
 
 def _as_rules(rules: Mapping[str, Any] | Iterable[Rule]) -> tuple[Rule, ...]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
-from jax.sharding import PartitionSpec
 
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
@@ -194,8 +193,7 @@ class TargetCompiler:
 def _sharding_rules(rules: dict[str, list[Any]] | None) -> ShardingRules | None:
     if rules is None:
         return None
-    # An entry that is a list names several axes of one dimension, and jax makes tuples of lists.
-    return ShardingRules({pattern: PartitionSpec(*entries) for pattern, entries in rules.items()})
+    return ShardingRules.of_entries(rules)
 
 
 def _name_options(error: PortError, rules_source: str | None) -> PortError:

@@ -5,6 +5,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from tpuport.rules_format import plain_entry
 from tpuport.sharding import Parameter, ShardingRules
 from tpuport.sharding.specs import fit
 
@@ -29,8 +30,3 @@ def divided_rules(
             divided.setdefault(rule.pattern, list(map(plain_entry, spec)))
     # In the order in which they are tried.
     return {pattern: divided[pattern] for pattern in rules if pattern in divided}, reasons
-
-
-def plain_entry(entry: Any) -> Any:
-    """The axes of one dimension as a file has them: JSON has lists for the tuples of a PartitionSpec."""
-    return list(entry) if isinstance(entry, tuple) else entry
