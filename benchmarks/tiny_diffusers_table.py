@@ -58,10 +58,10 @@ TABLE: dict[str, Small] = {
     ),
     "HiDreamImageTransformer2DModel": Small(
         {"patch_size": 2, "axes_dims_rope": (4, 6, 6), "caption_channels": [32, 32],
-         "llama_layers": [0, 1, 0, 1], "force_inference_output": True},
+         "llama_layers": [0, 1, 0, 1], "force_inference_output": True, "max_resolution": (32, 32)},
         {"encoder_hidden_states_t5": torch.randn(2, 8, 32), "encoder_hidden_states_llama3": torch.randn(2, 2, 8, 32),
          "pooled_embeds": torch.randn(2, 32), "img_ids": None},
-        "image",
+        "image", more=({"hidden_states": torch.randn(2, 16, 16, 8)},),
     ),
     "Lumina2Transformer2DModel": Small({"hidden_size": 32, "num_kv_heads": 1}, layout="image"),
     "HunyuanVideoTransformer3DModel": Small(layout="video"),
