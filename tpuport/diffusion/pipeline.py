@@ -50,6 +50,7 @@ class PortedState:
         components: the models by the name that the pipeline has for them.
         scheduler: "device" for tpuport's step, "host" for the scheduler's own.
         batch_guidance: whether conditions are batched; None if only where that divides them over dp.
+        options: the arguments of the port, of those that are not above.
         bar: the progress bar of the call that is running.
     """
 
@@ -57,7 +58,29 @@ class PortedState:
     components: dict[str, torch.nn.Module]
     scheduler: Literal["device", "host"]
     batch_guidance: bool | None
+    options: dict[str, Any]
     bar: StepBar | None = None
+
+    def take_back(self, pipe: Any, names: Iterable[str]) -> None:
+        """Move these components of the pipeline to the host, until `port_again`."""
+        del vars(pipe)["_tpuport"]
+        pipe.__class__ = original_class(type(pipe))
+        for module in _distinct(self.components[name] for name in names):
+            restore(module)
+            checkpoint.to_cpu(module)
+
+    def port_again(self, pipe: Any) -> None:
+        """Port the pipeline with the options of the first time: components on the host, and new ones."""
+        options = dict(self.options)
+        modules = _select_models(pipe, options["components"])
+        moved = {name: module for name, module in modules.items() if model_mesh(module) is None}
+        # Only for those, because an option that is given for a component ports it again.
+        options["rules"] = _only(moved, _rules_by_name(modules, options["rules"]))
+        options["dtype"] = _only(moved, _dtype_by_name(modules, options["dtype"]))
+        port_pipeline(
+            pipe, mesh=self.mesh, scheduler=self.scheduler, batch_guidance=self.batch_guidance, **options
+        )
+        vars(pipe)["_tpuport"].options = self.options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +136,7 @@ def port_pipeline(
     """
     # Every check comes before the first model moves.
     check_mesh_and_rules(mesh, None)
+    components = _component_names(components)
     pipeline_checks.check_portable(pipe)
     if scheduler not in ("device", "host"):
         raise PortError(f"scheduler={scheduler!r}", where="port", fix='scheduler="device" or "host"')
@@ -139,7 +163,10 @@ def port_pipeline(
     pipeline_checks.explain_tensor_creation()
     pipe.__class__ = ported_class(original_class(type(pipe)))
     # Past the pipeline's own __setattr__, which looks names up in its configuration.
-    vars(pipe)["_tpuport"] = PortedState(mesh, modules, scheduler, batch_guidance)
+    requested: dict[str, Any] = {
+        "rules": rules, "dtype": dtype, "allow": allow, "components": components, "scan_layers": scan_layers,
+    }  # fmt: skip
+    vars(pipe)["_tpuport"] = PortedState(mesh, modules, scheduler, batch_guidance, requested)
     return pipe
 
 
@@ -178,14 +205,24 @@ def _check_guidance(pipe: Any, batch_guidance: bool | None) -> None:
         )
 
 
-def _select_models(pipe: Any, names: Iterable[str] | None) -> dict[str, torch.nn.Module]:
+def _component_names(names: str | Iterable[str] | None) -> list[str] | None:
+    if names is None:
+        return None
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _only(names: Iterable[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are for one of these names."""
+    return {name: options[name] for name in names if name in options}
+
+
+def _select_models(pipe: Any, names: list[str] | None) -> dict[str, torch.nn.Module]:
     """The models to move, by name."""
     modules = pipeline_checks.pipeline_models(pipe)
     if names is None:
         if modules.pop(_SAFETY_CHECKER, None) is not None:
             logger.info("the %s stays on the host: its forward cannot be a program", _SAFETY_CHECKER)
         return modules
-    names = [names] if isinstance(names, str) else list(names)
     _check_names(names, modules, "components")
     return {name: modules[name] for name in names}
 
@@ -203,7 +240,7 @@ def _check_names(names: Iterable[str], modules: Mapping[str, torch.nn.Module], w
 def _model_options(modules: dict[str, torch.nn.Module], rules: Any, dtype: Any) -> dict[str, _ModelOptions]:
     """The options of each component, by name."""
     rules_by_name = _rules_by_name(modules, rules)
-    dtype_by_name = dict(dtype) if isinstance(dtype, Mapping) else dict.fromkeys(modules, dtype)
+    dtype_by_name = _dtype_by_name(modules, dtype)
     _check_names(rules_by_name, modules, "rules")
     _check_names(dtype_by_name, modules, "dtype")
     options = {}
@@ -215,6 +252,10 @@ def _model_options(modules: dict[str, torch.nn.Module], rules: Any, dtype: Any) 
         is_explicit = name in rules_by_name or bool(model_dtype)
         options[name] = _ModelOptions(model_rules, model_dtype, is_explicit)
     return options
+
+
+def _dtype_by_name(modules: dict[str, torch.nn.Module], dtype: Any) -> dict[str, Any]:
+    return dict(dtype) if isinstance(dtype, Mapping) else dict.fromkeys(modules, dtype)
 
 
 def _rules_by_name(modules: dict[str, torch.nn.Module], rules: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tpuport.checkpoint import model_mesh
 from tpuport.diffusion import schedulers
 from tpuport.diffusion.guidance import batch_conditions, instance_attribute
 from tpuport.diffusion.mixed_devices import HostCopies, allow_mixed, current_mode, suspend, to_host_tree
+from tpuport.diffusion.pipeline_changes import changes_weights, changing_method
 from tpuport.diffusion.pipeline_checks import check_call, check_scheduler
 from tpuport.diffusion.step_bar import StepBar
 from tpuport.errors import PortError
@@ -25,22 +26,15 @@ logger = logging.getLogger("tpuport")
 
 _HOST = torch.device("cpu")
 _CALLBACK_INPUTS = "callback_on_step_end_tensor_inputs"
-# Methods that would move weights or change modules without the programs' noticing.
+# Methods that would move weights without the programs' noticing, or install kernels of GPUs.
 _REFUSED_METHODS = {
     "to": "moves it",
     "enable_model_cpu_offload": "moves its models between devices",
     "enable_sequential_cpu_offload": "moves its models between devices",
     "enable_group_offload": "moves its models between devices",
-} | dict.fromkeys(
-    (
-        "load_lora_weights", "unload_lora_weights", "fuse_lora", "unfuse_lora", "set_adapters", "enable_lora",
-        "disable_lora", "delete_adapters", "load_ip_adapter", "unload_ip_adapter", "set_ip_adapter_scale",
-        "load_textual_inversion", "unload_textual_inversion", "enable_freeu", "disable_freeu", "fuse_qkv_projections",
-        "unfuse_qkv_projections", "enable_attention_slicing", "disable_attention_slicing",
-        "enable_xformers_memory_efficient_attention", "disable_xformers_memory_efficient_attention",
-    ),
-    "changes models whose programs are compiled",
-)  # fmt: skip
+    "set_lora_device": "moves weights between devices",
+    "enable_xformers_memory_efficient_attention": "is for GPUs",
+}
 
 
 class _PortedPipeline:
@@ -83,6 +77,8 @@ def ported_class(cls: type) -> type:
     for name in dir(cls):
         if name in _REFUSED_METHODS:
             body[name] = _refusing_method(name, _REFUSED_METHODS[name])
+        elif changes_weights(cls, name):
+            body[name] = changing_method(getattr(cls, name))
         elif name.startswith("encode_") and inspect.isfunction(inspect.getattr_static(cls, name)):
             body[name] = _encoding_method(getattr(cls, name))
     return type(cls.__name__, (_PortedPipeline, cls), body)

@@ -83,6 +83,10 @@ FAMILY_PLANS: dict[str, dict[str, str]] = {
 }
 
 
+# What PEFT calls a layer inside the adapter that takes its place.
+_WRAPPED = ".base_layer"
+
+
 class PlanEntry(NamedTuple):
     """One line of a plan, compiled. The regex matches the module or parameter that the key names."""
 
@@ -229,8 +233,10 @@ class _Derivation:
             return Choice(experts.regex.pattern + leaf_regex, weight_spec(Cut.EXPERTS, shape), 0)
         path, suffix = name, ""
         if entry is None:
-            entry = self._find_entry(owner_name)
-            path, suffix = owner_name, leaf_regex
+            # What an adapter has wrapped is sharded as without the adapter.
+            path = owner_name.removesuffix(_WRAPPED)
+            entry = self._find_entry(path)
+            suffix = re.escape(owner_name.removeprefix(path)) + leaf_regex
             if entry is None or entry.cut is Cut.MODULE:
                 return None
         spec = weight_spec(
