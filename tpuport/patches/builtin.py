@@ -1,4 +1,4 @@
-"""The patches that are part of tpuport, all of them for diffusers."""
+"""The patches that are part of tpuport, for diffusers and transformers."""
 
 import itertools
 
@@ -157,6 +157,31 @@ _ROW_BY_ROW = (
     "it writes one row of a tile at a time, each time in a separate program and with a copy of the tile"
 )
 
+# Recurrences of transformers' models: name, target, function of `transformers_recurrences`, digest.
+_RECURRENCES = [
+    *(
+        (
+            f"{name.replace('_', '-')}.scan",
+            f"{name}.modeling_{name}:mamba_selective_scan",
+            "mamba_selective_scan",
+            "2cf1258d096e078b4031c57d416ff0ecd7a739a90c740263a317fabf3b40fcc6",
+        )
+        for name in ("mamba", "falcon_mamba", "jamba", "zamba")
+    ),
+    (
+        "rwkv.attention",
+        "rwkv.modeling_rwkv:rwkv_linear_attention_cpu",
+        "rwkv_linear_attention",
+        "1d645ef29cdde914674cd1f6b361f4f8a0e847391cd3da68d097774faf39a46d",
+    ),
+    (
+        "recurrent-gemma.scan",
+        "recurrent_gemma.modeling_recurrent_gemma:RecurrentGemmaRglru._rnn_scan",
+        "rg_lru_scan",
+        "d06c609a0b1fe9bf34a0e3845f80561e0379895c98d2754c3ffb9f97f1eb2673",
+    ),
+]
+
 PATCHES: list[Patch] = [
     *_FORWARDS,
     *(
@@ -173,5 +198,17 @@ PATCHES: list[Patch] = [
         )
         for name, method in itertools.product(_TILED, _BLENDING)
         if (name, method) not in _LACKING
+    ),
+    *(
+        Patch(
+            name=name,
+            target=f"transformers.models.{target}",
+            package="transformers",
+            versions=">=5.23,<5.24",
+            why="it computes token by token in Python, so that a program grows with the prompt",
+            replacement=f"tpuport.patches.transformers_recurrences:{function}",
+            source=(source,),
+        )
+        for name, target, function, source in _RECURRENCES
     ),
 ]
