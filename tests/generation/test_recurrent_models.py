@@ -70,6 +70,9 @@ def test_greedy_equals_transformers(name: str, ignores_padding: bool, prompts: t
     decoder = decoder_for(ported)
     assert decoder.uses_buckets == ignores_padding
     assert decoder.prefill.compilations == (1 if ignores_padding else 2)
+    if not ignores_padding:
+        with pytest.raises(PortError, match="several lengths cannot share a batch"):
+            tpuport.generate(ported, [[5, 6], [7, 8, 9]], **OPTIONS)
 
 
 def test_a_hybrid_model_on_a_mesh(prompts: tuple) -> None:

@@ -193,7 +193,17 @@ def pad_prompts(
         inputs: further inputs of the model, [B, ...] each, whose rows are those of the tokens.
         contents: what a row's random draws depend on beside its tokens, for each row.
         source_length, padding_is_context: as in `Prompts`.
+
+    Raises:
+        PortError: prompts of several lengths for a model whose result depends on the padding in front of a prompt.
     """
+    if not uses_buckets and not padding_is_context and not mask.all():
+        raise PortError(
+            "prompts of several lengths cannot share a batch: what this model says depends on padding in front of a "
+            "prompt",
+            where="input_ids",
+            fix="generate once for each length, or give a padded batch, whose rows are then what transformers gives",
+        )
     real_rows, length = options.rows_per_prompt * tokens.shape[0], tokens.shape[1]
     numbers = np.repeat(np.arange(tokens.shape[0]), options.rows_per_prompt)
     # A row that fills up is a copy of the last, so that it is as harmless as a real one.
