@@ -15,16 +15,19 @@ SERIES: dict[str, Any] = {
     "num_time_features": 1,
     "lags_sequence": [1, 2],
 }
+ROTARY: dict[str, Any] = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
+# Heads whose queries and keys have a part with positions and one without.
+LATENT: dict[str, Any] = {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
 CONFIGS: dict[str, dict[str, Any]] = {
     "Autoformer": {**SERIES, "label_length": 2, "moving_average": 3},
-    "Bamba": {"mamba_d_head": 32, "mamba_n_heads": 4},
+    "Bamba": {"mamba_d_head": 32, "mamba_n_heads": 4, "attn_layer_indices": [1]},
     "Beit": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]},
     "Bark": {},
     "Data2VecVision": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "hidden_size": 64},
     "Clvp": {},
     "FalconH1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16},
     "GPTNeo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
-    "GraniteMoeHybrid": {"mamba_d_head": 32, "mamba_n_heads": 4},
+    "GraniteMoeHybrid": {"mamba_d_head": 32, "mamba_n_heads": 4, "layer_types": ["mamba", "attention"]},
     "Idefics3": {"vision_config": {"image_size": 128, "patch_size": 16}},
     "Informer": SERIES,
     "SmolVLMFor": {"vision_config": {"image_size": 128, "patch_size": 16}},
@@ -64,6 +67,51 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Tvp": {"max_img_size": 224},
     "BigBirdFor": {"block_size": 2, "num_random_blocks": 1, "attention_type": "block_sparse"},
     "BigBirdPegasus": {"block_size": 2, "num_random_blocks": 1, "attention_type": "block_sparse"},
+    "DbrxFor": {
+        "ffn_config": {"ffn_hidden_size": 64, "hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2}, "d_model": 64,
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10_000.0, "clip_qkv": 8.0}, "n_heads": 4,
+    },
+    "DeepseekV2For": {**LATENT, **ROTARY, "num_experts_per_tok": 2, "head_dim": 8},
+    "Dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "Dots3Note": {
+        "num_key_value_heads": 4, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "swa_head_dim": 16, "head_dim": 16,
+    },
+    "Gemma3nForCausal": {
+        "num_hidden_layers": 4, "num_kv_shared_layers": 2, "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "intermediate_size": 64, "activation_sparsity_pattern": [0.0] * 4,
+    },
+    "HunYuanDense": {"head_dim": 16},
+    "HunYuanMoE": {"head_dim": 16},
+    "KimiLinearFor": {
+        **LATENT, "num_key_value_heads": 4, "layer_types": ["linear_attention", "full_attention"],
+        "mlp_layer_types": ["dense", "sparse"], "num_hidden_layers": 2, "linear_num_heads": 4, "linear_head_dim": 16,
+        "num_local_experts": 4, "num_experts_per_tok": 2,
+    },
+    "Lfm2Moe": {**ROTARY, "layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "LongcatFlashFor": {
+        **LATENT, **ROTARY, "qk_head_dim": 24, "head_dim": 8, "num_layers": 1, "zero_expert_num": 2, "moe_topk": 2,
+    },
+    "MinistralFor": {"head_dim": 16},
+    "Mistral4": {"qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16, "num_key_value_heads": 4},
+    "NemotronH": {
+        "layers_block_type": ["mamba", "attention", "moe"], "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 1,
+        "chunk_size": 16, "ssm_state_size": 16, "head_dim": 16, "moe_shared_expert_intermediate_size": 64,
+        "moe_intermediate_size": 32, "num_key_value_heads": 2,
+    },
+    "Qwen4ExpFor": {
+        "layer_types": ["linear_attention", "full_attention"], "indexer_n_heads": 4, "indexer_kv_heads": 1,
+        "indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 4, "ple_layer_ids": [],
+        "ngram_vocab_size_base": 500, "split_ngram_parts": 2,
+    },
+    "xLSTM": {"num_blocks": 2, "embedding_dim": 64, "num_heads": 4, "chunk_size": 16, "qk_dim_factor": 1.0},
+    "ZambaFor": {
+        "layers_block_type": ["mamba", "hybrid"] * 2, "mamba_dt_rank": 4, "num_hidden_layers": 4,
+        "attention_hidden_size": 128, "attention_head_dim": 32,
+    },
+    "Zamba2For": {
+        "layers_block_type": ["mamba", "hybrid"], "num_hidden_layers": 2, "mamba_d_state": 16, "chunk_size": 16,
+        "attention_hidden_size": 128, "attention_head_dim": 32,
+    },
     "DPT": {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "is_hybrid": False},
 }  # fmt: skip
 
@@ -98,6 +146,7 @@ INPUTS: dict[str, Any] = {
     "TimesFm": lambda: {"past_values": [torch.rand(40), torch.rand(64)], "freq": [0, 1]},
     "Perceiver": lambda: {"inputs": ids(BATCH, LENGTH)},
     "OneFormer": lambda: {"task_inputs": ids(BATCH, 77)},
+    "Fuyu": lambda: {"pixel_values": None},  # text alone: its images are patches of another form
     "InstructBlip": lambda: {"qformer_input_ids": ids(BATCH, 6), "qformer_attention_mask": padded(BATCH, 6)},
     "Lxmert": lambda: {"visual_feats": torch.randn(BATCH, 4, 64), "visual_pos": torch.rand(BATCH, 4, 4)},
     "VisualBert": lambda: {"visual_embeds": torch.randn(BATCH, 4, 64)},
