@@ -20,6 +20,7 @@ such as `if not is_tracing(x)` answer as they do under jax.jit unless --eager is
 """
 
 import argparse
+import dataclasses
 import functools
 import json
 import os
@@ -29,11 +30,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from benchmarks.watch import Line
 
 from benchmarks.matching import Score, counted, score
 
@@ -49,7 +54,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def record(name: str, *, traced: bool) -> dict[str, Any]:
     """Build and run the model `name`; its status and, if it ran, its watched and run lines by file."""
     from benchmarks import scenarios, tiny_models
-    from benchmarks.watch import watch
+    from benchmarks.watch import Line, watch
 
     entry: dict[str, Any] = {"name": name}
     try:
@@ -59,13 +64,18 @@ def record(name: str, *, traced: bool) -> dict[str, Any]:
     errors, ran = [], 0
     files: dict[str, Any] = {}
 
-    def run(call: Callable[[], Any], into: dict[str, Any]) -> bool:
-        try:
-            with tiny_models.as_traced(traced), watch(tiny.roots) as seen:
+    def run(call: Callable[[], Any], into: dict[str, Any], opposed: Line | None = None) -> bool:
+        error = None
+        with tiny_models.as_traced(traced), watch(tiny.roots, opposed) as seen:
+            try:
                 call()
-        except Exception as error:  # noqa: BLE001
+            except Exception as raised:  # noqa: BLE001
+                error = raised
+        if error is not None:
             errors.append(reason(error))
-            return False
+            # The values do not suit the other side of a condition, so torch may refuse them in the end.
+            if opposed is None or seen.inside(origin(error).filename):
+                return False
         merge(into, {path: {"ran": list(lines), "notes": {}} for path, lines in seen.ran.items()})
         merge(into, {path: {"ran": [], "notes": notes} for path, notes in seen.notes.items()})
         return True
@@ -79,6 +89,8 @@ def record(name: str, *, traced: bool) -> dict[str, Any]:
     failures, errors = errors, []
     tried = list(scenarios.of_model(tiny.call, tiny.inputs))
     succeeded = [scenario for scenario in tried if run(scenario.call, by_scenario)]
+    opposites = scenarios.opposites(functools.partial(tiny.call, **tiny.inputs[0]), conditions(files))
+    succeeded += [scenario for scenario in opposites if run(scenario.call, by_scenario, scenario.opposed)]
     passed = {name for call in (*tiny.inputs, *(scenario.passed for scenario in succeeded)) for name in call}
     return {
         **entry, "status": status, "reason": "; ".join(failures), "files": files, "scenarios": by_scenario,
@@ -86,13 +98,28 @@ def record(name: str, *, traced: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def conditions(files: dict[str, Any]) -> list["Line"]:
+    """The observed lines that ask for the truth of a tensor."""
+    from benchmarks.watch import Line
+
+    return [
+        Line(path, int(number))
+        for path, file in files.items()
+        for number, note in file["notes"].items()
+        if "value:__bool__" in note["kinds"]
+    ]
+
+
 def reason(error: Exception) -> str:
     """One line that says what went wrong, and where."""
-    trace, place = error.__traceback__, ""
-    while trace is not None:
-        place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
-        trace = trace.tb_next
+    frame = origin(error)
+    place = f"{Path(frame.filename).name}:{frame.lineno}"
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]} ({place})"
+
+
+def origin(error: Exception) -> traceback.FrameSummary:
+    """The innermost frame of an error that was raised."""
+    return traceback.extract_tb(error.__traceback__)[-1]
 
 
 def merge(files: dict[str, Any], more: dict[str, Any], by: str | None = None) -> None:
@@ -208,23 +235,25 @@ def summarise(seen: dict[str, Any], console: Console) -> None:
     console.print(f"{len(seen['files'])} files, {lines} watched lines", highlight=False)
 
 
-def lint(files: dict[str, Any]) -> list[Any]:
-    """The linter's findings in these files.
+def entry_points(models: Iterable[str]) -> tuple[str, ...]:
+    """Patterns of functions that the observed programs compile, and that no `forward` calls."""
+    return ("*Scheduler.step",) if any(name.startswith("schedulers:") for name in models) else ()
 
-    Raises:
-        SystemExit: If this checkout has no linter.
-    """
-    try:
-        from tpuport.lint import lint_paths
-    except ImportError as error:
-        raise SystemExit(f"tpuport.lint cannot lint yet ({error}); use --observe-only") from error
-    return list(lint_paths([Path(path) for path in files]).findings)
+
+def lint(files: dict[str, Any], compiled: tuple[str, ...]) -> list[Any]:
+    """The linter's findings in these files, where functions of these patterns are compiled."""
+    from tpuport.lint import lint_paths
+    from tpuport.lint.configuration import find_settings
+
+    paths = [Path(path) for path in files]
+    settings = find_settings(paths)
+    return list(lint_paths(paths, dataclasses.replace(settings, entry_points=compiled)).findings)
 
 
 def report(seen: dict[str, Any], without: list[str], console: Console) -> None:
     """Lint the observed files and print how far the errors agree with the observation."""
     in_scenarios = seen.get("scenarios", {})
-    findings = lint(in_scenarios or seen["files"])
+    findings = lint(in_scenarios or seen["files"], entry_points(seen["models"]))
     compare(seen["files"], findings, without, console)
     if in_scenarios:
         console.print("\nwith the scenarios:", highlight=False)
@@ -279,7 +308,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument(
-        "--library", action="append", help="diffusers, transformers or a Python file; may be repeated"
+        "--library",
+        action="append",
+        help="diffusers, transformers, schedulers or a Python file; may be repeated",
     )
     parser.add_argument("--model", action="append", help="run this class alone; may be repeated")
     parser.add_argument("--limit", type=int, help="at most this many models of each library")

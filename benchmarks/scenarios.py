@@ -5,14 +5,18 @@ as the tokens in a cache, is prepared when the scenario is made, so that it is n
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.watch import Line
+
 # Beyond these, leaving out one argument after another takes long and shows little.
 MOST_LEFT_OUT = 4
 FREE_SLOTS = 4
+MOST_OPPOSED = 8
 
 
 class Scenario(NamedTuple):
@@ -22,6 +26,8 @@ class Scenario(NamedTuple):
     call: Callable[[], Any]
     # Arguments that the other calls of the model do not pass.
     passed: tuple[str, ...] = ()
+    # A line whose condition on a tensor is decided against the tensor's truth.
+    opposed: Line | None = None
 
 
 def of_model(model: Any, inputs: list[dict[str, Any]]) -> Iterator[Scenario]:
@@ -42,10 +48,10 @@ def _without_each(model: Any, call: dict[str, Any]) -> Iterator[Scenario]:
 
 
 def _decoding_steps(model: Any, call: dict[str, Any]) -> Iterator[Scenario]:
-    """A step under a static cache, with the arguments that tpuport's generation passes, and with the ids alone."""
+    """A step under a static cache: with a mask and positions as in generation, with the ids, with other arguments."""
     parameters = inspect.signature(model.forward).parameters
     ids = call.get("input_ids")
-    if ids is None or not {"past_key_values", "use_cache"} <= parameters.keys():
+    if ids is None or "past_key_values" not in parameters or not _takes(parameters, "use_cache"):
         return
     batch, length = ids.shape[:2]
     passed = {
@@ -53,13 +59,38 @@ def _decoding_steps(model: Any, call: dict[str, Any]) -> Iterator[Scenario]:
         "position_ids": torch.full((batch, 1), length),
     }
     known = {name: value for name, value in passed.items() if name in parameters}
-    for name, more in (("decoding step", known), ("decoding step of ids", {})):
+    kinds = {"decoding step": known, "decoding step of ids": {}}
+    if more := _of_last_token(call, ids):
+        # Without a mask and positions, which models compute from the other arguments.
+        kinds["decoding step with the other arguments"] = more
+    for name, more in kinds.items():
         try:
             cache = _filled_cache(model, ids)
         except Exception:  # noqa: BLE001 - the library has no static cache for this model
             return
         step = {"input_ids": ids[:, -1:], "past_key_values": cache, "use_cache": True, **more}
         yield Scenario(name, lambda step=step: model(**step), tuple(step))
+
+
+def _takes(parameters: Mapping[str, inspect.Parameter], name: str) -> bool:
+    """Whether a function takes an argument of that name, in `**kwargs` too."""
+    has_more = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    return name in parameters or has_more
+
+
+def _of_last_token(call: dict[str, Any], ids: torch.Tensor) -> dict[str, Any]:
+    """The other arguments of a call in its next step: those with a value for each token have that of the last one.
+
+    Images and sounds belong to the prompt; a mask and positions are made for each step.
+    """
+    rest: dict[str, Any] = {}
+    for name, value in call.items():
+        is_of_tokens = isinstance(value, torch.Tensor) and value.shape[:2] == ids.shape[:2]
+        is_of_prompt = isinstance(value, torch.Tensor) and value.is_floating_point() and not is_of_tokens
+        if name in {"input_ids", "attention_mask", "position_ids", "labels"} or is_of_prompt:
+            continue
+        rest[name] = value[:, -1:] if is_of_tokens else value
+    return rest
 
 
 def _filled_cache(model: Any, ids: torch.Tensor) -> Any:
@@ -92,3 +123,13 @@ def _coding(model: Any, call: dict[str, Any]) -> Iterator[Scenario]:
     yield Scenario("decode", lambda: model.decode(mean))
     if hasattr(model, "tiled_decode"):
         yield Scenario("decode by tile", lambda: model.tiled_decode(mean))
+
+
+def opposites(call: Callable[[], Any], conditions: Iterable[Line]) -> Iterator[Scenario]:
+    """The same call with one condition on a tensor decided the other way, as other weights or inputs would.
+
+    A condition that checks inputs ends such a call with an error, and then it does not count.
+    """
+    for line in itertools.islice(conditions, MOST_OPPOSED):
+        name = f"the opposite at {line.path.rpartition('/')[2]}:{line.number}"
+        yield Scenario(name, call, opposed=line)

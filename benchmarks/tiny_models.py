@@ -1,6 +1,7 @@
 """Tiny models with random weights, and inputs for them: what `benchmarks.agreement` runs.
 
-A name is "library:class". Nothing is downloaded; sizes are a few units, so that a model builds and runs in a second.
+A name is "library:class"; "schedulers" is a library of its own here. Nothing is downloaded; sizes are a few units, so
+that a model builds and runs in a second.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ class Tiny(NamedTuple):
 
 
 def names(library: str) -> list[str]:
-    """The names of the models of `library`: "diffusers", "transformers" or the path of a file that defines tiny()."""
+    """The names of a library's models: "diffusers", "transformers", "schedulers", or a file that defines tiny()."""
     if library.endswith(".py"):
         return [f"file:{Path(library).resolve()}"]
     return [f"{library}:{name}" for name in importlib.import_module(f"benchmarks.tiny_{library}").names()]
@@ -39,9 +40,12 @@ def build(name: str) -> Tiny:
     if library == "file":
         call, inputs = runpy.run_path(which)["tiny"]()
         return Tiny(call, inputs, [Path(which).parent])
-    package = Path(str(importlib.import_module(library).__file__)).parent
+    package = "diffusers" if library == "schedulers" else library
+    root = Path(str(importlib.import_module(package).__file__)).parent
     model, inputs = importlib.import_module(f"benchmarks.tiny_{library}").build(which)
-    return Tiny(model.eval(), inputs, [package])
+    if isinstance(model, torch.nn.Module):
+        model.eval()
+    return Tiny(model, inputs, [root])
 
 
 @contextlib.contextmanager

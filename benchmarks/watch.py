@@ -12,6 +12,9 @@ name for `value:__format__` and `value:__repr__`: they are counted, and can be l
 
 What a line asks of a tensor that was created in the block without `device=`, or computed from such tensors alone, is
 not noted: under tpuport it is an ordinary tensor of the host, whose numbers can be read while tracing.
+
+A run takes one side of each condition on a tensor, by the values that random weights give. `watch(roots, opposed=line)`
+answers the first such condition on a line with its opposite, so that the code behind the other side runs too.
 """
 
 import contextlib
@@ -137,6 +140,13 @@ def masked(indices: Any) -> bool:
     return any(tensor.dtype in MASKS for tensor in tensors_in(list(indices)))
 
 
+class Line(NamedTuple):
+    """A line of a file."""
+
+    path: str
+    number: int
+
+
 class Watched:
     """The record of a watch.
 
@@ -161,14 +171,16 @@ class Watched:
             self._inside[path] = known
         return known
 
-    def note(self, kinds: Iterable[str]) -> None:
-        """Put `kinds` down to the innermost frame of model code that is running."""
+    def note(self, kinds: Iterable[str]) -> Line | None:
+        """Put `kinds` down to the innermost frame of model code that is running, and say which line it is at."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not self.inside(frame.f_code.co_filename):
             frame = frame.f_back
-        if frame is not None:
-            lines = self.notes.setdefault(frame.f_code.co_filename, {})
-            lines.setdefault(frame.f_lineno, set()).update(kinds)
+        if frame is None:
+            return None
+        line = Line(frame.f_code.co_filename, frame.f_lineno)
+        self.notes.setdefault(line.path, {}).setdefault(line.number, set()).update(kinds)
+        return line
 
     def trace(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         """Follow a call for `sys.settrace`: only model code, and only until each of its lines has run once."""
@@ -211,19 +223,23 @@ class Host:
         for tensor in tensors_in(value):
             self._tensors.pop(tensor, None)
 
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        return tensor in self._tensors
+
     def has_all(self, value: Any) -> bool:
         """Whether every tensor in a value is of the host, and there is one."""
         tensors = list(tensors_in(value))
-        return bool(tensors) and all(tensor in self._tensors for tensor in tensors)
+        return bool(tensors) and all(tensor in self for tensor in tensors)
 
 
 class FunctionMode(TorchFunctionMode):
     """Sees the calls of torch's functions and methods, and silences the operators of those it can judge itself."""
 
-    def __init__(self, seen: Watched) -> None:
-        """Note into `seen`."""
+    def __init__(self, seen: Watched, opposed: Line | None = None) -> None:
+        """Note into `seen`; the first condition on a tensor of the line `opposed` gets the opposite answer."""
         super().__init__()
         self.seen = seen
+        self.opposed = opposed
         self.quiet = 0
         self.host = Host()
         # Inside a call that names a device.
@@ -235,8 +251,9 @@ class FunctionMode(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         verdict = of_function(name, args, kwargs)
+        line = None
         if verdict.kinds and not self.host.has_all(decisive(name, args)):
-            self.seen.note(verdict.kinds)
+            line = self.seen.note(verdict.kinds)
         was_placing = self.placing
         self.placing |= kwargs.get("device") not in (None, "cpu")
         self.quiet += verdict.final
@@ -245,12 +262,17 @@ class FunctionMode(TorchFunctionMode):
         finally:
             self.quiet -= verdict.final
             is_placed, self.placing = self.placing, was_placing
+        if name == "__bool__" and line is not None and line == self.opposed:
+            self.opposed = None
+            return not result
         self._place(name, args, result, is_placed)
         return result
 
     def _place(self, name: str, args: Sequence[Any], result: Any, is_placed: bool) -> None:
         """Where the tensors are that no operator created, or that a move leaves as they are."""
-        if name == "one_hot":
+        # On the CPU, an index of no dimensions is read as a number, and the operator no longer has it.
+        is_selected = name == "__getitem__" and any(x not in self.host for x in tensors_in(args[1]))
+        if name == "one_hot" or is_selected:
             self.host.remove(result)
         if name in (*TENSOR_FACTORIES, "from_numpy") and not any(True for _ in tensors_in(list(args))):
             (self.host.remove if is_placed else self.host.add)(result)
@@ -296,13 +318,14 @@ class DispatchMode(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def watch(roots: Iterable[str | Path]) -> Iterator[Watched]:
+def watch(roots: Iterable[str | Path], opposed: Line | None = None) -> Iterator[Watched]:
     """Watch the torch code that runs in the block, as far as it comes from files under `roots`.
 
     Build the model before: its initialisation reads numbers too, and never runs on a device.
 
     Args:
         roots: Directories (or files) of model code; torch's own code is never noted.
+        opposed: A line whose first condition on a tensor gets the opposite of the tensor's truth.
 
     Yields:
         The record, which fills while the block runs.
@@ -315,7 +338,7 @@ def watch(roots: Iterable[str | Path]) -> Iterator[Watched]:
             "watch() needs sys.settrace for itself; run it without a debugger or a coverage tool"
         )
     seen = Watched(roots)
-    functions = FunctionMode(seen)
+    functions = FunctionMode(seen, opposed)
     sys.settrace(seen.trace)
     try:
         with functions, DispatchMode(seen, functions):

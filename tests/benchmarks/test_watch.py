@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.watch import COUNTED, watch
+from benchmarks.watch import COUNTED, Line, watch
 
 X = torch.arange(6.0).reshape(2, 3)
 COUNT = torch.tensor(2)
@@ -103,10 +103,11 @@ CLEAN = [
     # Tensors of the host.
     "torch.tensor([1, 2]).tolist(), (1 - torch.arange(3)).sum().item()",
     "torch.where(torch.tensor(True), torch.ones(1), torch.zeros(1)).item()",
+    "torch.arange(9)[torch.tensor(3)].item()",
 ]
 
 
-def run(directory: Path, *lines: str):
+def run(directory: Path, *lines: str, opposed: int = 0):
     """Run `lines` as a file's function, which starts at its second line; what was seen of the file."""
     path = directory / "code.py"
     path.write_text("def run():\n" + textwrap.indent("\n".join(lines), "    ") + "\n", encoding="utf-8")
@@ -115,7 +116,7 @@ def run(directory: Path, *lines: str):
         "X": X.clone(), "COUNT": COUNT, "MASK": MASK, "INTS": INTS, "LINEAR": torch.nn.Linear(3, 2),
     }  # fmt: skip
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
-    with watch([directory]) as seen:
+    with watch([directory], Line(str(path), opposed)) as seen:
         names["run"]()
     return seen.notes.get(str(path), {}), seen.ran.get(str(path), set())
 
@@ -160,6 +161,11 @@ def test_an_index_of_no_dimensions_is_a_kind_of_its_own(tmp_path, statement):
     assert {line: families(kinds) for line, kinds in notes.items()} == {2: {"select"}}
 
 
+def test_a_tensor_of_the_host_that_is_indexed_from_the_device_is_on_the_device(tmp_path):
+    notes, _ = run(tmp_path, "table = torch.arange(9)", "x = table[COUNT]", "x.item()", "table[3].item()")
+    assert notes == {3: {"select:index"}, 4: {"value:item"}}
+
+
 def test_a_conversion_is_noted_once_by_the_name_of_what_asked(tmp_path):
     notes, _ = run(tmp_path, "f'{COUNT}'", "bool(COUNT)", "X[:COUNT]")
     assert notes == {2: {"value:__format__"}, 3: {"value:__bool__"}, 4: {"value:slice"}}
@@ -179,6 +185,24 @@ def test_conditions_loops_and_assertions_are_noted_where_they_stand(tmp_path):
     )
     assert sorted(notes) == [4, 6, 8]
     assert ran == {2, 4, 5, 6, 8, 9}
+
+
+def test_the_first_condition_of_a_line_can_be_opposed(tmp_path):
+    code = (
+        "for _ in range(2):",
+        "    if COUNT > 5:",
+        "        X[MASK]",
+        "    elif X.shape[0] > 5:",
+        "        X.item()",
+        "    else:",
+        "        X.tolist()",
+    )
+    notes, ran = run(tmp_path, *code, opposed=3)
+    assert sorted(notes) == [3, 4, 8]
+    assert ran == {2, 3, 4, 5, 8}
+    notes, ran = run(tmp_path, *code, opposed=5)
+    assert sorted(notes) == [3, 8]
+    assert 4 not in ran
 
 
 def test_several_lines_of_one_statement_are_noted_by_line(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tpuport.lint.analysis import Analyser, Options
+from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.rules import all_rules
 from tpuport.lint.source import read
 
@@ -108,7 +109,56 @@ class MyPipeline:
     def __call__(self, x: torch.Tensor):
         return self.model(x, x.sum()).cpu().numpy()
 """,
+    "a plain object's tensors, which no module moves": """
+class Table:
+    def __init__(self, n: int):
+        self.sizes = torch.arange(n)
+        self.steps = torch.arange(n)
+
+    def length(self, x):
+        return int(self.sizes.max())
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = Table(4)
+        self.register_buffer("sizes", torch.arange(4))
+
+    def forward(self, x: torch.Tensor):
+        return x[:, : self.table.length(x)] * int(self.sizes.max())  #! TPU204
+""",
 }
+SCHEDULER = """
+class Scheduler:
+    def __init__(self, n: int = 1000):
+        self.timesteps = torch.arange(n)
+        self.sigmas = torch.linspace(0, 1, n)
+        self._index = None
+
+    def set_timesteps(self, n: int, device=None):
+        self.timesteps = torch.arange(n).to(device=device)
+
+    @property
+    def index(self) -> int:
+        return self._index
+
+    def step(self, prediction: torch.Tensor, timestep: int, sample: torch.Tensor, previous: int | None = None):
+        if self.index is None:
+            self._index = (self.timesteps == timestep).nonzero()[0].item()
+        if isinstance(timestep, (torch.IntTensor, torch.LongTensor)):
+            raise ValueError("pass one of scheduler.timesteps")
+        if self.sigmas[self.index] > 0.5:
+            sample = sample * 2
+        if previous is None:
+            previous = timestep - 1
+        if previous >= 0:
+            sample = sample + prediction
+        if sample.max() > 9:
+            sample = sample / 9
+        return sample
+"""
+STEP = "Scheduler.step in a compiled loop"
+WITH_TENSOR = f"{STEP}, with a tensor as `timestep`"
 CACHED = "Model.forward in a step with a static cache as `past_key_values`"
 
 
@@ -134,3 +184,32 @@ def test_the_message_names_the_calls(tmp_path: Path) -> None:
     path.write_text(HEAD + CASES["only without a mask"])
     (finding,) = Analyser(Options(all_rules())).analyse(read(path, str(path))).findings
     assert finding.message == f"{finding.reason} (in Model.forward without `mask`)"
+
+
+def lint(tmp_path: Path, code: str, **options) -> list[Finding]:
+    path = tmp_path / "model.py"
+    path.write_text(HEAD + code)
+    return Analyser(Options(all_rules(), **options)).analyse(read(path, str(path))).findings
+
+
+@pytest.mark.parametrize("compiled", [(), ("Scheduler.step",)], ids=["on the host", "compiled"])
+def test_a_scheduler_says_what_stops_a_compiled_step(tmp_path: Path, compiled: tuple[str, ...]) -> None:
+    findings = lint(tmp_path, SCHEDULER, entry_points=compiled)
+    lines = (HEAD + SCHEDULER).splitlines()
+    stops = {
+        (lines[finding.line - 1].strip().split()[1], finding.rule, finding.scenario)
+        for finding in findings
+        if finding.rule.startswith(("TPU1", "TPU2"))
+    }
+    assert stops == {
+        ("=", "TPU102", WITH_TENSOR),
+        ("=", "TPU201", WITH_TENSOR),
+        ("previous", "TPU205", WITH_TENSOR),
+        ("sample.max()", "TPU205", STEP if not compiled else ""),
+    }
+    severities = {finding.severity for finding in findings if finding.rule.startswith(("TPU1", "TPU2"))}
+    assert severities == {Severity.ERROR if compiled else Severity.WARNING}
+
+
+def test_what_else_has_a_step_runs_on_the_host(tmp_path: Path) -> None:
+    assert lint(tmp_path, SCHEDULER.replace("set_timesteps", "set_rates")) == []

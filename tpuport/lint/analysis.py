@@ -20,7 +20,7 @@ from tpuport.lint.abstract_values import (
     is_tensor,
 )
 from tpuport.lint.entry_verdicts import TracedEntry, key_of
-from tpuport.lint.findings import Finding
+from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.interpreter import TracingInterpreter
 from tpuport.lint.interpreter.tracing_interpreter import Record, is_compiled_method
 from tpuport.lint.modules import ClassInfo, FunctionInfo, FunctionNode, ModuleInfo, definitions
@@ -130,6 +130,12 @@ class Analyser:
         for function, receiver in self._loops(module):
             loop = scenarios.interpret_loop(self._interpreter, function, receiver, record.findings)
             record.absorb(loop)
+        for function, receiver in self._steps(module):
+            step = scenarios.interpret_step(self._interpreter, function, receiver)
+            if self._is_configured(function):
+                record.absorb(step)
+            else:
+                _add_warnings(record, step)
         if module.unavailable or module.missing or _MAY_DEMAND.search("\n".join(module.lines)):
             for constructor, receiver in self._constructors(module):
                 record.absorb(self._interpreter.interpret_constructor(constructor, receiver))
@@ -229,6 +235,14 @@ class Analyser:
                 if name == "__call__" or classes.is_module(info):
                     yield EntryPoint(info.methods[name], Instance(info))
 
+    def _steps(self, module: ModuleInfo) -> Iterator[tuple[FunctionInfo, Instance]]:
+        """The `step` of each scheduler in this file, which loops on the host call, and some compile."""
+        classes = self._interpreter.classes
+        for info in module.classes:
+            is_scheduler = "step" in info.methods and classes.method(info, "set_timesteps") is not None
+            if is_scheduler and not classes.is_module(info):
+                yield info.methods["step"], Instance(info)
+
     def _constructors(self, module: ModuleInfo) -> Iterator[EntryPoint]:
         """The constructors of this file's model classes."""
         for info in filter(self._interpreter.classes.is_module, module.classes):
@@ -288,10 +302,19 @@ class Analyser:
 
     def _configured_functions(self, module: ModuleInfo) -> Iterator[EntryPoint]:
         """Functions and methods that a pattern of the settings matches."""
+        yield from map(_entry_point, filter(self._is_configured, module.functions_and_methods))
+
+    def _is_configured(self, function: FunctionInfo) -> bool:
         patterns = self.options.entry_points
-        for function in module.functions_and_methods:
-            if any(matches_function(pattern, module.path, function.qualname) for pattern in patterns):
-                yield _entry_point(function)
+        return any(matches_function(pattern, function.module.path, function.qualname) for pattern in patterns)
+
+
+def _add_warnings(record: Record, reached: Record) -> None:
+    """Add the errors of code that may be compiled or run on the host: as warnings, for the second kind of loop."""
+    for key, finding in reached.findings.items():
+        if finding.stops_trace:
+            record.add(key, dataclasses.replace(finding, severity=Severity.WARNING))
+    record.consulted |= reached.consulted
 
 
 def _errors_of(

@@ -9,16 +9,20 @@ is one of fixed shape, as in every step of tpuport's generation: its `get_seq_le
 
 import ast
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from tpuport.lint.abstract_values import GIVEN_CACHE, NONE, KeyValueCache, Value, without_none
+from tpuport.lint.abstract_values import GIVEN_CACHE, NONE, KeyValueCache, Value, tensor, without_none
 from tpuport.lint.findings import Finding
 from tpuport.lint.interpreter.tracing_interpreter import Record, TracingInterpreter
 from tpuport.lint.modules import FunctionInfo
 
 # Beyond so many optional arguments, calls with all but one of them would take long and tell little.
 _MOST_SINGLED_OUT: Final = 6
+
+# What schedulers call the moment that a step starts from.
+_TIMESTEP: Final = re.compile("timesteps?|t|sigma")
 
 _Findings = dict[tuple[Any, ...], Finding]
 
@@ -72,6 +76,35 @@ def interpret_loop(
     for key in record.findings.keys() - known.keys():
         finding = record.findings[key]
         record.findings[key] = dataclasses.replace(finding, scenario=finding.scenario or info.qualname)
+    return record
+
+
+def interpret_step(interpreter: TracingInterpreter, info: FunctionInfo, receiver: Value) -> Record:
+    """What a scheduler's step results in that is compiled: with any timestep, and with a tensor as the timestep.
+
+    A loop on the host passes tensors as the timestep too, whatever the annotation says: one of `scheduler.timesteps`.
+    """
+    declared = interpreter.declared_parameters(info, receiver)
+    record = Record()
+    with_any = interpreter.interpret_call(info, receiver, declared)
+    record.absorb(_in_scenario(with_any, f"{info.qualname} in a compiled loop"))
+    without = dict.fromkeys(_optional_parameters(info, declared), NONE)
+    for name in filter(_TIMESTEP.fullmatch, declared):
+        timestep = {name: tensor(ndim=0)}
+        with_tensor = interpreter.interpret_call(info, receiver, {**declared, **timestep})
+        with_tensor.absorb(interpreter.interpret_call(info, receiver, {**declared, **without, **timestep}))
+        for key in with_any.findings:
+            with_tensor.findings.pop(key, None)
+        record.absorb(
+            _in_scenario(with_tensor, f"{info.qualname} in a compiled loop, with a tensor as `{name}`")
+        )
+    return record
+
+
+def _in_scenario(record: Record, scenario: str) -> Record:
+    """The record, each finding of it with the scenario."""
+    for key, finding in record.findings.items():
+        record.findings[key] = dataclasses.replace(finding, scenario=scenario)
     return record
 
 

@@ -99,3 +99,27 @@ def test_recursion_ends(check):
     class Model(nn.Module):
         def forward(self, x: torch.Tensor): return down(x, 3)
     """)
+
+
+def test_calls_that_one_of_two_classes_refuses(check):
+    check("""
+    class Full(nn.Module):
+        def forward(self, x, lengths=None, scale=1.0):
+            return x if lengths is None else x[:, : lengths.max()]
+    class Sparse(nn.Module):
+        def forward(self, x, band_mask, edge_mask, block_mask):
+            return x * band_mask * edge_mask * block_mask
+    class Cut(nn.Module):
+        def forward(self, x, lengths, stop=None):
+            return x[:, : lengths.max()]  #! TPU108
+    class Model(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.attention = Full() if config.kind == "full" else Sparse()
+            self.cut = Full() if config.kind == "full" else Cut()
+        def forward(self, x: torch.Tensor, mask: torch.Tensor):
+            x = self.cut(x, mask, stop=4)
+            if self.config.kind == "full":
+                return self.attention(x, scale=2.0)
+            return self.attention(x, mask, mask, mask)
+    """)

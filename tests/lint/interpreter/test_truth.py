@@ -76,3 +76,18 @@ def test_answers_of_tracing(check):
             if not torch.compiler.is_compiling() and x.sum() > 0: return x  #! TPU205
             return x
     """)
+
+
+def test_lists_without_elements(check):
+    check("""
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, flags: list[bool]):
+            parts = [x.sum()]
+            for flag in flags:
+                if flag: parts.append(x.max())
+            a = torch.stack(parts) if len(parts) > 0 else torch.tensor(parts)
+            b = torch.tensor(parts) if len(parts) == 0 else torch.stack(parts)
+            c = torch.tensor(parts) if len(parts) > 0 else a  #! TPU213
+            d = torch.tensor(parts) if len(parts) > 1 else b  #! TPU213
+            return a + b + c + d
+    """)

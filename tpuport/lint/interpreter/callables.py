@@ -176,7 +176,29 @@ def _call_layer(frame: Frame, callee: Layer, arguments: Arguments, node: ast.Cal
 
 
 def _call_choice(frame: Frame, callee: Choice, arguments: Arguments, node: ast.Call) -> Value:
-    return join_all(apply(frame, option, arguments, node) for option in callee.options)
+    possible = [option for option in callee.options if _accepts(frame, option, node)]
+    return join_all(apply(frame, option, arguments, node) for option in possible or callee.options)
+
+
+def _accepts(frame: Frame, callee: Value, node: ast.Call) -> bool:
+    """Whether Python would make this call of a callee: not with too many arguments, or of names that it does not have.
+
+    A model with two kinds of attention, for instance, calls each with the arguments of its own.
+    """
+    functions = _functions(frame, callee)
+    # A decorator may take other arguments.
+    if len(functions) != 1 or functions[0].info.decorators:
+        return True
+    function = functions[0]
+    parameters = function.info.node.args
+    is_bound = function.bound is not None
+    most = len(function.info.positional_parameters) - is_bound
+    fewest = sum(not isinstance(argument, ast.Starred) for argument in node.args)
+    if fewest > most and parameters.vararg is None:
+        return False
+    known = {parameter.arg for parameter in function.info.named_parameters}
+    names = {keyword.arg for keyword in node.keywords if keyword.arg}
+    return names <= known or parameters.kwarg is not None
 
 
 def _call_static(frame: Frame, callee: Static, arguments: Arguments, node: ast.Call) -> Value:

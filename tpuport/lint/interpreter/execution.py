@@ -14,6 +14,7 @@ from tpuport.lint.abstract_values import (
     Static,
     Tensor,
     Value,
+    class_of,
 )
 from tpuport.lint.events import Arithmetic, AttributeStore, Iteration, Refusal, Return, Subscript
 from tpuport.lint.gpu_packages import asks_for_gpu_package
@@ -87,8 +88,9 @@ def _store_attribute(frame: Frame, target: ast.Attribute, value: Value) -> None:
     frame.report(AttributeStore(target, base, target.attr, value))
     if frame.building is not None and frame.is_self(target.value):
         # `self.x = None` comes first, the real value in a branch.
-        # What a constructor stores may be moved with the module before it is traced.
-        stored = on_device(value)
+        # What a module's constructor stores may be moved with the module before it is traced.
+        owner = class_of(frame.receiver)
+        stored = on_device(value) if owner is None or frame.interpreter.classes.is_module(owner) else value
         frame.building[target.attr] = join_optional(frame.building.get(target.attr), stored)
     path = path_of(target)
     if path is not None:

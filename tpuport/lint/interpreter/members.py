@@ -1,5 +1,6 @@
 """Attributes of values, items of instances, and what constructing a class of the linted code returns."""
 
+import ast
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -40,6 +41,7 @@ from tpuport.lint.interpreter import library
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.placement import HOST_DEVICE, TRACED_DEVICE
 from tpuport.lint.joins import (
+    join,
     join_all,
     join_optional,
 )
@@ -236,12 +238,25 @@ def _declared_field(frame: Frame, info: ClassInfo, name: str, default: Static) -
 
 def _bound_method(frame: Frame, base: Instance, method: FunctionInfo) -> Value:
     if method.is_a("property", "cached_property", "lazy_property"):
-        return frame.interpreter.call_function(frame, Function(method, base), Arguments([], {}))
+        value = frame.interpreter.call_function(frame, Function(method, base), Arguments([], {}))
+        # `-> int` is written for `self._step`, which the constructor sets to None, as well.
+        return join(value, NONE) if _starts_as_none(frame, method) else value
     if method.is_a("staticmethod"):
         return Function(method)
     if method.is_a("classmethod"):
         return Function(method, Class(base.info))
     return Function(method, base)
+
+
+def _starts_as_none(frame: Frame, method: FunctionInfo) -> bool:
+    """Whether a property returns an attribute that the constructor sets to None, for other methods to fill."""
+    if method.owner is None or isinstance(method.node, ast.Lambda):
+        return False
+    match method.node.body[-1]:
+        case ast.Return(value=ast.Attribute(value=ast.Name(), attr=name)):
+            return frame.interpreter.classes.attributes(method.owner).get(name) == NONE
+        case _:
+            return False
 
 
 def _attribute_set_by_methods(frame: Frame, info: ClassInfo, name: str) -> Value | None:

@@ -28,6 +28,7 @@ from tpuport.lint.abstract_values import (
     class_of,
     is_tensor,
     options_of,
+    tensor,
     without_none,
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES
@@ -183,6 +184,13 @@ def narrow(frame: Frame, test: ast.expr, holds: bool) -> bool:
             comparators=[ast.Constant(value=None)],
         ):
             return _narrow_none(frame, test.left, isinstance(operator, ast.Is | ast.Eq) == holds)
+        case ast.Compare(
+            left=ast.Call(func=ast.Name(id="len"), args=[container]),
+            ops=[ast.Gt() | ast.NotEq() | ast.Eq() as operator],
+            comparators=[ast.Constant(value=0)],
+        ):
+            if isinstance(operator, ast.Eq) == holds:
+                _narrow_to_empty(frame, container)
         case ast.Call():
             _narrow_by_call(frame, test, holds)
         case ast.NamedExpr():
@@ -215,6 +223,14 @@ def _narrow_none(frame: Frame, node: ast.expr, is_none: bool) -> bool:
         case Tensor(optional=True) as known:
             frame.env[path] = without_none(known)
     return True
+
+
+def _narrow_to_empty(frame: Frame, node: ast.expr) -> None:
+    """Narrow to a list, tuple or set without elements."""
+    path = path_of(node)
+    match frame.env.get(path or ""):
+        case Sequence(kind="list" | "tuple" | "set" as kind) if path:
+            frame.env[path] = Sequence(kind, (), UNKNOWN)
 
 
 def _narrow_by_call(frame: Frame, test: ast.Call, holds: bool) -> None:
@@ -296,7 +312,7 @@ def value_of_class(frame: Frame, node: ast.expr) -> Value | None:
         case Class(info=info):
             return Instance(info)
         case External(name=name) if _TENSOR_CLASS.fullmatch(name):
-            return TENSOR
+            return tensor(TENSOR_CLASSES[name.rpartition(".")[2]])
         case External(name=name) if name.startswith("numpy"):
             return STATIC
         case _:
@@ -337,7 +353,7 @@ def _is_of_kind(frame: Frame, value: Value, kind: Value | None) -> Answer:
         case Static(), Static():
             return value.kind == kind.kind
         case Tensor(optional=False), Tensor():
-            return True
+            return _has_dtype_of_class(value, kind)
         # Of another kind it may be nevertheless: a list may be what two branches leave, one of them a tuple.
         case Sequence(kind=kind_of_value), Sequence(kind=kind_of_class) if kind_of_value == kind_of_class:
             return True
@@ -353,3 +369,11 @@ def _is_of_kind(frame: Frame, value: Value, kind: Value | None) -> Answer:
             return False
         case _:
             return None
+
+
+def _has_dtype_of_class(value: Tensor, kind: Tensor) -> Answer:
+    """Whether a tensor is an instance of `torch.LongTensor` and its like, or of `torch.Tensor`."""
+    if kind.dtype == "":
+        return True
+    # There are several classes of each family.
+    return False if value.dtype not in ("", kind.dtype) else None
