@@ -86,7 +86,7 @@ class _Place:
             if frame.f_code.co_filename.endswith("control_flow/loops.py"):
                 raise PortError(
                     "a random number is drawn inside of a jax.lax loop, and would be the same in each iteration",
-                    where=_user_line(),
+                    where=user_line(),
                     fix="draw all numbers before the loop, or loop in Python",
                 )
             frame = frame.f_back
@@ -151,7 +151,7 @@ class _ProgramStream:
         if source is None and self.is_reseeded:
             raise PortError(
                 "torch.manual_seed was called in compiled code, where it would seed the first call only",
-                where=_user_line(),
+                where=user_line(),
                 fix="call it before the compiled call, or draw from torch.Generator().manual_seed(seed)",
             )
         before = self._states.pop(source, None)
@@ -159,7 +159,7 @@ class _ProgramStream:
             raise PortError(
                 "a torch.Generator was seeded or used on the host in compiled code, which happens in the first call "
                 "only",
-                where=_user_line(),
+                where=user_line(),
                 fix="seed it before the compiled call, and draw from it on the device: device=x.device",
             )
 
@@ -234,7 +234,7 @@ def next_key(generator: torch.Generator | None = None) -> jax.Array:
             return own.get_and_rotate_prng_key()
         raise PortError(
             "a random number is drawn while jax traces a program of your own, and would be the same in each call",
-            where=_user_line(),
+            where=user_line(),
             fix="let tpuport.compile(function) trace it, or draw before the program and pass the numbers in, or "
             "give it a key: with torchax.default_env().override_property(prng=key)",
         )
@@ -441,7 +441,7 @@ def _stack_depth() -> int:
     return depth
 
 
-def _user_line() -> str:
+def user_line() -> str:
     """The innermost line outside of libraries and of this package."""
     frame: Any = sys._getframe()
     while frame is not None:

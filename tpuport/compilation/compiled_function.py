@@ -140,7 +140,7 @@ class CompiledFunction:
         function: a ported model, a method of one, or a function that uses ported models.
         name: what logs call it; None for the function's own name.
         modules: the ported models that the function uses; None to look for them.
-        scan_layers, traced, donate: as in `compile`.
+        scan_layers, traced, donate, check_indices: as in `compile`.
 
     Attributes:
         program: the `Program` underneath; `program.compilations` counts.
@@ -156,6 +156,7 @@ class CompiledFunction:
         scan_layers: bool | None = None,
         traced: Sequence[str] = (),
         donate: str | Sequence[str] = (),
+        check_indices: bool | None = None,
     ) -> None:
         if isinstance(function, CompiledFunction) or not callable(function):
             raise PortError(
@@ -182,7 +183,7 @@ class CompiledFunction:
         own_name = getattr(function, "__qualname__", type(function).__name__)
         self.program = Program(
             self._run_program, name or str(own_name), self._describe, self._port_counts,
-            static_argnums=(4,), donate_argnums=(2, 3),
+            check_indices=check_indices, static_argnums=(4,), donate_argnums=(2, 3),
         )  # fmt: skip
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -327,7 +328,7 @@ class CompiledFunction:
         weights, tensors = overwritten_arrays.join(weights, tensors, overwritten, static.overwritten)
         result = self._run_scanned(weights, tensors, donated, static)
         first_of_state = len(tensors) - len(static.state.state.tensors)  # type: ignore[union-attr]
-        if not static.overwritten:
+        if not static.overwritten and not self.program.checks_indices:
             overwrites = overwritten_arrays.find_overwrites(
                 result, weights, tensors, first_of_state, jax.tree.leaves(donated),
                 static.layout.tensors_named(static.donated),
@@ -401,6 +402,7 @@ def compile(
     scan_layers: bool | None = None,
     traced: Sequence[str] = (),
     donate: str | Sequence[str] = (),
+    check_indices: bool | None = None,
 ) -> CompiledFunction:
     """Compile a ported model, one of its methods, or a function that uses ported models.
 
@@ -431,9 +433,19 @@ def compile(
             and dtype may take over, as jax's `donate_argnames`. It is for code that returns a new cache and leaves the
             old one to the caller. A tensor that was donated raises whenever it is used. What the function changes in
             objects is donated by itself, if nothing else refers to it.
+        check_indices: True lets the program find indices outside of their dimension, which are clamped or dropped
+            otherwise, and the call raise torch's error with the line of the code. For debugging: each call waits for
+            its result, and nothing is donated. None does so if the environment has TPUPORT_CHECK_INDICES=1.
 
     Raises:
         PortError: the argument cannot be called, or is compiled already; in a call, a name in `donate` or `traced` fits
             no tensor, or a tensor is used that was donated to an earlier call.
     """
-    return CompiledFunction(model_or_function, name, scan_layers=scan_layers, traced=traced, donate=donate)
+    return CompiledFunction(
+        model_or_function,
+        name,
+        scan_layers=scan_layers,
+        traced=traced,
+        donate=donate,
+        check_indices=check_indices,
+    )

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import torch
 
-from tpuport.compat import autocast, randomness
+from tpuport.compat import autocast, index_checks, randomness
 from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
@@ -64,10 +64,13 @@ class Program:
             descriptions share a program. None: nothing is warned about.
         epoch: returns a key for the function's arguments. A new key means that earlier programs were dropped on
             purpose, so that the count for warnings starts again.
+        check_indices: whether the program checks its indices; None: if TPUPORT_CHECK_INDICES asks for it. Nothing is
+            donated then, so that the caller has everything after an error.
         jit_options: for `jax.jit`.
 
     Attributes:
         compilations: how often the function has been traced and compiled.
+        checks_indices: whether the program checks its indices.
     """
 
     def __init__(
@@ -76,10 +79,17 @@ class Program:
         name: str,
         describe: Callable[..., dict[str, str]] | None = None,
         epoch: Callable[..., Hashable] | None = None,
+        check_indices: bool | None = None,
         **jit_options: Any,
     ) -> None:
         self.name = name
         self.compilations = 0
+        if check_indices is None:
+            check_indices = index_checks.asked_for_by_environment()
+        self.checks_indices = check_indices
+        if self.checks_indices:
+            jit_options.pop("donate_argnums", None)
+            jit_options.pop("donate_argnames", None)
         self._describe = describe
         self._epoch = epoch
         self._current_epoch: Hashable = None
@@ -95,7 +105,7 @@ class Program:
             **kwargs: Any,
         ) -> Any:
             del surroundings  # jax makes another program for another value
-            with randomness.program_stream(random_keys):
+            with randomness.program_stream(random_keys), index_checks.checking(self.checks_indices):
                 output = function(*args, **kwargs)
             # Afterwards: a trace that lacks keys is followed by one that has them.
             self._count_compilation(args, kwargs)
@@ -111,8 +121,14 @@ class Program:
 
         Args:
             signature: a key of what a program is compiled for; calls that share it share the number of draws.
+
+        Raises:
+            IndexError, RuntimeError: the program checks its indices, and one is outside of its dimension.
         """
-        return self._with_keys(self._jitted, signature, args, kwargs, is_call=True)
+        if not self.checks_indices:
+            return self._with_keys(self._jitted, signature, args, kwargs, is_call=True)
+        with index_checks.watched():
+            return jax.block_until_ready(self._with_keys(self._jitted, signature, args, kwargs, is_call=True))
 
     def lower(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> Any:
         """jax.stages.Lowered for these arguments (arrays or jax.ShapeDtypeStruct)."""

@@ -1,7 +1,8 @@
 """Indices outside of their dimension: torch's error where their values are known, which is outside of traced code.
 
 jax clamps such an index, leaves out what is written there, or reads NaN. In a traced program nothing has a value, and
-no error can come from the device; torch on a GPU stops there with an assertion that names no line.
+no error can come from the device, unless the program is one that checks its indices (`index_checks`); torch on a GPU
+stops there with an assertion that names no line.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import torch
 from jax.core import Tracer
 from torch.nn import functional
 
+from tpuport.compat import index_checks
 from tpuport.compat.convert import is_ported
 
 _aten = torch.ops.aten
@@ -26,17 +28,6 @@ class Extremes(NamedTuple):
 
     low: int
     high: int
-
-    def outside(self, size: int, *, from_end: bool) -> int | None:
-        """An index that a dimension of this size does not have; None if it has all.
-
-        Args:
-            size: of the dimension.
-            from_end: negative indices count from its end.
-        """
-        if self.low < (-size if from_end else 0):
-            return self.low
-        return self.high if self.high >= size else None
 
 
 def extremes(index: Any) -> Extremes | None:
@@ -62,12 +53,56 @@ def _array(index: Any) -> Any:
     return index if isinstance(index, np.ndarray | jax.Array) else None
 
 
+def check_range(
+    index: Any,
+    size: int,
+    kind: type[Exception],
+    message: str,
+    *,
+    from_end: bool = False,
+    ignored: int | None = None,
+) -> None:
+    """Raise torch's error for an index, a tensor or an array, that has an element outside of its dimension.
+
+    The values of a traced index are not known: a program that checks its indices (`index_checks`) does it.
+
+    Args:
+        size: of the dimension.
+        kind, message: of the error; "{index}" in the message is the element.
+        from_end: negative indices count from the end.
+        ignored: a value that does not count.
+    """
+    array = _array(index)
+    least = -size if from_end else 0
+    if isinstance(array, Tracer):
+        if index_checks.is_checking() and array.size and array.dtype != np.bool_:
+            index_checks.require(
+                array, _outside(array.astype(jnp.int32), least, size, ignored), kind, message
+            )
+        return
+    found = extremes(index)
+    if found is None or (least <= found.low and found.high < size):
+        return
+    element = found.low if found.low < least else found.high
+    if ignored is not None:
+        values = np.asarray(array)
+        others = values[_outside(values, least, size, ignored)]
+        if not others.size:
+            return
+        element = others.flat[0]
+    raise kind(message.replace("{index}", str(element)))
+
+
+def _outside(values: Any, least: int, size: int, ignored: int | None) -> Any:
+    """Which values are outside of a dimension."""
+    is_outside = (values < least) | (values >= size)
+    return is_outside if ignored is None else is_outside & (values != ignored)
+
+
 def check_index(index: Any, axis: int, size: int) -> None:
     """Raise torch's IndexError for an index array of `x[...]` that has an element outside of its dimension."""
-    found = extremes(index)
-    outside = found and found.outside(size, from_end=True)
-    if outside is not None:
-        raise IndexError(f"index {outside} is out of bounds for dimension {axis} with size {size}")
+    message = f"index {{index}} is out of bounds for dimension {axis} with size {size}"
+    check_range(index, size, IndexError, message, from_end=True)
 
 
 def check(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -94,20 +129,16 @@ def _along_dimension(kind: type[Exception], message: str, *, from_end: bool = Fa
         axis = dim % max(tensor.ndim, 1)
         # A tensor without dimensions counts as one element.
         size = (*tensor.shape, 1)[axis]
-        found = extremes(arguments["index"])
-        outside = found and found.outside(size, from_end=from_end)
-        if outside is not None:
-            raise kind(message.format(index=outside, dim=axis, size=size))
+        text = message.format(index="{index}", dim=axis, size=size)
+        check_range(arguments["index"], size, kind, text, from_end=from_end)
 
     return rule
 
 
 def _flat(arguments: dict[str, Any]) -> None:
     count = arguments["self"].numel()
-    found = extremes(arguments["index"])
-    outside = found and found.outside(count, from_end=True)
-    if outside is not None:
-        raise IndexError(f"out of range: tried to access index {outside} on a tensor of {count} elements.")
+    message = f"out of range: tried to access index {{index}} on a tensor of {count} elements."
+    check_range(arguments["index"], count, IndexError, message, from_end=True)
 
 
 def _of_flat(arguments: dict[str, Any]) -> None:
@@ -115,24 +146,18 @@ def _of_flat(arguments: dict[str, Any]) -> None:
     if arguments.get("dim") is not None:
         return
     count = arguments["self"].numel()
-    found = extremes(arguments["indices"])
-    outside = found and found.outside(count, from_end=False)
-    if outside is not None:
-        raise RuntimeError(_OUT_OF_BOUNDS.format(index=outside, dim=0, size=count))
+    message = _OUT_OF_BOUNDS.format(index="{index}", dim=0, size=count)
+    check_range(arguments["indices"], count, RuntimeError, message)
 
 
 def _rows(arguments: dict[str, Any]) -> None:
-    found = extremes(arguments["indices"])
-    if found and found.outside(arguments["weight"].shape[0], from_end=False) is not None:
-        raise IndexError("index out of range in self")
+    check_range(arguments["indices"], arguments["weight"].shape[0], IndexError, _OUT_OF_RANGE)
 
 
 def _bags(arguments: dict[str, Any]) -> None:
     count = arguments["weight"].shape[0]
-    found = extremes(arguments["indices"])
-    outside = found and found.outside(count, from_end=False)
-    if outside is not None:
-        raise RuntimeError(f"input takes value {outside} which is not in the valid range [0, {count})")
+    message = f"input takes value {{index}} which is not in the valid range [0, {count})"
+    check_range(arguments["indices"], count, RuntimeError, message)
 
 
 def _index_arrays(arguments: dict[str, Any]) -> None:
@@ -149,24 +174,20 @@ def _index_arrays(arguments: dict[str, Any]) -> None:
 
 def _classes(arguments: dict[str, Any]) -> None:
     """Targets of a loss, but for the one that does not count."""
-    scores, target = arguments["self"], arguments["target"]
+    scores = arguments["self"]
     count = scores.shape[1 if scores.ndim > 1 else 0]
-    found = extremes(target)
-    if not found or found.outside(count, from_end=False) is None:
-        return
-    values = np.asarray(_array(target))
-    outside = values[(values != arguments["ignore_index"]) & ((values < 0) | (values >= count))]
-    if outside.size:
-        raise IndexError(f"Target {outside.flat[0]} is out of bounds.")
+    message = "Target {index} is out of bounds."
+    check_range(arguments["target"], count, IndexError, message, ignored=arguments["ignore_index"])
 
 
 def _one_hot(arguments: dict[str, Any]) -> None:
-    found = extremes(arguments["self"])
     count = arguments.get("num_classes", -1)
-    if found and found.low < 0:
-        raise RuntimeError("Class values must be non-negative.")
-    if found and 0 < count <= found.high:
-        raise RuntimeError("Class values must be smaller than num_classes.")
+    message = "Class values must be smaller than num_classes."
+    # Without a number of classes there are as many as the values ask for.
+    largest = np.iinfo(np.int32).max
+    check_range(arguments["self"], largest, RuntimeError, "Class values must be non-negative.")
+    if count > 0:
+        check_range(arguments["self"], count, RuntimeError, message)
 
 
 _OUT_OF_BOUNDS = "index {index} is out of bounds for dimension {dim} with size {size}"
