@@ -92,7 +92,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **LATENT, **ROTARY, "qk_head_dim": 24, "head_dim": 8, "num_layers": 1, "zero_expert_num": 2, "moe_topk": 2,
     },
     "MinistralFor": {"head_dim": 16},
-    "Mistral4": {"qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16, "num_key_value_heads": 4},
     "NemotronH": {
         "layers_block_type": ["mamba", "attention", "moe"], "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 1,
         "chunk_size": 16, "ssm_state_size": 16, "head_dim": 16, "moe_shared_expert_intermediate_size": 64,

@@ -3,7 +3,15 @@
 import jax
 import pytest
 import torch
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, StaticCache
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Mamba2Config,
+    Mamba2ForCausalLM,
+    StaticCache,
+)
 
 import tpuport
 from tpuport.errors import PortError
@@ -50,8 +58,22 @@ def test_a_batch_is_filled_up_as_generate_does() -> None:
     assert step.units == ("tokens", 3.0)
 
 
-def test_a_decode_step_gives_back_what_it_takes() -> None:
-    model, mesh, step = _made(Decode(2, 64), dp=2, tp=2)
+STATES = Mamba2Config(
+    hidden_size=64, num_hidden_layers=2, num_heads=8, head_dim=16, n_groups=1, state_size=16, chunk_size=16,
+    vocab_size=512,
+)  # fmt: skip
+
+
+def test_states_of_a_recurrence_are_shared_out() -> None:
+    """[B, 8 heads, 16, 16] and [B, 160 channels, 4] in each layer, a quarter of each on a chip."""
+    _, _, step = _made(Decode(2, 64), STATES, Mamba2ForCausalLM, dp=2, tp=2)
+    elements = 8 * 16 * 16 + (128 + 2 * 16) * 4
+    assert sum(local_nbytes(one) for one in step.cache) == 2 * elements * 2 * 4 // 4
+
+
+@pytest.mark.parametrize(("config", "kind"), [(CONFIG, LlamaForCausalLM), (STATES, Mamba2ForCausalLM)])
+def test_a_decode_step_gives_back_what_it_takes(config, kind) -> None:
+    model, mesh, step = _made(Decode(2, 64), config, kind, dp=2, tp=2)
     with abstract_steps.on_mesh(model, mesh):
         after = jax.eval_shape(step.function, *step.arguments)
     before = [(x.shape, x.dtype) for x in jax.tree.leaves(step.arguments[1])]

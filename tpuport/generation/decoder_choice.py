@@ -23,6 +23,16 @@ from tpuport.trace_errors import CannotTrace
 _CACHE_NAMES = frozenset(getattr(utils, "ALL_CACHE_NAMES", ("past_key_values", "cache_params", "state")))
 
 
+def decoder_class(model: Any) -> type[Decoder]:
+    """The class of a language model's decoder, by its config and its signature."""
+    if model.config.is_encoder_decoder:
+        return EncoderDecoder
+    parameters = inspect.signature(model.forward).parameters
+    if "past_key_values" in parameters and model._supports_default_dynamic_cache():
+        return Decoder if has_fixed_cache(model.config) else RecomputingDecoder
+    return RecomputingDecoder if _CACHE_NAMES.isdisjoint(parameters) else RecurrentDecoder
+
+
 def choose_decoder(model: Any, mesh: Mesh) -> Decoder:
     """The decoder of a ported causal language model or encoder-decoder.
 
@@ -31,15 +41,8 @@ def choose_decoder(model: Any, mesh: Mesh) -> Decoder:
             cannot run in a buffer of fixed shape.
     """
     _check_generate(model)
-    if model.config.is_encoder_decoder:
-        return EncoderDecoder(model, mesh)
-    parameters = inspect.signature(model.forward).parameters
-    if "past_key_values" in parameters and model._supports_default_dynamic_cache():
-        has_cache = has_fixed_cache(model.config)
-        return Decoder(model, mesh) if has_cache else decoder_without_cache(model, mesh)
-    if not _CACHE_NAMES.isdisjoint(parameters):
-        return RecurrentDecoder(model, mesh)
-    return decoder_without_cache(model, mesh)
+    cls = decoder_class(model)
+    return decoder_without_cache(model, mesh) if cls is RecomputingDecoder else cls(model, mesh)
 
 
 def decoder_without_cache(model: Any, mesh: Mesh) -> RecomputingDecoder:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformers.cache_utils import Cache, DynamicLayer
 
 from tpuport import compat
@@ -91,9 +91,14 @@ class RecurrentDecoder(Decoder):
         """Traced. Divide the batch over dp, and what comes next over tp: heads, or the channels of a convolution."""
         if self.mesh.size == 1:
             return array
-        axes = zip(("dp", "tp"), array.shape, strict=False) if array.ndim > 1 else ()
-        spec = PartitionSpec(*(dividing_axis(self.mesh, axis, size) for axis, size in axes))
-        return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec))
+        return jax.lax.with_sharding_constraint(array, state_sharding(self.mesh, array.shape))
+
+
+def state_sharding(mesh: Mesh, shape: tuple[int, ...]) -> NamedSharding:
+    """Of an array of the cache: its rows over dp, and what comes next over tp, if they divide evenly."""
+    # A counter, with one dimension or none, has no rows.
+    axes = zip(("dp", "tp"), shape, strict=False) if len(shape) > 1 else ()
+    return NamedSharding(mesh, PartitionSpec(*(dividing_axis(mesh, axis, size) for axis, size in axes)))
 
 
 def _fix_shape(layer: Any, slots: int, mesh: Any) -> Any:

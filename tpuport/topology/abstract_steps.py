@@ -17,8 +17,11 @@ from tpuport.checkpoint.device_layout import as_torch_dtype, one_device_mesh, re
 from tpuport.compilation import claim_cache, prepare_arguments, use_weights
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder, State
+from tpuport.generation.decoder_choice import decoder_class
 from tpuport.generation.fixed_layers import FixedLayer
 from tpuport.generation.prompts import bucket_length
+from tpuport.generation.recurrent_decoder import state_sharding
+from tpuport.generation.row_caches import RowCaches
 from tpuport.generation.sampling import EOS_SLOTS, SamplingSettings
 from tpuport.library_classes import is_transformers_cache
 from tpuport.patches import transformers_rotary
@@ -206,7 +209,7 @@ def decode(model: Any, task: Decode, weights: dict[str, Any], mesh: Mesh) -> Ste
 def _decoder(model: Any, mesh: Mesh) -> Decoder:
     with on_mesh(model, one_device_mesh()):
         transformers_rotary.prepare(model)
-    return Decoder(model, mesh)
+    return decoder_class(model)(model, mesh)
 
 
 def _greedy_settings() -> SamplingSettings:
@@ -259,7 +262,9 @@ def _abstract_state(
     with on_mesh(model, mesh):
         state = jax.eval_shape(function, *arguments)
     shardings: dict[int, NamedSharding] = {id(state.present): NamedSharding(mesh, PartitionSpec("dp"))}
-    for layer in state.cache.layers:
+    if isinstance(state.cache, RowCaches):
+        shardings |= {id(array): state_sharding(mesh, array.shape) for array in state.cache.arrays}
+    for layer in getattr(state.cache, "layers", ()):
         # Layers of states have no heads to divide.
         if isinstance(layer, FixedLayer):
             arrays: tuple[Any, Any] = (layer.keys, layer.values)
