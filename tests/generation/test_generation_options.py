@@ -41,7 +41,7 @@ def model() -> torch.nn.Module:
         ({"sequence_bias": {(3,): 1}}, "sequence_bias"),
         ({"suppress_tokens": ["a"]}, "suppress_tokens='a'"),
         ({"renormalize_logits": "yes"}, "renormalize_logits='yes'"),
-        ({"guidance_scale": 2.0}, "guidance_scale=2.0"),
+        ({"guidance_scale": "2"}, "guidance_scale='2'"),
         ({"assistant_model": []}, "does not support these arguments(.|\n)*assistant_model"),
         ({"penalty_alpha": 0.6}, "penalty_alpha=0.6 .contrastive search, which transformers has taken out"),
         ({"dola_layers": "low"}, "dola_layers='low' .DoLa"),

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from tpuport.errors import PortError
 from tpuport.generation.generation_options import Options
 from tpuport.generation.prompts import bucket_length
 
@@ -221,9 +222,19 @@ def _gather(array: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def reorder_rows(array: jax.Array, rows: jax.Array) -> jax.Array:
-    """Traced. An array [I * N, ...] of a cache, with the rows [I, N] that the beams go on from; others unchanged."""
-    if array.ndim == 0 or array.shape[0] != rows.size:
+    """Traced. An array [I * N, ...] of a cache, with the rows [I, N] that the beams go on from; numbers unchanged.
+
+    PortError for an array without a row for each beam first, whose beams cannot be told apart.
+    """
+    if array.ndim == 0:
         return array
+    if array.shape[0] != rows.size:
+        raise PortError(
+            f"a beam search reorders the rows of the cache, and this one has an array {array.dtype}{array.shape} for "
+            f"{rows.size} rows",
+            where="num_beams",
+            fix="pass num_beams=1",
+        )
     return _gather(array.reshape(*rows.shape, *array.shape[1:]), rows).reshape(array.shape)
 
 

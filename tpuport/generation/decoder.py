@@ -18,6 +18,7 @@ from tpuport.errors import PortError
 from tpuport.generation import beam_search
 from tpuport.generation.beam_search import Beams
 from tpuport.generation.decoding_cache import has_states, make_cache
+from tpuport.generation.guidance import Guidance, Unconditional, guide
 from tpuport.generation.host_functions import ask_criteria
 from tpuport.generation.padding_check import hides_padding
 from tpuport.generation.residual_stream import summed_once
@@ -42,7 +43,7 @@ class State(NamedTuple):
         tokens: [B, T], prompt and output; present: [B, T], False at padding.
         length: how many columns have been written; finished: [B], the rows that have ended.
         cache: a transformers cache of jax arrays.
-        beams, outputs: of a beam search, and of the steps, if they were asked for.
+        beams, outputs, unconditional: of a beam search, of the steps, and of guidance, if they were asked for.
     """
 
     tokens: jax.Array
@@ -52,6 +53,7 @@ class State(NamedTuple):
     cache: Any
     beams: Beams | None = None
     outputs: StepOutputs | None = None
+    unconditional: Unconditional | None = None
 
 
 class Decoder:
@@ -141,6 +143,10 @@ class Decoder:
         if settings.beams is not None:
             beams = beam_search.begin_search(settings.beams, state.tokens, columns, ~state.finished)
             state = state._replace(beams=beams)
+        if settings.guidance is not None:
+            new_columns = slots - columns
+            unconditional = self._begin_unconditional(arrays, settings.guidance, new_columns, inputs or {})
+            state = state._replace(unconditional=unconditional)
         return self._replicate_read(self._append(state, logits, keys, prompt_columns, settings))
 
     def run_loop(
@@ -178,6 +184,8 @@ class Decoder:
         settings: SamplingSettings,
     ) -> State:
         """Traced. Generate one token: the body of the loop."""
+        if state.unconditional is not None:
+            state = state._replace(unconditional=self._continue_unconditional(arrays, state))
         logits, cache = self.forward_token(arrays, state)
         return self._append(state._replace(cache=cache), logits, keys, prompt_columns, settings)
 
@@ -224,6 +232,33 @@ class Decoder:
             )
         return prepared
 
+    def _begin_unconditional(
+        self, arrays: dict[str, jax.Array], guidance: Guidance, new_columns: int, inputs: Inputs
+    ) -> Unconditional:
+        """Traced. Run the negative prompt [B, P], with room for `new_columns`."""
+        tokens, mask = self._shard_rows(guidance.tokens), self._shard_rows(guidance.mask)
+        batch, columns = tokens.shape
+        logits, cache = self.forward_prompt(arrays, tokens, mask, columns + new_columns, inputs)
+        pad = ((0, 0), (0, new_columns))
+        state = State(
+            tokens=jnp.pad(tokens, pad),
+            present=jnp.pad(mask, pad, constant_values=True),
+            length=jnp.asarray(columns, jnp.int32),
+            finished=jnp.zeros(batch, jnp.bool_),
+            cache=cache,
+        )
+        return Unconditional(state, logits)
+
+    def _continue_unconditional(self, arrays: dict[str, jax.Array], state: State) -> Unconditional:
+        """Traced. Run the token chosen last after the negative prompt too."""
+        assert state.unconditional is not None
+        other: State = state.unconditional.state
+        token = jax.lax.dynamic_slice_in_dim(state.tokens, state.length - 1, 1, axis=1)
+        tokens = jax.lax.dynamic_update_slice_in_dim(other.tokens, token, other.length, axis=1)
+        other = other._replace(tokens=tokens, length=other.length + 1)
+        logits, cache = self.forward_token(arrays, other)
+        return Unconditional(other._replace(cache=cache), logits)
+
     def _replicate_read(self, state: State) -> State:
         """Traced. Replicate what the host reads: a process sees only what its own devices hold."""
         if self.mesh.size == 1:
@@ -231,10 +266,15 @@ class Decoder:
         replicated = NamedSharding(self.mesh, PartitionSpec())
         read = (state.tokens, state.length, state.finished, state.beams, state.outputs)
         tokens, length, finished, beams, outputs = jax.lax.with_sharding_constraint(read, replicated)
+        unconditional = state.unconditional
+        if unconditional is not None:
+            unconditional = Unconditional(
+                self._replicate_read(unconditional.state), self._shard_rows(unconditional.logits)
+            )
         # The rest is sharded as `advance` takes it, so that one compilation serves every chunk.
         return state._replace(
             tokens=tokens, length=length, finished=finished, beams=beams, outputs=outputs,
-            present=self._shard_rows(state.present),
+            present=self._shard_rows(state.present), unconditional=unconditional,
         )  # fmt: skip
 
     def _forward(
@@ -267,6 +307,9 @@ class Decoder:
         new_tokens = state.length - prompt_columns
         is_token = state.present & (jnp.arange(state.tokens.shape[1]) < state.length)
         scores = logits if settings.beams is None else jax.nn.log_softmax(logits, axis=-1)
+        if settings.guidance is not None:
+            assert state.unconditional is not None
+            scores = guide(scores, state.unconditional.logits, settings.guidance.scale)
         scores = process_logits(scores, state.tokens, is_token, new_tokens, settings)
         if state.outputs is not None:
             state = state._replace(outputs=write_outputs(state.outputs, state.length, scores, logits))

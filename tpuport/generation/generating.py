@@ -19,6 +19,7 @@ from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoder_choice import change_weights, choose_decoder, replace_decoder
 from tpuport.generation.encoder_decoder import EncoderDecoder
 from tpuport.generation.generation_options import Options, check_padding, read_options
+from tpuport.generation.guidance import Guidance, read_guidance
 from tpuport.generation.host_functions import collect_functions
 from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_criteria, explained_for_generate
 from tpuport.generation.language_model import LanguageModel
@@ -115,6 +116,8 @@ def generate(
     tokenizer: Any = None,
     logits_processor: Sequence[Any] | None = None,
     prefix_allowed_tokens_fn: Callable[[int, torch.Tensor], list[int]] | None = None,
+    negative_prompt_ids: Any = None,
+    negative_prompt_attention_mask: Any = None,
     **options: Any,
 ) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
     """Generate token ids as transformers' `model.generate` does, prompt included.
@@ -142,6 +145,9 @@ def generate(
         logits_processor: transformers' LogitsProcessor objects, called on the host in every step with (input_ids,
             scores), between transformers' own processors and what is for sampling alone.
         prefix_allowed_tokens_fn: as in transformers, called on the host in every step.
+        negative_prompt_ids: [batch, length] integers for guidance_scale, without padding; None is the last token of
+            each prompt.
+        negative_prompt_attention_mask: as in transformers.
         options: fields of GenerationConfig, such as max_new_tokens, do_sample, temperature; and of an encoder-decoder
             further inputs by the names in its signature, [batch, ...] each, such as input_features, decoder_input_ids
             or encoder_outputs.
@@ -159,11 +165,14 @@ def generate(
     if has_own_generate(model):
         return model.generate(
             input_ids, generation_config, logits_processor, stopping_criteria, prefix_allowed_tokens_fn,
-            streamer=streamer, attention_mask=attention_mask, seed=seed, tokenizer=tokenizer, **options,
+            streamer=streamer, attention_mask=attention_mask, seed=seed, tokenizer=tokenizer,
+            negative_prompt_ids=negative_prompt_ids, negative_prompt_attention_mask=negative_prompt_attention_mask,
+            **options,
         )  # fmt: skip
     return run_generate(
         model, input_ids, attention_mask, generation_config, streamer, seed, stopping_criteria=stopping_criteria,
         tokenizer=tokenizer, logits_processor=logits_processor, prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+        negative_prompt_ids=negative_prompt_ids, negative_prompt_attention_mask=negative_prompt_attention_mask,
         options=options,
     )  # fmt: skip
 
@@ -181,6 +190,8 @@ def run_generate(
     logits_processor: Sequence[Any] | None,
     prefix_allowed_tokens_fn: Callable[[int, torch.Tensor], list[int]] | None,
     options: dict[str, Any],
+    negative_prompt_ids: Any = None,
+    negative_prompt_attention_mask: Any = None,
     timestamps: TimestampRules | None = None,
 ) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
     """As `generate`, whatever `generate` the model's class may have; `timestamps` are the rules of Whisper's."""
@@ -213,8 +224,7 @@ def run_generate(
     seed = check_seed(seed)
     criteria = collect_criteria(request, stopping_criteria, tokenizer)
     check_padding(request, len(tokens) * request.rows_per_prompt, vocabulary, bool(criteria))
-    if request.num_beams > 1:
-        _check_search(streamer)
+    _check_search(request, streamer)
     _check_streamed_rows(streamer, len(tokens) * request.rows_per_prompt)
     functions = collect_functions(request, logits_processor, prefix_allowed_tokens_fn, criteria, vocabulary)
     # transformers knows neither prompts of other lengths nor models without padding.
@@ -227,7 +237,13 @@ def run_generate(
             tokens, mask, request, seed, row_multiple, uses_buckets=decoder.uses_buckets, inputs=inputs,
             contents=contents, source_length=source_length, padding_is_context=padding_is_context,
         )  # fmt: skip
-        return HostLoop(decoder, prompts, request, _cache_length(model, prompts, request), functions)
+        guidance = read_guidance(
+            request, prompts, negative_prompt_ids, negative_prompt_attention_mask, vocabulary,
+            uses_buckets=decoder.uses_buckets,
+        )  # fmt: skip
+        _check_guided(model, guidance, request)
+        columns = _cache_length(model, prompts, request)
+        return HostLoop(decoder, prompts, request, columns, functions, guidance)
 
     loop = _begin(model, run_prompt)
     if streamer is None and (not criteria or request.num_beams > 1):
@@ -303,9 +319,9 @@ def _check_model(model: Any) -> None:
         )
 
 
-def _check_search(streamer: Any) -> None:
+def _check_search(options: Options, streamer: Any) -> None:
     """PortError for what a beam search cannot do: its sequences change until it ends."""
-    if streamer is not None:
+    if options.num_beams > 1 and streamer is not None:
         raise PortError(
             "a beam search knows its sequences only at the end, and cannot be streamed",
             where=f"streamer={type(streamer).__name__}",
@@ -375,6 +391,35 @@ def _cache_length(model: Any, prompts: Prompts, options: Options) -> int:
     if not isinstance(model, LanguageModel):
         _check_local_window(model, columns)
     return columns
+
+
+def _check_guided(model: Any, guidance: Guidance | None, options: Options) -> None:
+    """PortError for a model that cannot decode a second sequence beside the prompt's, or not such a long one."""
+    if guidance is None:
+        return
+    if is_encoder_decoder(model):
+        raise PortError(
+            "guidance_scale is for decoder-only models: transformers would give the decoder's tokens to the encoder",
+            where=type(model).__name__,
+            fix="pass guidance_scale=1",
+        )
+    length = int(guidance.mask[0].sum())
+    for name, limit in _position_limit(model).items():
+        if limit is not None and length + options.max_new > limit:
+            raise PortError(
+                f"a negative prompt of {length} tokens and {options.max_new} new ones do not fit {name} = {limit}",
+                where="negative_prompt_ids",
+                fix="shorten it, or ask for fewer new tokens",
+            )
+    if isinstance(model, LanguageModel):
+        return
+    if transformers_rotary.switch_length(model) is not None:
+        raise PortError(
+            "guidance_scale is not supported for models whose rotary table changes with the length of the prompt",
+            where="original_max_position_embeddings",
+            fix="pass guidance_scale=1",
+        )
+    _check_local_window(model, bucket_length(guidance.tokens.shape[1] + options.max_new))
 
 
 def _position_limit(model: Any) -> dict[str, int | None]:

@@ -31,7 +31,7 @@ _SUPPORTED: Final = PROCESSOR_FIELDS.union(
     "cache_implementation transformers_version early_stopping length_penalty num_beams num_assistant_tokens "
     "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind "
     "compile_config disable_compile decoder_start_token_id return_dict_in_generate output_scores "
-    "output_logits watermarking_config".split()
+    "output_logits watermarking_config guidance_scale".split()
 )
 # What transformers' generate takes beside fields of its config, and what only some models take.
 _ARGUMENTS: Final = frozenset(inspect.signature(vars(GenerationMixin)["generate"]).parameters) | frozenset(
@@ -40,7 +40,7 @@ _ARGUMENTS: Final = frozenset(inspect.signature(vars(GenerationMixin)["generate"
 # Values that ask for nothing, as transformers' own defaults do. For some fields 1 is one of them.
 _NEUTRAL: Final = (None, False, 0, 0.0)
 _NEUTRAL_BY_NAME: Final[dict[str, int]] = dict.fromkeys(
-    "num_beam_groups guidance_scale".split(),
+    ["num_beam_groups"],
     1,
 )
 # What transformers itself has taken out of `generate`, into code of its users on the Hub.
@@ -89,6 +89,7 @@ class Options:
     output_scores: bool = False
     output_logits: bool = False
     watermarking_config: Any = None
+    guidance_scale: float | None = None
 
     @property
     def rows_per_prompt(self) -> int:
@@ -148,6 +149,7 @@ def read_options(
         num_beams=read_int("num_beams", config.num_beams, 1),
         length_penalty=read_float("length_penalty", config.length_penalty, 1.0),
         early_stopping=_read_early_stopping(config.early_stopping),
+        guidance_scale=_read_guidance(config.guidance_scale),
         watermarking_config=_read_watermark(config.watermarking_config),
         **_read_outputs(config),
     )
@@ -159,6 +161,11 @@ def _read_early_stopping(value: Any) -> bool | Literal["never"]:
     if value == "never":
         return "never"
     return read_bool("early_stopping", value)
+
+
+def _read_guidance(value: Any) -> float | None:
+    scale = read_float("guidance_scale", value, 1.0)
+    return None if scale == 1.0 else scale
 
 
 def _read_watermark(value: Any) -> Any:

@@ -16,6 +16,7 @@ from tpuport.errors import PortError
 from tpuport.generation.beam_search import Result, read_result
 from tpuport.generation.decoder import Decoder, State
 from tpuport.generation.generation_options import Options
+from tpuport.generation.guidance import Guidance
 from tpuport.generation.host_functions import HostFunction, HostFunctions
 from tpuport.generation.logits_processors import make_processors
 from tpuport.generation.prompts import Prompts
@@ -38,6 +39,7 @@ class HostLoop:
         options: Options,
         slots: int,
         functions: dict[str, HostFunction] | None = None,
+        guidance: Guidance | None = None,
     ) -> None:
         self._decoder, self._prompts, self._options = decoder, prompts, options
         self._arrays = decoder.arrays
@@ -49,7 +51,7 @@ class HostLoop:
                 fix="leave them out, or run on one host",
             )
         self._settings = sampling_settings(options)._replace(
-            processors=make_processors(options, prompts, self._functions.settings)
+            processors=make_processors(options, prompts, self._functions.settings), guidance=guidance
         )
         self._prompt_columns = np.int32(prompts.tokens.shape[1])
         self._end = int(self._prompt_columns) + options.max_new

@@ -17,7 +17,7 @@ from tpuport.generation.whisper_processors import detect_silence, read_processor
 
 # torch's generators give 64 bits; a seed has to be positive.
 _SEEDS = 2**31
-_UNSUPPORTED = frozenset("assistant_model negative_prompt_ids negative_prompt_attention_mask".split())
+_UNSUPPORTED = frozenset({"assistant_model"})
 
 
 class ModelGenerate:
@@ -54,20 +54,21 @@ class ModelGenerate:
             PortError: an argument or an option that is not supported, by name.
         """
         unsupported = {
-            "assistant_model": assistant_model, "negative_prompt_ids": negative_prompt_ids,
-            "negative_prompt_attention_mask": negative_prompt_attention_mask,
-        }  # fmt: skip
+            "assistant_model": assistant_model,
+        }
         if is_on_host(self.model):
             supported = {
                 "inputs": inputs, "generation_config": generation_config, "stopping_criteria": stopping_criteria,
                 "streamer": streamer, "logits_processor": logits_processor,
-                "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
+                "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "negative_prompt_ids": negative_prompt_ids,
+                "negative_prompt_attention_mask": negative_prompt_attention_mask,
             }  # fmt: skip
             return type(self.model).generate(self.model, **supported, **unsupported, **options)
         arguments = {
             "inputs": inputs, "generation_config": generation_config, "stopping_criteria": stopping_criteria,
             "streamer": streamer, "logits_processor": logits_processor,
-            "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, **unsupported, **options,
+            "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "negative_prompt_ids": negative_prompt_ids,
+            "negative_prompt_attention_mask": negative_prompt_attention_mask, **unsupported, **options,
         }  # fmt: skip
         # Left out, an argument has the meaning of None for transformers.
         arguments = {name: value for name, value in arguments.items() if value is not None}
@@ -112,7 +113,10 @@ class ModelGenerate:
             self.model, _on_host(input_ids), _on_host(options.pop("attention_mask", None)), generation_config,
             streamer, options.pop("seed", 0), stopping_criteria=stopping_criteria,
             tokenizer=options.pop("tokenizer", None), logits_processor=logits_processor or None,
-            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn, options=options, timestamps=timestamps,
+            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+            negative_prompt_ids=_on_host(options.pop("negative_prompt_ids", None)),
+            negative_prompt_attention_mask=_on_host(options.pop("negative_prompt_attention_mask", None)),
+            options=options, timestamps=timestamps,
         )  # fmt: skip
 
     def _samples(self, generation_config: GenerationConfig | None, options: dict[str, Any]) -> bool:

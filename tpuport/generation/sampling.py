@@ -14,6 +14,7 @@ from tpuport.errors import PortError
 from tpuport.generation import logits_processors
 from tpuport.generation.beam_search import BeamSettings, beam_settings
 from tpuport.generation.generation_options import Options
+from tpuport.generation.guidance import Guidance
 from tpuport.generation.logits_processors import Processors, Step, mark_tokens
 from tpuport.generation.step_outputs import OutputSettings, output_settings
 from tpuport.generation.whisper_processors import force_timestamps
@@ -40,6 +41,7 @@ class SamplingSettings(NamedTuple):
     processors: Processors | None = None
     beams: BeamSettings | None = None
     outputs: OutputSettings | None = None
+    guidance: Guidance | None = None
 
 
 def sampling_settings(options: Options) -> SamplingSettings:
