@@ -49,7 +49,8 @@ def model() -> torch.nn.Module:
         ({"token_type_ids": torch.ones(1, 2)}, "does not support these arguments(.|\n)*token_type_ids"),
         ({"sequence_bias": torch.ones(2, 2)}, "sequence_bias=tensor"),
         ({"cache_implementation": "quantized"}, "quantized"),
-        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3"),
+        ({"assistant_ensemble_weight": 0.5}, "assistant_ensemble_weight=0.5"),
+        ({"prefill_chunk_size": 64}, "prefill_chunk_size=64"),
         ({"max_new_tokns": 3}, "max_new_tokns"),
         ({"temperature": 0.0, "do_sample": True}, "temperature(.|\n)*do_sample=False"),
         ({"temperature": -1.0}, "temperature"),
@@ -101,6 +102,14 @@ def test_what_changes_no_token_is_let_pass(model: torch.nn.Module, options: dict
     got = read_options(model, None, options, prompt_length=5)
     assert got.max_new == options.get("max_new_tokens", 20)
     assert got.eos == ()
+
+
+def test_assisted_decoding_is_said_to_be_plain(
+    model: torch.nn.Module, caplog: pytest.LogCaptureFixture
+) -> None:
+    model.generation_config = GenerationConfig()
+    read_options(model, None, {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 2}, prompt_length=5)
+    assert "prompt_lookup_num_tokens: generate decodes token by token" in caplog.text
 
 
 def test_ids_and_counts_fit_the_device(model: torch.nn.Module) -> None:

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import inspect
+import logging
 from typing import Any, Final, Literal
 
 from transformers import GenerationConfig, GenerationMixin
@@ -24,6 +25,8 @@ from tpuport.generation.processor_options import (
     read_processor_options,
 )
 
+logger = logging.getLogger("tpuport")
+
 # Honoured by the loop, or without effect on which tokens come out.
 _SUPPORTED: Final = PROCESSOR_FIELDS.union(
     "max_length max_new_tokens min_length min_new_tokens do_sample temperature top_k top_p min_p repetition_penalty "
@@ -31,8 +34,10 @@ _SUPPORTED: Final = PROCESSOR_FIELDS.union(
     "cache_implementation transformers_version early_stopping length_penalty num_beams num_assistant_tokens "
     "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind "
     "compile_config disable_compile decoder_start_token_id return_dict_in_generate output_scores "
-    "output_logits watermarking_config guidance_scale".split()
+    "output_logits watermarking_config guidance_scale max_matching_ngram_size".split()
 )
+# Ways to decode several tokens at a time that give the tokens, or the distribution, of decoding one by one.
+_ASSISTED: Final = frozenset({"prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp"})
 # What transformers' generate takes beside fields of its config, and what only some models take.
 _ARGUMENTS: Final = frozenset(inspect.signature(vars(GenerationMixin)["generate"]).parameters) | frozenset(
     "inputs_embeds token_type_ids position_ids past_key_values cache_position decoder_input_ids".split()
@@ -248,6 +253,12 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str], model: Any) 
         for name, value in vars(config).items()
         if not (name.startswith("_") or name in _SUPPORTED or name in known or _is_neutral(name, value))
     }
+    assisted = sorted(_ASSISTED & unsupported.keys())
+    if assisted:
+        logger.warning(
+            "%s: generate decodes token by token, which gives the same tokens", ", ".join(assisted)
+        )
+    unsupported = {name: value for name, value in unsupported.items() if name not in _ASSISTED}
     # The others of transformers' caches quantise or offload, and give other tokens or need a host.
     if config.cache_implementation not in (None, "static", "dynamic", "hybrid"):
         unsupported["cache_implementation"] = config.cache_implementation
