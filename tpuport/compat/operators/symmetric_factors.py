@@ -47,16 +47,16 @@ class _Block(NamedTuple):
     second: jax.Array
     is_pair: jax.Array
 
-    def divide(self, one: jax.Array, two: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """`[one, two] D^-1`; for the other side, exchange `lower` and `upper`."""
+    def divide(self, left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """`[left, right] D^-1`; for the other side, exchange `lower` and `upper`."""
         # A pair's largest elements are beside its diagonal.
         scale = jnp.where(self.is_pair, jnp.abs(self.lower), 1).astype(self.first.dtype)
         first, lower, upper, second = (part / scale for part in self[:4])
         determinant = (first * second - lower * upper) * scale
         divisor = jnp.where(self.is_pair, determinant, self.first)
-        one_of_pair = one * second - two * lower
-        two_of_pair = two * first - one * upper
-        return jnp.where(self.is_pair, one_of_pair, one) / divisor, two_of_pair / divisor
+        first_of_pair = left * second - right * lower
+        second_of_pair = right * first - left * upper
+        return jnp.where(self.is_pair, first_of_pair, left) / divisor, second_of_pair / divisor
 
 
 def ldl_factor_ex(
@@ -101,23 +101,23 @@ def _eliminate(is_hermitian: bool, progress: _Progress) -> _Progress:
     row, is_pair, is_zero = _choose_pivot(rest, k)
     last = k + is_pair
     rest = _exchanged(_exchanged(rest, last, row).T, last, row).T
-    place = jnp.arange(rest.shape[0])
-    one, two = (jnp.where(place > last, column, 0) for column in (rest[:, k], rest[:, k + 1]))
+    row_numbers = jnp.arange(rest.shape[0])
+    left, right = (jnp.where(row_numbers > last, column, 0) for column in (rest[:, k], rest[:, k + 1]))
     # A column of zeros stays as it is.
     first = jnp.where(is_zero, 1, rest[k, k])
     block = _Block(first, rest[k + 1, k], rest[k, k + 1], rest[k + 1, k + 1], is_pair)
-    one_of_l, two_of_l = block.divide(one, two)
-    two_of_l = jnp.where(is_pair, two_of_l, 0)
+    first_of_l, second_of_l = block.divide(left, right)
+    second_of_l = jnp.where(is_pair, second_of_l, 0)
     updated = (
         rest
-        - jnp.outer(one_of_l, _adjoint(one, is_hermitian))
-        - jnp.outer(two_of_l, _adjoint(two, is_hermitian))
+        - jnp.outer(first_of_l, _adjoint(left, is_hermitian))
+        - jnp.outer(second_of_l, _adjoint(right, is_hermitian))
     )
-    below = jnp.where(is_pair & (place == k + 1), block.lower, one_of_l)
-    factors = progress.factors.at[:, k].set(jnp.where(place == k, rest[k, k], below))
-    second = jnp.where(place == k + 1, block.second, two_of_l)
-    factors = jnp.where(is_pair & (place == k + 1)[None, :], second[:, None], factors)
-    is_of_block = (place >= k) & (place <= last)
+    below = jnp.where(is_pair & (row_numbers == k + 1), block.lower, first_of_l)
+    factors = progress.factors.at[:, k].set(jnp.where(row_numbers == k, rest[k, k], below))
+    second = jnp.where(row_numbers == k + 1, block.second, second_of_l)
+    factors = jnp.where(is_pair & (row_numbers == k + 1)[None, :], second[:, None], factors)
+    is_of_block = (row_numbers >= k) & (row_numbers <= last)
     pivots = jnp.where(is_of_block, jnp.where(is_pair, -row - 1, row + 1), progress.pivots)
     info = jnp.where(is_zero & (progress.info == 0), k + 1, progress.info)
     return _Progress(last + 1, updated, factors, pivots.astype(jnp.int32), info.astype(jnp.int32))
@@ -126,10 +126,10 @@ def _eliminate(is_hermitian: bool, progress: _Progress) -> _Progress:
 def _choose_pivot(rest: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The row to exchange with the block's last, whether the block has two rows, and whether its column is all 0."""
     size = _magnitude(rest)
-    place = jnp.arange(rest.shape[0])
-    column = jnp.where(place > k, size[:, k], -1)
+    row_numbers = jnp.arange(rest.shape[0])
+    column = jnp.where(row_numbers > k, size[:, k], -1)
     candidate, largest = jnp.argmax(column), jnp.maximum(column.max(), 0)
-    largest_beside = jnp.where((place >= k) & (place != candidate), size[candidate], 0).max()
+    largest_beside = jnp.where((row_numbers >= k) & (row_numbers != candidate), size[candidate], 0).max()
     own = size[k, k]
     is_zero = jnp.maximum(own, largest) == 0
     stays = is_zero | (own >= _ALPHA * largest) | (own * largest_beside >= _ALPHA * largest * largest)
@@ -138,7 +138,7 @@ def _choose_pivot(rest: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array, 
 
 
 def _magnitude(x: jax.Array) -> jax.Array:
-    """LAPACK's measure of numbers."""
+    """LAPACK's measure of row_numbers."""
     return jnp.abs(x.real) + jnp.abs(x.imag) if jnp.iscomplexobj(x) else jnp.abs(x)
 
 
@@ -159,7 +159,7 @@ def ldl_solve(
 
 def _solve(factors: jax.Array, pivots: jax.Array, right: jax.Array, *, is_hermitian: bool) -> jax.Array:
     size = factors.shape[0]
-    place = jnp.arange(size)[:, None]
+    row_numbers = jnp.arange(size)[:, None]
     rows = jnp.abs(pivots) - 1
 
     def divide(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -168,23 +168,23 @@ def _solve(factors: jax.Array, pivots: jax.Array, right: jax.Array, *, is_hermit
         is_pair = pivots[k] < 0
         last = k + is_pair
         x = _exchanged(x, last, rows[k])
-        x = x - jnp.where(place > last, factors[:, k, None], 0) * x[k]
-        x = x - jnp.where(is_pair & (place > last), factors[:, k + 1, None], 0) * x[k + 1]
+        x = x - jnp.where(row_numbers > last, factors[:, k, None], 0) * x[k]
+        x = x - jnp.where(is_pair & (row_numbers > last), factors[:, k + 1, None], 0) * x[k + 1]
         lower = factors[k + 1, k]
         # D is on the left of x.
         upper = lower.conj() if is_hermitian else lower
         block = _Block(factors[k, k], upper, lower, factors[k + 1, k + 1], is_pair)
-        one, two = block.divide(x[k], x[k + 1])
-        x = jnp.where(is_pair & (place == k + 1), two, jnp.where(place == k, one, x))
+        first, second = block.divide(x[k], x[k + 1])
+        x = jnp.where(is_pair & (row_numbers == k + 1), second, jnp.where(row_numbers == k, first, x))
         return last + 1, x
 
     def divide_by_adjoint(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         """By the same columns of L', from the last block on."""
         k, x = state
         is_pair = pivots[k] < 0
-        solved = jnp.where(place > k, x, 0)
+        solved = jnp.where(row_numbers > k, x, 0)
         products = _adjoint(factors, is_hermitian) @ solved
-        x = x - jnp.where((place == k) | (is_pair & (place == k - 1)), products, 0)
+        x = x - jnp.where((row_numbers == k) | (is_pair & (row_numbers == k - 1)), products, 0)
         return k - 1 - is_pair, _exchanged(x, k, rows[k])
 
     _, x = jax.lax.while_loop(lambda state: state[0] < size, divide, (jnp.int32(0), right))
