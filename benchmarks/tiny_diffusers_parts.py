@@ -239,6 +239,10 @@ TABLE: dict[str, Small] = {
         {"patch_size": 4, "encoder_channels": 16, "encoder_c_mults": (2,), "encoder_strides": (2,),
          "encoder_transformer_depths": (1,), "latent_dim": 8, "dim_heads": 8}, {"sample": torch.randn(2, 2, 64)},
     ),
+    "AutoencoderVidTok": Small(
+        {"ch": 32, "ch_mult": [1, 1, 1, 1], "num_res_blocks": 1},
+        {"sample": torch.randn(1, 3, 5, 16, 16), "sample_posterior": False},
+    ),
     "Cosmos3AVAEAudioTokenizer": Small(
         {"vocoder_input_dim": 4, "dec_dim": 8, "dec_c_mults": (1, 2), "dec_strides": (2, 4), "enc_dim": 16,
          "enc_intermediate_dim": 32, "enc_num_layers": 1, "enc_num_blocks": 1, "enc_n_fft": 16, "enc_hop_length": 4,

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from jax.sharding import Mesh
 
-from tpuport import checkpoint
+from tpuport import checkpoint, layers
 from tpuport.checkpoint import model_mesh
 from tpuport.checkpoint.device_layout import check_mesh_and_rules, one_device_mesh
 from tpuport.diffusion import pipeline_checks, schedulers
@@ -66,6 +66,7 @@ class PortedState:
         del vars(pipe)["_tpuport"]
         pipe.__class__ = original_class(type(pipe))
         for module in _distinct(self.components[name] for name in names):
+            layers.unstack_layers(module)
             restore(module)
             checkpoint.to_cpu(module)
 

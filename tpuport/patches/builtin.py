@@ -90,6 +90,13 @@ _FORWARDS = [
         why="it reads and writes the positions of a boolean mask",
     ),
     _patch(
+        "omnigen.rotary",
+        "transformers.transformer_omnigen:OmniGenSuScaledRotaryEmbedding.forward",
+        "omnigen:rotary_forward",
+        "225687eb326583561b736942d6473cb38b4afbfd7e3de6d85121d59169790757",
+        why="it compares the largest position, a value of a tensor, with the length that the model was trained for",
+    ),
+    _patch(
         "hunyuan-video-1.5.vae-attention",
         "autoencoders.autoencoder_kl_hunyuanvideo15:HunyuanVideo15AttnBlock.forward",
         "hunyuan_video15_vae:attention_forward",
