@@ -21,7 +21,7 @@ import tpuport
 from tpuport.errors import PortError
 
 none: Any = None
-TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
+TOLERANCE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -29,16 +29,19 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def image_vae() -> AutoencoderKL:
-    blocks = {"down_block_types": ("DownEncoderBlock2D",), "up_block_types": ("UpDecoderBlock2D",)}
+    blocks: dict[str, Any] = {
+        "down_block_types": ("DownEncoderBlock2D",),
+        "up_block_types": ("UpDecoderBlock2D",),
+    }
     return AutoencoderKL(
         block_out_channels=(8,), latent_channels=4, norm_num_groups=4, sample_size=16, **blocks
     )
 
 
-def flux() -> Any:
+def flux(layers: int = 1) -> Any:
     torch.manual_seed(0)
     transformer = FluxTransformer2DModel(
-        patch_size=1, in_channels=16, num_layers=1, num_single_layers=0, attention_head_dim=16,
+        patch_size=1, in_channels=16, num_layers=layers, num_single_layers=0, attention_head_dim=16,
         num_attention_heads=2, joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8),
     )  # fmt: skip
     pipe = FluxPipeline(FlowMatchEulerDiscreteScheduler(), image_vae(), none, none, none, none, transformer)
@@ -62,7 +65,8 @@ def lora(tmp_path_factory: pytest.TempPathFactory) -> Any:
     )
     pipe.transformer.add_adapter(config)
     folder = tmp_path_factory.mktemp("lora")
-    FluxPipeline.save_lora_weights(folder, get_peft_model_state_dict(pipe.transformer))
+    weights: Any = get_peft_model_state_dict(pipe.transformer)
+    FluxPipeline.save_lora_weights(folder, weights)
     return folder
 
 
@@ -118,6 +122,16 @@ def test_lora_is_sharded_as_the_model_was(lora: Any) -> None:
     assert "tp" in tpuport.compat.as_jax(after).sharding.spec
 
 
+@pytest.mark.slow
+def test_lora_of_layers_in_a_loop(lora: Any) -> None:
+    theirs, ours = flux(layers=2), tpuport.port(flux(layers=2), scan_layers=True)
+    call_flux(ours)
+    for pipe in (theirs, ours):
+        pipe.load_lora_weights(lora)
+    torch.testing.assert_close(call_flux(ours), call_flux(theirs), **TOLERANCE)
+    assert ours.transformer.forward.scan_layers
+
+
 def test_a_method_that_fails_leaves_a_pipeline_that_can_be_called(lora: Any) -> None:
     expected = call_flux(flux())
     pipe = tpuport.port(flux())
@@ -137,12 +151,13 @@ def stable_diffusion() -> Any:
         block_out_channels=(8,), layers_per_block=1, sample_size=8, norm_num_groups=4, cross_attention_dim=32,
         down_block_types=("CrossAttnDownBlock2D",), up_block_types=("CrossAttnUpBlock2D",), attention_head_dim=4,
     )  # fmt: skip
+    scheduler: Any = DDIMScheduler()
     pipe = StableDiffusionPipeline(
         image_vae(),
         text_encoder(),
         tokenizer(),
         unet,
-        DDIMScheduler(),
+        scheduler,
         none,
         none,
         requires_safety_checker=False,
@@ -194,7 +209,7 @@ def ip_adapter() -> dict[str, Any]:
         if name.endswith("attn1.processor"):
             continue
         width = unet.get_submodule(name.removesuffix(".processor")).to_q.out_features
-        adapter = IPAdapterAttnProcessor2_0(width, 32, num_tokens=(4,))
+        adapter: Any = IPAdapterAttnProcessor2_0(width, 32, num_tokens=(4,))
         weights[f"{number}.to_k_ip.weight"] = adapter.to_k_ip[0].weight.detach()
         weights[f"{number}.to_v_ip.weight"] = adapter.to_v_ip[0].weight.detach()
         number += 2
@@ -214,7 +229,7 @@ def change_adapter(pipe: Any) -> Any:
     yield "inverted", call_stable_diffusion(pipe, "a <cat>")
     pipe.load_ip_adapter(ip_adapter(), subfolder="", weight_name=None, image_encoder_folder=None)
     pipe.set_ip_adapter_scale(0.6)
-    image = {"ip_adapter_image_embeds": [draw(2, 1, 16)]}
+    image: dict[str, Any] = {"ip_adapter_image_embeds": [draw(2, 1, 16)]}
     yield "adapted", call_stable_diffusion(pipe, **image)
     pipe.set_ip_adapter_scale(0.1)
     yield "adapted less", call_stable_diffusion(pipe, **image)

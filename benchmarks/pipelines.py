@@ -1,0 +1,181 @@
+"""Pipelines of diffusers through tpuport, beside diffusers' own on the CPU.
+
+    python -m benchmarks.pipelines                   all pipelines of `benchmarks.tiny_pipelines`; half an hour
+    python -m benchmarks.pipelines --only 'Flux*'    some of them
+    python -m benchmarks.pipelines --table           write docs/pipelines.md from what is stored
+
+Each is built twice with the same random weights; one is ported. Both are called with the same seed, decoded and with
+`output_type="latent"`, with and without a callback that changes the latents. A pipeline runs in a process of its own.
+What is stored in docs/data/pipelines.json is not run again without --again.
+"""
+
+import argparse
+import concurrent.futures
+import fnmatch
+import inspect
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# Before anything imports jax, here and in the processes that are started from here.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+)
+
+import torch
+
+from benchmarks import tiny_pipelines
+from benchmarks.agreement import reason
+from benchmarks.coverage import load, store, versions
+
+ROOT = Path(__file__).resolve().parents[1]
+STORED = ROOT / "docs" / "data" / "pipelines.json"
+PAGE = ROOT / "docs" / "pipelines.md"
+STEPS = 2
+# The largest difference, as a share of the largest number, that rounding in float32 explains.
+ROUNDING = 1e-3
+
+
+def checked(name: str) -> dict[str, Any]:
+    """The record of a pipeline: its name, a verdict, the largest relative error, and programs of a second call.
+
+    The verdict is "equal", "different", "refused" (a PortError), "raw error" (any other) or "torch fails".
+    """
+    from tpuport.errors import PortError
+
+    torch.set_num_threads(1)
+    try:
+        theirs = tiny_pipelines.build(name)
+        expected = dict(results(theirs))
+    except Exception as error:  # noqa: BLE001 - that diffusers itself does not run it is the finding
+        return {"name": name, "verdict": "torch fails", "reason": reason(error)}
+    try:
+        return {"name": name, **compare(tiny_pipelines.build(name), expected)}
+    except PortError as error:
+        return {"name": name, "verdict": "refused", "reason": " ".join(str(error).split())[:300]}
+    except Exception as error:  # noqa: BLE001 - any other error is the finding
+        return {"name": name, "verdict": "raw error", "reason": reason(error)}
+
+
+def results(tiny: tiny_pipelines.TinyPipeline) -> Iterator[tuple[str, torch.Tensor]]:
+    """What a pipeline makes in each kind of call that it knows."""
+    parameters = inspect.signature(tiny.pipe.__call__).parameters
+    yield (
+        "decoded",
+        _call(tiny, {"output_type": "pt"} if "vae" in tiny.pipe.components else {"output_type": "np"}),
+    )
+    # Pipelines of pixels have no latents.
+    if "vae" in tiny.pipe.components and type(tiny.pipe).__name__ != "DiTPipeline":
+        yield "latent", _call(tiny, {"output_type": "latent"})
+    if "callback_on_step_end" in parameters:
+        yield "callback", _call(tiny, {"output_type": "latent", "callback_on_step_end": _halve})
+
+
+def _halve(pipe: Any, step: int, timestep: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A callback that changes the latents of the first step."""
+    return {"latents": tensors["latents"] * 0.5} if step == 0 else {}
+
+
+def _call(tiny: tiny_pipelines.TinyPipeline, options: dict[str, Any]) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(3)
+    output = tiny.pipe(**tiny.inputs, **options, num_inference_steps=STEPS, generator=generator)
+    return torch.as_tensor(output[0])
+
+
+def compare(tiny: tiny_pipelines.TinyPipeline, expected: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Port the pipeline and compare each of its calls with those of diffusers."""
+    import tpuport
+
+    tpuport.port(tiny.pipe)
+    errors = {kind: _error(result, expected[kind]) for kind, result in results(tiny)}
+    count = compilations(tiny.pipe)
+    again = {kind: _error(result, expected[kind]) for kind, result in results(tiny)}
+    different = [kind for kind in errors if max(errors[kind], again[kind]) > ROUNDING]
+    record: dict[str, Any] = {
+        "verdict": "different" if different else "equal",
+        "error": max((*errors.values(), *again.values())),
+        "calls": list(errors),
+        "recompilations": compilations(tiny.pipe) - count,
+    }
+    return record | ({"reason": ", ".join(different)} if different else {})
+
+
+def _error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """The largest difference as a share of the largest number; infinite for another shape or what is not finite."""
+    if ours.shape != theirs.shape or not ours.isfinite().all():
+        return float("inf")
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+def compilations(pipe: Any) -> int:
+    """How many programs the pipeline's models have."""
+    modules = [module for module in pipe.components.values() if isinstance(module, torch.nn.Module)]
+    forwards: list[Any] = [vars(part).get("forward") for module in modules for part in module.modules()]
+    return sum(forward.program.compilations for forward in {*forwards} if hasattr(forward, "program"))
+
+
+def run(name: str) -> dict[str, Any]:
+    """The record of a pipeline, made in a process of its own."""
+    started = time.monotonic()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "diffusers", "tpuport.diffusion", "benchmarks.pipelines"])
+    with concurrent.futures.ProcessPoolExecutor(1, context) as executor:
+        try:
+            record = executor.submit(checked, name).result()
+        except concurrent.futures.process.BrokenProcessPool:
+            record = {"name": name, "verdict": "crashed", "reason": "the process ended"}
+    return {**record, "seconds": round(time.monotonic() - started, 1)}
+
+
+def page(records: list[dict[str, Any]], libraries: dict[str, str]) -> str:
+    """docs/pipelines.md."""
+    equal = sum(record["verdict"] == "equal" for record in records)
+    rows = [
+        f"| `{record['name']}` | {record['verdict']} | {record.get('error', float('nan')):.1e} | "
+        f"{', '.join(record.get('calls', []))} | {record.get('recompilations', '')} | {record.get('reason', '')} |"
+        for record in records
+    ]
+    summary = (
+        f"{equal} of {len(records)} pipelines of diffusers {libraries['diffusers']}, with tiny components of random "
+        "weights, give what diffusers gives on the CPU after `tpuport.port(pipe)`: decoded, as latents, and with a "
+        "callback that changes them. The error is the largest difference as a share of the largest number, in "
+        "float32; the next column is what a second call compiled. Written by `python -m benchmarks.pipelines`."
+    )
+    lines = [
+        "# Pipelines beside diffusers",
+        "",
+        summary,
+        "",
+        "| pipeline | result | error | calls | compiled again | reason |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *rows,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", action="append", default=[], help="a pattern of a name; may be repeated")
+    parser.add_argument("--again", action="store_true", help="run what is stored, too")
+    parser.add_argument("--stored", type=Path, default=STORED, help="the file with the records")
+    parser.add_argument("--table", action="store_true", help="only write the page")
+    options = parser.parse_args()
+    records = load(options.stored)
+    if not options.table:
+        for name in tiny_pipelines.names():
+            is_wanted = not options.only or any(fnmatch.fnmatchcase(name, only) for only in options.only)
+            if is_wanted and (options.again or name not in records):
+                records[name] = run(name)
+                store(options.stored, records)
+                print(json.dumps(records[name]), flush=True)
+    if options.stored == STORED:
+        PAGE.write_text(page([records[name] for name in sorted(records)], versions()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
