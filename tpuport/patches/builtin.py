@@ -164,6 +164,22 @@ _ROW_BY_ROW = (
     "it writes one row of a tile at a time, each time in a separate program and with a copy of the tile"
 )
 
+_VERSIONS_TRANSFORMERS = ">=5.23,<5.24"
+# JetMoE's experts: name, target, function of `jetmoe`, digest.
+_JETMOE = [
+    (
+        "gating",
+        "JetMoeTopKGating.forward",
+        "gating_forward",
+        "c1e7445235f36cbcba79f1db57aefd1a727974a8e6eb3d0be5c09e8b66f44e2d",
+    ),
+    (
+        "experts",
+        "JetMoeParallelExperts.forward",
+        "experts_forward",
+        "eae39dce0efbac79cd6d6b458a0f1c87f432916927b9b192097af879229f2641",
+    ),
+]
 # Recurrences of transformers' models: name, target, function of `transformers_recurrences`, digest.
 _RECURRENCES = [
     *(
@@ -208,10 +224,22 @@ PATCHES: list[Patch] = [
     ),
     *(
         Patch(
+            name=f"jetmoe.{name}",
+            target=f"transformers.models.jetmoe.modeling_jetmoe:{target}",
+            package="transformers",
+            versions=_VERSIONS_TRANSFORMERS,
+            why="it takes the number of tokens of each expert to Python",
+            replacement=f"tpuport.patches.jetmoe:{function}",
+            source=(source,),
+        )
+        for name, target, function, source in _JETMOE
+    ),
+    *(
+        Patch(
             name=name,
             target=f"transformers.models.{target}",
             package="transformers",
-            versions=">=5.23,<5.24",
+            versions=_VERSIONS_TRANSFORMERS,
             why="it computes token by token in Python, so that a program grows with the prompt",
             replacement=f"tpuport.patches.transformers_recurrences:{function}",
             source=(source,),
