@@ -25,13 +25,8 @@ import functools
 import json
 import os
 import random
-import resource
-import subprocess
-import sys
-import tempfile
-import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +35,7 @@ from rich.console import Console
 if TYPE_CHECKING:
     from benchmarks.watch import Line
 
+from benchmarks import workers
 from benchmarks.matching import Score, counted, score
 
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # functions under torch.compile run as they are written
@@ -48,7 +44,6 @@ LIMIT_SECONDS = 60  # for one model
 BATCH = 40  # models to a process: what one leaves behind is then soon given back
 MEMORY = 8 * 1024**3  # bytes for a worker
 LIBRARIES = ("diffusers", "transformers")
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def record(name: str, *, traced: bool) -> dict[str, Any]:
@@ -137,56 +132,28 @@ def merge(files: dict[str, Any], more: dict[str, Any], by: str | None = None) ->
             mine["passed"] = sorted({*mine.get("passed", ()), *seen["passed"]})
 
 
-def work(names: list[str], target: Path, *, traced: bool) -> None:
-    """The worker's part: run the models in turn, and append what came of each to `target` as a line of JSON."""
+def work(name: str, *, traced: bool) -> Iterator[dict[str, Any]]:
+    """The worker's part: what came of a model."""
     import torch
 
     torch.set_num_threads(1)
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))  # a model that is not tiny fails alone
-    with target.open("a", encoding="utf-8") as file, torch.no_grad():
-        for name in names:
-            print(json.dumps(record(name, traced=traced)), file=file, flush=True)
+    with torch.no_grad():
+        yield record(name, traced=traced)
 
 
-def run_batch(names: list[str], *, traced: bool) -> Iterator[dict[str, Any]]:
+def run_all(names: Sequence[str], *, traced: bool) -> Iterator[dict[str, Any]]:
     """Run the models in worker processes; a crash or an overrun costs the one model that was running.
 
     Yields:
         A record for each name, in order.
     """
-    pending = list(names)
-    while pending:
-        with tempfile.TemporaryDirectory() as directory:
-            target = Path(directory) / "records.jsonl"
-            target.touch()
-            options = ["--worker", str(target)] + ([] if traced else ["--eager"])
-            command = [sys.executable, "-m", "benchmarks.agreement", *options, *pending]
-            with subprocess.Popen(
-                command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            ) as worker:
-                verdict = follow(worker, target, len(pending))
-            records = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
-        yield from records
-        pending = pending[len(records) :]
-        if pending:
-            yield {"name": pending.pop(0), "status": "not run", "reason": verdict}
-
-
-def follow(worker: "subprocess.Popen[bytes]", target: Path, expected: int) -> str:
-    """Wait for a worker while it makes progress, and end it when it does not; why it ended early, if it did."""
-    done, since = 0, time.monotonic()
-    while done < expected and worker.poll() is None:
-        time.sleep(0.2)
-        now = target.read_bytes().count(b"\n")
-        if now > done:
-            done, since = now, time.monotonic()
-        elif time.monotonic() - since > LIMIT_SECONDS + (
-            30 if not done else 0
-        ):  # the first one waits for imports
-            worker.kill()
-            return f"took longer than {LIMIT_SECONDS} s"
-    worker.kill()
-    return f"the process ended with code {worker.wait()}"
+    task = functools.partial(work, traced=traced)
+    limits = {"seconds": LIMIT_SECONDS, "memory": MEMORY}  # a model that is not tiny fails alone
+    for outcome in workers.run(task, names, **limits, batch=BATCH):
+        if outcome.failure is None and outcome.record is not None:
+            yield outcome.record
+        else:
+            yield {"name": outcome.item, "status": "not run", "reason": outcome.failure}
 
 
 def chosen(library: str, models: list[str] | None, limit: int | None, every: int = 1) -> list[str]:
@@ -207,14 +174,14 @@ def observe(names: list[str], output: Path | None, *, traced: bool) -> dict[str,
     if output is not None and output.exists():
         seen |= load([output])
     pending = [name for name in names if name not in seen["models"]]
-    for start in range(0, len(pending), BATCH):
-        for entry in run_batch(pending[start : start + BATCH], traced=traced):
-            passed = entry.get("passed", [])
-            for kind in ("files", "scenarios"):
-                files = {path: {**file, "passed": passed} for path, file in entry.pop(kind, {}).items()}
-                merge(seen[kind], files, entry["name"])
-            seen["models"][entry.pop("name")] = entry
-        if output is not None:
+    for number, entry in enumerate(run_all(pending, traced=traced), 1):
+        passed = entry.get("passed", [])
+        for kind in ("files", "scenarios"):
+            files = {path: {**file, "passed": passed} for path, file in entry.pop(kind, {}).items()}
+            merge(seen[kind], files, entry["name"])
+        seen["models"][entry.pop("name")] = entry
+        # All that was seen is written anew, so not after every model.
+        if output is not None and (number % BATCH == 0 or number == len(pending)):
             partial = output.with_suffix(".partial")
             partial.write_text(json.dumps(seen), encoding="utf-8")
             partial.replace(output)
@@ -306,7 +273,6 @@ def load(paths: list[Path]) -> dict[str, Any]:
 def arguments() -> argparse.Namespace:
     """The command line's options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument(
         "--library",
         action="append",
@@ -340,15 +306,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--eager", action="store_true", help="let is_tracing() guards answer as in eager torch"
     )
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> None:
     options = arguments()
-    if options.worker is not None:
-        work(options.names, options.worker, traced=not options.eager)
-        return
     console = Console(width=200, emoji=False)  # no faces for `:mask:`
     if options.observed:
         seen = load(options.observed)

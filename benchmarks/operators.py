@@ -14,11 +14,9 @@ is not run again without --again or --before, so that an interrupted run continu
 
 import argparse
 import fnmatch
+import functools
 import json
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from importlib import metadata
@@ -29,7 +27,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Each program runs once.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
-from benchmarks import operator_usage
+from benchmarks import operator_usage, workers
 from benchmarks.operator_table import page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,17 +40,15 @@ BATCH = 40  # operators to a process, which keeps its compiled programs
 Unit = tuple[str, str]  # operator, dtype
 
 
-def work(units: Sequence[Unit], target: Path, *, compiled: bool, samples: int | None) -> None:
-    """The worker's part: run the units in turn, and append what came of each to `target` as a line of JSON."""
+def work(unit: Unit, *, compiled: bool, samples: int | None) -> Iterator[dict[str, Any]]:
+    """The worker's part: what came of an operator in a dtype."""
     import torch
 
     from benchmarks.operator_samples import record
 
     torch.set_num_threads(1)
-    with target.open("a", encoding="utf-8") as file:
-        for name, dtype in units:
-            entry = record(name, dtype, compiled=compiled, limit=samples)
-            print(json.dumps(entry), file=file, flush=True)
+    name, dtype = unit
+    yield record(name, dtype, compiled=compiled, limit=samples)
 
 
 def run(units: Sequence[Unit], *, compiled: bool, samples: int | None) -> Iterator[dict[str, Any]]:
@@ -61,49 +57,13 @@ def run(units: Sequence[Unit], *, compiled: bool, samples: int | None) -> Iterat
     Yields:
         A record for each, in order; one that ended its worker has "crashed" with the reason.
     """
-    pending = list(units)
-    while pending:
-        batch = pending[:BATCH]
-        with tempfile.TemporaryDirectory() as directory:
-            target = Path(directory) / "records.jsonl"
-            target.touch()
-            flags = [] if compiled else ["--eager"]
-            flags += ["--samples", str(samples)] if samples else []
-            names = [f"{name}:{dtype}" for name, dtype in batch]
-            command = [sys.executable, "-m", "benchmarks.operators", "--worker", str(target), *flags, *names]
-            errors = Path(directory) / "errors"
-            with (
-                errors.open("wb") as stderr,
-                subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=stderr) as worker,
-            ):
-                done = 0
-                for entry in _follow(worker, target, len(batch)):
-                    done += 1
-                    yield entry
-            pending = pending[done:]
-            if done < len(batch):
-                name, dtype = pending.pop(0)
-                last = (errors.read_text(errors="replace").strip().splitlines() or [""])[-1]
-                reason = f"the process ended with code {worker.returncode}: {last[:200]}"
-                yield {"operator": name, "dtype": dtype, "forms": {}, "crashed": reason}
-
-
-def _follow(worker: "subprocess.Popen[bytes]", target: Path, expected: int) -> Iterator[dict[str, Any]]:
-    """The records of a worker as they come; it is killed if the next takes too long."""
-    done, since = 0, time.monotonic()
-    while done < expected:
-        ended = worker.poll() is not None
-        lines = target.read_text(encoding="utf-8").splitlines(keepends=True)
-        complete = [line for line in lines if line.endswith("\n")]
-        for line in complete[done:]:
-            yield json.loads(line)
-            since = time.monotonic()
-        done = len(complete)
-        if ended or time.monotonic() - since > LIMIT_SECONDS:
-            break
-        time.sleep(0.2)
-    worker.kill()
-    worker.wait()
+    task = functools.partial(work, compiled=compiled, samples=samples)
+    for outcome in workers.run(task, units, seconds=LIMIT_SECONDS, batch=BATCH):
+        if outcome.failure is None and outcome.record is not None:
+            yield outcome.record
+        else:
+            name, dtype = outcome.item
+            yield {"operator": name, "dtype": dtype, "forms": {}, "crashed": outcome.failure}
 
 
 def load(path: Path) -> dict[Unit, dict[str, Any]]:
@@ -171,13 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", action="store_true", help="only operators that occur in models")
     parser.add_argument("--output", type=Path, default=STORED, help="where records are stored")
     parser.add_argument("--table", action="store_true", help="only write the page")
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.worker:
-        pairs = [tuple(name.rsplit(":", 1)) for name in options.names]
-        work(pairs, options.worker, compiled=not options.eager, samples=options.samples)
-        return
     entries = load(options.output)
     if not options.table:
         chosen = units(options.only, options.dtype or DTYPES)

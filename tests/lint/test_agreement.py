@@ -19,7 +19,7 @@ WANTED = 0.95
 def observed():
     """By path, what was seen of the corpus's files while its models ran, in one process of their own."""
     files = {}
-    for record in agreement.run_batch([f"file:{path}" for path in MODELS], traced=True):
+    for record in agreement.run_all([f"file:{path}" for path in MODELS], traced=True):
         assert record["status"] == "ran", record
         agreement.merge(files, record["files"])
     return files
