@@ -38,6 +38,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Jamba": {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1},
     "LightGlue": {"depth_confidence": 0.01},  # pairs of images leave before the last layer
     "LlavaNext": {"image_grid_pinpoints": [[224, 448], [448, 224]]},
+    "LongT5": {"decoder_start_token_id": 0},
     "LlavaOnevision": {"image_grid_pinpoints": [[224, 448], [448, 224]]},
     "MllamaForCond": {
         "text_config": {"cross_attention_layers": [1]},
@@ -55,6 +56,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "attn_layers": ["local", "lsh"], "num_hidden_layers": 2, "local_attn_chunk_length": 4, "num_buckets": 2,
         "lsh_attn_chunk_length": 4, "pad_token_id": 0, "hidden_size": 64,
     },
+    "SwitchTransformers": {"decoder_start_token_id": 0},
     "SamModel": {
         "vision_config": {"output_channels": 64, "num_pos_feats": 32},
         "prompt_encoder_config": {"image_embedding_size": 14},

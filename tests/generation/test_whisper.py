@@ -1,12 +1,21 @@
 """Whisper's own `generate` on a ported model: the tokens that it gives on the CPU."""
 
 import copy
+import json
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import pytest
 import torch
-from transformers import WhisperConfig, WhisperForConditionalGeneration
+from transformers import (
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperTokenizer,
+    pipeline,
+)
 
 import tpuport
 from tpuport.errors import PortError
@@ -99,3 +108,32 @@ def test_segments_that_are_improbable_or_silent(whisper: Pair) -> None:
     quiet = whisper.reference.generate(spoken, **options)
     assert quiet.shape != wanted.shape
     assert torch.equal(whisper.ported.generate(spoken, **options), quiet)
+
+
+def _tokenizer(folder: Path) -> WhisperTokenizer:
+    """One token a word, and Whisper's own tokens with the ids of the model."""
+    special = (
+        "endoftext startoftranscript en de transcribe translate startofprev nospeech notimestamps".split()
+    )
+    tokens = [f"<|{name}|>" for name in special]
+    names = [f"w{number}" for number in range(100)] + tokens
+    names += [f"<|{number * 0.02:.2f}|>" for number in range(51)]
+    (folder / "vocab.json").write_text(json.dumps({name: number for number, name in enumerate(names)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    ends = dict.fromkeys(("unk_token", "bos_token", "eos_token", "pad_token"), tokens[0])
+    files = {"vocab": str(folder / "vocab.json"), "merges": str(folder / "merges.txt")}
+    return WhisperTokenizer(**files, **ends, additional_special_tokens=tokens[1:])
+
+
+def test_in_the_pipeline_of_transformers(whisper: Pair, tmp_path: Path) -> None:
+    tokenizer = _tokenizer(tmp_path)
+    extractor = WhisperFeatureExtractor(feature_size=8, chunk_length=1)
+    audio = np.random.default_rng(0).standard_normal(16_000).astype(np.float32)
+    texts = []
+    for model in whisper:
+        transcribe = pipeline(
+            "automatic-speech-recognition", model=model, tokenizer=tokenizer, feature_extractor=extractor
+        )
+        texts.append(transcribe(audio, generate_kwargs={"language": "en"}, return_timestamps=True))
+    assert texts[0] == texts[1]
+    assert len(texts[0]["chunks"]) > 1

@@ -32,6 +32,8 @@ _ENCODER_ONLY = frozenset({"input_ids", "inputs_embeds"})
 _UNCACHED = frozenset({"prophetnet"})
 # Their `prepare_inputs_for_generation` makes positions from the decoder's mask.
 _COUNTING_BY_MASK = frozenset({"whisper"})
+# Any encoder with any decoder, to which go the arguments that begin with "decoder_".
+_OF_TWO_MODELS = frozenset({"encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder"})
 # Given by the user instead of the encoder's inputs: its last hidden state.
 ENCODER_OUTPUTS = "encoder_outputs"
 
@@ -104,6 +106,7 @@ class EncoderDecoder(Decoder):
     def __init__(self, model: Any, mesh: Mesh) -> None:
         super().__init__(model, mesh)
         self._encoder_parameters = inspect.signature(model.get_encoder().forward).parameters
+        self._decoder_parameters = inspect.signature(model.get_decoder().forward).parameters
 
     @classmethod
     def input_names(cls, model: Any) -> frozenset[str]:
@@ -134,10 +137,10 @@ class EncoderDecoder(Decoder):
         column = state.length - 1
         if self._is_uncached:
             # Later columns, which are not written yet, are hidden by the decoder's causal mask.
-            return self._decode(arrays, state.tokens, state.present, state.cache, column)
+            return self._decode(arrays, state.tokens, state.present, state.cache, index=column)
         token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
         present = state.present & (jnp.arange(state.present.shape[1]) <= column)
-        return self._decode(arrays, token, present, state.cache)
+        return self._decode(arrays, token, present, state.cache, first=column)
 
     def reorder_cache(self, cache: EncodedCache, rows: jax.Array) -> EncodedCache:
         """Traced. Of the decoder's own columns alone: all beams of a prompt have one text."""
@@ -146,6 +149,17 @@ class EncoderDecoder(Decoder):
         both = copy.copy(cache.cache)
         both.self_attention_cache = super().reorder_cache(both.self_attention_cache, rows)
         return dataclasses.replace(cache, cache=both)
+
+    def _positions(self, tokens: jax.Array, mask: jax.Array, first: jax.Array | int) -> dict[str, jax.Array]:
+        """Traced. The argument with positions, for models that do not make them of the cache's length themselves."""
+        count = tokens.shape[1]
+        if self._counts_by_mask:
+            positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+            return {"decoder_position_ids": positions[:, -count:]}
+        if self.model.config.model_type in _OF_TWO_MODELS and "position_ids" in self._decoder_parameters:
+            # BERT's would cut them out of a table, whose bounds would be tensors.
+            return {"decoder_position_ids": jnp.arange(count, dtype=jnp.int32)[None] + first}
+        return {}
 
     @property
     def _counts_by_mask(self) -> bool:
@@ -184,21 +198,19 @@ class EncoderDecoder(Decoder):
         tokens: jax.Array,
         mask: jax.Array,
         encoded: EncodedCache,
-        column: jax.Array | int = -1,
+        *,
+        first: jax.Array | int = 0,
+        index: jax.Array | int = -1,
     ) -> tuple[jax.Array, EncodedCache]:
-        """Traced. Float32 logits [B, V] of a column, and the cache written.
+        """Traced. Float32 logits [B, V] of one of the tokens, and the cache written.
 
         Args:
             mask: [B, T] or, of the prompt, [B, P]; False at padding and at columns to come.
-            column: of the tokens.
+            first: the column of the first of the tokens; index: of the token among them.
         """
         arguments = {"decoder_input_ids": tokens, "decoder_attention_mask": mask}
-        if self._counts_by_mask:
-            positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
-            arguments["decoder_position_ids"] = (
-                positions if positions.shape == tokens.shape else positions[:, -1:]
-            )
         arguments = {name: array for name, array in arguments.items() if name in self._parameters}
+        arguments |= self._positions(tokens, mask, first)
         with use_weights_in_loop(self.model, arrays, LOOP), fixed_tables(self.model):
             output = self.model(
                 **compat.as_torch(encoded.inputs | arguments),
@@ -207,6 +219,6 @@ class EncoderDecoder(Decoder):
                 use_cache=not self._is_uncached,
                 return_dict=True,
             )
-        logits = jax.lax.dynamic_index_in_dim(compat.as_jax(output.logits), column, axis=1, keepdims=False)
+        logits = jax.lax.dynamic_index_in_dim(compat.as_jax(output.logits), index, axis=1, keepdims=False)
         cache = () if self._is_uncached else compat.as_jax(output.past_key_values)
         return logits.astype(jnp.float32), dataclasses.replace(encoded, cache=cache)

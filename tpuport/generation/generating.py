@@ -283,11 +283,12 @@ def _vocabulary(model: Any) -> int:
     if isinstance(model, LanguageModel):
         return model.vocab_size
     # The embedding's, because the config of a resized model may still have the old one.
-    embedding = model.get_input_embeddings()
     if model.config.is_encoder_decoder:
-        # Some have one vocabulary for the encoder and another for the decoder.
-        embedding = getattr(model.get_decoder(), "embed_tokens", embedding)
-    return embedding.weight.shape[0]
+        # Some have one vocabulary for the encoder and another for the decoder, or an encoder without one.
+        decoder = model.get_decoder()
+        if hasattr(decoder, "embed_tokens"):
+            return decoder.embed_tokens.weight.shape[0]
+    return model.get_input_embeddings().weight.shape[0]
 
 
 def _check_model(model: Any) -> None:

@@ -17,7 +17,6 @@ from tpuport.generation.whisper_processors import detect_silence, read_processor
 
 # torch's generators give 64 bits; a seed has to be positive.
 _SEEDS = 2**31
-_UNSUPPORTED = frozenset({"assistant_model"})
 
 
 class ModelGenerate:
@@ -83,14 +82,17 @@ class ModelGenerate:
         logits_processor: Any = None,
         stopping_criteria: Sequence[Any] | None = None,
         prefix_allowed_tokens_fn: Any = None,
-        streamer: Any = None,
         synced_gpus: bool | None = None,
+        assistant_model: Any = None,
+        streamer: Any = None,
         **options: Any,
     ) -> Any:
-        """Generate with tpuport's loop, whatever `generate` the model's class may have; `synced_gpus` has no effect."""
+        """Generate with tpuport's loop, whatever `generate` the model's class may have.
+
+        The arguments have the order of transformers' `generate`; `synced_gpus` has no effect.
+        """
         options = {name: value for name, value in options.items() if value is not None}
-        unsupported = {name: options.pop(name) for name in _UNSUPPORTED & options.keys()}
-        _refuse(unsupported)
+        _refuse({"assistant_model": assistant_model})
         timestamps = None
         if has_own_generate(self.model) and logits_processor:
             detect_silence(logits_processor, options.get("decoder_input_ids"))

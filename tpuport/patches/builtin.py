@@ -205,8 +205,34 @@ _RECURRENCES = [
     ),
 ]
 
+# Experts that are modules of their own in transformers: target, function of `separate_experts`, digest.
+_EXPERTS = {
+    "switch-transformers.experts": (
+        "switch_transformers.modeling_switch_transformers:SwitchTransformersExperts.forward",
+        "switch_forward",
+        "9ab5bedecfbc29dbc965af34b3289e9b5e10ed63b4d55baa92f393bb7eac0d6c",
+    ),
+    "nllb-moe.experts": (
+        "nllb_moe.modeling_nllb_moe:NllbMoeExperts.forward",
+        "nllb_forward",
+        "e322db342a25a7e187f4019d2461c15287731e919417a3180ff5c039f0640094",
+    ),
+}
+
 PATCHES: list[Patch] = [
     *_FORWARDS,
+    *(
+        Patch(
+            name=name,
+            target=f"transformers.models.{target}",
+            package="transformers",
+            versions=">=5.23,<5.24",
+            why="it looks up which tokens each expert has, and their number is not known while tracing",
+            replacement=f"tpuport.patches.separate_experts:{function}",
+            source=(source,),
+        )
+        for name, (target, function, source) in _EXPERTS.items()
+    ),
     *(
         _patch(name, target, f"complex_rotary:{function}", source, _COMPLEX, _VERSIONS_ROTARY)
         for name, target, function, source in _ROTARY
