@@ -26,6 +26,7 @@ from tpuport.checkpoint.device_layout import (
 )
 from tpuport.errors import PortError
 from tpuport.patches import registry
+from tpuport.plurals import count_noun
 from tpuport.sharding import ShardingRules
 
 _WIDE_INTEGERS = (torch.int64, torch.uint64)
@@ -217,7 +218,7 @@ def _check_movable(model: torch.nn.Module, dtypes: dict[str, torch.dtype]) -> No
     empty = [name for name, tensor in host_tensors.items() if tensor.is_meta]
     if empty:
         raise PortError(
-            f"{len(empty)} tensors have no values: they are on the meta device",
+            f"the model has {count_noun(len(empty), 'tensor')} without values, on the meta device",
             where=", ".join(empty[:20]),
             fix="load the checkpoint with tpuport.load, or with from_pretrained",
         )

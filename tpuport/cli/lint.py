@@ -297,7 +297,7 @@ def _show_marks(report: "Report", options: argparse.Namespace) -> None:
 
 def _add_ignores(report: "Report") -> int:
     from tpuport.lint.ignoring import add_ignores
-    from tpuport.lint.run_report import count_noun
+    from tpuport.plurals import count_noun
 
     counts = add_ignores(report.findings)
     findings = count_noun(sum(counts.values()), "finding")
@@ -307,8 +307,8 @@ def _add_ignores(report: "Report") -> int:
 
 
 def _report_baseline(report: "Report", option: Path | None, settings: "Settings") -> None:
-    from tpuport.lint.run_report import count_noun
     from tpuport.lint.session import DEFAULT_BASELINE
+    from tpuport.plurals import count_noun
 
     # As the linter itself chooses the file.
     file = option or settings.baseline or DEFAULT_BASELINE
@@ -321,7 +321,7 @@ def _report_baseline(report: "Report", option: Path | None, settings: "Settings"
 
 def _show_diff(report: "Report") -> None:
     from tpuport.lint.diagnostics import is_failure
-    from tpuport.lint.run_report import count_noun
+    from tpuport.plurals import count_noun
 
     _print_findings("".join(report.diffs.values()))
     # A file that cannot be linted has no diff, and must not pass for clean.

@@ -16,6 +16,7 @@ from packaging.version import Version
 from torch._ops import OpOverloadPacket
 
 from tpuport.compat.versions import checked_versions
+from tpuport.plurals import count_noun
 
 _lock = threading.RLock()
 _answered: list[str] = []
@@ -78,5 +79,5 @@ def active_shims() -> dict[str, str]:
     """
     if not _answered:
         return {}
-    reason = f"torchax names {len(_answered)} overloads that torch has removed, such as {_answered[0]}"
+    reason = f"torchax names {count_noun(len(_answered), 'overload')} that torch has removed, such as {_answered[0]}"
     return {"removed-overloads": reason}

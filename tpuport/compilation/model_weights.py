@@ -16,6 +16,7 @@ from tpuport.compat import aliasing, randomness
 from tpuport.compilation.python_state import PythonState
 from tpuport.errors import PortError
 from tpuport.patches import transformers_experts, transformers_rotary
+from tpuport.plurals import count_noun, is_or_are
 from tpuport.sharding.sequence import sequence_sharded
 from tpuport.static_values import Identity
 from tpuport.tracing import exclusive_trace, trace_lock
@@ -54,7 +55,7 @@ def collect_arrays(named_tensors: dict[str, torch.Tensor]) -> dict[str, jax.Arra
     on_host = [name for name, tensor in tensors.items() if not compat.is_ported(tensor)]
     if on_host:
         raise PortError(
-            f"{len(on_host)} tensors of the model are not on the device",
+            f"{count_noun(len(on_host), 'tensor')} of the model {is_or_are(len(on_host))} not on the device",
             where=", ".join(on_host[:_NAMES_SHOWN]),
             fix="model = tpuport.port(model, mesh=mesh), or load it with tpuport.load",
         )
@@ -238,8 +239,8 @@ def _check_weights_are_arguments(
     captured = [name for name, tensor in ported.items() if id(compat.as_jax(tensor)) in constants]
     if captured:
         raise PortError(
-            f"{len(captured)} weights of a {type(model).__name__} would be constants of {program_name}: the function "
-            "reaches the model in a way that is not seen from outside",
+            f"{count_noun(len(captured), 'weight')} of a {type(model).__name__} would be constants of {program_name}: "
+            "the function reaches the model in a way that is not seen from outside",
             where=", ".join(captured[:_NAMES_SHOWN]),
             fix="name the model in the function, or pass it as an argument, function(model, x)",
         )

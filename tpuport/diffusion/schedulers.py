@@ -20,6 +20,7 @@ from tpuport.diffusion.mixed_devices import suspend, to_host
 from tpuport.diffusion.scheduler_probing import ProbedScheduler, clone_scheduler, probe_scheduler
 from tpuport.diffusion.scheduler_tables import State, StepTables, compute_outputs, initial_state, take_step
 from tpuport.errors import PortError
+from tpuport.plurals import count_noun
 from tpuport.static_values import exact_key
 
 __all__ = [
@@ -344,7 +345,7 @@ class PortedStep:
         run = self._run
         if index >= len(run.timesteps):
             raise PortError(
-                f"the scheduler has {len(run.timesteps)} timesteps, and all of them were taken",
+                f"the scheduler has {count_noun(len(run.timesteps), 'timestep')}, and there is no further one",
                 where=self._name,
                 fix="call set_timesteps before another run",
             )

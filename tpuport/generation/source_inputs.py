@@ -17,6 +17,7 @@ from tpuport.generation.encoder_decoder import ENCODER_OUTPUTS
 from tpuport.generation.generation_options import merge_configs
 from tpuport.generation.model_inputs import check_rows, read_array
 from tpuport.generation.prompts import bucket_length, read_token_ids
+from tpuport.plurals import count_noun
 
 # Encoders that give the same for a row whatever masked columns follow it: their positions are distances, or numbers of
 # columns, or counted from ids that are not padding. Not among them: those that cut the columns into blocks by their
@@ -208,6 +209,7 @@ def _start_tokens(model: Any, rows: int, config: GenerationConfig) -> np.ndarray
     ids = np.asarray(compat.to_numpy(torch.as_tensor(start)), np.int32).reshape(-1, 1)
     if len(ids) not in (1, rows):
         raise PortError(
-            f"{len(ids)} tokens to begin with, {rows} rows", where=f"decoder_start_token_id={start!r:.60}"
+            f"{count_noun(len(ids), 'token')} to begin with, and {count_noun(rows, 'row')}",
+            where=f"decoder_start_token_id={start!r:.60}",
         )
     return np.broadcast_to(ids, (rows, 1)).copy()

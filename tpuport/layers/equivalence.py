@@ -11,6 +11,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Var
 
+from tpuport.plurals import count_noun
+
 # Parameters of equations that do not say what is computed: derivatives, which no program here has, and names.
 _NOT_COMPUTED = {
     "custom_jvp_call": frozenset({"jvp_jaxpr_fun", "symbolic_zeros"}),
@@ -112,7 +114,7 @@ class Comparison:
                 return Difference(index, description)
             pairs.add(left_equation.outvars, right_equation.outvars)
         if len(left) != len(right):
-            description = f"{len(left)} equations in one, {len(right)} in the other"
+            description = f"{count_noun(len(left), 'equation')} in one, {len(right)} in the other"
             return Difference(min(len(left), len(right)), description)
         return None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tpuport.lint.findings import Finding
+from tpuport.plurals import count_noun
 
 _TEST_FILE: Final = re.compile(r"(test_.*|.*_test|conftest)\.py")
 _TEST_DIRECTORIES: Final = frozenset({"test", "tests", "testing"})
@@ -81,7 +82,7 @@ def summary_lines(verdicts: Iterable[EntryVerdict], most: int) -> list[str]:
         lines.append(f"In {what}, {traced:,} of {len(members):,} entry points are expected to trace.")
         for verdict in stopped[:most]:
             first = verdict.errors[0]
-            count = "1 error" if len(verdict.errors) == 1 else f"{len(verdict.errors):,} errors"
+            count = count_noun(len(verdict.errors), "error")
             place = f"{first.rule} in {first.place}"
             lines.append(f"  not {verdict.name} ({verdict.place}): {count}, first {place}")
         if len(stopped) > most:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from tpuport.lint.diagnostics import is_failure
 from tpuport.lint.entry_verdicts import EntryVerdict
 from tpuport.lint.findings import Applicability, Finding, Severity
+from tpuport.plurals import count_noun
 
 _LIBRARY_DIRECTORIES: Final = frozenset({"site-packages", "dist-packages"})
 
@@ -186,8 +187,3 @@ class Report:
 def is_in_library(finding: Finding) -> bool:
     """Whether a finding is in an installed package."""
     return not _LIBRARY_DIRECTORIES.isdisjoint(Path(finding.path).parts)
-
-
-def count_noun(number: int, noun: str) -> str:
-    """`1 error`, `1,234 errors`."""
-    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport.errors import PortError
 from tpuport.lint.paths import write_atomically
+from tpuport.plurals import count_noun
 from tpuport.rules_format import format_rules, plain_entry, read_rules
 from tpuport.sharding.plans import rules_from_model
 from tpuport.sharding.specs import REPLICATED, Rule, dtype_bytes, fit, format_bytes, format_spec, pad
@@ -237,6 +238,11 @@ def _warn_of_fallback(
     if len(names) > 1:
         examples += ", ..."
     logger.warning(
-        "rule %r places %d weights as %s (%s), %s on each device: %s",
-        fallback.pattern, len(names), fallback.spec, examples, format_bytes(device_bytes), fallback.reason,
-    )  # fmt: skip
+        "rule %r places %s as %s (%s), %s on each device: %s",
+        fallback.pattern,
+        count_noun(len(names), "weight"),
+        fallback.spec,
+        examples,
+        format_bytes(device_bytes),
+        fallback.reason,
+    )

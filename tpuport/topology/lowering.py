@@ -243,7 +243,7 @@ def _check_devices(mesh: Mesh, chips: Any) -> None:
     strangers = [device for device in mesh.devices.flat if (device.device_kind, device.id) not in known]
     if strangers:
         raise PortError(
-            f"{len(strangers)} devices of the mesh do not belong to the described TPU, such as {strangers[0]}",
+            f"devices of the mesh do not belong to the described TPU: {len(strangers)}, such as {strangers[0]}",
             where="mesh",
             fix="tpuport.create_mesh(tp=-1, devices=tpuport.topology.described('v5e:2x4').devices), or give dp, sp, tp",
         )

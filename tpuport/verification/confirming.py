@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 import torch
 
 from tpuport.lint.findings import Finding, Severity
-from tpuport.lint.run_report import count_noun
+from tpuport.plurals import count_noun
 from tpuport.trace_errors import Source
 from tpuport.trace_errors.libraries import is_installed, package_file
 from tpuport.trace_errors.lint_matches import collect_findings

@@ -8,6 +8,7 @@ from typing import Final
 import torch
 
 from tpuport.lint.rules.rule_registry import rule_by_id
+from tpuport.plurals import count_noun
 from tpuport.topology.advice.float32_products import Float32Product
 from tpuport.topology.hlo.source_lines import short_path
 from tpuport.verification import comparing
@@ -95,7 +96,7 @@ def describe_difference(
         exact: in float64; empty if the model does not run in float64.
     """
     if len(outputs) != len(expected):
-        return f"it has {len(outputs)} tensors, and torch's has {len(expected)}"
+        return f"it has {count_noun(len(outputs), 'tensor')}, and torch's has {len(expected)}"
     for ours, theirs, referee in itertools.zip_longest(outputs, expected, exact):
         difference = deviation(ours, theirs, referee)
         if difference is not None and not difference.is_rounding:

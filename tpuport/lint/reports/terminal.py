@@ -8,7 +8,8 @@ from tpuport.lint.entry_verdicts import summary_lines
 from tpuport.lint.findings import Applicability, Finding, Severity
 from tpuport.lint.rule_catalogue import entry_for
 from tpuport.lint.rules.rule_registry import families
-from tpuport.lint.run_report import Report, count_noun
+from tpuport.lint.run_report import Report
+from tpuport.plurals import count_noun
 
 _ESCAPE_CODES: Final = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "cyan": 36}
 SEVERITY_COLORS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from tpuport.errors import PortError
+from tpuport.plurals import count_noun
 from tpuport.topology.advice.data_movement import count_by_kind
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.compile_report import Finding, Source
@@ -140,13 +141,6 @@ def format_flops(flops: int | float) -> str:
     return f"{flops / 1e6:.3g} MFLOP"
 
 
-def format_count(count: int, noun: str) -> str:
-    """As in "1 weight", "3 weights"."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count:,} {noun}s"
-
-
 def are(items: Collection[object]) -> str:
     """The verb for one thing, or for several."""
     return "is" if len(items) == 1 else "are"
@@ -154,7 +148,7 @@ def are(items: Collection[object]) -> str:
 
 def describe_collectives(collectives: Iterable[Instruction]) -> str:
     """As in "2 all-gathers, 4 all-to-alls and 1 collective-permute"."""
-    *others, last = [format_count(count, kind) for kind, count in count_by_kind(collectives).items()]
+    *others, last = [count_noun(count, kind) for kind, count in count_by_kind(collectives).items()]
     if not others:
         return last
     return f"{', '.join(others)} and {last}"

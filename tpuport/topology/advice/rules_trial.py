@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tpuport.errors import PortError
-from tpuport.topology.advice.advice_rules import format_bytes, format_count
+from tpuport.plurals import count_noun
+from tpuport.topology.advice.advice_rules import format_bytes
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.remedy_texts import divided_rules
 from tpuport.topology.compile_report import Report
@@ -86,4 +87,6 @@ def _sent(report: Report) -> int:
 def _describe(report: Report) -> str:
     count = sum(collective.count for collective in report.collectives)
     weights = format_bytes(report.memory.weights)
-    return f"{format_count(count, 'collective')} ({format_bytes(_sent(report))}) and {weights} of weights a device"
+    return (
+        f"{count_noun(count, 'collective')} ({format_bytes(_sent(report))}) and {weights} of weights a device"
+    )

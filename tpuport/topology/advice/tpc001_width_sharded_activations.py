@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_count
+from tpuport.plurals import count_noun
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit
 from tpuport.topology.advice.data_movement import count_executions, primitive, sent_bytes
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.weight_placement import dimension_axes, layer_pattern, vocabulary_weights
@@ -42,9 +43,10 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     lines = Counter(evidence.compiled.source(collective) for collective in (*sums, *gathers))
     embeddings = _width_sharded_embeddings(evidence)
     yield Hit(
-        f"{format_count(norms, 'all-reduce')} of norms' sums and "
-        f"{format_count(count_executions(gathers), 'all-gather')} of activations, of {total} collectives a step: the "
-        f"activations between layers are sharded along their width{_cause(embeddings)}",
+        f"{count_noun(norms, 'all-reduce')} of norms' sums and "
+        f"{count_noun(count_executions(gathers), 'all-gather')} of activations, of "
+        f"{count_noun(total, 'collective')} a step: the activations between layers are sharded along their "
+        f"width{_cause(embeddings)}",
         _remedy(embeddings),
         sent_bytes((*sums, *gathers)),
         "bytes sent",

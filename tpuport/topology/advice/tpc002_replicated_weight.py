@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Final
 
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, are, format_bytes, format_count
+from tpuport.plurals import count_noun
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, are, format_bytes
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.remedy_texts import (
     Spec,
@@ -96,10 +97,10 @@ def _describe(evidence: Evidence, kinds: list[list[str]], axis: str, parts: int,
     total = device_weight_bytes(evidence, names)
     descriptions = [_describe_kind(evidence, kind) for kind in kinds[:_MOST_NAMED]]
     if len(kinds) > _MOST_NAMED:
-        descriptions.append(format_count(len(kinds) - _MOST_NAMED, "other kind"))
+        descriptions.append(count_noun(len(kinds) - _MOST_NAMED, "other kind"))
     remedy, rules = _remedy(evidence, names, axis, parts, trial)
     return Hit(
-        f"{format_count(len(names), 'weight')}, {format_bytes(total)} together, {are(names)} whole on each of the "
+        f"{count_noun(len(names), 'weight')}, {format_bytes(total)} together, {are(names)} whole on each of the "
         f"{parts} devices of {axis}: {'; '.join(descriptions)}",
         remedy,
         total * (1 - 1 / parts),

@@ -6,7 +6,8 @@ from math import prod
 from typing import Final
 
 from tpuport.attention.call_report import Call
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_count, parse_source
+from tpuport.plurals import count_noun
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, parse_source
 from tpuport.topology.advice.attention_scores import group_long_calls
 from tpuport.topology.advice.evidence import Evidence
 
@@ -31,9 +32,9 @@ def _describe(evidence: Evidence, call: Call, times: int) -> Iterator[Hit]:
     for mask in _DENSE.finditer(call.mask):
         nbytes = prod(map(int, mask[1].split(","))) * _ITEM_BYTES.get(mask[2], 4)
         arrays = _count_arrays(evidence, call)
-        stored = f"; the program stores {format_count(arrays, 'array')} of that size" if arrays else ""
+        stored = f"; the program stores {count_noun(arrays, 'array')} of that size" if arrays else ""
         yield Hit(
-            f"a {mask[0]} mask of {format_bytes(nbytes)} in {format_count(times, 'attention call')}: {call.reason}, so "
+            f"a {mask[0]} mask of {format_bytes(nbytes)} in {count_noun(times, 'attention call')}: {call.reason}, so "
             f"XLA computes {call.query[2]} x {call.key[2]} scores a head{stored}",
             _REMEDY,
             nbytes,

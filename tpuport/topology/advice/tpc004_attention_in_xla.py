@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tpuport.jaxprs import Visit
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_count, parse_source
+from tpuport.plurals import count_noun
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, parse_source
 from tpuport.topology.advice.attention_scores import (
     LONG,
     CallCount,
@@ -58,7 +59,7 @@ def _describe_fallback(evidence: Evidence, calls: list[CallCount]) -> Iterator[H
     # A reason may end with figures, so that its beginning decides.
     remedies = (remedy for start, remedy in _REMEDIES.items() if call.reason.startswith(start))
     yield Hit(
-        f"{format_count(times, 'attention call')} of {call.query[2]} x {call.key[2]} scores a head in XLA instead of "
+        f"{count_noun(times, 'attention call')} of {call.query[2]} x {call.key[2]} scores a head in XLA instead of "
         f"the kernel ({call.reason}): {format_bytes(traffic)} of scores a device {_how_measured(evidence)}",
         next(remedies, "see the reason"),
         traffic,
@@ -88,7 +89,7 @@ def _find_own_attention(evidence: Evidence) -> Iterator[Hit]:
         return
     times = sum(product.times for product in products)
     yield Hit(
-        f"{format_count(times, 'time')} per step, the model multiplies queries and keys itself: {queries} x {keys} "
+        f"{count_noun(times, 'time')} per step, the model multiplies queries and keys itself: {queries} x {keys} "
         f"scores a head, {format_bytes(traffic)} a device {_how_measured(evidence)}",
         _remedy(evidence, queries, keys),
         traffic,

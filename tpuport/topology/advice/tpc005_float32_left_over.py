@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.checkpoint.device_layout import dtype_overrides
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_count, format_flops
+from tpuport.plurals import count_noun
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_flops
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.float32_products import Float32Product, find_float32_products
 from tpuport.topology.advice.weight_placement import (
@@ -41,7 +42,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         nbytes = device_weight_bytes(evidence, names)
         if is_worth_a_finding(nbytes, evidence):
             yield Hit(
-                f"{format_count(len(names), 'weight')} in float32, {format_bytes(nbytes)} a device, in a 16-bit model: "
+                f"{count_noun(len(names), 'weight')} in float32, {format_bytes(nbytes)} a device, in a 16-bit model: "
                 f"{regex}",
                 "dtype='bfloat16' (--dtype bfloat16), which keeps only what the model lists in _keep_in_fp32_modules; "
                 "non-persistent buffers keep their dtype, so create them with dtype=torch.bfloat16",
@@ -78,7 +79,7 @@ def _describe(evidence: Evidence, product: Float32Product, total: float) -> Hit:
     origins = "; ".join(map(str, product.origins[:_MOST_ORIGINS]))
     return Hit(
         f"{product.kind} in float32 in a 16-bit model, {format_flops(product.flops / evidence.mesh.size)} a device, "
-        f"{product.flops / total:.0%} of all: {shapes}, {format_count(product.times, 'time')}; its operands: "
+        f"{product.flops / total:.0%} of all: {shapes}, {count_noun(product.times, 'time')}; its operands: "
         f"{origins or 'of unknown origin'}",
         "cast back, .to(x.dtype), after the part that needs the precision and before this line, or keep what is "
         "float32 there in the model's dtype (.float(), .to(torch.float32), a table or an input in float32)",

@@ -6,7 +6,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_count
+from tpuport.plurals import count_noun
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes
 from tpuport.topology.advice.evidence import Evidence
 
 _WIDE: Final = (torch.float64, torch.complex128)
@@ -19,7 +20,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     inputs = {name: value for name, value in evidence.named_inputs() if _is_wide(value)}
     if inputs:
         yield Hit(
-            f"{format_count(len(inputs), '64-bit input')} converted to 32 bits in each call: {_list_names(inputs)}",
+            f"{count_noun(len(inputs), '64-bit input')} converted to 32 bits in each call: {_list_names(inputs)}",
             "pass float32 or bfloat16: tensor.float(), or dtype= where the tensor is created",
             4 * sum(int(np.prod(tuple(value.shape), dtype=np.int64)) for value in inputs.values()),
         )
@@ -29,7 +30,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     if weights:
         nbytes = 4 * sum(value.numel() for value in weights.values())
         yield Hit(
-            f"{format_count(len(weights), '64-bit weight')} in the model, {format_bytes(nbytes)} in the device's 32 "
+            f"{count_noun(len(weights), '64-bit weight')} in the model, {format_bytes(nbytes)} in the device's 32 "
             f"bits: {_list_names(weights)}",
             "dtype='bfloat16' for parameters; dtype=torch.float32 where a buffer is created",
             nbytes,

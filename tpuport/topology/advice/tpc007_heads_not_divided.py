@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
+from tpuport.plurals import count_noun
 from tpuport.topology.advice.advice_rules import (
     AdviceRule,
     Hit,
     describe_collectives,
     format_bytes,
-    format_count,
 )
 from tpuport.topology.advice.data_movement import sent_bytes
 from tpuport.topology.advice.evidence import Evidence
@@ -37,7 +37,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         if heads.query % heads.parts:
             kind, count = "query", heads.query
         whole = {
-            f"{format_count(len(names), 'weight')} of attention, {format_bytes(weights)}": weights,
+            f"{count_noun(len(names), 'weight')} of attention, {format_bytes(weights)}": weights,
             f"{format_bytes(cache)} of the cache": cache,
         }
         extra = " and ".join(text for text, nbytes in whole.items() if nbytes)

@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_count
+from tpuport.plurals import count_noun
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.hlo import HBM, Array, Instruction
 
@@ -75,7 +76,7 @@ def _describe(evidence: Evidence, instruction: Instruction, array: Array, count:
         description, source = f"temporary of {instruction.operation}", evidence.compiled.source(instruction)
     wasted = (array.tiled_nbytes - array.nbytes) * count
     return Hit(
-        f"{format_count(count, 'array')} {array.dtype}{list(array.dims)}: tiles pad {format_bytes(array.nbytes)} to "
+        f"{count_noun(count, 'array')} {array.dtype}{list(array.dims)}: tiles pad {format_bytes(array.nbytes)} to "
         f"{format_bytes(array.tiled_nbytes)}, which wastes {format_bytes(wasted)} ({description})",
         "make two dimensions fill tiles of 8 x 128 (16 x 128 in bfloat16): merge small dimensions into their "
         "neighbours (flatten), or choose sizes that are multiples of 8 and 128",

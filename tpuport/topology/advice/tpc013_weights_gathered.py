@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_count
+from tpuport.plurals import count_noun
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes
 from tpuport.topology.advice.cache_inputs import CacheInputs
 from tpuport.topology.advice.data_movement import (
     MOVES,
@@ -40,7 +41,7 @@ def _describe(evidence: Evidence, regex: str, moves: list[ProductCollective]) ->
         cause = f", as {cache} is divided over the same devices by its rows, and so is everything computed with it"
     sent = sent_bytes(collectives)
     return Hit(
-        f"{format_count(count_executions(collectives), first.kind)} a step of weights ({format_bytes(sent)} on each "
+        f"{count_noun(count_executions(collectives), first.kind)} a step of weights ({format_bytes(sent)} on each "
         f"device): {name} is sharded over {axes}, and its product needs it whole{cause}",
         _remedy(regex, cache),
         sent,

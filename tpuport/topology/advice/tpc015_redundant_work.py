@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, are, format_count, format_flops
+from tpuport.plurals import count_noun
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, are, format_flops
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.remedy_texts import Spec, without_fused, write_rules
 from tpuport.topology.advice.repeated_work import MOST_RATIO, excess_flops, work_ratio
@@ -58,7 +59,7 @@ def _find_cause(evidence: Evidence) -> _Cause:
         if 2 * total >= excess_flops(evidence):
             largest = max(excess, key=lambda name: excess[name])
             description = (
-                f"; {format_flops(total)} of that are products with {format_count(len(excess), 'weight')} that "
+                f"; {format_flops(total)} of that are products with {count_noun(len(excess), 'weight')} that "
                 f"{are(excess)} whole on each of the {parts} devices of {axis}, such as {largest}"
             )
             names = without_fused(evidence, excess)

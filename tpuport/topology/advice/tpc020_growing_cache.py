@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_count
+from tpuport.plurals import count_noun
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit
 from tpuport.topology.advice.cache_inputs import CacheInputs
 from tpuport.topology.advice.evidence import Evidence
 
@@ -19,7 +20,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         return
     inputs, first = CacheInputs(evidence), grown[0]
     yield Hit(
-        f"{format_count(len(grown), 'array')} of {inputs.joint_name(grown)} come back longer by {first.growth} than "
+        f"{count_noun(len(grown), 'array')} of {inputs.joint_name(grown)} come back longer by {first.growth} than "
         f"they came in, such as {list(first.shape)}: the next call has different shapes, so each call is traced and "
         "compiled again, and copies all of them",
         "use a cache of fixed length that is written in place: transformers.StaticCache(config=model.config, "

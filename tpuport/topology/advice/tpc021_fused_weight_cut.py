@@ -3,12 +3,12 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
+from tpuport.plurals import count_noun
 from tpuport.topology.advice.advice_rules import (
     AdviceRule,
     Hit,
     describe_collectives,
     format_bytes,
-    format_count,
 )
 from tpuport.topology.advice.data_movement import ProductCollective, group_by, sent_bytes
 from tpuport.topology.advice.evidence import Evidence
@@ -31,7 +31,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
 def _describe(evidence: Evidence, splits: list[ProductCollective]) -> Hit:
     collectives, names = [split.instruction for split in splits], {split.weight for split in splits}
     name = splits[0].weight
-    others = f" and {format_count(len(names) - 1, 'other')}" if len(names) > 1 else ""
+    others = f" and {count_noun(len(names) - 1, 'other')}" if len(names) > 1 else ""
     parts, axes = evidence.products.fused[name], "+".join(sorted(sharding_axes(evidence.weights[name])))
     divided = f"divided over {axes} as one" if axes else "divided as one by the compiler"
     # Its line is the one to look at first.
