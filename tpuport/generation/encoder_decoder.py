@@ -124,6 +124,12 @@ class EncoderDecoder(Decoder):
         self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
     ) -> tuple[jax.Array, EncodedCache]:
         """Traced. Run the encoder and the decoder's prompt [B, P]: float32 logits [B, V], and what the loop carries."""
+        if self._is_uncached and tokens.shape[0] > 1:
+            raise PortError(
+                f"{type(self.model).__name__} runs without a cache, and then gives other tokens for several rows",
+                where=f"{tokens.shape[0]} rows, with beams and those that fill up the batch",
+                fix="generate row by row, without beams and on a mesh without dp",
+            )
         inputs = {name: self._shard_rows(array) for name, array in inputs.items()}
         encoded = EncodedCache(
             cache=() if self._is_uncached else self._make_cache(slots),
