@@ -119,7 +119,7 @@ def expect_tokens(
     if config.is_encoder_decoder:
         # The decoder begins with its own token; ids, frames and images are the encoder's.
         inputs = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
-    row = {name: value[:1] if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
+    row = _first_row(inputs)
     row.pop("attention_mask", None)
     forms = {"generate": row}
     if config.is_encoder_decoder:
@@ -128,6 +128,14 @@ def expect_tokens(
         # Two rows, the second padded on the left.
         forms["generate_batch"] = {**inputs, "attention_mask": inputs["attention_mask"].flip(-1)}
     return {form: (call, _torch_tokens(model, call)) for form, call in forms.items()}
+
+
+def _first_row(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Inputs of one row; all of them if some, such as the patches of all images, are not divided by rows."""
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    if len({len(value) for value in tensors.values()}) > 1:
+        return dict(inputs)
+    return inputs | {name: value[:1] for name, value in tensors.items()}
 
 
 def _torch_tokens(model: Any, call: dict[str, Any]) -> torch.Tensor | Exception:

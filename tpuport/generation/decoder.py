@@ -5,6 +5,7 @@ Shapes: B batch, P prompt bucket, T cache length, V vocabulary.
 
 import inspect
 import weakref
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -206,6 +207,9 @@ class Decoder:
     def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] after the token chosen last, which is not in the cache yet, and the cache."""
         return self._forward(arrays, *self.token_inputs(state), state.cache)
+
+    def check_prompt(self, state: State, inputs: Mapping[str, Any]) -> None:
+        """PortError if a prompt's program found that its inputs do not fit together."""
 
     def token_inputs(self, state: State) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Traced. The token chosen last [B, 1], the columns that it sees [B, T], and its position [B, 1]."""

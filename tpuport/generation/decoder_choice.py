@@ -14,6 +14,7 @@ from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoding_cache import has_fixed_cache
 from tpuport.generation.encoder_decoder import EncoderDecoder
 from tpuport.generation.host_loop import explained_for_generate
+from tpuport.generation.multimodal_decoder import MultimodalDecoder, reads_modalities
 from tpuport.generation.own_generate import has_own_generate
 from tpuport.generation.recomputing_decoder import RecomputingDecoder
 from tpuport.generation.recurrent_decoder import RecurrentDecoder
@@ -29,7 +30,9 @@ def decoder_class(model: Any) -> type[Decoder]:
         return EncoderDecoder
     parameters = inspect.signature(model.forward).parameters
     if "past_key_values" in parameters and model._supports_default_dynamic_cache():
-        return Decoder if has_fixed_cache(model.config) else RecomputingDecoder
+        if not has_fixed_cache(model.config):
+            return RecomputingDecoder
+        return MultimodalDecoder if reads_modalities(model) else Decoder
     return RecomputingDecoder if _CACHE_NAMES.isdisjoint(parameters) else RecurrentDecoder
 
 
@@ -56,7 +59,7 @@ def decoder_without_cache(model: Any, mesh: Mesh) -> RecomputingDecoder:
 
 def replace_decoder(model: Any, decoder: Decoder, error: CannotTrace) -> RecomputingDecoder:
     """A decoder without a cache, for a model that cannot be traced with one; the error itself if there is none."""
-    if type(decoder) not in (Decoder, RecurrentDecoder):
+    if type(decoder) not in (Decoder, RecurrentDecoder, MultimodalDecoder):
         raise error
     try:
         return decoder_without_cache(model, decoder.mesh)

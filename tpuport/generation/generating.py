@@ -16,14 +16,19 @@ from tpuport.checkpoint.device_layout import one_device_mesh
 from tpuport.compilation import WrittenInLoop, settings_key
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder
-from tpuport.generation.decoder_choice import change_weights, choose_decoder, replace_decoder
-from tpuport.generation.encoder_decoder import EncoderDecoder
+from tpuport.generation.decoder_choice import change_weights, choose_decoder, decoder_class, replace_decoder
 from tpuport.generation.generation_options import Options, check_padding, read_options
 from tpuport.generation.guidance import Guidance, read_guidance
 from tpuport.generation.host_functions import collect_functions
 from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_criteria, explained_for_generate
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.model_inputs import split_inputs
+from tpuport.generation.multimodal_inputs import (
+    add_modalities,
+    check_reads,
+    modality_contents,
+    read_modalities,
+)
 from tpuport.generation.own_decoder import OwnDecoder
 from tpuport.generation.own_generate import has_own_generate
 from tpuport.generation.processor_options import check_token_ids
@@ -84,11 +89,6 @@ def _make_decoder(model: Any, mesh: Mesh) -> Decoder:
     with explained_for_generate(decoder):
         decoder.verify()
     return decoder
-
-
-def _decoder_class(model: Any) -> type[Decoder]:
-    """The class of a transformers model's decoder."""
-    return EncoderDecoder if is_encoder_decoder(model) else Decoder
 
 
 def _warn_of_new_descriptions(language_model: LanguageModel) -> None:
@@ -196,7 +196,7 @@ def run_generate(
 ) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
     """As `generate`, whatever `generate` the model's class may have; `timestamps` are the rules of Whisper's."""
     _check_streamer(streamer)
-    names = frozenset() if isinstance(model, LanguageModel) else _decoder_class(model).input_names(model)
+    names = frozenset() if isinstance(model, LanguageModel) else decoder_class(model).input_names(model)
     input_ids, attention_mask, options = _split_encoding(input_ids, attention_mask, options, names)
     inputs, options = split_inputs(names, options)
     prompts_of_lengths = None
@@ -215,6 +215,8 @@ def run_generate(
         token_ids = read_token_ids(input_ids)
         request = read_options(model, generation_config, options, token_ids.shape[-1])
         tokens, mask = check_prompt(token_ids, attention_mask, request.pad, request.eos, vocabulary)
+        inputs = read_modalities(inputs)
+        contents = modality_contents(inputs, len(tokens))
     if isinstance(model, LanguageModel):
         check_only_left(mask)
     request = dataclasses.replace(
@@ -227,6 +229,7 @@ def run_generate(
     _check_search(request, streamer)
     _check_streamed_rows(streamer, len(tokens) * request.rows_per_prompt)
     functions = collect_functions(request, logits_processor, prefix_allowed_tokens_fn, criteria, vocabulary)
+    has_modalities = bool(inputs) and not is_encoder_decoder(model)
     # transformers knows neither prompts of other lengths nor models without padding.
     padding_is_context = prompts_of_lengths is None and not isinstance(model, LanguageModel)
 
@@ -234,9 +237,13 @@ def run_generate(
         # Whole prompts, with all their beams, fill up the batch.
         row_multiple = decoder.row_multiple * request.num_beams
         prompts = pad_prompts(
-            tokens, mask, request, seed, row_multiple, uses_buckets=decoder.uses_buckets, inputs=inputs,
-            contents=contents, source_length=source_length, padding_is_context=padding_is_context,
+            tokens, mask, request, seed, row_multiple, uses_buckets=decoder.uses_buckets,
+            inputs={} if has_modalities else inputs, contents=contents, source_length=source_length,
+            padding_is_context=padding_is_context,
         )  # fmt: skip
+        if has_modalities:
+            check_reads(decoder, inputs, request.guidance_scale)
+            prompts = add_modalities(model, prompts, len(tokens), request.rows_per_prompt, inputs)
         guidance = read_guidance(
             request, prompts, negative_prompt_ids, negative_prompt_attention_mask, vocabulary,
             uses_buckets=decoder.uses_buckets,
@@ -245,7 +252,7 @@ def run_generate(
         columns = _cache_length(model, prompts, request)
         return HostLoop(decoder, prompts, request, columns, functions, guidance)
 
-    loop = _begin(model, run_prompt)
+    loop = _begin(model, run_prompt, has_modalities=has_modalities)
     if streamer is None and (not criteria or request.num_beams > 1):
         generated = loop.run()
     else:
@@ -265,12 +272,18 @@ def is_encoder_decoder(model: Any) -> bool:
     return not isinstance(model, LanguageModel) and model.config.is_encoder_decoder
 
 
-def _begin(model: Any, run_prompt: Callable[[Decoder], HostLoop]) -> HostLoop:
-    """Run the prompt, in its own program; without a cache if the model cannot be traced with one."""
+def _begin(model: Any, run_prompt: Callable[[Decoder], HostLoop], *, has_modalities: bool) -> HostLoop:
+    """Run the prompt, in its own program; without a cache if the model cannot be traced with one.
+
+    Args:
+        has_modalities: the prompt has images or the like, which only decoders with a cache take.
+    """
     decoder = decoder_for(model)
     try:
         return run_prompt(decoder)
     except CannotTrace as error:
+        if has_modalities:
+            raise
         other = replace_decoder(model, decoder, error)
     except WrittenInLoop as error:
         change_weights(model, error)

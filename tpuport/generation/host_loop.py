@@ -61,6 +61,7 @@ class HostLoop:
                 self._arrays, prompts.tokens, prompts.mask, prompts.keys,
                 self._prompt_columns, np.int32(prompts.real_rows), self._settings, dict(prompts.inputs), slots=slots,
             )  # fmt: skip
+        decoder.check_prompt(self._state, prompts.inputs)
         self._collect(1)
         if not decoder.advance.compilations:
             # No step, only the program: what cannot be traced is an error before a streamer has seen anything.

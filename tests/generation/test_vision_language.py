@@ -1,0 +1,102 @@
+"""Vision-language models: greedy decoding equals transformers' `generate` on the CPU."""
+
+import copy
+from typing import Any
+
+import jax
+import pytest
+import torch
+from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+import tpuport
+from tpuport.errors import PortError
+from tpuport.generation import decoder_for
+
+# Of models that ask for int64, where `tpuport.enable` is not in force.
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+NEW = 8
+_IMAGE = 100
+_TEXT: dict[str, Any] = {
+    "vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+OPTIONS: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False}
+
+
+def with_large_weights(model: Any) -> Any:
+    """The model with weights large enough that greedy decoding has clear winners, and images count."""
+    generator = torch.Generator().manual_seed(7)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator)
+    model.tie_weights()
+    return model.eval()
+
+
+def port(model: Any) -> Any:
+    """A ported copy, on one device."""
+    return tpuport.port(copy.deepcopy(model), mesh=tpuport.create_mesh(devices=jax.devices()[:1]))
+
+
+@pytest.fixture(scope="module")
+def llava() -> tuple[Any, Any]:
+    """A LLaVA on the host and the same ported: 16 tokens an image of 16 x 16."""
+    vision = CLIPVisionConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, image_size=16, patch_size=4
+    )  # fmt: skip
+    config = LlavaConfig(vision_config=vision, text_config=LlamaConfig(**_TEXT), image_token_id=_IMAGE)
+    model = with_large_weights(LlavaForConditionalGeneration(config))
+    return model, port(model)
+
+
+@pytest.fixture(scope="module")
+def batch() -> dict[str, torch.Tensor]:
+    """Two prompts of 26 and 22 tokens, 16 of each for its image; the second is padded on the left."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(3, 99, (2, 26), generator=generator)
+    ids[:, 6:22] = _IMAGE
+    mask = torch.ones_like(ids)
+    mask[1, :4] = 0
+    pixels = torch.randn(2, 3, 16, 16, generator=generator)
+    return {"input_ids": ids.masked_fill(mask == 0, 0), "attention_mask": mask, "pixel_values": pixels}
+
+
+def test_the_tokens_of_transformers(llava: tuple[Any, Any], batch: dict[str, torch.Tensor]) -> None:
+    reference, ported = llava
+    expected = reference.generate(**batch, **OPTIONS)
+    assert torch.equal(ported.generate(**batch, **OPTIONS), expected)
+    # A processor's result as it is.
+    assert torch.equal(tpuport.generate(ported, batch, **OPTIONS), expected)
+    pixels = batch["pixel_values"]
+    by_name = tpuport.generate(
+        ported, batch["input_ids"], batch["attention_mask"], pixel_values=pixels, **OPTIONS
+    )
+    assert torch.equal(by_name, expected)
+
+
+def test_other_images_compile_nothing(llava: tuple[Any, Any], batch: dict[str, torch.Tensor]) -> None:
+    reference, ported = llava
+    ported.generate(**batch, **OPTIONS)
+    decoder = decoder_for(ported)
+    before = decoder.prefill.compilations, decoder.advance.compilations
+    other = {**batch, "pixel_values": batch["pixel_values"].flip(0)}
+    expected = reference.generate(**other, **OPTIONS)
+    assert not torch.equal(expected, reference.generate(**batch, **OPTIONS))
+    assert torch.equal(ported.generate(**other, **OPTIONS), expected)
+    assert (decoder.prefill.compilations, decoder.advance.compilations) == before
+
+
+def test_beams_have_the_image_of_their_prompt(llava: tuple[Any, Any], batch: dict[str, torch.Tensor]) -> None:
+    reference, ported = llava
+    expected = reference.generate(**batch, **OPTIONS, num_beams=2)
+    assert torch.equal(ported.generate(**batch, **OPTIONS, num_beams=2), expected)
+
+
+def test_a_missing_image_is_an_error(llava: tuple[Any, Any], batch: dict[str, torch.Tensor]) -> None:
+    with pytest.raises(PortError, match="do not fit its images"):
+        llava[1].generate(**{**batch, "pixel_values": batch["pixel_values"][:1]}, **OPTIONS)
+
+
+def test_guidance_is_refused(llava: tuple[Any, Any], batch: dict[str, torch.Tensor]) -> None:
+    with pytest.raises(PortError, match="tokens alone"):
+        llava[1].generate(**batch, **OPTIONS, guidance_scale=2.0)

@@ -1,0 +1,158 @@
+"""Images, videos and audio in a call of `generate`: what a processor returns, beside token ids and their mask.
+
+Small integers, such as the grid of each image's patches, decide shapes: they stay on the host and are a part of the
+program's key. All else is an argument of the prompt's program, so that other values compile nothing.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import jax
+import numpy as np
+import torch
+from transformers import GenerationMixin
+
+from tpuport.errors import PortError
+from tpuport.generation.model_inputs import read_array
+from tpuport.generation.prompts import Prompts
+
+POSITIONS: Final = "position_ids"
+# By the name of the argument, that of the next token from that of the last, [B, 1]: transformers repeats it, but the
+# types of modalities, where a new token is text.
+TOKEN_TYPES: Final[dict[str, Callable[[jax.Array], jax.Array]]] = {
+    "token_type_ids": lambda last: last,
+    "mm_token_type_ids": lambda last: last * 0,
+}
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class HostInput:
+    """An input whose values are a part of the program's key.
+
+    Attributes:
+        shape, dtype, data: of an array of NumPy.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    data: bytes
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> "HostInput":
+        """The input with these values."""
+        return cls(array.shape, array.dtype.str, array.tobytes())
+
+    def as_tensor(self) -> torch.Tensor:
+        """The values, on the host, with integers of 64 bits as a processor gives them."""
+        array = np.frombuffer(self.data, np.dtype(self.dtype)).reshape(self.shape).astype(np.int64)
+        return torch.from_numpy(array)
+
+
+def read_modalities(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The inputs on the host; PortError for what is not a tensor."""
+    return {name: read_array(value, name) for name, value in inputs.items()}
+
+
+def modality_contents(inputs: Mapping[str, np.ndarray], rows: int) -> list[bytes]:
+    """What each row's random draws depend on beside its tokens; of inputs that are not divided by rows, all of them."""
+    if not inputs:
+        return []
+    by_row = [array for array in inputs.values() if len(array) == rows]
+    shared = b"".join(array.tobytes() for array in inputs.values() if len(array) != rows)
+    return [shared + b"".join(array[row].tobytes() for array in by_row) for row in range(rows)]
+
+
+def check_reads(decoder: Any, inputs: Mapping[str, Any], guidance_scale: float | None) -> None:
+    """PortError for a decoder that has no use for images, or guidance, whose second sequence would have none."""
+    name = type(decoder.model).__name__
+    if not inputs.keys() <= type(decoder).input_names(decoder.model):
+        raise PortError(
+            f"{name} decodes without a cache here, and takes no {', '.join(inputs)}",
+            where=f"{name}.generate",
+            fix="use transformers' own generate, after tpuport.to_cpu(model)",
+        )
+    if guidance_scale is not None and guidance_scale != 1:
+        raise PortError(
+            "guidance_scale is for prompts of tokens alone",
+            where=f"guidance_scale={guidance_scale!r} with {', '.join(inputs)}",
+            fix="pass guidance_scale=1",
+        )
+
+
+def add_modalities(
+    model: Any, prompts: Prompts, rows: int, rows_per_prompt: int, inputs: Mapping[str, np.ndarray]
+) -> Prompts:
+    """Prompts with the inputs of their images, videos and audio, for as many rows, and with the model's positions.
+
+    Args:
+        rows: of the user's batch.
+        rows_per_prompt: of each of these in `prompts`.
+
+    Raises:
+        PortError: there are rows that only fill up the batch: they would have no images.
+    """
+    if not inputs:
+        return prompts
+    if len(prompts.tokens) != rows * rows_per_prompt:
+        raise PortError(
+            f"{rows * rows_per_prompt} rows with {', '.join(inputs)} do not divide over dp",
+            where="the batch",
+            fix="give a number of rows that dp divides, or port the model to a mesh with dp=1",
+        )
+    length = prompts.length
+    tensors: dict[str, Any] = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
+    tokens = torch.from_numpy(prompts.tokens[::rows_per_prompt, -length:].astype(np.int64))
+    mask = torch.from_numpy(prompts.mask[::rows_per_prompt, -length:].astype(np.int64))
+    _, tensors = model._expand_inputs_for_generation(
+        expand_size=rows_per_prompt,
+        is_encoder_decoder=False,
+        input_ids=tokens,
+        attention_mask=mask,
+        **tensors,
+    )
+    mask = tensors.pop("attention_mask")
+    tokens = tokens.repeat_interleave(rows_per_prompt, dim=0)
+    columns = prompts.tokens.shape[1]
+    arguments: dict[str, Any] = {
+        name: _as_program_argument(tensor.numpy(), tuple(tokens.shape), columns)
+        for name, tensor in tensors.items()
+    }
+    positions = _own_positions(model, tokens, mask, tensors)
+    if positions is not None:
+        arguments[POSITIONS] = _pad_columns(positions, columns)
+    return prompts._replace(inputs=arguments)
+
+
+def _as_program_argument(array: np.ndarray, prompt_shape: tuple[int, ...], columns: int) -> Any:
+    """What has the prompt's shape, padded to its bucket; small integers as a part of the key."""
+    if array.shape == prompt_shape:
+        return _pad_columns(array, columns)
+    if array.ndim <= 2 and np.issubdtype(array.dtype, np.integer):
+        return HostInput.of(array)
+    return array
+
+
+def _pad_columns(array: np.ndarray, columns: int) -> np.ndarray:
+    """Zeros in front, along the last axis."""
+    return np.pad(array.astype(np.int32), [(0, 0)] * (array.ndim - 1) + [(columns - array.shape[-1], 0)])
+
+
+def _own_positions(
+    model: Any, tokens: torch.Tensor, mask: torch.Tensor, tensors: Mapping[str, torch.Tensor]
+) -> np.ndarray | None:
+    """Positions [B, ..., P] that a model counts by its images; None for one that counts tokens."""
+    method = GenerationMixin._prepare_position_ids_for_generation
+    if type(model)._prepare_position_ids_for_generation is method:
+        return None
+    # They remember an offset for the next token.
+    before = [(module, copy.copy(vars(module))) for module in (model, getattr(model, "model", model))]
+    try:
+        positions = model._prepare_position_ids_for_generation(tokens, {"attention_mask": mask, **tensors})
+    finally:
+        for module, attributes in before:
+            vars(module).update(attributes)
+    array = positions.numpy()
+    return np.moveaxis(array, -2, 0) if array.ndim > 2 else np.broadcast_to(array, tokens.shape)
