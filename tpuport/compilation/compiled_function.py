@@ -86,25 +86,30 @@ class _PreparedCall(NamedTuple):
     divided: DividedArguments
     state: PythonState
 
-    def tensor_at(self, slot: int) -> Any:
+    def tensor_at(self, slot: overwritten_arrays.Slot) -> Any:
         """The caller's own tensor, or array, of a tensor of the program."""
+        if not isinstance(slot, int):
+            model, name = slot
+            return self.state.named_weights(self.state.modules[model])[name]
         leaves = self.divided.tensor_leaves
         if slot < len(leaves):
             return self.divided.graph.leaves[leaves[slot]]
         return self.state.tensors[slot - len(leaves)]
 
-    def held_elsewhere(self, slots: Sequence[int]) -> set[int]:
-        """Which of these tensors are also anywhere else than in the objects of the call, or of the state."""
+    def held_elsewhere(self, slots: Sequence[overwritten_arrays.Slot]) -> set[overwritten_arrays.Slot]:
+        """Which of these tensors are also anywhere else than in the objects of the call, of the state, or a model."""
         if not slots:
             return set()
         graph, leaves = self.divided.graph, self.divided.tensor_leaves
         places, in_state = object_graph.count_places(graph.structure), self.state.count_references()
-        held = set()
+        held: set[overwritten_arrays.Slot] = set()
         for slot in slots:
             tensors = [self.tensor_at(slot)]
             # The state has counted itself, and not the one place where the tensor is.
             expected = in_state[id(tensors[0])] + 1
-            if slot < len(leaves):
+            if not isinstance(slot, int):
+                expected = 1
+            elif slot < len(leaves):
                 # Beside the places in objects it is among the graph's leaves.
                 expected = places[leaves[slot]] + 1
             if not compat.is_ported(tensors[0]) or overwritten_arrays.is_held_elsewhere(tensors, 0, expected):
@@ -310,7 +315,7 @@ class CompiledFunction:
         rebuilt = static.layout.join(tensors[:count], donated)
         trace = StateTrace(state, tensors[count:])
         models: list[Any] = [reference() for reference, _ in static.models]
-        with use_weights(models, weights) as in_use, trace.recorded():
+        with use_weights(models, weights) as in_use, trace.recorded(in_use):
             output = self._run_function(*rebuilt.args, **rebuilt.kwargs)
             writes = [weights_in_use.find_writes() for weights_in_use in in_use]
             results = collect_results(output, rebuilt, writes, *trace.find_changes())
@@ -376,9 +381,7 @@ def _donate(
     containers += [arrays.values() for arrays in (*arguments.weights, *call.arguments.weights)]
     if arguments.tensors is not call.arguments.tensors:
         containers.append(call.arguments.tensors)
-    held = call.held_elsewhere(
-        [slot for slot, kind in overwrites if kind == "replaced" and isinstance(slot, int)]
-    )
+    held = call.held_elsewhere([slot for slot, kind in overwrites if kind == "replaced"])
     to_copy = [number for number, slot in enumerate(slots) if slot in held]
     # Of an array of jax itself, the caller's variable is one more reference.
     free = [

@@ -150,7 +150,8 @@ def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], lo
         loop: what the block is a part of, for messages.
 
     Raises:
-        WrittenInLoop: the model writes in place to a weight or to another tensor that it has not computed.
+        WrittenInLoop: the model writes in place to a weight, or replaces it, or writes to another tensor that it has
+            not computed.
     """
     with trace_lock:
         state = PythonState(model, [model])
@@ -161,7 +162,8 @@ def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], lo
         try:
             with use_weights([model], [arrays]) as (in_use,):
                 yield
-                written = [name for name in in_use.find_writes() if not name.endswith(_RECOMPUTED)]
+                changed = (*in_use.find_writes(), *in_use.find_replaced())
+                written = [name for name in changed if not name.endswith(_RECOMPUTED)]
         finally:
             # Also after an error, whose traceback a user may inspect in the same process.
             for snapshot in snapshots:
@@ -177,7 +179,7 @@ def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], lo
         for snapshot in snapshots:
             refill(snapshot.container, snapshot.contents)
         raise WrittenInLoop(
-            f"{path} is written to in place inside of {loop}, which does not carry it out",
+            f"{path} is written to in place inside of {loop}, or replaced, which it does not carry out",
             where=line,
             fix="compute a new tensor, or decode with your own loop over tpuport.compile(model)",
         )

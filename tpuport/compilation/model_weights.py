@@ -75,32 +75,38 @@ class WeightsInUse(NamedTuple):
         model: with tensors of these arrays in place of its own.
         arrays: as they are arguments of the program.
         unstacked: the same, each block's weights by themselves.
+        tensors: of these, which the model starts with.
     """
 
     model: torch.nn.Module
     arrays: dict[str, jax.Array]
     unstacked: dict[str, jax.Array]
+    tensors: dict[str, torch.Tensor]
 
     def find_writes(self) -> dict[str, jax.Array]:
-        """Traced. The new arrays of the weights that the model has written to, such as running statistics, by name.
+        """Traced. The new arrays of the weights that the model has written to in place, by name.
+
+        Running statistics are such weights. Those that the model replaces by others are `StateTrace`'s.
 
         Raises:
-            PortError: a weight of a block that runs in a loop was written to.
+            PortError: a weight of a block that runs in a loop was written to, or replaced.
         """
-        current = {name: compat.as_jax(tensor) for name, tensor in _named_tensors(self.model).items()}
-        writes = {
-            name: current[name]
-            for name, array in self.unstacked.items()
-            if name in current and current[name] is not array
-        }
-        stacked = [name for name in writes if name not in self.arrays]
+        arrays = {name: compat.as_jax(tensor) for name, tensor in self.tensors.items()}
+        writes = {name: array for name, array in arrays.items() if array is not self.unstacked[name]}
+        stacked = [name for name in (*writes, *self.find_replaced()) if name not in self.arrays]
         if stacked:
             raise PortError(
-                "blocks whose weights are stacked, to run in a loop, write to their weights in place",
+                "blocks whose weights are stacked, to run in a loop, write to their weights in place or replace them",
                 where=", ".join(stacked[:_NAMES_SHOWN]),
                 fix="compile with scan_layers=False",
             )
         return writes
+
+    def find_replaced(self) -> list[str]:
+        """Traced. The names of the weights in whose place the model has put another tensor."""
+        current = dict(self.model.named_parameters(remove_duplicate=False))
+        current |= dict(self.model.named_buffers(remove_duplicate=False))
+        return [name for name, tensor in self.tensors.items() if current.get(name, tensor) is not tensor]
 
 
 @contextlib.contextmanager
@@ -151,8 +157,10 @@ def _use_model_weights(model: torch.nn.Module, arrays: dict[str, jax.Array]) -> 
         stack.enter_context(rotary.use_tables(model, rotary_tables))
         # Last: what comes before looks at the model's own tensors.
         unstacked = layers.unstack_weights(arrays)
-        stack.enter_context(_reparametrize_module(model, compat.as_torch(unstacked), tie_weights=True))
-        yield WeightsInUse(model, arrays, unstacked)
+        tensors = compat.as_torch(unstacked)
+        # torch puts what the model has at the end into the dictionary that it is given.
+        stack.enter_context(_reparametrize_module(model, dict(tensors), tie_weights=True))
+        yield WeightsInUse(model, arrays, unstacked, tensors)
 
 
 def write_weights(model: torch.nn.Module, arrays: dict[str, jax.Array]) -> None:
@@ -166,11 +174,16 @@ def overwrite(tensor: Any, array: jax.Array) -> None:
     """Write an array into a tensor on the host or the device, and all that views it."""
     if compat.is_ported(tensor):
         # As sharded as it was: another sharding would compile the next call again.
-        tensor._elem = jax.device_put(array, compat.as_jax(tensor).sharding)
+        tensor._elem = sharded_as(tensor, array)
         aliasing.propagate(tensor)
     elif isinstance(tensor, torch.Tensor):
         with torch.no_grad():
             tensor.copy_(compat.to_torch(array))
+
+
+def sharded_as(tensor: Any, array: jax.Array) -> jax.Array:
+    """The array on the devices of a tensor, divided among them as the tensor is."""
+    return jax.device_put(array, compat.as_jax(tensor).sharding)
 
 
 class _ModelState:

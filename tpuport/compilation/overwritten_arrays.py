@@ -100,9 +100,16 @@ def _overwriting_results(result: OutputAndWrites, first_of_state: int) -> dict[O
         for number, index in result.layout.replaced:
             new[Overwrite(number, "replaced")] = result.output[index]
     if result.state_changes is not None:
-        for number, index in result.state_changes.replaced:
-            new[Overwrite(first_of_state + number, "replaced")] = result.state.assigned[index]
-    return new
+        for slot, index in result.state_changes.replaced:
+            place = first_of_state + slot if isinstance(slot, int) else slot
+            new[Overwrite(place, "replaced")] = result.state.assigned[index]
+    # What was written to before it was replaced gives its memory to what was written.
+    written = {overwrite.slot for overwrite in new if overwrite.kind == "written"}
+    return {
+        overwrite: array
+        for overwrite, array in new.items()
+        if overwrite.kind == "written" or overwrite.slot not in written
+    }
 
 
 def _array_at(slot: Slot, weights: Sequence[dict[str, Any]], tensors: Sequence[Any]) -> Any:

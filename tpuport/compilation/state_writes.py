@@ -7,6 +7,8 @@ program, and after every call of the program each place gets what the function l
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +21,7 @@ from jax.core import Tracer
 from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from tpuport import compat, pytrees
+from tpuport.compilation.model_weights import WeightsInUse, sharded_as
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.python_values import PLAIN
 from tpuport.compilation.reachable import ABSENT
@@ -38,12 +41,33 @@ from tpuport.compilation.state_places import (
 )
 from tpuport.errors import PortError
 
+# The number of a model and the name of one of its weights.
+WeightSlot = tuple[int, str]
 
-class _Live(NamedTuple):
-    """What values are rebuilt from after a call: the caller's state, and the arrays that the program returned."""
 
-    state: PythonState
-    arrays: Sequence[jax.Array]
+class _Live:
+    """What values are rebuilt from after a call, before anything is assigned.
+
+    Args:
+        state: the caller's.
+        arrays: those that the program returned.
+    """
+
+    def __init__(self, state: PythonState, arrays: Sequence[jax.Array]) -> None:
+        self.state = state
+        self._arrays = arrays
+        self._tensors: dict[int, torch.Tensor] = {}
+
+    @functools.cached_property
+    def weights(self) -> list[dict[str, torch.Tensor]]:
+        """The weights of each model that the call started with."""
+        return [self.state.named_weights(model) for model in self.state.modules]
+
+    def tensor(self, index: int, make: Callable[[jax.Array], torch.Tensor] = compat.wrap) -> torch.Tensor:
+        """The tensor of an array, the same one wherever it is assigned."""
+        if index not in self._tensors:
+            self._tensors[index] = make(self._arrays[index])
+        return self._tensors[index]
 
 
 _Rebuild = Callable[[_Live], Any]
@@ -70,27 +94,33 @@ class StateWrites:
     Attributes:
         items: the changed items of each dictionary.
         contents: how to make the new contents of each list, set and variable.
-        replaced: (number of a tensor of the state, number of the array that has its place now), for tensors that are
-            in one place only.
+        replaced: (number of a tensor of the state, or slot of a weight; number of the array that has its place now),
+            for tensors that are in one place only.
     """
 
     items: tuple[tuple[Location, tuple[_ItemChange, ...]], ...]
     contents: tuple[tuple[Location, _Rebuild], ...]
-    replaced: tuple[tuple[int, int], ...]
+    replaced: tuple[tuple[int | WeightSlot, int], ...]
 
     def apply(self, state: PythonState, arrays: Sequence[jax.Array]) -> None:
         """Assign what the program left, with the arrays that it returned."""
         live = _Live(state, arrays)
-        for location, changes in self.items:
-            items = containers_of(state.nodes[location.node])[location.part]
-            items = items.all if isinstance(items, Globals) else items
-            for name, rebuild in changes:
+        # All of them before the first is assigned: weights may change places.
+        items = [
+            (location, [(name, rebuild and rebuild(live)) for name, rebuild in changes])
+            for location, changes in self.items
+        ]
+        contents = [(location, rebuild(live)) for location, rebuild in self.contents]
+        for (location, values), (_, changes) in zip(items, self.items, strict=True):
+            container = containers_of(state.nodes[location.node])[location.part]
+            container = container.all if isinstance(container, Globals) else container
+            for (name, value), (_, rebuild) in zip(values, changes, strict=True):
                 if rebuild is None:
-                    items.pop(name, None)
+                    container.pop(name, None)
                 else:
-                    items[name] = rebuild(live)
-        for location, rebuild in self.contents:
-            refill(containers_of(state.nodes[location.node])[location.part], rebuild(live))
+                    container[name] = value
+        for location, values in contents:
+            refill(containers_of(state.nodes[location.node])[location.part], values)
 
 
 class StateTrace:
@@ -107,11 +137,23 @@ class StateTrace:
         self._results: list[jax.Array] = []
         # By the id of the tensor.
         self._result_numbers: dict[int, int] = {}
-        self._replaced: list[tuple[int, int]] = []
+        self._replaced: list[tuple[int | WeightSlot, int]] = []
+        # By the id of the tensor that a model has while it is traced.
+        self._weight_slots: dict[int, WeightSlot] = {}
 
     @contextlib.contextmanager
-    def recorded(self) -> Iterator[None]:
-        """Traced. Let the state be as it was when the block ends; what the block changed is for `find_changes`."""
+    def recorded(self, in_use: Sequence[WeightsInUse]) -> Iterator[None]:
+        """Traced. Let the state be as it was when the block ends; what the block changed is for `find_changes`.
+
+        Args:
+            in_use: the weights of each model.
+        """
+        self._weight_slots = {
+            id(tensor): (model, name)
+            for model, weights in enumerate(in_use)
+            for name, tensor in weights.tensors.items()
+            if name in weights.arrays
+        }
         tensors = self._state.tensors
         attributes = [dict(vars(tensor)) for tensor in tensors]
         for tensor, array in zip(tensors, self._arrays, strict=True):
@@ -165,26 +207,45 @@ class StateTrace:
         return StateWrites(tuple(items), tuple(contents), tuple(self._replaced))
 
     def _note_replaced(self, pairs: list[tuple[Any, Any]]) -> None:
-        """Note the tensors of the state among what one container had and has, in the same places."""
+        """Note the tensors of the state, and weights, among what one container had and has, in the same places."""
+        taken = {index for _, index in self._replaced}
         for old, new in pairs:
-            number = None
-            if isinstance(old, torch.Tensor):
-                number = self._state.find_tensor(old)
-            if number is None or id(new) not in self._result_numbers:
+            index = self._result_numbers.get(id(new))
+            if not isinstance(old, torch.Tensor) or index is None or index in taken:
                 continue
-            if self._state.has_one_place(number):
-                self._replaced.append((number, self._result_numbers[id(new)]))
+            slot = self._slot_in_one_place(old)
+            if slot is not None:
+                self._replaced.append((slot, index))
+                taken.add(index)
+
+    def _slot_in_one_place(self, tensor: torch.Tensor) -> int | WeightSlot | None:
+        """Which tensor of the state, or which weight, this is, if it was in one place only."""
+        number = self._state.find_tensor(tensor)
+        if number is not None:
+            return number if self._state.has_one_place(number) else None
+        slot = self._weight_slots.get(id(tensor))
+        if slot is None:
+            return None
+        weights = (contents.values() for location, _, contents in self._before if location.part in WEIGHTS)
+        places = sum(weight is tensor for weight in itertools.chain.from_iterable(weights))
+        return slot if places == 1 else None
 
     def _changed_items(
         self, before: dict, after: dict, path: str, location: Location
     ) -> Iterator[_ItemChange]:
         for name in before.keys() | after.keys():
             old, new = before.get(name, ABSENT), after.get(name, ABSENT)
-            # Weights that are there already are arguments and results of their own.
-            is_weight = location.part in WEIGHTS and ABSENT not in (old, new)
-            if is_weight or old is new or are_same_plain(old, new):
+            if old is new or are_same_plain(old, new):
                 continue
-            yield name, None if new is ABSENT else self._encode(new, item_path(path, location.part, name))
+            if new is ABSENT:
+                yield name, None
+                continue
+            rebuild = self._encode(new, item_path(path, location.part, name))
+            slot = self._weight_slots.get(id(old))
+            index = self._result_numbers.get(id(new))
+            if slot is not None and index is not None and old.shape == new.shape:
+                rebuild = _weight_like(slot, index, new)
+            yield name, rebuild
 
     def _encode(self, value: Any, path: str) -> _Rebuild:
         """How to make a value again after a call."""
@@ -247,6 +308,13 @@ class StateTrace:
         number = self._state.find_tensor(tensor)
         if number is not None:
             return lambda live: live.state.tensors[number]
+        slot = self._weight_slots.get(id(tensor))
+        if slot is not None:
+            model, name = slot
+            return lambda live: live.weights[model][name]
+        if id(tensor) in self._result_numbers:
+            index = self._result_numbers[id(tensor)]
+            return lambda live: live.tensor(index)
         if not compat.is_ported(tensor):
             if functorch.is_functorch_wrapped_tensor(tensor):
                 self._refuse(path, "a tensor inside of a transformation of torch.func")
@@ -262,7 +330,8 @@ class StateTrace:
         index = len(self._results)
         self._results.append(array)
         self._result_numbers[id(tensor)] = index
-        return lambda live: compat.wrap(live.arrays[index])
+        make = _tensor_maker(tensor)
+        return lambda live: live.tensor(index, make)
 
     def _refuse(self, path: str, what: str) -> NoReturn:
         raise PortError(
@@ -270,6 +339,27 @@ class StateTrace:
             where=assigning_line(self._state, path),
             fix="return it from the function, or assign it outside of what is compiled",
         )
+
+
+def _weight_like(slot: WeightSlot, index: int, new: torch.Tensor) -> _Rebuild:
+    """How to make the tensor that a model has in place of a weight, with that weight's sharding."""
+    model, name = slot
+    make = _tensor_maker(new)
+
+    def rebuild(live: _Live) -> torch.Tensor:
+        former = live.weights[model][name]
+        # With another sharding the next call would be compiled again.
+        return live.tensor(index, lambda array: make(sharded_as(former, array)))
+
+    return rebuild
+
+
+def _tensor_maker(tensor: torch.Tensor) -> Callable[[jax.Array], torch.Tensor]:
+    """How to make a tensor of an array: a parameter, if this one is."""
+    if not isinstance(tensor, torch.nn.Parameter):
+        return compat.wrap
+    requires_grad = tensor.requires_grad
+    return lambda array: torch.nn.Parameter(compat.wrap(array), requires_grad)
 
 
 def check_leaks(state: PythonState) -> None:
