@@ -6,7 +6,14 @@ from typing import Any
 import jax
 import pytest
 import torch
-from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+from transformers import (
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+)
 
 import tpuport
 from tpuport.errors import PortError
@@ -100,3 +107,51 @@ def test_a_missing_image_is_an_error(llava: tuple[Any, Any], batch: dict[str, to
 def test_guidance_is_refused(llava: tuple[Any, Any], batch: dict[str, torch.Tensor]) -> None:
     with pytest.raises(PortError, match="tokens alone"):
         llava[1].generate(**batch, **OPTIONS, guidance_scale=2.0)
+
+
+@pytest.fixture(scope="module")
+def qwen() -> tuple[Any, Any]:
+    """A Qwen2-VL on the host and the same ported: a token for 2 x 2 patches, and positions of three axes."""
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+    vision = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "mlp_ratio": 2, "patch_size": 4}
+    config = Qwen2VLConfig(
+        text_config={**_TEXT, "rope_parameters": rope}, vision_config=vision, image_token_id=_IMAGE,
+        video_token_id=101, vision_start_token_id=102, vision_end_token_id=103,
+    )  # fmt: skip
+    model = with_large_weights(Qwen2VLForConditionalGeneration(config))
+    return model, port(model)
+
+
+def _grid_batch(grids: list[list[int]]) -> dict[str, torch.Tensor]:
+    """Prompts of 26 columns with an image of each grid [frames, height, width in patches], padded on the left."""
+    generator = torch.Generator().manual_seed(1)
+    grid = torch.tensor(grids)
+    patches = grid.prod(-1)
+    ids = torch.randint(3, 99, (len(grids), 26), generator=generator)
+    mask = torch.ones_like(ids)
+    for row, count in enumerate(patches // 4):
+        ids[row, 5], ids[row, 6 : 6 + count] = 102, _IMAGE
+        mask[row, : 2 * row] = 0
+    pixels = torch.randn(int(patches.sum()), 3 * 2 * 4 * 4, generator=generator)
+    return {
+        "input_ids": ids.masked_fill(mask == 0, 0), "attention_mask": mask, "pixel_values": pixels,
+        "image_grid_thw": grid, "mm_token_type_ids": (ids == _IMAGE).long(),
+    }  # fmt: skip
+
+
+def test_positions_along_the_axes_of_an_image(qwen: tuple[Any, Any]) -> None:
+    reference, ported = qwen
+    for grids in ([[1, 4, 8], [1, 8, 4]], [[1, 4, 8], [1, 4, 4]]):
+        batch = _grid_batch(grids)
+        assert torch.equal(ported.generate(**batch, **OPTIONS), reference.generate(**batch, **OPTIONS))
+    # Other pixels of a known grid need no other program.
+    decoder = decoder_for(ported)
+    before = decoder.prefill.compilations, decoder.advance.compilations
+    batch = _grid_batch([[1, 4, 8], [1, 8, 4]])
+    batch["pixel_values"] = batch["pixel_values"].flip(0)
+    expected = reference.generate(**batch, **OPTIONS)
+    assert torch.equal(ported.generate(**batch, **OPTIONS), expected)
+    assert (decoder.prefill.compilations, decoder.advance.compilations) == before
+    text = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    text["input_ids"] = text["input_ids"].masked_fill(text["input_ids"] == _IMAGE, 7)
+    assert torch.equal(ported.generate(**text, **OPTIONS), reference.generate(**text, **OPTIONS))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         torch_dtype,
         wrap,
     )
+    from tpuport.compat.operators.outside import host_tensors_as_constants
     from tpuport.compat.runtime import environment, on_device
     from tpuport.compat.shim import active_shims
     from tpuport.compat.versions import checked_versions
@@ -29,6 +30,7 @@ _PUBLIC = {
     "as_torch": "convert",
     "checked_versions": "versions",
     "environment": "runtime",
+    "host_tensors_as_constants": "operators.outside",
     "is_ported": "convert",
     "jax_dtype": "convert",
     "on_device": "runtime",
@@ -45,6 +47,7 @@ __all__ = [
     "as_torch",
     "checked_versions",
     "environment",
+    "host_tensors_as_constants",
     "is_ported",
     "jax_dtype",
     "on_device",

@@ -61,8 +61,11 @@ class Decoder:
     """The compiled programs of one ported model: `prefill` for a prompt bucket, `advance` for the tokens that follow.
 
     Attributes:
+        alternative: to `generate`, for a model that cannot be traced.
         prefill, advance: `Program`s; their `compilations` count.
     """
+
+    alternative = "decode with your own loop over tpuport.compile(model)"
 
     def __init__(self, model: Any, mesh: Mesh) -> None:
         pytrees.register()

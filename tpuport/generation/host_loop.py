@@ -183,8 +183,7 @@ class HostLoop:
 
 def explained_for_generate(decoder: Decoder) -> contextlib.AbstractContextManager:
     """Errors of the model's code, explained."""
-    alternative = "decode with your own loop over tpuport.compile(model)"
-    return trace_errors.explained(decoder.model, catch=_is_of_model, alternative=alternative)
+    return trace_errors.explained(decoder.model, catch=_is_of_model, alternative=decoder.alternative)
 
 
 def _is_of_model(error: Exception) -> bool:

@@ -62,6 +62,8 @@ def reads_modalities(model: Any) -> bool:
 class MultimodalDecoder(Decoder):
     """The compiled programs of a ported model that reads more than tokens."""
 
+    alternative = "use transformers' own generate, after tpuport.to_cpu(model)"
+
     @classmethod
     def input_names(cls, model: Any) -> frozenset[str]:
         """Of the model's signature."""
@@ -78,7 +80,12 @@ class MultimodalDecoder(Decoder):
         positions = inputs.pop(POSITIONS, numbers)
         token_types = {name: inputs[name] for name in TOKEN_TYPES if name in inputs}
         arguments = {name: _as_argument(value) for name, value in inputs.items()}
-        with trace_lock, summed_once(self.model, self.mesh), collect_checks(tokens) as checks:
+        with (
+            trace_lock,
+            summed_once(self.model, self.mesh),
+            compat.host_tensors_as_constants(),
+            collect_checks(tokens) as checks,
+        ):
             logits, cache = self._call(arrays, tokens, mask, positions, cache, arguments, is_prompt=True)
         last = numbers[:, -1].reshape(-1, *[1] * (positions.ndim - 2))
         carried = MultimodalCache(

@@ -3,8 +3,9 @@
 torchax refuses every operation there and advises to enable it globally, after which tensors of the host fail.
 """
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -26,12 +27,32 @@ Ported = Any
 
 
 class _Running(threading.local):
-    """Whether this thread runs an operation in the environment on behalf of code outside."""
+    """What this thread does.
+
+    Attributes:
+        is_inside: whether it runs an operation in the environment on behalf of code outside.
+        takes_host_tensors: whether tensors of the host are constants.
+    """
 
     is_inside = False
+    takes_host_tensors = False
 
 
 _running = _Running()
+
+
+@contextlib.contextmanager
+def host_tensors_as_constants() -> Iterator[None]:
+    """In the block, a tensor of the host that meets one of the device in an operation is a constant of the program.
+
+    For a trace whose inputs decide shapes: a model computes with them on the host, and then with their results.
+    """
+    before = _running.takes_host_tensors
+    _running.takes_host_tensors = True
+    try:
+        yield
+    finally:
+        _running.takes_host_tensors = before
 
 
 def _dispatch(cls: type, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -178,6 +199,8 @@ def _unwrap(tensor: torch.Tensor) -> Any:
     if isinstance(tensor, AsyncCollectiveTensor):
         return _unwrap(tensor.wait())
     if tensor.numel() != 1:
+        if _running.takes_host_tensors:
+            return to_jax(tensor)
         raise _OnHostError
     # As in torch, a number takes no part in what dtype the result has.
     return to_jax(tensor) if tensor.ndim else tensor.item()
