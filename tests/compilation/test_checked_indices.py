@@ -151,6 +151,7 @@ def test_in_a_loop_over_layers() -> None:
         expected = host(x, index)
     step = tpuport.compile(tpuport.port(host), scan_layers=True, check_indices=True)
     torch.testing.assert_close(tpuport.to_cpu(step(x, index)), expected, atol=1e-6, rtol=0)
+    assert step.scanned, step.declined
     with pytest.raises(IndexError, match=r"(?s)index out of range in self.*test_checked_indices.py, line"):
         step(x, index + 1)
 
