@@ -13,6 +13,7 @@ docs/data/coverage.json is not run again without --again, so that an interrupted
 
 import argparse
 import fnmatch
+import importlib
 import json
 import multiprocessing
 import os
@@ -32,11 +33,13 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # functions under torch.compi
 
 from benchmarks import tiny_models
 from benchmarks.coverage_checks import NEW_TOKENS
-from benchmarks.coverage_table import page
+from benchmarks.coverage_lint import expectations
+from benchmarks.coverage_table import page, results
 
 ROOT = Path(__file__).resolve().parents[1]
 STORED = ROOT / "docs" / "data" / "coverage.json"
 PAGE = ROOT / "docs" / "coverage.md"
+RESULTS = ROOT / "tpuport" / "model_results.json"
 LIBRARIES = ("transformers", "diffusers")
 LIMIT_SECONDS = 300  # for one model
 MEMORY = 12 * 1024**3  # bytes for one model
@@ -143,8 +146,30 @@ def main() -> None:
             store(options.stored, records)
             print(json.dumps(records[name]), flush=True)
     if options.stored == STORED:
-        text = page(list(records.values()), versions(), NEW_TOKENS)
-        PAGE.write_text(text, encoding="utf-8")
+        publish(records)
+
+
+def publish(records: dict[str, dict[str, Any]]) -> None:
+    """Write the page, and the results that tpuport itself reads, with what lint expects of each class."""
+    for library in LIBRARIES:
+        expected = expectations(library)
+        for record in records.values():
+            record_library, _, class_name = record["name"].partition(":")
+            if record_library == library and class_name in expected:
+                record["lint"] = expected[class_name]
+    store(STORED, records)
+    ordered = [records[name] for name in sorted(records)]
+    PAGE.write_text(page(ordered, versions(), NEW_TOKENS), encoding="utf-8")
+    modules = {name: module for library in LIBRARIES for name, module in defining_modules(library).items()}
+    shipped = results(ordered, versions(), modules)
+    lines = ",\n".join(json.dumps(model) for model in shipped["models"])
+    text = f'{{"versions": {json.dumps(shipped["versions"])},\n"models": [\n{lines}\n]}}\n'
+    RESULTS.write_text(text, encoding="utf-8")
+
+
+def defining_modules(library: str) -> dict[str, str]:
+    """By class the module that defines it, without importing them all."""
+    return importlib.import_module(library)._class_to_module
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 Record = dict[str, Any]
@@ -43,6 +43,10 @@ $ python -m benchmarks.coverage --only 'transformers:Llama*' --again
 - **generate**: `model.generate` of the ported model, greedy, {new_tokens} tokens, one prompt.
 - **padded batch**: the same for two prompts, one of them padded on the left.
 - **new programs**: how many programs the second call of the same shapes compiled, which should be none.
+- **lint**: whether `tpuport lint` expects the class to trace, without running it. It reads the code for all options of
+  the class; a model with other options may not reach the line that it names.
+
+`tpuport doctor --model llama` prints the rows of a type, and `tpuport.port` warns of a class that is known to fail.
 """
 _CLASS_GROUPS = (
     (re.compile(r"ForCausalLM|LMHeadModel"), "Causal language models"),
@@ -52,6 +56,28 @@ _CLASS_GROUPS = (
     ),
     (re.compile(r""), "Other models of transformers"),
 )  # fmt: skip
+
+
+def results(records: Iterable[Record], versions: dict[str, str], modules: dict[str, str]) -> dict[str, Any]:
+    """What `tpuport.model_results` reads: the verdicts without their measures.
+
+    Args:
+        modules: by class the module that defines it, below its library.
+    """
+    models = []
+    for record in records:
+        library, _, class_name = record["name"].partition(":")
+        verdicts = {check: verdict(record, check) for check in CHECKS if verdict(record, check)}
+        models.append(
+            {
+                "library": library,
+                "class_name": class_name,
+                "module": modules.get(class_name, ""),
+                "verdicts": verdicts,
+                "reason": _worst_reason(record),
+            }
+        )
+    return {"versions": {name: versions[name] for name in ("transformers", "diffusers")}, "models": models}
 
 
 def page(records: Sequence[Record], versions: dict[str, str], new_tokens: int) -> str:
@@ -102,19 +128,20 @@ def _counts(records: Sequence[Record]) -> Iterator[str]:
 
 def _rows(records: Sequence[Record]) -> Iterator[str]:
     checks = [check for check in CHECKS if any(verdict(record, check) for record in records)]
-    yield f"| class | {' | '.join(CHECKS[check] for check in checks)} | largest error | new programs | reason |"
-    yield f"| --- |{' --- |' * len(checks)} ---: | ---: | --- |"
+    yield f"| class | {' | '.join(CHECKS[check] for check in checks)} | largest error | new programs | lint | reason |"
+    yield f"| --- |{' --- |' * len(checks)} ---: | ---: | --- | --- |"
     for record in records:
         cells = [verdict(record, check) for check in checks]
         error = record.get("forward", {}).get("error")
         yield (
             f"| `{record['name'].partition(':')[2]}` | {' | '.join(cells)} | {'' if error is None else f'{error:.0e}'} "
-            f"| {record.get('forward', {}).get('recompilations', '')} | {_reason(record)} |"
+            f"| {record.get('forward', {}).get('recompilations', '')} | {record.get('lint', {}).get('verdict', '')} "
+            f"| {_cell(_worst_reason(record) or record.get('lint', {}).get('reason', ''))} |"
         )
 
 
-def _reason(record: Record) -> str:
-    """Why a model is not equal in everything: the reason of its worst check."""
+def _worst_reason(record: Record) -> str:
+    """Why a model is not equal in everything: the reason of its worst check, or ""."""
     reasons = {
         record[check]["verdict"]: record[check].get("reason", "")
         for check in reversed(CHECKS)
@@ -125,7 +152,7 @@ def _reason(record: Record) -> str:
     worst = next((name for name in ORDER if name in reasons and name != "equal"), None)
     if worst is None:
         return ""
-    return _cell(reasons[worst])
+    return " ".join(reasons[worst].split())
 
 
 def _unbuilt_rows(records: Sequence[Record]) -> Iterator[str]:
@@ -137,5 +164,7 @@ def _unbuilt_rows(records: Sequence[Record]) -> Iterator[str]:
 
 def _cell(text: str) -> str:
     """Text of one line that Markdown shows as it is."""
+    if not text:
+        return ""
     short = " ".join(text.split())[:200].replace("|", "\\|").replace("`", "'")
     return f"`{short}`"

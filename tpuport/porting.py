@@ -10,6 +10,7 @@ from tpuport import checkpoint
 from tpuport.checkpoint import saving
 from tpuport.compilation import LostValue, model_calls
 from tpuport.library_classes import is_pipeline
+from tpuport.model_results import warn_of_failures
 
 _DEVICE_MAP = "hf_device_map"
 _PORTED_MAP = {"": "jax"}
@@ -37,13 +38,18 @@ def port(model: Any, **options: Any) -> Any:
     if is_pipeline(model):
         from tpuport import diffusion
 
-        return diffusion.port_pipeline(model, **options)
-    return _replace_calls(checkpoint.port(model, **options))
+        ported = diffusion.port_pipeline(model, **options)
+    else:
+        ported = _replace_calls(checkpoint.port(model, **options))
+    warn_of_failures(ported)
+    return ported
 
 
 @functools.wraps(checkpoint.load)
 def load(*args: Any, **options: Any) -> Any:  # noqa: D103 - it has that of `checkpoint.load`
-    return _replace_calls(checkpoint.load(*args, **options))
+    model = _replace_calls(checkpoint.load(*args, **options))
+    warn_of_failures(model)
+    return model
 
 
 def to_cpu(value: Any) -> Any:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from benchmarks import coverage_checks, coverage_table
+from tpuport.model_results import ModelResult
 
 LLAMA = "transformers:LlamaForCausalLM"
 
@@ -83,3 +84,9 @@ def test_the_page_names_the_worst_verdict():
     assert "| equal | 2 | 1 | 2 | 2 |" in page
     assert "| `OtherForCausalLM` | equal | different | equal | equal |" in page
     assert "`at [0] 1 here, 2 in torch`" in page
+    modules = {"LlamaForCausalLM": "models.llama.modeling_llama"}
+    shipped = coverage_table.results([llama, broken], versions, modules)
+    known = [ModelResult(version="2", **model) for model in shipped["models"]]
+    assert [result.fails for result in known] == [False, True]
+    assert known[0].model_type == "llama"
+    assert known[1].describe().endswith("(at [0] 1 here, 2 in torch)")

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tpuport import model_results
 from tpuport.cli import diagnosis, main
+from tpuport.model_results import ModelResult
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +201,43 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert "Traceback" not in result.stderr
+
+
+# --- models ---
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = [
+        ModelResult("transformers", "5.0", "OwnForCausalLM", "models.own.modeling_own", {"forward": "equal"}),
+        ModelResult("transformers", "5.0", "OwnModel", "models.own.modeling_own", {"forward": "equal"}),
+        ModelResult(
+            "diffusers", "0.1", "OwnUNet", "models", {"forward": "equal", "mesh": "different"}, "at [0] 1"
+        ),
+    ]
+    monkeypatch.setattr(model_results, "all_results", lambda: results)
+
+
+@pytest.mark.usefixtures("known")
+def test_a_type_names_its_classes_and_their_results() -> None:
+    result = run("--model", "own")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "OwnForCausalLM (transformers 5.0): forward equal",
+        "OwnModel (transformers 5.0): forward equal",
+    ]
+
+
+@pytest.mark.usefixtures("known")
+def test_a_class_that_fails_says_why_and_is_an_exit_code() -> None:
+    result = run("--model", "OwnUNet")
+    assert result.exit_code == 1
+    assert "forward equal, mesh different (at [0] 1)" in result.stdout
+    assert json.loads(run("--model", "OwnUNet", "--json").stdout)[0]["verdicts"]["mesh"] == "different"
+
+
+@pytest.mark.usefixtures("known")
+def test_an_unknown_model_is_wrong_usage_and_similar_ones_are_named() -> None:
+    result = run("--model", "OwnUNet2")
+    assert result.exit_code == 2
+    assert "did you mean OwnUNet?" in result.stderr

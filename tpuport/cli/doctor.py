@@ -1,4 +1,4 @@
-"""`tpuport doctor`: what is installed, and whether it works together."""
+"""`tpuport doctor`: what is installed, and whether it works together; or what is known about a model."""
 
 import argparse
 import dataclasses
@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tpuport.cli.arguments import CommandParser, seconds
+from tpuport import model_results
+from tpuport.cli.arguments import CommandParser, UsageError, closest, seconds
 from tpuport.cli.console import print_text
 from tpuport.cli.diagnosis import Diagnosis, Problem, diagnose
+from tpuport.model_results import ModelResult
 
 
 def parser() -> argparse.ArgumentParser:
@@ -20,7 +22,13 @@ def parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="tpuport doctor",
         description="Report versions, shims, devices, memory and the compilation cache.",
-        epilog="Exit code: 0 these work together, 1 they cannot work, 2 wrong usage.",
+        epilog="Exit code: 0 these work together, or the model is known to work; 1 they cannot work, or the model is "
+        "known to fail; 2 wrong usage.",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="TYPE",
+        help="only say what classes of transformers or diffusers gave beside torch: a type such as llama, or a class",
     )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     parser.add_argument(
@@ -35,6 +43,8 @@ def parser() -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; the exit code is 0, or 1 if the installation cannot work."""
+    if options.model is not None:
+        return _report_model(options.model, as_json=options.json)
     # The probes import torch and jax, which takes seconds.
     with Console(stderr=True).status("asking torchax and the devices"):
         diagnosis = diagnose(options.timeout)
@@ -44,6 +54,29 @@ def run(options: argparse.Namespace) -> int:
     else:
         _render(diagnosis, Console())
     return int(not diagnosis.works)
+
+
+def _report_model(name: str, as_json: bool) -> int:
+    """Print the known results of a class, or of the classes of a type; 1 if any of them is known to fail."""
+    results = model_results.results_named(name)
+    if not results:
+        known = {result.class_name for result in model_results.all_results()}
+        known |= {result.model_type for result in model_results.all_results()}
+        raise UsageError(
+            f"no result is known of {name!r}",
+            where="--model",
+            fix=f"{closest([name], known)}The page 'Models beside torch' lists all; tpuport check tries your own model",
+        )
+    if as_json:
+        text = json.dumps([dataclasses.asdict(result) for result in results], indent=2)
+    else:
+        text = "\n".join(_describe(result) for result in results)
+    print_text(text + "\n", "the results", fix="redirect them to a file")
+    return int(any(result.fails for result in results))
+
+
+def _describe(result: ModelResult) -> str:
+    return f"{result.class_name} ({result.library} {result.version}): {result.describe()}"
 
 
 def _render(diagnosis: Diagnosis, console: Console) -> None:
