@@ -76,8 +76,8 @@ def test_generate_has_transformers_arguments(pair: Any, tokenizer: Any) -> None:
     assert torch.equal(model.generate(prompt, max_new_tokens=2), reference.generate(prompt, max_new_tokens=2))
     with pytest.raises(PortError, match="does not support assistant_model"):
         model.generate(prompt, assistant_model=reference)
-    with pytest.raises(PortError, match="num_beams"):
-        model.generate(prompt, num_beams=2)
+    with pytest.raises(PortError, match="num_beam_groups"):
+        model.generate(prompt, num_beams=2, num_beam_groups=2)
 
 
 def test_sampling_follows_torchs_seed(pair: Any) -> None:
