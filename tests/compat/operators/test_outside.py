@@ -89,6 +89,7 @@ MADE_ON_DEVICE = {
     "zeros": lambda device: torch.zeros(2, 3, device=device),
     "full": lambda device: torch.full((2,), 3.0, device=device),
     "arange": lambda device: torch.arange(2, 10, 2, device=device).view(2, 2),
+    "arange to a named end": lambda device: torch.arange(end=4, device=device),
     "eye": lambda device: torch.eye(2, 3, device=device).flatten(),
     "linspace": lambda device: torch.linspace(0, 1, 3, device=device),
     "empty_like": lambda device: torch.empty_like(HOST, device=device).zero_(),
@@ -103,6 +104,9 @@ def test_made_on_the_device_or_moved_there(make):
     assert compat.is_ported(result)
     reference = MADE_ON_DEVICE[make]("cpu")
     torch.testing.assert_close(_on_host(result.detach()), _on_host(reference.detach()))
+    with compat.environment():
+        inside = MADE_ON_DEVICE[make]("jax")
+    torch.testing.assert_close(_on_host(inside.detach()), _on_host(reference.detach()))
 
 
 FILLED = {

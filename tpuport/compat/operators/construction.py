@@ -12,7 +12,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat.aliasing import on_twins
 from tpuport.compat.convert import as_jax, assign, is_ported, jax_dtype, to_jax, wrap
-from tpuport.compat.operators.declarations import Lowering
+from tpuport.compat.operators.declarations import Lowering, on_arrays
 
 Number = int | float
 
@@ -67,6 +67,15 @@ def full(
     del placement
     dtype = dtype or torch.tensor(fill_value).dtype
     return wrap(jnp.full(tuple(size), fill_value, jax_dtype(dtype)))
+
+
+def arange(*bounds: Number, **options: Any) -> torch.Tensor:
+    """`torch.arange`, whose end can be named without a start."""
+    from torchax.ops.ops_registry import all_torch_functions
+
+    if not bounds:
+        options.setdefault("start", 0)
+    return on_arrays(all_torch_functions[torch.arange].func)(*bounds, **options)
 
 
 def empty_permuted(
@@ -165,6 +174,7 @@ def _stack(data: Any) -> jax.Array:
 _aten = torch.ops.aten
 _OUT = "has no lowering, and torch makes tensors on another device by it"
 LOWERINGS = (
+    Lowering(torch.arange, arange, "does not take an end that is named without a start"),
     Lowering(torch.empty_permuted, empty_permuted, "takes axes that are no permutation"),
     Lowering(torch.ops.aten.full.default, full, "warns of 64 bits"),
     Lowering(torch.ops.aten.empty_permuted.default, empty_permuted, "takes axes that are no permutation"),
