@@ -17,6 +17,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import re
 import time
 from collections.abc import Sequence
 from importlib import metadata
@@ -101,6 +102,8 @@ def load(path: Path) -> dict[str, dict[str, Any]]:
 def store(path: Path, records: dict[str, dict[str, Any]]) -> None:
     """Write the records, a model a line, so that a change of one is a change of one line."""
     lines = ",\n".join(json.dumps(records[name], sort_keys=True) for name in sorted(records))
+    # Files of the libraries are named as from wherever they are installed.
+    lines = re.sub(r"[^\s'\"]*/site-packages/", "", lines)
     text = f'{{"versions": {json.dumps(versions())},\n"models": [\n{lines}\n]}}\n'
     partial = path.with_suffix(".partial")
     partial.write_text(text, encoding="utf-8")
@@ -158,6 +161,7 @@ def publish(records: dict[str, dict[str, Any]]) -> None:
             if record_library == library and class_name in expected:
                 record["lint"] = expected[class_name]
     store(STORED, records)
+    records = load(STORED)
     ordered = [records[name] for name in sorted(records)]
     PAGE.write_text(page(ordered, versions(), NEW_TOKENS), encoding="utf-8")
     modules = {name: module for library in LIBRARIES for name, module in defining_modules(library).items()}

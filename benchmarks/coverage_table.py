@@ -152,8 +152,7 @@ def _worst_reason(record: Record) -> str:
     worst = next((name for name in ORDER if name in reasons and name != "equal"), None)
     if worst is None:
         return ""
-    # Lines of the libraries, wherever they are installed.
-    return re.sub(r"[^\s'\"]*/site-packages/", "", " ".join(reasons[worst].split()))
+    return " ".join(reasons[worst].split())
 
 
 def _unbuilt_rows(records: Sequence[Record]) -> Iterator[str]:
