@@ -144,6 +144,9 @@ class MultimodalDecoder(Decoder):
                 tokens, attention_mask=compat.wrap(mask), past_key_values=compat.as_torch(cache), use_cache=True,
                 is_first_iteration=is_prompt, **arguments,
             )  # fmt: skip
+            if "attention_mask" in prepared:
+                # Made for every mask, where a cache of fixed shape gets one of four dimensions, which not all take.
+                prepared["attention_mask"] = compat.wrap(mask)
             output = self.model(**prepared, return_dict=True)
         logits = compat.as_jax(output.logits)[:, -1].astype(jnp.float32)
         return logits, compat.as_jax(output.past_key_values)
