@@ -237,10 +237,12 @@ class Moving(torch.nn.Module):
         return self.out(x + torch.ones(4).cuda())
 
 
-def test_a_move_to_a_gpu_is_explained() -> None:
-    model = tpuport.compile(tpuport.port(Moving()))
-    with pytest.raises(PortError, match=r"(?s)test_compilation\.py.*TPU301"):
-        model(torch.ones(2, 4))
+def test_a_move_to_a_gpu_is_one_to_the_device() -> None:
+    host = Moving()
+    with torch.no_grad():
+        expected = host.out(torch.full((2, 4), 2.0))
+    model = tpuport.compile(tpuport.port(host))
+    torch.testing.assert_close(model(torch.ones(2, 4)).cpu(), expected)
 
 
 def test_programs_are_kept_in_the_users_cache_directory(tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ from peft.utils import get_peft_model_state_dict
 import tpuport
 from tpuport.errors import PortError
 
+# Flux's rotary embedding asks for float64.
+pytestmark = pytest.mark.filterwarnings("ignore:float64 becomes float32")
+
 none: Any = None
 TOLERANCE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
 

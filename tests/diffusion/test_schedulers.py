@@ -246,7 +246,7 @@ def test_a_change_within_a_run_is_an_error():
         ported.step(x, ported.timesteps[2], x, variance_noise=x)
     ported.set_timesteps(2)
     run(ported, x)
-    with pytest.raises(PortError, match="all of them were taken"):
+    with pytest.raises(PortError, match="2 timesteps, and there is no further one"):
         ported.step(x, ported.timesteps[1], x)
 
 
