@@ -44,6 +44,28 @@ class InPlace(Recording):
         return self.mlp(x)
 
 
+class InitializedByData(Recording):
+    """An MLP that scales by what its first call sees."""
+
+    def __init__(self, mlp: Any) -> None:
+        super().__init__(mlp)
+        self.register_buffer("scale", torch.ones(()))
+        self.is_initialized = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.is_initialized:
+            self.scale.copy_(x.std())
+            self.is_initialized = True
+        return self.mlp(x) * self.scale
+
+
+class Outer(Recording):
+    """Records, as the module in it does."""
+
+    def __init__(self, mlp: Any) -> None:
+        super().__init__(Recording(mlp))
+
+
 class Counting(Recording):
     """An MLP that counts its calls in every way."""
 
@@ -119,7 +141,29 @@ def test_writes_in_place_are_refused() -> None:
     model = tpuport.port(_make_model(InPlace))
     with pytest.raises(PortError, match=r"mlp\.calls is written to in place inside of the loop"):
         tpuport.generate(model, IDS, max_new_tokens=3, do_sample=False)
-    assert float(model.model.layers[0].mlp.calls) == 0
+    assert float(model.model.layers[0].mlp.calls) == 0, "the refusal leaves the model as it was"
+
+
+def test_writes_that_depend_on_the_tokens_are_refused() -> None:
+    """A first call with other tokens would leave another model than in torch."""
+    model = tpuport.port(_make_model(InitializedByData))
+    with pytest.raises(PortError, match=r"mlp\.scale is written to in place inside of the loop"):
+        tpuport.generate(model, IDS, max_new_tokens=3, do_sample=False)
+    mlp = model.model.layers[0].mlp
+    assert float(mlp.scale) == 1
+    assert not mlp.is_initialized
+
+
+def test_a_module_keeps_its_parts_when_both_assign() -> None:
+    model = _make_model(Outer)
+    expected = copy.deepcopy(model).generate(IDS, max_new_tokens=3, do_sample=False)
+    ported = tpuport.port(model)
+    assert torch.equal(tpuport.generate(ported, IDS, max_new_tokens=3, do_sample=False), expected)
+    outer = ported.model.layers[0].mlp
+    assert isinstance(outer.mlp, Recording)
+    for module in (outer, outer.mlp):
+        with pytest.raises(PortError, match=MESSAGE):
+            module.seen + 1
 
 
 def test_a_lost_value_stays_the_same_object() -> None:

@@ -100,8 +100,20 @@ def test_a_model_that_adds_tokens_of_its_own_is_refused() -> None:
 
 def test_a_model_with_a_generate_of_its_own_is_refused() -> None:
     class Own(LlamaForCausalLM):
-        def generate(self, *inputs: Any, **options: Any) -> Any:  # type: ignore[override]
-            return super().generate(*inputs, **options)
+        def generate(self, input_ids: Any, **options: Any) -> Any:  # type: ignore[override]
+            return self(input_ids).logits.argmax(-1)
 
     with pytest.raises(PortError, match="a generate of its own"):
         tpuport.generate(tpuport.port(Own(LLAMA).eval()), [[5, 6, 7]], **OPTIONS)
+
+
+def test_a_generate_that_calls_that_of_transformers_runs() -> None:
+    class Own(LlamaForCausalLM):
+        def generate(self, *inputs: Any, **options: Any) -> Any:  # type: ignore[override]
+            return super().generate(*inputs, **options)[:, 1:]
+
+    reference, ported = make_pair(Own, LLAMA)
+    ids = torch.tensor([[5, 6, 7]])
+    expected = reference.generate(ids, **OPTIONS)
+    assert torch.equal(tpuport.generate(ported, ids, **OPTIONS), expected)
+    assert expected.shape == (1, 10)

@@ -9,6 +9,7 @@ from transformers import (
     AutoModelForCausalLM,
     FalconH1Config,
     Mamba2Config,
+    MambaConfig,
     MiniMaxConfig,
     PretrainedConfig,
     RwkvConfig,
@@ -22,6 +23,7 @@ from tpuport.generation import decoder_for
 _SIZES = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "pad_token_id": 0, "eos_token_id": 2}
 _ATTENTION = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 32}
 CONFIGS: dict[str, PretrainedConfig] = {
+    "mamba": MambaConfig(**_SIZES, state_size=4),
     # Its states ignore padding.
     "mamba2": Mamba2Config(**_SIZES, state_size=8, num_heads=4, head_dim=16, n_groups=1, chunk_size=16),
     # Its states have seen padding, its cache is a list of tensors, and its first call rescales weights.
@@ -55,7 +57,12 @@ def make_pair(name: str, mesh: Any = None) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(
     ("name", "ignores_padding"),
-    [("mamba2", True), ("rwkv", False), pytest.param("minimax", True, marks=pytest.mark.slow)],
+    [
+        ("mamba", True),
+        ("mamba2", True),
+        ("rwkv", False),
+        pytest.param("minimax", True, marks=pytest.mark.slow),
+    ],
 )
 def test_greedy_equals_transformers(name: str, ignores_padding: bool, prompts: tuple) -> None:
     """Lengths share a program only where padding leaves nothing in the states."""

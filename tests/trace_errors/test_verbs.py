@@ -85,7 +85,8 @@ def test_what_the_code_raises_itself_goes_through():
 class ReadsInTheLoop(LlamaForCausalLM):
     def forward(self, input_ids=None, past_key_values=None, **kwargs):
         output = super().forward(input_ids=input_ids, past_key_values=past_key_values, **kwargs)
-        if input_ids.shape[1] == 1:
+        # In each token's call with a cache, and in every call without one.
+        if past_key_values is None or input_ids.shape[1] == 1:
             output.logits.sum().item()  # ReadsInTheLoop
         return output
 

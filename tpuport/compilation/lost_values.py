@@ -26,6 +26,7 @@ from tpuport.compilation.state_places import (
     Snapshot,
     are_same_plain,
     assigning_line,
+    containers_of,
     is_unchanged,
     item_path,
     leads_to_traced,
@@ -210,12 +211,15 @@ def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
         refill(container, before)
         return
     former_items, items = _items(before), _items(read_contents(container))
+    # A module's dictionaries are attributes of it, and have snapshots of their own.
+    own_containers = list(containers_of(state.nodes[location.node]).values())
     for name, value in list(items.items()):
         former = former_items.get(name, ABSENT)
         is_counter = _is_counter(_start(former), value, container)
         # What the state knows as an object has a snapshot of its own.
         is_traced = state.find_node(value) is None and leads_to_traced(value, set())
-        if not is_counter and not is_traced:
+        is_own_container = any(value is own for own in own_containers)
+        if is_own_container or (not is_counter and not is_traced):
             continue
         # A variable has its own name, and a list a number for each item.
         path = state.path(location.node)

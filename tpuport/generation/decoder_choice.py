@@ -1,14 +1,18 @@
 """Which decoding loop a model of transformers gets: by its signature, and by whether it can be traced with a cache."""
 
+import contextlib
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import torch
 from jax.sharding import Mesh
 from transformers import GenerationMixin
 from transformers.generation import utils
 
-from tpuport.compilation import WrittenInLoop
+from tpuport.compilation import ModelSnapshot, WrittenInLoop, collect_weights
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoding_cache import has_fixed_cache
@@ -68,17 +72,45 @@ def replace_decoder(model: Any, decoder: Decoder, error: CannotTrace) -> Recompu
         raise error from None
 
 
-def change_weights(model: Any, error: WrittenInLoop) -> None:
-    """Call a model that changes its weights before it generates, as RWKV does, whose first call rescales them.
+@contextlib.contextmanager
+def weights_changed(model: Any, error: WrittenInLoop) -> Iterator[None]:
+    """A model that changes its weights before it generates, as RWKV does, whose first call rescales them.
 
-    Its own call keeps what it writes, and the next one writes nothing. The error itself for a model of another kind.
+    Its own call keeps what it writes, and the next one writes nothing. If the block raises, the model becomes what it
+    was before. The error itself for a model of another kind.
     """
     if (
         not isinstance(model, torch.nn.Module)
         or "input_ids" not in inspect.signature(model.forward).parameters
     ):
         raise error
+    before = ModelSnapshot(model)
+    try:
+        _change_weights(model, before, error)
+        yield
+    except WrittenInLoop:
+        before.restore()
+        raise error from None
+    except BaseException:
+        before.restore()
+        raise
+
+
+def _change_weights(model: Any, before: ModelSnapshot, error: WrittenInLoop) -> None:
+    """Call a model twice from the same start; the error if what it writes depends on the tokens."""
     model(input_ids=torch.zeros(1, 1, dtype=torch.int64))
+    written = collect_weights(model)
+    before.restore()
+    model(input_ids=torch.ones(1, 2, dtype=torch.int64))
+    again = collect_weights(model)
+    if any(
+        array is not again[name] and not _are_equal(array, again[name]) for name, array in written.items()
+    ):
+        raise error
+
+
+def _are_equal(first: jax.Array, second: jax.Array) -> bool:
+    return bool(jnp.array_equal(first, second, equal_nan=jnp.issubdtype(first.dtype, jnp.inexact)))
 
 
 def _check_generate(model: Any) -> None:

@@ -16,7 +16,7 @@ from tpuport.checkpoint.device_layout import one_device_mesh
 from tpuport.compilation import WrittenInLoop, settings_key
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder
-from tpuport.generation.decoder_choice import change_weights, choose_decoder, decoder_class, replace_decoder
+from tpuport.generation.decoder_choice import choose_decoder, decoder_class, replace_decoder, weights_changed
 from tpuport.generation.generation_options import Options, check_padding, read_options
 from tpuport.generation.guidance import Guidance, read_guidance
 from tpuport.generation.host_functions import collect_functions
@@ -286,8 +286,8 @@ def _begin(model: Any, run_prompt: Callable[[Decoder], HostLoop], *, has_modalit
             raise
         other = replace_decoder(model, decoder, error)
     except WrittenInLoop as error:
-        change_weights(model, error)
-        return run_prompt(decoder_for(model))
+        with weights_changed(model, error):
+            return run_prompt(decoder_for(model))
     _decoders[model] = _decoders[model][0], other
     return run_prompt(other)
 
