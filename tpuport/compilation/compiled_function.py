@@ -102,7 +102,7 @@ class _PreparedCall(NamedTuple):
             return set()
         graph, leaves = self.divided.graph, self.divided.tensor_leaves
         places, in_state = object_graph.count_places(graph.structure), self.state.count_references()
-        held: set[overwritten_arrays.Slot] = set()
+        shared: set[overwritten_arrays.Slot] = set()
         for slot in slots:
             tensors = [self.tensor_at(slot)]
             # The state has counted itself, and not the one place where the tensor is.
@@ -113,8 +113,8 @@ class _PreparedCall(NamedTuple):
                 # Beside the places in objects it is among the graph's leaves.
                 expected = places[leaves[slot]] + 1
             if not compat.is_ported(tensors[0]) or overwritten_arrays.is_held_elsewhere(tensors, 0, expected):
-                held.add(slot)
-        return held
+                shared.add(slot)
+        return shared
 
     def mark_donated(self, patterns: Sequence[str], program: str) -> None:
         """Let every use of the tensors that the user has donated raise."""
@@ -381,8 +381,8 @@ def _donate(
     containers += [arrays.values() for arrays in (*arguments.weights, *call.arguments.weights)]
     if arguments.tensors is not call.arguments.tensors:
         containers.append(call.arguments.tensors)
-    held = call.held_elsewhere([slot for slot, kind in overwrites if kind == "replaced"])
-    to_copy = [number for number, slot in enumerate(slots) if slot in held]
+    shared = call.held_elsewhere([slot for slot, kind in overwrites if kind == "replaced"])
+    to_copy = [number for number, slot in enumerate(slots) if slot in shared]
     # Of an array of jax itself, the caller's variable is one more reference.
     free = [
         number

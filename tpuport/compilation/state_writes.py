@@ -208,15 +208,15 @@ class StateTrace:
 
     def _note_replaced(self, pairs: list[tuple[Any, Any]]) -> None:
         """Note the tensors of the state, and weights, among what one container had and has, in the same places."""
-        taken = {index for _, index in self._replaced}
+        reused = {index for _, index in self._replaced}
         for old, new in pairs:
             index = self._result_numbers.get(id(new))
-            if not isinstance(old, torch.Tensor) or index is None or index in taken:
+            if not isinstance(old, torch.Tensor) or index is None or index in reused:
                 continue
             slot = self._slot_in_one_place(old)
             if slot is not None:
                 self._replaced.append((slot, index))
-                taken.add(index)
+                reused.add(index)
 
     def _slot_in_one_place(self, tensor: torch.Tensor) -> int | WeightSlot | None:
         """Which tensor of the state, or which weight, this is, if it was in one place only."""

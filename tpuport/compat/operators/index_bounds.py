@@ -80,10 +80,10 @@ def check_range(
                 array, _outside(array.astype(jnp.int32), least, size, ignored), kind, message
             )
         return
-    found = extremes(index)
-    if found is None or (least <= found.low and found.high < size):
+    extreme = extremes(index)
+    if extreme is None or (least <= extreme.low and extreme.high < size):
         return
-    element = found.low if found.low < least else found.high
+    element = extreme.low if extreme.low < least else extreme.high
     if ignored is not None:
         values = np.asarray(array)
         others = values[_outside(values, least, size, ignored)]
