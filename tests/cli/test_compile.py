@@ -1,13 +1,10 @@
-"""`tpuport compile` as a user runs it."""
+"""`tpuport compile` up to the process that compiles, whose place a generator of events takes."""
 
 import dataclasses
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -194,7 +191,7 @@ def test_json_is_the_same_for_two_runs_and_holds_no_times(
     assert run(command) == 0
     assert capsys.readouterr().out == first
     document = json.loads(first)
-    assert [one["topology"] for one in document["results"]] == ["v5e:2x4", "v6e:2x2"]
+    assert [entry["topology"] for entry in document["results"]] == ["v5e:2x4", "v6e:2x2"]
     assert document["results"][1]["notes"] == [
         "no mesh was given: tp over all 4 devices",
         "batch 1 was assumed",
@@ -278,7 +275,7 @@ def test_output_goes_into_a_file(child: Child, tmp_path: Path, form: str, start:
     assert text.startswith(start)
     assert "\x1b" not in text
     assert capsys.readouterr().out == ""
-    assert [one.name for one in tmp_path.iterdir()] == ["report"]
+    assert [file.name for file in tmp_path.iterdir()] == ["report"]
 
 
 def test_a_bug_is_not_mistaken_for_a_program_that_does_not_fit(
@@ -463,88 +460,3 @@ def test_what_asks_imports_neither_torch_nor_jax() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-MODEL = """
-import torch
-
-class Small(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = torch.nn.Linear(256, 512, bias=False)
-
-    def forward(self, x, choose=False):
-        if choose and x.sum() > 0:
-            return x
-        return self.first(x)
-
-def build():
-    return Small(), {"x": torch.empty(8, 256, device="meta")}
-
-def untraceable():
-    return Small(), {"x": torch.empty(8, 256, device="meta"), "choose": True}
-"""
-
-
-def command(*arguments: str) -> list[str]:
-    return [
-        sys.executable,
-        "-c",
-        "import sys; from tpuport.cli import main; sys.exit(main())",
-        "compile",
-        *arguments,
-    ]
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    (tmp_path / "small.py").write_text(MODEL)
-    return tmp_path
-
-
-def real(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "XDG_CACHE_HOME": str(directory / "cache"), "TPUPORT_COMPILATION_CACHE": ""}
-    return subprocess.run(command(*arguments), capture_output=True, text=True, cwd=directory, env=environment)
-
-
-def test_the_real_compiler(directory: Path) -> None:
-    first = real(directory, "small:build", "--topology", "v6e", "--format", "json", "--save-hlo", "programs")
-    assert first.returncode == 0, first.stderr
-    [result] = json.loads(first.stdout)["results"]
-    report = result["report"]
-    assert report["weight_bytes"] == 4 * 256 * 512
-    assert (report["topology"], report["mesh"]) == ("v6e:2x2", {"dp": 1, "sp": 1, "tp": 4})
-    assert report["fits"]
-    assert "HloModule" in next((directory / "programs").glob("*.hlo.txt")).read_text()[:100]
-
-
-@pytest.mark.slow  # tests/topology/test_compile_job.py has it without processes of its own
-def test_a_second_process_finds_the_program_of_the_first(directory: Path) -> None:
-    arguments = ("small:build", "--topology", "v6e", "--format", "json")
-    first = real(directory, *arguments)
-    again = real(directory, *arguments)
-    assert again.stdout == first.stdout
-    assert "tracing" in again.stderr
-    assert "compiling" not in again.stderr
-
-
-def test_a_model_that_cannot_be_traced(directory: Path) -> None:
-    done = real(directory, "small:untraceable", "--topology", "v6e")
-    assert done.returncode == 1, done.stderr
-    assert "small.py:10" in done.stdout
-    assert "TPU2" in done.stdout
-    assert "Traceback" not in done.stdout + done.stderr
-
-
-def test_an_interruption_from_the_keyboard(directory: Path) -> None:
-    asked = command("small:build", "--topology", "v6e", "--output", "report.txt")
-    process = subprocess.Popen(asked, cwd=directory, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    assert "starting the compiler" in process.stderr.readline()
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "interrupted" in err
-    assert "Traceback" not in err
-    assert [one.name for one in directory.iterdir() if one.name != "__pycache__"] == ["small.py"]

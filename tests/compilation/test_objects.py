@@ -5,7 +5,6 @@ import copy
 import dataclasses
 import functools
 import logging
-import random
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -48,49 +47,7 @@ class GrowingCache:
         return self.k
 
 
-def same(mine: Any, theirs: Any, seen: dict | None = None) -> None:
-    """Both have equal values of one class, and the same objects in the same places."""
-    seen = {} if seen is None else seen
-    if theirs is None or isinstance(theirs, str | int | float):
-        assert mine == theirs
-        assert type(mine) is type(theirs)
-        return
-    if not isinstance(theirs, tuple):
-        assert seen.setdefault(id(theirs), id(mine)) == id(mine), "another identity"
-        assert seen.setdefault(("mine", id(mine)), id(theirs)) == id(theirs), "another identity"
-    if isinstance(theirs, torch.Tensor):
-        torch.testing.assert_close(mine.detach().cpu(), theirs.detach())
-        return
-    assert type(mine) is type(theirs)
-    for a, b in zip(parts(mine), parts(theirs), strict=True):
-        same(a, b, seen)
-
-
-def parts(value: Any) -> list[Any]:
-    """What an object consists of, names included."""
-    result = [x for pair in getattr(value, "__dict__", {}).items() for x in pair]
-    result += [getattr(value, name) for name in getattr(value, "__slots__", ()) if hasattr(value, name)]
-    if isinstance(value, dict):
-        result += [x for pair in dict.items(value) for x in pair]
-    elif isinstance(value, np.ndarray):
-        result += value.tolist()
-    elif isinstance(value, list | tuple | collections.deque):
-        result += value
-    return result
-
-
-def agree(function: Any, *args: Any, calls: int = 2, **options: Any) -> Any:
-    """Call torch and the compiled function side by side; compare results and arguments after each call."""
-    mine = copy.deepcopy(args)
-    compiled = tpuport.compile(function, **options)
-    for _ in range(calls):
-        expected = function(*args)
-        result = compiled(*mine)
-        same([result, mine], [expected, args])
-    return compiled
-
-
-def test_a_cache_that_is_written_in_place_and_counts() -> None:
+def test_a_cache_that_is_written_in_place_and_counts(agree) -> None:
     def step(x: torch.Tensor, cache: KVCache) -> torch.Tensor:
         for layer in range(2):
             k, v = cache.update(layer, x, 2 * x)
@@ -104,7 +61,7 @@ def test_a_cache_that_is_written_in_place_and_counts() -> None:
     assert isinstance(cache.pos, int)
 
 
-def test_a_cache_that_grows_and_is_returned() -> None:
+def test_a_cache_that_grows_and_is_returned(agree) -> None:
     def step(x: torch.Tensor, cache: GrowingCache) -> tuple:
         return cache.update(x).sum(), cache
 
@@ -190,11 +147,11 @@ def double(holder: Any) -> Any:
 
 
 @pytest.mark.parametrize("cls", [Plain, Frozen, Slotted, Pair, types.SimpleNamespace])
-def test_kinds_of_classes(cls: type) -> None:
+def test_kinds_of_classes(agree, cls: type) -> None:
     agree(double, cls(a=torch.randn(3), b=("x", 1.5, None, [torch.ones(2)])))
 
 
-def test_subclasses_of_containers() -> None:
+def test_subclasses_of_containers(agree) -> None:
     def function(names: Names, stack: Stack, queue: collections.deque) -> Any:
         names["sum"] = names["x"] + stack.extra
         stack.append(names["sum"] * 2)
@@ -268,7 +225,7 @@ def test_views_of_one_memory_are_refused_when_written() -> None:
         function(Plain(on_device[0], on_device))
 
 
-def test_views_that_stay_in_objects_are_refused() -> None:
+def test_views_that_stay_in_objects_are_refused(agree) -> None:
     def halves(x: torch.Tensor, holder: Any) -> None:
         holder.a, holder.b = (2 * x).chunk(2, dim=-1)
 
@@ -308,7 +265,7 @@ def test_a_number_that_changes_is_named_or_traced(caplog: pytest.LogCaptureFixtu
         tpuport.compile(step, traced=["cache.position"])(torch.ones(()), cache)
 
 
-def test_what_is_static_decides_the_program() -> None:
+def test_what_is_static_decides_the_program(agree) -> None:
     class Config:
         def __init__(self) -> None:
             self.scale, self.table = 2, np.arange(3.0, dtype=np.float32)
@@ -329,7 +286,7 @@ def test_what_is_static_decides_the_program() -> None:
         tpuport.compile(lambda x, config: config.table.fill(0))(torch.ones(2), config)
 
 
-def test_results_that_jax_does_not_know() -> None:
+def test_results_that_jax_does_not_know(agree) -> None:
     def function(x: torch.Tensor) -> Any:
         return (
             Plain(x + 1, {"n": 3, "text": "a"}),
@@ -436,69 +393,3 @@ def test_a_method_changes_its_own_object() -> None:
         torch.testing.assert_close(step(x).cpu(), theirs.step(x), atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(mine.total, theirs.total, atol=1e-6, rtol=1e-5)
         assert mine.calls == theirs.calls
-
-
-def _random_value(generator: random.Random, depth: int, pool: list[Any]) -> Any:
-    if pool and generator.random() < 0.2:
-        return generator.choice(pool)
-    kind = generator.choice(
-        ["tensor", "number", *(["list", "dict", "object", "slots", "tuple"] * (depth > 0))]
-    )
-
-    def inner() -> Any:
-        return _random_value(generator, depth - 1, pool)
-
-    match kind:
-        case "tensor":
-            value: Any = torch.full((generator.randint(1, 3),), float(generator.randint(0, 5)))
-        case "number":
-            return generator.choice([1, 2.5, None, "text", True])
-        case "list":
-            value = [inner() for _ in range(generator.randint(0, 3))]
-        case "dict":
-            value = {key: inner() for key in generator.sample(["b", "a", 3, None], 2)}
-        case "object":
-            value = types.SimpleNamespace(x=inner(), y=inner())
-        case "slots":
-            value = Slotted(inner(), inner())
-        case "tuple":
-            return (inner(), Pair(inner(), inner()))
-    pool.append(value)
-    return value
-
-
-def _collect(value: Any, found: dict[int, Any]) -> None:
-    """Every object and tensor once, in a fixed order."""
-    if value is None or isinstance(value, str | int | float):
-        return
-    if id(value) not in found:
-        found[id(value)] = value
-        for part in [] if isinstance(value, torch.Tensor) else parts(value):
-            _collect(part, found)
-
-
-def _change_everything(root: Any) -> Any:
-    """Write in place to some tensors, replace others, and add to containers."""
-    found: dict[int, Any] = {}
-    _collect(root, found)
-    tensors = [value for value in found.values() if isinstance(value, torch.Tensor)]
-    for number, tensor in enumerate(tensors[::2]):
-        tensor.add_(number)
-    for value in found.values():
-        match value:
-            case list():
-                value.append(tensors[-1] * 2 if tensors else 1)
-            case dict():
-                value["new"] = list(tensors[:1])
-            case Slotted():
-                value.a, value.b = value.b, value.a
-            case types.SimpleNamespace():
-                value.x = len(tensors)
-    return [root, sum((tensor.sum() for tensor in tensors), torch.zeros(()))]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_random_structures(seed: int) -> None:
-    generator = random.Random(seed)
-    pool: list[Any] = []
-    agree(_change_everything, [_random_value(generator, 3, pool) for _ in range(3)])

@@ -1,15 +1,18 @@
-"""An analysis that finds words, so that the engine can be tested without the real one."""
+"""Directories of code, and an analysis that finds words, so that the engine can be tested without the real one."""
 
 import dataclasses
 import re
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tpuport.lint import fixing, workers
+from tpuport.lint import analysis, fixing, source, workers
 from tpuport.lint.configuration import Settings
 from tpuport.lint.entry_verdicts import TracedEntry
 from tpuport.lint.findings import Applicability, Finding, Severity
+from tpuport.lint.rules import all_rules
 from tpuport.lint.source import SourceFile
 
 
@@ -77,3 +80,44 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (directory / "pyproject.toml").write_text("[tool.tpuport.lint]\n")
     monkeypatch.chdir(directory)
     return directory
+
+
+class CodeTree:
+    """A directory of Python files, which are named by relative path, and what the linter says about them."""
+
+    HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+    STOPS = ("TPU1", "TPU2")
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def write(self, name: str, code: str, head: str = HEAD) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(head + textwrap.dedent(code))
+        return path
+
+    def analyse(
+        self, name: str, analyser: analysis.Analyser | None = None, **options: Any
+    ) -> analysis.Outcome:
+        analyser = analyser or analysis.Analyser(analysis.Options(rules=all_rules(), **options))
+        return analyser.analyse(source.read(self.root / name, name))
+
+    def stops(self, name: str, analyser: analysis.Analyser | None = None, **options: Any) -> list[str]:
+        """Errors that stop a trace: file, function and text from the finding's column on, as "a.py f: x.item()"."""
+        findings = self.analyse(name, analyser, **options).findings
+        return [
+            self._shown(finding)
+            for finding in findings
+            if finding.severity == Severity.ERROR and finding.rule.startswith(self.STOPS)
+        ]
+
+    def _shown(self, finding: Finding) -> str:
+        path = Path(finding.path)
+        line = path.read_text().split("\n")[finding.line - 1]
+        return f"{path.relative_to(self.root)} {finding.function}: {line[finding.column - 1 :].strip()}"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> CodeTree:
+    return CodeTree(tmp_path)

@@ -1,7 +1,6 @@
-"""Patches of a small library that is written for the test, as a user meets them."""
+"""Patches of a small library, from the import of their targets until they are reverted."""
 
 import importlib
-import logging
 import sys
 import textwrap
 import threading
@@ -11,145 +10,21 @@ import torch
 
 import tpuport
 from tpuport import PortError, compat
-from tpuport.patches import digests, registry
-
-CORE = '''
-    """A library."""
-    import functools
-
-    def loud(function):
-        @functools.wraps(function)
-        def inner(*args, **kwargs):
-            return function(*args, **kwargs)
-        return inner
-
-    def scale(x, factor=2):
-        """Doubles."""
-        # a comment
-        return x * factor
-
-    @loud
-    def decorated(x):
-        return x + 1
-
-    TABLE = {"scale": scale, "nested": 1}
-
-    class Base:
-        def shape(self, x):
-            return "original"
-        __call__ = shape
-
-        def other(self, x):
-            return "other"
-
-        @staticmethod
-        def fixed(x):
-            return "original"
-
-        @classmethod
-        def made(cls, x):
-            return f"original {cls.__name__}"
-
-        @property
-        def size(self):
-            return "original"
-
-    class Child(Base):
-        again = Base.shape
-'''
-USER = """
-    from fakelib import core
-    from fakelib.core import scale, Base
-    from fakelib.core import scale as renamed
-
-    FUNCTIONS = [scale, len]
-
-    class Holder:
-        function = staticmethod(scale)
-        table = {"scale": core.scale}
-
-    plain = Base.fixed
-"""
-OURS = """
-    from tpuport.patches import registry
-
-    def scale(x, factor=2):
-        return ("patched", registry.original("fakelib.core:scale")(x, factor))
-
-    def constant(*args, **kwargs):
-        return "patched"
-
-    def of_class(cls, x):
-        return f"patched {cls.__name__}"
-
-    def plus_two(x):
-        return x + 2
-"""
-VERSIONS = ">=1.0,<2.0"
-
-
-@pytest.fixture
-def library(tmp_path, monkeypatch):
-    """Writes the library, version 1.2, and forgets it afterwards."""
-    tpuport.disable()
-    for name, text in (("fakelib/core.py", CORE), ("fakelib/user.py", USER), ("fakeours.py", OURS)):
-        write(tmp_path / name, text)
-    write(tmp_path / "fakelib/__init__.py", "")
-    write(tmp_path / "fakelib-1.2.dist-info/METADATA", "Metadata-Version: 2.1\nName: fakelib\nVersion: 1.2\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    registry._load(strict=True)  # the builtin ones are there before as well as afterwards
-    before = set(registry._patches)
-    yield tmp_path
-    registry.revert_all()
-    for name in set(registry._patches) - before:
-        registry.unregister(name)
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("fakelib", "fakeours")]:
-        del sys.modules[name]
-    tpuport.disable()
-
-
-def write(file, text):
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(textwrap.dedent(text))
-    importlib.invalidate_caches()
-
-
-def source_digest(qualname):
-    """The digest, from an import that is forgotten again."""
-    known = {name for name in sys.modules if name.startswith("fakelib")}
-    value = registry.digest(f"fakelib.core:{qualname}")
-    for name in {name for name in sys.modules if name.startswith("fakelib")} - known:
-        del sys.modules[name]
-        vars(sys.modules.get("fakelib", sys)).pop("core", None)
-    return value
-
-
-def patch(qualname="scale", replacement="scale", **options):
-    options = {"name": f"fakelib.{qualname}", "versions": VERSIONS, "when": "always", **options}
-    if "source" not in options:
-        options["source"] = ("a" * 64, source_digest(qualname))
-    return registry.Patch(
-        target=f"fakelib.core:{qualname}", package="fakelib", why="It cannot be traced.",
-        replacement=f"fakeours:{replacement}", **options,
-    )  # fmt: skip
-
-
-def state(name="fakelib.scale"):
-    return {status.patch.name: status for status in registry.statuses()}[name]
+from tpuport.patches import registry
 
 
 def test_applied_when_the_target_is_imported_and_reverted(library):
-    registry.register(patch())
-    assert state().state == "off"
+    registry.register(library.patch())
+    assert library.state().state == "off"
     registry.apply_all()
-    assert state().state == "waiting for import"
+    assert library.state().state == "waiting for import"
     assert not any(name in sys.modules for name in ("fakelib.core", "fakeours"))
     from fakelib import user
 
-    assert state().state == "applied"
+    assert library.state().state == "applied"
     assert user.scale(3) == user.renamed(3) == ("patched", 6)
     registry.revert_all()
-    assert state().state == "off"
+    assert library.state().state == "off"
     assert user.scale(3) == user.core.scale(3) == user.core.TABLE["scale"](3) == 6
 
 
@@ -157,8 +32,8 @@ def test_names_bound_before_are_rewritten_and_put_back(library):
     from fakelib import core, user
 
     first = core.scale
-    registry.register(patch())
-    registry.register(patch("Base.fixed", "constant"))
+    registry.register(library.patch())
+    registry.register(library.patch("Base.fixed", "constant"))
     registry.apply_all()
     places = (
         core.scale, user.scale, user.renamed, user.FUNCTIONS[0], user.Holder.function, user.Holder.table["scale"],
@@ -179,21 +54,11 @@ def test_names_bound_before_are_rewritten_and_put_back(library):
     assert isinstance(vars(core.Base)["fixed"], staticmethod)
 
 
-@pytest.mark.parametrize("qualname", ["scale", "Base.shape"])
-def test_a_target_that_a_module_has_only_imported(library, qualname):
-    target = f"fakelib.user:{qualname}"
-    registry.register(registry.Patch("there", target, "fakelib", "", "why", "fakeours:constant", ("0" * 64,)))
-    registry.apply_all()
-    with pytest.raises(PortError, match=r"not defined there but in fakelib\.core") as caught:
-        import fakelib.user  # noqa: F401
-    assert f"name fakelib.core:{qualname}" in str(caught.value)
-
-
 def test_every_kind_of_method_and_its_aliases(library):
-    registry.register(patch("Base.shape", "constant"))
-    registry.register(patch("Base.fixed", "constant"))
-    registry.register(patch("Base.made", "of_class"))
-    registry.register(patch("Base.size", "constant"))
+    registry.register(library.patch("Base.shape", "constant"))
+    registry.register(library.patch("Base.fixed", "constant"))
+    registry.register(library.patch("Base.made", "of_class"))
+    registry.register(library.patch("Base.size", "constant"))
     from fakelib.core import Base, Child
 
     before = dict(vars(Base)), dict(vars(Child))
@@ -209,8 +74,8 @@ def test_every_kind_of_method_and_its_aliases(library):
 
 
 def test_applying_twice_changes_nothing(library):
-    registry.register(patch())
-    registry.register(patch())
+    registry.register(library.patch())
+    registry.register(library.patch())
     registry.apply_all()
     from fakelib import core
 
@@ -226,7 +91,7 @@ def test_applying_twice_changes_nothing(library):
 
 
 def test_a_hook_is_inert_after_revert_and_alive_when_applied_again(library):
-    registry.register(patch())
+    registry.register(library.patch())
     registry.apply_all()
     registry.revert_all()
     from fakelib import core
@@ -240,59 +105,14 @@ def test_registered_while_patches_are_in_force(library):
     registry.apply_all()
     from fakelib import core
 
-    registry.register(patch())
+    registry.register(library.patch())
     assert core.scale(3) == ("patched", 6)
     registry.unregister("fakelib.scale")
     assert core.scale(3) == 6
 
 
-def test_another_source_fails_the_import_and_every_import_after_it(library):
-    digest = source_digest("scale")
-    registry.register(patch(source=("0" * 64,)))
-    registry.apply_all()
-    for _ in range(2):
-        with pytest.raises(PortError, match="another source") as caught:
-            import fakelib.core
-        assert "fakelib.core" not in sys.modules
-    text = str(caught.value)
-    assert "'fakelib.scale'" in text
-    assert "fakelib 1.2" in text
-    assert digest in text
-    assert 'tpuport.enable(patches="warn")' in text
-    assert state().state == "source differs"
-    registry.apply_all("warn")
-    import fakelib.core
-
-    assert fakelib.core.scale(3) == 6
-
-
-def test_another_source_of_an_imported_target_fails_enable_which_changes_nothing(library):
-    from fakelib import core
-
-    registry.register(patch("Base.shape", "constant"))
-    registry.register(patch(source=("0" * 64,)))
-    with pytest.raises(PortError, match="another source"):
-        tpuport.enable()
-    assert not registry.applied()
-    assert core.Base().shape(0) == "original"
-    assert not tpuport.activation.enabled()
-
-
-def test_a_warning_where_the_user_asks(library, caplog, monkeypatch):
-    registry.register(patch(source=("0" * 64,)))
-    monkeypatch.setenv("TPUPORT_PATCHES", "warn")
-    tpuport.enable()
-    with caplog.at_level(logging.WARNING, logger="tpuport"):
-        from fakelib import core
-    assert "another source" in caplog.text
-    assert core.scale(3) == 6
-    assert "digest" in state().detail
-    with pytest.raises(PortError, match="another source"):
-        tpuport.enable(patches="error")
-
-
 def test_off_applies_none_and_stays_off(library, monkeypatch):
-    registry.register(patch())
+    registry.register(library.patch())
     tpuport.enable()
     from fakelib import core
 
@@ -308,7 +128,7 @@ def test_off_applies_none_and_stays_off(library, monkeypatch):
 
 
 def test_disable_reverts(library):
-    registry.register(patch())
+    registry.register(library.patch())
     tpuport.enable()
     from fakelib import core
 
@@ -316,95 +136,9 @@ def test_disable_reverts(library):
     assert core.scale(3) == 6
 
 
-def test_versions_outside_of_the_range_are_left_alone_and_said(library, caplog):
-    registry.register(patch(versions=">=1.3"))
-    registry.register(patch("Base.shape", "constant"))
-    registry.apply_all()
-    assert (state().state, state().installed) == ("version outside range", "1.2")
-    from fakelib import core
-
-    assert core.scale(3) == 6
-    assert core.Base().shape(0) == "patched"
-    registry.apply_all()
-    assert caplog.text.count("fakelib 1.2 is installed, the patch is for >=1.3") == 1
-
-
-def test_a_package_that_is_not_installed_and_code_that_is_no_package(library):
-    absent = registry.Patch(
-        "absent", "absent.code:f", "absent-package", "", "why", "fakeours:scale", ("0" * 64,)
-    )
-    registry.register(absent)
-    cloned = registry.Patch(
-        "cloned", "fakelib.core:scale", "", "", "why", "fakeours:scale", (source_digest("scale"),), "always"
-    )
-    registry.register(cloned)
-    registry.apply_all()
-    assert state("absent").state == "not installed"
-    from fakelib import core
-
-    assert core.scale(3) == ("patched", 6)
-
-
-@pytest.mark.parametrize(
-    ("qualname", "message"),
-    [
-        ("nothing", "there is no nothing"),
-        ("Base.nothing", "there is no nothing"),
-        ("Nothing.shape", "there is no class Nothing"),
-        ("Child.shape", "shape is inherited"),
-        ("Base", "Base is not a function"),
-        ("TABLE", "TABLE is not a function"),
-    ],
-)
-def test_a_target_that_is_not_there_or_no_function(library, qualname, message):
-    registry.register(patch(qualname, source=("0" * 64,)))
-    registry.apply_all()
-    with pytest.raises(PortError, match=message):
-        import fakelib.core  # noqa: F401
-    assert state(f"fakelib.{qualname}").state == "target missing"
-
-
-def test_a_replacement_that_is_not_there(library):
-    registry.register(patch(replacement="nothing"))
-    registry.apply_all()
-    with pytest.raises(PortError, match=r"replacement of patch 'fakelib.scale' cannot be imported"):
-        import fakelib.core  # noqa: F401
-
-
-def test_two_patches_for_one_function_or_of_one_name(library):
-    registry.register(patch())
-    with pytest.raises(PortError, match="two patches are named"):
-        registry.register(patch(replacement="constant"))
-    registry.register(patch(name="second"))
-    registry.apply_all()
-    with pytest.raises(PortError, match="replace the same function"):
-        import fakelib.core  # noqa: F401
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("target", "fakelib.core.scale", "is not a qualified name"),
-        ("replacement", "scale", "is not a qualified name"),
-        ("versions", "new ones", "cannot be read"),
-        ("source", (), "does not say which source"),
-        ("source", ("abc",), "does not say which source"),
-    ],
-)
-def test_a_patch_that_says_too_little(field, value, message):
-    good = {
-        "name": "n", "target": "m:f", "package": "p", "versions": ">=1", "why": "w", "replacement": "r:f",
-        "source": ("0" * 64,),
-    }  # fmt: skip
-    registry.Patch(**good)
-    with pytest.raises(PortError, match=message):
-        registry.Patch(**{**good, field: value})
-
-
 def test_an_import_in_several_threads_is_patched_for_all(library):
-    slow = "import time\ntime.sleep(0.2)\n"
-    (library / "fakelib/core.py").write_text(slow + textwrap.dedent(CORE))
-    registry.register(patch())
+    library.slow_down(seconds=0.2)
+    registry.register(library.patch())
     registry.apply_all()
     results, errors = [], []
     gate = threading.Barrier(6)
@@ -430,20 +164,20 @@ def test_an_import_in_several_threads_is_patched_for_all(library):
 
 
 def test_patches_applied_while_another_thread_imports_the_target(library):
-    (library / "fakelib/core.py").write_text("import time\ntime.sleep(0.3)\n" + textwrap.dedent(CORE))
-    digest = source_digest("scale")
+    library.slow_down(seconds=0.3)
+    digest = library.source_digest("scale")
     thread = threading.Thread(target=importlib.import_module, args=("fakelib.core",))
     thread.start()
     while "fakelib.core" not in sys.modules:
         pass
-    registry.register(patch(source=(digest,)))
+    registry.register(library.patch(source=(digest,)))
     registry.apply_all()
     thread.join(timeout=120)
     assert sys.modules["fakelib.core"].scale(3) == ("patched", 6)
 
 
 def test_a_module_imported_anew_is_patched_by_the_next_call(library):
-    registry.register(patch())
+    registry.register(library.patch())
     registry.apply_all()
     first = importlib.import_module("fakelib.core")
     del sys.modules["fakelib.core"]
@@ -459,7 +193,7 @@ def test_a_module_imported_anew_is_patched_by_the_next_call(library):
 def test_what_somebody_else_put_there_stays(library):
     from fakelib import core
 
-    registry.register(patch())
+    registry.register(library.patch())
     registry.apply_all()
     ours = core.scale
     core.scale = lambda x: ("theirs", ours(x))
@@ -467,67 +201,9 @@ def test_what_somebody_else_put_there_stays(library):
     assert core.scale(3) == ("theirs", 6)
 
 
-def test_the_digest_is_of_what_runs(library, tmp_path):
-    from fakelib import core
-
-    assert digests.digest(core.scale) == registry.digest("fakelib.core:scale")
-    variants = {
-        "same": "def scale(x: int, factor: float = 2) -> int:\n    'Other words.'\n    return (x *\n        factor)\n",
-        "default": "def scale(x, factor=3):\n    return x * factor\n",
-        "body": "def scale(x, factor=2):\n    return factor * x\n",
-        "decorated": "@print\ndef scale(x, factor=2):\n    return x * factor\n",
-        "name": "def scale(x, *, factor=2):\n    return x * factor\n",
-    }
-    digests_by_name = {}
-    for name, text in variants.items():
-        write(tmp_path / f"fakelib/{name}.py", f"print = lambda f: f\n{text}")
-        digests_by_name[name] = registry.digest(f"fakelib.{name}:scale")
-    assert digests_by_name.pop("same") == digests.digest(core.scale)
-    assert len({*digests_by_name.values(), digests.digest(core.scale)}) == len(digests_by_name) + 1
-
-
-def test_the_source_of_a_function_is_read_once(library, monkeypatch):
-    from fakelib import core
-
-    read = []
-    getsource = digests.inspect.getsource
-    monkeypatch.setattr(digests.inspect, "getsource", lambda of: read.append(of) or getsource(of))
-    first = digests.digest(core.scale)
-    assert digests.digest(core.scale) == first
-    assert read == [core.scale]
-    core.scale.__code__ = core.scale.__code__.replace(co_stacksize=9)
-    digests.digest(core.scale)
-    assert len(read) == 2, "the function has other code now"
-
-
-def test_the_digest_looks_under_decorators(library, tmp_path):
-    plain = "def hide(f):\n    def inner(x):\n        return f(x)\n    return inner\n\n"
-    for name, factor in (("one", 1), ("two", 2), ("again", 1)):
-        write(tmp_path / f"fakelib/{name}.py", f"{plain}@hide\ndef f(x):\n    return x * {factor}\n")
-    one, two, again = (registry.digest(f"fakelib.{name}:f") for name in ("one", "two", "again"))
-    assert one == again != two
-    registry.register(patch("decorated", "plus_two"))
-    before = source_digest("decorated")
-    registry.apply_all()
-    from fakelib import core
-
-    assert core.decorated(1) == 3
-    assert registry.digest("fakelib.core:decorated") == before, "of the original, patched or not"
-
-
-def test_the_digest_is_the_same_in_every_python(library, tmp_path):
-    text = (
-        "def f(a, *b, c: int = 1, **d):\n    'Doc.'\n    with open(f'{a!r:>{c}} x' 'y') as e, e: pass\n"
-        "    return [x for x in b if x], a[1:2, ...], lambda: (yield)\n"
-    )
-    write(tmp_path / "fakelib/many.py", text)
-    # As Python 3.11, 3.12 and 3.13 give it.
-    assert registry.digest("fakelib.many:f").startswith("8df5bb16cae9b8b94cf4")
-
-
 def test_ported_patches_serve_ported_calls_alone(library):
-    registry.register(patch(when="ported"))
-    registry.register(patch("Base.shape", "constant", when="ported"))
+    registry.register(library.patch(when="ported"))
+    registry.register(library.patch("Base.shape", "constant", when="ported"))
     tpuport.enable()
     from fakelib import core
 
@@ -552,7 +228,7 @@ def test_ported_patches_serve_ported_calls_alone(library):
 def test_a_call_that_is_traced_is_ported(library):
     import jax
 
-    registry.register(patch("Base.shape", "constant", when="ported"))
+    registry.register(library.patch("Base.shape", "constant", when="ported"))
     tpuport.enable()
     from fakelib import core
 
@@ -567,14 +243,14 @@ def test_a_call_that_is_traced_is_ported(library):
 
 
 def test_what_is_decided_before_tracing(library):
-    write(library / "fakeours.py", OURS + '''
+    library.write("fakeours.py", library.REPLACEMENTS + '''
     @registry.before_tracing("fakelib.core:Base")
     def without(module, args, kwargs):
         return args, {key: value for key, value in kwargs.items() if key != "extra"}
     ''')  # fmt: skip
     from fakelib.core import Child
 
-    registry.register(patch("Base.shape", "constant"))
+    registry.register(library.patch("Base.shape", "constant"))
     arguments = Child(), (1,), {"extra": 2, "kept": 3}
     assert registry.prepared(*arguments) == ((1,), {"extra": 2, "kept": 3}), "the patch is not in force"
     registry.apply_all()
@@ -586,8 +262,8 @@ def test_what_is_decided_before_tracing(library):
 
 
 def test_a_replacement_may_import_its_target(library):
-    write(library / "fakeours.py", "from fakelib.core import Base\n" + textwrap.dedent(OURS))
-    registry.register(patch())
+    library.write("fakeours.py", "from fakelib.core import Base\n" + textwrap.dedent(library.REPLACEMENTS))
+    registry.register(library.patch())
     registry.apply_all()
     import fakeours  # the first import of both, from the other end
 

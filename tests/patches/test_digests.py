@@ -1,0 +1,61 @@
+"""Digests, by which a patch recognizes the source of its target."""
+
+from tpuport.patches import digests, registry
+
+
+def test_the_digest_is_of_what_runs(library):
+    from fakelib import core
+
+    assert digests.digest(core.scale) == registry.digest("fakelib.core:scale")
+    variants = {
+        "same": "def scale(x: int, factor: float = 2) -> int:\n    'Other words.'\n    return (x *\n        factor)\n",
+        "default": "def scale(x, factor=3):\n    return x * factor\n",
+        "body": "def scale(x, factor=2):\n    return factor * x\n",
+        "decorated": "@print\ndef scale(x, factor=2):\n    return x * factor\n",
+        "name": "def scale(x, *, factor=2):\n    return x * factor\n",
+    }
+    digests_by_name = {}
+    for name, text in variants.items():
+        library.write(f"fakelib/{name}.py", f"print = lambda f: f\n{text}")
+        digests_by_name[name] = registry.digest(f"fakelib.{name}:scale")
+    assert digests_by_name.pop("same") == digests.digest(core.scale)
+    assert len({*digests_by_name.values(), digests.digest(core.scale)}) == len(digests_by_name) + 1
+
+
+def test_the_source_of_a_function_is_read_once(library, monkeypatch):
+    from fakelib import core
+
+    read = []
+    getsource = digests.inspect.getsource
+    monkeypatch.setattr(digests.inspect, "getsource", lambda of: read.append(of) or getsource(of))
+    first = digests.digest(core.scale)
+    assert digests.digest(core.scale) == first
+    assert read == [core.scale]
+    core.scale.__code__ = core.scale.__code__.replace(co_stacksize=9)
+    digests.digest(core.scale)
+    assert len(read) == 2, "the function has other code now"
+
+
+def test_the_digest_looks_under_decorators(library):
+    plain = "def hide(f):\n    def inner(x):\n        return f(x)\n    return inner\n\n"
+    for name, factor in (("one", 1), ("two", 2), ("again", 1)):
+        library.write(f"fakelib/{name}.py", f"{plain}@hide\ndef f(x):\n    return x * {factor}\n")
+    digests_by_name = {name: registry.digest(f"fakelib.{name}:f") for name in ("one", "two", "again")}
+    assert digests_by_name["one"] == digests_by_name["again"] != digests_by_name["two"]
+    registry.register(library.patch("decorated", "plus_two"))
+    before = library.source_digest("decorated")
+    registry.apply_all()
+    from fakelib import core
+
+    assert core.decorated(1) == 3
+    assert registry.digest("fakelib.core:decorated") == before, "of the original, patched or not"
+
+
+def test_the_digest_is_the_same_in_every_python(library):
+    text = (
+        "def f(a, *b, c: int = 1, **d):\n    'Doc.'\n    with open(f'{a!r:>{c}} x' 'y') as e, e: pass\n"
+        "    return [x for x in b if x], a[1:2, ...], lambda: (yield)\n"
+    )
+    library.write("fakelib/many.py", text)
+    # As Python 3.11, 3.12 and 3.13 give it.
+    assert registry.digest("fakelib.many:f").startswith("8df5bb16cae9b8b94cf4")
