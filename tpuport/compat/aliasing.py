@@ -229,25 +229,27 @@ def propagate(tensor: Ported) -> None:
             other._alias.array = other._elem
 
 
-def may_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+def may_overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two tensors, on the host or the device, have memory in common; True if it is hard to tell."""
-    one_alias, other_alias = getattr(one, "_alias", None), getattr(other, "_alias", None)
-    if one_alias is not None and other_alias is not None:
-        return one_alias.storage is other_alias.storage and _ranges_meet(one_alias.twin, other_alias.twin)
-    on_host = all(isinstance(tensor, torch.Tensor) and not is_ported(tensor) for tensor in (one, other))
-    if not on_host or one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
+    first_alias, second_alias = getattr(first, "_alias", None), getattr(second, "_alias", None)
+    if first_alias is not None and second_alias is not None:
+        return first_alias.storage is second_alias.storage and _ranges_meet(
+            first_alias.twin, second_alias.twin
+        )
+    on_host = all(isinstance(tensor, torch.Tensor) and not is_ported(tensor) for tensor in (first, second))
+    if not on_host or first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr():
         return False
-    return _ranges_meet(one, other)
+    return _ranges_meet(first, second)
 
 
-def _ranges_meet(one: torch.Tensor, other: torch.Tensor) -> bool:
-    (first, end), (other_first, other_end) = _range(one), _range(other)
-    if not (first < other_end and other_first < end):
+def _ranges_meet(first: torch.Tensor, second: torch.Tensor) -> bool:
+    (first_start, first_end), (second_start, second_end) = _range(first), _range(second)
+    if not (first_start < second_end and second_start < first_end):
         return False
-    if max(end, other_end) > _LISTED_BYTES:
+    if max(first_end, second_end) > _LISTED_BYTES:
         return True
     # Interleaved views, such as the halves of a last dimension, have nothing in common.
-    return not _bytes(one).isdisjoint(_bytes(other))
+    return not _bytes(first).isdisjoint(_bytes(second))
 
 
 def _range(tensor: torch.Tensor) -> tuple[int, int]:

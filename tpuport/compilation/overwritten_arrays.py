@@ -101,8 +101,9 @@ def _overwriting_results(result: OutputAndWrites, first_of_state: int) -> dict[O
             new[Overwrite(number, "replaced")] = result.output[index]
     if result.state_changes is not None:
         for slot, index in result.state_changes.replaced:
-            place = first_of_state + slot if isinstance(slot, int) else slot
-            new[Overwrite(place, "replaced")] = result.state.assigned[index]
+            if isinstance(slot, int):
+                slot += first_of_state
+            new[Overwrite(slot, "replaced")] = result.state.assigned[index]
     # What was written to before it was replaced gives its memory to what was written.
     written = {overwrite.slot for overwrite in new if overwrite.kind == "written"}
     return {

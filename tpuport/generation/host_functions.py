@@ -24,7 +24,7 @@ from tpuport.errors import PortError
 from tpuport.generation.generation_options import Options
 from tpuport.generation.prompts import Prompts
 
-# Where a function is called, in the order of transformers' processors.
+# The stages at which a function is called, in the order of transformers' processors.
 PREFIX, CUSTOM, WATERMARK, CRITERIA = "prefix", "custom", "watermark", "criteria"
 # Called with token ids [rows, length] and scores [rows, V], or with the ids alone.
 HostFunction = Callable[..., torch.Tensor]
@@ -52,14 +52,14 @@ _CLASSES = {
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class HostSettings:
-    """In the program: `number`, an argument, of the functions; `places`, where there are some."""
+    """In the program: `number`, an argument, of the functions; `stages`, where there are some."""
 
     number: Any
-    places: frozenset[str] = dataclasses.field(metadata={"static": True})
+    stages: frozenset[str] = dataclasses.field(metadata={"static": True})
 
 
 class HostFunctions:
-    """The functions of one call of `generate`, by place; known to the program as long as this object lives."""
+    """The functions of one call of `generate`, by stage; known to the program as long as this object lives."""
 
     def __init__(self, functions: dict[str, HostFunction], prompts: Prompts) -> None:
         self._functions = functions
@@ -79,10 +79,10 @@ class HostFunctions:
         if self._error is not None:
             raise self._error
 
-    def process(self, place: str, tokens: np.ndarray, length: int, scores: np.ndarray) -> np.ndarray:
+    def process(self, stage: str, tokens: np.ndarray, length: int, scores: np.ndarray) -> np.ndarray:
         """Scores [B, V] after the function, those of rows that fill up the batch as they were."""
         ids, values = tokens[: self._rows, self._first : length], scores[: self._rows]
-        processed = self._call(place, _as_ids(ids), torch.from_numpy(values.copy()))
+        processed = self._call(stage, _as_ids(ids), torch.from_numpy(values.copy()))
         result = scores.copy()
         if processed is not None:
             result[: self._rows] = processed.to(torch.float32).numpy()
@@ -97,13 +97,13 @@ class HostFunctions:
             return np.ones((items, candidates), bool)
         return ends.numpy().reshape(items, candidates)
 
-    def _call(self, place: str, *arguments: torch.Tensor) -> torch.Tensor | None:
+    def _call(self, stage: str, *arguments: torch.Tensor) -> torch.Tensor | None:
         """The function's result; None once one has failed."""
         if self._error is not None:
             return None
         try:
             with torch.no_grad():
-                return self._functions[place](*arguments).cpu()
+                return self._functions[stage](*arguments).cpu()
         except Exception as error:  # noqa: BLE001 - `raise_error` raises it where the user called `generate`
             self._error = error
             return None
@@ -114,15 +114,15 @@ def _as_ids(tokens: np.ndarray) -> torch.Tensor:
 
 
 def process_on_host(
-    host: HostSettings | None, place: str, tokens: jax.Array, length: jax.Array, scores: jax.Array
+    host: HostSettings | None, stage: str, tokens: jax.Array, length: jax.Array, scores: jax.Array
 ) -> jax.Array:
-    """Traced. Scores [B, V] after the function of this place, unchanged if there is none."""
-    if host is None or place not in host.places:
+    """Traced. Scores [B, V] after the function of this stage, unchanged if there is none."""
+    if host is None or stage not in host.stages:
         return scores
 
     def process(number: Any, tokens: Any, length: Any, scores: Any) -> np.ndarray:
         functions = _registered[int(number)]
-        return functions.process(place, np.asarray(tokens), int(length), np.asarray(scores))
+        return functions.process(stage, np.asarray(tokens), int(length), np.asarray(scores))
 
     shape = jax.ShapeDtypeStruct(scores.shape, scores.dtype)
     return io_callback(process, shape, host.number, tokens, length, scores)
@@ -130,7 +130,7 @@ def process_on_host(
 
 def ask_criteria(host: HostSettings | None, sequences: jax.Array, length: jax.Array) -> jax.Array:
     """Traced. Which of the candidates [I, C, T] of a beam search the host's criteria end: [I, C]."""
-    if host is None or CRITERIA not in host.places:
+    if host is None or CRITERIA not in host.stages:
         return jnp.zeros(sequences.shape[:2], jnp.bool_)
 
     def ask(number: Any, sequences: Any, length: Any) -> np.ndarray:

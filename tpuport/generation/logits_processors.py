@@ -277,10 +277,10 @@ class Step:
             scores = jax.nn.log_softmax(scores, axis=-1)
         return scores
 
-    def process_on_host(self, place: str, scores: jax.Array) -> jax.Array:
-        """Traced. Scores after what the host does at this place, if it does anything."""
+    def process_on_host(self, stage: str, scores: jax.Array) -> jax.Array:
+        """Traced. Scores after what the host does at this stage, if it does anything."""
         host = self.processors.host
-        return host_functions.process_on_host(host, place, self.tokens, self.length, scores)
+        return host_functions.process_on_host(host, stage, self.tokens, self.length, scores)
 
     def _encoder_tokens(self) -> EncoderTokens:
         if self.processors.encoder is not None:

@@ -210,17 +210,17 @@ class Mapping(_ByContent):
 
 
 class KeyValueCache(_ByContent):
-    """A key/value cache of fixed shape, as a generation step gets it, or None if it is not `given`."""
+    """A key/value cache of fixed shape, as a generation step gets it, or None if it is not `present`."""
 
-    __slots__ = ("given",)
+    __slots__ = ("present",)
 
-    def __init__(self, given: bool) -> None:
-        self.given = given
-        self._set_key(given)
+    def __init__(self, present: bool) -> None:
+        self.present = present
+        self._set_key(present)
 
 
-CACHE: Final = KeyValueCache(given=False)
-GIVEN_CACHE: Final = KeyValueCache(given=True)
+CACHE: Final = KeyValueCache(present=False)
+GIVEN_CACHE: Final = KeyValueCache(present=True)
 
 
 class Namespace(_ByContent):

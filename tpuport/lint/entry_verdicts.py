@@ -83,8 +83,8 @@ def summary_lines(verdicts: Iterable[EntryVerdict], most: int) -> list[str]:
         for verdict in stopped[:most]:
             first = verdict.errors[0]
             count = count_noun(len(verdict.errors), "error")
-            place = f"{first.rule} in {first.place}"
-            lines.append(f"  not {verdict.name} ({verdict.place}): {count}, first {place}")
+            first_error = f"{first.rule} in {first.place}"
+            lines.append(f"  not {verdict.name} ({verdict.place}): {count}, first {first_error}")
         if len(stopped) > most:
             lines.append(f"  and {len(stopped) - most:,} more, which --format json lists")
     return lines

@@ -35,13 +35,13 @@ def interpret(interpreter: TracingInterpreter, info: FunctionInfo, receiver: Val
     if not optional or not (record.findings or record.lost):
         return record
 
-    def probe(given: Iterable[str]) -> Record:
+    def probe(arguments: Iterable[str]) -> Record:
         """What a call results in if only these optional arguments are given."""
-        chosen = {name: _given(declared[name]) if name in given else NONE for name in optional}
+        chosen = {name: _given(declared[name]) if name in arguments else NONE for name in optional}
         return interpreter.interpret_call(info, receiver, {**declared, **chosen})
 
-    def call(given: Iterable[str]) -> _Findings:
-        result = probe(given)
+    def call(arguments: Iterable[str]) -> _Findings:
+        result = probe(arguments)
         record.absorb(result)
         return result.findings
 

@@ -194,7 +194,7 @@ class LintServer(LanguageServer):
         finding = offer.finding
         own: list[types.Diagnostic] = []
         if finding is not None:
-            own = [given for given in diagnostics if given.code == finding.rule]
+            own = [diagnostic for diagnostic in diagnostics if diagnostic.code == finding.rule]
         data = {
             "uri": self._uris[file],
             "version": self.versions[file],
@@ -343,12 +343,12 @@ async def _hover(server: LintServer, params: types.HoverParams) -> types.Hover |
     file = file_of(params.text_document.uri)
     if not await server.up_to_date(file):
         return None
-    found = server.findings_in(file, types.Range(params.position, params.position))
-    if not found:
+    shown_findings = server.findings_in(file, types.Range(params.position, params.position))
+    if not shown_findings:
         return None
-    texts = [protocol_values.hover_text(shown.finding) for shown, _ in found]
+    texts = [protocol_values.hover_text(shown.finding) for shown, _ in shown_findings]
     content = types.MarkupContent(types.MarkupKind.Markdown, "\n\n---\n\n".join(texts))
-    return types.Hover(content, found[0][1])
+    return types.Hover(content, shown_findings[0][1])
 
 
 async def _code_action(server: LintServer, params: types.CodeActionParams) -> list[types.CodeAction]:

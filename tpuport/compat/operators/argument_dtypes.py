@@ -75,12 +75,12 @@ def _refuse_attention(function: Any, requirement: str, tensors: Sequence[torch.T
 
 def _attention(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     names = ("query", "key", "value", "attn_mask")
-    given = dict(zip(names, args, strict=False)) | kwargs
-    tensors = [given[name] for name in names[:3] if name in given]
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    tensors = [arguments[name] for name in names[:3] if name in arguments]
     first = tensors[0].dtype
     if not first.is_floating_point or any(tensor.dtype != first for tensor in tensors):
         _refuse_attention(function, "query, key and value of the same floating dtype", tensors)
-    mask = given.get("attn_mask")
+    mask = arguments.get("attn_mask")
     if mask is not None and mask.dtype not in (torch.bool, torch.float32, first):
         _refuse_attention(function, "a mask of bools, of float32 or of the query's dtype", [tensors[0], mask])
 

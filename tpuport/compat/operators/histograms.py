@@ -41,10 +41,10 @@ def _even_edges(x: jax.Array, bins: int, limits: Sequence[float] | None) -> jax.
 
 def _bin_of(values: jax.Array, edges: jax.Array) -> jax.Array:
     """Traced. The bin of each value, of which the last has its end; outside of all, their number."""
-    place = _upper_bound(edges, values) - 1
+    bin_index = _upper_bound(edges, values) - 1
     bins = edges.size - 1
     is_inside = (values >= edges[0]) & (values <= edges[-1])
-    return jnp.where(is_inside, jnp.minimum(place, bins - 1), bins)
+    return jnp.where(is_inside, jnp.minimum(bin_index, bins - 1), bins)
 
 
 def _upper_bound(edges: jax.Array, values: jax.Array) -> jax.Array:

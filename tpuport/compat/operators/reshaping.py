@@ -107,8 +107,7 @@ def tensor_split(
     sections: int | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """`torch.tensor_split`, whose indices may be in a tensor, if their values are known: views."""
-    given = [value for value in (indices_or_sections, indices, sections) if value is not None]
-    ends = given[0]
+    ends = next(value for value in (indices_or_sections, indices, sections) if value is not None)
     if isinstance(ends, torch.Tensor):
         ends = ends.tolist()
     # torch's errors, and where the parts begin.

@@ -69,14 +69,17 @@ def _order_in_memory(layout: torch.Tensor, view: torch.Tensor) -> np.ndarray:
     """Which element of a layout, counted in its order, is each one of a view of the same memory."""
     available, wanted = aliasing.places_in_memory(layout), aliasing.places_in_memory(view)
     order = np.argsort(available, kind="stable")
-    found = np.minimum(np.searchsorted(available, wanted, sorter=order), max(len(order) - 1, 0))
-    if wanted.size and (not available.size or (available[order[found]] != wanted).any()):
+    if not wanted.size:
+        return np.zeros(0, np.int64)
+    ranks = np.searchsorted(available, wanted, sorter=order)
+    is_available = (ranks < len(order)).all() and (available[order[ranks]] == wanted).all()
+    if not is_available:
         raise PortError(
             "as_strided() reads memory that no tensor on the device shows",
             where=f"size {list(view.shape)}, stride {list(view.stride())}, offset {view.storage_offset()}",
             fix="apply it to the tensor that owns the memory, not to a slice of it",
         )
-    return order[found] if wanted.size else np.zeros(0, np.int64)
+    return order[ranks]
 
 
 _aten = torch.ops.aten

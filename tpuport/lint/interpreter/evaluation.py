@@ -347,7 +347,7 @@ def _is_never_none(value: Value) -> bool:
     match value:
         case (
             Tensor(optional=False)
-            | KeyValueCache(given=True)
+            | KeyValueCache(present=True)
             | Static(kind="bool" | "int" | "float" | "str")
             | Function()
         ):

@@ -138,7 +138,7 @@ class _Walk:
         if equation.primitive.name == "shard_map":
             devices *= equation.params["mesh"].size
         outside, self._site = self._site, self._source(equation)
-        found = [self._enter(part, times, devices) for part in inner]
+        products_of_parts = [self._enter(part, times, devices) for part in inner]
         self._site = outside
         results = next(part for part in inner if part.kind != "while condition").jaxpr.outvars
         self._origins |= {
@@ -146,8 +146,8 @@ class _Walk:
         }
         if any(part.kind == "branch" for part in inner):
             # One branch runs, and those of attention are the same on different devices.
-            return max(found, key=lambda products: sum(product.flops for product in products))
-        return [product for products in found for product in products]
+            return max(products_of_parts, key=lambda products: sum(product.flops for product in products))
+        return [product for products in products_of_parts for product in products]
 
     def _enter(self, part: SubJaxpr, times: int, devices: int) -> list[Float32Product]:
         operands = part.operands or (None,) * len(part.jaxpr.invars)
@@ -169,18 +169,18 @@ class _Walk:
     def _result_origin(self, equation: Equation) -> Origin | None:
         if not any(_is_float32(result) for result in equation.outvars):
             return None
-        here = self._source(equation)
+        source = self._source(equation)
         before = equation.invars[0].aval.dtype if equation.invars else None
         if equation.primitive.name == "convert_element_type" and before in _HALF:
-            return Origin(f"converted from {before}", here, is_wider=True)
+            return Origin(f"converted from {before}", source, is_wider=True)
         known = list(filter(None, map(self._of, equation.invars)))
         if not known:
-            return Origin("made in float32", here)
+            return Origin("made in float32", source)
         # What this line converted from 16 bits was to meet an array that is float32 already, which is the reason.
-        reasons = [origin for origin in known if origin.source != here]
+        reasons = [origin for origin in known if origin.source != source]
         if len(reasons) == len(known) or not reasons or reasons[0].is_wider:
             return (reasons or known)[0]
-        return Origin("16 bits met float32", here, is_wider=True, reason=str(reasons[0]))
+        return Origin("16 bits met float32", source, is_wider=True, reason=str(reasons[0]))
 
     def _product(self, equation: Equation, times: int, devices: int) -> Iterator[Float32Product]:
         is_attention = is_own_attention(equation)
