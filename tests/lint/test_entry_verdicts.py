@@ -37,6 +37,20 @@ class Outer(nn.Module):
     def forward(self, x: torch.Tensor):
         return self.inner(self.clean(x))
 
+class Flash(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return x[x.nonzero()]
+
+IMPLEMENTATIONS = {"eager": Clean, "flash_attention_2": Flash}
+
+class Chosen(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.attention = IMPLEMENTATIONS[config.implementation]()
+
+    def forward(self, x: torch.Tensor):
+        return self.attention(x)
+
 class Quiet(nn.Module):
     def forward(self, x: torch.Tensor):
         return x.item()  # tpuport: ignore[TPU201] on purpose
@@ -67,6 +81,7 @@ def verdicts(report: Report) -> dict[str, list[str]]:
 
 EXPECTED = {
     "model Clean": [], "model Inner": ["TPU201"], "model Moved": ["TPU303"], "model Outer": ["TPU201"],
+    "model Flash": ["TPU102"], "model Chosen": [],
     "model Quiet": [], "script Head": ["TPU202"], "test Head": ["TPU202"],
 }  # fmt: skip
 
@@ -82,7 +97,7 @@ def test_verdicts_come_from_the_cache_too(report: Report, tmp_path: Path) -> Non
 
 def test_the_text_keeps_scripts_and_tests_apart(report: Report) -> None:
     lines = render("text", report, Options()).splitlines()
-    assert "In models, 2 of 5 entry points are expected to trace." in lines
+    assert "In models, 3 of 7 entry points are expected to trace." in lines
     assert "  not Outer (./model.py:19): 1 error, first TPU201 in ./model.py:5" in lines
     assert "In files that run as scripts, 0 of 1 entry points are expected to trace." in lines
     assert "In tests, 0 of 1 entry points are expected to trace." in lines
@@ -91,7 +106,7 @@ def test_the_text_keeps_scripts_and_tests_apart(report: Report) -> None:
 def test_the_json_lists_every_entry_point(report: Report) -> None:
     entries = json.loads(render("json", report, Options()))["entry_points"]
     assert {entry["name"]: entry["expected_to_trace"] for entry in entries if entry["group"] == "model"} == {
-        "Clean": True, "Inner": False, "Moved": False, "Outer": False, "Quiet": True,
+        "Chosen": True, "Clean": True, "Flash": False, "Inner": False, "Moved": False, "Outer": False, "Quiet": True,
     }  # fmt: skip
     assert entries[1]["errors"] == ["./model.py:5: TPU201"]
 

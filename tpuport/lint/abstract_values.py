@@ -331,10 +331,17 @@ class Module(_ByContent):
 
 
 class Arguments(NamedTuple):
-    """The values of a call's arguments."""
+    """The values of a call's arguments.
+
+    Attributes:
+        positional: in order; what `*iterable` of unknown length passes is one of them.
+        keywords: by name.
+        is_counted: whether there are as many positional arguments as `positional` has.
+    """
 
     positional: list[Value]
     keywords: dict[str, Value]
+    is_counted: bool = True
 
     @property
     def first(self) -> Value:
@@ -352,7 +359,7 @@ class Arguments(NamedTuple):
 
     def without_first(self) -> "Arguments":
         """What the first argument gets if it is called, or its method."""
-        return Arguments(self.positional[1:], self.keywords)
+        return Arguments(self.positional[1:], self.keywords, self.is_counted)
 
     def functions(self) -> list[Function]:
         """The arguments that are functions of the linted code, in order."""

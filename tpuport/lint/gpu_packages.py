@@ -20,6 +20,8 @@ _AVAILABILITY: Final = re.compile(
     r"(^|_)(flash_?attn|flash_?attention|xformers|sage_?attention|triton|apex|bitsandbytes|causal_conv1d|mamba|"
     r"deepspeed|flashinfer|liger_kernel|vllm|spconv|natten)\w*_(available|installed)$"
 )
+# Keys of `ATTENTION_CLASSES[config._attn_implementation]` and the like.
+_IMPLEMENTATION: Final = re.compile(r"(flash_?att(n|ention)|sage_?att(n|ention)|xformers)")
 # Handlers that catch a failed import.
 _IMPORT_ERRORS: Final = frozenset("ImportError ModuleNotFoundError Exception BaseException".split())
 
@@ -37,6 +39,11 @@ def needs_gpu(function: str) -> bool:
 def asks_for_gpu_package(function: str) -> bool:
     """Whether a function of that bare name tells whether such a package is installed."""
     return _AVAILABILITY.search(function) is not None
+
+
+def names_gpu_implementation(key: object) -> bool:
+    """Whether an option of that name chooses code that runs one of these packages: "flash_attention_2"."""
+    return isinstance(key, str) and _IMPLEMENTATION.match(key) is not None
 
 
 def is_failing_import(statement: ast.Try | ast.TryStar, own_package: str) -> bool:

@@ -23,3 +23,18 @@ def test_of_tensors_and_numbers(check_forward):
         if torch.is_tensor(max([x])) and max([x]).sum() > 0: x = x + 1  #! TPU205
         if getattr(x, "ndim") > 1: x = x + 1
     """)
+
+
+def test_lengths_of_argument_tuples(check):
+    """`*caches` of a call with two arguments has two; of one that spreads an unknown iterable, any number."""
+    check("""
+    def only(*tensors):
+        if len(tensors) == 1: return tensors[0].item()
+        return tensors[0]
+    def only_of_many(*tensors):
+        if len(tensors) == 1: return tensors[0].item()  #! TPU201
+        return tensors[0]
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, *others: torch.Tensor):
+            return only(x, x) + only_of_many(*others)
+    """)

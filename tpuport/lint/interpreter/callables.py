@@ -97,7 +97,7 @@ def _functions(frame: Frame, callee: Value) -> list[Function]:
 
 def _evaluate_arguments(frame: Frame, node: ast.Call) -> Arguments:
     """The values of a call's arguments. Stars are spread if their parts are known."""
-    positional, _ = evaluate_starred(frame, node.args)
+    positional, is_counted = evaluate_starred(frame, node.args)
     keywords: dict[str, Value] = {}
     for keyword in node.keywords:
         match keyword.arg, frame.evaluate(keyword.value):
@@ -106,7 +106,7 @@ def _evaluate_arguments(frame: Frame, node: ast.Call) -> Arguments:
             # Entries of `**mapping` whose keys are not known could be any argument, so they are dropped.
             case None, Mapping(entries=entries):
                 keywords.update((key, entry) for key, entry in entries if isinstance(key, str))
-    return Arguments(positional, keywords)
+    return Arguments(positional, keywords, is_counted)
 
 
 def evaluate_starred(frame: Frame, nodes: list[ast.expr]) -> tuple[list[Value], bool]:
@@ -161,14 +161,24 @@ def _call_instance(frame: Frame, callee: Instance, arguments: Arguments, node: a
 
 def _call_method(frame: Frame, callee: Method, arguments: Arguments, node: ast.Call) -> Value:
     result = call_method(frame, node, callee, arguments)
-    frame.report(Call(node, callee.name, callee.receiver, *arguments, result, frame.is_certain))
+    frame.report(
+        Call(
+            node,
+            callee.name,
+            callee.receiver,
+            arguments.positional,
+            arguments.keywords,
+            result,
+            frame.is_certain,
+        )
+    )
     return result
 
 
 def _call_partial(frame: Frame, callee: Partial, arguments: Arguments, node: ast.Call) -> Value:
     positional = [*callee.args, *arguments.positional]
     keywords = dict(callee.keywords) | arguments.keywords
-    return apply(frame, callee.target, Arguments(positional, keywords), node)
+    return apply(frame, callee.target, Arguments(positional, keywords, arguments.is_counted), node)
 
 
 def _call_layer(frame: Frame, callee: Layer, arguments: Arguments, node: ast.Call) -> Value:
@@ -205,7 +215,9 @@ def _call_static(frame: Frame, callee: Static, arguments: Arguments, node: ast.C
     name = frame.module.dotted(node.func)
     # `flash_attn_func = None` in place of an import that has failed: the rules know the import's name.
     if callee == NONE and is_gpu_package(name):
-        frame.report(Call(node, name, None, *arguments, UNKNOWN, frame.is_certain))
+        frame.report(
+            Call(node, name, None, arguments.positional, arguments.keywords, UNKNOWN, frame.is_certain)
+        )
         return UNKNOWN
     return callee
 
@@ -236,12 +248,12 @@ def _call_external(frame: Frame, callee: External, arguments: Arguments, node: a
         return apply(frame, method, arguments.without_first(), node)
     result = _external_result(frame, name, arguments, node)
     report = frame.report_package if callee.missing else frame.report
-    report(Call(node, name, None, *arguments, result, frame.is_certain))
+    report(Call(node, name, None, arguments.positional, arguments.keywords, result, frame.is_certain))
     return result
 
 
 def _external_result(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> Value:
-    positional, keywords = arguments
+    positional, keywords = arguments.positional, arguments.keywords
     if asks_for_gpu_package(name.rpartition(".")[2]):
         return FALSE
     if name == "importlib.util.find_spec" and is_gpu_package(str(arguments.first.constant)):

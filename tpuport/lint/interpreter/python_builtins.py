@@ -36,7 +36,7 @@ from tpuport.lint.joins import (
 )
 
 _FIXED_RESULTS: Final[dict[str, Value]] = {
-    "len": INT, "int": INT, "float": FLOAT, "bool": BOOL, "str": STR, "repr": STR, "format": STR, "hasattr": BOOL,
+    "int": INT, "float": FLOAT, "bool": BOOL, "str": STR, "repr": STR, "format": STR, "hasattr": BOOL,
     "issubclass": BOOL, "callable": BOOL, "id": INT, "hash": INT, "ord": INT, "chr": STR, "print": NONE,
     "delattr": NONE, "complex": Static("complex"), "slice": Static("slice"), "divmod": STATIC, "vars": STATIC,
     "dir": STATIC, "any": BOOL, "all": BOOL, "input": STR, "bytes": STATIC,
@@ -84,6 +84,15 @@ def _reversed(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
             return Sequence("iterator", items[::-1], element)
         case _:
             return iterator
+
+
+def _len(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
+    """The length of a tuple. What a list has is not counted on: a branch that is not followed may append to it."""
+    match arguments.first:
+        case Sequence(kind="tuple", items=tuple(items)):
+            return Static("int", len(items))
+        case _:
+            return INT
 
 
 def _isinstance(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -221,8 +230,8 @@ def _type(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
 
 
 _HANDLERS: Final[dict[str, Callable[[Frame, Arguments, ast.Call], Value]]] = {
-    "isinstance": _isinstance, "getattr": _getattr, "setattr": _setattr, "enumerate": _enumerate, "zip": _zip,
-    "map": _map, "filter": _filter, "max": _extreme, "min": _extreme, "sum": _element, "next": _element,
+    "len": _len, "isinstance": _isinstance, "getattr": _getattr, "setattr": _setattr, "enumerate": _enumerate,
+    "zip": _zip, "map": _map, "filter": _filter, "max": _extreme, "min": _extreme, "sum": _element, "next": _element,
     "abs": _number, "round": _number, "pow": _number, "dict": _dict, "type": _type, "reversed": _reversed,
     **{name: functools.partial(_container, kind) for name, kind in _CONTAINER_KINDS.items()},
 }  # fmt: skip

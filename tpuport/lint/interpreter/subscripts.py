@@ -20,6 +20,7 @@ from tpuport.lint.abstract_values import (
     tensor,
 )
 from tpuport.lint.events import SliceBound, Subscript
+from tpuport.lint.gpu_packages import names_gpu_implementation
 from tpuport.lint.interpreter import placement
 from tpuport.lint.interpreter.frame import Frame, tuple_elements
 from tpuport.lint.interpreter.members import item
@@ -80,8 +81,12 @@ def evaluate_subscript(frame: Frame, node: ast.Subscript) -> Value:
 
 
 def _some_entry(base: Mapping) -> Value:
-    """An entry of a table of classes or functions, whose key is in a configuration."""
-    values = base.values
+    """An entry of a table of classes or functions, whose key is in a configuration.
+
+    It does not choose an implementation that needs a GPU if there is another one.
+    """
+    values = [value for key, value in base.entries if not names_gpu_implementation(key)]
+    values = values or base.values
     if not values:
         return base.element
     if base.element is not UNKNOWN or len(set(map(type, values))) > 1:

@@ -181,7 +181,7 @@ def _parts(call: _TensorCall) -> Value:
 
 def _values_and_indices(call: _TensorCall) -> Value:
     values = like(call.first)
-    positional, keywords = call.arguments
+    positional, keywords = call.arguments.positional, call.arguments.keywords
     # `max(x, other)` compares two tensors.
     if isinstance(call.arguments.get(1), Tensor):
         return values
@@ -220,7 +220,7 @@ def _nonzero(call: _TensorCall) -> Value:
 
 
 def _unique(call: _TensorCall) -> Value:
-    positional, keywords = call.arguments
+    positional, keywords = call.arguments.positional, call.arguments.keywords
     if keywords.keys() & {"return_inverse", "return_counts"} or len(positional) > 2:
         return Sequence("tuple", None, TENSOR)
     return tensor(call.first.dtype, ndim=1)

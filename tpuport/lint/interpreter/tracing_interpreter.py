@@ -343,7 +343,8 @@ class TracingInterpreter(Interpreter):
             values[parameter.arg] = self._argument(info, parameter, by_name.get(parameter.arg))
         if parameters.vararg:
             items = tuple(map(_generalise, arguments.positional[len(positional) :]))
-            values[parameters.vararg.arg] = Sequence("tuple", items, join_all(items))
+            known_items = items if arguments.is_counted else None
+            values[parameters.vararg.arg] = Sequence("tuple", known_items, join_all(items))
         if parameters.kwarg:
             named = {parameter.arg for parameter in info.named_parameters}
             others = arguments.keywords.items()
