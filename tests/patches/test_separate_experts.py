@@ -6,7 +6,13 @@ from typing import Any
 import jax
 import pytest
 import torch
-from transformers import NllbMoeConfig, SwitchTransformersConfig, SwitchTransformersForConditionalGeneration
+from transformers import (
+    DbrxConfig,
+    NllbMoeConfig,
+    SwitchTransformersConfig,
+    SwitchTransformersForConditionalGeneration,
+)
+from transformers.models.dbrx.modeling_dbrx import DbrxExperts
 from transformers.models.nllb_moe.modeling_nllb_moe import NllbMoeExperts
 from transformers.models.switch_transformers.modeling_switch_transformers import SwitchTransformersExperts
 
@@ -48,6 +54,18 @@ def test_nllb(dropout: float) -> None:
     arguments = _random(TOKENS, WIDTH), mask, _random(TOKENS, EXPERTS).sigmoid()
     expected = NllbMoeExperts.forward(experts, *arguments)
     torch.testing.assert_close(separate_experts.nllb_forward(experts, *arguments), expected)
+
+
+def test_dbrx() -> None:
+    config = DbrxConfig(
+        d_model=WIDTH, ffn_config={"ffn_hidden_size": 16, "moe_num_experts": EXPERTS, "moe_top_k": 2}
+    )
+    experts = _initialized(DbrxExperts(config.ffn_config))
+    # Expert 3 has no token; the numbers of a token's experts are not in order.
+    chosen = torch.stack([torch.arange(TOKENS) % 3, (torch.arange(TOKENS) + 1) % 3], dim=1)
+    arguments = _random(1, TOKENS, WIDTH), chosen, _random(TOKENS, 2).sigmoid()
+    expected = DbrxExperts.forward(experts, *arguments)
+    torch.testing.assert_close(separate_experts.dbrx_forward(experts, *arguments), expected)
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")

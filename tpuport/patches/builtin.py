@@ -205,7 +205,18 @@ _RECURRENCES = [
     ),
 ]
 
-# Experts that are modules of their own in transformers: target, function of `separate_experts`, digest.
+# Linear attention by the delta rule: target, digest; all of them are `delta_rules:chunk_delta_rule`.
+_GATED_DELTA_RULE = "be5acee836d3a950622e9e7df4c69d2719369fa47c9763e8261a885c854f19f4"
+_KIMI_DELTA_RULE = "d35292212fc62917fcabd5ac67fab9cab424c86098e1ac2634819320006ea7d4"
+_DELTA_RULES = dict.fromkeys(
+    ("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen4_exp", "olmo_hybrid"),
+    ("torch_chunk_gated_delta_rule", _GATED_DELTA_RULE),
+) | dict.fromkeys(
+    ("kimi_linear", "bailing_hybrid", "glm5_next"),
+    ("chunk_kimi_delta_attention", _KIMI_DELTA_RULE),
+)
+
+# Experts that transformers runs one by one: target, function of `separate_experts`, digest.
 _EXPERTS = {
     "switch-transformers.experts": (
         "switch_transformers.modeling_switch_transformers:SwitchTransformersExperts.forward",
@@ -216,6 +227,11 @@ _EXPERTS = {
         "nllb_moe.modeling_nllb_moe:NllbMoeExperts.forward",
         "nllb_forward",
         "e322db342a25a7e187f4019d2461c15287731e919417a3180ff5c039f0640094",
+    ),
+    "dbrx.experts": (
+        "dbrx.modeling_dbrx:DbrxExperts.forward",
+        "dbrx_forward",
+        "78707590f3ec344f4e964a30cb855b89ff7bdc118a2a0e0fb7e6247cbacc176e",
     ),
 }
 
@@ -271,5 +287,17 @@ PATCHES: list[Patch] = [
             source=(source,),
         )
         for name, target, function, source in _RECURRENCES
+    ),
+    *(
+        Patch(
+            name=f"{name.replace('_', '-')}.delta-rule",
+            target=f"transformers.models.{name}.modeling_{name}:{function}",
+            package="transformers",
+            versions=_VERSIONS_TRANSFORMERS,
+            why="it computes chunk by chunk in Python, so that a program grows with the prompt",
+            replacement="tpuport.patches.delta_rules:chunk_delta_rule",
+            source=(source,),
+        )
+        for name, (function, source) in _DELTA_RULES.items()
     ),
 ]
