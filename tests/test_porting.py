@@ -74,7 +74,7 @@ def test_generate_has_transformers_arguments(pair: Any, tokenizer: Any) -> None:
         inputs = inputs.to("cpu")
     prompt = inputs["input_ids"]
     assert torch.equal(model.generate(prompt, max_new_tokens=2), reference.generate(prompt, max_new_tokens=2))
-    with pytest.raises(PortError, match="does not support assistant_model"):
+    with pytest.raises(PortError, match="the assistant is not a ported model"):
         model.generate(prompt, assistant_model=reference)
     with pytest.raises(PortError, match="num_beam_groups"):
         model.generate(prompt, num_beams=2, num_beam_groups=2)

@@ -50,7 +50,9 @@ def model() -> torch.nn.Module:
         ({"sequence_bias": torch.ones(2, 2)}, "sequence_bias=tensor"),
         ({"cache_implementation": "quantized"}, "quantized"),
         ({"assistant_ensemble_weight": 0.5}, "assistant_ensemble_weight=0.5"),
-        ({"prefill_chunk_size": 64}, "prefill_chunk_size=64"),
+        ({"prefill_chunk_size": 0}, "prefill_chunk_size=0"),
+        ({"prompt_lookup_num_tokens": -1}, "prompt_lookup_num_tokens=-1"),
+        ({"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 0}, "max_matching_ngram_size=0"),
         ({"max_new_tokns": 3}, "max_new_tokns"),
         ({"temperature": 0.0, "do_sample": True}, "temperature(.|\n)*do_sample=False"),
         ({"temperature": -1.0}, "temperature"),
@@ -108,8 +110,8 @@ def test_assisted_decoding_is_said_to_be_plain(
     model: torch.nn.Module, caplog: pytest.LogCaptureFixture
 ) -> None:
     model.generation_config = GenerationConfig()
-    read_options(model, None, {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 2}, prompt_length=5)
-    assert "prompt_lookup_num_tokens: generate decodes token by token" in caplog.text
+    read_options(model, None, {"assistant_early_exit": 3}, prompt_length=5)
+    assert "assistant_early_exit: generate decodes token by token" in caplog.text
 
 
 def test_ids_and_counts_fit_the_device(model: torch.nn.Module) -> None:

@@ -5,7 +5,7 @@ Shapes: B batch, P prompt bucket, T cache length, V vocabulary.
 
 import inspect
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from tpuport.compilation import Program, collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import beam_search
 from tpuport.generation.beam_search import Beams
-from tpuport.generation.decoding_cache import has_states, make_cache
+from tpuport.generation.decoding_cache import cut_to_windows, has_states, make_cache, set_length
 from tpuport.generation.guidance import Guidance, Unconditional, guide
 from tpuport.generation.host_functions import ask_criteria
 from tpuport.generation.padding_check import hides_padding
@@ -62,10 +62,16 @@ class Decoder:
 
     Attributes:
         alternative: to `generate`, for a model that cannot be traced.
+        spare_columns: of the cache, which a step may write beyond the last token that is asked for.
+        continues: whether the model takes several tokens after a prompt, None until that has been asked.
+        assisted: the programs of this model with drafts, by what drafts.
+        keeps_all_columns: whether layers with a window keep what is outside of it, for steps of several tokens.
         prefill, advance: `Program`s; their `compilations` count.
     """
 
     alternative = "decode with your own loop over tpuport.compile(model)"
+    spare_columns = 0
+    keeps_all_columns = False
 
     def __init__(self, model: Any, mesh: Mesh) -> None:
         pytrees.register()
@@ -73,9 +79,11 @@ class Decoder:
         self._model = weakref.ref(model)
         self.mesh = mesh
         self._hides_padding: bool | None = None
+        self.continues: bool | None = None
+        self.assisted: dict[Hashable, Decoder] = {}
         self._parameters = inspect.signature(model.forward).parameters
         name = type(model).__name__
-        self.prefill = Program(self.run_prompt, f"{name} prefill", static_argnames=("slots",))
+        self.prefill = Program(self.run_prompt, f"{name} prefill", static_argnames=("slots", "chunk"))
         self.advance = Program(self.run_loop, f"{name} decode", donate_argnames=("state",))
 
     @property
@@ -107,6 +115,11 @@ class Decoder:
         return self._hides_padding
 
     @property
+    def without_drafts(self) -> "Decoder":
+        """The decoder of the model alone."""
+        return self
+
+    @property
     def arrays(self) -> dict[str, jax.Array]:
         """The model's weights, arguments of both programs."""
         return collect_weights(self.model)
@@ -123,16 +136,20 @@ class Decoder:
         inputs: Inputs | None = None,
         *,
         slots: int,
+        chunk: int | None = None,
     ) -> State:
         """Traced. Run the prompt [B, P] and choose the first token; the buffer has `slots` columns.
 
         Rows from `real_rows` on only fill up the batch: they have ended before they begin. `inputs` are the model's
-        further inputs, by the names of `input_names`.
+        further inputs, by the names of `input_names`. With `chunk`, so many columns of the prompt run at a time.
         """
         batch, columns = tokens.shape
         # The layout of the batch decides that of everything computed from it.
         tokens, mask = self._shard_rows(tokens), self._shard_rows(mask)
-        logits, cache = self.forward_prompt(arrays, tokens, mask, slots, inputs or {})
+        if chunk is None or chunk >= columns:
+            logits, cache = self.forward_prompt(arrays, tokens, mask, slots, inputs or {})
+        else:
+            logits, cache = self.forward_chunks(arrays, tokens, mask, slots, chunk)
         pad = ((0, 0), (0, slots - columns))
         state = State(
             tokens=jnp.pad(tokens, pad),
@@ -151,7 +168,7 @@ class Decoder:
             new_columns = slots - columns
             unconditional = self._begin_unconditional(arrays, settings.guidance, new_columns, inputs or {})
             state = state._replace(unconditional=unconditional)
-        return self._replicate_read(self._append(state, logits, keys, prompt_columns, settings))
+        return self._replicate_read(self.append(state, logits, keys, prompt_columns, settings))
 
     def run_loop(
         self,
@@ -163,13 +180,19 @@ class Decoder:
         settings: SamplingSettings,
     ) -> State:
         """Traced. Generate until the buffer holds `limit` columns or every row has ended."""
+        return self.loop(
+            lambda state: self.run_step(arrays, state, keys, prompt_columns, settings), state, limit
+        )
+
+    def loop(self, run_step: Callable[[State], State], state: State, limit: jax.Array) -> State:
+        """Traced. Run steps until the buffer holds `limit` columns or every row has ended."""
 
         def unfinished(state: State) -> jax.Array:
             return (state.length < limit) & ~jnp.all(state.finished)
 
         def step(state: State) -> State:
             with randomness.iteration(state.length):
-                return self.run_step(arrays, state, keys, prompt_columns, settings)
+                return run_step(state)
 
         # A loop's carry has one layout, and `prefill` has replicated what the host reads.
         split = state._replace(
@@ -191,7 +214,7 @@ class Decoder:
         if state.unconditional is not None:
             state = state._replace(unconditional=self._continue_unconditional(arrays, state))
         logits, cache = self.forward_token(arrays, state)
-        return self._append(state._replace(cache=cache), logits, keys, prompt_columns, settings)
+        return self.append(state._replace(cache=cache), logits, keys, prompt_columns, settings)
 
     def forward_prompt(
         self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
@@ -200,12 +223,69 @@ class Decoder:
 
         What is computed once from further inputs, and needed for every token, is a part of the cache.
         """
-        cache = make_cache(self.model.config, slots, self.mesh)
+        cache = make_cache(self.model.config, slots, self.mesh, keeps_all=self.keeps_all_columns)
+        return self._forward_first(arrays, tokens, mask, cache)
+
+    def _forward_first(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, cache: Any
+    ) -> tuple[jax.Array, Any]:
+        """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache with it, which has been empty."""
         # Padding on the left does not count as positions.
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         # The model is changed while it is traced: no other thread may trace it.
         with trace_lock, summed_once(self.model, self.mesh):
             return self._forward(arrays, tokens, mask, positions, cache)
+
+    def forward_chunks(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, chunk: int
+    ) -> tuple[jax.Array, Any]:
+        """Traced. As `forward_prompt`, so many columns at a time: activations of all of them would take memory."""
+        columns = tokens.shape[1]
+        first = columns % chunk or chunk
+        present = jnp.pad(mask, ((0, 0), (0, slots - columns)), constant_values=True)
+        cache = make_cache(self.model.config, slots, self.mesh, keeps_all=True)
+        logits, cache = self._forward_first(arrays, tokens[:, :first], mask[:, :first], cache)
+
+        def run_chunk(number: jax.Array, carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+            column = first + number * chunk
+            piece = jax.lax.dynamic_slice_in_dim(tokens, column, chunk, axis=1)
+            with trace_lock, summed_once(self.model, self.mesh):
+                logits, cache = self.forward_tokens(
+                    arrays, piece, present, column, column + chunk, carry[1], only_last=True
+                )
+            return logits[:, 0], cache
+
+        logits, cache = jax.lax.fori_loop(0, (columns - first) // chunk, run_chunk, (logits, cache))
+        if self.keeps_all_columns:
+            return logits, cache
+        return logits, cut_to_windows(cache, make_cache(self.model.config, slots, self.mesh), columns)
+
+    def forward_tokens(
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        present: jax.Array,
+        column: jax.Array,
+        end: jax.Array,
+        cache: Any,
+        *,
+        only_last: bool = False,
+    ) -> tuple[jax.Array, Any]:
+        """Traced. Float32 logits [B, N, V] after each of several tokens [B, N], or [B, 1, V], and the cache.
+
+        Args:
+            present: [B, T], False at padding.
+            column: of the first of the tokens, where earlier ones may have been written before.
+            end: behind the last column that matters; positions do not grow beyond it.
+        """
+        count = tokens.shape[1]
+        columns = jnp.arange(present.shape[1])
+        mask = present & (columns < jnp.minimum(column + count, end))
+        positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+        positions = jax.lax.dynamic_slice_in_dim(positions, column, count, axis=1)
+        kept = 1 if only_last else count
+        logits, cache = self._call_model(arrays, tokens, mask, positions, set_length(cache, column), kept)
+        return logits[:, -kept:].astype(jnp.float32), cache
 
     def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] after the token chosen last, which is not in the cache yet, and the cache."""
@@ -288,10 +368,17 @@ class Decoder:
         self, arrays: dict, tokens: jax.Array, mask: jax.Array, positions: jax.Array, cache: Any
     ) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] of the last column, and the cache written."""
+        logits, cache = self._call_model(arrays, tokens, mask, positions, cache, 1)
+        return logits[:, -1].astype(jnp.float32), cache
+
+    def _call_model(
+        self, arrays: dict, tokens: jax.Array, mask: jax.Array, positions: jax.Array, cache: Any, kept: int
+    ) -> tuple[jax.Array, Any]:
+        """Traced. The logits of the last `kept` columns at least, and the cache written."""
         inputs = compat.as_torch({"input_ids": tokens, "attention_mask": mask, "position_ids": positions})
         inputs = {name: value for name, value in inputs.items() if name in self._parameters}
         if "logits_to_keep" in self._parameters:
-            inputs["logits_to_keep"] = 1  # the head is large, and only the last column is needed
+            inputs["logits_to_keep"] = kept  # the head is large, and a prompt needs its last column alone
         cache = compat.as_torch(cache)
         with use_weights_in_loop(self.model, arrays, LOOP):
             out = self.model(**inputs, past_key_values=cache, use_cache=True, return_dict=True)
@@ -299,9 +386,9 @@ class Decoder:
         new_cache = getattr(out, "past_key_values", None)
         if new_cache is None:
             new_cache = cache
-        return compat.as_jax(out.logits)[:, -1].astype(jnp.float32), compat.as_jax(new_cache)
+        return compat.as_jax(out.logits), compat.as_jax(new_cache)
 
-    def _append(
+    def append(
         self,
         state: State,
         logits: jax.Array,

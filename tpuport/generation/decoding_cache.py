@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
+import jax
 import torch
 from jax.sharding import Mesh
 from transformers import AutoModelForCausalLM, PretrainedConfig, StaticCache
@@ -23,7 +24,7 @@ _SLIDING = {
 }
 
 
-def _make_layer(layer: Any, length: int, mesh: Mesh | None) -> Any:
+def _make_layer(layer: Any, length: int, mesh: Mesh | None, *, keeps_all: bool) -> Any:
     """tpuport's layer in place of transformers'; one without keys and values, such as a linear one, stays."""
     name = type(layer).__name__
     options = {}
@@ -35,16 +36,52 @@ def _make_layer(layer: Any, length: int, mesh: Mesh | None) -> Any:
         return layer
     ring, whole = _SLIDING[name]
     window = layer.max_cache_len
-    if window < length:
+    if window < length and not keeps_all:
         return ring(window, mesh, **options)
     # A ring that never turns is a plain array, which needs no positions slot by slot.
     return whole(length, mesh, **options)
 
 
-def make_cache(config: PretrainedConfig, length: int, mesh: Mesh | None = None) -> StaticCache:
-    """An empty cache for `length` positions, by the layer types of the config; the prompt makes its arrays."""
+def make_cache(
+    config: PretrainedConfig, length: int, mesh: Mesh | None = None, *, keeps_all: bool = False
+) -> StaticCache:
+    """An empty cache for `length` positions, by the layer types of the config; the prompt makes its arrays.
+
+    Args:
+        keeps_all: layers with a window keep all positions too, so that several tokens can be written at once.
+    """
     cache = StaticCache(config=config, max_cache_len=length)
-    cache.layers = [_make_layer(layer, length, mesh) for layer in cache.layers]
+    cache.layers = [_make_layer(layer, length, mesh, keeps_all=keeps_all) for layer in cache.layers]
+    return cache
+
+
+def set_length(cache: Any, length: jax.Array) -> Any:
+    """Traced. A cache of jax arrays as it was with `length` columns; what comes next is written over the others.
+
+    States of a recurrence stay as they are.
+    """
+    cache = copy.copy(cache)
+    cache.layers = [copy.copy(layer) for layer in cache.layers]
+    for layer in cache.layers:
+        if isinstance(layer, FixedLayer):
+            layer.length = length
+    return cache
+
+
+def cut_to_windows(cache: Any, empty_cache: Any, columns: int) -> Any:
+    """Traced. A cache made with `keeps_all`, of jax arrays with `columns` written, in layers made without."""
+    for layer, ring in zip(cache.layers, empty_cache.layers, strict=True):
+        if isinstance(ring, RingLayer):
+            window = ring.slots
+            vars(ring).update(vars(layer), slots=window)
+            ring.keys, ring.values = (
+                ring.last_columns(array, columns) for array in (layer.keys, layer.values)
+            )
+    cache = copy.copy(cache)
+    cache.layers = [
+        ring if isinstance(ring, RingLayer) else layer
+        for layer, ring in zip(cache.layers, empty_cache.layers, strict=True)
+    ]
     return cache
 
 

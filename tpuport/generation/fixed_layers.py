@@ -152,8 +152,16 @@ class RingLayer(FixedLayer):
         length = states.shape[2]
         if length < self.slots:
             return super()._place_prompt(states)
-        # Of a longer prompt only the last W positions are kept, each in the slot that the loop will overwrite in turn.
-        return jnp.roll(states[:, :, length - self.slots :], (length - self.slots) % self.slots, axis=2)
+        return self.last_columns(states, length)
+
+    def last_columns(self, states: jax.Array, columns: int) -> jax.Array:
+        """Traced. Of [..., T, D] with `columns` written the last W, [..., W, D], in their slots.
+
+        Of a longer prompt only these are kept, each in the slot that the loop will overwrite in turn.
+        """
+        first = max(columns - self.slots, 0)
+        kept = states[..., first : first + self.slots, :]
+        return jnp.roll(kept, first % self.slots, axis=kept.ndim - 2)
 
     def _slot(self, length: jax.Array, columns: int) -> jax.Array:
         # Several tokens might go past the end of the ring, which one slice cannot write.

@@ -15,6 +15,7 @@ from tpuport import checkpoint
 from tpuport.checkpoint.device_layout import one_device_mesh
 from tpuport.compilation import WrittenInLoop, settings_key
 from tpuport.errors import PortError
+from tpuport.generation.assisted_decoder import chunk_size, with_drafts
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoder_choice import choose_decoder, decoder_class, replace_decoder, weights_changed
 from tpuport.generation.generation_options import Options, check_padding, read_options
@@ -22,6 +23,7 @@ from tpuport.generation.guidance import Guidance, read_guidance
 from tpuport.generation.host_functions import collect_functions
 from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_criteria, explained_for_generate
 from tpuport.generation.language_model import LanguageModel
+from tpuport.generation.length_limits import cache_length, check_local_window, position_limit
 from tpuport.generation.model_inputs import split_inputs
 from tpuport.generation.multimodal_inputs import (
     add_modalities,
@@ -33,7 +35,6 @@ from tpuport.generation.own_decoder import OwnDecoder
 from tpuport.generation.own_generate import has_own_generate
 from tpuport.generation.processor_options import check_token_ids
 from tpuport.generation.prompts import (
-    Prompts,
     bucket_length,
     check_only_left,
     check_prompt,
@@ -51,12 +52,6 @@ from tpuport.trace_errors import CannotTrace
 logger = logging.getLogger("tpuport")
 
 _PROMPT_FIELDS: Final = {"input_ids", "attention_mask"}
-# How configs call the positions that a decoder has, those of encoder-decoders first.
-_POSITION_FIELDS: Final = (
-    "max_target_positions",
-    "max_decoder_position_embeddings",
-    "max_position_embeddings",
-)
 # So many descriptions of one model that somebody makes one for each call.
 _MANY_DESCRIPTIONS: Final = 3
 _descriptions: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
@@ -118,6 +113,7 @@ def generate(
     prefix_allowed_tokens_fn: Callable[[int, torch.Tensor], list[int]] | None = None,
     negative_prompt_ids: Any = None,
     negative_prompt_attention_mask: Any = None,
+    assistant_model: Any = None,
     **options: Any,
 ) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
     """Generate token ids as transformers' `model.generate` does, prompt included.
@@ -173,7 +169,7 @@ def generate(
         model, input_ids, attention_mask, generation_config, streamer, seed, stopping_criteria=stopping_criteria,
         tokenizer=tokenizer, logits_processor=logits_processor, prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
         negative_prompt_ids=negative_prompt_ids, negative_prompt_attention_mask=negative_prompt_attention_mask,
-        options=options,
+        assistant_model=assistant_model, options=options,
     )  # fmt: skip
 
 
@@ -192,6 +188,7 @@ def run_generate(
     options: dict[str, Any],
     negative_prompt_ids: Any = None,
     negative_prompt_attention_mask: Any = None,
+    assistant_model: Any = None,
     timestamps: TimestampRules | None = None,
 ) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
     """As `generate`, whatever `generate` the model's class may have; `timestamps` are the rules of Whisper's."""
@@ -226,7 +223,7 @@ def run_generate(
     seed = check_seed(seed)
     criteria = collect_criteria(request, stopping_criteria, tokenizer)
     check_padding(request, len(tokens) * request.rows_per_prompt, vocabulary, bool(criteria))
-    _check_search(request, streamer)
+    _check_search(request, streamer, assistant_model)
     _check_streamed_rows(streamer, len(tokens) * request.rows_per_prompt)
     functions = collect_functions(request, logits_processor, prefix_allowed_tokens_fn, criteria, vocabulary)
     has_modalities = bool(inputs) and not is_encoder_decoder(model)
@@ -234,6 +231,7 @@ def run_generate(
     padding_is_context = prompts_of_lengths is None and not isinstance(model, LanguageModel)
 
     def run_prompt(decoder: Decoder) -> HostLoop:
+        decoder = _with_drafts(decoder, assistant_model, request)
         # Whole prompts, with all their beams, fill up the batch.
         row_multiple = decoder.row_multiple * request.num_beams
         prompts = pad_prompts(
@@ -249,8 +247,9 @@ def run_generate(
             uses_buckets=decoder.uses_buckets,
         )  # fmt: skip
         _check_guided(model, guidance, request)
-        columns = _cache_length(model, prompts, request)
-        return HostLoop(decoder, prompts, request, columns, functions, guidance)
+        columns = cache_length(model, prompts, request) + decoder.spare_columns
+        chunk = chunk_size(decoder, prompts, request)
+        return HostLoop(decoder, prompts, request, columns, functions, guidance, chunk)
 
     loop = _begin(model, run_prompt, has_modalities=has_modalities)
     if streamer is None and (not criteria or request.num_beams > 1):
@@ -290,6 +289,22 @@ def _begin(model: Any, run_prompt: Callable[[Decoder], HostLoop], *, has_modalit
             return run_prompt(decoder_for(model))
     _decoders[model] = _decoders[model][0], other
     return run_prompt(other)
+
+
+def _with_drafts(decoder: Decoder, assistant_model: Any, options: Options) -> Decoder:
+    """The decoder that drafts with the assistant or with the text itself, if either is asked for."""
+    if assistant_model is None:
+        if options.prompt_lookup is None:
+            return decoder
+        return with_drafts(decoder, None, None, options)
+    _check_model(assistant_model)
+    if isinstance(assistant_model, LanguageModel) or checkpoint.model_mesh(assistant_model) is None:
+        raise PortError(
+            "the assistant is not a ported model of transformers",
+            where=f"assistant_model={type(assistant_model).__name__}",
+            fix="assistant_model=tpuport.port(assistant, mesh=...), with the model's own mesh",
+        )
+    return with_drafts(decoder, decoder_for(assistant_model), assistant_model.generation_config, options)
 
 
 def _vocabulary(model: Any) -> int:
@@ -333,8 +348,14 @@ def _check_model(model: Any) -> None:
         )
 
 
-def _check_search(options: Options, streamer: Any) -> None:
+def _check_search(options: Options, streamer: Any, assistant_model: Any) -> None:
     """PortError for what a beam search cannot do: its sequences change until it ends."""
+    if options.num_beams > 1 and (assistant_model is not None or options.prompt_lookup is not None):
+        raise PortError(
+            "a beam search takes no drafts of the next tokens, in transformers neither",
+            where=f"num_beams={options.num_beams}",
+            fix="leave out assistant_model and prompt_lookup_num_tokens, or pass num_beams=1",
+        )
     if options.num_beams > 1 and streamer is not None:
         raise PortError(
             "a beam search knows its sequences only at the end, and cannot be streamed",
@@ -380,33 +401,6 @@ def _split_encoding(
     return ids, attention_mask, encoding | options
 
 
-def _cache_length(model: Any, prompts: Prompts, options: Options) -> int:
-    """Columns of the cache; the bucket's own padding takes columns as the prompt does.
-
-    PortError if the requested tokens exceed max_cache_len or the positions that the model knows.
-    """
-    total = prompts.length + options.max_new
-    limits = {"max_cache_len": options.max_cache_len} | _position_limit(model)
-    for name, limit in limits.items():
-        if limit is not None and total > limit:
-            raise PortError(
-                f"a prompt of {prompts.length} tokens and {options.max_new} new ones do not fit {name} = {limit}",
-                where=name,
-                fix="shorten the prompt, or ask for fewer new tokens",
-            )
-    if not isinstance(model, LanguageModel):
-        _check_rotary_switch(model, prompts, options)
-    new_tokens = options.max_new
-    # A length that the user fixes, so that requests for fewer tokens run in the same program.
-    if options.max_cache_len is not None:
-        new_tokens = options.max_cache_len - prompts.length
-    # A bucket too, so that requests of similar lengths share a program.
-    columns = bucket_length(prompts.tokens.shape[1] + new_tokens)
-    if not isinstance(model, LanguageModel):
-        _check_local_window(model, columns)
-    return columns
-
-
 def _check_guided(model: Any, guidance: Guidance | None, options: Options) -> None:
     """PortError for a model that cannot decode a second sequence beside the prompt's, or not such a long one."""
     if guidance is None:
@@ -418,7 +412,7 @@ def _check_guided(model: Any, guidance: Guidance | None, options: Options) -> No
             fix="pass guidance_scale=1",
         )
     length = int(guidance.mask[0].sum())
-    for name, limit in _position_limit(model).items():
+    for name, limit in position_limit(model).items():
         if limit is not None and length + options.max_new > limit:
             raise PortError(
                 f"a negative prompt of {length} tokens and {options.max_new} new ones do not fit {name} = {limit}",
@@ -433,51 +427,4 @@ def _check_guided(model: Any, guidance: Guidance | None, options: Options) -> No
             where="original_max_position_embeddings",
             fix="pass guidance_scale=1",
         )
-    _check_local_window(model, bucket_length(guidance.tokens.shape[1] + options.max_new))
-
-
-def _position_limit(model: Any) -> dict[str, int | None]:
-    """The most positions that a model knows, by the name that its user knows it by."""
-    if not isinstance(model, LanguageModel):
-        text_config = model.config.get_text_config(decoder=True)
-        limits = {name: getattr(text_config, name, None) for name in _POSITION_FIELDS}
-        name = next((name for name in limits if limits[name] is not None), _POSITION_FIELDS[-1])
-        return {name: limits[name]}
-    if model.make_cache is None:
-        return {}  # the window moves on
-    return {"max_length": model.max_length}
-
-
-def _check_rotary_switch(model: Any, prompts: Prompts, options: Options) -> None:
-    """PortError for a sequence that begins with one rotary table and continues with another."""
-    switch = transformers_rotary.switch_length(model)
-    if switch is None:
-        return
-    # Keys stay in the cache as the table of their time has rotated them.
-    last_position = prompts.length + options.max_new - 1
-    if prompts.length <= switch < last_position:
-        raise PortError(
-            f"this model has one rotary table up to {switch} positions and another one beyond, and a prompt of "
-            f"{prompts.length} tokens and {options.max_new} new ones cross from one to the other",
-            where="original_max_position_embeddings",
-            fix=f"ask for at most {switch + 1 - prompts.length} new tokens, then continue from the result",
-        )
-
-
-def _check_local_window(model: Any, columns: int) -> None:
-    """PortError if a local layer (GPT-Neo's) would look back from the cache's end, and not from the token's position.
-
-    Its module takes the length of the keys for the number of positions. If the window is as long as the cache, nothing
-    is cut off and the position does not matter.
-    """
-    if "local" not in (getattr(model.config, "attention_layers", None) or ()):
-        return
-    window = model.config.window_size
-    if columns > window:
-        raise PortError(
-            f"this model's local layers see {window} positions, counted back from the end of the cache, which has "
-            f"{columns} columns",
-            where=f"{type(model).__name__}, window_size",
-            fix=f"keep the prompt, rounded up to a multiple of 32, and the new tokens within {window} together, or use "
-            "transformers' own generate",
-        )
+    check_local_window(model, bucket_length(guidance.tokens.shape[1] + options.max_new))

@@ -34,10 +34,12 @@ _SUPPORTED: Final = PROCESSOR_FIELDS.union(
     "cache_implementation transformers_version early_stopping length_penalty num_beams num_assistant_tokens "
     "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind "
     "compile_config disable_compile decoder_start_token_id return_dict_in_generate output_scores "
-    "output_logits watermarking_config guidance_scale max_matching_ngram_size".split()
+    "output_logits watermarking_config guidance_scale max_matching_ngram_size prompt_lookup_num_tokens "
+    "prefill_chunk_size".split()
 )
-# Ways to decode several tokens at a time that give the tokens, or the distribution, of decoding one by one.
-_ASSISTED: Final = frozenset({"prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp"})
+# Ways to decode several tokens at a time that give the tokens, or the distribution, of decoding one by one, and need a
+# part of the model that `generate` does not run.
+_ASSISTED: Final = frozenset({"assistant_early_exit", "use_mtp"})
 # What transformers' generate takes beside fields of its config, and what only some models take.
 _ARGUMENTS: Final = frozenset(inspect.signature(vars(GenerationMixin)["generate"]).parameters) | frozenset(
     "inputs_embeds token_type_ids position_ids past_key_values cache_position decoder_input_ids".split()
@@ -59,6 +61,7 @@ _MOVED: Final = {
 }
 _DEFAULT_TOP_K: Final = 50  # transformers' own
 _DEFAULT_NEW_TOKENS: Final = 20  # transformers' own
+_DEFAULT_NGRAM_SIZE: Final = 2  # transformers' own
 _OWN_LOOP: Final = "decode with your own loop over tpuport.compile(model)"
 
 
@@ -68,6 +71,8 @@ class Options:
 
     Attributes:
         num_beams: 1 is no beam search, which the next two are for.
+        prompt_lookup: how many tokens of the text itself are a draft, and how many are looked for; None for no draft.
+        prefill_chunk_size: columns of the prompt that run at a time, None for all.
         return_dict: whether transformers' output class is returned; `output_scores` and `output_logits` are False
             without it.
     """
@@ -95,6 +100,8 @@ class Options:
     output_logits: bool = False
     watermarking_config: Any = None
     guidance_scale: float | None = None
+    prompt_lookup: tuple[int, int] | None = None
+    prefill_chunk_size: int | None = None
 
     @property
     def rows_per_prompt(self) -> int:
@@ -156,6 +163,8 @@ def read_options(
         early_stopping=_read_early_stopping(config.early_stopping),
         guidance_scale=_read_guidance(config.guidance_scale),
         watermarking_config=_read_watermark(config.watermarking_config),
+        prompt_lookup=_read_prompt_lookup(config),
+        prefill_chunk_size=_read_count("prefill_chunk_size", config.prefill_chunk_size),
         **_read_outputs(config),
     )
     _check_ranges(options)
@@ -171,6 +180,25 @@ def _read_early_stopping(value: Any) -> bool | Literal["never"]:
 def _read_guidance(value: Any) -> float | None:
     scale = read_float("guidance_scale", value, 1.0)
     return None if scale == 1.0 else scale
+
+
+def _read_count(name: str, value: Any) -> int | None:
+    """A number from 1 on, or None; PortError for anything else."""
+    count = read_int(name, value, None)
+    if count is not None and count < 1:
+        raise PortError("tokens are counted from 1", where=f"{name}={count}")
+    return count
+
+
+def _read_prompt_lookup(config: GenerationConfig) -> tuple[int, int] | None:
+    """How many tokens to draft, and how many to look for."""
+    # As in transformers, 0 asks for nothing.
+    count = read_int("prompt_lookup_num_tokens", config.prompt_lookup_num_tokens, None)
+    if not count:
+        return None
+    _read_count("prompt_lookup_num_tokens", count)
+    size = _read_count("max_matching_ngram_size", config.max_matching_ngram_size)
+    return count, size or _DEFAULT_NGRAM_SIZE
 
 
 def _read_watermark(value: Any) -> Any:

@@ -40,6 +40,7 @@ class HostLoop:
         slots: int,
         functions: dict[str, HostFunction] | None = None,
         guidance: Guidance | None = None,
+        chunk: int | None = None,
     ) -> None:
         self._decoder, self._prompts, self._options = decoder, prompts, options
         self._arrays = decoder.arrays
@@ -56,10 +57,13 @@ class HostLoop:
         self._prompt_columns = np.int32(prompts.tokens.shape[1])
         self._end = int(self._prompt_columns) + options.max_new
         self._collected = CollectedOutputs(prompts.real_rows)
+        sizes = {"slots": slots}
+        if chunk is not None:
+            sizes["chunk"] = chunk
         with explained_for_generate(decoder):
             self._state: State = decoder.prefill(
                 self._arrays, prompts.tokens, prompts.mask, prompts.keys,
-                self._prompt_columns, np.int32(prompts.real_rows), self._settings, dict(prompts.inputs), slots=slots,
+                self._prompt_columns, np.int32(prompts.real_rows), self._settings, dict(prompts.inputs), **sizes,
             )  # fmt: skip
         decoder.check_prompt(self._state, prompts.inputs)
         self._collect(1)

@@ -52,22 +52,20 @@ class ModelGenerate:
         Raises:
             PortError: an argument or an option that is not supported, by name.
         """
-        unsupported = {
-            "assistant_model": assistant_model,
-        }
         if is_on_host(self.model):
             supported = {
                 "inputs": inputs, "generation_config": generation_config, "stopping_criteria": stopping_criteria,
                 "streamer": streamer, "logits_processor": logits_processor,
                 "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "negative_prompt_ids": negative_prompt_ids,
-                "negative_prompt_attention_mask": negative_prompt_attention_mask,
+                "negative_prompt_attention_mask": negative_prompt_attention_mask, "assistant_model": assistant_model,
             }  # fmt: skip
-            return type(self.model).generate(self.model, **supported, **unsupported, **options)
+            return type(self.model).generate(self.model, **supported, **options)
         arguments = {
             "inputs": inputs, "generation_config": generation_config, "stopping_criteria": stopping_criteria,
             "streamer": streamer, "logits_processor": logits_processor,
             "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "negative_prompt_ids": negative_prompt_ids,
-            "negative_prompt_attention_mask": negative_prompt_attention_mask, **unsupported, **options,
+            "negative_prompt_attention_mask": negative_prompt_attention_mask, "assistant_model": assistant_model,
+            **options,
         }  # fmt: skip
         # Left out, an argument has the meaning of None for transformers.
         arguments = {name: value for name, value in arguments.items() if value is not None}
@@ -92,7 +90,6 @@ class ModelGenerate:
         The arguments have the order of transformers' `generate`; `synced_gpus` has no effect.
         """
         options = {name: value for name, value in options.items() if value is not None}
-        _refuse({"assistant_model": assistant_model})
         timestamps = None
         if has_own_generate(self.model) and logits_processor:
             detect_silence(logits_processor, options.get("decoder_input_ids"))
@@ -118,7 +115,7 @@ class ModelGenerate:
             prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
             negative_prompt_ids=_on_host(options.pop("negative_prompt_ids", None)),
             negative_prompt_attention_mask=_on_host(options.pop("negative_prompt_attention_mask", None)),
-            options=options, timestamps=timestamps,
+            assistant_model=assistant_model, options=options, timestamps=timestamps,
         )  # fmt: skip
 
     def _samples(self, generation_config: GenerationConfig | None, options: dict[str, Any]) -> bool:
@@ -128,16 +125,6 @@ class ModelGenerate:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModelGenerate":
         return ModelGenerate(memo.get(id(self.model), self.model))
-
-
-def _refuse(arguments: dict[str, Any]) -> None:
-    for name, value in arguments.items():
-        if value:
-            raise PortError(
-                f"generate() of a ported model does not support {name}",
-                where=name,
-                fix="leave it out, or take the model back with tpuport.to_cpu(model) and use transformers' generate",
-            )
 
 
 def _on_host(value: Any) -> Any:

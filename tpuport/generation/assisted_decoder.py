@@ -1,0 +1,264 @@
+"""The decoding loop of a model that verifies drafts of several tokens at a time.
+
+A step drafts up to K tokens, runs the model once on the last token and the draft, and chooses the next token at each
+position as a step of one token would: from the model's logits there, with the same processors and random keys. It goes
+on as long as it chooses what was drafted. So the tokens are those of decoding one by one, whatever the draft was
+(Leviathan et al. 2023, Fast inference from transformers via speculative decoding). Rows go on together, with as many
+tokens as the row with the fewest.
+Shapes: B batch, P prompt, N = K + 1 tokens, V vocabulary.
+"""
+
+import dataclasses
+import logging
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from tpuport.errors import PortError
+from tpuport.generation.decoder import Decoder, Inputs, State
+from tpuport.generation.decoding_cache import has_states
+from tpuport.generation.drafts import ModelDrafter, Step, TextDrafter
+from tpuport.generation.generation_options import Options
+from tpuport.generation.padding_check import are_close, vocabulary_size
+from tpuport.generation.prompts import Prompts
+from tpuport.generation.sampling import SamplingSettings
+from tpuport.trace_errors import CannotTrace
+
+logger = logging.getLogger("tpuport")
+
+# Of the comparison of several tokens at once with a prompt.
+_FIRST, _MORE, _COLUMNS = 3, 3, 32
+# transformers' own.
+_ASSISTANT_TOKENS = 20
+_ASSISTANT_THRESHOLD = 0.4
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class AssistedCache:
+    """What the loop carries: the cache of the model, and that of what drafts."""
+
+    model: Any
+    draft: Any
+
+
+class AssistedDecoder(Decoder):
+    """The compiled programs of a ported model with drafts.
+
+    Attributes:
+        spare_columns: K, since the last draft may go beyond the tokens that are asked for.
+    """
+
+    def __init__(self, decoder: Decoder, drafter: ModelDrafter | TextDrafter) -> None:
+        """Add drafts to the programs of a model by itself."""
+        super().__init__(decoder.model, decoder.mesh)
+        self._plain = decoder
+        self._decoder = _keeping_all(decoder)
+        self._drafter = drafter
+        self.spare_columns = drafter.count
+
+    @property
+    def uses_buckets(self) -> bool:
+        """As without drafts."""
+        return self._plain.uses_buckets
+
+    @property
+    def without_drafts(self) -> Decoder:
+        """The decoder of the model alone."""
+        return self._plain
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The weights of the model and of the drafting one."""
+        return {"model": self._decoder.arrays, "draft": self._drafter.arrays}
+
+    def forward_prompt(
+        self, arrays: dict[str, Any], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+    ) -> tuple[jax.Array, AssistedCache]:
+        """Traced. Float32 logits [B, V] after the prompt [B, P], and the caches with it."""
+        logits, cache = self._decoder.forward_prompt(arrays["model"], tokens, mask, slots, inputs)
+        return logits, AssistedCache(cache, self._drafter.begin(arrays["draft"], tokens, mask, slots))
+
+    def forward_chunks(
+        self, arrays: dict[str, Any], tokens: jax.Array, mask: jax.Array, slots: int, chunk: int
+    ) -> tuple[jax.Array, AssistedCache]:
+        """Traced. As `forward_prompt`; the prompt of the drafting model runs at once."""
+        logits, cache = self._decoder.forward_chunks(arrays["model"], tokens, mask, slots, chunk)
+        return logits, AssistedCache(cache, self._drafter.begin(arrays["draft"], tokens, mask, slots))
+
+    def run_loop(
+        self,
+        arrays: dict[str, Any],
+        state: State,
+        keys: jax.Array,
+        prompt_columns: jax.Array,
+        limit: jax.Array,
+        settings: SamplingSettings,
+    ) -> State:
+        """Traced. As `Decoder.run_loop`, several tokens a step."""
+        step = Step(keys, prompt_columns, limit, settings)
+        return self.loop(lambda state: self._verify_draft(arrays, state, step), state, limit)
+
+    def _verify_draft(self, arrays: dict[str, Any], state: State, step: Step) -> State:
+        """Traced. Draft tokens, and append those that the model chooses too and one more."""
+        first = state.length
+        draft = self._drafter.draft(arrays["draft"], state, state.cache.draft, step)
+        last = jax.lax.dynamic_slice_in_dim(state.tokens, first - 1, 1, axis=1)
+        logits, cache = self._decoder.forward_tokens(
+            arrays["model"], jnp.concatenate([last, draft.tokens], axis=1), state.present, first - 1, step.limit,
+            state.cache.model,
+        )  # fmt: skip
+        caches = AssistedCache(cache, draft.cache)
+
+        def append(state: State) -> State:
+            chosen = jax.lax.dynamic_index_in_dim(logits, state.length - first, axis=1, keepdims=False)
+            return self.append(state, chosen, step.keys, step.prompt_columns, step.settings)
+
+        def is_drafted(state: State) -> jax.Array:
+            index = state.length - first - 1
+            chosen = jax.lax.dynamic_index_in_dim(state.tokens, state.length - 1, axis=1, keepdims=False)
+            # An index beyond the end is that of the last one, which the count excludes.
+            drafted = jax.lax.dynamic_index_in_dim(draft.tokens, index, axis=1, keepdims=False)
+            matches = ((chosen == drafted) & (index < draft.counts)) | state.finished
+            return jnp.all(matches) & (index < draft.tokens.shape[1])
+
+        def goes_on(state: State) -> jax.Array:
+            return is_drafted(state) & (state.length < step.limit) & ~jnp.all(state.finished)
+
+        # The caches do not change with the tokens that are chosen.
+        state = jax.lax.while_loop(goes_on, append, append(state._replace(cache=())))
+        return state._replace(cache=caches)
+
+
+def _keeping_all(decoder: Decoder) -> Decoder:
+    """A decoder of the same model whose caches keep all columns."""
+    keeping = Decoder(decoder.model, decoder.mesh)
+    keeping.keeps_all_columns = True
+    return keeping
+
+
+def takes_several_tokens(decoder: Decoder) -> bool:
+    """Whether a model goes on from its cache with several tokens at once as with a longer prompt.
+
+    The model's code decides that: it may be no causal one, or make its positions in another way.
+    """
+    if type(decoder) is not Decoder:
+        return False
+    if decoder.continues is None:
+        decoder.continues = _continues(decoder)
+    return decoder.continues
+
+
+def _continues(decoder: Decoder) -> bool:
+    tokens = np.arange(1, _FIRST + _MORE + 1, dtype=np.int32)[None] % vocabulary_size(decoder.model)
+
+    def run(arrays: dict[str, jax.Array], tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def run_prompt(count: int) -> tuple[jax.Array, Any]:
+            prompt = tokens[:, :count]
+            return probe.forward_prompt(arrays, prompt, jnp.ones(prompt.shape, jnp.bool_), _COLUMNS, {})
+
+        _, cache = run_prompt(_FIRST)
+        present = jnp.ones((1, _COLUMNS), jnp.bool_)
+        column = jnp.asarray(_FIRST, jnp.int32)
+        logits, _ = probe.forward_tokens(arrays, tokens[:, _FIRST:], present, column, column + _MORE, cache)
+        prompts = [run_prompt(_FIRST + count)[0][0] for count in (1, _MORE)]
+        return jnp.stack(prompts), logits[0, jnp.asarray([0, _MORE - 1])]
+
+    probe = _keeping_all(decoder)
+    replicated = NamedSharding(decoder.mesh, PartitionSpec())
+    try:
+        expected, actual = jax.device_get(jax.jit(run, out_shardings=replicated)(decoder.arrays, tokens))
+    except (
+        CannotTrace,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        logger.debug("%s takes one token at a time: %r", type(decoder.model).__name__, error)
+        return False
+    return are_close(decoder, expected, actual)
+
+
+def with_drafts(
+    decoder: Decoder, assistant: Decoder | None, assistant_config: Any, options: Options
+) -> Decoder:
+    """The decoder that drafts what comes next as the options ask for, or `decoder` with a warning where it cannot.
+
+    Args:
+        assistant: of the model that drafts; None: the text itself, if `prompt_lookup` asks for it.
+        assistant_config: the GenerationConfig of that model.
+
+    Raises:
+        PortError: the two models have other vocabularies, or are on other meshes.
+    """
+    name = "prompt_lookup_num_tokens" if assistant is None else "assistant_model"
+    reason = _reason_against(decoder, assistant, options)
+    if reason:
+        logger.warning("%s: generate decodes token by token, which gives the same tokens: %s", name, reason)
+        return decoder
+    if assistant is None:
+        assert options.prompt_lookup is not None
+        key: Any = options.prompt_lookup
+        make = lambda: TextDrafter(*options.prompt_lookup)  # noqa: E731
+    else:
+        _check_assistant(decoder, assistant)
+        count = getattr(assistant_config, "num_assistant_tokens", None) or _ASSISTANT_TOKENS
+        threshold = getattr(assistant_config, "assistant_confidence_threshold", None)
+        threshold = _ASSISTANT_THRESHOLD if threshold is None else threshold
+        key = (assistant, count, threshold)
+        make = lambda: ModelDrafter(_keeping_all(assistant), count, threshold)  # noqa: E731
+    if key not in decoder.assisted:
+        decoder.assisted[key] = AssistedDecoder(decoder, make())
+    return decoder.assisted[key]
+
+
+def _reason_against(decoder: Decoder, assistant: Decoder | None, options: Options) -> str:
+    if options.guidance_scale is not None:
+        return "guidance_scale runs another prompt beside it"
+    for each in (decoder, assistant):
+        if each is None:
+            continue
+        name = type(each.model).__name__
+        if type(each) is not Decoder or not each.uses_buckets:
+            return f"{name} does not decode with a cache and positions of its own mask"
+        if has_states(each.model.config):
+            return f"{name} has states of a recurrence, which cannot forget a draft"
+        if not takes_several_tokens(each):
+            return f"{name} takes one token at a time"
+    return ""
+
+
+def _check_assistant(decoder: Decoder, assistant: Decoder) -> None:
+    sizes = [vocabulary_size(each.model) for each in (decoder, assistant)]
+    if sizes[0] != sizes[1]:
+        raise PortError(
+            f"the vocabularies have {sizes[0]} and {sizes[1]} tokens: a draft has to be in the model's own",
+            where=f"assistant_model={type(assistant.model).__name__}",
+            fix="give a smaller model of the same family, or leave it out: the tokens are the same",
+        )
+    if decoder.mesh != assistant.mesh:
+        raise PortError(
+            "the assistant is on another mesh than the model",
+            where=f"assistant_model={type(assistant.model).__name__}",
+            fix="port both with the same mesh=",
+        )
+
+
+def chunk_size(decoder: Decoder, prompts: Prompts, options: Options) -> int | None:
+    """Columns of the prompt that run at a time; None for all of them."""
+    size = options.prefill_chunk_size
+    if size is None or size >= prompts.tokens.shape[1]:
+        return None
+    if not takes_several_tokens(decoder.without_drafts):
+        logger.warning(
+            "prefill_chunk_size: the prompt of %s runs at once, which gives the same tokens and takes more memory",
+            type(decoder.model).__name__,
+        )
+        return None
+    return size
