@@ -89,16 +89,44 @@ class Caching(torch.nn.Module):
         return cache[0] if before is None else cache[0] + before
 
 
-def test_a_forward_that_writes_into_its_lists_runs_uncompiled(caplog: pytest.LogCaptureFixture) -> None:
-    module, _ = ported(Caching())
-    results: list[Any] = [None]
-    theirs: list[Any] = [None]
-    with caplog.at_level("INFO", "tpuport"), allow_mixed():
+def test_a_list_that_a_forward_writes_into_is_the_callers_own() -> None:
+    module, forward = ported(Caching())
+    cache: list[Any] = [None]
+    own_cache: list[Any] = [None]
+    with allow_mixed():
         for n in range(3):
-            actual = module(torch.full((2,), float(n)), results)
-            expected = Caching()(torch.full((2,), float(n)), theirs)
+            x = torch.full((2,), float(n))
+            actual, expected = module(x, cache), Caching()(x, own_cache)
             torch.testing.assert_close(to_host(actual), expected.detach())
-    assert sum("operation by operation" in record.getMessage() for record in caplog.records) == 1
+            torch.testing.assert_close(to_host(cache[0]), own_cache[0].detach())
+    # Without anything in the list, and with a tensor in it.
+    assert forward.program.compilations == 2
+
+
+class Renewing(torch.nn.Module):
+    """Replaces an entry of a dictionary, adds one and removes one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([2.0]))
+
+    def forward(self, x: torch.Tensor, state: dict) -> torch.Tensor:
+        state["last"] = state["last"] + x * self.weight
+        state["count"] = len(state)
+        del state["first"]
+        return x * self.weight
+
+
+def test_what_a_call_leaves_alone_stays_the_tensor_of_the_host() -> None:
+    module, _ = ported(Renewing())
+    x, kept = torch.ones(2), torch.zeros(3)
+    state = {"first": torch.ones(1), "last": torch.ones(2), "kept": kept}
+    with allow_mixed():
+        module(x, state)
+    assert list(state) == ["last", "kept", "count"]
+    assert state["kept"] is kept
+    assert state["count"] == 3
+    torch.testing.assert_close(to_host(state["last"]), torch.full((2,), 3.0))
 
 
 class Branching(torch.nn.Module):

@@ -2,8 +2,8 @@
 
 `module.forward` is replaced on the instance. Calls from outside run the program for their shapes; while something is
 being traced (the whole loop as a program, a function of the user's) the original forward runs and becomes part of that.
-If a forward cannot be a program, because it changes lists among its arguments (a video VAE's caches) or because hooks
-inside it have state, it runs operation by operation on the device, which is logged once.
+Lists among its arguments that it changes (a video VAE's caches) are changed for the caller. If a forward cannot be a
+program, because hooks inside it have state, it runs operation by operation on the device, which is logged once.
 
 Of an autoencoder the encoder and the decoder are programs, and its tiling and slicing stay diffusers' own. With either,
 a program sees a tile or a sample at a time, and each result goes to the host at once, where diffusers blends and joins
@@ -13,11 +13,11 @@ recommends tiling.
 
 import functools
 import logging
+import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as torch_pytree
 
 from tpuport import compilation, trace_errors
 from tpuport.checkpoint import forget_mesh, model_mesh, port_count, record_port
@@ -43,10 +43,6 @@ _PIECEWISE_FLAGS = ("use_tiling", "use_slicing", "use_framewise_decoding", "use_
 _ON_HOST = "leave this component on the host: tpuport.port(pipe, components=[...]) without its name"
 
 
-class _ArgumentsChangedError(Exception):
-    """The forward wrote into a list or dictionary among its arguments, which a program cannot do."""
-
-
 class CompiledForward:
     """`module.forward` as programs, one for each set of shapes.
 
@@ -64,10 +60,7 @@ class CompiledForward:
         self.original: Callable = module.forward
         functools.update_wrapper(self, self.original)
         self.interceptor: Callable = lambda run, args, kwargs: run(args, kwargs)
-        self.compiled = compilation.CompiledFunction(
-            _watch_arguments(self.original), type(module).__name__, [module]
-        )
-        self._cannot_compile = False
+        self.compiled = compilation.CompiledFunction(self.original, type(module).__name__, [module])
         # Once for each reason, and not in every call.
         self._log = functools.cache(self._log_reason)
 
@@ -101,27 +94,22 @@ class CompiledForward:
     def run(self, args: tuple, kwargs: dict) -> Any:
         """A call of the program, past the interceptor."""
         if self._can_compile():
-            args, kwargs = compilation.prepare_arguments(self.module, args, kwargs)
-            try:
-                return self._run_program(args, kwargs)
-            except _ArgumentsChangedError:
-                self._cannot_compile = True
-                self._log("its forward changes lists or dictionaries among its arguments")
+            return self._run_program(*compilation.prepare_arguments(self.module, args, kwargs))
         with allow_mixed(model_mesh(self.module)):
             return self.original(*args, **kwargs)
 
     def _run_program(self, args: tuple, kwargs: dict) -> Any:
-        args, kwargs = upload_tree((args, kwargs))
+        arguments = _UploadedArguments(args, kwargs)
         with (
             suspend(),
             trace_errors.explained(self.module, catch=trace_errors.is_of_code, alternative=_ON_HOST),
         ):
-            return self.compiled(*args, **kwargs)
+            output = self.compiled(*arguments.args, **arguments.kwargs)
+        arguments.write_back()
+        return output
 
     def _can_compile(self) -> bool:
         """Whether this call can be a program."""
-        if self._cannot_compile:
-            return False
         _, *parts = self.module.modules()
         hooked = next(filter(_has_hooks, parts), None)
         if hooked is not None:
@@ -161,21 +149,64 @@ def restore_forward(module: torch.nn.Module) -> None:
         module.forward = original
 
 
-def _watch_arguments(original: Callable) -> Callable:
-    """The forward, raising if it changes a container among its arguments: the caller's own would not change."""
+class _UploadedArguments:
+    """The arguments of a call with their host tensors on the device; what the call changes is changed for the caller.
 
-    @functools.wraps(original)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        leaves_before, layout_before = torch_pytree.tree_flatten((args, kwargs))
-        output = original(*args, **kwargs)
-        leaves_after, layout_after = torch_pytree.tree_flatten((args, kwargs))
-        # By identity, because tensors compare their elements.
-        before = layout_before, list(map(id, leaves_before))
-        if before != (layout_after, list(map(id, leaves_after))):
-            raise _ArgumentsChangedError
-        return output
+    A list or dictionary with a tensor of the host is copied, any other one is the caller's own, which the compiled
+    function changes itself.
 
-    return forward
+    Attributes:
+        args, kwargs: for the compiled function.
+    """
+
+    def __init__(self, args: tuple, kwargs: dict) -> None:
+        # By the id of the caller's container, so that one that is passed twice is one in the call, too.
+        self._copies: dict[int, _CopiedContainer] = {}
+        self.args = tuple(map(self._upload, args))
+        self.kwargs = {name: self._upload(value) for name, value in kwargs.items()}
+
+    def _upload(self, value: Any) -> Any:
+        if type(value) not in (list, dict):
+            return upload_tree(value)
+        if id(value) in self._copies:
+            return self._copies[id(value)].copy
+        copy: Any
+        if isinstance(value, list):
+            copy = [self._upload(item) for item in value]
+        else:
+            copy = {name: self._upload(item) for name, item in value.items()}
+        copied = _CopiedContainer(value, copy, _items(copy))
+        if all(map(operator.is_, _items(value).values(), copied.before.values())):
+            return value
+        self._copies[id(value)] = copied
+        return copy
+
+    def write_back(self) -> None:
+        """Change the caller's containers as the call has changed their copies."""
+        for container, copy, before in self._copies.values():
+            after, own = _items(copy), _items(container)
+            same = {key: own[key] for key in after.keys() & before.keys() if after[key] is before[key]}
+            if len(same) == len(before) == len(after):
+                continue
+            items = {key: same.get(key, item) for key, item in after.items()}
+            if isinstance(container, list):
+                container[:] = items.values()
+            else:
+                container.clear()
+                container.update(items)
+
+
+class _CopiedContainer(NamedTuple):
+    """The caller's list or dictionary, its copy for a call, and the items of the copy before the call."""
+
+    container: Any
+    copy: Any
+    before: dict[Any, Any]
+
+
+def _items(container: list | dict) -> dict[Any, Any]:
+    """The items of a list by their position, those of a dictionary by their key."""
+    return dict(enumerate(container)) if isinstance(container, list) else dict(container)
 
 
 def _has_hooks(module: torch.nn.Module) -> bool:
