@@ -4,8 +4,6 @@ Uses only the public API of tpuport; README.md beside this file explains it step
 """
 
 import argparse
-import logging
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +14,10 @@ from rich.console import Console
 import tpuport
 from recipes.command import at_least, run_command, simulate_devices
 from recipes.hunyuan_video import request as requests
-from recipes.hunyuan_video.linting import lint_model_code
+from recipes.pipeline_checks import DTYPES, check_checkpoint, check_dtype, check_mesh, check_output
+from recipes.pipeline_linting import lint_model_code
 
+MODEL_MODULE = "diffusers.models.transformers.transformer_hunyuan_video15"
 DEFAULT_CHECKPOINT = Path(__file__).parent / "checkpoint"
 DEFAULT_OUTPUT = Path("outputs/hunyuan_video")
 DEFAULT_PROMPTS = (
@@ -33,24 +33,11 @@ REAL_SIZE = {"height": 480, "width": 848, "frames": 121, "steps": 50}
 console = Console(highlight=False, soft_wrap=True)
 
 
-def create_mesh(sizes: dict[str, int]) -> Any:
-    """A mesh of as many devices as it needs."""
-    import jax
-
-    devices = None
-    if -1 not in sizes.values():
-        devices = jax.devices()[: math.prod(sizes.values())]
-    mesh = tpuport.create_mesh(**sizes, devices=devices)
-    shape = " ".join(f"{axis}={mesh.shape[axis]}" for axis in sizes)
-    console.print(f"mesh: {shape}, {mesh.devices.flat[0].platform}")
-    return mesh
-
-
 def write_latents(latents: Any, output: Path) -> None:
     """Write the latents to a safetensors file."""
     from safetensors.torch import save
 
-    from recipes.hunyuan_video.pictures import whole_file
+    from recipes.pictures import whole_file
 
     path = output / "latents.safetensors"
     with whole_file(path) as file:
@@ -60,7 +47,7 @@ def write_latents(latents: Any, output: Path) -> None:
 
 def write_clips(clips: Any, names: list[str], output: Path) -> None:
     """Write a GIF of all clips, and a contact sheet."""
-    from recipes.hunyuan_video import pictures
+    from recipes import pictures
 
     scale = max(1, 192 // clips.shape[2])
     console.print(f"wrote {pictures.save_gif(list(clips), output / 'clips.gif', scale=scale)}")
@@ -68,22 +55,12 @@ def write_clips(clips: Any, names: list[str], output: Path) -> None:
     console.print(f"wrote {pictures.save_image(sheet, output / 'contact_sheet.png')}")
 
 
-def largest_difference(a: Any, b: Any) -> float:
-    """The largest difference of two arrays."""
-    return float(abs(a - b).max())
-
-
-def print_difference(name: str, clips: Any, reference_clips: Any) -> None:
-    """Print how far clips are from torch's."""
-    difference = largest_difference(clips, reference_clips) * 255
-    console.print(f"{name}: a pixel differs from torch's by up to {difference:.3g} of 255")
-
-
 def compare(clips: Any, checkpoint: Path, request: requests.Request, output: Path) -> bool:
     """Draw the lesson's figure and print the differences; return whether none from torch exceeds 1/255."""
     import torch
 
-    from recipes.hunyuan_video import generation, pictures
+    from recipes import pictures, pipeline_running
+    from recipes.hunyuan_video import generation
 
     console.print(
         "rendering the same clips with torch on the CPU, and with two wrong ways to handle padding",
@@ -98,38 +75,29 @@ def compare(clips: Any, checkpoint: Path, request: requests.Request, output: Pat
     versions: dict[str, Any] = {"tpuport": clips, "torch": reference_clips} | wrong_clips
     figure = pictures.lesson_figure(request.names, versions, "torch", scale=max(1, 96 // request.height))
     path = pictures.save_image(figure, output / "lesson.png")
-    print_difference("tpuport", clips, reference_clips)
-    is_equal = largest_difference(clips, reference_clips) <= 1 / 255
-    error = float(((clips - reference_clips) ** 2).sum() ** 0.5 / (reference_clips**2).sum() ** 0.5)
-    if is_equal:
-        console.print(f"torch renders the same clips: relative error {error:.1e}", style="green")
-    else:
-        console.print(f"torch renders other clips: relative error {error:.1e}", style="red")
+    is_equal = pipeline_running.report_difference(clips, reference_clips, console)
     console.print("for comparison, two wrong ways to handle padding:")
     for name, wrong in wrong_clips.items():
-        print_difference(name, wrong, reference_clips)
+        pipeline_running.print_difference(name, wrong, reference_clips, console)
     console.print(f"wrote {path}")
     return is_equal
 
 
 def port_and_generate(arguments: argparse.Namespace, request: requests.Request, mesh: Any) -> Any:
     """Load, port, generate and write the results; return the clips, or the latents."""
+    from recipes import pipeline_running
     from recipes.hunyuan_video import generation
 
-    pipeline = generation.load(arguments.checkpoint, request, requests.DTYPES[arguments.dtype])
-    size = sum(weight.numel() for weight in pipeline.transformer.parameters()) / 1e6
-    pipeline = tpuport.port(pipeline, mesh=mesh)
-    console.print(f"ported {type(pipeline).__name__}, its transformer has {size:.1f} M parameters")
-    options = {}
+    pipeline = generation.load(arguments.checkpoint, request, DTYPES[arguments.dtype])
+    pipeline = pipeline_running.port(pipeline, mesh, console)
+    options: dict[str, Any] = {}
     if arguments.latents_only:
         options["output_type"] = "latent"
-    results, timing = generation.timed_call(pipeline, request, **options)
-    console.print(
-        f"{timing.first:.1f} s for a first call of two steps, then {timing.whole:.2f} s for {timing.steps} steps: "
-        f"{timing.step:.3f} s per step, including text encoders and VAE"
-    )
-    counts = ", ".join(f"{name} {count}" for name, count in generation.compilations(pipeline).items())
-    console.print(f"programs compiled over both calls: {counts}")
+
+    def call(steps: int) -> Any:
+        return generation.call(pipeline, request, num_inference_steps=steps, **options)
+
+    results = pipeline_running.timed_call(pipeline, call, request.steps, console)
     if arguments.latents_only:
         write_latents(results, arguments.output)
     else:
@@ -148,7 +116,7 @@ def read_request(arguments: argparse.Namespace) -> requests.Request:
     if has_embeddings and (arguments.prompt or arguments.negative_prompt is not None):
         fix = "leave out --prompt and --negative-prompt; the file contains both"
         raise tpuport.PortError("there are both embeddings and prompts", where="--prompt-embeds", fix=fix)
-    requests.check_checkpoint(checkpoint)
+    check_checkpoint(checkpoint, requests.PIPELINE)
     is_tiny = checkpoint.resolve() == DEFAULT_CHECKPOINT.resolve()
     prompts = arguments.prompt or []
     if not prompts and not has_embeddings:
@@ -221,34 +189,23 @@ def main() -> None:
     """Run the recipe."""
     arguments = parse_arguments()
     sizes = {"dp": arguments.dp, "sp": arguments.sp, "tp": arguments.tp}
-    requests.check_dtype(arguments.dtype)
+    check_dtype(arguments.dtype)
     request = read_request(arguments)
-    requests.check_mesh(sizes, arguments.checkpoint)
-    requests.check_output(arguments.output)
+    check_mesh(sizes, arguments.checkpoint)
+    check_output(arguments.output)
     if arguments.lint:
-        lint_model_code(console)
+        lint_model_code(MODEL_MODULE, console)
     if arguments.cpu_devices:
         simulate_devices(arguments.cpu_devices)
-    start()
-    clips = port_and_generate(arguments, request, create_mesh(sizes))
+    from recipes import pipeline_running
+
+    pipeline_running.start()
+    clips = port_and_generate(arguments, request, pipeline_running.create_mesh(sizes, console))
     is_compared = arguments.compare
     if is_compared is None:
         is_compared = arguments.checkpoint == DEFAULT_CHECKPOINT and is_comparable(arguments)
     if is_compared and not compare(clips, arguments.checkpoint, request, arguments.output):
         sys.exit(1)
-
-
-def start() -> None:
-    """Enable tpuport, now that the devices are chosen, and hide what the libraries print while they load."""
-    import diffusers
-    from transformers.utils import logging as transformers_logging
-
-    import tpuport.auto  # noqa: F401
-
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    logging.getLogger("diffusers").setLevel(logging.ERROR)
-    diffusers.utils.logging.disable_progress_bar()
 
 
 if __name__ == "__main__":

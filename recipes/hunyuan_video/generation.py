@@ -3,8 +3,6 @@
 Clips are arrays `[B, F, H, W, 3]` from 0 to 1; latents are tensors `[B, C, F, H, W]`.
 """
 
-import dataclasses
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +13,6 @@ import tpuport
 from recipes.hunyuan_video.masking import without_masks, zeroed_padding
 from recipes.hunyuan_video.request import Request
 from recipes.hunyuan_video.tiny import load_pipeline
-
-
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """Seconds of the first call, whose two steps compile everything, and of the whole call after it."""
-
-    first: float
-    whole: float
-    steps: int
-
-    @property
-    def step(self) -> float:
-        """Seconds per step, including text encoders and VAE."""
-        return self.whole / self.steps
 
 
 def load(checkpoint: Path, request: Request, dtype: torch.dtype) -> Any:
@@ -67,17 +51,6 @@ def call(
     return pipeline(**(texts | shape | defaults | options)).frames
 
 
-def timed_call(pipeline: Any, request: Request, **options: Any) -> tuple[Any, Timing]:
-    """The pipeline's result and its times; a call of two steps comes first and compiles the same programs."""
-    start = time.perf_counter()
-    pipeline.set_progress_bar_config(disable=True)
-    call(pipeline, request, num_inference_steps=min(2, request.steps), **options)
-    middle = time.perf_counter()
-    pipeline.set_progress_bar_config(disable=None)
-    result = call(pipeline, request, **options)  # on the host, so the device has finished
-    return result, Timing(middle - start, time.perf_counter() - middle, request.steps)
-
-
 def embed_texts(pipeline: Any, request: Request) -> dict[str, torch.Tensor]:
     """Embeddings and masks of the request's texts, including the negative ones."""
     if request.embeddings:
@@ -101,21 +74,3 @@ def wrong_ways(pipeline: Any, request: Request) -> dict[str, np.ndarray]:
     with zeroed_padding(pipeline.transformer):
         zeroed = call(pipeline, request, texts)
     return {"mask dropped": dropped, "padding zeroed": zeroed}
-
-
-def compilations(pipeline: Any) -> dict[str, int]:
-    """The number of programs compiled for each model of a ported pipeline, by its name in the pipeline."""
-    counts: dict[str, int] = {}
-    for name, module in pipeline.components.items():
-        if not isinstance(module, torch.nn.Module):
-            continue
-        parts = {
-            name: module,
-            f"{name}.encoder": getattr(module, "encoder", None),
-            f"{name}.decoder": getattr(module, "decoder", None),
-        }
-        for part_name, part in parts.items():
-            program = getattr(getattr(part, "forward", None), "program", None)
-            if program is not None and program.compilations:
-                counts[part_name] = program.compilations
-    return counts

@@ -1,18 +1,16 @@
 """What is asked of the recipe, checked against the checkpoint's configuration before anything large is read."""
 
 import dataclasses
-import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import tpuport
+from recipes.pipeline_checks import read_config
 
 PIPELINE = "HunyuanVideo15Pipeline"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PAIRS = (("prompt_embeds", "prompt_embeds_mask"), ("prompt_embeds_2", "prompt_embeds_mask_2"))
 
 
@@ -46,37 +44,6 @@ class Request:
     def names(self) -> list[str]:
         """A line of text for each clip."""
         return list(self.prompts) or [f"embeddings, row {row}" for row in range(self.count)]
-
-
-def read_config(checkpoint: Path, part: str) -> dict[str, Any]:
-    """A configuration file of the checkpoint, `part` being its path in there.
-
-    Raises:
-        PortError: it is not there, or is not JSON.
-    """
-    try:
-        config = dict(json.loads((checkpoint / part).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise tpuport.PortError(
-            f"{part} cannot be read ({type(error).__name__})",
-            where=str(checkpoint),
-            fix="give a directory in diffusers' layout; `hf download NAME --local-dir DIR` makes one",
-        ) from error
-    return config
-
-
-def check_checkpoint(checkpoint: Path) -> None:
-    """Raise PortError unless this is a local directory with a HunyuanVideo-1.5 pipeline for text-to-video."""
-    if not checkpoint.is_dir():
-        fix = "give a local directory in diffusers' layout; `hf download NAME --local-dir DIR` makes one"
-        raise tpuport.PortError("there is no such directory", where=str(checkpoint), fix=fix)
-    name = read_config(checkpoint, "model_index.json").get("_class_name")
-    if name != PIPELINE:
-        raise tpuport.PortError(
-            f"this checkpoint is of a {name}",
-            where=str(checkpoint),
-            fix=f"give one of a {PIPELINE} (text-to-video)",
-        )
 
 
 def check_size(checkpoint: Path, height: int, width: int, frames: int) -> None:
@@ -152,33 +119,3 @@ def _pair(
     if not mask.endswith("_2") and not bool(valid.bool().any(dim=1).all()):
         raise tpuport.PortError(f"{mask} has a row without a token", where=str(file), fix="keep at least one")
     return {embeds: text, mask: valid}
-
-
-def check_dtype(name: str) -> None:
-    """Raise PortError for a dtype that the recipe does not run."""
-    if name not in DTYPES:
-        raise tpuport.PortError(f"dtype {name!r}", where="--dtype", fix=" or ".join(DTYPES))
-
-
-def check_mesh(sizes: dict[str, int], checkpoint: Path) -> None:
-    """Raise PortError for mesh sizes that cannot be, and for a tp that does not divide the transformer's heads."""
-    for name, size in sizes.items():
-        if size < 1 and size != -1:
-            raise tpuport.PortError(
-                f"{size} devices", where=f"--{name}", fix="1 or more, or -1 for all that are left"
-            )
-    heads = int(read_config(checkpoint, "transformer/config.json")["num_attention_heads"])
-    if sizes["tp"] > 0 and heads % sizes["tp"]:
-        fix = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)
-        raise tpuport.PortError(
-            f"{heads} heads cannot be shared by {sizes['tp']}", where="--tp", fix=f"one of {fix}"
-        )
-
-
-def check_output(output: Path) -> None:
-    """Raise PortError where the output folder cannot be one."""
-    taken = next((place for place in (output, *output.parents) if place.exists()), None)
-    if taken is not None and not taken.is_dir():
-        raise tpuport.PortError(
-            "this is a file", where=str(taken), fix="give a folder, or one that is not there yet"
-        )

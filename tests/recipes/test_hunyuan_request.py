@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from recipes import pipeline_checks
 from recipes.hunyuan_video import __main__ as recipe
 from recipes.hunyuan_video import request
 from tpuport import PortError
@@ -108,22 +109,22 @@ def test_sizes_that_do_not_divide_are_refused(
 
 
 def test_meshes_outputs_and_checkpoints_that_cannot_be_are_refused(checkpoint: Path, tmp_path: Path) -> None:
-    request.check_mesh({"dp": 1, "sp": -1, "tp": 4}, checkpoint)
+    pipeline_checks.check_mesh({"dp": 1, "sp": -1, "tp": 4}, checkpoint)
     with pytest.raises(PortError, match=r"(?s)4 heads cannot be shared by 3.*1, 2, 4"):
-        request.check_mesh({"dp": 1, "sp": 1, "tp": 3}, checkpoint)
+        pipeline_checks.check_mesh({"dp": 1, "sp": 1, "tp": 3}, checkpoint)
     with pytest.raises(PortError, match="0 devices"):
-        request.check_mesh({"dp": 0, "sp": 1, "tp": 1}, checkpoint)
+        pipeline_checks.check_mesh({"dp": 0, "sp": 1, "tp": 1}, checkpoint)
     (tmp_path / "taken").touch()
     with pytest.raises(PortError, match="is a file"):
-        request.check_output(tmp_path / "taken" / "more")
-    request.check_output(tmp_path / "new" / "more")
+        pipeline_checks.check_output(tmp_path / "taken" / "more")
+    pipeline_checks.check_output(tmp_path / "new" / "more")
     with pytest.raises(PortError, match="no such directory"):
-        request.check_checkpoint(tmp_path / "nowhere")
+        pipeline_checks.check_checkpoint(tmp_path / "nowhere", request.PIPELINE)
     with pytest.raises(PortError, match=r"model_index\.json cannot be read"):
-        request.check_checkpoint(tmp_path)
+        pipeline_checks.check_checkpoint(tmp_path, request.PIPELINE)
     (tmp_path / "model_index.json").write_text('{"_class_name": "WanPipeline"}')
     with pytest.raises(PortError, match="of a WanPipeline"):
-        request.check_checkpoint(tmp_path)
+        pipeline_checks.check_checkpoint(tmp_path, request.PIPELINE)
 
 
 def test_prompts_and_embeddings_exclude_each_other_and_a_real_model_needs_a_prompt(checkpoint: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from recipes.hunyuan_video import pictures
+from recipes import pictures
 
 
 def _clips(count: int) -> list[np.ndarray]:

@@ -1,0 +1,1 @@
+"""Recipe: port Flux, and compare its pictures with torch's."""

@@ -1,0 +1,1 @@
+"""Recipe: port Qwen-Image, and compare its pictures with torch's."""

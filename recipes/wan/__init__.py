@@ -1,0 +1,1 @@
+"""Recipe: port Wan, a video model with two transformers, and compare its clips with torch's."""
