@@ -1,6 +1,6 @@
 """Decoding speed of `tpuport.generate` against its rivals, in one run, as ratios of medians.
 
-    python benchmarks/decode.py            the table (about five minutes on two cores)
+    python benchmarks/decode.py            the tables (about seven minutes on two cores)
     python benchmarks/decode.py --quick    fewer rounds, and only what the main line needs
 
 Every rival decodes the same greedy tokens with the same weights, float32, batch 1; rounds are interleaved so that a
@@ -33,7 +33,7 @@ from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 import tpuport
-from benchmarks import jax_llama
+from benchmarks import decode_kinds, jax_llama
 from tpuport import compat
 
 KV_HEADS, HEAD_DIM = 4, 64
@@ -247,6 +247,18 @@ def report(
     )
 
 
+def measure_kinds(rounds: int, bandwidth: CopyBandwidth, console: Console) -> None:
+    """Print how fast models of other kinds decode beside transformers."""
+    table = Table(title=f"Other models, greedy, {NEW} tokens, prompt included")
+    for heading in ("", "torch, tokens/s", "tpuport, tokens/s", "tpuport is faster, times"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for kind in decode_kinds.KINDS:
+        times = measure(decode_kinds.rivals(kind, PROMPT, NEW), rounds, bandwidth)
+        theirs, ours = (statistics.median(times[name]) for name in ("torch", "tpuport"))
+        table.add_row(kind, f"{NEW / theirs:.1f}", f"{NEW / ours:.1f}", f"{theirs / ours:.2f} x")
+    console.print(table)
+
+
 def main() -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -259,8 +271,12 @@ def main() -> None:
         stack.callback(tpuport.disable)
         rivals, read, remarks = build(args.quick)
         bandwidth = CopyBandwidth()
-        times = measure(rivals, args.rounds or (3 if args.quick else 9), bandwidth)
-    report(times, read, bandwidth, remarks, Console())
+        rounds = args.rounds or (3 if args.quick else 9)
+        times = measure(rivals, rounds, bandwidth)
+        console = Console()
+        report(times, read, bandwidth, remarks, console)
+        if not args.quick:
+            measure_kinds(rounds, bandwidth, console)
 
 
 if __name__ == "__main__":
