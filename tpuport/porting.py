@@ -8,7 +8,7 @@ import torch
 
 from tpuport import checkpoint
 from tpuport.checkpoint import saving
-from tpuport.compilation import LostValue, model_calls
+from tpuport.compilation import LostValue, keep_shared, model_calls
 from tpuport.library_classes import is_pipeline
 from tpuport.model_results import warn_of_failures
 
@@ -40,7 +40,9 @@ def port(model: Any, **options: Any) -> Any:
 
         ported = diffusion.port_pipeline(model, **options)
     else:
-        ported = _replace_calls(checkpoint.port(model, **options))
+        with keep_shared(model):
+            ported = checkpoint.port(model, **options)
+        _replace_calls(ported)
     warn_of_failures(ported)
     return ported
 
@@ -75,7 +77,8 @@ def to_cpu(value: Any) -> Any:
         if diffusion_pipeline is not None:
             diffusion_pipeline.restore(value)
         _restore_calls(value)
-    return checkpoint.to_cpu(value)
+    with keep_shared(value):
+        return checkpoint.to_cpu(value)
 
 
 def _replace_calls(model: torch.nn.Module) -> torch.nn.Module:

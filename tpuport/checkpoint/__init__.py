@@ -2,6 +2,7 @@
 
 from tpuport.checkpoint.loading import load
 from tpuport.checkpoint.moving import (
+    fetch,
     forget_mesh,
     model_mesh,
     port,
@@ -12,5 +13,5 @@ from tpuport.checkpoint.moving import (
 )
 
 __all__ = [
-    "forget_mesh", "load", "model_mesh", "port", "port_count", "ported_models", "record_port", "to_cpu",
+    "fetch", "forget_mesh", "load", "model_mesh", "port", "port_count", "ported_models", "record_port", "to_cpu",
 ]  # fmt: skip

@@ -229,20 +229,29 @@ def propagate(tensor: Ported) -> None:
             other._alias.array = other._elem
 
 
+def may_share_memory(tensor: Any) -> bool:
+    """Whether any other tensor could have memory in common with a value."""
+    if not is_ported(tensor):
+        return isinstance(tensor, torch.Tensor)
+    alias = getattr(tensor, "_alias", None)
+    return alias is not None and len(alias.storage.aliases) > 1
+
+
 def may_overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two tensors, on the host or the device, have memory in common; True if it is hard to tell."""
     first_alias, second_alias = getattr(first, "_alias", None), getattr(second, "_alias", None)
     if first_alias is not None and second_alias is not None:
-        return first_alias.storage is second_alias.storage and _ranges_meet(
+        return first_alias.storage is second_alias.storage and layouts_meet(
             first_alias.twin, second_alias.twin
         )
     on_host = all(isinstance(tensor, torch.Tensor) and not is_ported(tensor) for tensor in (first, second))
     if not on_host or first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr():
         return False
-    return _ranges_meet(first, second)
+    return layouts_meet(first, second)
 
 
-def _ranges_meet(first: torch.Tensor, second: torch.Tensor) -> bool:
+def layouts_meet(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors of the same memory have elements in common; True if it is hard to tell."""
     (first_start, first_end), (second_start, second_end) = _range(first), _range(second)
     if not (first_start < second_end and second_start < first_end):
         return False
@@ -250,6 +259,16 @@ def _ranges_meet(first: torch.Tensor, second: torch.Tensor) -> bool:
         return True
     # Interleaved views, such as the halves of a last dimension, have nothing in common.
     return not _bytes(first).isdisjoint(_bytes(second))
+
+
+def is_inside(view: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether all elements of a tensor are elements of another one of the same memory; False if it is hard to tell."""
+    (first, end), (whole_first, whole_end) = _range(view), _range(whole)
+    if not (whole_first <= first and end <= whole_end):
+        return False
+    if whole.is_contiguous():
+        return True
+    return whole_end <= _LISTED_BYTES and _bytes(view) <= _bytes(whole)
 
 
 def _range(tensor: torch.Tensor) -> tuple[int, int]:

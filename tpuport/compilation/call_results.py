@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import torch
@@ -17,6 +17,8 @@ from tpuport.compilation.state_writes import StateArrays, StateWrites
 from tpuport.errors import PortError
 from tpuport.static_values import StaticValue
 from tpuport.tracing import trace_lock
+
+NamedTensor = tuple[str, Any]
 
 
 class Original(NamedTuple):
@@ -72,14 +74,14 @@ class OutputAndWrites:
     def restore(self, call: DividedArguments, state: PythonState) -> Any:
         """The output, after all that the function changed has been changed in what the caller has."""
         tensors = [call.graph.leaves[number] for number in call.tensor_leaves]
+        names = [call.graph.names[number] for number in call.tensor_leaves]
         # Tensors of the state are numbered after those of the arguments.
         written = self.arguments | {
             len(tensors) + number: array for number, array in self.state.tensors.items()
         }
-        names = [call.graph.names[number] for number in call.tensor_leaves]
         located = state.located_tensors()
+        self._refuse_overlaps(list(zip(names, tensors, strict=True)), located, state)
         tensors += [tensor for _, tensor in located]
-        _refuse_overlaps(written, tensors, names + [path for path, _ in located])
         for index, array in written.items():
             overwrite(tensors[index], array)
         for model, arrays in zip(state.modules, self.weights, strict=True):
@@ -94,6 +96,25 @@ class OutputAndWrites:
         leaves = [_restore_leaf(leaf, arrays, call.graph.leaves) for leaf in self.layout.leaves]
         roots, _ = object_graph.unflatten(self.layout.structure, leaves, call.graph.objects)
         return roots[0]
+
+    def _refuse_overlaps(
+        self, arguments: Sequence[NamedTensor], located: Sequence[NamedTensor], state: PythonState
+    ) -> None:
+        """PortError if a tensor that was written to shares memory with another one: the program had two copies."""
+        written = [arguments[number] for number in self.arguments]
+        written += [located[number] for number in self.state.tensors]
+        others: list[NamedTensor] = []
+        for model, arrays in zip(state.modules, self.weights, strict=True):
+            weights = state.named_weights(model)
+            others += weights.items()
+            written += [(name, weights[name]) for name in arrays]
+        if not written:
+            return
+        # A tensor of the state that is a weight is one argument, as the weight.
+        known = {id(weight) for _, weight in others}
+        others += [(path, tensor) for path, tensor in located if id(tensor) not in known]
+        _refuse_same(written, arguments, others)
+        _refuse_views(written, [*arguments, *others])
 
 
 def _restore_leaf(leaf: int | Original | StaticValue, arrays: list[Any], originals: Sequence[Any]) -> Any:
@@ -206,7 +227,7 @@ def _describe(output: Any, rebuilt: Rebuilt, changed: list[int]) -> tuple[list[A
         else:
             object_graph.refuse_captured_tensors(leaf, name)
             leaves.append(static_value(leaf, name))
-    _refuse_views(graph.leaves[returned:], graph.names[returned:])
+    _refuse_returned_views(graph.leaves[returned:], graph.names[returned:])
     replaced = _find_replaced(rebuilt, changed, graph, leaves)
     order = dict.fromkeys((*replaced.values(), *range(len(arrays))))
     numbers = {former: number for number, former in enumerate(order)}
@@ -256,7 +277,7 @@ def _find_replaced(
     }
 
 
-def _refuse_views(leaves: list[Any], names: list[str]) -> None:
+def _refuse_returned_views(leaves: list[Any], names: list[str]) -> None:
     """Traced. PortError if a function leaves tensors in objects that share memory, which would be two afterwards."""
     tensors = [
         (leaf, name) for leaf, name in zip(leaves, names, strict=True) if isinstance(leaf, torch.Tensor)
@@ -276,14 +297,30 @@ def _as_array(value: Any) -> Any:
     return jax.numpy.asarray(value)
 
 
-def _refuse_overlaps(written: dict[int, Any], tensors: list[Any], names: list[str]) -> None:
-    """PortError if a tensor that was written to shares memory with another argument: the program had two copies."""
-    for index in written:
-        for other, tensor in enumerate(tensors):
-            is_other = other != index and isinstance(tensor, torch.Tensor)
-            if is_other and aliasing.may_overlap(tensors[index], tensor):
-                raise PortError(
-                    f"compiled code writes to {names[index]}, which shares memory with {names[other]}",
-                    where=names[index],
-                    fix="pass only one of the two and take the view inside of the function, or pass a clone()",
-                )
+def _refuse_same(
+    written: Sequence[NamedTensor], arguments: Sequence[NamedTensor], others: Sequence[NamedTensor]
+) -> None:
+    """PortError if an argument that was written to is a weight, or a tensor of the state, too."""
+    names = {id(tensor): name for name, tensor in others}
+    changed = {id(tensor) for _, tensor in written}
+    for name, tensor in arguments:
+        if id(tensor) in changed and id(tensor) in names:
+            _refuse_write(name, names[id(tensor)])
+
+
+def _refuse_views(written: Sequence[NamedTensor], tensors: Sequence[NamedTensor]) -> None:
+    """PortError if a tensor that was written to has memory in common with another one."""
+    # Most tensors share memory with none, and a model has many.
+    sharing = [(name, tensor) for name, tensor in tensors if aliasing.may_share_memory(tensor)]
+    changed = [(name, tensor) for name, tensor in written if aliasing.may_share_memory(tensor)]
+    for (name, tensor), (other_name, other) in itertools.product(changed, sharing):
+        if other is not tensor and aliasing.may_overlap(tensor, other):
+            _refuse_write(name, other_name)
+
+
+def _refuse_write(name: str, other: str) -> NoReturn:
+    raise PortError(
+        f"compiled code writes to {name}, which shares memory with {other}",
+        where=name,
+        fix="keep or pass only one of the two and take the view inside of the function, or a clone()",
+    )

@@ -33,6 +33,7 @@ from tpuport.compilation.model_weights import (
     use_weights,
 )
 from tpuport.compilation.python_state import PythonState, StateKey
+from tpuport.compilation.shared_tensors import WeightSlot, weights_in_state
 from tpuport.compilation.state_writes import StateTrace, check_leaks
 from tpuport.errors import PortError
 from tpuport.tracing import is_tracing, trace_lock
@@ -51,6 +52,7 @@ class StaticPart(NamedTuple):
         attention: the settings that the user has registered.
         donated: patterns of the names of arguments that the user donates.
         overwritten: the weights and tensors that the program overwrites, as far as it is known.
+        shared: tensors of the state that are weights too, as of `weights_in_state`.
     """
 
     layout: Layout
@@ -59,6 +61,7 @@ class StaticPart(NamedTuple):
     attention: Hashable
     donated: tuple[str, ...]
     overwritten: tuple[overwritten_arrays.Slot, ...] = ()
+    shared: tuple[tuple[int, WeightSlot], ...] = ()
 
 
 class ProgramArguments(NamedTuple):
@@ -66,7 +69,8 @@ class ProgramArguments(NamedTuple):
 
     Attributes:
         weights: of each model, by name.
-        tensors: among the arguments of the call, then those of the function's state; None for one that is overwritten.
+        tensors: among the arguments of the call, then those of the function's state; None for one that is overwritten,
+            and for one that is a weight.
         overwritten: the weights and tensors that the program overwrites, which are donated.
         donated: the tensors of each cache, donated too. They come last, as caches are in the output, the last result.
         static: what the program is made for.
@@ -273,10 +277,16 @@ class CompiledFunction:
         divided = divide_arguments(self._name_positional(args), kwargs, self._traced, self._donated)
         with trace_lock:
             state = self._current_state(divided.layout.modules())
-            weights = [collect_arrays(state.named_weights(module)) for module in state.modules]
+            named = [state.named_weights(module) for module in state.modules]
+            weights = list(map(collect_arrays, named))
             models = tuple((weakref.ref(module), port_count(module)) for module in state.modules)
-            state_arrays = [usable_array(tensor, path) for path, tensor in state.located_tensors()]
-        static = StaticPart(divided.layout, models, state.key, attention.registered_settings(), self._donated)
+            shared = weights_in_state(state.tensors, named)
+            state_arrays: list[Any] = [usable_array(tensor, path) for path, tensor in state.located_tensors()]
+        for number, _ in shared:
+            state_arrays[number] = None
+        static = StaticPart(
+            divided.layout, models, state.key, attention.registered_settings(), self._donated, shared=shared
+        )
         arguments = ProgramArguments(weights, divided.arrays + state_arrays, [], divided.donated, static)
         return _PreparedCall(arguments, divided, state)
 
@@ -313,7 +323,7 @@ class CompiledFunction:
         assert state is not None  # the call that is being traced has it
         count = len(tensors) - len(state.tensors)
         rebuilt = static.layout.join(tensors[:count], donated)
-        trace = StateTrace(state, tensors[count:])
+        trace = StateTrace(state, tensors[count:], static.shared)
         models: list[Any] = [reference() for reference, _ in static.models]
         with use_weights(models, weights) as in_use, trace.recorded(in_use):
             output = self._run_function(*rebuilt.args, **rebuilt.kwargs)

@@ -21,6 +21,7 @@ from tpuport.compilation.model_weights import use_weights
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.python_values import PLAIN
 from tpuport.compilation.reachable import ABSENT
+from tpuport.compilation.shared_tensors import weights_shown
 from tpuport.compilation.state_places import (
     WEIGHTS,
     Snapshot,
@@ -161,8 +162,10 @@ def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], lo
             _restart_counters(snapshot)
         tensors = [dict(vars(tensor)) for tensor in state.tensors]
         try:
+            weights = state.named_weights(model)
             with use_weights([model], [arrays]) as (in_use,):
-                yield
+                with weights_shown(state.tensors, weights, in_use.tensors):
+                    yield
                 changed = (*in_use.find_writes(), *in_use.find_replaced())
                 written = [name for name in changed if not name.endswith(_RECOMPUTED)]
         finally:

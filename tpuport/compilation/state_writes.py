@@ -25,6 +25,7 @@ from tpuport.compilation.model_weights import WeightsInUse, sharded_as
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.python_values import PLAIN
 from tpuport.compilation.reachable import ABSENT
+from tpuport.compilation.shared_tensors import WeightSlot, show_weight
 from tpuport.compilation.state_places import (
     WEIGHTS,
     Globals,
@@ -40,9 +41,6 @@ from tpuport.compilation.state_places import (
     take_snapshots,
 )
 from tpuport.errors import PortError
-
-# The number of a model and the name of one of its weights.
-WeightSlot = tuple[int, str]
 
 
 class _Live:
@@ -128,12 +126,19 @@ class StateTrace:
 
     Args:
         state: of the function.
-        arrays: in place of the arrays of the state's tensors.
+        arrays: in place of the arrays of the state's tensors; None for those that are weights.
+        shared: these, as of `weights_in_state`.
     """
 
-    def __init__(self, state: PythonState, arrays: Sequence[jax.Array]) -> None:
+    def __init__(
+        self,
+        state: PythonState,
+        arrays: Sequence[jax.Array | None],
+        shared: Sequence[tuple[int, WeightSlot]] = (),
+    ) -> None:
         self._state = state
         self._arrays = list(arrays)
+        self._shared = dict(shared)
         self._results: list[jax.Array] = []
         # By the id of the tensor.
         self._result_numbers: dict[int, int] = {}
@@ -156,9 +161,13 @@ class StateTrace:
         }
         tensors = self._state.tensors
         attributes = [dict(vars(tensor)) for tensor in tensors]
-        for tensor, array in zip(tensors, self._arrays, strict=True):
-            # Tensors that view one another are separate arguments, and writes to one of them are refused.
-            vars(tensor).update(_elem=array, _alias=None)
+        for number, (tensor, array) in enumerate(zip(tensors, self._arrays, strict=True)):
+            if number not in self._shared:
+                # Tensors that view one another are separate arguments, and writes to one of them are refused.
+                vars(tensor).update(_elem=array, _alias=None)
+                continue
+            model, name = self._shared[number]
+            show_weight(tensor, in_use[model].tensors[name])
         self._before = take_snapshots(self._state)
         try:
             yield
@@ -184,7 +193,8 @@ class StateTrace:
         return {
             number: compat.as_jax(tensor)
             for number, (tensor, array) in pairs
-            if compat.as_jax(tensor) is not array
+            # What is written to a weight, by whatever name, is among the writes to weights.
+            if number not in self._shared and compat.as_jax(tensor) is not array
         }
 
     def _find_writes(self) -> StateWrites | None:

@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from tpuport import checkpoint, layers
 from tpuport.checkpoint import model_mesh
 from tpuport.checkpoint.device_layout import check_mesh_and_rules, one_device_mesh
+from tpuport.compilation import keep_shared
 from tpuport.diffusion import pipeline_checks, schedulers
 from tpuport.diffusion.compiled_components import (
     CompiledForward,
@@ -295,7 +296,8 @@ def _port_models(
             if is_ported or module in done:
                 continue
             done.add(module)
-            checkpoint.port(module, mesh=mesh, rules=option.rules, dtype=option.dtype, allow=allow)
+            with keep_shared(module):
+                checkpoint.port(module, mesh=mesh, rules=option.rules, dtype=option.dtype, allow=allow)
             if previous_mesh is None:
                 undo.callback(checkpoint.to_cpu, module)
         # All of them could be ported: none goes back.

@@ -32,8 +32,20 @@ def test_complex_numbers(agree):
     agree(lambda x: torch.tensor([1, 2j], device=x.device), torch.zeros(1))
 
 
-def test_scalar_tensors_stand_for_numbers(agree):
-    agree(lambda x: torch.tensor([[x[0], 2.5], [x[1], 3]], device=x.device), torch.tensor([1.5, 2.0]))
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.asarray])
+def test_tensors_of_one_element_stand_for_numbers(agree, make):
+    agree(lambda x: make([[x[0], 2.5], [x[1], 3]], device=x.device), torch.tensor([1.5, 2.0]))
+    agree(lambda x: make([x[:1], x[1:]], device=x.device), torch.tensor([1.5, 2.0]))
+
+
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.asarray])
+def test_a_list_of_longer_tensors_is_refused(make):
+    x = torch.ones(2)
+    with pytest.raises(ValueError, match="only one element tensors"):
+        make([x, x])
+    for y in (x, x.to("jax")):
+        with pytest.raises(ValueError, match="only one element tensors"):
+            tpuport.compile(lambda x: make([x, x], device=x.device))(y)
 
 
 def test_numbers_on_the_device_make_a_tensor_of_the_host():

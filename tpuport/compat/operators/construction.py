@@ -27,7 +27,7 @@ def tensor(data: Any, *, dtype: torch.dtype | None = None, **placement: Any) -> 
     """
     del placement
     if _contains_ported(data):
-        array = _stack(data)
+        array = to_jax(data) if isinstance(data, torch.Tensor) else _stack(data)
         if dtype is not None:
             array = array.astype(jax_dtype(dtype))
         return wrap(array)
@@ -47,6 +47,14 @@ def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -
     if isinstance(data, np.ndarray):
         data = torch.from_numpy(data.copy())
     return tensor(data, dtype=dtype, device=device)
+
+
+def asarray(
+    obj: Any, *, dtype: torch.dtype | None = None, copy: bool | None = None, **placement: Any
+) -> torch.Tensor:
+    """`torch.asarray(obj)` as a torchax tensor; a torchax tensor of that dtype is returned itself, unless copied."""
+    del placement
+    return tensor(obj, dtype=dtype) if copy else as_tensor(obj, dtype)
 
 
 def new_tensor(
@@ -163,11 +171,17 @@ def _contains_ported(data: Any) -> bool:
 
 
 def _stack(data: Any) -> jax.Array:
-    """Nested lists with tensors in them as one array, promoted as jax promotes numbers."""
+    """Nested lists with tensors in them as one array, promoted as jax promotes numbers.
+
+    Raises:
+        ValueError: a tensor has more than one element, which torch refuses too.
+    """
     if isinstance(data, (list, tuple)):
         return jnp.stack([_stack(item) for item in data])
     if isinstance(data, torch.Tensor):
-        return to_jax(data)
+        if data.numel() != 1:
+            raise ValueError("only one element tensors can be converted to Python scalars")
+        return to_jax(data).reshape(())
     return jnp.asarray(as_jax(data))
 
 
@@ -191,6 +205,7 @@ LOWERINGS = (
     ),
     Lowering(torch.tensor, tensor, "takes its dtype from the first number alone: [1, 2.5] becomes [1, 2]"),
     Lowering(torch.as_tensor, as_tensor, "takes its dtype from the first number alone"),
+    Lowering(torch.asarray, asarray, "has no lowering, and torch reads the values"),
     Lowering(torch.Tensor.new_tensor, new_tensor, "gives a tensor without values"),
 )
 METHODS = ()

@@ -1,5 +1,6 @@
 """Views by strides: of the memory that a tensor shares with others, whatever the tensor itself shows of it."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,17 +53,39 @@ def _strided_view(
         )
     # torch's errors.
     view_twin = aliasing.on_twins(torch.as_strided, alias.twin, size, stride, storage_offset)
-    order = _order_in_memory(alias.storage.layout, view_twin)
+    return alias.storage, _step(alias.storage.layout, view_twin), view_twin
+
+
+def join_memory(whole: Ported, part: Ported, whole_layout: torch.Tensor, part_layout: torch.Tensor) -> None:
+    """Let two tensors, which have the same numbers already, share memory as two of these strides do.
+
+    Args:
+        whole: has all elements of `part`, which has shared no memory so far.
+        whole_layout, part_layout: tensors on the meta device, each with the strides and the place in memory.
+    """
+    alias = getattr(whole, "_alias", None)
+    if alias is None or alias.storage.array is None or alias.array is not whole._elem:
+        storage = aliasing.Storage(whole._elem, whole_layout)
+        storage.add(whole)
+        whole._alias = alias = aliasing.Alias(storage, (), whole_layout, whole._elem)
+    aliasing.link(part, whole, _step(whole_layout, part_layout), part_layout)
+
+
+def _step(layout: torch.Tensor, view: torch.Tensor) -> aliasing.Step:
+    """From an array that has the elements of a layout to a view of the same memory."""
+    # Of a weight that nobody writes to, this list of places is never needed.
+    order = functools.cache(lambda: _order_in_memory(layout, view))
 
     def read(array: jax.Array) -> jax.Array:
-        return array.ravel()[order].reshape(view_twin.shape)
+        return array.ravel()[order()].reshape(view.shape)
 
     def find_write() -> aliasing.Write | None:
-        if len(np.unique(order)) < order.size:
+        places = order()
+        if len(np.unique(places)) < places.size:
             return None
-        return lambda array, values: array.ravel().at[order].set(values.ravel()).reshape(array.shape)
+        return lambda array, values: array.ravel().at[places].set(values.ravel()).reshape(array.shape)
 
-    return alias.storage, aliasing.Step("as_strided()", read, find_write), view_twin
+    return aliasing.Step("as_strided()", read, find_write)
 
 
 def _order_in_memory(layout: torch.Tensor, view: torch.Tensor) -> np.ndarray:
