@@ -23,6 +23,7 @@ import torch
 from torch.utils import _mode_utils as mode_utils
 from torch.utils import _pytree as torch_pytree
 
+from tpuport.compat import memory_layouts
 from tpuport.compat.convert import is_ported, wrap
 from tpuport.errors import PortError
 
@@ -60,9 +61,6 @@ _OVERLAP = (
     "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
     "Please clone() the tensor before performing the operation."
 )
-
-# Elements of memory up to this size are listed to see which of them two tensors share.
-_LISTED_BYTES = 1 << 20
 
 # Of addresses, as of a GPU's.
 _ALIGNMENT = 512
@@ -241,56 +239,13 @@ def may_overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two tensors, on the host or the device, have memory in common; True if it is hard to tell."""
     first_alias, second_alias = getattr(first, "_alias", None), getattr(second, "_alias", None)
     if first_alias is not None and second_alias is not None:
-        return first_alias.storage is second_alias.storage and layouts_meet(
+        return first_alias.storage is second_alias.storage and memory_layouts.layouts_meet(
             first_alias.twin, second_alias.twin
         )
     on_host = all(isinstance(tensor, torch.Tensor) and not is_ported(tensor) for tensor in (first, second))
     if not on_host or first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr():
         return False
-    return layouts_meet(first, second)
-
-
-def layouts_meet(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two tensors of the same memory have elements in common; True if it is hard to tell."""
-    (first_start, first_end), (second_start, second_end) = _range(first), _range(second)
-    if not (first_start < second_end and second_start < first_end):
-        return False
-    if max(first_end, second_end) > _LISTED_BYTES:
-        return True
-    # Interleaved views, such as the halves of a last dimension, have nothing in common.
-    return not _bytes(first).isdisjoint(_bytes(second))
-
-
-def is_inside(view: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Whether all elements of a tensor are elements of another one of the same memory; False if it is hard to tell."""
-    (first, end), (whole_first, whole_end) = _range(view), _range(whole)
-    if not (whole_first <= first and end <= whole_end):
-        return False
-    if whole.is_contiguous():
-        return True
-    return whole_end <= _LISTED_BYTES and _bytes(view) <= _bytes(whole)
-
-
-def _range(tensor: torch.Tensor) -> tuple[int, int]:
-    """The first byte of a tensor in its memory, and the one after its last."""
-    if tensor.numel() == 0:
-        return 0, 0
-    span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    first = int(tensor.storage_offset()) * tensor.element_size()
-    return first, first + int(span + 1) * tensor.element_size()
-
-
-def _bytes(tensor: torch.Tensor) -> set[int]:
-    """The first byte of each element of a tensor in its memory."""
-    return set((places_in_memory(tensor) * tensor.element_size()).tolist())
-
-
-def places_in_memory(tensor: torch.Tensor) -> np.ndarray:
-    """Where in its memory each element of a tensor is, in their order."""
-    places = np.full(1, int(tensor.storage_offset()))
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        places = (places[:, None] + np.arange(size) * int(stride)).ravel()
-    return places
+    return memory_layouts.layouts_meet(first, second)
 
 
 def alias_of(tensor: Ported) -> Alias:

@@ -15,7 +15,7 @@ import torch
 
 from tpuport import compat
 from tpuport.checkpoint import fetch
-from tpuport.compat import aliasing
+from tpuport.compat import aliasing, memory_layouts
 from tpuport.compat.operators.strided_views import join_memory
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.state_places import WEIGHTS, Globals, Snapshot, item_path, refill, take_snapshots
@@ -178,8 +178,10 @@ def _find_views(members: list[_Member]) -> Iterator[tuple[_Member, _Member]]:
     """(a tensor, another that has some of its elements) of those in one memory."""
     members = sorted(members, key=lambda member: -member.layout.numel())
     for number, member in enumerate(members):
-        owners = [other for other in members[:number] if aliasing.layouts_meet(other.layout, member.layout)]
-        wholes = [owner for owner in owners if aliasing.is_inside(member.layout, owner.layout)]
+        owners = [
+            other for other in members[:number] if memory_layouts.layouts_meet(other.layout, member.layout)
+        ]
+        wholes = [owner for owner in owners if memory_layouts.is_inside(member.layout, owner.layout)]
         if wholes:
             yield wholes[0], member
 

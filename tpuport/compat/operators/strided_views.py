@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import torch
 
-from tpuport.compat import aliasing
+from tpuport.compat import aliasing, memory_layouts
 from tpuport.compat.convert import assign, wrap
 from tpuport.compat.operators.declarations import Lowering
 from tpuport.errors import PortError
@@ -90,7 +90,7 @@ def _step(layout: torch.Tensor, view: torch.Tensor) -> aliasing.Step:
 
 def _order_in_memory(layout: torch.Tensor, view: torch.Tensor) -> np.ndarray:
     """Which element of a layout, counted in its order, is each one of a view of the same memory."""
-    available, wanted = aliasing.places_in_memory(layout), aliasing.places_in_memory(view)
+    available, wanted = memory_layouts.places_in_memory(layout), memory_layouts.places_in_memory(view)
     order = np.argsort(available, kind="stable")
     if not wanted.size:
         return np.zeros(0, np.int64)
