@@ -163,7 +163,12 @@ def step_by_step(ported: Any, ids: torch.Tensor) -> Callable[[], np.ndarray]:
 
 def whole_loop(ported: Any, ids: torch.Tensor) -> Callable[[], np.ndarray]:
     """tpuport.generate."""
-    return lambda: tpuport.generate(ported, ids, max_new_tokens=NEW, do_sample=False).numpy()
+
+    def call() -> np.ndarray:
+        tokens: Any = tpuport.generate(ported, ids, max_new_tokens=NEW, do_sample=False)
+        return tokens.numpy()
+
+    return call
 
 
 def hand_written(model: Any, ids: torch.Tensor) -> Callable[[], np.ndarray]:

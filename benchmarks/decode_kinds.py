@@ -24,12 +24,12 @@ IMAGE_SIZE, PATCH_SIZE = 112, 14
 
 def encoder_decoder(prompt_length: int) -> tuple[Any, dict[str, torch.Tensor]]:
     """A random T5 of eight layers on each side, and a source text [1, prompt_length]."""
-    config = T5Config(
-        vocab_size=VOCABULARY, d_model=512, d_kv=64, d_ff=1536, num_layers=8, num_heads=8, pad_token_id=0,
-        decoder_start_token_id=0, eos_token_id=None, tie_word_embeddings=False,
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "vocab_size": VOCABULARY, "d_model": 512, "d_kv": 64, "d_ff": 1536, "num_layers": 8, "num_heads": 8,
+        "pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": None, "tie_word_embeddings": False,
+    }  # fmt: skip
     torch.manual_seed(0)
-    model = T5ForConditionalGeneration(config).eval()
+    model = T5ForConditionalGeneration(T5Config(**options)).eval()
     model.generation_config.eos_token_id = None
     return model, {"input_ids": torch.randint(3, VOCABULARY, (1, prompt_length))}
 
