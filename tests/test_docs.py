@@ -21,6 +21,7 @@ PAGES = [
     "README.md",
     pytest.param("docs/index.md", marks=pytest.mark.slow),
     "docs/generate.md",
+    "docs/compiled-functions.md",
     "docs/sharding.md",
 ]
 
@@ -40,7 +41,7 @@ def test_a_pages_blocks_run_in_their_order(page: str, tmp_path: Path) -> None:
     try:
         with contextlib.redirect_stdout(printed):
             for block in blocks:
-                code = block.replace("path/to/checkpoint", str(CHECKPOINT))
+                code = re.sub("path/to/(checkpoint|smaller)", str(CHECKPOINT), block)
                 code = code.replace("path/to/copy", str(tmp_path))
                 code = code.replace("max_new_tokens=128", "max_new_tokens=24")
                 code = code.replace("range(64)", "range(4)")
@@ -48,12 +49,13 @@ def test_a_pages_blocks_run_in_their_order(page: str, tmp_path: Path) -> None:
     finally:
         tpuport.disable()
     if page == "docs/generate.md":
+        assert names["tokens"].shape == (2, encoded["input_ids"].shape[1] + 24)
+    if page == "docs/compiled-functions.md":
         again = AutoModelForCausalLM.from_pretrained(tmp_path)
         torch.testing.assert_close(
             again(encoded["input_ids"]).logits, names["model"](encoded["input_ids"]).logits
         )
         assert type(names["best"]) is torch.Tensor
-        assert names["tokens"].shape == (2, encoded["input_ids"].shape[1] + 24)
     if page == "docs/sharding.md":
         assert re.search(
             r"lm_head\\.weight\|model\\.embed_tokens\\.weight +2 .* P\(None, None\)", printed.getvalue()

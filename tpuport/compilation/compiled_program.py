@@ -237,7 +237,7 @@ def _suggest_remedy(name: str, different: list[str]) -> str:
     if not any(isinstance(text, ShapeText) for text in different):
         return (
             f"Pass it as a tensor. tpuport.compile(..., traced=[{name!r}]) makes one of a number; the code must "
-            "not slice with it then (docs/generate.md, 'Your own objects')"
+            "not slice with it then (docs/compiled-functions.md, 'Your own objects')"
         )
     # A shape is written "float32(2, 5)": without dtypes, equal texts have equal sizes.
     sizes = {text.partition("(")[2] for text in different}

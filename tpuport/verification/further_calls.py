@@ -25,12 +25,12 @@ _CHANGES_SHOWN: Final = 3
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _POSITION: Final = (
     "keep {} as a tensor (`torch.zeros((), dtype=torch.int32)`), write to columns with `k.index_copy_(2, position + "
-    "torch.arange(n), new)` instead of a slice, and mask those that have not been written; docs/generate.md, 'Your own "
-    "objects', shows a cache"
+    "torch.arange(n), new)` instead of a slice, and mask those that have not been written; "
+    "docs/compiled-functions.md, 'Your own objects', shows a cache"
 )
 _GROWING: Final = (
     "allocate it in its final length, write with `index_copy_` at a position that is a tensor, and mask the rest; "
-    "docs/generate.md, 'Your own objects', shows a cache"
+    "docs/compiled-functions.md, 'Your own objects', shows a cache"
 )
 _STATE: Final = (
     "let it be a tensor on the device, such as a registered buffer: that is an argument of the program"
