@@ -158,8 +158,9 @@ def _use_model_weights(model: torch.nn.Module, arrays: dict[str, jax.Array]) -> 
         # Last: what comes before looks at the model's own tensors.
         unstacked = layers.unstack_weights(arrays)
         tensors = compat.as_torch(unstacked)
-        # torch puts what the model has at the end into the dictionary that it is given.
-        stack.enter_context(_reparametrize_module(model, dict(tensors), tie_weights=True))
+        # torch puts what the model has at the end into the dictionary that it is given. In reverse order it gives back
+        # its own weights to a module that the model has under two names.
+        stack.enter_context(_reparametrize_module(model, dict(tensors), tie_weights=True, stack_weights=True))
         yield WeightsInUse(model, arrays, unstacked, tensors)
 
 

@@ -97,3 +97,15 @@ def test_sum_of_products_in_place_may_change_the_shape(agree, shape):
         return [result, y]
 
     agree(add, torch.randn(shape), torch.randn(3, 2, 5), torch.randn(3, 5, 4))
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (1, 4), (4,)])
+def test_lerp_by_weights_that_are_broadcast(agree, shape):
+    # torch's own composition gives such results other strides, by a primitive.
+    x, y = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    agree(lambda x, y, weight: x.lerp(y, weight), x, y, torch.rand(shape))
+    agree(lambda x, y, weight: x.transpose(1, 2).lerp(y.transpose(1, 2), weight), x, y, torch.rand(4, 1))
+
+
+def test_index_fill_of_a_permuted_tensor(agree):
+    agree(lambda x, index: x.t().index_fill(0, index, 2.0), torch.randn(3, 4), torch.tensor([0, 2]))

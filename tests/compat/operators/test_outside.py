@@ -34,6 +34,7 @@ USES = {
     "where": lambda x: torch.where(x > 2, x, 0),
     "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
     "dtypes": lambda x: [x.bfloat16(), x.to(torch.int32), x.bool()],
+    "types": lambda x: [x.type(torch.int32), x.int().type(x.type()), x.type(x.bool().type())],
     "pixels": lambda x: ((x / 5).clamp(0, 1) * 255).to(torch.uint8).cpu().numpy().tolist(),
     "like": lambda x: [torch.zeros_like(x), x.new_ones(3)],
     "nonzero": lambda x: x.nonzero(),
@@ -107,6 +108,15 @@ def test_made_on_the_device_or_moved_there(make):
     with compat.environment():
         inside = MADE_ON_DEVICE[make]("jax")
     torch.testing.assert_close(_on_host(inside.detach()), _on_host(reference.detach()))
+
+
+def test_the_name_of_a_type_is_that_of_the_device():
+    y = HOST.to("jax")
+    assert (y.type(), y.to(torch.int32).type()) == ("torch.jax.FloatTensor", "torch.jax.IntTensor")
+    assert compat.is_ported(y.type("torch.cuda.HalfTensor"))
+    assert not compat.is_ported(y.type("torch.HalfTensor"))
+    cast = tpuport.compile(lambda x: (x * 2).int().type(x.type()))(HOST)
+    torch.testing.assert_close(cast.cpu(), (HOST * 2).int().type(HOST.type()))
 
 
 FILLED = {
@@ -270,7 +280,7 @@ def test_a_copied_model_is_a_model():
     ("use", "message"),
     [
         (lambda x: x.to_sparse(), r"_to_sparse does not run on the device\n  fix: .*x\.cpu\(\)"),
-        (lambda x: x.pin_memory(), "is_pinned does not run on the device"),
+        (lambda x: x.pin_memory(), "only a tensor of the host can be pinned"),
         (lambda x: x.apply_(lambda value: value + 1), "cannot work on a tensor that is on the device"),
         (torch.from_dlpack, "cannot work on a tensor that is on the device"),
         (lambda x: torch.nn.Linear(3, 3).to("jax")(x).sum().backward(), "autograd records nothing"),

@@ -16,7 +16,7 @@ from torch.utils import _pytree as torch_pytree
 from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat import aliasing, narrowing
-from tpuport.compat.convert import assign, is_ported, to_jax, to_torch
+from tpuport.compat.convert import assign, is_ported, to_jax, to_torch, wrap
 from tpuport.compat.operators.declarations import Method
 from tpuport.compat.replacements import original
 from tpuport.compat.runtime import environment, on_device
@@ -24,6 +24,9 @@ from tpuport.errors import PortError
 
 # A torchax tensor.
 Ported = Any
+
+# Of the names of its types: "torch.jax.FloatTensor", as "torch.cuda.FloatTensor".
+_TYPE_PREFIX = "torch.jax."
 
 
 class _Running(threading.local):
@@ -56,7 +59,10 @@ def host_tensors_as_constants() -> Iterator[None]:
 
 
 def _dispatch(cls: type, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-    """torchax's `__torch_dispatch__`, which is reached outside of its environment only."""
+    """torchax's `__torch_dispatch__`, which is reached outside of its environment, and by primitives of torch's own."""
+    if str(func) == "prims.copy_strided.default":
+        # Of what torch composes an operator from; strides are nothing on the device.
+        return wrap(to_jax(args[0]))
     if _running.is_inside:
         # Its environment does not take this operator: what it says of itself ends the loop.
         return _refuse(func)
@@ -285,6 +291,26 @@ def _set(tensor: Ported, source: Any = None, *memory: Any) -> Ported:
     return tensor
 
 
+def _type(tensor: Ported, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """`x.type()` and `x.type(name)`: the name has the device, as those of a GPU's tensors have."""
+    if dtype is None:
+        name = aliasing.on_twins(lambda: torch.empty(0, dtype=tensor.dtype).type())
+        return name.replace("torch.", _TYPE_PREFIX, 1)
+    device, _, name = str(dtype).rpartition(".")
+    if not isinstance(dtype, str) or f"{device}." not in (_TYPE_PREFIX, "torch.cuda."):
+        return torch.Tensor.type(tensor, dtype, *args, **kwargs)
+    return tensor.to(aliasing.on_twins(lambda: torch.empty(0).type(f"torch.{name}").dtype))
+
+
+def _refuse_pinning(tensor: Ported, device: Any = None) -> Any:
+    """torch pins tensors of the host alone, on a machine with a GPU too."""
+    raise PortError(
+        "only a tensor of the host can be pinned, and this one is on the device",
+        where="x.pin_memory()",
+        fix="leave it out, or pin the tensor before it is moved",
+    )
+
+
 def _refuse_mesh() -> Any:
     """torch.distributed asks whether the device is ready, for `init_device_mesh`, DTensor and FSDP."""
     raise PortError(
@@ -325,6 +351,8 @@ METHODS = (
     Method("Tensor", "data", property(_detached, _set_data), "warns that writes to it have no effect"),
     Method("Tensor", "set_", _set, "has no lowering"),
     Method("Tensor", "get_device", lambda tensor: 0, "says that it is on a CPU"),
+    Method("Tensor", "type", _type, "names a device that no tensor can be moved to"),
+    Method("Tensor", "pin_memory", _refuse_pinning, "asks whether the host's memory is pinned"),
     Method("Tensor", "is_pinned", lambda tensor, device=None: False, "asks for memory of the host"),
     Method("device_module", "is_initialized", _refuse_mesh, "is not asked whether it can communicate"),
     Method(
