@@ -193,7 +193,7 @@ def test_generation_computes_with_the_head_as_a_weight() -> None:
     host, model = Decoder(), tpuport.port(Decoder())
     ids = torch.tensor([[1, 2, 3]])
     language_model = tpuport.LanguageModel(model, vocab_size=11, max_length=16)
-    tokens = tpuport.generate(language_model, ids, max_new_tokens=4, do_sample=False)
+    tokens: Any = tpuport.generate(language_model, ids, max_new_tokens=4, do_sample=False)
     expected = ids
     with torch.no_grad():
         for _ in range(4):
