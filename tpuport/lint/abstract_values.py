@@ -117,9 +117,11 @@ class Tensor(Value):
         origin: where it comes from, as far as a rule needs that: "mask" (a name or a comparison says so),
             "parameter", "buffer" or "".
         host: it was created in traced code without a device: an ordinary tensor of the host, which has values.
+        several: it is of the host and certainly has more than one element, so no operation takes it beside a traced
+            tensor; torch accepts a single number of the host beside tensors of any device.
     """
 
-    __slots__ = ("dtype", "exact", "host", "ndim", "optional", "origin", "view")
+    __slots__ = ("dtype", "exact", "host", "ndim", "optional", "origin", "several", "view")
     dtype: str
     exact: str
     ndim: int
@@ -127,6 +129,7 @@ class Tensor(Value):
     view: bool
     origin: str
     host: bool
+    several: bool
 
     @property
     def mask_origin(self) -> str:
@@ -138,7 +141,7 @@ class Tensor(Value):
 
 
 # Interning makes equality of tensors, the most frequent values, a comparison of identities.
-_tensors: dict[tuple[str, str, int, bool, bool, str, bool], Tensor] = {}
+_tensors: dict[tuple[str, str, int, bool, bool, str, bool, bool], Tensor] = {}
 
 
 def tensor(
@@ -149,14 +152,15 @@ def tensor(
     view: bool = False,
     origin: str = "",
     host: bool = False,
+    several: bool = False,
 ) -> Tensor:
     """The only `Tensor` with these attributes."""
-    key = (dtype, exact, ndim, optional, view, origin, host)
+    key = (dtype, exact, ndim, optional, view, origin, host, several)
     interned = _tensors.get(key)
     if interned is None:
         interned = _tensors[key] = Tensor()
         interned.dtype, interned.exact, interned.ndim, interned.optional = key[:4]
-        interned.view, interned.origin, interned.host = key[4:]
+        interned.view, interned.origin, interned.host, interned.several = key[4:]
     return interned
 
 
@@ -385,7 +389,9 @@ def without_none(value: Value) -> Value:
     if value is CACHE:
         return GIVEN_CACHE
     if isinstance(value, Tensor) and value.optional:
-        return tensor(value.dtype, value.exact, value.ndim, False, value.view, value.origin, value.host)
+        return tensor(
+            value.dtype, value.exact, value.ndim, False, value.view, value.origin, value.host, value.several
+        )
     return value
 
 

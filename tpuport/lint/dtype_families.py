@@ -95,4 +95,4 @@ def requested_dtype(keywords: Mapping[str, Value], default: str = "") -> Dtype:
 
 def with_dtype(value: Tensor, family: str, exact: str = "") -> Tensor:
     """The tensor converted to a dtype: a copy, not a view."""
-    return tensor(family, exact, value.ndim, value.optional, False, value.origin, value.host)
+    return tensor(family, exact, value.ndim, value.optional, False, value.origin, value.host, value.several)

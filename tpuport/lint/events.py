@@ -24,8 +24,8 @@ class Call(Event):
     Attributes:
         name: dotted name of a library function ("torch.nonzero", "torch.nn.functional.one_hot", "numpy.array",
             "builtins.int", "math.sqrt", "einops.rearrange"), or the bare name of a method of a tensor or another
-            value ("item"). Of `F.relu(x)` and `x.relu()` the first has the dotted name. "" for functions and methods
-            of the linted code, and if the callee is not known.
+            value ("item"), "forward" for a layer of torch that is called. Of `F.relu(x)` and `x.relu()` the first has
+            the dotted name. "" for functions and methods of the linted code, and if the callee is not known.
         receiver: what the method belongs to, else None.
         args, keywords: values of the arguments; `*args` are spread if known, `**kwargs` are dropped.
         result: what the call returns.
@@ -78,6 +78,7 @@ class Subscript(Event):
         store: it is assigned to.
         operator: the operator of `base[index] += value`, else None.
         statement: the assignment, if `store`.
+        value: what is assigned, if `store`.
     """
 
     base: Value
@@ -85,6 +86,7 @@ class Subscript(Event):
     store: bool = False
     operator: ast.operator | None = None
     statement: ast.stmt | None = None
+    value: Value | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -137,6 +139,14 @@ class Arithmetic(Event):
     operator: ast.operator | ast.unaryop
     right: Value | None
     result: Value
+
+
+@dataclasses.dataclass(slots=True)
+class Comparison(Event):
+    """A comparison with a tensor: `left < right`."""
+
+    left: Value
+    right: Value
 
 
 @dataclasses.dataclass(slots=True)

@@ -128,9 +128,12 @@ def _join_tensor(left: Tensor, right: Value) -> Value:
             _common(left.origin, right.origin, ""),
             # What is traced in one branch fails where this branch runs.
             left.host and right.host,
+            left.several and right.several,
         )
     if right == NONE:
-        return tensor(left.dtype, left.exact, left.ndim, True, left.view, left.origin, left.host)
+        return tensor(
+            left.dtype, left.exact, left.ndim, True, left.view, left.origin, left.host, left.several
+        )
     if isinstance(right, Static) and not left.host:
         losses.count += 1
     return UNKNOWN

@@ -141,7 +141,7 @@ def _kind_of_port_error(error: PortError) -> ErrorKind:
     kind = ErrorKind("port", summary=summary, remedy=remedy)
     # The rule is about tensors that are made on the host, which the refusal is most often not about.
     if "on the host" in summary:
-        kind = kind._replace(far_rules=("TPU507",))
+        kind = kind._replace(near_rules=("TPU313",), far_rules=("TPU507",))
     return kind
 
 
@@ -167,6 +167,7 @@ def host_kind(operation: str) -> ErrorKind:
     """Of an operation on a tensor of the host with one of the device, as `tpuport.compat` refuses it."""
     return ErrorKind(
         "port",
+        near_rules=("TPU313",),
         far_rules=("TPU507",),
         summary=f"an operation has one tensor on the device and one on the host, {operation}",
         remedy='make the tensor on the device of the others, device=x.device, or move it, x.to("jax")',

@@ -50,6 +50,52 @@ FAILS = {
     "permutation": "return x * torch.randperm(4).tolist()[0]",
     "math": "return x * math.isclose(x[0, 0, 0], 1)",
 }
+# One tensor of the host and one on the device: what takes both, and what does not.
+TAKES_BOTH = {
+    "index": "return x[:, torch.tensor([0, 2])]",
+    "mask as an index": "return x[torch.tensor([True, False])]",
+    "masked write": "y = x.clone()\ny[torch.tensor([True, False])] = 0.0\nreturn y",
+    "indexed write": "y = x.clone()\ny[torch.tensor([1, 0])] = x\nreturn y",
+    "written": "y = x.clone()\ny[0, 0] = torch.ones(4)\nreturn y",
+    "copied": "return x.clone().copy_(torch.ones(2, 3, 4))",
+    "like its dtype": "return x + torch.ones(4).type_as(x)",
+    "moved": "return x + torch.ones(4).to(x)",
+    "expanded": "return x + torch.ones(4).expand_as(x).to(x.device)",
+    "repeated": "return x.repeat_interleave(torch.tensor([1, 2]), dim=0)",
+    "number": "return x * torch.tensor(2.0)",
+    "single elements": "return x + torch.ones(1, 1) + torch.tensor([[2.0]]) + torch.arange(1)",
+    "row of a single element": "return x + torch.ones(3, 1)[0]",
+    "element": "return x + torch.arange(3)[1]",
+    "elements one by one": "for step in torch.linspace(0, 1, 3):\n    x = x + step\nreturn x",
+    "sum": "return x + torch.arange(3).sum()",
+    "reduced to one": "return x + torch.ones(1, 3).mean(-1, keepdim=True)",
+    "layer without weights": "return x + torch.nn.ReLU()(torch.ones(4)).to(x.device)",
+}
+REFUSES_BOTH = {
+    "masked_fill": "return x.masked_fill(torch.ones(4, dtype=torch.bool), 0.0)",
+    "function": "return torch.masked_fill(x, torch.ones(4, dtype=torch.bool), 0.0)",
+    "condition of where": "return torch.where(torch.ones(4, dtype=torch.bool), x, 0.0)",
+    "operand of where": "return torch.where(x > 0, torch.zeros(4), x)",
+    "where between numbers": "return x + torch.where(torch.ones(4) > 0, 1.0, 2.0).to(x.device)",
+    "cat": "return torch.cat([x, torch.zeros(2, 3, 4)])",
+    "stack": "return torch.stack([torch.zeros(2, 3, 4), x])",
+    "gather": "return x.gather(2, torch.zeros(2, 3, 2, dtype=torch.long))",
+    "index_select": "return x.index_select(1, torch.tensor([0, 2]))",
+    "attention": "return torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=torch.ones(3, 3))",
+    "arithmetic": "return x * torch.arange(4)",
+    "in place": "x = x.clone()\nx += torch.ones(4)\nreturn x",
+    "comparison": "return x < torch.ones(4)",
+    "logic": "return (x > 0) & torch.ones(4, dtype=torch.bool)",
+    "matmul": "return x @ torch.eye(4)",
+    "computed": "return x + (torch.arange(4) * 2.0).exp().unsqueeze(0)",
+    "slice of a table": "return x + torch.arange(100.0)[: x.shape[-1]]",
+    "another dtype": "return x + torch.ones(4, dtype=torch.long).to(x.dtype)",
+    "indexed by the device": "return torch.zeros(4, 3)[(x > 100).long()]",
+    "written to from the device": "y = torch.zeros(2, 3, 4)\ny[0] = x[0]\nreturn y",
+    "copied from the device": "return torch.zeros(2, 3, 4).copy_(x)",
+    "argument of a function": "def shift(y, z):\n    return y + z\nreturn shift(x, torch.ones(4))",
+    "argument of a layer": "return x + torch.nn.Linear(4, 4).to(x.device)(torch.ones(2, 4))[0]",
+}
 
 
 def module_file(directory: Path, body: str) -> Path:
@@ -89,3 +135,18 @@ def test_what_reaches_the_device_is_traced(tmp_path: Path, body: str) -> None:
     with pytest.raises(PortError):
         run(path)
     assert errors(path) != []
+
+
+@pytest.mark.parametrize("body", TAKES_BOTH.values(), ids=TAKES_BOTH)
+def test_operations_that_take_tensors_of_both_places_are_no_errors(tmp_path: Path, body: str) -> None:
+    path = module_file(tmp_path, body)
+    run(path)
+    assert errors(path) == []
+
+
+@pytest.mark.parametrize("body", REFUSES_BOTH.values(), ids=REFUSES_BOTH)
+def test_operations_on_tensors_of_both_places_are_errors(tmp_path: Path, body: str) -> None:
+    path = module_file(tmp_path, body)
+    with pytest.raises(PortError, match="TPU313"):
+        run(path)
+    assert errors(path) == ["TPU313"]

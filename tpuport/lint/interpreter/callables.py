@@ -182,7 +182,9 @@ def _call_partial(frame: Frame, callee: Partial, arguments: Arguments, node: ast
 
 
 def _call_layer(frame: Frame, callee: Layer, arguments: Arguments, node: ast.Call) -> Value:
-    return library.layer_call(callee.name, arguments)
+    result = library.layer_call(callee.name, arguments)
+    frame.report(Call(node, "forward", callee, *arguments, result, frame.is_certain))
+    return result
 
 
 def _call_choice(frame: Frame, callee: Choice, arguments: Arguments, node: ast.Call) -> Value:

@@ -27,7 +27,7 @@ from tpuport.lint.abstract_values import (
     tensor,
 )
 from tpuport.lint.dtype_families import promote
-from tpuport.lint.events import Arithmetic, Membership, Truth
+from tpuport.lint.events import Arithmetic, Comparison, Membership, Truth
 from tpuport.lint.interpreter import placement
 from tpuport.lint.interpreter.callables import evaluate_call, evaluate_starred
 from tpuport.lint.interpreter.frame import Frame
@@ -291,6 +291,7 @@ def _compare(frame: Frame, node: ast.Compare, left: Value, operator: ast.cmpop, 
         case (Tensor(), Static(kind=kind)) | (Static(kind=kind), Tensor()) if kind in _NEVER_TENSORS:
             return BOOL
         case (Tensor(), _) | (_, Tensor()):
+            frame.report(Comparison(node, left, right))
             result = tensor("bool", ndim=_broadcast_ndim(left, right))
             return placement.of_operator(result, left, right)
     match operator:

@@ -15,6 +15,7 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Value,
     class_of,
+    is_traced,
 )
 from tpuport.lint.events import Arithmetic, AttributeStore, Iteration, Refusal, Return, Subscript
 from tpuport.lint.gpu_packages import asks_for_gpu_package
@@ -34,6 +35,7 @@ from tpuport.lint.joins import (
     join,
     join_all,
     join_optional,
+    losses,
     with_element,
     with_entry,
 )
@@ -101,7 +103,7 @@ def _store_attribute(frame: Frame, target: ast.Attribute, value: Value) -> None:
 def _store_item(frame: Frame, target: ast.Subscript, value: Value) -> None:
     base = frame.evaluate(target.value)
     indices = evaluate_indices(frame, target, base)
-    frame.report(Subscript(target, base, indices, True, None, frame.statement))
+    frame.report(Subscript(target, base, indices, True, None, frame.statement, value))
     _report_store_in_container(frame, target, value)
     # Values are immutable, so the changed container takes the old one's place, if that has a name.
     path = path_of(target.value)
@@ -195,7 +197,7 @@ def _assign_augmented(frame: Frame, node: ast.AugAssign) -> None:
     if isinstance(target, ast.Subscript):
         base = frame.evaluate(target.value)
         indices = evaluate_indices(frame, target, base)
-        frame.report(Subscript(target, base, indices, True, node.op, node))
+        frame.report(Subscript(target, base, indices, True, node.op, node, right))
         _report_store_in_container(frame, target, right)
         return
     left = frame.evaluate(target)
@@ -273,23 +275,44 @@ def _import_from(frame: Frame, node: ast.ImportFrom) -> None:
 
 # --- control flow ---
 
+_NUMBERS: Final = frozenset({"int", "float", "bool"})
 # A loop's environment settles after a few runs: a name changes from Python object to tensor, or to unknown.
 _LOOP_RUNS: Final = 3
 
 
 def _if(frame: Frame, node: ast.If) -> bool:
-    after: Environment | None = None
+    before = frame.env
     match node.body:
         case [ast.Raise() as refusal] if frame.hears_of_packages and _holds(frame, node.test):
             frame.report_package(_refusal(frame, refusal, node.test))
-    for body in possible_branches(frame, node.test, "if", node.body, node.orelse):
-        if frame.execute(body):
-            after = merge_optional(after, frame.env)
+    branches = possible_branches(frame, node.test, "if", node.body, node.orelse)
+    ends = [frame.env for body in branches if frame.execute(body)]
     # No branch that can run reaches its end.
-    if after is None:
+    if not ends:
         return False
+    losses_before = losses.count
+    after = functools.reduce(merge, ends)
+    if losses.count > losses_before:
+        frame.env = before
+        if is_traced(frame.evaluate_silently(node.test)):
+            after |= _tensors_of_any(ends)
     frame.env = after
     return True
+
+
+def _tensors_of_any(ends: list[Environment]) -> Environment:
+    """Names that are a tensor after one branch, and a number after another, of a condition on a tensor.
+
+    A program that computes both and chooses has a tensor. Of a condition on a setting it may have the number alone.
+    """
+    tensors: Environment = {}
+    for name in set.intersection(*map(set, ends)):
+        values = [env[name] for env in ends]
+        traced = [value for value in values if is_traced(value)]
+        others = [value for value in values if not is_traced(value)]
+        if traced and all(isinstance(value, Static) and value.kind in _NUMBERS for value in others):
+            tensors[name] = join_all(traced)
+    return tensors
 
 
 def _holds(frame: Frame, test: ast.expr) -> bool:

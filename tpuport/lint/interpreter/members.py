@@ -76,7 +76,9 @@ def _of_tensor(frame: Frame, base: Tensor, name: str) -> Value:
             return tensor(base.dtype, base.exact, base.ndim, origin=base.origin)
         # These share memory with the tensor.
         case "T" | "mT" | "H" | "mH" | "data" | "real" | "imag":
-            return tensor(base.dtype, base.exact, base.ndim, view=True, origin=base.origin, host=base.host)
+            return tensor(
+                base.dtype, base.exact, base.ndim, False, True, base.origin, base.host, base.several
+            )
         case "device" if base.host:
             return HOST_DEVICE
         # The fields of a named tuple that was taken for a tensor: `x.max(dim=1).values`.

@@ -37,6 +37,23 @@ _FACTORIES: Final = frozenset(
 _CONDITIONAL_FACTORIES: Final = frozenset(
     {"torch.as_tensor", "torch.asarray", *(f"torch.{name}" for name in TENSOR_CLASSES)}
 )
+# Of the factories, those whose argument may be what the tensor holds.
+_OF_DATA: Final = frozenset({"tensor", "scalar_tensor", "full"})
+_RANGES: Final = frozenset("arange linspace logspace range eye".split())
+_TABLES: Final = frozenset(
+    "tril_indices triu_indices hann_window hamming_window bartlett_window blackman_window kaiser_window fftfreq "
+    "rfftfreq".split()
+)
+# What gives at least as many elements as it gets, by the names of functions and methods.
+_KEEPS_SIZE: Final = frozenset(
+    "to type float double half bfloat16 long int short byte char bool view reshape unsqueeze squeeze expand "
+    "expand_as view_as reshape_as repeat tile flatten unflatten transpose permute movedim swapaxes t contiguous "
+    "clone detach tril triu cumsum cumprod flip roll add sub subtract mul multiply div divide true_divide "
+    "floor_divide remainder fmod pow square sqrt rsqrt exp exp2 log log2 log10 log1p sin cos tan tanh sigmoid abs "
+    "neg negative sign reciprocal floor ceil round trunc clamp clip softmax log_softmax relu logical_not "
+    "logical_and logical_or logical_xor bitwise_not bitwise_and bitwise_or eq ne lt le gt ge masked_fill where "
+    "cat concat concatenate stack fill zero copy outer broadcast_to maximum minimum".split()
+)
 _DRAWS: Final = ("rand", "normal", "bernoulli", "multinomial", "poisson")
 _MOVES: Final = frozenset({"to", "type_as", "cuda", "xpu"})
 # The device of a tensor of the host.
@@ -46,12 +63,17 @@ TRACED_DEVICE: Final = Static("device", "jax")
 _HOST_DEVICES: Final = frozenset({None, "cpu"})
 
 
-def on_host(value: Value) -> Value:
-    """A result that was computed from tensors of the host alone: its tensors are of the host too."""
+def on_host(value: Value, several: bool = False) -> Value:
+    """A result that was computed from tensors of the host alone: its tensors are of the host too.
+
+    Args:
+        value: the result.
+        several: whether a tensor certainly has more than one element.
+    """
     match value:
         case Tensor(host=False):
             return tensor(
-                value.dtype, value.exact, value.ndim, value.optional, value.view, value.origin, host=True
+                value.dtype, value.exact, value.ndim, value.optional, value.view, value.origin, True, several
             )
         case Sequence(items=tuple(items)):
             return Sequence(value.kind, tuple(map(on_host, items)), on_host(value.element))
@@ -76,17 +98,65 @@ def of_function(name: str, arguments: Arguments, result: Value) -> Value:
     if last.startswith(_DRAWS) or last == "one_hot" or (last == "where" and _chooses_number(arguments)):
         return result
     if name in _FACTORIES:
-        return result if _has_traced(arguments) else on_host(result)
+        # A size in a tensor is an error by itself: the program that avoids it has a number.
+        is_data = last in _OF_DATA and _has_traced(arguments)
+        return result if is_data else on_host(result, _makes_several(last, arguments))
     operands = list(_operands(arguments))
     # A list of numbers, not of tensors.
     if name in _CONDITIONAL_FACTORIES and all(isinstance(value, Static) for value in operands):
-        return on_host(result)
-    return _computed_from(operands, result)
+        return on_host(result, _makes_several(last, arguments))
+    return _computed_from(operands, result, last in _KEEPS_SIZE)
+
+
+def _makes_several(name: str, arguments: Arguments) -> bool:
+    """Whether a function that creates a tensor of numbers certainly gives it more than one element.
+
+    A size that the source text does not tell counts as more than one.
+    """
+    first = arguments.first
+    if name in _TABLES:
+        return True
+    if name in _RANGES:
+        return 1 not in (first.constant, arguments.get(1, "end").constant, arguments.get(2, "steps").constant)
+    if name in {"tensor", "as_tensor", "asarray"}:
+        return _has_several_numbers(arguments.get(0, "data", "obj"))
+    if name in {"zeros", "ones", "empty"}:
+        sizes = arguments.positional or [arguments.keywords.get("size", UNKNOWN)]
+        return _is_size_of_several(sizes[0] if len(sizes) == 1 else Sequence("tuple", tuple(sizes), UNKNOWN))
+    return name == "full" and _is_size_of_several(arguments.get(0, "size"))
+
+
+def _has_several_numbers(data: Value) -> bool:
+    match data:
+        case Sequence(items=(only,)):
+            return _has_several_numbers(only)
+        case Sequence(items=(_, _, *_)) | Static(kind="shape"):
+            return True
+        case _:
+            return False
+
+
+def _is_size_of_several(size: Value) -> bool:
+    match size:
+        case Static(kind="shape"):
+            return True
+        case Static(kind="int", constant=number):
+            return number not in {0, 1}
+        case Sequence(items=tuple(sizes)):
+            is_known = UNKNOWN not in sizes and Static("int", 0) not in sizes
+            return is_known and any(map(_is_size_of_several, sizes))
+        case _:
+            return False
 
 
 def _chooses_number(arguments: Arguments) -> bool:
-    """Whether it is `torch.where(condition, x, 0)`, whose result is on the device even if its tensors are not."""
-    return any(isinstance(value, Static) for value in arguments.positional[1:])
+    """Whether it is `torch.where(condition, x, 0)`, whose result is on the device even if its tensors are not.
+
+    A condition of several elements of the host is refused there.
+    """
+    condition = arguments.first
+    is_refused = isinstance(condition, Tensor) and condition.several
+    return not is_refused and any(isinstance(value, Static) for value in arguments.positional[1:])
 
 
 def of_method(receiver: Tensor, name: str, arguments: Arguments, result: Value) -> Value:
@@ -95,14 +165,21 @@ def of_method(receiver: Tensor, name: str, arguments: Arguments, result: Value) 
         return result
     if _goes_to_device(arguments) or (name in _MOVES and _names_device(name, arguments)):
         return _moved(result)
-    return _computed_from([receiver, *_operands(arguments)], result)
+    keeps_size = name.removesuffix("_") in _KEEPS_SIZE
+    return _computed_from([receiver, *_operands(arguments)], result, keeps_size)
 
 
-def of_operator(result: Value, *operands: Value | None) -> Value:
-    """The result of `a + b`, `a < b`, `a[b]`: on the host if all tensors among the operands are."""
+def of_operator(result: Value, *operands: Value | None, keeps_size: bool = True) -> Value:
+    """The result of `a + b`, `a < b`, `a[b]`: on the host if all tensors among the operands are.
+
+    Args:
+        result: what is known of it otherwise.
+        operands: all of them.
+        keeps_size: whether the result has at least as many elements as any operand.
+    """
     if not _may_be_on_host(result):
         return result
-    return _computed_from(filter(None, operands), result)
+    return _computed_from(filter(None, operands), result, keeps_size)
 
 
 def _may_be_on_host(result: Value) -> bool:
@@ -132,16 +209,18 @@ def _has_traced(arguments: Arguments) -> bool:
     return any(map(is_traced, _operands(arguments)))
 
 
-def _computed_from(operands: Iterable[Value], result: Value) -> Value:
+def _computed_from(operands: Iterable[Value], result: Value, keeps_size: bool) -> Value:
     """A result with the place that its operands give it.
 
-    Of a tensor of the host and something unknown, which may be a number or a traced tensor, nothing is known.
+    Something unknown beside a tensor of the host is a number, since a traced tensor would be refused; of a single
+    element of the host, which is not, nothing is known.
     """
-    has_host = has_unknown = False
+    has_host = has_unknown = has_several = False
     for value in operands:
         match value:
-            case Tensor(host=True):
+            case Tensor(host=True, several=several):
                 has_host = True
+                has_several |= several
             case Static():
                 pass
             case Unknown():
@@ -150,7 +229,9 @@ def _computed_from(operands: Iterable[Value], result: Value) -> Value:
                 return _moved(result)
     if not has_host:
         return result
-    return UNKNOWN if has_unknown else on_host(result)
+    if has_unknown and not has_several:
+        return UNKNOWN
+    return on_host(result, has_several and keeps_size)
 
 
 def _goes_to_device(arguments: Arguments) -> bool:

@@ -209,7 +209,7 @@ def _number(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     """`abs`, `round` and `pow` return what they get."""
     first = arguments.first
     if isinstance(first, Tensor):
-        return tensor(first.dtype, ndim=first.ndim, host=first.host)
+        return tensor(first.dtype, ndim=first.ndim, host=first.host, several=first.several)
     return first
 
 

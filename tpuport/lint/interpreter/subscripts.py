@@ -1,6 +1,7 @@
 """What subscripts may be: elements and slices of tensors, sequences and mappings."""
 
 import ast
+import builtins
 from typing import Any, Final
 
 from tpuport.lint.abstract_values import (
@@ -59,7 +60,10 @@ def evaluate_subscript(frame: Frame, node: ast.Subscript) -> Value:
     first = next(iter(indices), UNKNOWN)
     match base:
         case Tensor():
-            return placement.of_operator(_indexed_tensor(base, indices), base, *indices)
+            keeps_size = all(map(_keeps_size, tuple_elements(node.slice)))
+            return placement.of_operator(
+                _indexed_tensor(base, indices), base, *indices, keeps_size=keeps_size
+            )
         case Sequence():
             # `x[:, 0]`: annotated as a list or tuple, but used as the tensor that it is.
             if len(indices) != 1:
@@ -78,6 +82,17 @@ def evaluate_subscript(frame: Frame, node: ast.Subscript) -> Value:
             return _ACTIVATION
         case _:
             return UNKNOWN
+
+
+def _keeps_size(part: ast.expr) -> bool:
+    """Whether a part of an index certainly leaves more than one element of several: `None`, `...`, `:`, `:n`."""
+    match part:
+        case ast.Constant(value=None) | ast.Constant(value=builtins.Ellipsis):
+            return True
+        case ast.Slice(lower=lower, upper=upper):
+            return not any(isinstance(bound, ast.Constant | ast.UnaryOp) for bound in (lower, upper))
+        case _:
+            return False
 
 
 def _some_entry(base: Mapping) -> Value:

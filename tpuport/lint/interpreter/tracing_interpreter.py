@@ -487,7 +487,13 @@ def _generalise(value: Value) -> Value:
     """An argument without what would only multiply the ways in which a function is called."""
     match value:
         case Tensor():
-            return tensor(value.dtype, optional=value.optional, origin=value.mask_origin, host=value.host)
+            return tensor(
+                value.dtype,
+                optional=value.optional,
+                origin=value.mask_origin,
+                host=value.host,
+                several=value.several,
+            )
         case Static(kind="int" | "float" as kind):
             return Static(kind)
         case _:

@@ -1,6 +1,6 @@
 """TPU105: `repeat_interleave` with repeats that are a tensor."""
 
-from tpuport.lint.abstract_values import is_tensor
+from tpuport.lint.abstract_values import is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import argument, is_call_of, is_missing_or_none
@@ -13,7 +13,7 @@ def check(event: Call, context: Context) -> bool:
         return False
     # `repeat_interleave(repeats)` has the repeats as its only tensor.
     repeats = argument(event, 1, "repeats") or argument(event, 0, "input")
-    return is_tensor(repeats) and is_missing_or_none(event.keywords.get("output_size"))
+    return is_traced(repeats) and is_missing_or_none(event.keywords.get("output_size"))
 
 
 RULE = Rule(
