@@ -173,6 +173,14 @@ class Project:
                 assert isinstance(expression, ast.expr)
                 return expression
 
+    def definition(self, module: ModuleInfo, name: str) -> tuple[ModuleInfo, ast.expr] | None:
+        """The expression that a name of a module is bound to, with the module that binds it; None for all else."""
+        bound = self.lookup(module, name)
+        while isinstance(bound, Binding):
+            module, name = bound.module, bound.name
+            bound = self.lookup(module, name)
+        return (module, bound) if isinstance(bound, ast.expr) else None
+
     def imported(self, dotted: str, importer: ModuleInfo) -> Value:
         """A module as a value."""
         module = self.module(dotted, importer)

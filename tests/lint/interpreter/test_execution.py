@@ -80,3 +80,31 @@ def test_writes_through_masks(check_forward):
         x[ids > 1] = 2.0
         x[mask] *= 2.0  #! TPU113
     """)
+
+
+def test_a_number_on_one_side_of_a_condition_on_a_tensor(check_forward):
+    check_forward("""
+        extra = 0
+        if ids.max() > 3:  #! TPU205
+            extra = ids.max() - 3
+        x = x[: x.shape[0] - extra]  #! TPU108
+        known = 0
+        if self.flag:
+            known = ids.max() - 3
+        x = x[: x.shape[0] - known]
+    """)
+
+
+def test_an_object_that_is_its_own_iterator(check):
+    check("""
+    class Steps:
+        def __init__(self, x): self.x = x
+        def __iter__(self): return self
+        def __next__(self): return self.x.sum()
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor):
+            for step in Steps(x):
+                if step > 1: break  #! TPU205
+            return x
+    """)

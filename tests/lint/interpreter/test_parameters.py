@@ -79,3 +79,28 @@ def test_everything_passed_on(check):
                 features = features[:, : features_mask.long().sum(1).max()]  #! TPU108
             return features
     """)
+
+
+def test_aliases_of_annotations(check):
+    check(
+        """
+    from names import OptTensor, Edges, Number
+    Own = Optional[torch.Tensor]
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, batch: OptTensor, edges: Edges, own: Own, number: Number):
+            if batch is None:
+                batch = x.new_zeros(3)
+            x = x + int(batch.max())  #! TPU204
+            x = x + int(edges.max())  #! TPU204
+            x = x + int(own.max())  #! TPU204
+            return x + int(number)
+    """,
+        names="""
+    from typing import Union
+    class SparseTensor: pass
+    OptTensor = Optional[torch.Tensor]
+    Edges = Union[torch.Tensor, SparseTensor]
+    Number = Union[torch.Tensor, float]
+    """,
+    )

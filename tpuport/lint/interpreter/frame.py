@@ -278,11 +278,18 @@ class Frame:
                 return UNKNOWN
 
     def _element_of_instance(self, iterated: Instance) -> Value:
-        method = self.interpreter.classes.method(iterated.info, "__iter__")
+        iterator = self._call_method(iterated, "__iter__")
+        # An iterator returns itself, and each element by another method.
+        if isinstance(iterator, Instance):
+            return self._call_method(iterator, "__next__")
+        return self.element_of(iterator)
+
+    def _call_method(self, receiver: Instance, name: str) -> Value:
+        """What a method without arguments returns; `UNKNOWN` if there is none of that name."""
+        method = self.interpreter.classes.method(receiver.info, name)
         if method is None:
             return UNKNOWN
-        iterator = self.interpreter.call_function(self, Function(method, iterated), Arguments([], {}))
-        return self.element_of(iterator)
+        return self.interpreter.call_function(self, Function(method, receiver), Arguments([], {}))
 
 
 # --- environments ---

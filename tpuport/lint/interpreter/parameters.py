@@ -69,8 +69,7 @@ def annotation_value(interpreter: Interpreter, node: ast.expr, module: ModuleInf
         case ast.Constant(value=str(text)):
             return _quoted(interpreter, text, module)
         case ast.BinOp(op=ast.BitOr()):
-            # Sequence | None, Instance | None: the object. int | Tensor: unknown.
-            return join_all(annotation_value(interpreter, part, module) for part in (node.left, node.right))
+            return _union(interpreter, [node.left, node.right], module)
         case ast.Subscript():
             return _subscripted(interpreter, node, module)
         case _:
@@ -102,8 +101,23 @@ def _named(interpreter: Interpreter, node: ast.expr, module: ModuleInfo) -> Valu
     return _class_or_alias(interpreter, node, module)
 
 
+def _union(interpreter: Interpreter, parts: list[ast.expr], module: ModuleInfo) -> Value:
+    """Sequence | None, Instance | None: the object. int | Tensor: unknown.
+
+    Tensor | Instance is a tensor: a compiled call gets no other object that code takes in a tensor's place.
+    """
+    promises = [annotation_value(interpreter, part, module) for part in parts]
+    if any(isinstance(promise, Tensor) for promise in promises):
+        promises = [promise for promise in promises if not isinstance(promise, Instance)]
+    return join_all(promises)
+
+
 def _class_or_alias(interpreter: Interpreter, node: ast.expr, module: ModuleInfo) -> Value:
     """What a name that the linted code defines promises: an instance of a class, or what an alias means."""
+    if isinstance(node, ast.Name):
+        match interpreter.project.definition(module, node.id):
+            case (definition, ast.Subscript() | ast.BinOp(op=ast.BitOr()) as alias):
+                return interpreter.annotation(alias, definition)
     value = interpreter.module_expression(module, node)
     match value:
         case Class(info=info) if interpreter.classes.is_enumeration(info):
@@ -129,7 +143,7 @@ def _subscripted(interpreter: Interpreter, node: ast.Subscript, module: ModuleIn
         case "Optional", [part, *_]:
             return join(promise(part), NONE)
         case "Union", _:
-            return join_all(map(promise, parts))
+            return _union(interpreter, parts, module)
         case "Literal", _:
             return STATIC
         case "tuple" | "Tuple", _:
