@@ -3,6 +3,7 @@
     python -m benchmarks.agreement                             diffusers and transformers
     python -m benchmarks.agreement --every 5 --output seen.json   each fifth class of each library
     python -m benchmarks.agreement --library diffusers --limit 10 --observe-only --output seen.json
+    python -m benchmarks.agreement --library strangers         packages that have to be installed first, one by one
     python -m benchmarks.agreement --observed seen.json        lint again, from a stored observation
 
 Tiny models with random weights run eagerly on the CPU under `benchmarks.watch`, in processes of their own; the lines
@@ -22,6 +23,7 @@ such as `if not is_tracing(x)` answer as they do under jax.jit unless --eager is
 import argparse
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import random
@@ -244,9 +246,9 @@ def compare(observed: dict[str, Any], findings: list[Any], without: list[str], c
 
 
 def library_of(path: str) -> str:
-    """The library that an observed file belongs to, or the name of its directory."""
-    parts = Path(path).parts
-    return next((library for library in LIBRARIES if library in parts), parts[-2])
+    """The outermost package that an observed file belongs to, or the name of its directory."""
+    packages = itertools.takewhile(lambda parent: (parent / "__init__.py").exists(), Path(path).parents)
+    return [Path(path).parent, *packages][-1].name
 
 
 def figures(name: str, tally: Score, files: int, console: Console) -> None:
@@ -276,7 +278,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--library",
         action="append",
-        help="diffusers, transformers, schedulers or a Python file; may be repeated",
+        help="diffusers, transformers, schedulers, strangers or a Python file; may be repeated",
     )
     parser.add_argument("--model", action="append", help="run this class alone; may be repeated")
     parser.add_argument("--limit", type=int, help="at most this many models of each library")

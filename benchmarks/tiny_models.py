@@ -1,7 +1,7 @@
 """Tiny models with random weights, and inputs for them: what `benchmarks.agreement` runs.
 
-A name is "library:class"; "schedulers" is a library of its own here. Nothing is downloaded; sizes are a few units, so
-that a model builds and runs in a second.
+A name is "library:class"; "schedulers", and "strangers" (models of packages that this project does not use), are
+libraries of their own here. Nothing is downloaded; sizes are a few units, so that a model builds and runs in a second.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ class Tiny(NamedTuple):
 
 
 def names(library: str) -> list[str]:
-    """The names of a library's models: "diffusers", "transformers", "schedulers", or a file that defines tiny()."""
+    """The names of a library's models; of a Python file, one that defines tiny(), its path."""
     if library.endswith(".py"):
         return [f"file:{Path(library).resolve()}"]
     return [f"{library}:{name}" for name in importlib.import_module(f"benchmarks.tiny_{library}").names()]
@@ -40,9 +40,11 @@ def build(name: str) -> Tiny:
     if library == "file":
         call, inputs = runpy.run_path(which)["tiny"]()
         return Tiny(call, inputs, [Path(which).parent])
-    package = "diffusers" if library == "schedulers" else library
+    package = {"schedulers": "diffusers", "strangers": which.partition(".")[0]}.get(library, library)
+    # Of the strangers, it prepares what their packages import.
+    builder = importlib.import_module(f"benchmarks.tiny_{library}")
     root = Path(str(importlib.import_module(package).__file__)).parent
-    model, inputs = importlib.import_module(f"benchmarks.tiny_{library}").build(which)
+    model, inputs = builder.build(which)
     if isinstance(model, torch.nn.Module):
         model.eval()
     return Tiny(model, inputs, [root])

@@ -1,0 +1,46 @@
+"""Tiny models of packages that this project does not use: code that nobody here has worked with.
+
+None is a dependency. Install them apart, and let Python find them:
+
+    pip install --target DIRECTORY --no-deps vit-pytorch x-transformers ...
+    PYTHONPATH=DIRECTORY python -m benchmarks.agreement --library strangers
+
+A name is "package.model"; models of a package that is missing are listed as not built.
+"""
+
+import sys
+import types
+from typing import Any
+
+from benchmarks import (
+    tiny_strangers_images,
+    tiny_strangers_others,
+    tiny_strangers_sequences,
+    tiny_strangers_vision,
+)
+
+MODELS = (
+    tiny_strangers_vision.MODELS
+    | tiny_strangers_images.MODELS
+    | tiny_strangers_sequences.MODELS
+    | tiny_strangers_others.MODELS
+)
+
+# torchvision registers more for its own operators when it is imported, and its build for GPUs does not have them here.
+sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("_meta_registrations"))
+
+
+def names() -> list[str]:
+    """The names of the models, whether or not their packages are installed."""
+    return list(MODELS)
+
+
+def build(name: str) -> tuple[Any, list[dict[str, Any]]]:
+    """What is called, and the arguments of each call.
+
+    Raises:
+        ImportError: If the package, or one that it needs, is not installed.
+    """
+    model, inputs = MODELS[name]()
+    calls = inputs if isinstance(inputs, list) else [inputs]
+    return model, [dict(call) for call in calls]
