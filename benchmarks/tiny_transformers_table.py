@@ -83,7 +83,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "intermediate_size": 64, "activation_sparsity_pattern": [0.0] * 4,
     },
     "HunYuanDense": {"head_dim": 16},
-    "HunYuanMoE": {"head_dim": 16},
+    "HunYuanMoE": {"head_dim": 16, "num_experts": 4},
+    "XLNet": {"d_head": 16},
+    "Xmod": {"default_language": "en_XX"},
     "KimiLinearFor": {
         **LATENT, "num_key_value_heads": 4, "layer_types": ["linear_attention", "full_attention"],
         "mlp_layer_types": ["dense", "sparse"], "num_hidden_layers": 2, "linear_num_heads": 4, "linear_head_dim": 16,
@@ -139,6 +141,7 @@ def ids(*shape: int) -> torch.Tensor:
 
 
 INPUTS: dict[str, Any] = {
+    "AST": lambda: {"attention_mask": None},  # spectrograms, which the builder takes for sound
     "Autoformer": series,
     "Informer": series,
     "TimeSeriesTransformer": series,
