@@ -11,8 +11,12 @@ from transformers import (
     LlamaConfig,
     LlavaConfig,
     LlavaForConditionalGeneration,
+    Mistral3Config,
+    Mistral3ForConditionalGeneration,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
+    SmolVLMConfig,
+    SmolVLMForConditionalGeneration,
 )
 
 import tpuport
@@ -155,3 +159,77 @@ def test_positions_along_the_axes_of_an_image(qwen: tuple[Any, Any]) -> None:
     text = {name: batch[name] for name in ("input_ids", "attention_mask")}
     text["input_ids"] = text["input_ids"].masked_fill(text["input_ids"] == _IMAGE, 7)
     assert torch.equal(ported.generate(**text, **OPTIONS), reference.generate(**text, **OPTIONS))
+
+
+def _assert_equal_and_seen(reference: Any, ported: Any, batch: dict[str, Any]) -> None:
+    """The tokens of transformers, which other pixels change."""
+    expected = reference.generate(**batch, **OPTIONS)
+    assert torch.equal(ported.generate(**batch, **OPTIONS), expected)
+    name = "pixel_values" if "pixel_values" in batch else "pixel_values_videos"
+    other = {**batch, name: batch[name].flip(-1)}
+    assert not torch.equal(reference.generate(**other, **OPTIONS), expected)
+
+
+def test_a_video_in_each_row_on_a_mesh(qwen: tuple[Any, Any]) -> None:
+    reference, _ = qwen
+    mesh = tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4])
+    ported = tpuport.port(copy.deepcopy(reference), mesh=mesh)
+    generator = torch.Generator().manual_seed(2)
+    grid = torch.tensor([[2, 4, 4], [2, 4, 2]])
+    ids = torch.randint(3, 99, (2, 20), generator=generator)
+    mask = torch.ones_like(ids)
+    for row, count in enumerate(grid.prod(-1) // 4):
+        ids[row, 5 : 5 + count] = 101
+        mask[row, : 2 * row] = 0
+    pixels = torch.randn(int(grid.prod(-1).sum()), 3 * 2 * 4 * 4, generator=generator)
+    batch = {
+        "input_ids": ids.masked_fill(mask == 0, 0), "attention_mask": mask, "pixel_values_videos": pixels,
+        "video_grid_thw": grid, "mm_token_type_ids": (ids == 101).long() * 2,
+    }  # fmt: skip
+    _assert_equal_and_seen(reference, ported, batch)
+
+
+def test_sizes_of_images_decide_how_features_are_cut() -> None:
+    vision = {
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+        "image_size": 16, "patch_size": 4, "model_type": "pixtral",
+    }  # fmt: skip
+    text = {**_TEXT, "model_type": "mistral"}
+    config = Mistral3Config(
+        vision_config=vision, text_config=text, image_token_id=_IMAGE, spatial_merge_size=2
+    )
+    model = with_large_weights(Mistral3ForConditionalGeneration(config))
+    generator = torch.Generator().manual_seed(3)
+    # Two images in the first row and one in the second, of 16 x 16 and 16 x 8: a token for 8 x 8 pixels.
+    ids = torch.randint(3, 99, (2, 16), generator=generator)
+    ids[0, 2:6], ids[0, 8:10], ids[1, 8:12] = _IMAGE, _IMAGE, _IMAGE
+    mask = torch.ones_like(ids)
+    mask[1, :4] = 0
+    batch = {
+        "input_ids": ids.masked_fill(mask == 0, 0), "attention_mask": mask,
+        "pixel_values": torch.randn(3, 3, 16, 16, generator=generator),
+        "image_sizes": torch.tensor([[16, 16], [16, 8], [16, 16]]),
+    }  # fmt: skip
+    _assert_equal_and_seen(model, port(model), batch)
+
+
+def test_rows_with_fewer_images_have_some_of_zeros() -> None:
+    vision = {
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+        "image_size": 16, "patch_size": 4,
+    }  # fmt: skip
+    text = {**_TEXT, "model_type": "llama"}
+    config = SmolVLMConfig(vision_config=vision, text_config=text, image_token_id=_IMAGE, scale_factor=2)
+    model = with_large_weights(SmolVLMForConditionalGeneration(config))
+    generator = torch.Generator().manual_seed(4)
+    ids = torch.randint(3, 99, (2, 16), generator=generator)
+    ids[0, 2:6], ids[0, 8:12], ids[1, 8:12] = _IMAGE, _IMAGE, _IMAGE
+    pixels = torch.randn(2, 2, 3, 16, 16, generator=generator)
+    pixels[1, 1] = 0
+    valid = torch.ones(2, 2, 16, 16, dtype=torch.bool)
+    valid[0, 1, :, 8:] = False
+    batch = {
+        "input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels,
+        "pixel_attention_mask": valid,
+    }  # fmt: skip
+    _assert_equal_and_seen(model, port(model), batch)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         torch_dtype,
         wrap,
     )
+    from tpuport.compat.operators.indexing import masked_selections_counted
     from tpuport.compat.operators.outside import host_tensors_as_constants
     from tpuport.compat.runtime import environment, on_device
     from tpuport.compat.shim import active_shims
@@ -33,6 +34,7 @@ _PUBLIC = {
     "host_tensors_as_constants": "operators.outside",
     "is_ported": "convert",
     "jax_dtype": "convert",
+    "masked_selections_counted": "operators.indexing",
     "on_device": "runtime",
     "to_jax": "convert",
     "to_numpy": "convert",
@@ -50,6 +52,7 @@ __all__ = [
     "host_tensors_as_constants",
     "is_ported",
     "jax_dtype",
+    "masked_selections_counted",
     "on_device",
     "to_jax",
     "to_numpy",

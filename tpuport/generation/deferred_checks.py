@@ -36,6 +36,7 @@ def collect_checks(array: jax.Array) -> Iterator[list[jax.Array]]:
 
     setattr(torch, _CHECK, collect)
     try:
-        yield checks
+        with compat.masked_selections_counted():
+            yield checks
     finally:
         setattr(torch, _CHECK, original)

@@ -5,9 +5,10 @@ tokens on the device. The program of further tokens gets none of them, only the 
 Shapes: B batch, P prompt bucket, T cache length, V vocabulary.
 """
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -22,8 +23,9 @@ from tpuport.generation import model_inputs
 from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
 from tpuport.generation.decoding_cache import make_cache
 from tpuport.generation.deferred_checks import collect_checks
-from tpuport.generation.multimodal_inputs import POSITIONS, TOKEN_TYPES, HostInput
+from tpuport.generation.multimodal_inputs import POSITIONS, REAL_IMAGES, TOKEN_TYPES, HostInput
 from tpuport.generation.residual_stream import summed_once
+from tpuport.patches import transformers_images
 from tpuport.tracing import trace_lock
 
 # Arguments of `forward` that transformers passes to the prompt's call alone, beside those of older releases.
@@ -78,12 +80,14 @@ class MultimodalDecoder(Decoder):
         numbers = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         inputs = dict(inputs)
         positions = inputs.pop(POSITIONS, numbers)
+        real_images = inputs.pop(REAL_IMAGES, None)
         token_types = {name: inputs[name] for name in TOKEN_TYPES if name in inputs}
         arguments = {name: _as_argument(value) for name, value in inputs.items()}
         with (
             trace_lock,
             summed_once(self.model, self.mesh),
             compat.host_tensors_as_constants(),
+            transformers_images.known_images(None if real_images is None else _as_argument(real_images)),
             collect_checks(tokens) as checks,
         ):
             logits, cache = self._call(arrays, tokens, mask, positions, cache, arguments, is_prompt=True)
@@ -140,16 +144,31 @@ class MultimodalDecoder(Decoder):
         if "logits_to_keep" in self._parameters:
             arguments["logits_to_keep"] = 1
         with use_weights_in_loop(self.model, arrays, LOOP):
-            prepared = self.prepare_inputs(
-                tokens, attention_mask=compat.wrap(mask), past_key_values=compat.as_torch(cache), use_cache=True,
-                is_first_iteration=is_prompt, **arguments,
-            )  # fmt: skip
-            if "attention_mask" in prepared:
-                # Made for every mask, where a cache of fixed shape gets one of four dimensions, which not all take.
+            with _without_masks(self.model):
+                prepared = self.prepare_inputs(
+                    tokens, attention_mask=compat.wrap(mask), past_key_values=compat.as_torch(cache), use_cache=True,
+                    is_first_iteration=is_prompt, **arguments,
+                )  # fmt: skip
+            if "attention_mask" in self._parameters:
                 prepared["attention_mask"] = compat.wrap(mask)
             output = self.model(**prepared, return_dict=True)
         logits = compat.as_jax(output.logits)[:, -1].astype(jnp.float32)
         return logits, compat.as_jax(output.past_key_values)
+
+
+@contextlib.contextmanager
+def _without_masks(model: Any) -> Iterator[None]:
+    """In the block, `prepare_inputs_for_generation` makes no masks of four dimensions.
+
+    It does so for a cache of fixed shape, and not every model takes them; `forward` makes those that it needs.
+    """
+    name = "create_masks_for_generate"
+    # An attribute of the object hides its class's method, or the general function in place of one.
+    vars(model)[name] = lambda **_: None
+    try:
+        yield
+    finally:
+        del vars(model)[name]
 
 
 def _as_argument(value: Any) -> Any:

@@ -1,11 +1,13 @@
 """Images, videos and audio in a call of `generate`: what a processor returns, beside token ids and their mask.
 
-Small integers, such as the grid of each image's patches, decide shapes: they stay on the host and are a part of the
-program's key. All else is an argument of the prompt's program, so that other values compile nothing.
+Integers and masks, such as the grid of each image's patches or the valid frames of a recording, decide shapes: they
+stay on the host and are a part of the program's key. All else is an argument of the prompt's program, so that other
+values compile nothing.
 """
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -19,6 +21,8 @@ from tpuport.generation.model_inputs import read_array
 from tpuport.generation.prompts import Prompts
 
 POSITIONS: Final = "position_ids"
+# Which images [rows, images] are more than padding. No argument of a model.
+REAL_IMAGES: Final = "real_images"
 # By the name of the argument, that of the next token from that of the last, [B, 1]: transformers repeats it, but the
 # types of modalities, where a new token is text.
 TOKEN_TYPES: Final[dict[str, Callable[[jax.Array], jax.Array]]] = {
@@ -47,8 +51,8 @@ class HostInput:
 
     def as_tensor(self) -> torch.Tensor:
         """The values, on the host, with integers of 64 bits as a processor gives them."""
-        array = np.frombuffer(self.data, np.dtype(self.dtype)).reshape(self.shape).astype(np.int64)
-        return torch.from_numpy(array)
+        array = np.frombuffer(self.data, np.dtype(self.dtype)).reshape(self.shape)
+        return torch.from_numpy(array.copy() if array.dtype == np.bool_ else array.astype(np.int64))
 
 
 def read_modalities(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -120,24 +124,38 @@ def add_modalities(
         name: _as_program_argument(tensor.numpy(), tuple(tokens.shape), columns)
         for name, tensor in tensors.items()
     }
+    if _may_have_empty_images(model, tensors):
+        pixels = tensors["pixel_values"].flatten(2)
+        arguments[REAL_IMAGES] = HostInput.of((pixels != 0).any(-1).numpy())
     positions = _own_positions(model, tokens, mask, tensors)
     if positions is not None:
         arguments[POSITIONS] = _pad_columns(positions, columns)
     return prompts._replace(inputs=arguments)
 
 
+def _may_have_empty_images(model: Any, tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Whether rows with fewer images than others have some of zeros, which the model leaves out (Idefics2, SmolVLM)."""
+    pixels = tensors.get("pixel_values")
+    parameters = inspect.signature(model.forward).parameters
+    return pixels is not None and pixels.ndim == 5 and "pixel_attention_mask" in parameters
+
+
 def _as_program_argument(array: np.ndarray, prompt_shape: tuple[int, ...], columns: int) -> Any:
-    """What has the prompt's shape, padded to its bucket; small integers as a part of the key."""
+    """What has the prompt's shape, padded to its bucket; other integers and masks as a part of the key."""
+    is_discrete = array.dtype == np.bool_ or np.issubdtype(array.dtype, np.integer)
     if array.shape == prompt_shape:
         return _pad_columns(array, columns)
-    if array.ndim <= 2 and np.issubdtype(array.dtype, np.integer):
-        return HostInput.of(array)
-    return array
+    if is_discrete and array.shape[:2] == prompt_shape:
+        # Of every token, such as which images it attends to.
+        return _pad_columns(array, columns, axis=1)
+    return HostInput.of(array) if is_discrete else array
 
 
-def _pad_columns(array: np.ndarray, columns: int) -> np.ndarray:
-    """Zeros in front, along the last axis."""
-    return np.pad(array.astype(np.int32), [(0, 0)] * (array.ndim - 1) + [(columns - array.shape[-1], 0)])
+def _pad_columns(array: np.ndarray, columns: int, axis: int = -1) -> np.ndarray:
+    """Zeros in front, along an axis."""
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = (columns - array.shape[axis], 0)
+    return np.pad(array.astype(np.int32), widths)
 
 
 def _own_positions(

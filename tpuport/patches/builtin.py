@@ -235,6 +235,13 @@ _EXPERTS = {
     ),
 }
 
+# Models with rows of images: name, class, digest.
+_IMAGES = [
+    ("idefics2", "Idefics2Model", "ae7f5ab2025e4bc3ea3e2cb234387298c57d92d0c608006e89ec4859a89b2aca"),
+    ("idefics3", "Idefics3Model", "71ad853a10914366592a4f5ceafa8c6bad6f015892a63650d69982ec7bb5e9b8"),
+    ("smolvlm", "SmolVLMModel", "3af162600fc596accd6d480b560fed826a8e61c3f84669807d8a47c7d4fa07d9"),
+]
+
 PATCHES: list[Patch] = [
     *_FORWARDS,
     *(
@@ -299,5 +306,17 @@ PATCHES: list[Patch] = [
             source=(source,),
         )
         for name, (function, source) in _DELTA_RULES.items()
+    ),
+    *(
+        Patch(
+            name=f"{name}.images",
+            target=f"transformers.models.{name}.modeling_{name}:{model_class}.get_image_features",
+            package="transformers",
+            versions=_VERSIONS_TRANSFORMERS,
+            why="it selects images by a boolean mask, whose number of true elements is in a tensor",
+            replacement=f"tpuport.patches.transformers_images:{name}_features",
+            source=(source,),
+        )
+        for name, model_class, source in _IMAGES
     ),
 ]

@@ -5,9 +5,12 @@ the index arrays select from that view. NumPy and jax treat an integer beside an
 so order the dimensions differently.
 """
 
+import contextlib
 import itertools
+import math
 import operator
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -15,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from tpuport.compat import aliasing
 from tpuport.compat.convert import is_ported, jax_dtype, to_jax, to_torch, wrap
@@ -219,6 +223,55 @@ def _static_slice(item: slice) -> slice:
     return slice(*ends)
 
 
+class _Counting(threading.local):
+    """Whether selections by masks that are traced may be counted by this thread."""
+
+    is_on = False
+
+
+_counting = _Counting()
+
+
+@contextlib.contextmanager
+def masked_selections_counted() -> Iterator[None]:
+    """In the block, `x[mask].numel()` of a traced mask is a number of the program: code checks its inputs by it."""
+    before = _counting.is_on
+    _counting.is_on = True
+    try:
+        yield
+    finally:
+        _counting.is_on = before
+
+
+class MaskedSelection:
+    """`x[mask]` of a traced mask, whose length is not known: it can be counted, and nothing else."""
+
+    def __init__(self, array: jax.Array, key: Key) -> None:
+        self._array, self._key = array, key
+
+    def numel(self) -> torch.Tensor:
+        """Traced. The number of elements, an integer scalar."""
+        mask = self._key[0]
+        others = math.prod(self._array.shape[mask.ndim :])
+        return wrap(jnp.sum(mask, dtype=jnp.int32) * others)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(wrap(self._array[self._key]), name)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        args, kwargs = pytree.tree_map_only(
+            MaskedSelection, lambda one: wrap(one._array[one._key]), (args, kwargs or {})
+        )
+        return func(*args, **kwargs)
+
+
+def _is_traced_mask(key: Key) -> bool:
+    mask, *others = key
+    is_mask = isinstance(mask, jax.core.Tracer) and mask.dtype == np.bool_
+    return is_mask and all(isinstance(item, slice) for item in others)
+
+
 def getitem(tensor: Ported, key: Any) -> torch.Tensor:
     """`tensor[key]` for a torchax tensor: a view where torch gives one, else a new tensor."""
     if not is_ported(tensor):
@@ -227,6 +280,8 @@ def getitem(tensor: Ported, key: Any) -> torch.Tensor:
     basic, advanced = split_key(key, tensor.shape)
     selected = _select(tensor.jax(), basic)
     if advanced:
+        if _counting.is_on and _is_traced_mask(advanced):
+            return MaskedSelection(selected, advanced)  # type: ignore[return-value]
         return wrap(selected[advanced])
     view = wrap(selected)
     aliasing.link(view, tensor, _basic_step(basic), _index_twin(aliasing.twin(tensor), basic))

@@ -58,6 +58,11 @@ def host_tensors_as_constants() -> Iterator[None]:
         _running.takes_host_tensors = before
 
 
+def takes_host_tensors() -> bool:
+    """Whether this thread is in a block of `host_tensors_as_constants`."""
+    return _running.takes_host_tensors
+
+
 def _dispatch(cls: type, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
     """torchax's `__torch_dispatch__`, which is reached outside of its environment, and by primitives of torch's own."""
     if str(func) == "prims.copy_strided.default":

@@ -14,6 +14,7 @@ from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat import aliasing, randomness
 from tpuport.compat.convert import is_ported, to_jax, to_torch, wrap
+from tpuport.compat.operators import outside
 from tpuport.errors import PortError
 
 _DRAWING_LIKES = frozenset({torch.rand_like, torch.randn_like, torch.randint_like})
@@ -79,6 +80,42 @@ def resolve(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[torch.Tenso
     # What is like a tensor of the device needs no name for it, which the oldest of these functions would not know.
     is_like_ported = func in _LIKE_A_TENSOR and is_ported(_data(func, args, kwargs))
     return None, others if is_like_ported else others | {"device": "jax"}
+
+
+def kept_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Integers that a trace whose inputs decide shapes moves to the device, or counts there: on the host, with values.
+
+    None for all else, and in other traces (`outside.host_tensors_as_constants`).
+    """
+    if _operators.is_running or not outside.takes_host_tensors():
+        return None
+    if func is torch.arange and _device_kind(func, args, kwargs) == "jax":
+        numbers = [*args, *(kwargs.get(name) for name in ("start", "end", "step"))]
+        if kwargs.get("out") is None and all(number is None or isinstance(number, int) for number in numbers):
+            return aliasing.on_twins(func, *args, **kwargs | {"device": "cpu"})
+    if not args or not _is_discrete_on_host(args[0]):
+        return None
+    if func in (torch.as_tensor, torch.asarray) and _device_kind(func, args, kwargs) == "jax":
+        return aliasing.on_twins(func, *args, **kwargs | {"device": "cpu"})
+    if func is torch.Tensor.cuda:
+        return args[0]
+    if func is not torch.Tensor.to:
+        return None
+    others, options = torch_pytree.tree_map(_without_device, (args[1:], kwargs))
+    dtypes = [value for value in (*others, *options.values()) if isinstance(value, torch.dtype)]
+    return args[0].to(dtypes[0]) if dtypes else args[0]
+
+
+def _is_discrete_on_host(value: Any) -> bool:
+    is_host = type(value) is torch.Tensor and value.device.type == "cpu"
+    return is_host and not value.is_floating_point() and not value.is_complex()
+
+
+def _without_device(value: Any) -> Any:
+    """The dtype of a tensor in place of it, and None for a device of the program."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype
+    return value if isinstance(value, torch.dtype) else None
 
 
 def as_move(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, dict[str, Any]]:

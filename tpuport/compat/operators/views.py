@@ -30,6 +30,9 @@ def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict 
     def run(func: Any, args: tuple, kwargs: dict) -> Any:
         return expectations.checked_dispatch(environment, func, types, args, kwargs)
 
+    known = placement.kept_on_host(func, args, kwargs or {})
+    if known is not None:
+        return known
     func, args, kwargs = placement.as_move(func, args, kwargs or {})
     if (moved := without_values(func, args, kwargs)) is not None:
         return moved
