@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import tiny_models
+from benchmarks import coverage_prompts, tiny_models
 from benchmarks.agreement import reason
 from tpuport.errors import PortError
 from tpuport.verification.bounds import deviation
@@ -39,7 +39,7 @@ def checked(name: str, topology: str | None) -> Iterator[dict[str, Any]]:
     break_ties(model)
     record["parameters"] = sum(weight.numel() for weight in model.parameters())
     expected = expect(model, tiny.inputs)
-    tokens = expect_tokens(model, tiny.inputs[0])
+    tokens = {} if tiny.prompts else expect_tokens(model, tiny.inputs[0])
     yield record
     record["forward"] = attempt(lambda: compare_calls(model, expected, mesh=None))
     yield record
@@ -47,6 +47,9 @@ def checked(name: str, topology: str | None) -> Iterator[dict[str, Any]]:
     yield record
     for form, (call, theirs) in tokens.items():
         record[form] = attempt(lambda call=call, theirs=theirs: compare_tokens(model, call, theirs))
+        yield record
+    for form, call, on_mesh in coverage_prompts.forms(tiny.prompts) if tiny.prompts else ():
+        record[form] = attempt(lambda call=call, on_mesh=on_mesh: compare_prompts(model, call, on_mesh))
         yield record
     if topology is not None:
         record["topology"] = attempt(lambda: compile_for(model, tiny.inputs[0], topology))
@@ -216,6 +219,21 @@ def compare_tokens(model: torch.nn.Module, call: dict[str, Any], theirs: torch.T
     if torch.equal(torch.as_tensor(ours), theirs):
         return {"verdict": "equal"}
     return {"verdict": "different", "reason": f"{ours.tolist()}, in torch {theirs.tolist()}"[:300]}
+
+
+def compare_prompts(model: torch.nn.Module, call: dict[str, Any], on_mesh: bool) -> Check:
+    """Generate from images or the like as torch does, on one device or on four, and compare the tokens."""
+    import jax
+
+    import tpuport
+
+    options = {"max_new_tokens": NEW_TOKENS, "do_sample": False}
+    try:
+        theirs, effect = coverage_prompts.expect_contents(model, call, options)
+    except Exception as error:  # noqa: BLE001 - that torch does not generate is the finding
+        return {"verdict": "torch fails", "reason": reason(error)[:300]}
+    mesh = tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4]) if on_mesh else None
+    return coverage_prompts.compare_contents(ported(model, mesh), call, theirs, effect, options)
 
 
 def compile_for(model: torch.nn.Module, inputs: dict[str, Any], topology: str) -> Check:

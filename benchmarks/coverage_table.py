@@ -13,6 +13,9 @@ CHECKS = {
     "mesh": "dp2 x sp2 x tp2",
     "generate": "generate",
     "generate_batch": "padded batch",
+    "generate_video": "videos",
+    "generate_audio": "audio",
+    "generate_mesh": "dp2 x tp2",
     "topology": "TPU program",
 }
 # From the worst.
@@ -41,7 +44,10 @@ $ python -m benchmarks.coverage --only 'transformers:Llama*' --again
   farther from it than torch's by more than rounding is different.
 - **dp2 x sp2 x tp2**: the same on eight devices.
 - **generate**: `model.generate` of the ported model, greedy, {new_tokens} tokens, one prompt.
-- **padded batch**: the same for two prompts, one of them padded on the left.
+- **padded batch**: the same for two prompts, one of them padded on the left. Classes that take images have two in each
+  prompt, of several sizes where they take such; the logits of each token are compared too, and other images have to
+  change them. **videos** and **audio** are the same with one of those in each prompt, **dp2 x tp2** is the same on four
+  devices.
 - **new programs**: how many programs the second call of the same shapes compiled, which should be none.
 - **lint**: whether `tpuport lint` expects the class to trace, without running it. It reads the code for all options of
   the class; a model with other options may not reach the line that it names.

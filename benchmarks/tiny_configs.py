@@ -59,7 +59,7 @@ class Shrinker:
         """What to pass to the constructor instead of these defaults: the fields that change, and no others."""
         small: dict[str, Any] = {}
         for name, value in fields.items():
-            if LATER.search(name):
+            if not isinstance(name, str) or LATER.search(name):
                 continue
             new = self.value(name, value, fields)
             if new != value:
@@ -160,13 +160,29 @@ def backbone(fields: dict[str, Any]) -> dict[str, Any]:
     return {"model_type": "resnet", **stages, **outputs}
 
 
+def few_patches(given: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a part, with None for the size of images replaced by that of 4 x 4 patches."""
+    if "image_size" not in given or given["image_size"] is not None:
+        return given
+    size, patch = defaults.get("image_size"), defaults.get("patch_size")
+    rest = {name: value for name, value in given.items() if name != "image_size"}
+    if isinstance(size, int) and isinstance(patch, int):
+        return {**rest, "image_size": 4 * patch}
+    if isinstance(size, list | tuple) and isinstance(patch, list | tuple):
+        return {**rest, "image_size": [4 * side for side in patch]}
+    return rest
+
+
 def small(config_class: type[Any], mode: str, given: dict[str, Any]) -> Any:
     """A small configuration of the class, with the fields that are given.
 
     Raises:
         Exception: Whatever the class raises: that it has no defaults, or that the sizes do not suit it.
     """
-    fields = Shrinker(mode).fields(config_class().to_dict())
+    defaults = config_class().to_dict()
+    fields = Shrinker(mode).fields(defaults)
     for name, value in given.items():
-        fields[name] = {**fields[name], **value} if isinstance(value, dict) and name in fields else value
+        if isinstance(value, dict) and isinstance(defaults.get(name), dict):
+            value = {**fields.get(name, {}), **few_patches(value, defaults[name])}
+        fields[name] = value
     return config_class(**fields)

@@ -7,7 +7,8 @@ libraries of their own here. Nothing is downloaded; sizes are a few units, so th
 import contextlib
 import importlib
 import runpy
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +16,19 @@ import torch
 
 
 class Tiny(NamedTuple):
-    """A model that can be called: each of `inputs` is one call's keyword arguments; `roots` hold its code."""
+    """A model that can be called.
+
+    Attributes:
+        inputs: each is one call's keyword arguments.
+        roots: where its code is.
+        prompts: by modality ("image", "video", "audio") what makes a batch of so many rows, for a model that generates
+            from more than text.
+    """
 
     call: Callable[..., Any]
     inputs: list[dict[str, Any]]
     roots: list[Path]
+    prompts: Mapping[str, Callable[[int], dict[str, Any]]] = types.MappingProxyType({})
 
 
 def names(library: str) -> list[str]:
@@ -40,6 +49,10 @@ def build(name: str) -> Tiny:
     if library == "file":
         call, inputs = runpy.run_path(which)["tiny"]()
         return Tiny(call, inputs, [Path(which).parent])
+    if library == "transformers":
+        multimodal = _multimodal(which)
+        if multimodal is not None:
+            return multimodal
     package = {"schedulers": "diffusers", "strangers": which.partition(".")[0]}.get(library, library)
     # Of the strangers, it prepares what their packages import.
     builder = importlib.import_module(f"benchmarks.tiny_{library}")
@@ -48,6 +61,22 @@ def build(name: str) -> Tiny:
     if isinstance(model, torch.nn.Module):
         model.eval()
     return Tiny(model, inputs, [root])
+
+
+def _multimodal(name: str) -> Tiny | None:
+    """A model that reads images, videos or audio beside tokens; None for others, and where no prompt is known."""
+    from benchmarks import tiny_multimodal, tiny_transformers
+
+    if name not in tiny_multimodal.names():
+        return None
+    try:
+        model, prompts = tiny_multimodal.build(name, tiny_transformers.construct)
+    except RuntimeError:
+        return None
+    import transformers
+
+    root = Path(str(transformers.__file__)).parent
+    return Tiny(model.eval(), [make(2) for make in prompts.values()], [root], prompts)
 
 
 @contextlib.contextmanager

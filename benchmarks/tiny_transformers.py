@@ -87,14 +87,22 @@ def brief(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[-150:]}"
 
 
-def construct(name: str, mode: str) -> torch.nn.Module:
+def construct(name: str, mode: str, fields: dict[str, Any] | None = None) -> torch.nn.Module:
     """The class with a small configuration and random weights, in evaluation mode.
+
+    Args:
+        fields: of the configuration, over those of the table.
 
     Raises:
         Exception: Whatever the class raises.
     """
     model_class = getattr(transformers, name)
-    config = tiny_configs.small(model_class.config_class, mode, table.lookup(table.CONFIGS, name) or {})
+    given = table.lookup(table.CONFIGS, name) or {}
+    for field, value in (fields or {}).items():
+        if isinstance(value, dict) and isinstance(given.get(field), dict):
+            value = {**given[field], **value}
+        given = {**given, field: value}
+    config = tiny_configs.small(model_class.config_class, mode, given)
     with torch.device("meta"):
         parameters = sum(weight.numel() for weight in model_class(config).parameters())
     if parameters > LARGEST:
