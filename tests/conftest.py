@@ -90,6 +90,12 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture
+def small_heap() -> None:
+    """Leaves what lives already out of the collections of a test, which would take a second each to go through it."""
+    gc.freeze()
+
+
+@pytest.fixture
 def lines_run() -> Callable[[Callable[[], object]], int]:
     """`lines_run(function)` calls it and counts the lines and calls of tpuport that it runs in this thread.
 

@@ -126,9 +126,9 @@ def test_equals_one_device(
     ("shape", "sizes"),
     [
         ((2, 2, 2), (2, 4, 2, 8, 10)),
-        ((1, 2, 4), (1, 6, 2, 7, 9)),
+        pytest.param((1, 2, 4), (1, 6, 2, 7, 9), marks=pytest.mark.slow),
         ((1, 2, 4), (2, 12, 6, 8, 8)),
-        ((1, 1, 8), (1, 5, 5, 4, 6)),
+        pytest.param((1, 1, 8), (1, 5, 5, 4, 6), marks=pytest.mark.slow),
         ((1, 1, 8), (1, 24, 6, 4, 6)),
         ((2, 1, 4), (3, 5, 1, 4, 6)),
         ((8, 1, 1), (9, 2, 1, 4, 6)),
@@ -146,10 +146,10 @@ def test_every_part_of_the_mask_at_once(shape: tuple, sizes: tuple) -> None:
     ("sequence", "shape", "sizes"),
     [
         ("gather", (2, 2, 2), (3, 8, 2, 9, 11)),
-        ("gather", (1, 1, 8), (1, 6, 3, 4, 5)),
+        pytest.param("gather", (1, 1, 8), (1, 6, 3, 4, 5), marks=pytest.mark.slow),
         ("ring", (1, 2, 4), (3, 6, 2, 9, 11)),
         ("ulysses", (2, 2, 2), (3, 8, 2, 9, 11)),
-        ("ulysses", (1, 2, 4), (2, 8, 2, 6, 8)),
+        pytest.param("ulysses", (1, 2, 4), (2, 8, 2, 6, 8), marks=pytest.mark.slow),
     ],
 )
 def test_gradients_equal_those_of_one_device(sequence: str, shape: tuple, sizes: tuple) -> None:

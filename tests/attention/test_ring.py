@@ -109,7 +109,7 @@ def _ring(q, k, v, mask: Mask, devices: int = 8) -> jax.Array:
     "mask",
     [
         Mask(left=3, right=0),
-        Mask(left=3, right=3),
+        pytest.param(Mask(left=3, right=3), marks=pytest.mark.slow),
         Mask(right=0, offset=-100),
     ],
 )

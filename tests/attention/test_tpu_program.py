@@ -63,7 +63,7 @@ def _slow(*values: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["v5e", "v5p", "v6e"])
-@pytest.mark.slow  # `test_masks` compiles the same kernel with a band
+@pytest.mark.slow  # `test_on_a_mesh` compiles the same kernel
 def test_plain_attention(name: str) -> None:
     shapes = _shapes(1, 2, LENGTH, 128)
     _check(_compiled(name, sdpa, *shapes), shapes)
@@ -88,7 +88,8 @@ REAL = jax.ShapeDtypeStruct((1, LENGTH), jnp.bool_)
 CALLS = {"causal": (_causal, []), "expanded": (_expanded, [REAL]), "added": (_added, [REAL])}
 
 
-@pytest.mark.parametrize("kind", ["causal", _slow("expanded"), _slow("added")])
+@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.slow  # tests/attention/tuning/test_search.py compiles the kernel with bands, test_on_a_mesh a whole call
 def test_masks(kind: str) -> None:
     function, extra = CALLS[kind]
     shapes = _shapes(1, 2, LENGTH, 64)

@@ -79,6 +79,7 @@ def test_dtype_casts_weights_and_not_rotary_frequencies(tiny_model, assert_same)
     assert_same(port(port(tiny_model()), dtype=torch.bfloat16), reference)
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_torch_memory_is_given_up(tiny_model):
     model = tiny_model()
     observed = [weakref.ref(parameter) for parameter in model.parameters()]

@@ -33,7 +33,7 @@ def assert_same_files(one, other):
 
 
 @pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_a_language_model(tie, devices, tmp_path):
     host = build(tie)
     model = tpuport.port(build(tie), mesh=tpuport.create_mesh(tp=devices, devices=jax.devices()[:devices]))

@@ -73,6 +73,7 @@ def test_a_second_process_finds_the_program_of_the_first(directory: Path) -> Non
     assert "compiling" not in again.stderr
 
 
+@pytest.mark.slow  # the command's words are in test_compile.py, the line in tests/topology/test_compiling.py
 def test_a_model_that_cannot_be_traced(directory: Path) -> None:
     done = real(directory, "small:untraceable", "--topology", "v6e")
     assert done.returncode == 1, done.stderr

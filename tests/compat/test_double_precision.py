@@ -33,10 +33,15 @@ calls = {
     "logspace": lambda x, n: torch.logspace(x[0, 0], x[0, 1], 3, dtype=double, device=x.device),
     "lstsq": lambda x, n: torch.linalg.lstsq(x.T.double(), torch.ones_like(x.T[:, :1], dtype=double)).solution,
 }
+compiled_only = {"softmin", "cumprod", "airy_ai", "svdvals", "logspace", "lstsq", "hash of floats"}
 for name, call in calls.items():
     expected = call(x, n)
     inputs = [compat.wrap(compat.to_jax(tensor)) for tensor in (x, n)]
-    for form, result in {"eager": lambda: call(*inputs), "compiled": lambda: tpuport.compile(call)(*inputs)}.items():
+    forms = {"eager": lambda: call(*inputs), "compiled": lambda: tpuport.compile(call)(*inputs)}
+    if name in compiled_only:
+        # Each step of theirs would be a program of its own.
+        del forms["eager"]
+    for form, result in forms.items():
         with compat.environment():
             mine = compat.to_torch(result().jax())
         torch.testing.assert_close(mine, expected, rtol=1e-11, atol=1e-11, msg=lambda text: f"{name} {form}: {text}")

@@ -21,16 +21,17 @@ _MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chu
 FAST = {
     "llama": {},
     "mistral": {"sliding_window": 4},
-    "qwen3": {},
     "gemma3_text": _LAYERS,
-    "phi3": {},
     "gpt2": _GPT2,
     "gpt_oss": {**_EXPERTS, **_LAYERS},
-    "mixtral": _EXPERTS,
     "qwen3_moe": _MORE_EXPERTS,
     "mamba": {"state_size": 8},
 }
+# Also those whose layers a fast one has too.
 SLOW = {
+    "qwen3": {},
+    "phi3": {},
+    "mixtral": _EXPERTS,
     "apertus": {},
     "bamba": {**_MAMBA2, "attn_layer_indices": [1]},
     "bloom": {"n_layer": 2, "n_head": 4},

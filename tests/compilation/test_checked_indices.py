@@ -156,7 +156,7 @@ def test_in_a_loop_over_layers() -> None:
         step(x, index + 1)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_in_a_model_on_a_mesh_and_in_generation(devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPUPORT_CHECK_INDICES", "1")
     mesh = tpuport.create_mesh(dp=4, tp=2) if devices == 8 else None

@@ -93,6 +93,7 @@ def test_modules_without_weights_and_on_the_host(models) -> None:
         compiled(host, X)
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_programs_keep_no_module() -> None:
     model = tpuport.port(Scaled(0).eval())
     compiled = tpuport.compile(step)

@@ -198,7 +198,7 @@ def test_padding_is_a_token_where_a_row_may_need_it(llama: tuple, prompts: tuple
     assert torch.equal(alone, llama[0].generate(ids[:1], eos_token_id=2, **options))
 
 
-@pytest.mark.parametrize(("window", "new"), [(64, 20), (64, 32), (8, 10)])
+@pytest.mark.parametrize(("window", "new"), [(64, 20), pytest.param(64, 32, marks=pytest.mark.slow), (8, 10)])
 def test_local_layers_are_right_or_refused(prompts: tuple, window: int, new: int) -> None:
     config = GPTNeoConfig(
         vocab_size=128, hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]],
@@ -220,6 +220,7 @@ def test_local_layers_are_right_or_refused(prompts: tuple, window: int, new: int
     assert torch.equal(tpuport.generate(ported, ids, max_new_tokens=new, eos_token_id=[]), expected)
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_a_model_is_freed_with_its_programs(make_pair: Callable, prompts: tuple) -> None:
     model = make_pair("llama")[1]
     tpuport.generate(model, prompts[0][:1], max_new_tokens=2)
@@ -244,6 +245,7 @@ def test_a_changed_config_makes_new_programs(make_pair: Callable, prompts: tuple
     assert decoder.prefill.compilations == 1
 
 
+@pytest.mark.slow  # tests/test_porting.py changes a module without porting it again
 def test_a_changed_module_is_seen_after_porting_again(make_pair: Callable, prompts: tuple) -> None:
     reference, ported = make_pair("llama")
     ids, options = prompts[0][:1], {"max_new_tokens": 12}
@@ -320,6 +322,7 @@ def test_a_model_that_cannot_be_traced_is_named() -> None:
         tpuport.generate(model, torch.tensor([[5, 6]]), max_new_tokens=2)
 
 
+@pytest.mark.slow  # tests/trace_errors/test_verbs.py has `generate` name two lines
 def test_the_line_that_cannot_be_traced_is_named(make_pair: Callable, prompts: tuple) -> None:
     ported = make_pair("llama")[1]
     inner = ported.model.norm.forward

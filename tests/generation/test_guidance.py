@@ -50,6 +50,7 @@ def test_beams_and_outputs(llama: tuple, prompts: tuple) -> None:
     torch.testing.assert_close(got.logits[3], expected.logits[3], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow  # the processors' test of several devices, and of one device with a negative prompt
 def test_on_several_devices_in_chunks(make_pair: Callable, prompts: tuple, negative: torch.Tensor) -> None:
     reference, ported = make_pair("llama", mesh=tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4]))
     ids, mask = prompts

@@ -109,6 +109,7 @@ def test_watermarks(llama: tuple, prompts: tuple, config: Any) -> None:
     assert torch.equal(got, expected)
 
 
+@pytest.mark.slow  # the processors' test of several devices, and the other tests of the host's functions
 def test_on_several_devices(make_pair: Callable, prompts: tuple) -> None:
     mesh = tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4])
     pair = make_pair("llama", mesh=mesh)

@@ -55,6 +55,7 @@ def test_without_options_the_programs_are_what_they_were(llama: tuple, prompts: 
     assert _compilations(ported) == before
 
 
+@pytest.mark.slow  # the streams of test_generating and the batches of the test above
 def test_streamed_in_chunks(llama: tuple, prompts: tuple) -> None:
     class Collector:
         def __init__(self) -> None:
@@ -106,6 +107,7 @@ def test_on_several_devices(make_pair: Callable, prompts: tuple) -> None:
     assert torch.equal(tpuport.generate(ported, ids, mask, max_new_tokens=NEW, **_OPTIONS), expected)
 
 
+@pytest.mark.slow  # tests/generation/test_logits_processors.py compares each filter
 def test_filters_leave_the_only_token(llama: tuple, prompts: tuple) -> None:
     """So low a share that each filter leaves the most probable token: sampling is greedy then."""
     ids = prompts[0][:1]

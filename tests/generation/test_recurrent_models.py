@@ -58,7 +58,7 @@ def make_pair(name: str, mesh: Any = None) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("name", "ignores_padding"),
     [
-        ("mamba", True),
+        pytest.param("mamba", True, marks=pytest.mark.slow),  # its cache is that of Mamba-2
         ("mamba2", True),
         ("rwkv", False),
         pytest.param("minimax", True, marks=pytest.mark.slow),

@@ -125,6 +125,7 @@ def _tokenizer(folder: Path) -> WhisperTokenizer:
     return WhisperTokenizer(**files, **ends, additional_special_tokens=tokens[1:])
 
 
+@pytest.mark.slow  # it calls `generate`, as the tests above do
 def test_in_the_pipeline_of_transformers(whisper: Pair, tmp_path: Path) -> None:
     tokenizer = _tokenizer(tmp_path)
     extractor = WhisperFeatureExtractor(feature_size=8, chunk_length=1)

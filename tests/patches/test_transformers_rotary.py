@@ -55,8 +55,9 @@ def test_longrope_on_either_side_of_its_switch() -> None:
 @pytest.mark.parametrize(
     "rope",
     [
-        {"rope_type": "dynamic", "factor": 2.0},
-        {"rope_type": "linear", "factor": 2.0},
+        # The tests of dynamic tables below, and tables that scale as YaRN's.
+        pytest.param({"rope_type": "dynamic", "factor": 2.0}, marks=pytest.mark.slow),
+        pytest.param({"rope_type": "linear", "factor": 2.0}, marks=pytest.mark.slow),
         {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
         {
             "rope_type": "llama3", "factor": 4.0, "original_max_position_embeddings": 32,
@@ -101,7 +102,9 @@ def _after(model: Any, ids: torch.Tensor) -> Any:
     return model
 
 
-@pytest.mark.parametrize("length", [20, 64, 65, 100])
+@pytest.mark.parametrize(
+    "length", [pytest.param(20, marks=pytest.mark.slow), 64, 65, pytest.param(100, marks=pytest.mark.slow)]
+)
 def test_a_compiled_dynamic_model_takes_the_table_of_its_length(length: int) -> None:
     config = LlamaConfig(**SIZES, max_position_embeddings=64, rope_parameters=DYNAMIC)
     reference, ported = _pair(config)

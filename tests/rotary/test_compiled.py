@@ -18,7 +18,11 @@ from tpuport.rotary.rotary_modules import find_table_modules
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype", "ignore:float64 becomes float32")
 
 
-@pytest.fixture(scope="module", params=[pytest.param("wan", marks=pytest.mark.slow), "ltx", "qwen"])
+# tests/rotary/test_modules.py has the tables of each.
+SLOW_MODELS = [pytest.param(name, marks=pytest.mark.slow) for name in ("wan", "qwen")]
+
+
+@pytest.fixture(scope="module", params=[*SLOW_MODELS, "ltx"])
 def trio(request: pytest.FixtureRequest) -> Any:
     model, ported, inputs = request.getfixturevalue(request.param)
     tpuport.enable()

@@ -248,6 +248,7 @@ def test_a_wrong_result_is_not_taken_for_a_lost_write(replace_operator: Callable
     assert [finding.kind for finding in run.findings] == ["result"]
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_programs_and_arrays_that_grow_from_call_to_call_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[jax.Array] = []
     call = model_runs.call_compiled
@@ -263,6 +264,7 @@ def test_programs_and_arrays_that_grow_from_call_to_call_are_found(monkeypatch: 
     assert "float32[5]" in only(run, "growth").message
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_arrays_in_a_cycle_are_no_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     call = model_runs.call_compiled
 

@@ -131,7 +131,10 @@ def test_what_tracing_raises_is_a_failure(compiler: Compiler) -> None:
     assert compiler.count("bundle_programs:traced", {"effect": "raise"}).failure == "the first line"
 
 
-@pytest.mark.parametrize(("effect", "why"), [("crash", "killed by SIGABRT"), ("exit", "exit code 3")])
+@pytest.mark.parametrize(
+    ("effect", "why"),
+    [("crash", "killed by SIGABRT"), pytest.param("exit", "exit code 3", marks=pytest.mark.slow)],
+)
 def test_a_dead_compiler_is_a_failure_and_the_next_program_compiles(
     compiler: Compiler, effect: str, why: str
 ) -> None:

@@ -309,6 +309,7 @@ def test_a_step_is_the_same_at_any_length(tmp_path: Path, monkeypatch: pytest.Mo
             assert long.bundles == pytest.approx(short.bundles, rel=0.01), length
 
 
+@pytest.mark.slow  # the real compiler has counted the same program above
 def test_one_program_in_one_call() -> None:
     arguments = {
         "head_dim": 64,

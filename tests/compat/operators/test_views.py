@@ -139,6 +139,7 @@ def test_a_copy_is_no_view(agree, duplicate):
     agree(function, X)
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_layout_outlives_what_is_viewed(agree):
     def function(x):
         transposed = (x + 0).transpose(0, 2)
@@ -179,6 +180,7 @@ def test_overlapping_windows_are_refused():
         assert x.tolist() == [*windows[:, 0].tolist(), 4.0]
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_array_is_free_when_one_tensor_is_left():
     with compat.environment():
         x = torch.arange(5.0).to("jax")

@@ -4,16 +4,16 @@ Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value l
 keys, C of values; N any leading dimensions.
 """
 
+import sys
 import threading
 import types
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import jax
 import jax.numpy as jnp
 import torch
 from torch.nn import functional
-from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.utils._mode_utils import no_dispatch
 
 from tpuport import compat
@@ -24,6 +24,9 @@ from tpuport.attention.provenance import joined_axes
 from tpuport.attention.register.broadcasting import arrange
 from tpuport.attention.register.lazy_mask import LazyMask
 from tpuport.errors import PortError
+
+if TYPE_CHECKING:
+    from torch.nn.attention.bias import CausalBias
 
 
 def scaled_dot_product_attention(
@@ -59,7 +62,7 @@ def scaled_dot_product_attention(
     if is_causal:
         # torch aligns the first query with the first key, whatever the lengths are.
         structure = Mask(right=0)
-    elif isinstance(attn_mask, CausalBias):
+    elif _is_causal_bias(attn_mask):
         structure, attn_mask = _causal_bias_structure(query, key, attn_mask), None
     elif isinstance(attn_mask, LazyMask) and _fits_as_it_stands(query, key, attn_mask):
         structure, attn_mask = attn_mask.structure, None
@@ -82,7 +85,7 @@ def _is_on_host(query: Any, key: Any, value: Any, mask: Any) -> bool:
     """
     tensors: dict[str, torch.Tensor] = {"query": query, "key": key, "value": value}
     # A CausalBias is a torch.Tensor without elements, on no device.
-    if isinstance(mask, torch.Tensor) and not isinstance(mask, CausalBias):
+    if isinstance(mask, torch.Tensor) and not _is_causal_bias(mask):
         tensors["attn_mask"] = mask
     host = [name for name, tensor in tensors.items() if not compat.is_ported(tensor)]
     if host and len(host) < len(tensors):
@@ -94,7 +97,15 @@ def _is_on_host(query: Any, key: Any, value: Any, mask: Any) -> bool:
     return bool(host)
 
 
-def _causal_bias_structure(query: Any, key: Any, bias: CausalBias) -> Mask:
+def _is_causal_bias(mask: Any) -> bool:
+    # Whoever has made one has imported this module, which imports torch.compile's code: two seconds.
+    module = sys.modules.get("torch.nn.attention.bias")
+    return module is not None and isinstance(mask, module.CausalBias)
+
+
+def _causal_bias_structure(query: Any, key: Any, bias: "CausalBias") -> Mask:
+    from torch.nn.attention.bias import CausalVariant
+
     expected, actual = (bias.seq_len_q, bias.seq_len_kv), (query.shape[-2], key.shape[-2])
     if expected != actual:
         raise PortError(
