@@ -162,7 +162,7 @@ def test_the_default_is_within_3_percent_of_the_best_found(name: str, generation
     )  # fmt: skip
     assert list(chosen) == searched["chosen"]["blocks"], "the file was made with other defaults"
     best = searched["candidates"][0]
-    assert best["cycles"] == min(one["cycles"] for one in searched["candidates"])
+    assert best["cycles"] == min(candidate["cycles"] for candidate in searched["candidates"])
     assert searched["chosen"]["cycles"] <= 1.03 * best["cycles"]
     assert searched["measured"] >= 30
 

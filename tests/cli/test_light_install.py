@@ -46,12 +46,12 @@ def run(directory: Path, *commands: str) -> subprocess.CompletedProcess[str]:
 def test_lint_needs_libcst_only(tmp_path: Path) -> None:
     formats = ("text", "json", "sarif", "junit")
     for format_ in formats:
-        (tmp_path / f"{format_}.py").write_text(MODEL)
-    commands = [f"lint {format_}.py --fix --no-cache --format {format_}" for format_ in formats]
+        (tmp_path / f"model_{format_}.py").write_text(MODEL)
+    commands = [f"lint model_{format_}.py --fix --no-cache --format {format_}" for format_ in formats]
     process = run(tmp_path, *commands)
     assert (process.returncode, process.stderr) == (0, "")
     for format_ in formats:
-        assert "y[x > 0]" not in (tmp_path / f"{format_}.py").read_text()
+        assert "y[x > 0]" not in (tmp_path / f"model_{format_}.py").read_text()
 
 
 def test_another_command_names_what_is_missing(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_json(quick: type[Quick]) -> None:
     assert first["causal"], "as the model itself is"
     assert not second["causal"]
     assert second["shape"]["queries"] == 100
-    cycles = [one["cycles"] for one in first["candidates"]]
+    cycles = [candidate["cycles"] for candidate in first["candidates"]]
     assert cycles == sorted(cycles)
 
 
@@ -184,7 +184,7 @@ def test_the_real_compiler(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)["results"]
     assert result["measured"] >= 4
-    assert all(one["bundles"] > 100 for one in result["candidates"])
+    assert all(candidate["bundles"] > 100 for candidate in result["candidates"])
     assert result["default"] in result["candidates"]
     (file,) = (tmp_path / "tpuport" / "tune").iterdir()
     assert len(file.read_text().split("\n")) > result["measured"]

@@ -57,5 +57,5 @@ def test_what_is_found_needs_numbers(tally):
 def test_findings_stand_on_the_lines_of_tracebacks(observed, tally):
     """Of a statement over several lines, the finding names the line that Python names."""
     flagged = {(place.path, place.line) for place in tally.right}
-    elsewhere = [place for place in tally.hits if (place.path, place.line) not in flagged]
+    elsewhere = [hit for hit in tally.hits if (hit.path, hit.line) not in flagged]
     assert not elsewhere, listed(elsewhere)

@@ -89,7 +89,7 @@ def test_fixes_that_go_in_circles_end(project: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(fixing, "rewrite_text", swap)
     (project / "m.py").write_text("BAD = 1")
     report = fix("m.py")
-    assert any("goes in circles" in one.reason for one in report.findings)
+    assert any("goes in circles" in finding.reason for finding in report.findings)
 
 
 def test_a_fix_that_raises_ends_only_its_own_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,9 @@ def test_a_fix_that_raises_ends_only_its_own_file(project: Path, monkeypatch: py
     (project / "b.py").write_text("BAD\n")
     report = fix(".")
     assert (project / "b.py").read_text() == "GOOD\n"
-    assert "ValueError: on purpose" in next(one.reason for one in report.findings if one.rule == "TPU006")
+    assert "ValueError: on purpose" in next(
+        finding.reason for finding in report.findings if finding.rule == "TPU006"
+    )
 
 
 def test_files_that_depend_on_a_fixed_one_are_linted_again(project: Path) -> None:
@@ -133,7 +135,7 @@ def test_a_file_changed_meanwhile_is_not_overwritten(project: Path, monkeypatch:
     monkeypatch.setattr(fixing, "rewrite_text", slow)
     report = fix("m.py")
     assert file.read_text() == "BAD  # edited\n"
-    assert any("changed by another program" in one.reason for one in report.findings)
+    assert any("changed by another program" in finding.reason for finding in report.findings)
 
 
 def test_only_what_is_asked_for_reaches_the_fixes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

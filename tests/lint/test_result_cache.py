@@ -202,7 +202,7 @@ def test_old_variants_go(settled: Path, word_analysis: list[str]) -> None:
     write(settled / "a.py", "")
     for number in range(10):
         lint("a.py", settings=Settings(torchax=(1, number)))
-    assert len([one for one in result_cache.cache_directory_for(settled).iterdir() if one.is_dir()]) <= 7
+    assert len([file for file in result_cache.cache_directory_for(settled).iterdir() if file.is_dir()]) <= 7
 
 
 def test_two_runs_at_once_leave_it_whole(settled: Path, word_analysis: list[str]) -> None:

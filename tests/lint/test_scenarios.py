@@ -175,7 +175,7 @@ def test_each_finding_names_its_calls(tmp_path: Path, code: str) -> None:
     path = tmp_path / "model.py"
     path.write_text(HEAD + textwrap.dedent(code))
     findings = Analyser(Options(all_rules())).analyse(read(path, str(path))).findings
-    stops = {(one.line, one.rule, one.scenario) for one in findings if one.stops_trace}
+    stops = {(finding.line, finding.rule, finding.scenario) for finding in findings if finding.stops_trace}
     assert stops == expected(path.read_text())
 
 

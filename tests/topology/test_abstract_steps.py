@@ -152,7 +152,7 @@ def test_a_cache_among_the_inputs_of_a_call_is_donated_as_compiled_functions_do(
     assert report.memory.cache == _cache_bytes(CONFIG, 2, 64)
     assert report.program is not None
     assert report.program.memory_analysis().alias_size_in_bytes >= report.memory.cache
-    assert not [one for one in report.advice if one.rule == "TPC009"]
+    assert not [finding for finding in report.advice if finding.rule == "TPC009"]
 
 
 def test_described_tensors_in_lists_keep_their_places() -> None:

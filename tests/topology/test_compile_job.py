@@ -200,15 +200,15 @@ def test_a_port_error_is_a_problem_and_anything_else_a_crash(work: Work) -> None
 
 def test_splits_that_suit_are_compiled_in_haste_and_ranked(work: Work) -> None:
     [event] = only(said(fixed_axes={}), "SplitRanking")
-    splits = [one for one in event["splits"] if one["tried"]]
+    splits = [split for split in event["splits"] if split["tried"]]
     # 8 heads, 2 key/value heads, a batch of 4 and a cache: dp and tp, no sp.
-    assert [tuple(one["mesh"].values()) for one in splits] == [(1, 1, 4), (2, 1, 2), (4, 1, 1)]
-    assert [one["fits"] for one in splits] == [True, True, False]
-    assert [one["seconds"] for one in splits] == [0.25, 0.5, None]
-    assert [one["units_per_second"] for one in splits] == [16.0, 8.0, None]
+    assert [tuple(split["mesh"].values()) for split in splits] == [(1, 1, 4), (2, 1, 2), (4, 1, 1)]
+    assert [split["fits"] for split in splits] == [True, True, False]
+    assert [split["seconds"] for split in splits] == [0.25, 0.5, None]
+    assert [split["units_per_second"] for split in splits] == [16.0, 8.0, None]
     assert splits[2]["why"]
     assert [effort for _, effort in work.compiled] == [-1.0, -1.0, -1.0, None]
-    left = [one for one in event["splits"] if not one["tried"]]
+    left = [split for split in event["splits"] if not split["tried"]]
     assert event["splits"][3:] == left
     assert {tuple(one["mesh"].values()): one["why"] for one in left} == {
         (1, 4, 1): "sp=4 has no sequence to divide: a row is one token",
@@ -238,7 +238,7 @@ def test_a_split_that_is_refused_first_does_not_keep_others_from_being_tried(
     refusing(work, monkeypatch, tp=(4,))
     events = said(fixed_axes=fixed_axes)
     [event] = only(events, "SplitRanking")
-    found = {tuple(one["mesh"].values()): one for one in event["splits"] if one["tried"]}
+    found = {tuple(split["mesh"].values()): split for split in event["splits"] if split["tried"]}
     assert list(found) == [(2, 1, 2), (4, 1, 1), (1, 1, 4)]
     assert found[1, 1, 4]["why"] == "{'dp': 1, 'sp': 1, 'tp': 4} does not divide 1002"
     assert found[1, 1, 4]["capacity"] is None
@@ -269,7 +269,7 @@ def test_where_what_suits_is_refused_the_first_that_is_not_is_compiled(
 ) -> None:
     refusing(work, monkeypatch, sp=(1,))
     [event] = only(said(fixed_axes={}), "SplitRanking")
-    assert [tuple(one["mesh"].values()) for one in event["splits"] if one["fits"]] == [(1, 4, 1)]
+    assert [tuple(split["mesh"].values()) for split in event["splits"] if split["fits"]] == [(1, 4, 1)]
 
 
 def test_what_this_run_has_compiled_is_not_told_as_kept(work: Work) -> None:
@@ -285,7 +285,7 @@ def test_what_this_run_has_compiled_is_not_told_as_kept(work: Work) -> None:
 def test_axes_that_are_given_stay_and_the_best_split_is_reported(work: Work) -> None:
     events = said(fixed_axes={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2})
     [splits] = only(events, "SplitRanking")
-    assert [tuple(one["mesh"].values()) for one in splits["splits"]] == [(2, 1, 2), (2, 2, 1)]
+    assert [tuple(split["mesh"].values()) for split in splits["splits"]] == [(2, 1, 2), (2, 2, 1)]
     assert [effort for _, effort in work.compiled] == [None]  # alone, it is not compiled in haste, nor twice
     events = said(fixed_axes={}, mesh={"dp": 4, "sp": 1, "tp": 1})
     [report] = only(events, "CompileResult")
@@ -333,6 +333,6 @@ def test_a_split_that_is_refused_is_ranked_last_with_the_reason(
 ) -> None:
     refusing(work, monkeypatch, dp=(2,))
     [event] = only(said(fixed_axes={}), "SplitRanking")
-    tried = [one for one in event["splits"] if one["tried"]]
+    tried = [split for split in event["splits"] if split["tried"]]
     assert tried[-1]["mesh"] == {"dp": 2, "sp": 1, "tp": 2}
     assert tried[-1]["why"] == "{'dp': 2, 'sp': 1, 'tp': 2} does not divide 1002"

@@ -86,7 +86,7 @@ def test_attention_is_the_kernel_and_the_program_says_what_devices_send(report) 
     assert (call.implementation, times) == ("flash", 1)
     assert "1024 queries over sp=2" in call.mesh
     assert "tpu_custom_call" in report.program.as_text()
-    [reduced] = [one for one in report.collectives if one.kind == "all-reduce"]
+    [reduced] = [collective for collective in report.collectives if collective.kind == "all-reduce"]
     assert (reduced.count, reduced.axes, reduced.group) == (1, ("tp",), 2)
     assert reduced.nbytes >= TOKENS * 256 * 2 / 2
     assert reduced.source.file == __file__
@@ -96,7 +96,7 @@ def test_attention_is_the_kernel_and_the_program_says_what_devices_send(report) 
 def test_the_report_is_plain_values(report) -> None:
     plain = report.to_dict()
     assert json.loads(json.dumps(plain))["memory"]["fits"] is True
-    assert all(one["nbytes"] >= 1 << 16 for one in plain["buffers"])
+    assert all(buffer["nbytes"] >= 1 << 16 for buffer in plain["buffers"])
     assert "program" not in plain
     assert "seconds" not in plain, "the same for every run"
 
@@ -258,13 +258,17 @@ def test_a_step_of_decoding_and_a_prompt_hold_weights_and_cache(decoded) -> None
 
 def test_the_collectives_are_two_a_layer_with_those_of_embedding_and_logits(decoded) -> None:
     for report in decoded:
-        assert {one.axes for one in report.collectives} == {("tp",)}
-        assert sum(one.count for one in report.collectives) == 2 * 2 + 1 + 2
-        lines = {one.source.code for one in report.collectives if one.source}
+        assert {collective.axes for collective in report.collectives} == {("tp",)}
+        assert sum(collective.count for collective in report.collectives) == 2 * 2 + 1 + 2
+        lines = {collective.source.code for collective in report.collectives if collective.source}
         assert any("self.o_proj" in line for line in lines)
         assert any("self.down_proj" in line for line in lines)
         assert any("embed_tokens" in line for line in lines)
-        assert any(one.source.file.endswith("sampling.py") for one in report.collectives if one.source)
+        assert any(
+            collective.source.file.endswith("sampling.py")
+            for collective in report.collectives
+            if collective.source
+        )
 
 
 def test_rows_and_heads_of_the_cache_stay_shared_out() -> None:
@@ -275,8 +279,8 @@ def test_rows_and_heads_of_the_cache_stay_shared_out() -> None:
     report = compile_for(
         lambda: LlamaForCausalLM(config), Decode(8, 1024), topology="v6e", dp=2, tp=2, dtype="bfloat16"
     )
-    assert {one.axes for one in report.collectives} == {("tp",)}
-    assert sum(one.nbytes for one in report.collectives) < 1e6, "no cache is gathered"
+    assert {collective.axes for collective in report.collectives} == {("tp",)}
+    assert sum(collective.nbytes for collective in report.collectives) < 1e6, "no cache is gathered"
 
 
 # After `clear_caches`, all tests that follow in this process compile their operators again.

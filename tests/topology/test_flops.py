@@ -104,7 +104,7 @@ def test_experts_that_are_shared_out_do_what_tokens_choose(name, experts, inner,
     assert costs.product_flops <= costs.model_flops * 1.03
     [kernel] = [one for one in costs.kernels if one.name == "ragged-dot-none"]
     assert kernel.flops == 2 * 4 * LENGTH * LAYERS * experts * 3 * WIDTH * inner / devices
-    assert "TPC015" not in {one.rule for one in report.advice}
+    assert "TPC015" not in {finding.rule for finding in report.advice}
 
 
 def test_a_token_is_multiplied_by_all_experts_of_its_device() -> None:
@@ -127,6 +127,6 @@ def test_attention_that_is_written_out_has_its_products() -> None:
 
     inputs = {"q": empty(8, 8, 1024, 64), "mask": empty(1024, 1024, dtype=torch.bool)}
     costs = compile_for(Attention, inputs, topology="v5e:1x1").costs
-    assert [one.name for one in costs.kernels] == ["online-softmax"]
+    assert [kernel.name for kernel in costs.kernels] == ["online-softmax"]
     assert costs.product_flops == costs.model_flops == 2 * 2 * 8 * 8 * 1024**2 * 64
     assert costs.flops >= costs.model_flops

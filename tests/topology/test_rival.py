@@ -100,14 +100,17 @@ WIDTHS = {
 @pytest.mark.parametrize("name", [pytest.param("Llama-2-7B", marks=pytest.mark.slow), "Llama-3-8B"])
 def test_bytes_of_a_chip_are_the_configs_arithmetic(name) -> None:
     config, task = WIDTHS[name], Decode(1, 1024)
-    made = compile_for(lambda: LlamaForCausalLM(config), task, topology=TOPOLOGY, tp=TP, dtype="bfloat16")
+    report = compile_for(lambda: LlamaForCausalLM(config), task, topology=TOPOLOGY, tp=TP, dtype="bfloat16")
     expected = topology.arithmetic(config, topology.Entry(name, TOPOLOGY, {"tp": TP}, task))
-    assert made.memory.weights == pytest.approx(expected["weights"], rel=0.01)
-    assert made.memory.cache == pytest.approx(expected["cache"], rel=0.01)
-    kinds = {kind: sum(one.count for one in made.collectives if one.kind == kind) for kind in ("all-reduce",)}
-    assert sum(one.count for one in made.collectives) == 2 * 2 + 1 + 2
+    assert report.memory.weights == pytest.approx(expected["weights"], rel=0.01)
+    assert report.memory.cache == pytest.approx(expected["cache"], rel=0.01)
+    kinds = {
+        kind: sum(collective.count for collective in report.collectives if collective.kind == kind)
+        for kind in ("all-reduce",)
+    }
+    assert sum(collective.count for collective in report.collectives) == 2 * 2 + 1 + 2
     assert kinds["all-reduce"] >= 2 * 2 + 1
-    assert {one.axes for one in made.collectives} == {("tp",)}
+    assert {collective.axes for collective in report.collectives} == {("tp",)}
 
 
 @pytest.fixture(scope="module")

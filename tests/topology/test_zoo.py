@@ -267,8 +267,12 @@ def test_compiled_layers_have_the_bytes_and_collectives_of_the_arithmetic(
 ) -> None:
     raw = shortened(model, layers, tmp_path)
     [target] = resolve(str(tmp_path), task="decode", batch=8, max_cache_len=2048)
-    made = compile_for(target.build, target.inputs, topology="v6e:2x4", dp=2, tp=4, effort=-1.0)
-    assert Bytes(made.memory.weights, made.memory.cache) == by_hand(raw, 8, 2048, dp=2, tp=4)
-    counted = {part(one.source.function): (one.count, one.nbytes) for one in made.collectives if one.source}
-    assert len(counted) == len(made.collectives)
+    report = compile_for(target.build, target.inputs, topology="v6e:2x4", dp=2, tp=4, effort=-1.0)
+    assert Bytes(report.memory.weights, report.memory.cache) == by_hand(raw, 8, 2048, dp=2, tp=4)
+    counted = {
+        part(collective.source.function): (collective.count, collective.nbytes)
+        for collective in report.collectives
+        if collective.source
+    }
+    assert len(counted) == len(report.collectives)
     assert counted == collectives_by_hand(raw, 4, 1, 4)

@@ -138,7 +138,7 @@ def test_the_linters_own_examples_are_explained_by_their_rules(rule, tmp_path: P
     try:
         run = shop.compiled(rule.bad)
         run(*inputs)
-        run(*(torch.cat([one, one]) for one in inputs))  # a tracer that leaked is met the second time
+        run(*(torch.cat([array, array]) for array in inputs))  # a tracer that leaked is met the second time
     except Exception as raised:  # noqa: BLE001 - whatever it is
         error = raised
     assert error is not None

@@ -52,9 +52,13 @@ def test_the_fastest_comes_first(causal: bool, tmp_path: Path) -> None:
     task = Task(LARGE, "bfloat16", causal=causal)
     found = searched(task, tmp_path / "kept")
     assert (found.best.blocks.query, found.best.blocks.compute) == FAST
-    assert [one.cycles for one in found.candidates] == sorted(one.cycles for one in found.candidates)
+    assert [candidate.cycles for candidate in found.candidates] == sorted(
+        candidate.cycles for candidate in found.candidates
+    )
     assert found.failures == {}
-    assert found.default in [one.blocks for one in found.candidates], "today's choice is measured, too"
+    assert found.default in [candidate.blocks for candidate in found.candidates], (
+        "today's choice is measured, too"
+    )
 
 
 def test_steps_are_those_of_the_kernel_s_grid(tmp_path: Path) -> None:
@@ -91,7 +95,9 @@ def test_what_does_not_compile_is_counted_by_reason(tmp_path: Path) -> None:
     found = searched(Task(LARGE, "bfloat16"), tmp_path / "kept", Formula(fails))
     assert set(found.failures) == {"does not fit into vector memory", "Mosaic has no such layout"}
     assert found.failures["does not fit into vector memory"] >= 8
-    assert all(one.blocks.query < 1536 and one.blocks.compute != 128 for one in found.candidates)
+    assert all(
+        candidate.blocks.query < 1536 and candidate.blocks.compute != 128 for candidate in found.candidates
+    )
 
 
 def test_nothing_compiles(tmp_path: Path) -> None:

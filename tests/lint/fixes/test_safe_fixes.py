@@ -25,7 +25,9 @@ def apply_safe_fixes(path: Path) -> int:
     for _ in range(10):
         text = path.read_text()
         findings = Analyser(Options(all_rules())).analyse(read(path, str(path))).findings
-        mine = [one for one in findings if one.path == str(path) and one.fix == Applicability.SAFE]
+        mine = [
+            finding for finding in findings if finding.path == str(path) and finding.fix == Applicability.SAFE
+        ]
         text, count = fix_text(text, mine, unsafe=False)
         if not count:
             return total

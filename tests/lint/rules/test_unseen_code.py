@@ -195,5 +195,5 @@ def findings(directory: Path, code: str, family: str) -> list[tuple[int, str]]:
     path = directory / "model.py"
     path.write_text(code)
     rules = tuple(rule for rule in all_rules() if rule.id.startswith(family) and rule.id != "TPU501")
-    found = Analyser(Options(rules)).analyse(read(path, str(path))).findings
-    return sorted((finding.line, f"{finding.rule} {finding.severity}") for finding in found)
+    findings = Analyser(Options(rules)).analyse(read(path, str(path))).findings
+    return sorted((finding.line, f"{finding.rule} {finding.severity}") for finding in findings)

@@ -186,4 +186,4 @@ def models() -> SimpleNamespace:
 
 
 def ids(findings: Sequence[Any]) -> list[str]:
-    return [one.rule for one in findings]
+    return [finding.rule for finding in findings]

@@ -12,19 +12,21 @@ from tpuport.topology.advice.attention_scores import score_bytes
 
 def test_a_dense_mask_says_what_it_costs_and_where_it_came_from(advice, models) -> None:
     inputs = {"x": models.meta(1, 1024, 512), "mask": models.meta(1, 1, 1024, 1024, dtype=torch.bool)}
-    [one] = advice(models.Attending, inputs, rules=models.rules(models.ATTENDING))
-    assert one.rule == "TPC003"
-    assert "dense [1, 1, 1024, 1024] bool mask of 1 MiB in 1 attention call" in one.message
-    assert "without known structure" in one.message
-    assert "is_causal=True" in one.remedy
-    assert one.cost == 1024 * 1024
-    assert one.source is not None
-    assert one.source.function == "Attending"
+    [finding] = advice(models.Attending, inputs, rules=models.rules(models.ATTENDING))
+    assert finding.rule == "TPC003"
+    assert "dense [1, 1, 1024, 1024] bool mask of 1 MiB in 1 attention call" in finding.message
+    assert "without known structure" in finding.message
+    assert "is_causal=True" in finding.remedy
+    assert finding.cost == 1024 * 1024
+    assert finding.source is not None
+    assert finding.source.function == "Attending"
 
 
 def test_no_mask_is_all_right(advice, models) -> None:
-    found = advice(models.Attending, {"x": models.meta(1, 1024, 512)}, rules=models.rules(models.ATTENDING))
-    assert found == ()
+    findings = advice(
+        models.Attending, {"x": models.meta(1, 1024, 512)}, rules=models.rules(models.ATTENDING)
+    )
+    assert findings == ()
 
 
 @pytest.mark.slow
@@ -35,8 +37,8 @@ def test_a_short_dense_mask_is_all_right(advice, models) -> None:
 
 def test_a_head_that_the_kernel_cannot_serve_is_named(advice, models) -> None:
     build = lambda: models.Attending(heads=16, dim=16)  # noqa: E731
-    found = advice(build, {"x": models.meta(2, 1024, 256)}, rules=ShardingRules({}))
-    [one] = [one for one in found if one.rule == "TPC004"]
+    findings = advice(build, {"x": models.meta(2, 1024, 256)}, rules=ShardingRules({}))
+    [one] = [one for one in findings if one.rule == "TPC004"]
     assert "1024 x 1024 scores a head in XLA" in one.message
     assert "head dimension 16 is not in 32..256" in one.message
     assert one.remedy.startswith("a head dimension from 32 to 256")
@@ -53,8 +55,8 @@ def test_scores_that_stay_on_the_chip_are_all_right(advice, models) -> None:
 @pytest.mark.slow
 def test_what_was_asked_for_can_be_asked_for_otherwise(advice, models) -> None:
     options = {"rules": ShardingRules({}), "attention": "xla"}
-    found = advice(models.Attending, {"x": models.meta(8, 1024, 512)}, **options)
-    [one] = [one for one in found if one.rule == "TPC004"]
+    findings = advice(models.Attending, {"x": models.meta(8, 1024, 512)}, **options)
+    [one] = [one for one in findings if one.rule == "TPC004"]
     assert "implementation='auto'" in one.remedy
     assert "--attention flash" in one.remedy
 
@@ -69,10 +71,10 @@ def test_without_a_program_scores_are_arithmetic(programs) -> None:
     mesh = programs(tp=4)
     evidence = mesh.evidence(lambda weights, x: x + 1, {}, mesh.array((8, 128)))
     report = dataclasses.replace(evidence.report, attention=((call, 1),))
-    [one] = advise(dataclasses.replace(evidence, report=report, program=None))
-    assert one.rule == "TPC004"
-    assert "by arithmetic" in one.message
-    assert one.cost == 2 * 4 * 32 * 8192 * 8192 / 4
+    [finding] = advise(dataclasses.replace(evidence, report=report, program=None))
+    assert finding.rule == "TPC004"
+    assert "by arithmetic" in finding.message
+    assert finding.cost == 2 * 4 * 32 * 8192 * 8192 / 4
     assert advise(dataclasses.replace(evidence, report=report)) == (), "the program has no scores"
 
 
@@ -83,9 +85,9 @@ def test_scores_that_the_model_makes_itself(advice, models) -> None:
             return torch.softmax(q @ k.transpose(2, 3), -1) @ v
 
     rules = models.rules(models.ATTENDING)
-    [one] = advice(Eager, {"x": models.meta(32, 1024, 512)}, rules=rules)
-    assert one.rule == "TPC004"
-    assert "multiplies queries and keys itself: 1024 x 1024" in one.message
+    [finding] = advice(Eager, {"x": models.meta(32, 1024, 512)}, rules=rules)
+    assert finding.rule == "TPC004"
+    assert "multiplies queries and keys itself: 1024 x 1024" in finding.message
     assert advice(Eager, {"x": models.meta(1, 1024, 512)}, rules=rules) == (), "they stay in VMEM"
 
 

@@ -70,20 +70,20 @@ FORMS = [in_turn, pytest.param(in_a_loop, marks=pytest.mark.slow)]
 
 @pytest.mark.parametrize("function", FORMS)
 def test_a_cache_that_is_divided_through_its_heads_is_sent(programs, function) -> None:
-    [one] = advise(step(programs(tp=4), function, None, None, None, "tp"))
-    assert (one.rule, one.unit) == ("TPC019", "bytes sent")
+    [finding] = advise(step(programs(tp=4), function, None, None, None, "tp"))
+    assert (finding.rule, finding.unit) == ("TPC019", "bytes sent")
     # What the compiler does: keys of both layers change places, a quarter of them on each device, as do new keys
     # and values, 4 rows of a quarter.
-    assert one.cost == LAYERS * BYTES / 4 + 2 * LAYERS * ROWS * HEADS * DIM * 2 / 4
-    assert "2 all-to-alls a step of the cache" in one.message
-    assert "4 all-to-alls a step of new keys and values" in one.message
+    assert finding.cost == LAYERS * BYTES / 4 + 2 * LAYERS * ROWS * HEADS * DIM * 2 / 4
+    assert "2 all-to-alls a step of the cache" in finding.message
+    assert "4 all-to-alls a step of new keys and values" in finding.message
     assert (
-        "given as PartitionSpec(None, None, None, " in one.message
-        or "None, None, None, None, 'tp'" in one.message
+        "given as PartitionSpec(None, None, None, " in finding.message
+        or "None, None, None, None, 'tp'" in finding.message
     )
-    assert "PartitionSpec('dp', 'tp')" in one.remedy
-    assert one.source is not None
-    assert one.source.function == "attended"
+    assert "PartitionSpec('dp', 'tp')" in finding.remedy
+    assert finding.source is not None
+    assert finding.source.function == "attended"
 
 
 @pytest.mark.parametrize("function", FORMS)
@@ -92,15 +92,17 @@ def test_a_cache_that_lies_as_its_heads_do_is_not(programs, function) -> None:
 
 
 def test_new_keys_that_go_to_a_cache_over_positions_are_few_bytes_and_a_finding(programs) -> None:
-    [one] = advise(step(programs(tp=4), in_turn, None, None, "tp"))
-    assert one.rule == "TPC019"
-    assert one.message.startswith("4 all-gathers a step of new keys and values on their way into the cache")
-    assert one.cost == 2 * LAYERS * ROWS * HEADS * DIM * 2
+    [finding] = advise(step(programs(tp=4), in_turn, None, None, "tp"))
+    assert finding.rule == "TPC019"
+    assert finding.message.startswith(
+        "4 all-gathers a step of new keys and values on their way into the cache"
+    )
+    assert finding.cost == 2 * LAYERS * ROWS * HEADS * DIM * 2
 
 
 def test_a_cache_over_the_weights_axis_by_its_rows_is_named_where_weights_are_gathered(programs) -> None:
-    found = advise(step(programs(tp=4), in_turn, "tp"))
-    gathered = [one for one in found if one.rule == "TPC013"]
+    findings = advise(step(programs(tp=4), in_turn, "tp"))
+    gathered = [one for one in findings if one.rule == "TPC013"]
     assert gathered
     for one in gathered:
         assert "as keys and values [4, 8, 2048, 64], given as PartitionSpec('tp')," in one.message
@@ -117,12 +119,12 @@ def test_a_rule_that_cuts_through_a_head_has_one_finding(advice, llama) -> None:
     rules = ShardingRules.from_model(llama())
     cut = rules.override({r".*\.(k|v)_proj\.weight": PartitionSpec("tp", None)})
     decode = Decode(batch=2, max_cache_len=2048)
-    [one] = advice(lambda: LlamaForCausalLM(config), decode, rules=cut, allow=(".*",))
-    assert one.rule == "TPC007"
-    assert "a step put keys and values together" in one.message
-    [one] = advice(lambda: LlamaForCausalLM(config), decode)
-    assert one.rule == "TPC007"
-    assert "put keys and values together" not in one.message
+    [finding] = advice(lambda: LlamaForCausalLM(config), decode, rules=cut, allow=(".*",))
+    assert finding.rule == "TPC007"
+    assert "a step put keys and values together" in finding.message
+    [finding] = advice(lambda: LlamaForCausalLM(config), decode)
+    assert finding.rule == "TPC007"
+    assert "put keys and values together" not in finding.message
 
 
 @pytest.mark.slow
@@ -160,28 +162,30 @@ HELD = 2 * 4 * 8 * 2048 * 64 * 2
 
 
 def test_inputs_that_come_back_overwritten_are_a_cache_whatever_they_are_called(advice, models) -> None:
-    [one] = advice(Stepping, stepping(models), dp=4, tp=1)
-    assert one.rule == "TPC009"
-    assert one.message.startswith("2 arrays of memory, 16 MiB a device, come back with a part overwritten")
-    assert one.cost == 2 * HELD
-    assert "tpuport.compile(..., donate=[...])" in one.remedy
+    [finding] = advice(Stepping, stepping(models), dp=4, tp=1)
+    assert finding.rule == "TPC009"
+    assert finding.message.startswith(
+        "2 arrays of memory, 16 MiB a device, come back with a part overwritten"
+    )
+    assert finding.cost == 2 * HELD
+    assert "tpuport.compile(..., donate=[...])" in finding.remedy
     assert advice(Stepping, stepping(models, slots=64), dp=4, tp=1) == (), "less than a MiB"
 
 
 def test_a_cache_that_comes_back_in_another_place_says_which(advice, models) -> None:
-    found = advice(Stepping, stepping(models), rules=models.rules(models.ATTENDING))
-    assert [one.rule for one in found] == ["TPC009"]
-    assert f"{HELD >> 20} MiB a device" in found[0].message
-    assert "each step allocates 4 MiB beside them" in found[0].message
-    assert "NamedSharding(mesh, PartitionSpec(None, 'tp'))" in found[0].remedy
+    findings = advice(Stepping, stepping(models), rules=models.rules(models.ATTENDING))
+    assert [one.rule for one in findings] == ["TPC009"]
+    assert f"{HELD >> 20} MiB a device" in findings[0].message
+    assert "each step allocates 4 MiB beside them" in findings[0].message
+    assert "NamedSharding(mesh, PartitionSpec(None, 'tp'))" in findings[0].remedy
 
 
 def test_donated_inputs_are_all_right(programs) -> None:
     mesh = programs(tp=4)
-    found = advise(step(mesh, in_turn, None, "tp", given=()))
-    assert [one.rule for one in found] == ["TPC009"]
-    assert found[0].cost == 2 * 2 * LAYERS * BYTES / 4
-    assert "4 arrays of keys and values, 8 MiB a device" in found[0].message
+    findings = advise(step(mesh, in_turn, None, "tp", given=()))
+    assert [one.rule for one in findings] == ["TPC009"]
+    assert findings[0].cost == 2 * 2 * LAYERS * BYTES / 4
+    assert "4 arrays of keys and values, 8 MiB a device" in findings[0].message
     assert advise(step(mesh, in_turn, None, "tp")) == ()
 
 
@@ -200,18 +204,20 @@ def test_what_compile_donates_is_what_the_remedy_says() -> None:
     cache.early_initialization(1, 2, 8, torch.float32, torch.device("cpu"))
     keys, position = torch.zeros(1, 2, 16, 8), torch.zeros(1, dtype=torch.int32)
     lowered = tpuport.compile(write).lower(keys, cache, position)
-    donated = [one for one in jax.tree.leaves(lowered.args_info) if one.donated and one.shape == keys.shape]
+    donated = [
+        leaf for leaf in jax.tree.leaves(lowered.args_info) if leaf.donated and leaf.shape == keys.shape
+    ]
     others = [
-        one for one in jax.tree.leaves(lowered.args_info) if not one.donated and one.shape == keys.shape
+        leaf for leaf in jax.tree.leaves(lowered.args_info) if not leaf.donated and leaf.shape == keys.shape
     ]
     assert (len(donated), len(others)) == (2, 1)
 
 
 def test_a_cache_that_grows_is_compiled_for_each_token(advice, models) -> None:
-    [one] = advice(functools.partial(Stepping, grows=True), stepping(models), dp=4, tp=1)
-    assert one.rule == "TPC020"
-    assert "2 arrays of memory come back longer by 1" in one.message
-    assert one.cost == 2 * HELD
+    [finding] = advice(functools.partial(Stepping, grows=True), stepping(models), dp=4, tp=1)
+    assert finding.rule == "TPC020"
+    assert "2 arrays of memory come back longer by 1" in finding.message
+    assert finding.cost == 2 * HELD
 
 
 @pytest.fixture(scope="module")
@@ -243,9 +249,9 @@ def test_a_mesh_is_proposed_where_weights_and_cache_fit(whole_heads) -> None:
     # The real program on the mesh that is proposed holds what the arithmetic says, and has no finding.
     memory = then.report.memory
     assert minimum_device_bytes(now, dp=2, tp=2) == memory.weights + memory.cache
-    [one] = advise(now)
-    assert "tpuport.create_mesh(dp=2, tp=2) (--dp 2 --tp 2)" in one.remedy
-    assert "--sp" not in one.remedy, "a decode step has one token a row"
+    [finding] = advise(now)
+    assert "tpuport.create_mesh(dp=2, tp=2) (--dp 2 --tp 2)" in finding.remedy
+    assert "--sp" not in finding.remedy, "a decode step has one token a row"
     assert advise(then) == ()
 
 
@@ -259,8 +265,8 @@ def test_no_mesh_is_proposed_whose_devices_cannot_hold_it(whole_heads) -> None:
 
     def remedy(capacity):
         memory = dataclasses.replace(now.report.memory, capacity=capacity, used=capacity * 9 // 10)
-        [one] = advise(dataclasses.replace(now, report=dataclasses.replace(now.report, memory=memory)))
-        return one.remedy
+        [finding] = advise(dataclasses.replace(now, report=dataclasses.replace(now.report, memory=memory)))
+        return finding.remedy
 
     assert "create_mesh(dp=2, tp=2)" in remedy(needed)
     assert "create_mesh" not in remedy(needed - 1)
@@ -268,9 +274,9 @@ def test_no_mesh_is_proposed_whose_devices_cannot_hold_it(whole_heads) -> None:
 
 
 def test_norms_are_no_weights_of_attention(whole_heads) -> None:
-    [one] = advise(whole_heads(tp=4))
+    [finding] = advise(whole_heads(tp=4))
     # Keys' and values' projections of two layers: 2 heads of 64 out of a width of 512.
-    assert "4 weights of attention, 512 KiB" in one.message
+    assert "4 weights of attention, 512 KiB" in finding.message
 
 
 def test_inputs_have_the_names_of_their_arguments(programs) -> None:
@@ -284,5 +290,5 @@ def test_inputs_have_the_names_of_their_arguments(programs) -> None:
     assert [(name, one.name, tuple(one.value.shape)) for name, one in found.items()] == [
         ("plain_arrays[0]", "a", (3,)), ("plain_arrays[1]", "b.0", (1,)), ("plain_arrays[2]", "b.2.c", (2,)),
     ]  # fmt: skip
-    assert not any(one.in_cache for one in found.values())
+    assert not any(value.in_cache for value in found.values())
     assert described("v6e").devices

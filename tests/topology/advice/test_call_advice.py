@@ -17,10 +17,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64
 )
 def test_numbers_that_change_compile_again(advice, models, name, value) -> None:
     inputs = {"tokens": models.tokens(2, 64), name: value}
-    [one] = advice(lambda: models.Blocks(1), inputs, rules=models.rules(models.BLOCKS))
-    assert one.rule == "TPC010"
-    assert one.message.startswith(f"{name}={value!r} is a Python number")
-    assert one.remedy == f"pass a tensor: {name}=torch.tensor({value!r})"
+    [finding] = advice(lambda: models.Blocks(1), inputs, rules=models.rules(models.BLOCKS))
+    assert finding.rule == "TPC010"
+    assert finding.message.startswith(f"{name}={value!r} is a Python number")
+    assert finding.remedy == f"pass a tensor: {name}=torch.tensor({value!r})"
 
 
 def test_a_number_that_decides_what_is_traced_cannot_be_a_tensor(advice, models) -> None:
@@ -31,9 +31,9 @@ def test_a_number_that_decides_what_is_traced_cannot_be_a_tensor(advice, models)
             return super().forward(tokens)
 
     inputs = {"tokens": models.tokens(2, 64), "guidance": 3.5}
-    [one] = advice(lambda: Guided(1), inputs, rules=models.rules(models.BLOCKS))
-    assert one.rule == "TPC010"
-    assert one.remedy.startswith("a tensor cannot take its place, because the code needs the number")
+    [finding] = advice(lambda: Guided(1), inputs, rules=models.rules(models.BLOCKS))
+    assert finding.rule == "TPC010"
+    assert finding.remedy.startswith("a tensor cannot take its place, because the code needs the number")
 
 
 def test_choices_and_tensors_are_all_right(advice, models) -> None:
@@ -68,13 +68,15 @@ def test_a_length_well_below_its_bucket(length, idle) -> None:
 
 @pytest.mark.slow
 def test_rows_that_fill_a_batch_up(advice, llama) -> None:
-    [one] = advice(llama, Decode(batch=1, max_cache_len=256), dp=2, tp=2)
-    assert one.rule == "TPC014"
-    assert "1 rows over dp=2 are filled up to 2: 50%" in one.message or "1 row over dp=2" in one.message
+    [finding] = advice(llama, Decode(batch=1, max_cache_len=256), dp=2, tp=2)
+    assert finding.rule == "TPC014"
+    assert (
+        "1 rows over dp=2 are filled up to 2: 50%" in finding.message or "1 row over dp=2" in finding.message
+    )
 
 
 @pytest.mark.slow
 def test_sp_is_spare_in_a_decode_step(advice, llama) -> None:
-    [one] = advice(llama, Decode(batch=2, max_cache_len=256), sp=2, tp=2)
-    assert one.rule == "TPC017"
-    assert "a decode step has one token a row" in one.remedy
+    [finding] = advice(llama, Decode(batch=2, max_cache_len=256), sp=2, tp=2)
+    assert finding.rule == "TPC017"
+    assert "a decode step has one token a row" in finding.remedy

@@ -9,12 +9,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype", "ig
 
 def test_a_model_that_stays_in_float32(advice, models) -> None:
     inputs, rules = {"tokens": models.tokens(2, 256)}, models.rules(models.BLOCKS)
-    [one] = advice(models.Blocks, inputs, rules=rules, dtype=None)
-    assert one.rule == "TPC005"
+    [finding] = advice(models.Blocks, inputs, rules=rules, dtype=None)
+    assert finding.rule == "TPC005"
     # Two embeddings and two layers of two weights over four devices, and the norms.
     held = (2 * 8192 * 512 + 4 * 512 * 2048) + 4 * 2 * 512
-    assert one.cost == held / 4 * 4 / 2
-    assert "dtype='bfloat16'" in one.remedy
+    assert finding.cost == held / 4 * 4 / 2
+    assert "dtype='bfloat16'" in finding.remedy
 
 
 @pytest.mark.slow
@@ -27,10 +27,10 @@ def test_a_float32_buffer_in_a_model_of_16_bits(advice, models) -> None:
         def forward(self, tokens):
             return super().forward(tokens, scale=self.table[:1].to(torch.bfloat16))
 
-    [one] = advice(Table, {"tokens": models.tokens(2, 256)}, rules=models.rules(models.BLOCKS))
-    assert one.rule == "TPC005"
-    assert "1 weight in float32, 8 MiB a device" in one.message
-    assert one.cost == 4096 * 512 * 2
+    [finding] = advice(Table, {"tokens": models.tokens(2, 256)}, rules=models.rules(models.BLOCKS))
+    assert finding.rule == "TPC005"
+    assert "1 weight in float32, 8 MiB a device" in finding.message
+    assert finding.cost == 4096 * 512 * 2
 
 
 @pytest.mark.slow
@@ -56,8 +56,8 @@ def test_products_that_a_float_made_float32(advice, models) -> None:
             return self.head(x[:, -1:].to(torch.bfloat16)).argmax(-1)
 
     findings = advice(Promoting, {"tokens": models.tokens(4, 512)}, rules=models.rules(models.BLOCKS))
-    assert [one.rule for one in findings] == ["TPC005"] * 2
-    codes = [one.source.code for one in findings]
+    assert [finding.rule for finding in findings] == ["TPC005"] * 2
+    codes = [finding.source.code for finding in findings]
     assert sorted(codes) == [
         "hidden = torch.nn.functional.silu(x @ layer.up.weight.float().T)",
         "x = x + hidden @ layer.down.weight.float().T",
@@ -78,12 +78,12 @@ def test_attention_that_a_table_made_float32(advice, models) -> None:
         def attend(self, q, k, v, mask):
             return super().attend(q * self.table, k * self.table, v.float(), mask).to(torch.bfloat16)
 
-    [one] = advice(Rotary, {"x": models.meta(4, 512, 512)}, rules=models.rules(models.ATTENDING))
-    assert one.rule == "TPC005"
-    assert one.message.startswith("attention in float32 in a 16-bit model")
-    assert "16 bits met float32 (the argument weights['table'])" in one.message
-    assert "converted from bfloat16" in one.message
-    assert one.source.code.startswith("return torch.nn.functional.scaled_dot_product_attention(")
+    [finding] = advice(Rotary, {"x": models.meta(4, 512, 512)}, rules=models.rules(models.ATTENDING))
+    assert finding.rule == "TPC005"
+    assert finding.message.startswith("attention in float32 in a 16-bit model")
+    assert "16 bits met float32 (the argument weights['table'])" in finding.message
+    assert "converted from bfloat16" in finding.message
+    assert finding.source.code.startswith("return torch.nn.functional.scaled_dot_product_attention(")
 
 
 @pytest.mark.parametrize("scale", [torch.ones(1, dtype=torch.float64), np.ones(1)], ids=["torch", "numpy"])
@@ -96,9 +96,9 @@ def test_inputs_of_64_bits(advice, models, scale) -> None:
         def forward(self, tokens, scale):
             return super().forward(tokens, scale=scale.to(torch.bfloat16))
 
-    [one] = advice(Scaled, inputs, rules=models.rules(models.BLOCKS))
-    assert one.rule == "TPC006"
-    assert "1 64-bit input converted to 32 bits in each call: scale" in one.message
+    [finding] = advice(Scaled, inputs, rules=models.rules(models.BLOCKS))
+    assert finding.rule == "TPC006"
+    assert "1 64-bit input converted to 32 bits in each call: scale" in finding.message
     inputs["scale"] = value.float()
     assert advice(Scaled, inputs, rules=models.rules(models.BLOCKS)) == ()
 
@@ -113,7 +113,7 @@ def test_a_buffer_of_64_bits(advice, models) -> None:
         def forward(self, tokens):
             return super().forward(tokens, scale=self.frequencies.to(torch.bfloat16))
 
-    [one] = advice(Frequencies, {"tokens": models.tokens(2, 256)}, rules=models.rules(models.BLOCKS))
-    assert one.rule == "TPC006"
-    assert "frequencies" in one.message
-    assert one.cost == 512 * 4
+    [finding] = advice(Frequencies, {"tokens": models.tokens(2, 256)}, rules=models.rules(models.BLOCKS))
+    assert finding.rule == "TPC006"
+    assert "frequencies" in finding.message
+    assert finding.cost == 512 * 4

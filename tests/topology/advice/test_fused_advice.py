@@ -46,7 +46,7 @@ def evidence(mesh, function, rows, *spec):
 def test_parts_that_devices_do_not_hold_are_sent(programs, rows, spec) -> None:
     """Of one row the product is a sum of an elementwise product; a weight left whole has the same collectives."""
     given = evidence(programs(tp=DEVICES), fused, rows, *spec)
-    made = [one for one in given.report.collectives if one.kind in REARRANGING]
+    made = [collective for collective in given.report.collectives if collective.kind in REARRANGING]
     [one] = [one for one in advise(given) if one.rule == "TPC021"]
     assert sum(one.count for one in made) > 0
     assert one.message.startswith(f"{sum(one.count for one in made)} collective-permute")
@@ -64,7 +64,7 @@ def test_parts_that_devices_do_not_hold_are_sent(programs, rows, spec) -> None:
 def test_parts_that_devices_hold_are_not(programs, function) -> None:
     """Both remedies: no collective but the all-reduce after the second weight, and no finding."""
     given = evidence(programs(tp=DEVICES), function, 256, "tp", None)
-    assert {one.kind for one in given.report.collectives} == {"all-reduce"}
+    assert {collective.kind for collective in given.report.collectives} == {"all-reduce"}
     assert advise(given) == ()
 
 
@@ -133,7 +133,7 @@ class Parts(torch.nn.Module):
 
     def __init__(self, inputs: int, *outputs: int) -> None:
         super().__init__()
-        self.parts = torch.nn.ModuleList(torch.nn.Linear(inputs, one, bias=False) for one in outputs)
+        self.parts = torch.nn.ModuleList(torch.nn.Linear(inputs, output, bias=False) for output in outputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat([part(x) for part in self.parts], -1)
@@ -166,6 +166,6 @@ def test_phi_3_needs_two_all_reduces_a_layer(task) -> None:
     options = {"topology": "v6e:2x2", "tp": 4, "rules": rules, "dtype": "bfloat16", "scan_layers": False}
     cut, parts = (compile_for(lambda one=one: phi(one), task, **options) for one in (False, True))
     # Two a layer, the embedding's, and two for the choice of a token; cut, 11 more in each layer.
-    assert [sum(one.count for one in report.collectives) for report in (cut, parts)] == [29, 7]
-    assert [one.rule for one in cut.advice] == ["TPC021", "TPC021"]
+    assert [sum(collective.count for collective in report.collectives) for report in (cut, parts)] == [29, 7]
+    assert [finding.rule for finding in cut.advice] == ["TPC021", "TPC021"]
     assert parts.advice == ()

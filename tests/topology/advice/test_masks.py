@@ -72,7 +72,7 @@ def test_a_mask_that_the_kernel_cannot_read_is_no_reason_to_call_it(programs, ma
     """By arithmetic: there is no program of the attention, which would take longer to compile."""
     mesh = programs(tp=4)
     evidence = mesh.evidence(lambda weights, x: x + 1, {}, mesh.array((8, 128)))
-    [one] = advise(dataclasses.replace(evidence, jaxpr=traced(made, False), program=None))
-    assert one.rule == "TPC004"
-    assert one.remedy.startswith("call torch.nn.functional.scaled_dot_product_attention") == kernel
-    assert ("not less time" in one.remedy) != kernel
+    [finding] = advise(dataclasses.replace(evidence, jaxpr=traced(made, False), program=None))
+    assert finding.rule == "TPC004"
+    assert finding.remedy.startswith("call torch.nn.functional.scaled_dot_product_attention") == kernel
+    assert ("not less time" in finding.remedy) != kernel

@@ -21,10 +21,10 @@ def test_volumes_that_fill_no_tiles(programs) -> None:
         return (volumes * volumes).sum()
 
     # The last two dimensions in tiles of 8 x 128: 72 x 128 for each 65 x 65.
-    [one] = advise(mesh.evidence(total, {}, mesh.array((3, 65, 65, 65, 65), dtype=jnp.float32)))
-    assert one.rule == "TPC008"
-    assert "(argument volumes)" in one.message
-    assert one.cost == 3 * 65**2 * (72 * 128 - 65**2) * 4
+    [finding] = advise(mesh.evidence(total, {}, mesh.array((3, 65, 65, 65, 65), dtype=jnp.float32)))
+    assert finding.rule == "TPC008"
+    assert "(argument volumes)" in finding.message
+    assert finding.cost == 3 * 65**2 * (72 * 128 - 65**2) * 4
     assert mesh.found(total, {}, mesh.array((3 * 65**4,), dtype=jnp.float32)) == []
 
 
@@ -36,10 +36,10 @@ def test_images_that_fill_tiles_are_the_compilers_to_order(programs) -> None:
         return jax.lax.conv(images.astype(jnp.bfloat16), weights["patch.weight"], (16, 16), "VALID")
 
     weights = {"patch.weight": mesh.array((512, 3, 16, 16))}
-    found = mesh.evidence(patches, weights, mesh.array((8, 3, 512, 512), dtype=jnp.float32))
-    padded = [one for each in found.compiled.instructions if not each.is_fused for one in each.results]
+    evidence = mesh.evidence(patches, weights, mesh.array((8, 3, 512, 512), dtype=jnp.float32))
+    padded = [one for each in evidence.compiled.instructions if not each.is_fused for one in each.results]
     assert any(one.dims == (8, 3, 512, 512) and one.tiled_nbytes > 8 * one.nbytes for one in padded)
-    assert [one.rule for one in advise(found) if one.rule == "TPC008"] == []
+    assert [one.rule for one in advise(evidence) if one.rule == "TPC008"] == []
 
 
 def decode(weights, cache, x):
@@ -60,10 +60,10 @@ def cached(programs):
 
 def test_a_cache_that_is_not_donated(cached) -> None:
     mesh, arguments, cache = cached
-    [one] = advise(mesh.evidence(decode, *arguments, cache=(cache,), task="decode"))
-    assert one.rule == "TPC009"
-    assert "1 array of the cache, 1 MiB a device, is not donated" in one.message
-    assert one.cost == 2 * 2 * 8 * 1024 * 128 * 2 / 4
+    [finding] = advise(mesh.evidence(decode, *arguments, cache=(cache,), task="decode"))
+    assert finding.rule == "TPC009"
+    assert "1 array of the cache, 1 MiB a device, is not donated" in finding.message
+    assert finding.cost == 2 * 2 * 8 * 1024 * 128 * 2 / 4
     assert mesh.found(decode, *arguments, cache=(cache,), task="decode", donated=(1,)) == []
 
 
@@ -75,9 +75,9 @@ def test_a_donated_cache_that_comes_back_in_another_dtype(cached) -> None:
         cache, out = decode(weights, cache, x)
         return cache.astype(jnp.float32), out
 
-    [one] = advise(mesh.evidence(widening, *arguments, cache=(cache,), task="decode", donated=(1,)))
-    assert one.rule == "TPC009"
-    assert "results take over only 0 bytes of its 1 MiB a device" in one.message
+    [finding] = advise(mesh.evidence(widening, *arguments, cache=(cache,), task="decode", donated=(1,)))
+    assert finding.rule == "TPC009"
+    assert "results take over only 0 bytes of its 1 MiB a device" in finding.message
 
 
 class Scoring(torch.nn.Module):
@@ -100,10 +100,10 @@ def test_logits_of_a_whole_prompt(programs) -> None:
         logits = x @ weights["head.weight"].T
         return logits[:, -1], jax.nn.softmax(logits).max(-1)
 
-    [one] = advise(mesh.evidence(every, weights, x, **options))
-    assert one.rule == "TPC012"
-    assert "logits [1, 1024, 8192] bfloat16 for 1,024 positions, 4 MiB" in one.message
-    assert one.cost == 1024 * 8192 * 2 / 4
+    [finding] = advise(mesh.evidence(every, weights, x, **options))
+    assert finding.rule == "TPC012"
+    assert "logits [1, 1024, 8192] bfloat16 for 1,024 positions, 4 MiB" in finding.message
+    assert finding.cost == 1024 * 8192 * 2 / 4
     assert mesh.found(lambda weights, x: x[:, -1] @ weights["head.weight"].T, weights, x, **options) == []
 
     def as_wide(weights, x):
@@ -129,9 +129,9 @@ def test_little_headroom_is_below_five_percent(plain, used, expected) -> None:
     memory = plain.report.memory
     changed = dataclasses.replace(memory, used=int(used * memory.capacity), temporaries=5 << 30)
     evidence = dataclasses.replace(plain, report=dataclasses.replace(plain.report, memory=changed))
-    found = advise(evidence)
-    assert [one.rule for one in found] == expected
-    for one in found:
+    findings = advise(evidence)
+    assert [one.rule for one in findings] == expected
+    for one in findings:
         assert "of 31.2 GiB are used" in one.message
         assert "the largest part is temporaries, 5 GiB" in one.message
 
@@ -146,4 +146,4 @@ def test_a_program_that_does_not_fit_gets_no_headroom(plain) -> None:
 
 @pytest.mark.slow
 def test_a_prefill_of_transformers_keeps_one_position(advice, llama) -> None:
-    assert "TPC012" not in [one.rule for one in advice(llama, Prefill(batch=1, length=256))]
+    assert "TPC012" not in [finding.rule for finding in advice(llama, Prefill(batch=1, length=256))]

@@ -134,7 +134,7 @@ def test_any_evidence_gets_an_answer_in_one_order(data) -> None:
     assert advise(dataclasses.replace(case)) == hits
     known = {rule.id: rule.name for rule in all_advice_rules()}
     weight = {"bytes": 1.0, "bytes sent": 4.0, "flops": 1 / 256}
-    costs = [one.cost * weight[one.unit] for one in hits]
+    costs = [hit.cost * weight[hit.unit] for hit in hits]
     assert costs == sorted(costs, reverse=True)
     for one in hits:
         assert known[one.rule] == one.name

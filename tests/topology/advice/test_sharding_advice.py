@@ -19,8 +19,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64
 
 
 def test_a_model_that_is_sharded_as_megatron_does_it_gets_no_advice(advice, models) -> None:
-    found = advice(models.Blocks, {"tokens": models.tokens(2, 256)}, rules=models.rules(models.BLOCKS))
-    assert found == ()
+    findings = advice(models.Blocks, {"tokens": models.tokens(2, 256)}, rules=models.rules(models.BLOCKS))
+    assert findings == ()
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +46,22 @@ def test_a_weight_that_is_left_whole_is_named_for_all_layers(advice, models, mon
     # However slow this machine is.
     monkeypatch.setattr("tpuport.topology.advice.rules_trial._MOST_SECONDS", float("inf"))
     changed = models.rules(models.BLOCKS, up=PartitionSpec(), down=PartitionSpec())
-    found = advice(models.Blocks, {"tokens": models.tokens(2, 256)}, rules=changed)
-    [one] = found
-    assert one.rule == "TPC002"
-    assert "4 weights, 8 MiB together, are whole on each of the 4 devices of tp" in one.message
+    findings = advice(models.Blocks, {"tokens": models.tokens(2, 256)}, rules=changed)
+    [finding] = findings
+    assert finding.rule == "TPC002"
+    assert "4 weights, 8 MiB together, are whole on each of the 4 devices of tp" in finding.message
     assert (
-        "layers.0.up.weight (2048, 512) and 1 like it, 4 MiB; layers.0.down.weight (512, 2048)" in one.message
+        "layers.0.up.weight (2048, 512) and 1 like it, 4 MiB; layers.0.down.weight (512, 2048)"
+        in finding.message
     )
-    assert r"r'layers\.\d+\.up\.weight': PartitionSpec('tp', None)" in one.remedy
+    assert r"r'layers\.\d+\.up\.weight': PartitionSpec('tp', None)" in finding.remedy
     assert re.search(
         r"compiled with these rules, a step has \d+ collectives \(.*\) and .* a device instead of \d+ ",
-        one.remedy,
+        finding.remedy,
     )
-    assert one.cost == 2 * 2 * 512 * 2048 * 2 * 3 / 4
+    assert finding.cost == 2 * 2 * 512 * 2048 * 2 * 3 / 4
     # What a file for --rules is to hold, as the command reads it.
-    [file] = re.findall(r"for --rules FILE, (\{.*?\}) beside", one.remedy)
+    [file] = re.findall(r"for --rules FILE, (\{.*?\}) beside", finding.remedy)
     placed = ShardingRules({name: PartitionSpec(*spec) for name, spec in json.loads(file).items()})
     assert placed.spec("layers.1.up.weight", (2048, 512)) == PartitionSpec("tp", None)
     assert placed.spec("layers.1.down.weight", (512, 2048)) == PartitionSpec(None, "tp")
@@ -88,13 +89,13 @@ def test_nothing_sharded_is_one_finding(programs) -> None:
     def f(weights, x):
         return x @ weights["a.weight"] @ weights["b.weight"] @ weights["c.weight"]
 
-    [one] = advise(mesh.evidence(f, weights, mesh.array((8, 1024))))
-    assert one.rule == "TPC002"
-    assert "no weight is sharded over tp=4: each device holds all 6 MiB" in one.message
-    assert one.cost == 3 * 1024 * 1024 * 2 * 3 / 4
-    assert r"ShardingRules({r'a\.weight': PartitionSpec('tp', None)" in one.remedy
-    assert r'for --rules FILE, {"a\\.weight": ["tp", null]' in one.remedy
-    assert "inputs sharded over dp" in one.remedy
+    [finding] = advise(mesh.evidence(f, weights, mesh.array((8, 1024))))
+    assert finding.rule == "TPC002"
+    assert "no weight is sharded over tp=4: each device holds all 6 MiB" in finding.message
+    assert finding.cost == 3 * 1024 * 1024 * 2 * 3 / 4
+    assert r"ShardingRules({r'a\.weight': PartitionSpec('tp', None)" in finding.remedy
+    assert r'for --rules FILE, {"a\\.weight": ["tp", null]' in finding.remedy
+    assert "inputs sharded over dp" in finding.remedy
 
 
 def test_rows_are_no_remedy_for_weights_that_do_not_fit(programs) -> None:
@@ -102,13 +103,13 @@ def test_rows_are_no_remedy_for_weights_that_do_not_fit(programs) -> None:
     weights = {"up.weight": mesh.array((4096, 1024)), "down.weight": mesh.array((1024, 4096))}
     evidence = mesh.evidence(lambda weights, x: x @ weights["up.weight"].T, weights, mesh.array((8, 1024)))
     failure = Failure("memory", "too large")
-    found = advise(
+    findings = advise(
         dataclasses.replace(evidence, report=dataclasses.replace(evidence.report, failure=failure))
     )
-    assert [one.rule for one in found] == ["TPC002"]
-    assert "dp" not in found[0].remedy
-    assert r"r'up\.weight': PartitionSpec('tp', None)" in found[0].remedy
-    assert r"r'down\.weight': PartitionSpec(None, 'tp')" in found[0].remedy
+    assert [one.rule for one in findings] == ["TPC002"]
+    assert "dp" not in findings[0].remedy
+    assert r"r'up\.weight': PartitionSpec('tp', None)" in findings[0].remedy
+    assert r"r'down\.weight': PartitionSpec(None, 'tp')" in findings[0].remedy
 
 
 def test_a_finding_has_all_rules_and_its_text_counts_those_that_it_leaves_out(programs) -> None:
@@ -152,31 +153,33 @@ def test_blocks_in_a_loop_are_named_as_rules_name_them(programs) -> None:
 
 def test_heads_that_do_not_divide_keep_their_weights_whole(advice, models) -> None:
     changed = models.rules(models.ATTENDING, k=PartitionSpec(), v=PartitionSpec())
-    found = advice(lambda: models.Attending(8, 128, kv=2), {"x": models.meta(1, 512, 1024)}, rules=changed)
-    assert [one.rule for one in found] == ["TPC007"]
-    assert "2 key/value heads cannot be divided over tp=4" in found[0].message
-    assert "2 weights of attention, 1 MiB" in found[0].message
-    assert "that it would hold 1/4 of" in found[0].message
-    assert "create_mesh(dp=2, tp=2) (--dp 2 --tp 2)" in found[0].remedy
-    assert found[0].cost == 2 * 256 * 1024 * 2 * 3 / 4
+    findings = advice(lambda: models.Attending(8, 128, kv=2), {"x": models.meta(1, 512, 1024)}, rules=changed)
+    assert [one.rule for one in findings] == ["TPC007"]
+    assert "2 key/value heads cannot be divided over tp=4" in findings[0].message
+    assert "2 weights of attention, 1 MiB" in findings[0].message
+    assert "that it would hold 1/4 of" in findings[0].message
+    assert "create_mesh(dp=2, tp=2) (--dp 2 --tp 2)" in findings[0].remedy
+    assert findings[0].cost == 2 * 256 * 1024 * 2 * 3 / 4
 
 
 @pytest.mark.slow
 def test_heads_that_divide_are_all_right(advice, models) -> None:
-    found = advice(
+    findings = advice(
         lambda: models.Attending(8, 128, kv=4),
         {"x": models.meta(1, 512, 1024)},
         rules=models.rules(models.ATTENDING),
     )
-    assert found == ()
+    assert findings == ()
 
 
 def test_a_vocabulary_that_every_device_holds(advice, models) -> None:
     changed = models.rules(models.BLOCKS, embed=PartitionSpec())
-    [one] = advice(models.Blocks, {"tokens": models.tokens(2, 256)}, rules=changed)
-    assert one.rule == "TPC011"
-    assert one.message.startswith("embed.weight (8192, 512), 8 MiB, is whole on each of the 4 devices of tp")
-    assert one.cost == 8192 * 512 * 2 * 3 / 4
+    [finding] = advice(models.Blocks, {"tokens": models.tokens(2, 256)}, rules=changed)
+    assert finding.rule == "TPC011"
+    assert finding.message.startswith(
+        "embed.weight (8192, 512), 8 MiB, is whole on each of the 4 devices of tp"
+    )
+    assert finding.cost == 8192 * 512 * 2 * 3 / 4
 
 
 @pytest.mark.slow
@@ -203,8 +206,8 @@ def test_a_division_that_costs_more_than_it_saves_is_no_advice(advice, models) -
     rules = ShardingRules(
         {r"up\.weight": PartitionSpec("tp", None), r"down\.weight": PartitionSpec(None, "tp")}
     )
-    found = advice(Mixing, {"x": models.meta(8, 512, 1024)}, rules=rules)
-    assert "TPC002" not in [one.rule for one in found]
+    findings = advice(Mixing, {"x": models.meta(8, 512, 1024)}, rules=rules)
+    assert "TPC002" not in [one.rule for one in findings]
 
 
 @pytest.mark.slow
@@ -215,10 +218,10 @@ def test_a_vocabulary_that_does_not_divide_says_how_to_pad_it(advice, models) ->
         def resize_token_embeddings(self, **options):
             raise NotImplementedError
 
-    found = advice(lambda: Padded(rows=8191), {"tokens": models.tokens(2, 256)}, rules=changed)
-    assert [one.rule for one in found] == ["TPC011", "TPC011"]
-    assert "tp=4 does not divide 8191 rows" in found[0].message
-    assert "pad_to_multiple_of=128" in found[0].remedy
+    findings = advice(lambda: Padded(rows=8191), {"tokens": models.tokens(2, 256)}, rules=changed)
+    assert [one.rule for one in findings] == ["TPC011", "TPC011"]
+    assert "tp=4 does not divide 8191 rows" in findings[0].message
+    assert "pad_to_multiple_of=128" in findings[0].remedy
 
 
 def gathering(weights, x):
@@ -230,13 +233,13 @@ def gathering(weights, x):
 def test_weights_that_are_gathered_in_each_step(programs) -> None:
     mesh = programs(dp=4)
     weights = {f"{name}.weight": mesh.array((1024, 1024), "dp", None) for name in "ab"}
-    found = advise(mesh.evidence(gathering, weights, mesh.array((4096, 1024), "dp", None)))
-    assert [one.rule for one in found] == ["TPC013", "TPC013"]
+    findings = advise(mesh.evidence(gathering, weights, mesh.array((4096, 1024), "dp", None)))
+    assert [one.rule for one in findings] == ["TPC013", "TPC013"]
     assert (
         "1 all-gather a step of weights (2 MiB on each device): a.weight is sharded over dp"
-        in found[0].message
+        in findings[0].message
     )
-    assert (found[0].cost, found[0].unit) == (1024 * 1024 * 2, "bytes sent")
+    assert (findings[0].cost, findings[0].unit) == (1024 * 1024 * 2, "bytes sent")
 
 
 @pytest.mark.slow
@@ -247,9 +250,9 @@ def test_weights_that_are_gathered_in_a_loop_count_as_often_as_it_runs(programs)
     def f(weights, x):
         return jax.lax.scan(lambda x, w: (jax.nn.relu(x @ w), None), x, weights["layers.weight"])[0]
 
-    found = advise(mesh.evidence(f, weights, mesh.array((4096, 1024), "dp", None)))
-    assert [one.rule for one in found] == ["TPC013"]
-    assert found[0].cost == 6 * 1024 * 1024 * 2
+    findings = advise(mesh.evidence(f, weights, mesh.array((4096, 1024), "dp", None)))
+    assert [one.rule for one in findings] == ["TPC013"]
+    assert findings[0].cost == 6 * 1024 * 1024 * 2
 
 
 def test_replicated_weights_of_a_shared_batch_are_not_gathered(programs) -> None:
@@ -262,14 +265,14 @@ def test_a_batch_that_is_not_shared_out(programs) -> None:
     mesh = programs(dp=4)
     weights = {f"{name}.weight": mesh.array((1024, 1024)) for name in "ab"}
     inputs = {"x": jax.ShapeDtypeStruct((4098, 1024), jnp.bfloat16)}
-    [one] = advise(mesh.evidence(gathering, weights, mesh.array((4098, 1024)), inputs=inputs))
-    assert one.rule == "TPC014"
-    assert "4098 rows do not divide over dp=4" in one.message
+    [finding] = advise(mesh.evidence(gathering, weights, mesh.array((4098, 1024)), inputs=inputs))
+    assert finding.rule == "TPC014"
+    assert "4098 rows do not divide over dp=4" in finding.message
     # Three quarters of what a device does.
-    assert one.cost == pytest.approx(2 * 2 * 4098 * 1024**2 * 3 / 4, rel=0.05)
-    assert one.unit == "flops"
-    assert "a batch of a multiple of 4 rows; pass the inputs sharded over dp" in one.remedy
-    assert "--rules FILE" in one.remedy
+    assert finding.cost == pytest.approx(2 * 2 * 4098 * 1024**2 * 3 / 4, rel=0.05)
+    assert finding.unit == "flops"
+    assert "a batch of a multiple of 4 rows; pass the inputs sharded over dp" in finding.remedy
+    assert "--rules FILE" in finding.remedy
 
 
 def test_what_dp_repeats_is_told_apart_from_what_tp_repeats(programs) -> None:
@@ -301,10 +304,10 @@ def test_work_that_each_device_does_for_itself(programs) -> None:
         return (y @ x).sum(0) @ weights["up.weight"]
 
     weights, x = {"up.weight": mesh.array((1024, 8192), None, "tp")}, mesh.array((1024, 1024))
-    [one] = advise(mesh.evidence(f, weights, x))
-    assert one.rule == "TPC015"
-    assert "times its share" in one.message
-    assert one.cost == pytest.approx(2 * 2 * 1024**3 * 3 / 4, rel=0.05)
+    [finding] = advise(mesh.evidence(f, weights, x))
+    assert finding.rule == "TPC015"
+    assert "times its share" in finding.message
+    assert finding.cost == pytest.approx(2 * 2 * 1024**3 * 3 / 4, rel=0.05)
 
 
 def test_weights_that_are_whole_are_named_where_their_products_are_the_work(programs) -> None:
@@ -315,14 +318,15 @@ def test_weights_that_are_whole_are_named_where_their_products_are_the_work(prog
     def f(weights, x):
         return jax.nn.relu(x @ weights["small.weight"]).sum(0) @ weights["up.weight"]
 
-    [one] = advise(mesh.evidence(f, weights, mesh.array((1 << 16, 256))))
-    assert one.rule == "TPC015"
+    [finding] = advise(mesh.evidence(f, weights, mesh.array((1 << 16, 256))))
+    assert finding.rule == "TPC015"
     # Three of four devices do what one would.
     assert (
-        "6.44 GFLOP of that are products with 1 weight that is whole on each of the 4 devices" in one.message
+        "6.44 GFLOP of that are products with 1 weight that is whole on each of the 4 devices"
+        in finding.message
     )
-    assert one.cost == pytest.approx(2 * (1 << 16) * 256 * 256 * 3 / 4, rel=0.05)
-    assert r"rules.override({r'small\.weight': PartitionSpec('tp', None)})" in one.remedy
+    assert finding.cost == pytest.approx(2 * (1 << 16) * 256 * 256 * 3 / 4, rel=0.05)
+    assert r"rules.override({r'small\.weight': PartitionSpec('tp', None)})" in finding.remedy
 
 
 def test_an_axis_that_divides_nothing(programs) -> None:

@@ -43,7 +43,7 @@ def compile_program(topology) -> Callable[..., tuple[Program, float]]:
     """(the program of a function, the FLOPs that the compiler counts)."""
 
     def made(function: Callable, *arguments: Any, **options: Any) -> tuple[Program, float]:
-        found = compiled(function, *arguments, topology=topology, **options)
-        return hlo_package.parse(found.as_text()), (found.cost_analysis() or {}).get("flops", 0.0)
+        program = compiled(function, *arguments, topology=topology, **options)
+        return hlo_package.parse(program.as_text()), (program.cost_analysis() or {}).get("flops", 0.0)
 
     return made

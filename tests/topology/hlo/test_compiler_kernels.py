@@ -50,7 +50,7 @@ def test_a_device_has_the_rows_of_its_own_groups(experts, met, compile_program, 
     [kernel] = [one for one in hlo.list_kernels(program) if one.flops]
     assert (kernel.flops, kernel.bound) == (WHOLE / 4, "about")
     assert hlo.count_product_flops(program) == WHOLE / 4 == counted.flops / 4
-    [cost] = [one for one in program.kernel_costs.values() if one.flops]
+    [cost] = [value for value in program.kernel_costs.values() if value.flops]
     read = 2 * (ROWS / 4 * INNER + met / 2 * INNER * WIDTH), 2 * ROWS / 4 * WIDTH
     assert (sum(cost.read[-2:]), sum(cost.written)) == pytest.approx(read, rel=1e-9)
 

@@ -90,7 +90,7 @@ def test_our_count_is_this_compilers() -> None:
     for name, (function, *shapes) in CASES.items():
         compiled = jax.jit(function).lower(*(jnp.ones(shape) for shape in shapes)).compile()
         program = hlo.parse(compiled.as_text())
-        if any(one.operation == "custom-call" for one in program.instructions):
+        if any(instruction.operation == "custom-call" for instruction in program.instructions):
             continue  # a library of this machine
         ours = program.total(functools.partial(instruction_flops, program))
         assert ours == pytest.approx((compiled.cost_analysis() or {})["flops"], rel=0.02), name

@@ -81,7 +81,7 @@ def test_arrays_count_where_they_lie_and_as_tiles_pad_them() -> None:
     assert hlo.count_product_flops(program) == 64 + 600 + 3 * 64
     # The compiler has counted the kernel's own 1000, once.
     assert hlo.count_flops(program, 1000.0) == 64 + 600 + 3 * 64
-    assert hlo.count_hbm_bytes(program) == pytest.approx(sum(one[2] for one in kinds.values()) + ARRAY), (
+    assert hlo.count_hbm_bytes(program) == pytest.approx(sum(value[2] for value in kinds.values()) + ARRAY), (
         "and the copy"
     )
 

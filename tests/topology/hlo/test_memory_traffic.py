@@ -164,7 +164,9 @@ ENTRY %main (p: f32[64,1024], i: s32[], h: f32[64,1024]) -> f32[64,1024] {
 
 def test_each_instruction_of_a_fragment() -> None:
     program = hlo.parse(FRAGMENT)
-    found = {one.name: instruction_bytes(program, one) for one in program.instructions}
+    found = {
+        instruction.name: instruction_bytes(program, instruction) for instruction in program.instructions
+    }
     whole, row = 64 * 1024 * 4, 1024 * 4
     assert {name: nbytes for name, nbytes in found.items() if nbytes} == {
         "next": whole,  # into VMEM

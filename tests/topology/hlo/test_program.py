@@ -44,17 +44,17 @@ ENTRY %main.9 (p.1: bf16[128,256]) -> (f32[128,256]) {
 
 def test_each_line_is_an_operation_with_its_arrays() -> None:
     program = hlo.parse(FRAGMENT)
-    assert [one.operation for one in program.instructions] == [
+    assert [instruction.operation for instruction in program.instructions] == [
         "parameter", "convert", "parameter", "parameter", "add", "parameter", "constant", "fusion", "all-gather-start",
         "all-gather-done", "collective-permute-start", "all-reduce", "slice-start", "tuple",
     ]  # fmt: skip
-    assert [one.is_fused for one in program.instructions] == [True] * 5 + [False] * 9
+    assert [instruction.is_fused for instruction in program.instructions] == [True] * 5 + [False] * 9
     assert program.entry == "main.9"
     assert program.header.endswith('"a.py"\n\n')
 
 
 def test_the_parts_of_an_instruction() -> None:
-    named = {one.name: one for one in hlo.parse(FRAGMENT).instructions}
+    named = {instruction.name: instruction for instruction in hlo.parse(FRAGMENT).instructions}
     fusion = named["fusion.7"]
     assert (fusion.operands, fusion.computation, fusion.is_root) == (("p.1",), "main.9", False)
     assert fusion.calls == {"calls": ("fused_computation.1",)}, "not what stands in a name"
@@ -70,8 +70,8 @@ def test_the_parts_of_an_instruction() -> None:
 
 
 def test_results_of_what_is_started_are_without_its_operands() -> None:
-    named = {one.name: one for one in hlo.parse(FRAGMENT).instructions}
-    assert [one.bare for one in named["all-gather-start"].arrays] == [
+    named = {instruction.name: instruction for instruction in hlo.parse(FRAGMENT).instructions}
+    assert [array.bare for array in named["all-gather-start"].arrays] == [
         Array("bf16", (16, 256)), Array("bf16", (128, 256)),
     ]  # fmt: skip
     for name, result in {
@@ -204,8 +204,10 @@ ENTRY %main (x: f32[8,128]) -> f32[8,128] {
 def test_metadata_of_several_lines_is_a_part_of_its_instruction() -> None:
     """jax's own splash attention has such; what follows it belongs to the program as well."""
     program = hlo.parse(SEVERAL_LINES)
-    assert [one.name for one in program.instructions if one.computation == "main"] == ["x", "kernel", "out"]
-    [kernel] = [one for one in program.instructions if one.name == "kernel"]
+    assert [
+        instruction.name for instruction in program.instructions if instruction.computation == "main"
+    ] == ["x", "kernel", "out"]
+    [kernel] = [instruction for instruction in program.instructions if instruction.name == "kernel"]
     assert kernel.op_name == "jit(f)/kernel/pallas_call"
     assert [(one.flops, one.hbm_bytes) for one in hlo.list_kernels(program)] == [(77, 8192)]
     assert hlo.count_product_flops(program) == 77

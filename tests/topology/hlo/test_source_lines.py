@@ -103,7 +103,7 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 }
 """
     )
-    found = {one.name: program.source(one) for one in program.instructions}
+    found = {instruction.name: program.source(instruction) for instruction in program.instructions}
     assert found["moved"] == found["reduced"] == found["fusion"] == found["made"]
     assert found["made"] is not None
     assert found["copied"] is None
@@ -120,7 +120,7 @@ def test_the_line_of_a_users_own_file(tmp_path, compile_program, array) -> None:
     program, _ = compile_program(
         lambda x, w: jax.nn.gelu(module.block(x, w)), array(512, 512), array(512, 512)
     )
-    products = [one for one in program.instructions if one.operation == "convolution"]
+    products = [instruction for instruction in program.instructions if instruction.operation == "convolution"]
     assert len(products) == 1
     source = program.source(products[0])
     assert source is not None

@@ -18,7 +18,7 @@ CONDITIONS = {
 
 
 def rounds(program) -> list[int]:
-    return [one.rounds for one in program.instructions if one.operation == "while"]
+    return [instruction.rounds for instruction in program.instructions if instruction.operation == "while"]
 
 
 def counted(first: int, step: int, limit: int, direction: str) -> str:
@@ -97,7 +97,11 @@ def test_loops_in_loops_of_this_compiler(outer, inner) -> None:
     text = jax.jit(nested).lower(jnp.ones((outer, 8, 8)), jnp.ones((8, 8))).compile().as_text()
     program = hlo.parse(text)
     assert sorted(rounds(program)) == sorted([outer, inner])
-    products = {one.times for one in program.instructions if one.operation == "dot" or "gemm" in one.line}
+    products = {
+        instruction.times
+        for instruction in program.instructions
+        if instruction.operation == "dot" or "gemm" in instruction.line
+    }
     assert products == {outer * inner}
 
 
@@ -109,8 +113,12 @@ def test_loops_in_loops_of_the_compiler_for_tpus(compile_program, array) -> None
         return lax.scan(block, x, weights, reverse=True)[0]
 
     program, _ = compile_program(nested, array(5, 256, 256), array(256, 256))
-    assert {one.times for one in program.instructions if one.operation == "convolution"} in ({15}, {5})
-    total = sum(one.times for one in program.instructions if one.operation == "convolution")
+    assert {
+        instruction.times for instruction in program.instructions if instruction.operation == "convolution"
+    } in ({15}, {5})
+    total = sum(
+        instruction.times for instruction in program.instructions if instruction.operation == "convolution"
+    )
     assert total == 15, "in a loop, or unrolled"
 
 

@@ -190,11 +190,11 @@ def test_copies_that_a_kernel_starts_count_where_they_touch_hbm() -> None:
         )  # fmt: skip
 
     x = jax.ShapeDtypeStruct((320, 128), jnp.float32)
-    [found] = kernels.count_work(jax.make_jaxpr(called(kernel))(x)).calls
-    assert (found.counted.copied, found.counted.read, found.counted.bound) == (3 * 8 * 128 * 4, (0,), None)
-    assert found.counted.nbytes == (3 * 8 + 32) * 128 * 4
-    [found] = kernels.count_work(jax.make_jaxpr(called(lambda *_: None))(x)).calls
-    assert (found.counted.copied, found.counted.bound) == (320 * 128 * 4, "about"), "who knows how"
+    [call] = kernels.count_work(jax.make_jaxpr(called(kernel))(x)).calls
+    assert (call.counted.copied, call.counted.read, call.counted.bound) == (3 * 8 * 128 * 4, (0,), None)
+    assert call.counted.nbytes == (3 * 8 + 32) * 128 * 4
+    [call] = kernels.count_work(jax.make_jaxpr(called(lambda *_: None))(x)).calls
+    assert (call.counted.copied, call.counted.bound) == (320 * 128 * 4, "about"), "who knows how"
 
 
 def masks(queries: int, keys: int) -> dict[str, tuple[splash_mask.Mask, np.ndarray]]:
