@@ -11,7 +11,8 @@ import itertools
 import logging
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -114,6 +115,23 @@ def register_known(cls: type) -> None:
     """Register a class if it is, or derives from, a cache or an output of the libraries."""
     if cls not in _registered and _has_base(cls):
         _register_class(cls)
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """As `jax.tree.map`, but dictionaries keep the order of their keys, which jax sorts."""
+
+    def map_node(node: Any) -> Any:
+        if not _is_dict(node):
+            return function(node)
+        copy = node.copy()
+        copy.update((key, map_leaves(function, item)) for key, item in node.items())
+        return copy
+
+    return tree_util.tree_map(map_node, tree, is_leaf=_is_dict)
+
+
+def _is_dict(value: Any) -> bool:
+    return type(value) in (dict, defaultdict)
 
 
 @functools.cache

@@ -1,5 +1,7 @@
 """From the devices back to the host: results and whole models."""
 
+from collections import defaultdict
+
 import jax
 import pytest
 import torch
@@ -83,3 +85,15 @@ def test_buffers_of_64_bits_have_their_digits_again():
     with compat.environment():
         written.scale.mul_(2)
     torch.testing.assert_close(tpuport.to_cpu(written).scale, torch.tensor([2 / 3]))
+
+
+def test_dictionaries_keep_their_order():
+    values = defaultdict(list, {"b": torch.ones(1), "a": {"z": torch.zeros(1), 1: torch.ones(2)}})
+    ported = defaultdict(
+        list, {"b": values["b"].to("jax"), "a": {key: x.to("jax") for key, x in values["a"].items()}}
+    )
+    fetched = tpuport.to_cpu([ported])[0]
+    assert (type(fetched), list(fetched), list(fetched["a"])) == (defaultdict, ["b", "a"], ["z", 1])
+    assert fetched["c"] == []
+    assert torch.equal(fetched["a"][1], values["a"][1])
+    assert compat.is_ported(ported["b"])

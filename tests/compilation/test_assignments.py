@@ -1,6 +1,7 @@
 """What compiled code assigns to attributes, lists, dictionaries and variables is there after the call, as in torch."""
 
 import copy
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,42 @@ def test_blocks_in_a_loop() -> None:
     torch.testing.assert_close(compiled(X).cpu(), reference(X))
     for mine, theirs in zip(model.blocks, reference.blocks, strict=True):
         torch.testing.assert_close(mine.seen.cpu(), theirs.seen)
+
+
+class Recorder(nn.Module):
+    """Registers a hook that is its own method when it is first called, and keeps a function of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.seen: list[torch.Tensor] = []
+        self.handle: Any = None
+
+    def record(self, module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+        self.seen.append(output * 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.clear()
+        if self.handle is None:
+            self.handle = self.linear.register_forward_hook(self.record)
+        self.scale = functools.partial(torch.mul, x.sum())
+        return self.linear(x) + torch.stack(self.seen).sum(0)
+
+
+def test_methods_and_partial_functions_are_carried_out() -> None:
+    host = Recorder()
+    model = tpuport.port(copy.deepcopy(host))
+    with torch.no_grad():
+        for x in (X, X + 1, X):
+            torch.testing.assert_close(model(x).cpu(), host(x))
+            torch.testing.assert_close(model.seen[0].cpu(), host.seen[0])
+            torch.testing.assert_close(
+                model.scale(torch.ones(2, device="jax")).cpu(), host.scale(torch.ones(2))
+            )
+        for each in (host, model):
+            each.handle.remove()
+        model.linear(X.to("jax"))
+        assert len(model.seen) == 1
 
 
 class Mapped(nn.Module):

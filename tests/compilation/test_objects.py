@@ -393,3 +393,19 @@ def test_a_method_changes_its_own_object() -> None:
         torch.testing.assert_close(step(x).cpu(), theirs.step(x), atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(mine.total, theirs.total, atol=1e-6, rtol=1e-5)
         assert mine.calls == theirs.calls
+
+
+@pytest.mark.parametrize(
+    "make", [dict, collections.OrderedDict, lambda items: collections.defaultdict(list, items)]
+)
+def test_dictionaries_in_a_result_keep_their_order(make: Callable) -> None:
+    def step(x: torch.Tensor) -> Any:
+        return make({"b": x, "a": make({"z": x + 1, "y": [x + 2]}), "c": x + 3}), make({2: x, "1": x * 2})
+
+    result, expected = tpuport.compile(step)(torch.ones(2)), step(torch.ones(2))
+    for ours, theirs in zip((*result, result[0]["a"]), (*expected, expected[0]["a"]), strict=True):
+        assert list(ours) == list(theirs)
+        assert type(ours) is type(theirs)
+    first, inner, last = result[0].values()
+    assert (first.tolist(), inner["y"][0].tolist(), last.tolist()) == ([1, 1], [3, 3], [4, 4])
+    assert [value.tolist() for value in result[1].values()] == [[1, 1], [2, 2]]

@@ -270,7 +270,7 @@ def to_cpu(value: Any) -> Any:
         return _move_module_to_cpu(value)
     pytrees.register()
     pytrees.register_used(value)
-    return jax.tree.map(fetch, value)
+    return pytrees.map_leaves(fetch, value)
 
 
 def fetch(leaf: Any) -> Any:

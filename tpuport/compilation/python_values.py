@@ -35,10 +35,19 @@ def value_key(value: Any) -> Hashable:
         case jax.Array() | torch.Tensor():
             return Identity(value)
     # What defines equality without a hash can change.
-    if cls.__eq__ is object.__eq__ or cls.__hash__ is None:
+    if cls.__eq__ is object.__eq__ or cls.__hash__ is None or not _has_hash(value):
         return Identity(value)
     # Meshes, paths, enums: made to be compared.
     return cls, value
+
+
+def _has_hash(value: Any) -> bool:
+    """Whether a value of a class with a hash has one itself: a weak reference has that of what it refers to."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def namespace_key(names: Any) -> Hashable:

@@ -271,6 +271,12 @@ class StateTrace:
         match value:
             case dict() if type(value).__module__ in ("builtins", "collections"):
                 return self._encode_dict(value, path)
+            case types.MethodType():
+                owner = self._encode(value.__self__, f"{path}.__self__")
+                return lambda live: types.MethodType(value.__func__, owner(live))
+            case functools.partial():
+                fields = self._encode((value.func, value.args, value.keywords), path)
+                return lambda live: _make_partial(*fields(live))
             case list() | tuple() | set() | frozenset() | deque():
                 parts = [self._encode(part, f"{path}[{index}]") for index, part in enumerate(value)]
                 # A named tuple takes its fields one by one.
@@ -349,6 +355,10 @@ class StateTrace:
             where=assigning_line(self._state, path),
             fix="return it from the function, or assign it outside of what is compiled",
         )
+
+
+def _make_partial(function: Callable, args: tuple, keywords: dict[str, Any]) -> functools.partial:
+    return functools.partial(function, *args, **keywords)
 
 
 def _weight_like(slot: WeightSlot, index: int, new: torch.Tensor) -> _Rebuild:

@@ -432,7 +432,18 @@ def is_for_jax(graph: Graph) -> bool:
         return False
     # Classes derived from jax's containers are no nodes for it, and would be leaves.
     others = [node for _, node in graph.structure.nodes if node.cls not in JAX_CONTAINERS]
-    return all(isinstance(node.extra, jax.tree_util.PyTreeDef) for node in others)
+    if not all(isinstance(node.extra, jax.tree_util.PyTreeDef) for node in others):
+        return False
+    return all(_has_sorted_keys(node) for _, node in graph.structure.nodes if node.cls in (dict, defaultdict))
+
+
+def _has_sorted_keys(node: Node) -> bool:
+    """Whether jax, which sorts the keys of a dictionary, leaves this one in its order."""
+    keys = [key for _, key, _ in node.items]
+    try:
+        return keys == sorted(keys)
+    except TypeError:  # jax cannot sort them either
+        return False
 
 
 def is_own_object(value: Any) -> bool:

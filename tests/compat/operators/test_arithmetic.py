@@ -105,7 +105,3 @@ def test_lerp_by_weights_that_are_broadcast(agree, shape):
     x, y = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
     agree(lambda x, y, weight: x.lerp(y, weight), x, y, torch.rand(shape))
     agree(lambda x, y, weight: x.transpose(1, 2).lerp(y.transpose(1, 2), weight), x, y, torch.rand(4, 1))
-
-
-def test_index_fill_of_a_permuted_tensor(agree):
-    agree(lambda x, index: x.t().index_fill(0, index, 2.0), torch.randn(3, 4), torch.tensor([0, 2]))
