@@ -183,7 +183,8 @@ def _call_partial(frame: Frame, callee: Partial, arguments: Arguments, node: ast
 
 def _call_layer(frame: Frame, callee: Layer, arguments: Arguments, node: ast.Call) -> Value:
     result = library.layer_call(callee.name, arguments)
-    frame.report(Call(node, "forward", callee, *arguments, result, frame.is_certain))
+    positional, keywords = arguments.positional, arguments.keywords
+    frame.report(Call(node, "forward", callee, positional, keywords, result, frame.is_certain))
     return result
 
 
