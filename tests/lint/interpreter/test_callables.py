@@ -123,3 +123,18 @@ def test_calls_that_one_of_two_classes_refuses(check):
                 return self.attention(x, scale=2.0)
             return self.attention(x, mask, mask, mask)
     """)
+
+
+def test_an_annotation_completes_what_is_returned(check):
+    check("""
+    def parts(x: torch.Tensor, kind) -> tuple[torch.Tensor, int]:
+        if kind is None:
+            return x, 1
+        return kind.convert(x), kind.count
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, kind):
+            y, count = parts(x, kind)
+            if count > 3: x = x + 1
+            return x[y > 0]  #! TPU101
+    """)

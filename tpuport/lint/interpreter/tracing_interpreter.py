@@ -22,6 +22,7 @@ from tpuport.lint.abstract_values import (
     Sequence,
     Static,
     Tensor,
+    Unknown,
     Value,
     class_of,
     tensor,
@@ -303,9 +304,23 @@ class TracingInterpreter(Interpreter):
             frame.add_returned(NONE)
         if frame.yielded is not None:
             return Sequence("iterator", None, frame.yielded)
-        if frame.returned is None or frame.returned is UNKNOWN:
+        if frame.returned is None:
             return self._promised_result(info)
-        return frame.returned
+        return self._completed(frame.returned, info)
+
+    def _completed(self, returned: Value, info: FunctionInfo) -> Value:
+        """What a function returns, with what its annotation promises where the body leaves a value unknown."""
+        match returned:
+            case Unknown():
+                return self._promised_result(info)
+            case Sequence(items=tuple(items)) if UNKNOWN in items:
+                promised = self._promised_result(info).items or ()
+            case _:
+                return returned
+        if len(promised) != len(items):
+            return returned
+        values = [promise if item is UNKNOWN else item for item, promise in zip(items, promised, strict=True)]
+        return Sequence(returned.kind, tuple(values), join_all(values), returned.tensors)
 
     def _promised_result(self, info: FunctionInfo) -> Value:
         """What a function's annotation says that it returns."""
