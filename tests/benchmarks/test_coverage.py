@@ -1,9 +1,11 @@
 """A sample of the table of models, and the verdicts of models that are different or refused on purpose."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from benchmarks import coverage_checks, coverage_table
+from benchmarks import coverage_checks, coverage_prompts, coverage_table, tiny_models
 from tpuport.model_results import ModelResult
 
 LLAMA = "transformers:LlamaForCausalLM"
@@ -29,6 +31,43 @@ def test_a_sample_is_equal_in_every_check(name):
     assert record["forward"]["verdict"] == record["mesh"]["verdict"] == "equal"
     assert record["forward"]["recompilations"] == 0
     assert 0 < record["forward"]["error"] < 1e-3
+
+
+@pytest.mark.slow
+def test_images_and_videos_are_compared_in_every_form():
+    record = last_record("transformers:Qwen2_5_VLForConditionalGeneration")
+    for form in ("generate", "generate_batch", "generate_video", "generate_mesh"):
+        assert record[form]["verdict"] == "equal"
+
+
+def test_prompts_have_several_images_and_padding():
+    tiny = tiny_models.build("transformers:Qwen2_5_VLForConditionalGeneration")
+    assert tiny.prompts.keys() == {"image", "video"}
+    batch = tiny.prompts["image"](2)
+    assert batch["image_grid_thw"].tolist() == [[1, 4, 4], [1, 4, 8], [1, 8, 4], [1, 4, 4]]
+    tokens = batch["input_ids"] == tiny.call.config.image_token_id
+    assert tokens.sum(-1).tolist() == [4 + 8, 8 + 4]
+    assert batch["attention_mask"][:, 0].tolist() == [1, 0]
+
+
+class Repeats:
+    """A model whose generate gives a token with some logit."""
+
+    def __init__(self, logit):
+        self.logit = logit
+
+    def generate(self, **_):
+        return SimpleNamespace(sequences=torch.tensor([[5, 7]]), logits=(torch.tensor([[1.0, self.logit]]),))
+
+
+@pytest.mark.parametrize(
+    ("logit", "effect", "verdict"),
+    [(0.5, 1.0, "equal"), (0.5, 0.001, "not compared"), (0.501, 1.0, "different")],
+)
+def test_other_images_have_to_change_the_logits(logit, effect, verdict):
+    theirs = Repeats(0.5).generate()
+    check = coverage_prompts.compare_contents(Repeats(logit), {}, theirs, effect, {})
+    assert check["verdict"] == verdict
 
 
 class Doubled(torch.nn.Linear):
