@@ -50,6 +50,21 @@ def test_integers_keep_their_values_where_inputs_decide_shapes() -> None:
         traced(select, x)
 
 
+def pool(x: torch.Tensor) -> torch.Tensor:
+    """As Gemma 4 drops the empty cells of an image, and Qwen2.5-Omni divides recordings into chunks."""
+    places = torch.nn.functional.one_hot(SIZES.cumsum(-1), x.shape[1])
+    chunks = torch.full((SIZES[0].sum() // 2 + 1,), 2, dtype=torch.long, device=SIZES.device)
+    chunks[-1] = 0
+    parts = x[torch.logical_not((places == 0).all(dim=1))].split(chunks.tolist())
+    return torch.cat(parts)
+
+
+def test_what_follows_from_the_host_has_values() -> None:
+    x = torch.randn(2, 5, 3)
+    with compat.host_tensors_as_constants():
+        torch.testing.assert_close(traced(pool, x), pool(x), rtol=0, atol=0)
+
+
 def test_a_selection_by_a_traced_mask_is_counted() -> None:
     x = torch.randn(4, 3)
     with compat.masked_selections_counted():

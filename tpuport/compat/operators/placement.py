@@ -7,7 +7,7 @@ only some of torch's constructors.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as torch_pytree
@@ -82,40 +82,64 @@ def resolve(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[torch.Tenso
     return None, others if is_like_ported else others | {"device": "jax"}
 
 
-def kept_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """Integers that a trace whose inputs decide shapes moves to the device, or counts there: on the host, with values.
+class OnHost(NamedTuple):
+    """A result of the host."""
 
-    None for all else, and in other traces (`outside.host_tensors_as_constants`).
+    value: Any
+
+
+def kept_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | None:
+    """What a trace whose inputs decide shapes computes on the host: all that follows from them, so that it has values.
+
+    Integers that it moves to the device, or counts there, stay on the host as well. None for all else, and in other
+    traces (`outside.host_tensors_as_constants`).
     """
-    if _operators.is_running or not outside.takes_host_tensors():
+    if _operators.is_running or func in _DRAWING_LIKES or not outside.takes_host_tensors():
         return None
     if func is torch.arange and _device_kind(func, args, kwargs) == "jax":
         numbers = [*args, *(kwargs.get(name) for name in ("start", "end", "step"))]
         if kwargs.get("out") is None and all(number is None or isinstance(number, int) for number in numbers):
-            return aliasing.on_twins(func, *args, **kwargs | {"device": "cpu"})
+            return OnHost(aliasing.on_twins(func, *args, **kwargs | {"device": "cpu"}))
+        return None
+    if func in _COPIES | _MOVES:
+        return _moved_on_host(func, args, kwargs)
+    tensors = [leaf for leaf in torch_pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    if not tensors or not all(map(_is_on_host, tensors)):
+        return None
+    if (
+        func in _TAKE_A_DEVICE
+        and _device_kind(func, args, kwargs) == "jax"
+        and kwargs.get("device") is not None
+    ):
+        return None
+    return OnHost(aliasing.on_twins(func, *args, **kwargs))
+
+
+_MOVES = frozenset({torch.Tensor.to, torch.Tensor.cuda})
+
+
+def _moved_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | None:
+    """Integers of the host that are to move to the device, cast if that is asked for too."""
     if not args or not _is_discrete_on_host(args[0]):
         return None
-    if func in (torch.as_tensor, torch.asarray) and _device_kind(func, args, kwargs) == "jax":
-        return aliasing.on_twins(func, *args, **kwargs | {"device": "cpu"})
     if func is torch.Tensor.cuda:
-        return args[0]
-    if func is not torch.Tensor.to:
+        return OnHost(args[0])
+    if func is torch.tensor:
         return None
-    others, options = torch_pytree.tree_map(_without_device, (args[1:], kwargs))
-    dtypes = [value for value in (*others, *options.values()) if isinstance(value, torch.dtype)]
-    return args[0].to(dtypes[0]) if dtypes else args[0]
+    # Of a tensor that `to` is given, the dtype counts.
+    targets = [
+        value.dtype if isinstance(value, torch.Tensor) else value for value in (*args[1:], *kwargs.values())
+    ]
+    dtype = next((value for value in targets if isinstance(value, torch.dtype)), args[0].dtype)
+    return OnHost(aliasing.on_twins(torch.Tensor.to, args[0], dtype))
+
+
+def _is_on_host(tensor: torch.Tensor) -> bool:
+    return type(tensor) is torch.Tensor and tensor.device.type == "cpu"
 
 
 def _is_discrete_on_host(value: Any) -> bool:
-    is_host = type(value) is torch.Tensor and value.device.type == "cpu"
-    return is_host and not value.is_floating_point() and not value.is_complex()
-
-
-def _without_device(value: Any) -> Any:
-    """The dtype of a tensor in place of it, and None for a device of the program."""
-    if isinstance(value, torch.Tensor):
-        return value.dtype
-    return value if isinstance(value, torch.dtype) else None
+    return isinstance(value, torch.Tensor) and _is_on_host(value) and not value.is_floating_point()
 
 
 def as_move(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, dict[str, Any]]:

@@ -32,7 +32,7 @@ def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict 
 
     known = placement.kept_on_host(func, args, kwargs or {})
     if known is not None:
-        return known
+        return known.value
     func, args, kwargs = placement.as_move(func, args, kwargs or {})
     if (moved := without_values(func, args, kwargs)) is not None:
         return moved
