@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+from transformers.models.longcat_flash.modeling_longcat_flash import LongcatFlashExperts
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 
@@ -141,3 +142,27 @@ def test_a_model_without_experts_is_left_alone():
     model = torch.nn.Linear(2, 2)
     with patch.use(model, None):
         assert model(torch.ones(1, 2)).shape == (1, 2)
+
+
+def test_experts_that_give_what_they_get():
+    """LongCat-Flash's, behind those with weights."""
+    config = transformers.LongcatFlashConfig(
+        hidden_size=WIDTH, expert_ffn_hidden_size=INNER, n_routed_experts=4, zero_expert_num=2
+    )
+    experts = LongcatFlashExperts(config)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in experts.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator)
+    hidden = torch.randn(6, WIDTH, generator=generator)
+    chosen = torch.tensor([[0, 5], [4, 1], [2, 3], [5, 4], [1, 0], [3, 5]])
+    weights = torch.rand(6, 2, generator=generator)
+    expected = LongcatFlashExperts.forward(experts, hidden, chosen, weights)
+    with compat.environment():
+        arguments = (compat.wrap(compat.to_jax(value)) for value in (hidden, chosen, weights))
+        for parameter in (experts.gate_up_proj, experts.down_proj):
+            parameter.requires_grad_(False)
+        experts.to("jax")
+        actual = patch.longcat_forward(experts, *arguments)
+    np.testing.assert_allclose(
+        np.asarray(compat.as_jax(actual)), expected.detach().numpy(), rtol=1e-5, atol=1e-5
+    )

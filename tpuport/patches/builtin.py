@@ -241,6 +241,7 @@ _IMAGES = [
     ("idefics3", "Idefics3Model", "71ad853a10914366592a4f5ceafa8c6bad6f015892a63650d69982ec7bb5e9b8"),
     ("smolvlm", "SmolVLMModel", "3af162600fc596accd6d480b560fed826a8e61c3f84669807d8a47c7d4fa07d9"),
 ]
+_LONGCAT_EXPERTS = "6f90d62ee5e560dfbb8dcc5200004f7c0e54265a541bb8ec093289bf85c4c078"
 
 PATCHES: list[Patch] = [
     *_FORWARDS,
@@ -318,5 +319,14 @@ PATCHES: list[Patch] = [
             source=(source,),
         )
         for name, model_class, source in _IMAGES
+    ),
+    Patch(
+        name="longcat-flash.experts",
+        target="transformers.models.longcat_flash.modeling_longcat_flash:LongcatFlashExperts.forward",
+        package="transformers",
+        versions=_VERSIONS_TRANSFORMERS,
+        why="it looks up which tokens each expert has, and their number is not known while tracing",
+        replacement="tpuport.patches.transformers_experts:longcat_forward",
+        source=(_LONGCAT_EXPERTS,),
     ),
 ]

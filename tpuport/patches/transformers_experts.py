@@ -195,6 +195,26 @@ def transformers_experts(
     return compat.wrap(out)
 
 
+def longcat_forward(
+    experts: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+) -> torch.Tensor:
+    """Traced. `LongcatFlashExperts.forward`, [N, E]: experts behind the last one with weights give what they get."""
+
+    def activation(array: jax.Array) -> jax.Array:
+        gate, up = jnp.split(array, 2, axis=-1)
+        return compat.as_jax(experts.act_fn(compat.wrap(gate))) * up
+
+    hidden, chosen, weight = compat.as_jax((hidden_states, top_k_index, top_k_weights))
+    routed = experts.num_routed_experts
+    identity = jnp.where(chosen >= routed, weight, 0).sum(1, keepdims=True)
+    output = (hidden * identity).astype(hidden.dtype)
+    if experts.gate_up_proj is not None:
+        first, second = compat.as_jax((experts.gate_up_proj, experts.down_proj))
+        weights = Weights(first[:routed], None, second, None)
+        output += experts_on_mesh(hidden, chosen, weight, weights, activation, False, _mesh.get())
+    return compat.wrap(output)
+
+
 def register() -> None:
     """Make `experts_implementation="tpuport"` known to transformers. Idempotent."""
     from transformers.integrations.moe import ExpertsInterface
@@ -206,16 +226,14 @@ def register() -> None:
 def use(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None]:
     """Let a transformers model compute its experts through tpuport inside the block.
 
-    A model without such experts is not changed.
+    A model without such experts is not changed; `longcat_forward` asks for the mesh.
 
     Args:
         mesh: the mesh that the model's weights are on; None for a single device.
     """
     configs = _configs(model)
-    if not configs:
-        yield
-        return
-    register()
+    if configs:
+        register()
     previous = [(config, config._experts_implementation_internal) for config in configs]
     token = _mesh.set(mesh)
     for config in configs:
