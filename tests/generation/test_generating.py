@@ -13,10 +13,10 @@ from transformers import (
     BatchEncoding,
     GPTNeoConfig,
     GPTNeoForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
     LlamaModel,
     PreTrainedTokenizerFast,
-    RecurrentGemmaConfig,
-    RecurrentGemmaForCausalLM,
     StoppingCriteria,
 )
 from transformers.generation.streamers import BaseStreamer
@@ -306,20 +306,30 @@ def test_bad_companions_are_refused(llama: tuple, prompts: tuple, options: dict,
     assert decoder.prefill.compilations == before
 
 
-def test_a_model_that_cannot_be_traced_is_named() -> None:
-    config = RecurrentGemmaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        lru_width=16,
+def test_a_state_in_an_attribute_is_named() -> None:
+    """By the line that assigns it in a call, and not by that of the constructor."""
+
+    class Remembering(LlamaForCausalLM):
+        def __init__(self, config: LlamaConfig) -> None:
+            super().__init__(config)
+            self.last: Any = None
+
+        def forward(self, *inputs: Any, **options: Any) -> Any:
+            output = super().forward(*inputs, **options)
+            if self.last is not None:
+                output.logits = output.logits + self.last.mean()
+            self.last = output.logits
+            return output
+
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
     )
-    model = tpuport.port(RecurrentGemmaForCausalLM(config))
-    # It keeps its states in attributes, whether it is asked for a cache or not.
-    line = r"(?s)temporal_block\.conv1d_state was assigned inside of the loop.*modeling_recurrent_gemma\.py, line \d+"
+    model = tpuport.port(Remembering(config).eval())
+    line = (
+        r"(?s)last was assigned inside of the loop.*test_generating\.py, line \d+, in \S*Remembering\.forward"
+    )
     with pytest.raises(PortError, match=line):
-        tpuport.generate(model, torch.tensor([[5, 6]]), max_new_tokens=2)
+        tpuport.generate(model, torch.tensor([[5, 6]]), max_new_tokens=3)
 
 
 @pytest.mark.slow  # tests/trace_errors/test_verbs.py has `generate` name two lines

@@ -162,10 +162,12 @@ def assigning_line(state: PythonState, path: str) -> str:
     match = _LAST_NAME.search(path)
     name = match[1] if match else path
     lines = list(_lines_naming(state, name))
+    stores = [line for is_store, line in lines if is_store]
+    # What a call assigned has been prepared in the constructor.
+    later_stores = (line for line in stores if not line.endswith(".__init__"))
     # A list is changed by code that only loads its name.
-    stores = (line for is_store, line in lines if is_store)
     loads = (line for is_store, line in lines if not is_store)
-    return next(stores, next(loads, path))
+    return next(later_stores, next(iter(stores), next(loads, path)))
 
 
 def _lines_naming(state: PythonState, name: str) -> Iterator[tuple[bool, str]]:

@@ -22,6 +22,7 @@ from tpuport.generation.multimodal_decoder import MultimodalDecoder, reads_modal
 from tpuport.generation.own_generate import has_own_generate
 from tpuport.generation.recomputing_decoder import RecomputingDecoder
 from tpuport.generation.recurrent_decoder import RecurrentDecoder
+from tpuport.generation.stateful_decoder import StatefulDecoder, keeps_states_in_modules
 from tpuport.trace_errors import CannotTrace
 
 # Arguments of `forward` that transformers takes for a cache: past_key_values, cache_params, state and others.
@@ -36,6 +37,8 @@ def decoder_class(model: Any) -> type[Decoder]:
     if "past_key_values" in parameters and model._supports_default_dynamic_cache():
         if not has_fixed_cache(model.config):
             return RecomputingDecoder
+        if keeps_states_in_modules(model):
+            return StatefulDecoder
         return MultimodalDecoder if reads_modalities(model) else Decoder
     return RecomputingDecoder if _CACHE_NAMES.isdisjoint(parameters) else RecurrentDecoder
 
