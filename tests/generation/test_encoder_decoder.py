@@ -10,7 +10,11 @@ import torch
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
+    FSMTConfig,
+    FSMTForConditionalGeneration,
     PretrainedConfig,
+    ProphetNetConfig,
+    ProphetNetForConditionalGeneration,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -39,9 +43,30 @@ CONFIGS: dict[str, tuple[type, PretrainedConfig]] = {
 }  # fmt: skip
 
 
+# Decoders that attend to every column of a cache, so that all tokens run again for each new one.
+UNCACHED: dict[str, tuple[type, PretrainedConfig]] = {
+    "prophetnet": (
+        ProphetNetForConditionalGeneration,
+        ProphetNetConfig(
+            vocab_size=128, hidden_size=32, encoder_ffn_dim=32, decoder_ffn_dim=32, num_encoder_layers=2,
+            num_decoder_layers=2, num_encoder_attention_heads=4, num_decoder_attention_heads=4, pad_token_id=0,
+            max_position_embeddings=64, decoder_start_token_id=3, eos_token_id=2, ngram=2,
+        ),
+    ),
+    "fsmt": (
+        FSMTForConditionalGeneration,
+        FSMTConfig(
+            langs=["en", "de"], src_vocab_size=128, tgt_vocab_size=128, d_model=32, encoder_layers=1, decoder_layers=2,
+            encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32,
+            max_position_embeddings=64, forced_eos_token_id=None, decoder_start_token_id=3, pad_token_id=1,
+        ),
+    ),
+}  # fmt: skip
+
+
 def build(name: str) -> Any:
     """A model whose weights are large enough that greedy decoding has clear winners."""
-    model_class, config = CONFIGS[name]
+    model_class, config = (CONFIGS | UNCACHED)[name]
     model = model_class(config).eval()
     generator = torch.Generator().manual_seed(7)
     for parameter in model.parameters():
@@ -92,6 +117,20 @@ def test_the_tokens_of_transformers(family: str, pair: Callable, texts: dict) ->
     assert torch.equal(ported.generate(**shorter, max_new_tokens=5), wanted)
     decoder = decoder_for(ported)
     assert (decoder.prefill.compilations, decoder.advance.compilations) == (1, 1)
+
+
+@pytest.mark.parametrize("family", UNCACHED)
+def test_a_decoder_without_a_cache(family: str, pair: Callable, texts: dict) -> None:
+    """Of ProphetNet, whose logits without a cache are others in transformers; also of the prompt in its first token."""
+    reference, ported = pair(family)
+    pad = reference.config.pad_token_id
+    inputs = texts | {"input_ids": texts["input_ids"].masked_fill(texts["attention_mask"] == 0, pad)}
+    # So that each step depends on the order of all scores.
+    options: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False, "no_repeat_ngram_size": 1}
+    if family == "prophetnet":
+        options["decoder_input_ids"] = torch.tensor([[3, 5, 6], [3, 7, 8], [3, 9, 10]])
+    expected = reference.generate(**inputs, **options)
+    assert torch.equal(ported.generate(**inputs, **options), expected)
 
 
 def test_the_decoder_begins_with_ids(pair: Callable, texts: dict) -> None:

@@ -25,11 +25,14 @@ from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
 from tpuport.generation.decoding_cache import make_cache
 from tpuport.generation.fixed_layers import FixedLayer
 from tpuport.generation.position_tables import fixed_tables
+from tpuport.generation.predict_streams import in_order_of_scores
 
 # Inputs that are the encoder's alone, whose output the decoder gets instead.
 _ENCODER_ONLY = frozenset({"input_ids", "inputs_embeds"})
 # Decoders that attend to every column of the cache, written or not. All their tokens run again for each new one.
-_UNCACHED = frozenset({"prophetnet"})
+_UNCACHED = frozenset({"fsmt", "prophetnet"})
+# They make the decoder's causal mask only where they get the encoder's tokens too, of which nothing else is made.
+_MASKING_BY_TEXT = frozenset({"fsmt"})
 # Their `prepare_inputs_for_generation` makes positions from the decoder's mask.
 _COUNTING_BY_MASK = frozenset({"whisper"})
 # Any encoder with any decoder, to which go the arguments that begin with "decoder_".
@@ -124,12 +127,6 @@ class EncoderDecoder(Decoder):
         self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
     ) -> tuple[jax.Array, EncodedCache]:
         """Traced. Run the encoder and the decoder's prompt [B, P]: float32 logits [B, V], and what the loop carries."""
-        if self._is_uncached and tokens.shape[0] > 1:
-            raise PortError(
-                f"{type(self.model).__name__} runs without a cache, and then gives other tokens for several rows",
-                where=f"{tokens.shape[0]} rows, with beams and those that fill up the batch",
-                fix="generate row by row, without beams and on a mesh without dp",
-            )
         inputs = {name: self._shard_rows(array) for name, array in inputs.items()}
         encoded = EncodedCache(
             cache=() if self._is_uncached else self._make_cache(slots),
@@ -143,7 +140,8 @@ class EncoderDecoder(Decoder):
         column = state.length - 1
         if self._is_uncached:
             # Later columns, which are not written yet, are hidden by the decoder's causal mask.
-            return self._decode(arrays, state.tokens, state.present, state.cache, index=column)
+            with in_order_of_scores(self.model):
+                return self._decode(arrays, state.tokens, state.present, state.cache, index=column)
         token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
         present = state.present & (jnp.arange(state.present.shape[1]) <= column)
         return self._decode(arrays, token, present, state.cache, first=column)
@@ -217,6 +215,8 @@ class EncoderDecoder(Decoder):
         arguments = {"decoder_input_ids": tokens, "decoder_attention_mask": mask}
         arguments = {name: array for name, array in arguments.items() if name in self._parameters}
         arguments |= self._positions(tokens, mask, first)
+        if self.model.config.model_type in _MASKING_BY_TEXT:
+            arguments["input_ids"] = tokens
         with use_weights_in_loop(self.model, arrays, LOOP), fixed_tables(self.model):
             output = self.model(
                 **compat.as_torch(encoded.inputs | arguments),
