@@ -73,6 +73,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "ffn_config": {"ffn_hidden_size": 64, "hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2}, "d_model": 64,
         "attn_config": {"kv_n_heads": 2, "rope_theta": 10_000.0, "clip_qkv": 8.0}, "n_heads": 4,
     },
+    "CohereCompassForCausalLM": ROTARY,
     "DeepseekV2For": {**LATENT, **ROTARY, "num_experts_per_tok": 2, "head_dim": 8},
     "Dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "Dots3Note": {
@@ -96,11 +97,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **LATENT, **ROTARY, "qk_head_dim": 24, "head_dim": 8, "num_layers": 1, "zero_expert_num": 2, "moe_topk": 2,
     },
     "MinistralFor": {"head_dim": 16},
+    "Mistral4For": {**LATENT, "rope_parameters": None, "num_key_value_heads": 4, "moe_intermediate_size": 32},
+    "MoonshineStreamingFor": {"num_key_value_heads": 4},
     "NemotronH": {
         "layers_block_type": ["mamba", "attention", "moe"], "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 1,
         "chunk_size": 16, "ssm_state_size": 16, "head_dim": 16, "moe_shared_expert_intermediate_size": 64,
         "moe_intermediate_size": 32, "num_key_value_heads": 2,
     },
+    "UdopFor": {"decoder_start_token_id": 0},
     "Qwen4ExpFor": {
         "layer_types": ["linear_attention", "full_attention"], "indexer_n_heads": 4, "indexer_kv_heads": 1,
         "indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 4, "ple_layer_ids": [],
@@ -150,6 +154,8 @@ INPUTS: dict[str, Any] = {
     "TimesFm": lambda: {"past_values": [torch.rand(40), torch.rand(64)], "freq": [0, 1]},
     "Perceiver": lambda: {"inputs": ids(BATCH, LENGTH)},
     "OneFormer": lambda: {"task_inputs": ids(BATCH, 77)},
+    "MusicgenForCausalLM": lambda: {"input_ids": ids(4 * BATCH, LENGTH)},  # a row for each of the codebooks
+    "Pop2Piano": lambda: {"input_ids": None, "attention_mask": None},
     "Fuyu": lambda: {"pixel_values": None},  # text alone: its images are patches of another form
     "InstructBlip": lambda: {"qformer_input_ids": ids(BATCH, 6), "qformer_attention_mask": padded(BATCH, 6)},
     "Lxmert": lambda: {"visual_feats": torch.randn(BATCH, 4, 64), "visual_pos": torch.rand(BATCH, 4, 4)},

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +23,9 @@ from transformers import (
 import tpuport
 from tpuport import PortError
 from tpuport.generation import decoder_for, sampling
-from tpuport.generation.assisted_decoder import AssistedDecoder
+from tpuport.generation.assisted_decoder import AssistedDecoder, with_drafts
 from tpuport.generation.generation_options import read_options
+from tpuport.generation.prompts import pad_prompts
 
 NEW = 24
 SMALL = LlamaConfig(
@@ -113,6 +115,22 @@ def test_a_draft_changes_no_token(small: tuple, assistants: tuple, prompts: tupl
         tpuport.generate(ported, ids, mask, assistant_model=assistants[1], **options), expected
     )
     assert (assisted.prefill.compilations, assisted.advance.compilations) == compilations == (2, 2)
+
+
+def test_the_loop_copies_no_cache(small: tuple, assistants: tuple, prompts: tuple) -> None:
+    """Both are written in place: what was rejected is written again, and nothing is rolled back."""
+    model, assistant = small[1], assistants[1]
+    options = read_options(model, None, {"max_new_tokens": 8}, 20)
+    decoder = with_drafts(decoder_for(model), decoder_for(assistant), assistant.generation_config, options)
+    ids, mask = (x.numpy() for x in prompts)
+    ready = pad_prompts(ids.astype(np.int32), mask.astype(bool), options, seed=0, row_multiple=1)
+    chosen, columns = sampling.sampling_settings(options), np.int32(32)
+    arguments = ready.tokens, ready.mask, ready.keys, columns, np.int32(3), chosen
+    state = decoder.prefill(decoder.arrays, *arguments, slots=64)
+    program = decoder.advance.lower(decoder.arrays, state, ready.keys, columns, np.int32(40), chosen)
+    text = program.compile().as_text()
+    assert "f32[3,1,64,16]" in text, "the caches have another form here"
+    assert not re.findall(r"= f32\[(?:3,1|3),64,16\]\S* copy\(", text)
 
 
 @pytest.mark.slow
@@ -215,37 +233,3 @@ def test_what_is_no_assistant_is_refused(small: tuple, assistants: tuple, prompt
     ):
         with pytest.raises(PortError, match=message):
             ported.generate(ids, **OPTIONS, **options)
-
-
-@pytest.mark.parametrize("family", ["small", pytest.param("gemma3", marks=pytest.mark.slow)])
-def test_a_prompt_in_chunks(family: str, small: tuple, make_pair: Callable, prompts: tuple) -> None:
-    """Gemma 3 goes on with rings of its windows."""
-    reference, ported = small if family == "small" else make_pair(family)
-    ids, mask = (rows[1:] for rows in prompts)
-    options = OPTIONS | {"prefill_chunk_size": 9}
-    expected = reference.generate(ids, attention_mask=mask, **OPTIONS)
-    assert torch.equal(ported.generate(ids, attention_mask=mask, **options), expected)
-    decoder = decoder_for(ported)
-    before = decoder.prefill.compilations
-    shorter = ported.generate(ids[:, 3:], attention_mask=mask[:, 3:], **options)
-    assert torch.equal(shorter[:, 17:], expected[:, 20:])
-    assert decoder.prefill.compilations == before, "another prompt of the bucket"
-
-
-def test_chunks_take_less_memory(small: tuple) -> None:
-    decoder = decoder_for(small[1])
-    sizes = []
-    for chunk in (None, 32):
-        arguments = _prefill_arguments(decoder, rows=4, columns=1024)
-        compiled = decoder.prefill.lower(
-            *arguments, slots=1056, **({"chunk": chunk} if chunk else {})
-        ).compile()
-        sizes.append(compiled.memory_analysis().temp_size_in_bytes)
-    # Three layers of keys and values are the most of what is left.
-    assert sizes[1] < 0.6 * sizes[0], sizes
-
-
-def _prefill_arguments(decoder: Any, rows: int, columns: int) -> tuple:
-    settings = sampling.sampling_settings(read_options(decoder.model, None, {"max_new_tokens": 8}, columns))
-    tokens, keys = np.ones((rows, columns), np.int32), np.zeros((rows, 2), np.uint32)
-    return decoder.arrays, tokens, tokens > 0, keys, np.int32(columns), np.int32(rows), settings, {}

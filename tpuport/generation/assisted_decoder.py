@@ -23,6 +23,7 @@ from tpuport.generation.decoding_cache import has_states
 from tpuport.generation.drafts import ModelDrafter, Step, TextDrafter
 from tpuport.generation.generation_options import Options
 from tpuport.generation.padding_check import are_close, vocabulary_size
+from tpuport.generation.partial_prompts import PromptParts, share_prefix
 from tpuport.generation.prompts import Prompts
 from tpuport.generation.sampling import SamplingSettings
 from tpuport.trace_errors import CannotTrace
@@ -82,11 +83,11 @@ class AssistedDecoder(Decoder):
         logits, cache = self._decoder.forward_prompt(arrays["model"], tokens, mask, slots, inputs)
         return logits, AssistedCache(cache, self._drafter.begin(arrays["draft"], tokens, mask, slots))
 
-    def forward_chunks(
-        self, arrays: dict[str, Any], tokens: jax.Array, mask: jax.Array, slots: int, chunk: int
+    def forward_parts(
+        self, arrays: dict[str, Any], tokens: jax.Array, mask: jax.Array, slots: int, parts: PromptParts
     ) -> tuple[jax.Array, AssistedCache]:
-        """Traced. As `forward_prompt`; the prompt of the drafting model runs at once."""
-        logits, cache = self._decoder.forward_chunks(arrays["model"], tokens, mask, slots, chunk)
+        """Traced. As `forward_prompt`, in parts; the prompt of the drafting model runs at once."""
+        logits, cache = self._decoder.forward_parts(arrays["model"], tokens, mask, slots, parts)
         return logits, AssistedCache(cache, self._drafter.begin(arrays["draft"], tokens, mask, slots))
 
     def run_loop(
@@ -214,8 +215,18 @@ def with_drafts(
         key = (assistant, count, threshold)
         make = lambda: ModelDrafter(_keeping_all(assistant), count, threshold)  # noqa: E731
     if key not in decoder.assisted:
+        _forget_unused(decoder, assistant)
         decoder.assisted[key] = AssistedDecoder(decoder, make())
     return decoder.assisted[key]
+
+
+def _forget_unused(decoder: Decoder, assistant: Decoder | None) -> None:
+    """Drop the programs with assistants that are gone, or that this one takes the place of: of the same model."""
+    model = None if assistant is None else assistant.model
+    for key in list(decoder.assisted):
+        # The other keys are of drafts from the text.
+        if isinstance(key[0], Decoder) and key[0] is not assistant and key[0].model in (None, model):
+            del decoder.assisted[key]
 
 
 def _reason_against(decoder: Decoder, assistant: Decoder | None, options: Options) -> str:
@@ -250,15 +261,27 @@ def _check_assistant(decoder: Decoder, assistant: Decoder) -> None:
         )
 
 
-def chunk_size(decoder: Decoder, prompts: Prompts, options: Options) -> int | None:
-    """Columns of the prompt that run at a time; None for all of them."""
-    size = options.prefill_chunk_size
-    if size is None or size >= prompts.tokens.shape[1]:
-        return None
-    if not takes_several_tokens(decoder.without_drafts):
+def divide_prompt(
+    decoder: Decoder, prompts: Prompts, options: Options, *, shares_prefix: bool
+) -> tuple[Prompts, PromptParts | None]:
+    """The prompts, and the parts that the options ask for: None if they run at once."""
+    names = ["prefill_chunk_size"] * (options.prefill_chunk_size is not None)
+    names += ["share_prefix"] * shares_prefix
+    if not names:
+        return prompts, None
+    plain = decoder.without_drafts
+    # States of a recurrence have seen more than the columns that are shared.
+    is_divided = takes_several_tokens(plain) and plain.uses_buckets
+    if not is_divided or (shares_prefix and has_states(plain.model.config)):
         logger.warning(
-            "prefill_chunk_size: the prompt of %s runs at once, which gives the same tokens and takes more memory",
-            type(decoder.model).__name__,
-        )
-        return None
-    return size
+            "%s: the prompt of %s runs at once, which gives the same tokens and takes more memory",
+            ", ".join(names), type(decoder.model).__name__,
+        )  # fmt: skip
+        return prompts, None
+    shared = 0
+    if shares_prefix:
+        prompts, shared = share_prefix(prompts)
+    chunk = options.prefill_chunk_size
+    if not shared and (chunk is None or chunk >= prompts.tokens.shape[1]):
+        return prompts, None
+    return prompts, PromptParts(chunk, shared)

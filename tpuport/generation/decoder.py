@@ -5,7 +5,7 @@ Shapes: B batch, P prompt bucket, T cache length, V vocabulary.
 
 import inspect
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -18,10 +18,11 @@ from tpuport.compilation import Program, collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import beam_search
 from tpuport.generation.beam_search import Beams
-from tpuport.generation.decoding_cache import cut_to_windows, has_states, make_cache, set_length
+from tpuport.generation.decoding_cache import has_states, make_cache, set_length
 from tpuport.generation.guidance import Guidance, Unconditional, guide
 from tpuport.generation.host_functions import ask_criteria
 from tpuport.generation.padding_check import hides_padding
+from tpuport.generation.partial_prompts import PromptParts, run_parts
 from tpuport.generation.residual_stream import summed_once
 from tpuport.generation.sampling import SamplingSettings, choose_tokens, process_logits, step_keys
 from tpuport.generation.step_outputs import StepOutputs, begin_outputs, write_outputs
@@ -80,10 +81,10 @@ class Decoder:
         self.mesh = mesh
         self._hides_padding: bool | None = None
         self.continues: bool | None = None
-        self.assisted: dict[Hashable, Decoder] = {}
+        self.assisted: dict[tuple, Decoder] = {}
         self._parameters = inspect.signature(model.forward).parameters
         name = type(model).__name__
-        self.prefill = Program(self.run_prompt, f"{name} prefill", static_argnames=("slots", "chunk"))
+        self.prefill = Program(self.run_prompt, f"{name} prefill", static_argnames=("slots", "parts"))
         self.advance = Program(self.run_loop, f"{name} decode", donate_argnames=("state",))
 
     @property
@@ -136,20 +137,20 @@ class Decoder:
         inputs: Inputs | None = None,
         *,
         slots: int,
-        chunk: int | None = None,
+        parts: PromptParts | None = None,
     ) -> State:
         """Traced. Run the prompt [B, P] and choose the first token; the buffer has `slots` columns.
 
         Rows from `real_rows` on only fill up the batch: they have ended before they begin. `inputs` are the model's
-        further inputs, by the names of `input_names`. With `chunk`, so many columns of the prompt run at a time.
+        further inputs, by the names of `input_names`. The prompt runs at once, or in `parts`.
         """
         batch, columns = tokens.shape
         # The layout of the batch decides that of everything computed from it.
         tokens, mask = self._shard_rows(tokens), self._shard_rows(mask)
-        if chunk is None or chunk >= columns:
+        if parts is None:
             logits, cache = self.forward_prompt(arrays, tokens, mask, slots, inputs or {})
         else:
-            logits, cache = self.forward_chunks(arrays, tokens, mask, slots, chunk)
+            logits, cache = self.forward_parts(arrays, tokens, mask, slots, parts)
         pad = ((0, 0), (0, slots - columns))
         state = State(
             tokens=jnp.pad(tokens, pad),
@@ -224,9 +225,9 @@ class Decoder:
         What is computed once from further inputs, and needed for every token, is a part of the cache.
         """
         cache = make_cache(self.model.config, slots, self.mesh, keeps_all=self.keeps_all_columns)
-        return self._forward_first(arrays, tokens, mask, cache)
+        return self.forward_first(arrays, tokens, mask, cache)
 
-    def _forward_first(
+    def forward_first(
         self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, cache: Any
     ) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache with it, which has been empty."""
@@ -236,29 +237,11 @@ class Decoder:
         with trace_lock, summed_once(self.model, self.mesh):
             return self._forward(arrays, tokens, mask, positions, cache)
 
-    def forward_chunks(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, chunk: int
+    def forward_parts(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, parts: PromptParts
     ) -> tuple[jax.Array, Any]:
-        """Traced. As `forward_prompt`, so many columns at a time: activations of all of them would take memory."""
-        columns = tokens.shape[1]
-        first = columns % chunk or chunk
-        present = jnp.pad(mask, ((0, 0), (0, slots - columns)), constant_values=True)
-        cache = make_cache(self.model.config, slots, self.mesh, keeps_all=True)
-        logits, cache = self._forward_first(arrays, tokens[:, :first], mask[:, :first], cache)
-
-        def run_chunk(number: jax.Array, carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
-            column = first + number * chunk
-            piece = jax.lax.dynamic_slice_in_dim(tokens, column, chunk, axis=1)
-            with trace_lock, summed_once(self.model, self.mesh):
-                logits, cache = self.forward_tokens(
-                    arrays, piece, present, column, column + chunk, carry[1], only_last=True
-                )
-            return logits[:, 0], cache
-
-        logits, cache = jax.lax.fori_loop(0, (columns - first) // chunk, run_chunk, (logits, cache))
-        if self.keeps_all_columns:
-            return logits, cache
-        return logits, cut_to_windows(cache, make_cache(self.model.config, slots, self.mesh), columns)
+        """Traced. As `forward_prompt`, in parts."""
+        return run_parts(self, arrays, tokens, mask, slots, parts)
 
     def forward_tokens(
         self,

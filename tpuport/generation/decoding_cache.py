@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import torch
 from jax.sharding import Mesh
 from transformers import AutoModelForCausalLM, PretrainedConfig, StaticCache
@@ -66,6 +67,17 @@ def set_length(cache: Any, length: jax.Array) -> Any:
         if isinstance(layer, FixedLayer):
             layer.length = length
     return cache
+
+
+def spread_over_rows(cache: Any, empty_cache: Any, padding: jax.Array) -> Any:
+    """Traced. A cache of one row, of jax arrays, in every row of another one, behind that row's padding [B]."""
+    for layer, target in zip(cache.layers, empty_cache.layers, strict=True):
+        slots = target.slots
+        # Columns in front of a row and behind it are hidden, or written later.
+        columns = jnp.clip(jnp.arange(slots) - padding[:, None], 0, layer.slots - 1)
+        arrays = {name: target.spread(getattr(layer, name), columns) for name in ("keys", "values")}
+        vars(target).update(vars(layer), slots=slots, **arrays)
+    return empty_cache
 
 
 def cut_to_windows(cache: Any, empty_cache: Any, columns: int) -> Any:

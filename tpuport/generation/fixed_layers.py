@@ -107,6 +107,10 @@ class FixedLayer(CacheLayerMixin):
             )
         return jnp.pad(states, ((0, 0), (0, 0), (0, self.slots - states.shape[2]), (0, 0)))
 
+    def spread(self, states: jax.Array, columns: jax.Array) -> jax.Array:
+        """Traced. Of one row's [K, T, D], for each row the columns [B, T], as the layer stores them."""
+        return self._pack(self._shard(jnp.swapaxes(states[:, columns], 0, 1)))
+
     def _slot(self, length: jax.Array, columns: int) -> jax.Array:
         return length
 

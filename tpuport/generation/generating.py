@@ -15,7 +15,7 @@ from tpuport import checkpoint
 from tpuport.checkpoint.device_layout import one_device_mesh
 from tpuport.compilation import WrittenInLoop, settings_key
 from tpuport.errors import PortError
-from tpuport.generation.assisted_decoder import chunk_size, with_drafts
+from tpuport.generation.assisted_decoder import divide_prompt, with_drafts
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoder_choice import choose_decoder, decoder_class, replace_decoder, weights_changed
 from tpuport.generation.generation_options import Options, check_padding, read_options
@@ -114,6 +114,7 @@ def generate(
     negative_prompt_ids: Any = None,
     negative_prompt_attention_mask: Any = None,
     assistant_model: Any = None,
+    share_prefix: bool = False,
     **options: Any,
 ) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
     """Generate token ids as transformers' `model.generate` does, prompt included.
@@ -144,6 +145,9 @@ def generate(
         negative_prompt_ids: [batch, length] integers for guidance_scale, without padding; None is the last token of
             each prompt.
         negative_prompt_attention_mask: as in transformers.
+        assistant_model: a smaller ported model on the same mesh, which drafts tokens; the tokens are the same.
+        share_prefix: compute once what all rows of the batch begin with, such as the instructions in front of each
+            prompt, or the whole prompt of several beams; the tokens are the same.
         options: fields of GenerationConfig, such as max_new_tokens, do_sample, temperature; and of an encoder-decoder
             further inputs by the names in its signature, [batch, ...] each, such as input_features, decoder_input_ids
             or encoder_outputs.
@@ -163,13 +167,13 @@ def generate(
             input_ids, generation_config, logits_processor, stopping_criteria, prefix_allowed_tokens_fn,
             streamer=streamer, attention_mask=attention_mask, seed=seed, tokenizer=tokenizer,
             negative_prompt_ids=negative_prompt_ids, negative_prompt_attention_mask=negative_prompt_attention_mask,
-            **options,
+            assistant_model=assistant_model, **options,
         )  # fmt: skip
     return run_generate(
         model, input_ids, attention_mask, generation_config, streamer, seed, stopping_criteria=stopping_criteria,
         tokenizer=tokenizer, logits_processor=logits_processor, prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
         negative_prompt_ids=negative_prompt_ids, negative_prompt_attention_mask=negative_prompt_attention_mask,
-        assistant_model=assistant_model, options=options,
+        assistant_model=assistant_model, share_prefix=share_prefix, options=options,
     )  # fmt: skip
 
 
@@ -189,6 +193,7 @@ def run_generate(
     negative_prompt_ids: Any = None,
     negative_prompt_attention_mask: Any = None,
     assistant_model: Any = None,
+    share_prefix: bool = False,
     timestamps: TimestampRules | None = None,
 ) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
     """As `generate`, whatever `generate` the model's class may have; `timestamps` are the rules of Whisper's."""
@@ -247,9 +252,9 @@ def run_generate(
             uses_buckets=decoder.uses_buckets,
         )  # fmt: skip
         _check_guided(model, guidance, request)
+        prompts, parts = divide_prompt(decoder, prompts, request, shares_prefix=share_prefix)
         columns = cache_length(model, prompts, request) + decoder.spare_columns
-        chunk = chunk_size(decoder, prompts, request)
-        return HostLoop(decoder, prompts, request, columns, functions, guidance, chunk)
+        return HostLoop(decoder, prompts, request, columns, functions, guidance, parts)
 
     loop = _begin(model, run_prompt, has_modalities=has_modalities)
     if streamer is None and (not criteria or request.num_beams > 1):

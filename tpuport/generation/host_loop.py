@@ -19,6 +19,7 @@ from tpuport.generation.generation_options import Options
 from tpuport.generation.guidance import Guidance
 from tpuport.generation.host_functions import HostFunction, HostFunctions
 from tpuport.generation.logits_processors import make_processors
+from tpuport.generation.partial_prompts import PromptParts
 from tpuport.generation.prompts import Prompts
 from tpuport.generation.sampling import sampling_settings
 from tpuport.generation.step_outputs import STEPS, CollectedOutputs
@@ -40,7 +41,7 @@ class HostLoop:
         slots: int,
         functions: dict[str, HostFunction] | None = None,
         guidance: Guidance | None = None,
-        chunk: int | None = None,
+        parts: PromptParts | None = None,
     ) -> None:
         self._decoder, self._prompts, self._options = decoder, prompts, options
         self._arrays = decoder.arrays
@@ -57,13 +58,13 @@ class HostLoop:
         self._prompt_columns = np.int32(prompts.tokens.shape[1])
         self._end = int(self._prompt_columns) + options.max_new
         self._collected = CollectedOutputs(prompts.real_rows)
-        sizes = {"slots": slots}
-        if chunk is not None:
-            sizes["chunk"] = chunk
+        static: dict[str, Any] = {"slots": slots}
+        if parts is not None:
+            static["parts"] = parts
         with explained_for_generate(decoder):
             self._state: State = decoder.prefill(
                 self._arrays, prompts.tokens, prompts.mask, prompts.keys,
-                self._prompt_columns, np.int32(prompts.real_rows), self._settings, dict(prompts.inputs), **sizes,
+                self._prompt_columns, np.int32(prompts.real_rows), self._settings, dict(prompts.inputs), **static,
             )  # fmt: skip
         decoder.check_prompt(self._state, prompts.inputs)
         self._collect(1)

@@ -1,0 +1,140 @@
+"""A prompt that runs in parts: chunk by chunk, or what all rows begin with once and the rest of each row after it.
+
+Shapes: B batch, P prompt columns, T cache length, V vocabulary.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tpuport.generation.decoding_cache import cut_to_windows, make_cache, spread_over_rows
+from tpuport.generation.prompts import Prompts, bucket_length
+from tpuport.generation.residual_stream import summed_once
+from tpuport.tracing import trace_lock
+
+# So many tokens that all rows begin with are worth a call of their own, and a multiple of it, so that prefixes of
+# similar lengths share a program.
+_LEAST_SHARED = 32
+
+
+class PromptParts(NamedTuple):
+    """How a prompt is divided; static in its program.
+
+    Attributes:
+        chunk: columns that run at a time; None: all.
+        shared: tokens that all rows begin with, which run once; 0: none.
+    """
+
+    chunk: int | None = None
+    shared: int = 0
+
+
+def share_prefix(prompts: Prompts) -> tuple[Prompts, int]:
+    """The prompts in columns that suit what all rows begin with, and how many tokens of that run once."""
+    lengths = prompts.mask.sum(axis=1)
+    rows = [tokens[mask] for tokens, mask in zip(prompts.tokens, prompts.mask, strict=True)]
+    # A token of each row is left, whose logits are asked for.
+    common = int(lengths.min()) - 1
+    for row in rows:
+        differs = row[:common] != rows[0][:common]
+        common = int(np.argmax(differs)) if differs.any() else common
+    shared = common // _LEAST_SHARED * _LEAST_SHARED
+    if shared == 0 or len(rows) == 1:
+        return prompts, 0
+    columns = shared + bucket_length(int(lengths.max()) - shared)
+    tokens, mask = (_resize(array, max(columns, prompts.length)) for array in (prompts.tokens, prompts.mask))
+    return prompts._replace(tokens=tokens, mask=mask), shared
+
+
+def _resize(array: np.ndarray, columns: int) -> np.ndarray:
+    """[B, P] with other columns of padding in front."""
+    missing = columns - array.shape[1]
+    return np.pad(array, ((0, 0), (missing, 0))) if missing > 0 else array[:, -missing:]
+
+
+def run_parts(
+    decoder: Any,
+    arrays: dict[str, jax.Array],
+    tokens: jax.Array,
+    mask: jax.Array,
+    slots: int,
+    parts: PromptParts,
+) -> tuple[jax.Array, Any]:
+    """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache, as `decoder.forward_prompt`."""
+    if parts.shared:
+        logits, cache = _run_shared(decoder, arrays, tokens, mask, slots, parts)
+    else:
+        logits, cache = _run_chunks(decoder, arrays, tokens, mask, slots, parts.chunk)
+    if decoder.keeps_all_columns:
+        return logits, cache
+    return logits, cut_to_windows(
+        cache, make_cache(decoder.model.config, slots, decoder.mesh), tokens.shape[1]
+    )
+
+
+def _run_chunks(
+    decoder: Any,
+    arrays: dict[str, jax.Array],
+    tokens: jax.Array,
+    mask: jax.Array,
+    slots: int,
+    chunk: int | None,
+) -> tuple[jax.Array, Any]:
+    """Traced. So many columns at a time: activations of all of them would take memory. The cache keeps all columns."""
+    columns = tokens.shape[1]
+    chunk = min(chunk or columns, columns)
+    first = columns % chunk or chunk
+    present = _pad_mask(mask, slots)
+    cache = make_cache(decoder.model.config, slots, decoder.mesh, keeps_all=True)
+    logits, cache = decoder.forward_first(arrays, tokens[:, :first], mask[:, :first], cache)
+
+    def run_chunk(number: jax.Array, carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+        column = first + number * chunk
+        piece = jax.lax.dynamic_slice_in_dim(tokens, column, chunk, axis=1)
+        return _run_after(decoder, arrays, piece, present, column, carry[1])
+
+    return jax.lax.fori_loop(0, (columns - first) // chunk, run_chunk, (logits, cache))
+
+
+def _run_shared(
+    decoder: Any,
+    arrays: dict[str, jax.Array],
+    tokens: jax.Array,
+    mask: jax.Array,
+    slots: int,
+    parts: PromptParts,
+) -> tuple[jax.Array, Any]:
+    """Traced. What all rows begin with in one row, and then the last columns of all, with the cache in every row.
+
+    A shorter row has some of the shared tokens in these columns, and computes them again.
+    """
+    padding = jnp.sum(~mask, axis=1, dtype=jnp.int32)
+    prefix = jax.lax.dynamic_slice(tokens, (0, padding[0]), (1, parts.shared))
+    everything = jnp.ones(prefix.shape, jnp.bool_)
+    _, cache = _run_chunks(decoder, arrays, prefix, everything, parts.shared, parts.chunk)
+    empty = make_cache(decoder.model.config, slots, decoder.mesh, keeps_all=True)
+    cache = spread_over_rows(cache, empty, padding)
+    column = jnp.asarray(parts.shared, jnp.int32)
+    return _run_after(decoder, arrays, tokens[:, parts.shared :], _pad_mask(mask, slots), column, cache)
+
+
+def _run_after(
+    decoder: Any,
+    arrays: dict[str, jax.Array],
+    tokens: jax.Array,
+    present: jax.Array,
+    column: jax.Array,
+    cache: Any,
+) -> tuple[jax.Array, Any]:
+    """Traced. Float32 logits [B, V] after tokens that begin in a column, and the cache."""
+    with trace_lock, summed_once(decoder.model, decoder.mesh):
+        logits, cache = decoder.forward_tokens(
+            arrays, tokens, present, column, column + tokens.shape[1], cache, only_last=True
+        )
+    return logits[:, 0], cache
+
+
+def _pad_mask(mask: jax.Array, slots: int) -> jax.Array:
+    return jnp.pad(mask, ((0, 0), (0, slots - mask.shape[1])), constant_values=True)
