@@ -39,7 +39,8 @@ def use_small_tiles(model: Any) -> None:
 
 
 def share_embedders(model: Any) -> None:
-    """Give Z-Image's ControlNet the embedders of a transformer."""
+    """Give Z-Image's ControlNet a transformer's embedders, and the flag that it reads if gradients are enabled."""
+    model.gradient_checkpointing = False
     from benchmarks.tiny_diffusers import construct
 
     type(model).from_transformer(model, construct("ZImageTransformer2DModel"))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from jax.sharding import PartitionSpec
 
+import tpuport
 from tpuport import PortError, compat
 from tpuport.checkpoint import load, model_mesh, port
 from tpuport.checkpoint.device_layout import allowed_names
@@ -163,3 +164,20 @@ def test_a_quantised_model_is_refused(tiny_model):
     model.hf_quantizer = object()
     with pytest.raises(PortError, match="quantised"):
         port(model)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    "normalize", [torch.nn.utils.weight_norm, torch.nn.utils.spectral_norm], ids=["weight", "spectral"]
+)
+def test_a_weight_that_is_computed_before_each_call_compiles_once(normalize):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(normalize(torch.nn.Linear(3, 4))).eval()
+    expected = model(torch.ones(2, 3)).detach()
+    compiled = tpuport.compile(tpuport.port(model))
+    for _ in range(2):
+        torch.testing.assert_close(tpuport.to_cpu(compiled(torch.ones(2, 3))), expected)
+    assert compiled.program.compilations == 1
+    # The parameters are what counts, not the weight that was moved.
+    tpuport.to_cpu(model)
+    torch.testing.assert_close(model(torch.ones(2, 3)), expected)

@@ -33,11 +33,17 @@ def square_and_narrow(inputs: Call) -> list[Call]:
     return [inputs, {**inputs, "hidden_states": torch.randn(2, 16, 16, 8)}]
 
 
+def once_more(inputs: Call) -> list[Call]:
+    """Z-Image, which computes its rotary tables in the first call."""
+    return [inputs, inputs]
+
+
 # By class the calls that are tried, and how many programs they need: one for each shape.
 MODELS: dict[str, tuple[Callable[[Call], list[Call]], int]] = {
     "GlmImageTransformer2DModel": (prior_tokens_dropped, 1),
     "Lumina2Transformer2DModel": (prompts_of_several_lengths, 1),
     "HiDreamImageTransformer2DModel": (square_and_narrow, 2),
+    "ZImageTransformer2DModel": (once_more, 1),
 }
 
 

@@ -2,12 +2,14 @@
 
 import weakref
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import jax
 import torch
 from jax.core import Tracer
 from jax.sharding import Mesh
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tpuport import compat, pytrees
@@ -32,6 +34,8 @@ from tpuport.sharding import ShardingRules
 _WIDE_INTEGERS = (torch.int64, torch.uint64)
 # How often each live model was put on devices; its programs are compiled again after each time.
 _port_counts: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+# Of torch.nn.utils, with the end of the name of a parameter from which they compute a weight.
+_NORMALIZATIONS: dict[type, str] = {WeightNorm: "_v", SpectralNorm: "_orig"}
 
 
 def model_mesh(model: torch.nn.Module) -> Mesh | None:
@@ -120,6 +124,7 @@ def port(
             array = scatter(model.get_parameter(first), dtypes[first], shardings[first])
             put_parameter(model, names, compat.wrap(array))
         move_buffers(model, mesh, dtypes)
+        _move_computed_weights(model, mesh)
     record_port(model, mesh)
     return model
 
@@ -132,6 +137,23 @@ def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dty
         moved = compat.wrap(scatter(buffer, dtype, replicated_sharding(mesh)))
         _keep_if_narrowed(moved, buffer)
         put_buffer(model, names, moved)
+
+
+def _move_computed_weights(model: torch.nn.Module, mesh: Mesh) -> None:
+    """Put the weights that old normalizations compute before each call on all devices of `mesh`.
+
+    They are attributes. On the host, the first program would replace them, and the second would be another one.
+    """
+    for module in model.modules():
+        for hook in module._forward_pre_hooks.values():
+            ending = _NORMALIZATIONS.get(type(hook))
+            if ending is None:
+                continue
+            name = cast("WeightNorm | SpectralNorm", hook).name
+            dtype = getattr(module, name + ending).dtype
+            setattr(
+                module, name, compat.wrap(scatter(getattr(module, name), dtype, replicated_sharding(mesh)))
+            )
 
 
 # Host tensors of float64 and complex128, such as rotary tables, by the tensors on the device that have half of their

@@ -105,6 +105,12 @@ _FORWARDS = [
     ),
 ]
 
+# Rotary tables that are computed in the first call: module of `RopeEmbedder` by the name of the model.
+_LAZY_TABLES = {
+    "z-image": "transformers.transformer_z_image",
+    "z-image-controlnet": "controlnets.controlnet_z_image",
+    "bria-fibo-2": "transformers.transformer_bria_fibo2",
+}
 # Rotary embeddings written with complex numbers: name, target, function of `complex_rotary`, digest.
 _ROTARY = [
     (
@@ -260,6 +266,16 @@ PATCHES: list[Patch] = [
     *(
         _patch(name, target, f"complex_rotary:{function}", source, _COMPLEX, _VERSIONS_ROTARY)
         for name, target, function, source in _ROTARY
+    ),
+    *(
+        _patch(
+            f"{name}.rotary-tables",
+            f"{module}:RopeEmbedder.__call__",
+            "z_image:rotary_call",
+            "52228171250555715c5bd107397f43876834216f4f75cd069c59e78911b6a42b",
+            "it computes its tables in the first call, so that the second is another program",
+        )
+        for name, module in _LAZY_TABLES.items()
     ),
     *(
         _patch(

@@ -60,3 +60,12 @@ def test_matrix_exp_of_halves():
     # torch's own result for bfloat16 has other orders of magnitude.
     expected = torch.matrix_exp(x.float()).bfloat16()
     torch.testing.assert_close(compat.to_torch(mine.jax()), expected, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_linear_by_the_names_of_its_arguments(agree, has_bias):
+    def linear(x, weight, *bias):
+        return torch.nn.functional.linear(input=x, weight=weight, bias=bias[0] if bias else None)
+
+    bias = [torch.randn(4)] if has_bias else []
+    agree(linear, torch.randn(2, 3), torch.randn(4, 3), *bias)
