@@ -181,3 +181,17 @@ def test_hooks_of_diffusers_inside_are_seen(caplog: pytest.LogCaptureFixture) ->
         module[1]._diffusers_hook.remove_hook("zero")
         torch.testing.assert_close(to_host(module(torch.ones(1, 2))), whole)
     assert any("hooks" in record.getMessage() for record in caplog.records)
+
+
+def test_a_cache_by_addresses_is_refused() -> None:
+    from diffusers.hooks import HookRegistry, ModelHook
+    from diffusers.hooks.text_kv_cache import _TEXT_KV_CACHE_BLOCK_HOOK
+
+    module, _ = ported(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)))
+    registry = HookRegistry.check_if_exists_or_initialize(module[0])
+    registry.register_hook(ModelHook(), _TEXT_KV_CACHE_BLOCK_HOOK)
+    with allow_mixed(), pytest.raises(PortError, match=r"(?s)TextKVCacheConfig.*Linear.*disable_cache"):
+        module(torch.ones(1, 2))
+    registry.remove_hook(_TEXT_KV_CACHE_BLOCK_HOOK)
+    with allow_mixed():
+        assert to_host(module(torch.ones(1, 2))).shape == (1, 2)

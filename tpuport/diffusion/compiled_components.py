@@ -30,12 +30,15 @@ from tpuport.diffusion.mixed_devices import (
     upload_tree,
 )
 from tpuport.diffusion.pipeline_checks import check_caller
+from tpuport.errors import PortError
 from tpuport.tracing import is_tracing
 
 logger = logging.getLogger("tpuport")
 
 # Elements of a decoder's result from which on tiling is recommended: 33 frames of 720 x 1280.
 _LARGE_RESULT = 3 * 33 * 720 * 1280
+# By the name of diffusers' hook, what it is.
+_REFUSED_HOOKS = {"text_kv_cache_block": "the text cache (TextKVCacheConfig)"}
 _AUTOENCODER_METHODS = ("encode", "decode")
 # What diffusers sets on an autoencoder that cuts its input into tiles, samples or frames.
 _PIECEWISE_FLAGS = ("use_tiling", "use_slicing", "use_framewise_decoding", "use_framewise_encoding")
@@ -111,10 +114,12 @@ class CompiledForward:
     def _can_compile(self) -> bool:
         """Whether this call can be a program."""
         _, *parts = self.module.modules()
-        hooked = next(filter(_has_hooks, parts), None)
-        if hooked is not None:
-            self._log(f"while a {type(hooked).__name__} in it has hooks of diffusers")
-        return hooked is None
+        hooked = next(filter(_hook_names, parts), None)
+        if hooked is None:
+            return True
+        _check_hooks(hooked, type(self.module).__name__)
+        self._log(f"while a {type(hooked).__name__} in it has hooks of diffusers")
+        return False
 
     def _log_reason(self, reason: str) -> None:
         name = type(self.module).__name__
@@ -209,9 +214,21 @@ def _items(container: list | dict) -> dict[Any, Any]:
     return dict(enumerate(container)) if isinstance(container, list) else dict(container)
 
 
-def _has_hooks(module: torch.nn.Module) -> bool:
+def _hook_names(module: torch.nn.Module) -> list[str]:
     registry = vars(module).get("_diffusers_hook")
-    return bool(getattr(registry, "hooks", None))
+    return list(getattr(registry, "hooks", None) or ())
+
+
+def _check_hooks(part: torch.nn.Module, model_name: str) -> None:
+    """PortError if a hook would silently give another result on the device than on the host."""
+    for name in _hook_names(part):
+        if name in _REFUSED_HOOKS:
+            raise PortError(
+                f"{_REFUSED_HOOKS[name]} of its {type(part).__name__} tells prompts apart by the addresses of their "
+                "embeddings, and tensors on the device have none",
+                where=model_name,
+                fix="pipe.transformer.disable_cache()",
+            )
 
 
 class _PartForward(CompiledForward):
