@@ -279,7 +279,7 @@ class PortedStep:
             return self._locate_by_timestep(timestep, is_running)
         if scheduler._step_index is None:
             is_running = False
-            scheduler._init_step_index(to_host(timestep))
+            _find_first_index(scheduler, to_host(timestep))
         index: int = scheduler.step_index
         is_next = is_running and index == run.next_index
         # Without history any step may follow, and the tables of a new run serve it.
@@ -356,6 +356,7 @@ class PortedStep:
         # Pipelines read the scheduler's step_index.
         if hasattr(self._scheduler, "_step_index"):
             self._scheduler._step_index = index + 1
+        _enter_next_stage(self._scheduler, arguments["sample"])
         # In the order in which diffusers' output has its fields.
         tensors = dict(zip(run.tables.fields, compat.as_torch(fields), strict=True))
         if arguments.get("return_dict", True):
@@ -408,6 +409,25 @@ class PortedStep:
 
     def _warn_of_host_step(self, reason: str) -> None:
         logger.warning("%s runs on the host: %s", self._name, reason)
+
+
+def _find_first_index(scheduler: Any, timestep: Any) -> None:
+    """Set the step_index of a scheduler that has none yet, as its own step does."""
+    if hasattr(scheduler, "_init_step_index"):
+        scheduler._init_step_index(timestep)
+    elif scheduler.begin_index is not None:
+        scheduler._step_index = scheduler.begin_index
+    else:
+        scheduler._step_index = scheduler.index_for_timestep(timestep)
+
+
+def _enter_next_stage(scheduler: Any, sample: torch.Tensor) -> None:
+    """Let a scheduler of two stages (KDPM2) know which comes next: it scales the model's input accordingly.
+
+    Such a scheduler has a sample between its stages only.
+    """
+    if hasattr(scheduler, "sigmas_interpol"):
+        scheduler.sample = sample if scheduler.state_in_first_order else None
 
 
 def _step_options(arguments: dict[str, Any]) -> dict[str, Any]:
