@@ -169,11 +169,12 @@ def _count(model: Any, modality: str, method: Any, made: Call, items: int) -> li
     with torch.no_grad():
         output = method(**{name: value for name, value in made.items() if name in names}, return_dict=True)
     features = getattr(output, "pooler_output", output)
-    width = _text_config(model).hidden_size
+    if features is None:
+        features = output.last_hidden_state
     if isinstance(features, tuple) and len(features) == 2 and len(features) != items:
         features = features[0]
     if isinstance(features, list | tuple):
-        sizes = [part.numel() // width for part in features]
+        sizes = [part.numel() // part.shape[-1] for part in features]
         # A part for each, or for each of its tiles or frames.
         step = max(1, len(sizes) // items)
         return [sum(sizes[start : start + step]) for start in range(0, len(sizes), step)]
@@ -181,7 +182,7 @@ def _count(model: Any, modality: str, method: Any, made: Call, items: int) -> li
     if mask is not None and features.ndim == 3 and mask.shape == features.shape[:2]:
         return mask.sum(-1).tolist()
     grid = next((value for name, value in made.items() if "grid" in name), None)
-    total = features.numel() // width
+    total = features.numel() // features.shape[-1]
     if grid is None:
         return [total // items] * items
     patches = grid.prod(-1)
