@@ -60,6 +60,8 @@ def in_forward(path: Path, body: str, family: str) -> list[str]:
         ("stream = torch.cuda.current_stream()\nreturn x", ["TPU310 error"]),
         ("return torch.ones(4, pin_memory=True) if x.is_pinned() else x", ["TPU311 warning", "TPU311 error"]),
         ("return x.cpu()", ["TPU312 error"]),
+        ("return x.cpu().numpy()", []),  # TPU203
+        ("return x.cpu().exp().tolist()", ["TPU312 error"]),
         ('return x.to("cpu", torch.float32)', ["TPU312 error"]),
         ("return x.to(x.device)", []),
     ],

@@ -15,7 +15,7 @@ from tpuport.lint.abstract_values import (
 from tpuport.lint.dtype_families import dtype_of_argument
 from tpuport.lint.events import AttributeStore, Call, Text, Use
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Hit
+from tpuport.lint.rules.rule import Context, Hit
 
 # --- values ---
 
@@ -96,6 +96,14 @@ def argument(event: Call, position: int, *names: str) -> Value | None:
 def keyword_nodes(call: ast.Call, *names: str) -> list[ast.expr]:
     """The expressions of these keyword arguments."""
     return [keyword.value for keyword in call.keywords if keyword.arg in names]
+
+
+def following_text(call: ast.Call, context: Context) -> str:
+    """What is written after a call: the rest of its last line, and the next one."""
+    last = (call.end_lineno or call.lineno) - 1
+    # Offsets of syntax nodes count bytes.
+    rest_of_line = context.source[last].encode()[call.end_col_offset or 0 :].decode()
+    return "\n".join((rest_of_line, *context.source[last + 1 : last + 2]))
 
 
 def dtype_hits(event: Call, *dtypes: str) -> list[Hit]:

@@ -25,7 +25,8 @@ RULE = Rule(
     summary="`.cuda()` on a tensor or a module",
     why="`.cuda()` moves data to an NVIDIA GPU. A machine with a TPU has none: torch is built without CUDA "
     "there, and the call raises on import, or when the model is built. `tpuport.port` moves weights to the TPU. In "
-    'traced code it means the device that the program runs on, as `.to("cuda")` does, and does no harm.',
+    'traced code it means the device that the program runs on, as `.to("cuda")` does, and does no harm. '
+    "`with tpuport.gpu_shim():` lets the rest be imported and built as it is.",
     reason="`.cuda()` needs an NVIDIA GPU",
     remedy="remove it, or follow another tensor: `.to(x.device)`",
     bad=Example("""

@@ -69,7 +69,7 @@ RULE = Rule(
     why='A hard-coded device ties the code to one kind of machine: at import, or when a model is built, `.to("cuda")` '
     'and `torch.zeros(4, device="cuda")` raise without a GPU. In traced code they mean the device that the program '
     'runs on, and do no harm; nor do comparisons such as `x.device.type == "cuda"`, which are decided while tracing, '
-    "unless code raises where they are false.",
+    "unless code raises where they are false. `with tpuport.gpu_shim():` lets the rest be imported and built as it is.",
     reason='the device "cuda" does not exist on a TPU machine',
     remedy="use the device of an existing tensor, `device=x.device`, or leave it out and let `tpuport.port` "
     "place the weights",

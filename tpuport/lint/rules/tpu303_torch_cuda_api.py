@@ -49,7 +49,8 @@ RULE = Rule(
     why="`torch.cuda.synchronize`, `current_device`, `get_device_capability`, `mem_get_info` and similar "
     "functions ask the CUDA driver, and raise where there is none. jax has its own: `jax.devices()`, "
     "`jax.block_until_ready`, `device.memory_stats()`. Functions that work without a GPU, such as "
-    "`is_available`, are not reported.",
+    "`is_available`, are not reported. `with tpuport.gpu_shim():` lets code with the others be imported, and its "
+    "models be built, as it is.",
     reason="this function of `torch.cuda` raises on a machine without a GPU",
     remedy="remove it, or check `torch.cuda.is_available()` first; jax waits for its results by itself",
     bad=Example("""

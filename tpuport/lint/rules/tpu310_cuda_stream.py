@@ -26,7 +26,7 @@ RULE = Rule(
     summary="CUDA streams and events",
     why="Streams order the work of a GPU by hand. XLA orders a program by its data dependencies, and "
     "overlaps copies with computation by itself; there is nothing to wait for inside it. The classes raise "
-    "on a machine without a GPU.",
+    "on a machine without a GPU, unless the code is imported and built in `with tpuport.gpu_shim():`.",
     reason="streams and events belong to CUDA, and raise without a GPU",
     remedy="remove them: XLA orders and overlaps the work of a program by itself",
     bad=Example("""

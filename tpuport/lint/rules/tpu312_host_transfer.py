@@ -1,15 +1,21 @@
 """TPU312: `.cpu()` and `.to("cpu")` in traced code."""
 
+import re
+from typing import Final
+
 from tpuport.lint.abstract_values import Static
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.event_queries import is_method_of_tensor
+from tpuport.lint.rules.event_queries import following_text, is_method_of_tensor
 from tpuport.lint.rules.rule import Context, Example, Rule
+
+# Rules of the family TPU2 report these.
+_READ: Final = re.compile(r"\s*\.(numpy|item|tolist)\(")
 
 
 def check(event: Call, context: Context) -> bool:
-    """A tensor sent to the host."""
-    if not is_method_of_tensor(event, "cpu", "to"):
+    """A tensor sent to the host, unless the next call reads it there, which has a rule of its own."""
+    if not is_method_of_tensor(event, "cpu", "to") or _READ.match(following_text(event.call, context)):
         return False
     # The device is the first argument or a keyword; one that is not a literal is left alone.
     devices = [*event.args[:1], event.keywords.get("device")]

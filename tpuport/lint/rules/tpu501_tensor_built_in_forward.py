@@ -6,7 +6,7 @@ from typing import Final
 from tpuport.lint.abstract_values import Tensor, Unknown
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.event_queries import is_call_of
+from tpuport.lint.rules.event_queries import following_text, is_call_of
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 _TABLES: Final = ("arange", "linspace", "logspace", "tril_indices", "triu_indices")
@@ -22,14 +22,14 @@ def check(event: Call, context: Context) -> Answer:
     # An argument that is a tensor is data, and an unknown one may be.
     if not event.args or any(isinstance(value, Tensor | Unknown) for value in event.args):
         return False
-    if _stays_on_host(event, context.source):
+    if _stays_on_host(event, context):
         reason = "without `device=` the tensor is on the host: combining it with one on the device raises"
         return Hit(reason, "pass `device=x.device`, or keep it in a buffer", severity=Severity.WARNING)
     # Ones and zeros cost nothing: XLA does not store them.
     return is_call_of(event, *_TABLES)
 
 
-def _stays_on_host(event: Call, source: tuple[str, ...]) -> bool:
+def _stays_on_host(event: Call, context: Context) -> bool:
     call = event.call
     # `**kwargs` may contain a device.
     if any(keyword.arg in {None, "device"} for keyword in call.keywords):
@@ -37,10 +37,7 @@ def _stays_on_host(event: Call, source: tuple[str, ...]) -> bool:
     # torch accepts a single element of the host beside tensors of any device.
     if isinstance(event.result, Tensor) and event.result.ndim == 0:
         return False
-    last = (call.end_lineno or call.lineno) - 1
-    # Offsets of syntax nodes count bytes.
-    rest_of_line = source[last].encode()[call.end_col_offset :].decode()
-    return not _MOVED.match("\n".join((rest_of_line, *source[last + 1 : last + 2])))
+    return not _MOVED.match(following_text(call, context))
 
 
 RULE = Rule(
