@@ -73,7 +73,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "ffn_config": {"ffn_hidden_size": 64, "hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2}, "d_model": 64,
         "attn_config": {"kv_n_heads": 2, "rope_theta": 10_000.0, "clip_qkv": 8.0}, "n_heads": 4,
     },
-    "CohereCompassForCausalLM": ROTARY,
+    "CohereCompassForCausalLM": {
+        "rope_parameters": {
+            "full_attention": ROTARY["rope_parameters"], "sliding_attention": ROTARY["rope_parameters"],
+            "mrope_section": None,
+        },
+    },
     "DeepseekV2For": {**LATENT, **ROTARY, "num_experts_per_tok": 2, "head_dim": 8},
     "Dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "Dots3Note": {
@@ -155,7 +160,8 @@ INPUTS: dict[str, Any] = {
     "Perceiver": lambda: {"inputs": ids(BATCH, LENGTH)},
     "OneFormer": lambda: {"task_inputs": ids(BATCH, 77)},
     "MusicgenForCausalLM": lambda: {"input_ids": ids(4 * BATCH, LENGTH)},  # a row for each of the codebooks
-    "Pop2Piano": lambda: {"input_ids": None, "attention_mask": None},
+    "Pop2Piano": lambda: {"input_ids": None, "attention_mask": None, "input_features": torch.randn(BATCH, 96, 64)},
+    "T5Gemma2For": lambda: {"pixel_values": None},
     "Fuyu": lambda: {"pixel_values": None},  # text alone: its images are patches of another form
     "InstructBlip": lambda: {"qformer_input_ids": ids(BATCH, 6), "qformer_attention_mask": padded(BATCH, 6)},
     "Lxmert": lambda: {"visual_feats": torch.randn(BATCH, 4, 64), "visual_pos": torch.rand(BATCH, 4, 4)},

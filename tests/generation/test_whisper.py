@@ -77,6 +77,27 @@ def test_language_and_task(whisper: Pair) -> None:
     assert (decoder.prefill.compilations, decoder.advance.compilations) == (1, 1)
 
 
+def test_an_assistant_drafts(whisper: Pair) -> None:
+    """As distilled models do. Its own `generate` suppresses other tokens then, here as in torch."""
+    assistants = []
+    for _ in range(2):
+        assistant = copy.deepcopy(whisper.reference)
+        generator = torch.Generator().manual_seed(4)
+        for parameter in assistant.parameters():
+            parameter.data += 0.01 * torch.randn(parameter.shape, generator=generator)
+        assistant.generation_config.num_assistant_tokens = 4
+        assistants.append(assistant)
+    tpuport.port(assistants[1], mesh=tpuport.create_mesh(devices=jax.devices()[:1]))
+    spoken = features(_FRAMES)[:1]
+    for language in ("en", "de"):
+        wanted = whisper.reference.generate(spoken, assistant_model=assistants[0], language=language)
+        actual = whisper.ported.generate(spoken, assistant_model=assistants[1], language=language)
+        assert torch.equal(actual, wanted)
+    assert len(decoder_for(whisper.ported).assisted) == 1
+    with pytest.raises(PortError, match="rules of timestamps"):
+        whisper.ported.generate(spoken, assistant_model=assistants[1], return_timestamps=True)
+
+
 def test_the_language_is_detected(whisper: Pair) -> None:
     spoken = features(_FRAMES)
     assert torch.equal(whisper.ported.generate(spoken), whisper.reference.generate(spoken))

@@ -21,6 +21,7 @@ from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder, Inputs, State
 from tpuport.generation.decoding_cache import has_states
 from tpuport.generation.drafts import ModelDrafter, Step, TextDrafter
+from tpuport.generation.encoder_decoder import EncoderDecoder
 from tpuport.generation.generation_options import Options
 from tpuport.generation.padding_check import are_close, vocabulary_size
 from tpuport.generation.partial_prompts import PromptParts, share_prefix
@@ -81,14 +82,14 @@ class AssistedDecoder(Decoder):
     ) -> tuple[jax.Array, AssistedCache]:
         """Traced. Float32 logits [B, V] after the prompt [B, P], and the caches with it."""
         logits, cache = self._decoder.forward_prompt(arrays["model"], tokens, mask, slots, inputs)
-        return logits, AssistedCache(cache, self._drafter.begin(arrays["draft"], tokens, mask, slots))
+        return logits, AssistedCache(cache, self._drafter.begin(arrays["draft"], tokens, mask, slots, inputs))
 
     def forward_parts(
         self, arrays: dict[str, Any], tokens: jax.Array, mask: jax.Array, slots: int, parts: PromptParts
     ) -> tuple[jax.Array, AssistedCache]:
         """Traced. As `forward_prompt`, in parts; the prompt of the drafting model runs at once."""
         logits, cache = self._decoder.forward_parts(arrays["model"], tokens, mask, slots, parts)
-        return logits, AssistedCache(cache, self._drafter.begin(arrays["draft"], tokens, mask, slots))
+        return logits, AssistedCache(cache, self._drafter.begin(arrays["draft"], tokens, mask, slots, {}))
 
     def run_loop(
         self,
@@ -136,7 +137,7 @@ class AssistedDecoder(Decoder):
 
 def _keeping_all(decoder: Decoder) -> Decoder:
     """A decoder of the same model whose caches keep all columns."""
-    keeping = Decoder(decoder.model, decoder.mesh)
+    keeping = type(decoder)(decoder.model, decoder.mesh)
     keeping.keeps_all_columns = True
     return keeping
 
@@ -232,6 +233,8 @@ def _forget_unused(decoder: Decoder, assistant: Decoder | None) -> None:
 def _reason_against(decoder: Decoder, assistant: Decoder | None, options: Options) -> str:
     if options.guidance_scale is not None:
         return "guidance_scale runs another prompt beside it"
+    if isinstance(decoder, EncoderDecoder):
+        return _reason_against_encoder(decoder, assistant)
     for each in (decoder, assistant):
         if each is None:
             continue
@@ -242,6 +245,15 @@ def _reason_against(decoder: Decoder, assistant: Decoder | None, options: Option
             return f"{name} has states of a recurrence, which cannot forget a draft"
         if not takes_several_tokens(each):
             return f"{name} takes one token at a time"
+    return ""
+
+
+def _reason_against_encoder(decoder: EncoderDecoder, assistant: Decoder | None) -> str:
+    if assistant is not None and not isinstance(assistant, EncoderDecoder):
+        return f"{type(assistant.model).__name__} has no encoder"
+    for each in (decoder, assistant):
+        if each is not None and not each.takes_drafts:
+            return f"{type(each.model).__name__} takes one token at a time"
     return ""
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tpuport.generation.decoder import Decoder, State
+from tpuport.generation.decoder import Decoder, Inputs, State
 from tpuport.generation.sampling import SamplingSettings
 
 
@@ -54,9 +54,11 @@ class ModelDrafter:
         """The model's weights."""
         return self._decoder.arrays
 
-    def begin(self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int) -> Any:
+    def begin(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+    ) -> Any:
         """Traced. The cache with the prompt [B, P]."""
-        return self._decoder.forward_prompt(arrays, tokens, mask, slots, {})[1]
+        return self._decoder.forward_prompt(arrays, tokens, mask, slots, inputs)[1]
 
     def draft(self, arrays: dict[str, jax.Array], state: State, cache: Any, step: Step) -> Draft:
         """Traced. The tokens after those of `state`."""
@@ -106,7 +108,9 @@ class TextDrafter:
         self.arrays: dict[str, jax.Array] = {}
         self._ngram_size = ngram_size
 
-    def begin(self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int) -> Any:
+    def begin(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+    ) -> Any:
         """Traced. Nothing."""
         return ()
 

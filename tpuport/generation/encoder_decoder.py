@@ -22,7 +22,7 @@ from tpuport.compilation import use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import model_inputs
 from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
-from tpuport.generation.decoding_cache import make_cache
+from tpuport.generation.decoding_cache import make_cache, set_length
 from tpuport.generation.fixed_layers import FixedLayer
 from tpuport.generation.position_tables import fixed_tables
 from tpuport.generation.predict_streams import in_order_of_scores
@@ -146,6 +146,31 @@ class EncoderDecoder(Decoder):
         present = state.present & (jnp.arange(state.present.shape[1]) <= column)
         return self._decode(arrays, token, present, state.cache, first=column)
 
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether several tokens go on from the cache at once: positions are those of the tokens, not of the cache."""
+        return self._counts_by_mask
+
+    def forward_tokens(
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        present: jax.Array,
+        column: jax.Array,
+        end: jax.Array,
+        cache: EncodedCache,
+        *,
+        only_last: bool = False,
+    ) -> tuple[jax.Array, EncodedCache]:
+        """Traced. As `Decoder.forward_tokens`."""
+        written = jnp.minimum(column + tokens.shape[1], end)
+        mask = present & (jnp.arange(present.shape[1]) < written)
+        both = copy.copy(cache.cache)
+        both.self_attention_cache = set_length(both.self_attention_cache, column)
+        cache = dataclasses.replace(cache, cache=both)
+        logits, cache = self._decode(arrays, tokens, mask, cache, first=column, index=None)
+        return (logits[:, -1:] if only_last else logits), cache
+
     def reorder_cache(self, cache: EncodedCache, rows: jax.Array) -> EncodedCache:
         """Traced. Of the decoder's own columns alone: all beams of a prompt have one text."""
         if self._is_uncached:
@@ -159,6 +184,9 @@ class EncoderDecoder(Decoder):
         count = tokens.shape[1]
         if self._counts_by_mask:
             positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+            # Of a single token, which is the last, that of all columns to come is the same.
+            if 1 < count < mask.shape[1]:
+                return {"decoder_position_ids": jax.lax.dynamic_slice_in_dim(positions, first, count, axis=1)}
             return {"decoder_position_ids": positions[:, -count:]}
         if self.model.config.model_type in _OF_TWO_MODELS and "position_ids" in self._decoder_parameters:
             # BERT's would cut them out of a table, whose bounds would be tensors.
@@ -175,7 +203,8 @@ class EncoderDecoder(Decoder):
 
     def _make_cache(self, slots: int) -> EncoderDecoderCache:
         """An empty cache for `slots` tokens."""
-        self_attention = make_cache(self.model.config.get_text_config(decoder=True), slots, self.mesh)
+        config = self.model.config.get_text_config(decoder=True)
+        self_attention = make_cache(config, slots, self.mesh, keeps_all=self.keeps_all_columns)
         cross_attention = Cache(layers=[CrossLayer(self.mesh) for _ in self_attention.layers])
         return EncoderDecoderCache(self_attention, cross_attention)
 
@@ -204,13 +233,13 @@ class EncoderDecoder(Decoder):
         encoded: EncodedCache,
         *,
         first: jax.Array | int = 0,
-        index: jax.Array | int = -1,
+        index: jax.Array | int | None = -1,
     ) -> tuple[jax.Array, EncodedCache]:
         """Traced. Float32 logits [B, V] of one of the tokens, and the cache written.
 
         Args:
             mask: [B, T] or, of the prompt, [B, P]; False at padding and at columns to come.
-            first: the column of the first of the tokens; index: of the token among them.
+            first: the column of the first of the tokens; index: of the token among them, None for all, [B, P, V].
         """
         arguments = {"decoder_input_ids": tokens, "decoder_attention_mask": mask}
         arguments = {name: array for name, array in arguments.items() if name in self._parameters}
@@ -225,6 +254,8 @@ class EncoderDecoder(Decoder):
                 use_cache=not self._is_uncached,
                 return_dict=True,
             )
-        logits = jax.lax.dynamic_index_in_dim(compat.as_jax(output.logits), index, axis=1, keepdims=False)
+        logits = compat.as_jax(output.logits)
+        if index is not None:
+            logits = jax.lax.dynamic_index_in_dim(logits, index, axis=1, keepdims=False)
         cache = () if self._is_uncached else compat.as_jax(output.past_key_values)
         return logits.astype(jnp.float32), dataclasses.replace(encoded, cache=cache)

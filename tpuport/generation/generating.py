@@ -18,6 +18,7 @@ from tpuport.errors import PortError
 from tpuport.generation.assisted_decoder import divide_prompt, with_drafts
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoder_choice import choose_decoder, decoder_class, replace_decoder, weights_changed
+from tpuport.generation.encoder_decoder import ENCODER_OUTPUTS
 from tpuport.generation.generation_options import Options, check_padding, read_options
 from tpuport.generation.guidance import Guidance, read_guidance
 from tpuport.generation.host_functions import collect_functions
@@ -236,7 +237,7 @@ def run_generate(
     padding_is_context = prompts_of_lengths is None and not isinstance(model, LanguageModel)
 
     def run_prompt(decoder: Decoder) -> HostLoop:
-        decoder = _with_drafts(decoder, assistant_model, request)
+        decoder = _with_drafts(decoder, assistant_model, request, inputs)
         # Whole prompts, with all their beams, fill up the batch.
         row_multiple = decoder.row_multiple * request.num_beams
         prompts = pad_prompts(
@@ -296,7 +297,9 @@ def _begin(model: Any, run_prompt: Callable[[Decoder], HostLoop], *, has_modalit
     return run_prompt(other)
 
 
-def _with_drafts(decoder: Decoder, assistant_model: Any, options: Options) -> Decoder:
+def _with_drafts(
+    decoder: Decoder, assistant_model: Any, options: Options, inputs: Mapping[str, Any]
+) -> Decoder:
     """The decoder that drafts with the assistant or with the text itself, if either is asked for."""
     if assistant_model is None:
         if options.prompt_lookup is None:
@@ -308,6 +311,18 @@ def _with_drafts(decoder: Decoder, assistant_model: Any, options: Options) -> De
             "the assistant is not a ported model of transformers",
             where=f"assistant_model={type(assistant_model).__name__}",
             fix="assistant_model=tpuport.port(assistant, mesh=...), with the model's own mesh",
+        )
+    if options.processors.timestamps is not None:
+        raise PortError(
+            "with an assistant, Whisper's rules of timestamps count from other tokens in transformers, and give others",
+            where="assistant_model, return_timestamps=True",
+            fix="leave out one of the two",
+        )
+    if ENCODER_OUTPUTS in inputs:
+        raise PortError(
+            "the assistant has an encoder of its own, which needs the text or the recording",
+            where=ENCODER_OUTPUTS,
+            fix="give what the encoder reads, or leave assistant_model out",
         )
     return with_drafts(decoder, decoder_for(assistant_model), assistant_model.generation_config, options)
 

@@ -70,7 +70,9 @@ class ModelGenerate:
         # Left out, an argument has the meaning of None for transformers.
         arguments = {name: value for name, value in arguments.items() if value is not None}
         if has_own_generate(self.model):
-            return run_own_generate(self.model, jax.tree.map(_on_host, arguments, is_leaf=compat.is_ported))
+            assistant = {name: arguments.pop(name) for name in ("assistant_model",) if name in arguments}
+            arguments = jax.tree.map(_on_host, arguments, is_leaf=compat.is_ported)
+            return run_own_generate(self.model, arguments | assistant)
         return self.run(**arguments)
 
     def run(
