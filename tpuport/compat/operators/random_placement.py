@@ -14,7 +14,7 @@ from torch.utils import _pytree as torch_pytree
 from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat import missing_cuda, randomness
-from tpuport.compat.convert import is_ported, to_jax, wrap
+from tpuport.compat.convert import as_jax, is_ported, to_jax, wrap
 from tpuport.compat.operators import samplers
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.samplers import (
@@ -42,7 +42,7 @@ def randperm(
     """`torch.randperm`."""
     check_placement(placement)
     [size] = shape_of((n,))
-    dtype = dtype_of(dtype, out.dtype if out is not None else torch.int64)
+    dtype = dtype_of(dtype, out, torch.int64)
     numbers = jax.random.permutation(next_key(generator), size).astype(dtype)
     return finished(store(out, numbers), requires_grad)
 
@@ -53,7 +53,7 @@ def normal(
 ) -> Any:  # fmt: skip
     """`torch.normal`: mean and standard deviation are numbers, with a size, or either is a tensor."""
     check_placement(placement)
-    mean, std = (value.jax() if is_ported(value) else value for value in (mean, std))
+    mean, std = as_jax((mean, std))
     require_values(lambda values: values >= 0, std, message=_negative_std(std))
     arrays = [value for value in (mean, std) if isinstance(value, jax.Array)]
     if arrays:
@@ -61,7 +61,7 @@ def normal(
         # The mean decides the dtype if it is a tensor.
         kind = arrays[0].dtype
     else:
-        shape, kind = shape_of((), size), dtype_of(dtype, out.dtype if out is not None else None)
+        shape, kind = shape_of((), size), dtype_of(dtype, out)
     require_floating(kind, "normal_kernel_cpu")
     numbers = (samplers.gaussian(next_key(generator), shape, kind) * std + mean).astype(kind)
     return finished(store(out, numbers), requires_grad)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from tpuport.compat.convert import assign, is_ported, jax_dtype, wrap
+from tpuport.compat.convert import as_jax, assign, jax_dtype, wrap
 from tpuport.compat.operators.declarations import Lowering
 from tpuport.compat.randomness import next_key
 
@@ -182,8 +182,10 @@ def check_placement(keywords: dict[str, Any]) -> None:
         raise TypeError(f"got an unexpected keyword argument {min(others)!r}")
 
 
-def dtype_of(dtype: torch.dtype | None, default: torch.dtype | None = None) -> np.dtype:
-    """The dtype asked for, or a default, as it is here."""
+def dtype_of(dtype: torch.dtype | None, out: Any = None, default: torch.dtype | None = None) -> np.dtype:
+    """The dtype asked for, that of the tensor `out`, or a default, as it is on the device."""
+    if out is not None:
+        default = out.dtype
     return jax_dtype(dtype or default or torch.get_default_dtype())
 
 
@@ -225,7 +227,7 @@ def _constructor(sampler: Callable[..., jax.Array], kernel: str) -> Callable[...
         **placement: Any,
     ) -> Any:
         check_placement(placement)
-        dtype = dtype_of(dtype, out.dtype if out is not None else None)
+        dtype = dtype_of(dtype, out)
         require_floating(dtype, kernel)
         numbers = sampler(next_key(generator), shape_of(sizes, size), dtype)
         return finished(store(out, numbers), requires_grad)
@@ -257,14 +259,14 @@ def randint(
         [high] = bounds
     elif bounds:
         [low] = bounds
-    dtype = dtype_of(dtype, out.dtype if out is not None else torch.int64)
+    dtype = dtype_of(dtype, out, torch.int64)
     numbers = draw_integers(generator, shape_of((), size), dtype, low, high)
     return finished(store(out, numbers), requires_grad)
 
 
 def draw_integers(generator: Any, shape: tuple[int, ...], dtype: np.dtype, low: Any, high: Any) -> jax.Array:
     """Integers in [low, high), which are numbers or tensors."""
-    low, high = (bound.jax() if is_ported(bound) else bound for bound in (low, high))
+    low, high = as_jax((low, high))
     if is_known(low, high):
         low, high = int(low), int(high)
         message = f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
@@ -315,7 +317,7 @@ def randint_like(
         [high] = bounds
     elif bounds:
         [low] = bounds
-    numbers = draw_integers(generator, tuple(tensor.shape), dtype_of(dtype, tensor.dtype), low, high)
+    numbers = draw_integers(generator, tuple(tensor.shape), dtype_of(dtype, tensor), low, high)
     return finished(store(out, numbers), requires_grad)
 
 
@@ -325,7 +327,7 @@ def bernoulli(tensor: Any, p: Any = None, *, generator: Any = None, out: Any = N
     if p is None:
         require_floating(array.dtype, "bernoulli_tensor_cpu_p_")
         p = tensor
-    probabilities = p.jax() if is_ported(p) else p
+    probabilities = as_jax(p)
     require_probabilities(probabilities)
     return store(out, coins(next_key(generator), array.shape, array.dtype, probabilities))
 

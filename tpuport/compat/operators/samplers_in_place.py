@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.convert import is_ported, jax_dtype, wrap
+from tpuport.compat.convert import as_jax, jax_dtype, wrap
 from tpuport.compat.operators import samplers
 from tpuport.compat.operators.declarations import Lowering
 from tpuport.compat.operators.samplers import require, write
@@ -54,7 +54,7 @@ def _largest(dtype: Any) -> int:
 
 
 def _bernoulli(array: jax.Array, generator: Any, p: Any = 0.5) -> jax.Array:
-    probabilities = p.jax() if is_ported(p) else p
+    probabilities = as_jax(p)
     samplers.require_probabilities(probabilities)
     return samplers.coins(next_key(generator), array.shape, array.dtype, probabilities)
 
