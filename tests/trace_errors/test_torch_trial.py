@@ -60,7 +60,7 @@ REFUSED = {
     "Raised": ("a Tensor of another kind is wanted", "in torch"),
 }
 # What torch takes: the rule, words of the message, and of the remedy.
-_HOST = (None, "one tensor on the device and one on the host", "on the device of the others")
+_HOST = ("TPU313", "one tensor is on the host", "create it on the device")
 TAKEN = {
     "ViewListed": ("TPU202", "`.tolist()` asks for values", "stay with tensors"),
     "ViewArray": ("TPU203", "NumPy needs values", "torch function of the same name"),
