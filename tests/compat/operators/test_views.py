@@ -243,3 +243,15 @@ def test_narrow_from_a_place_on_the_device(agree):
         return x, part, torch.narrow(x, 0, start - 4, 1)
 
     agree(narrowed, torch.arange(20.0).reshape(4, 5), torch.tensor(2))
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_the_diagonal_of_a_view_is_filled(agree, wrap):
+    def filled(x):
+        x = x.clone()
+        x[1:3, 1:3].fill_diagonal_(7)
+        x.T[:, :3].fill_diagonal_(8, wrap=wrap)
+        return x, x.clone().fill_diagonal_(9, wrap=wrap)
+
+    agree(filled, torch.arange(28.0).reshape(7, 4))
+    agree(filled, torch.arange(28).reshape(7, 4))

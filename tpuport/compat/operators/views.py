@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax.core import Tracer
 
@@ -168,6 +169,17 @@ def _is_view_of_twin(func: Any, tensor: torch.Tensor, *args: Any) -> bool:
     return result.untyped_storage()._cdata == twin.untyped_storage()._cdata
 
 
+def fill_diagonal_(tensor: Any, fill_value: Any, wrap: bool = False) -> Any:
+    """`tensor.fill_diagonal_(value)`."""
+    return tensor.masked_fill_(_diagonal_mask(tensor.shape, wrap), fill_value)
+
+
+def _diagonal_mask(shape: tuple[int, ...], is_wrapped: bool) -> torch.Tensor:
+    mask = np.zeros(shape, dtype=bool)
+    np.fill_diagonal(mask, True, wrap=is_wrapped)
+    return wrap(jnp.asarray(mask))
+
+
 _COPY = "gives a view where torch has to copy"
 LOWERINGS = (
     Lowering(torch.Tensor.view, view, "is a copy of what torch has in another layout"),
@@ -178,6 +190,7 @@ LOWERINGS = (
     Lowering(torch.narrow, narrow, "asks for the value of a start on the device"),
     Lowering(torch.Tensor.ravel, ravel, _COPY),
     Lowering(torch.ravel, ravel, _COPY),
+    Lowering(torch.Tensor.fill_diagonal_, fill_diagonal_, "writes beside the diagonal of a view"),
     Lowering(torch.Tensor.contiguous, contiguous, "gives the tensor itself where torch copies"),
 )
 METHODS = (
