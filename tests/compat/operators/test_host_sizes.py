@@ -74,3 +74,5 @@ def test_a_selection_by_a_traced_mask_is_counted() -> None:
             traced(lambda x: torch.cat([x[x[:, 0] > 0]]), x)
         with pytest.raises(jax.errors.NonConcreteBooleanIndexError):
             traced(lambda x: x[x[:, 0] > 0].sum(), x)
+        with pytest.raises(jax.errors.NonConcreteBooleanIndexError):
+            traced(lambda x: x[x[:, 0] > 0] + 1, x)

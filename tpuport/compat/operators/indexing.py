@@ -256,13 +256,18 @@ class MaskedSelection:
         return wrap(jnp.sum(mask, dtype=jnp.int32) * others)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(wrap(self._array[self._key]), name)
+        return getattr(self._select(), name)
+
+    def _select(self, *_: Any) -> torch.Tensor:
+        """Raises jax's error for a mask without values, which names what the code did."""
+        return wrap(self._array[self._key])
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = _select
+    __getitem__ = __len__ = __iter__ = _select
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        args, kwargs = pytree.tree_map_only(
-            MaskedSelection, lambda one: wrap(one._array[one._key]), (args, kwargs or {})
-        )
+        args, kwargs = pytree.tree_map_only(MaskedSelection, MaskedSelection._select, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
