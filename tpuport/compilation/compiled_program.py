@@ -125,10 +125,22 @@ class Program:
         Raises:
             IndexError, RuntimeError: the program checks its indices, and one is outside of its dimension.
         """
+        return self._run(signature, args, kwargs, moves_generators=True)
+
+    def rehearse(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program for its compilation alone: as `lower` does, it moves no random generator on."""
+        return self._run(None, args, kwargs, moves_generators=False)
+
+    def _run(
+        self, signature: Hashable, args: tuple, kwargs: dict[str, Any], *, moves_generators: bool
+    ) -> Any:
+        run = functools.partial(
+            self._with_keys, self._jitted, signature, args, kwargs, moves_generators=moves_generators
+        )
         if not self.checks_indices:
-            return self._with_keys(self._jitted, signature, args, kwargs, is_call=True)
+            return run()
         with index_checks.watched():
-            return jax.block_until_ready(self._with_keys(self._jitted, signature, args, kwargs, is_call=True))
+            return jax.block_until_ready(run())
 
     def lower(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> Any:
         """jax.stages.Lowered for these arguments (arrays or jax.ShapeDtypeStruct)."""
@@ -145,7 +157,7 @@ class Program:
         args: tuple,
         kwargs: dict[str, Any],
         *,
-        is_call: bool = False,
+        moves_generators: bool = False,
     ) -> Any:
         """Call the jitted function, or a stage of it, with keys for the draws that the program is known to make."""
         surroundings = (autocast.state(), torch.get_default_dtype())
@@ -156,10 +168,9 @@ class Program:
             try:
                 if draws is None:
                     return stage(*args, **kwargs)
-                # What is only traced moves no generator on.
-                only_after = randomness.MoreKeysNeeded if is_call else None
+                only_after = randomness.MoreKeysNeeded if moves_generators else None
                 with randomness.restored(draws, only_after=only_after):
-                    keys = randomness.take_keys(draws) if is_call else randomness.example_keys(draws)
+                    keys = randomness.take_keys(draws) if moves_generators else randomness.example_keys(draws)
                     return stage(*args, **kwargs, random_keys=keys)
             except randomness.MoreKeysNeeded as needed:
                 self._draws[signature] = needed.draws

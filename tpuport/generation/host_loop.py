@@ -1,7 +1,7 @@
 """The host's side of the decoding loop: between compiled chunks it asks stopping criteria, and feeds the streamer."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import jax
@@ -70,7 +70,7 @@ class HostLoop:
         self._collect(1)
         if not decoder.advance.compilations:
             # No step, only the program: what cannot be traced is an error before a streamer has seen anything.
-            self._advance(int(self._state.length))
+            self._run(decoder.advance.rehearse, int(self._state.length))
 
     def run(self) -> torch.Tensor:
         """Generate to the end without looking in between, but for the outputs of the steps."""
@@ -121,9 +121,12 @@ class HostLoop:
 
     def _advance(self, limit: int) -> None:
         """Generate until the device's buffer has `limit` columns, or every row has ended."""
+        self._run(self._decoder.advance, limit)
+
+    def _run(self, program: Callable[..., State], limit: int) -> None:
         length = None if self._settings.outputs is None else int(self._state.length)
         with explained_for_generate(self._decoder):
-            self._state = self._decoder.advance(
+            self._state = program(
                 self._arrays,
                 self._state,
                 self._prompts.keys,
