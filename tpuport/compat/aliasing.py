@@ -25,6 +25,7 @@ from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat import memory_layouts
 from tpuport.compat.convert import is_ported, wrap
+from tpuport.compat.slice_writes import write_slices
 from tpuport.errors import PortError
 
 # A torchax tensor; importing its class here would import torchax before its versions are checked.
@@ -430,7 +431,7 @@ def _permutation_write(func: Any, arguments: tuple, kwargs: dict, rank: int) -> 
 
 
 def _indexed_write(key: tuple) -> Write:
-    return lambda array, values: array.at[key].set(values)
+    return lambda array, values: write_slices(array, key, values)
 
 
 def _range_key(viewed: torch.Tensor, view: torch.Tensor) -> tuple[slice, ...]:

@@ -25,6 +25,7 @@ from tpuport.compat.convert import is_ported, jax_dtype, to_jax, to_torch, wrap
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.index_bounds import check_index
 from tpuport.compat.runtime import check_process, environment
+from tpuport.compat.slice_writes import write_slices
 
 _FULL = slice(None)
 # torch treats a list as a tuple if it is shorter than this and contains more than numbers.
@@ -98,7 +99,7 @@ def write(array: jax.Array, key: Any, value: Any) -> jax.Array:
     basic, advanced = split_key(key, array.shape)
     value = jnp.asarray(value).astype(array.dtype)
     if not advanced:
-        return array.at[basic].set(_drop_leading_ones(value, array, basic))
+        return write_slices(array, basic, _drop_leading_ones(value, array, basic))
     selected = _select(array, basic)
     axes = [axis for axis, item in enumerate(advanced) if not isinstance(item, slice)]
     if len(axes) == 1 and advanced[axes[0]].dtype == np.bool_:
@@ -107,7 +108,7 @@ def write(array: jax.Array, key: Any, value: Any) -> jax.Array:
         selected = selected.at[advanced].set(_drop_leading_ones(value, selected, advanced))
     if not _selects(basic):
         return selected
-    return array.at[basic].set(selected)
+    return write_slices(array, basic, selected)
 
 
 def _write_masked(array: jax.Array, mask: Any, axis: int, value: jax.Array) -> jax.Array:
@@ -295,7 +296,7 @@ def getitem(tensor: Ported, key: Any) -> torch.Tensor:
 
 def _basic_step(basic: Key) -> aliasing.Step:
     def write_back(array: jax.Array, values: jax.Array) -> jax.Array:
-        return array.at[basic].set(values)
+        return write_slices(array, basic, values)
 
     has_known_places = not any(isinstance(item, jax.Array) for item in basic)
     return aliasing.Step(

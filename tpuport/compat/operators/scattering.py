@@ -1,4 +1,4 @@
-"""Reductions over the elements that an index sends to the same place."""
+"""Writing to slices, and reductions over the elements that an index sends to the same place."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.slice_writes import write_slices
 
 
 def scatter_reduce(
@@ -129,7 +130,30 @@ def put(x: jax.Array, index: jax.Array, source: jax.Array, accumulate: bool = Fa
     return changed.reshape(x.shape)
 
 
+def slice_scatter(
+    x: jax.Array,
+    source: jax.Array,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> jax.Array:
+    """Traced. A copy in which a slice of one dimension has the source's values."""
+    return _written_along(x, source, dim, slice(start, end, step))
+
+
+def select_scatter(x: jax.Array, source: jax.Array, dim: int, index: int) -> jax.Array:
+    """Traced. A copy in which one index of a dimension has the source's values."""
+    return _written_along(x, source, dim, index)
+
+
+def _written_along(x: jax.Array, source: jax.Array, dim: int, item: int | slice) -> jax.Array:
+    before = [slice(None)] * (dim % x.ndim)
+    return write_slices(x, (*before, item), source.astype(x.dtype))
+
+
 _aten = torch.ops.aten
+_OVERWRITES = "may compute the source from what it has overwritten, on a CPU"
 _BOOLS = "fails on bools"
 LOWERINGS = (
     Lowering(
@@ -143,6 +167,8 @@ LOWERINGS = (
     Lowering(_aten.scatter.reduce, on_arrays(scatter), _BOOLS),
     Lowering(_aten.scatter.value_reduce, on_arrays(scatter), _BOOLS),
     Lowering(_aten.scatter_add.default, on_arrays(scatter_add), _BOOLS),
+    Lowering(_aten.slice_scatter.default, on_arrays(slice_scatter), _OVERWRITES),
+    Lowering(_aten.select_scatter.default, on_arrays(select_scatter), _OVERWRITES),
     Lowering(_aten.put.default, on_arrays(put), "adds only the last of several elements for one place"),
 )
 METHODS = ()
