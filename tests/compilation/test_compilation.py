@@ -251,8 +251,6 @@ def test_programs_are_kept_in_the_users_cache_directory(tmp_path: Path) -> None:
         "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)\n"
         "model = tpuport.port(torch.nn.Linear(8, 8))\n"
         "tpuport.compile(model)(torch.ones(2, 8))\n"
-        # It takes as long to import as all of torch, and nobody has asked for it.
-        "assert 'torch._dynamo' not in __import__('sys').modules\n"
     )
     root = Path(__file__).resolve().parents[2]
     env = os.environ | {

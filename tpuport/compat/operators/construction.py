@@ -52,8 +52,11 @@ def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -
 def asarray(
     obj: Any, *, dtype: torch.dtype | None = None, copy: bool | None = None, **placement: Any
 ) -> torch.Tensor:
-    """`torch.asarray(obj)` as a torchax tensor; a torchax tensor of that dtype is returned itself, unless copied."""
-    del placement
+    """`torch.asarray(obj)`; a torchax tensor of that dtype is returned itself, unless copied."""
+    if placement.get("device") != "jax" and not _contains_ported(obj):
+        # The host's, where no device is named; torchax must not see this call.
+        with no_dispatch(), torch._C.DisableTorchFunction():
+            return torch.asarray(obj, dtype=dtype, copy=copy, **placement)
     return tensor(obj, dtype=dtype) if copy else as_tensor(obj, dtype)
 
 

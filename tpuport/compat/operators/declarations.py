@@ -23,10 +23,9 @@ class Lowering:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """One replacement method on a class of torchax, or in its "device_module".
+    """One replacement method on torchax's `Tensor` or `Environment` class, or in its "device_module".
 
-    The classes are `Tensor`, `Environment` and `XLADispatchMode`. Some are of torch: names in "torch" itself, and of
-    its "Distribution" and "VonMises".
+    Some are of torch: names in "torch" itself, and of its "Distribution" and "VonMises".
     """
 
     owner: str

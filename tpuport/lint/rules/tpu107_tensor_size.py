@@ -66,7 +66,7 @@ RULE = Rule(
         """
 class Model(nn.Module):
     def forward(self, x, lengths: torch.Tensor):
-        return torch.arange(lengths.max()) + x.sum()
+        return torch.arange(lengths.max(), device=x.device) + x.sum()
 """,
         "(torch.randn(2, 4), torch.tensor([4, 2]))",
     ),
