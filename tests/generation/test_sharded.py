@@ -43,13 +43,13 @@ def expected(make_pair: Callable) -> Callable[..., torch.Tensor]:
 def states(monkeypatch: pytest.MonkeyPatch) -> list[decoder.State]:
     """What each call of a compiled program gave, in order."""
     seen: list[decoder.State] = []
-    call = decoder.Program.__call__
+    call = decoder.Program._run
 
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
         seen.append(call(self, *args, **kwargs))
         return seen[-1]
 
-    monkeypatch.setattr(decoder.Program, "__call__", watched)
+    monkeypatch.setattr(decoder.Program, "_run", watched)
     return seen
 
 

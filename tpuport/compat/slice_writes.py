@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 
 def write_slices(array: jax.Array, key: tuple[Any, ...], values: Any) -> jax.Array:
@@ -19,7 +20,7 @@ def write_slices(array: jax.Array, key: tuple[Any, ...], values: Any) -> jax.Arr
         values: broadcast against `array[key]`.
     """
     bounds = _bounds(array.shape, key)
-    if bounds is None or not isinstance(values, jax.core.Tracer):
+    if bounds is None or not isinstance(values, Tracer):
         return array.at[key].set(values)
 
     def join(array: jax.Array, values: jax.Array) -> jax.Array:

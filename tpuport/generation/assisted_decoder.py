@@ -204,21 +204,24 @@ def with_drafts(
     if reason:
         logger.warning("%s: generate decodes token by token, which gives the same tokens: %s", name, reason)
         return decoder
-    if assistant is None:
-        assert options.prompt_lookup is not None
-        key: Any = options.prompt_lookup
-        make = lambda: TextDrafter(*options.prompt_lookup)  # noqa: E731
-    else:
+    key: Any = options.prompt_lookup
+    if assistant is not None:
         _check_assistant(decoder, assistant)
         count = getattr(assistant_config, "num_assistant_tokens", None) or _ASSISTANT_TOKENS
         threshold = getattr(assistant_config, "assistant_confidence_threshold", None)
-        threshold = _ASSISTANT_THRESHOLD if threshold is None else threshold
-        key = (assistant, count, threshold)
-        make = lambda: ModelDrafter(_keeping_all(assistant), count, threshold)  # noqa: E731
+        key = (assistant, count, _ASSISTANT_THRESHOLD if threshold is None else threshold)
     if key not in decoder.assisted:
         _forget_unused(decoder, assistant)
-        decoder.assisted[key] = AssistedDecoder(decoder, make())
+        decoder.assisted[key] = AssistedDecoder(decoder, _make_drafter(key))
     return decoder.assisted[key]
+
+
+def _make_drafter(key: Any) -> ModelDrafter | TextDrafter:
+    match key:
+        case (Decoder() as assistant, count, threshold):
+            return ModelDrafter(_keeping_all(assistant), count, threshold)
+        case _:
+            return TextDrafter(*key)
 
 
 def _forget_unused(decoder: Decoder, assistant: Decoder | None) -> None:

@@ -65,7 +65,7 @@ def set_length(cache: Any, length: jax.Array) -> Any:
     cache.layers = [copy.copy(layer) for layer in cache.layers]
     for layer in cache.layers:
         if isinstance(layer, FixedLayer):
-            layer.length = length
+            vars(layer).update(length=length)  # an array, in place of transformers' tensor
     return cache
 
 
@@ -85,10 +85,8 @@ def cut_to_windows(cache: Any, empty_cache: Any, columns: int) -> Any:
     for layer, ring in zip(cache.layers, empty_cache.layers, strict=True):
         if isinstance(ring, RingLayer):
             window = ring.slots
-            vars(ring).update(vars(layer), slots=window)
-            ring.keys, ring.values = (
-                ring.last_columns(array, columns) for array in (layer.keys, layer.values)
-            )
+            arrays = {name: ring.last_columns(getattr(layer, name), columns) for name in ("keys", "values")}
+            vars(ring).update(vars(layer), slots=window, **arrays)
     cache = copy.copy(cache)
     cache.layers = [
         ring if isinstance(ring, RingLayer) else layer

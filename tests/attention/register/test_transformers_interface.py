@@ -382,3 +382,12 @@ def test_a_model_without_fused_attention_computes_with_numbers_in_its_mask(padde
     got = tpuport.to_cpu(tpuport.compile(tpuport.port(model))(x, mask))
     tokens = torch.ones(2, 5, dtype=torch.bool) if mask is None else mask.bool()
     torch.testing.assert_close(got[tokens], expected[tokens], atol=1e-6, rtol=0)
+
+
+def test_more_heads_of_values_than_of_keys() -> None:
+    query, key, value = (torch.randn(2, heads, 5, 8, generator=generator(heads)) for heads in (4, 2, 4))
+    module = torch.nn.Module()
+    module.is_causal = False
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    actual, _ = transformers_attention(module, *map(on_device, (query, key, value)), None)
+    torch.testing.assert_close(tpuport.to_cpu(actual), expected.transpose(1, 2))

@@ -8,7 +8,7 @@ import sys
 import threading
 import types
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,6 @@ from tpuport.attention.provenance import joined_axes
 from tpuport.attention.register.broadcasting import arrange
 from tpuport.attention.register.lazy_mask import LazyMask
 from tpuport.errors import PortError
-
-if TYPE_CHECKING:
-    from torch.nn.attention.bias import CausalBias
 
 
 def scaled_dot_product_attention(
@@ -103,7 +100,7 @@ def _is_causal_bias(mask: Any) -> bool:
     return module is not None and isinstance(mask, module.CausalBias)
 
 
-def _causal_bias_structure(query: Any, key: Any, bias: "CausalBias") -> Mask:
+def _causal_bias_structure(query: Any, key: Any, bias: Any) -> Mask:
     from torch.nn.attention.bias import CausalVariant
 
     expected, actual = (bias.seq_len_q, bias.seq_len_kv), (query.shape[-2], key.shape[-2])

@@ -93,6 +93,9 @@ def transformers_attention(
     if "sinks" in options:
         sinks = options["sinks"].squeeze(-1)
     q, k, v, sinks = compat.as_jax((query, key, value, sinks))
+    if k.shape[1] != v.shape[1]:
+        # Their heads serve groups of other sizes, as in Nemotron 3's diarization; torch repeats both, too.
+        k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
     out = attend(
         q, k, v, mask, scale=scaling, softcap=softcap, sinks=sinks, dropout_p=dropout, source="transformers",
         note=note,

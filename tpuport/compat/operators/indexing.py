@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.core import Tracer
 from torch.utils import _pytree as pytree
 
 from tpuport.compat import aliasing
@@ -274,7 +275,7 @@ class MaskedSelection:
 
 def _is_traced_mask(key: Key) -> bool:
     mask, *others = key
-    is_mask = isinstance(mask, jax.core.Tracer) and mask.dtype == np.bool_
+    is_mask = isinstance(mask, Tracer) and mask.dtype == np.bool_
     return is_mask and all(isinstance(item, slice) for item in others)
 
 
