@@ -149,25 +149,27 @@ def _prompt_maker(
     def make(rows: int) -> Call:
         torch.manual_seed(1)
         items = rows * PER_ROW[modality]
-        made = inputs(items, rows)
-        counts = _count(model, modality, method, made, items)
-        frames = made[f"{modality}_grid_thw"][:, 0].tolist() if layout[1] == "by frame" else [1] * items
+        processed = inputs(items, rows)
+        counts = _count(model, modality, method, processed, items)
+        frames = processed[f"{modality}_grid_thw"][:, 0].tolist() if layout[1] == "by frame" else [1] * items
         runs = [[count // n] * n for count, n in zip(counts, frames, strict=True)]
-        return {**_tokens(model, modality, layout[0], runs, rows), **made}
+        return {**_tokens(model, modality, layout[0], runs, rows), **processed}
 
     return make
 
 
-def _count(model: Any, modality: str, method: Any, made: Call, items: int) -> list[int]:
+def _count(model: Any, modality: str, method: Any, processed: Call, items: int) -> list[int]:
     """How many placeholder tokens each image, video or recording takes."""
     if method is None and modality == "audio":
-        lengths = made["feature_attention_mask"].sum(-1)
+        lengths = processed["feature_attention_mask"].sum(-1)
         return model.model.audio_tower._get_feat_extract_output_lengths(lengths)[1].tolist()
     if method is None:
         return [0] * items
     names = inspect.signature(method).parameters
     with torch.no_grad():
-        output = method(**{name: value for name, value in made.items() if name in names}, return_dict=True)
+        output = method(
+            **{name: value for name, value in processed.items() if name in names}, return_dict=True
+        )
     features = getattr(output, "pooler_output", output)
     if features is None:
         features = output.last_hidden_state
@@ -181,7 +183,7 @@ def _count(model: Any, modality: str, method: Any, made: Call, items: int) -> li
     mask = getattr(output, "attention_mask", None)
     if mask is not None and features.ndim == 3 and mask.shape == features.shape[:2]:
         return mask.sum(-1).tolist()
-    grid = next((value for name, value in made.items() if "grid" in name), None)
+    grid = next((value for name, value in processed.items() if "grid" in name), None)
     total = features.numel() // features.shape[-1]
     if grid is None:
         return [total // items] * items

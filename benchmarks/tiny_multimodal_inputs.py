@@ -67,13 +67,13 @@ def _picture_candidates(model: Any, vision: Any, features: set[str]) -> Iterator
             yield functools.partial(form, vision, features)
 
     def pictures(items: int, _: int) -> dict[str, Any]:
-        made: dict[str, Any] = {"pixel_values": images(vision, items)}
+        processed: dict[str, Any] = {"pixel_values": images(vision, items)}
         if "image_sizes" in features:
-            made["image_sizes"] = torch.tensor([made["pixel_values"].shape[-2:]] * items)
+            processed["image_sizes"] = torch.tensor([processed["pixel_values"].shape[-2:]] * items)
         if "high_res_pixel_values" in features:
             side = _side(model.config.high_res_vision_config)
-            made["high_res_pixel_values"] = torch.randn(items, 3, side, side)
-        return made
+            processed["high_res_pixel_values"] = torch.randn(items, 3, side, side)
+        return processed
 
     yield pictures
     yield lambda items, _: {"pixel_values": images(vision, items)[:, None]}
@@ -113,10 +113,10 @@ def _parts(vision: Any, _: set[str], items: int, __: int) -> dict[str, Any]:
 def _by_row(vision: Any, features: set[str], items: int, rows: int) -> dict[str, Any]:
     """[rows, images, 3, height, width]."""
     side = _side(vision)
-    made: dict[str, Any] = {"pixel_values": torch.randn(rows, items // rows, 3, side, side)}
+    processed: dict[str, Any] = {"pixel_values": torch.randn(rows, items // rows, 3, side, side)}
     if "pixel_attention_mask" in features:
-        made["pixel_attention_mask"] = torch.ones(rows, items // rows, side, side, dtype=torch.bool)
-    return made
+        processed["pixel_attention_mask"] = torch.ones(rows, items // rows, side, side, dtype=torch.bool)
+    return processed
 
 
 def _side(vision: Any) -> int:
@@ -154,16 +154,16 @@ def grid_patches(
     depth = first(find(vision, "temporal_patch_size", default=1))
     shape = (channels * depth * patch * patch,) if flat else (channels, patch, patch)
     pixels = "pixel_values" if modality == "image" else "pixel_values_videos"
-    made: dict[str, Any] = {pixels: torch.randn(count, *shape), f"{modality}_grid_thw": grid}
+    processed: dict[str, Any] = {pixels: torch.randn(count, *shape), f"{modality}_grid_thw": grid}
     if modality == "video" and "second_per_grid_ts" in parameters:
-        made["second_per_grid_ts"] = torch.tensor([0.5] * items)
+        processed["second_per_grid_ts"] = torch.tensor([0.5] * items)
     if modality == "video" and "video_second_per_grid" in parameters:
-        made["video_second_per_grid"] = torch.tensor([1.0] * items)
+        processed["video_second_per_grid"] = torch.tensor([1.0] * items)
     if f"{modality}_merge_sizes" in parameters:
-        made[f"{modality}_merge_sizes"] = torch.tensor([first(merge)] * items)
+        processed[f"{modality}_merge_sizes"] = torch.tensor([first(merge)] * items)
     if modality == "video" and "video_compression_mask" in parameters:
-        made["video_compression_mask"] = torch.ones(count // first(merge) ** 2, dtype=torch.bool)
-    return made
+        processed["video_compression_mask"] = torch.ones(count // first(merge) ** 2, dtype=torch.bool)
+    return processed
 
 
 def positioned_patches(vision: Any, modality: str, items: int) -> dict[str, Any]:

@@ -115,16 +115,16 @@ def keep_shared(model: Any) -> Iterator[None]:
 def _find_shared(model: torch.nn.Module) -> _Shared:
     state = PythonState(model, [model])
     containers = [each for each in take_snapshots(state) if each.location.part not in _NOT_SEARCHED]
-    held: dict[int, tuple[str, torch.Tensor]] = {}
+    state_tensors: dict[int, tuple[str, torch.Tensor]] = {}
     for snapshot in containers:
         for path, tensor in _tensors_in(snapshot, state):
-            held.setdefault(id(tensor), (path, tensor))
+            state_tensors.setdefault(id(tensor), (path, tensor))
     names = {id(tensor): name for name, tensor in reversed(_named_tensors(model).items())}
-    same = [(tensor, names[number]) for number, (_, tensor) in held.items() if number in names]
+    same = [(tensor, names[number]) for number, (_, tensor) in state_tensors.items() if number in names]
     groups: dict[Any, list[_Member]] = {}
     for name, tensor in _named_tensors(model, first_names=True).items():
         groups.setdefault(_memory(tensor), []).append(_Member(name, _layout(tensor), None))
-    for number, (path, tensor) in held.items():
+    for number, (path, tensor) in state_tensors.items():
         if number not in names and _memory(tensor) in groups:
             groups[_memory(tensor)].append(_Member(path, _layout(tensor), tensor))
     groups.pop(None, None)

@@ -266,9 +266,11 @@ class Decoder:
         mask = present & (columns < jnp.minimum(column + count, end))
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         positions = jax.lax.dynamic_slice_in_dim(positions, column, count, axis=1)
-        kept = 1 if only_last else count
-        logits, cache = self._call_model(arrays, tokens, mask, positions, set_length(cache, column), kept)
-        return logits[:, -kept:].astype(jnp.float32), cache
+        logit_count = 1 if only_last else count
+        logits, cache = self._call_model(
+            arrays, tokens, mask, positions, set_length(cache, column), logit_count
+        )
+        return logits[:, -logit_count:].astype(jnp.float32), cache
 
     def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] after the token chosen last, which is not in the cache yet, and the cache."""
@@ -355,13 +357,20 @@ class Decoder:
         return logits[:, -1].astype(jnp.float32), cache
 
     def _call_model(
-        self, arrays: dict, tokens: jax.Array, mask: jax.Array, positions: jax.Array, cache: Any, kept: int
+        self,
+        arrays: dict,
+        tokens: jax.Array,
+        mask: jax.Array,
+        positions: jax.Array,
+        cache: Any,
+        logit_count: int,
     ) -> tuple[jax.Array, Any]:
-        """Traced. The logits of the last `kept` columns at least, and the cache written."""
+        """Traced. The logits of the last `logit_count` columns at least, and the cache written."""
         inputs = compat.as_torch({"input_ids": tokens, "attention_mask": mask, "position_ids": positions})
         inputs = {name: value for name, value in inputs.items() if name in self._parameters}
         if "logits_to_keep" in self._parameters:
-            inputs["logits_to_keep"] = kept  # the head is large, and a prompt needs its last column alone
+            # The head is large, and a prompt needs its last column alone.
+            inputs["logits_to_keep"] = logit_count
         cache = compat.as_torch(cache)
         with use_weights_in_loop(self.model, arrays, LOOP):
             out = self.model(**inputs, past_key_values=cache, use_cache=True, return_dict=True)

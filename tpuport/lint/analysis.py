@@ -22,7 +22,8 @@ from tpuport.lint.abstract_values import (
 from tpuport.lint.entry_verdicts import TracedEntry, key_of
 from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.interpreter import TracingInterpreter
-from tpuport.lint.interpreter.tracing_interpreter import Record, is_compiled_method
+from tpuport.lint.interpreter.call_record import Record
+from tpuport.lint.interpreter.tracing_interpreter import is_compiled_method
 from tpuport.lint.modules import ClassInfo, FunctionInfo, FunctionNode, ModuleInfo, definitions
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from tpuport.lint.abstract_values import GIVEN_CACHE, NONE, KeyValueCache, Value, tensor, without_none
 from tpuport.lint.findings import Finding
-from tpuport.lint.interpreter.tracing_interpreter import Record, TracingInterpreter
+from tpuport.lint.interpreter.call_record import Record
+from tpuport.lint.interpreter.tracing_interpreter import TracingInterpreter
 from tpuport.lint.modules import FunctionInfo
 
 # Beyond so many optional arguments, calls with all but one of them would take long and tell little.

@@ -2,7 +2,6 @@
 
 import ast
 import collections
-import dataclasses
 import re
 from collections.abc import Iterable
 from typing import Any, Final, Literal, NamedTuple
@@ -30,6 +29,7 @@ from tpuport.lint.abstract_values import (
 from tpuport.lint.events import Event, FunctionEntry
 from tpuport.lint.findings import Finding
 from tpuport.lint.interpreter import callables, evaluation, execution
+from tpuport.lint.interpreter.call_record import Record
 from tpuport.lint.interpreter.class_facts import NOT_BUILT, Classes
 from tpuport.lint.interpreter.frame import Environment, Frame, Interpreter
 from tpuport.lint.interpreter.parameters import annotation_value, declared_value
@@ -54,42 +54,6 @@ _EXCEPTIONS: Final = ("Error", "Warning", "Exception", "Iteration", "Interrupt")
 def is_compiled_method(name: str) -> bool:
     """Whether tpuport compiles a module's method of that name, if it gets tensors."""
     return name in COMPILED_METHODS or _ENCODER.fullmatch(name) is not None
-
-
-@dataclasses.dataclass
-class Record:
-    """What interpreting a call, or a file, resulted in.
-
-    Attributes:
-        result: the call's value.
-        findings: by rule and position.
-        traced: the functions that were traced, the called one among them, each with the class of the object that it
-            was called on, or None.
-        consulted: files whose functions were interpreted.
-        lost: a tensor in one branch and a Python object in another left nothing known somewhere.
-    """
-
-    result: Value = UNKNOWN
-    findings: dict[tuple[Any, ...], Finding] = dataclasses.field(default_factory=dict)
-    traced: set[tuple[FunctionInfo, ClassInfo | None]] = dataclasses.field(default_factory=set)
-    consulted: set[str] = dataclasses.field(default_factory=set)
-    lost: bool = False
-
-    def add(self, key: tuple[Any, ...], finding: Finding) -> None:
-        """Add a finding; of two with the same key the worse stays, or the one that needs no special call."""
-        known = self.findings.setdefault(key, finding)
-        if finding.severity.rank < known.severity.rank or (
-            finding.severity == known.severity and not finding.scenario
-        ):
-            self.findings[key] = finding
-
-    def absorb(self, inner: "Record") -> None:
-        """Add everything that a call inside this one resulted in."""
-        for key, finding in inner.findings.items():
-            self.add(key, finding)
-        self.traced |= inner.traced
-        self.consulted |= inner.consulted
-        self.lost |= inner.lost
 
 
 class _Activation(NamedTuple):

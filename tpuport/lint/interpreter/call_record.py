@@ -1,0 +1,44 @@
+"""What interpreting a call resulted in, which an equal call takes instead of being interpreted again."""
+
+import dataclasses
+from typing import Any
+
+from tpuport.lint.abstract_values import UNKNOWN, Value
+from tpuport.lint.findings import Finding
+from tpuport.lint.modules import ClassInfo, FunctionInfo
+
+
+@dataclasses.dataclass
+class Record:
+    """What interpreting a call, or a file, resulted in.
+
+    Attributes:
+        result: the call's value.
+        findings: by rule and position.
+        traced: the functions that were traced, the called one among them, each with the class of the object that it
+            was called on, or None.
+        consulted: files whose functions were interpreted.
+        lost: a tensor in one branch and a Python object in another left nothing known somewhere.
+    """
+
+    result: Value = UNKNOWN
+    findings: dict[tuple[Any, ...], Finding] = dataclasses.field(default_factory=dict)
+    traced: set[tuple[FunctionInfo, ClassInfo | None]] = dataclasses.field(default_factory=set)
+    consulted: set[str] = dataclasses.field(default_factory=set)
+    lost: bool = False
+
+    def add(self, key: tuple[Any, ...], finding: Finding) -> None:
+        """Add a finding; of two with the same key the worse stays, or the one that needs no special call."""
+        known = self.findings.setdefault(key, finding)
+        if finding.severity.rank < known.severity.rank or (
+            finding.severity == known.severity and not finding.scenario
+        ):
+            self.findings[key] = finding
+
+    def absorb(self, inner: "Record") -> None:
+        """Add everything that a call inside this one resulted in."""
+        for key, finding in inner.findings.items():
+            self.add(key, finding)
+        self.traced |= inner.traced
+        self.consulted |= inner.consulted
+        self.lost |= inner.lost
