@@ -49,8 +49,10 @@ $ python -m benchmarks.coverage --only 'transformers:Llama*' --again
   change them. **videos** and **audio** are the same with one of those in each prompt, **dp2 x tp2** is the same on four
   devices.
 - **new programs**: how many programs the second call of the same shapes compiled, which should be none.
-- **lint**: whether `tpuport lint` expects the class to trace, without running it. It reads the code for all options of
-  the class; a model with other options may not reach the line that it names.
+- **lint**: whether `tpuport lint` expects the class to trace, without running it and without the functions that patches
+  replace. "Some calls": only those that the reason names stop, with an optional argument for instance, or a step of
+  one's own loop that passes no mask. "Stops": it reads the code for all options of the class; a model with
+  other options may not reach the line that it names.
 
 `tpuport doctor --model llama` prints the rows of a type, and `tpuport.port` warns of a class that is known to fail.
 """

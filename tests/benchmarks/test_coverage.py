@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import coverage_checks, coverage_prompts, coverage_table, tiny_models
+from benchmarks import coverage_checks, coverage_lint, coverage_prompts, coverage_table, tiny_models
+from tpuport import lint
+from tpuport.lint.entry_verdicts import EntryVerdict
 from tpuport.model_results import ModelResult
 
 LLAMA = "transformers:LlamaForCausalLM"
@@ -129,3 +131,29 @@ def test_the_page_names_the_worst_verdict():
     assert [result.fails for result in known] == [False, True]
     assert known[0].model_type == "llama"
     assert known[1].describe().endswith("(at [0] 1 here, 2 in torch)")
+
+
+@pytest.mark.parametrize(
+    ("scenarios", "verdict"),
+    [
+        ((), "traces"),
+        (("Model.forward with `mask`",), "some calls"),
+        (("Model.forward with `mask`", ""), "stops"),
+    ],
+)
+def test_lint_expects_a_class_to_stop_that_stops_in_every_call(scenarios, verdict):
+    errors = tuple(
+        lint.Finding(
+            "m.py", line, 1, line, 2, "TPU201", lint.Severity.ERROR, "a value", "", scenario=scenario
+        )
+        for line, scenario in enumerate(scenarios, 1)
+    )
+    expected = coverage_lint.expectation(EntryVerdict("Model", "m.py", 1, "model", errors))
+    assert expected["verdict"] == verdict
+    assert expected.get("reason", "").startswith({"stops": "m.py:2", "some calls": "m.py:1"}.get(verdict, ""))
+
+
+def test_lint_is_not_told_of_patches_that_most_calls_go_round():
+    patched = coverage_lint.patched_everywhere()
+    assert "transformers.models.dbrx.modeling_dbrx:DbrxExperts.forward" in patched
+    assert not any("idefics" in target for target in patched)

@@ -124,3 +124,56 @@ def test_the_json_lists_every_entry_point(report: Report) -> None:
 )
 def test_groups(path: str, line: str, group: str) -> None:
     assert group_of(path, [line]) == group
+
+
+CALLS = """
+class Cache:
+    pass
+
+class Base(nn.Module):
+    def forward(self, x: torch.Tensor, mask=None):
+        if mask is not None:
+            x = x[: mask.item()]
+        return x
+
+    def encode_image(self, x: torch.Tensor):
+        return x.tolist()
+
+class Always(Base):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor):
+        return super().forward(x, mask)
+
+class Sometimes(Base):
+    def forward(self, x: torch.Tensor, mask=None):
+        return super().forward(x, mask)
+"""
+
+
+def lint_calls(tmp_path: Path, settings: Settings) -> dict[str, list[tuple[str, str]]]:
+    path = tmp_path / "package" / "model.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(HEAD + CALLS)
+    report = lint_paths([path], settings, Run(cache_directory=tmp_path / "cache"))
+    return {
+        verdict.name: [(error.rule, error.scenario) for error in verdict.errors]
+        for verdict in report.verdicts
+    }
+
+
+@pytest.mark.parametrize("run", ["first", "cached"])
+def test_each_class_has_the_error_in_its_own_calls(tmp_path: Path, run: str) -> None:
+    if run == "cached":
+        lint_calls(tmp_path, Settings())
+    assert lint_calls(tmp_path, Settings()) == {
+        "Base": [("TPU201", "Base.forward with `mask`"), ("TPU202", "Base.encode_image")],
+        "Always": [("TPU201", "")],
+        "Sometimes": [("TPU201", "Sometimes.forward with `mask`")],
+    }
+
+
+def test_what_a_patch_replaces_is_not_traced(tmp_path: Path) -> None:
+    settings = Settings(patched=("package.model:Base.forward", "other:Base.encode_image"))
+    assert lint_calls(tmp_path, Settings())["Always"]
+    assert lint_calls(tmp_path, settings) == {
+        "Base": [("TPU202", "Base.encode_image")], "Always": [], "Sometimes": [],
+    }  # fmt: skip

@@ -92,6 +92,22 @@ def test_another_program_does_not_use_it(
     assert word_analysis == ["a.py", "a.py"]
 
 
+def test_another_rule_of_the_same_version_size_and_time_does_not_use_it(
+    settled: Path, tmp_path: Path, word_analysis: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = tmp_path / "linter" / "rules" / "rule.py"
+    rule.parent.mkdir(parents=True)
+    monkeypatch.setattr(result_cache, "__file__", str(tmp_path / "linter" / "result_cache.py"))
+    monkeypatch.setattr(result_cache, "_linter_digest", result_cache._linter_digest.__wrapped__)
+    write(settled / "a.py", CODE)
+    for text in ("BAD = 1\n", "BAD = 2\n"):
+        rule.write_text(text)
+        os.utime(rule, ns=(10**18, 10**18))
+        lint("a.py")
+        lint("a.py")
+    assert word_analysis == ["a.py", "a.py"]
+
+
 @pytest.mark.parametrize(
     "damage", [b"", b"{", b"[]", b'{"format": 1}', b"\xff\xfe", b'{"format":1,"files":{"x":3}}']
 )

@@ -74,6 +74,26 @@ class Model(nn.Module):
             ids = ids[:, -1:]
         return ids * torch.arange(past, past + n, device=ids.device)  #! TPU107 CACHED
 """,
+    "a decoding step that makes up what generation passes": CACHE
+    + """
+class Inner(nn.Module):
+    def forward(self, ids: torch.LongTensor, attention_mask=None, past_key_values: Cache | None = None):
+        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        if attention_mask is None:
+            n = past + ids.shape[1]
+            attention_mask = torch.ones(2, n, device=ids.device)  #! TPU107 CACHED, without `attention_mask`
+        return ids * attention_mask[:, past:]  #! TPU108 CACHED
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(
+        self, ids: torch.LongTensor, attention_mask: torch.Tensor | None = None, past_key_values: Cache | None = None
+    ):
+        return self.inner(ids, attention_mask, past_key_values)
+""",
     "the halves of an autoencoder": """
 class VAE(nn.Module):
     def encode(self, texts: list[str]):

@@ -19,7 +19,7 @@ from tpuport.lint.abstract_values import (
     class_of,
     is_tensor,
 )
-from tpuport.lint.entry_verdicts import TracedEntry, key_of
+from tpuport.lint.entry_verdicts import Stop, TracedEntry, key_of
 from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.interpreter import TracingInterpreter
 from tpuport.lint.interpreter.call_record import Record
@@ -66,12 +66,14 @@ class Options:
         entry_points: patterns of further functions that are traced: `package.module:Class.method`, `Class.method`,
             `function`, with `*`.
         training: the model is traced in training mode too; otherwise `self.training` is false.
+        patched: patterns of functions that a patch replaces, and that are not traced.
     """
 
     rules: tuple[Rule, ...]
     torchax: tuple[int, ...] = (0, 0, 13)
     entry_points: tuple[str, ...] = ()
     training: bool = False
+    patched: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(slots=True)
@@ -167,17 +169,37 @@ class Analyser:
     ) -> tuple[TracedEntry, ...]:
         """The entry points by class or function, each with the keys of the errors that stop it."""
         stops = [finding for finding in findings if finding.stops_trace]
-        keys: dict[tuple[str, int], set[str]] = {}
+        stops_of: dict[tuple[str, int], dict[str, str]] = {}
         for entry in entry_points:
             definition = class_of(entry.receiver) or entry.function
-            own = keys.setdefault((definition.qualname, definition.node.lineno), set())
+            own = stops_of.setdefault((definition.qualname, definition.node.lineno), {})
             # Most files have no errors, and need no look at what their entry points reach.
             if stops:
-                reached = records.get(entry)
-                if reached is None:
-                    reached = self._interpreter.calls_of(entry.function, class_of(entry.receiver))
-                own |= set(map(key_of, _errors_of(module, entry, reached, stops)))
-        return tuple(TracedEntry(*definition, tuple(sorted(own))) for definition, own in sorted(keys.items()))
+                is_forward = entry.function.name == "forward" or not self._has_forward(entry)
+                for finding in _errors_of(module, entry, self._reached(entry, records), stops):
+                    scenario = finding.scenario or ("" if is_forward else entry.function.qualname)
+                    # Whoever asks for a class asks for its forward first.
+                    known = own.get(key_of(finding), scenario)
+                    own[key_of(finding)] = scenario if is_forward else known
+        return tuple(
+            TracedEntry(*definition, tuple(itertools.starmap(Stop, sorted(own.items()))))
+            for definition, own in sorted(stops_of.items())
+        )
+
+    def _has_forward(self, entry: EntryPoint) -> bool:
+        owner = class_of(entry.receiver)
+        return owner is not None and self._interpreter.classes.method(owner, "forward") is not None
+
+    def _reached(self, entry: EntryPoint, records: dict[EntryPoint, Record]) -> Record:
+        """What an entry point results in, each finding with the calls of this entry point that have it."""
+        if entry in records:
+            return records[entry]
+        # Another entry point has called it, whose scenarios are not this one's.
+        reached = self._interpreter.calls_of(entry.function, class_of(entry.receiver))
+        if any(finding.stops_trace for finding in reached.findings.values()):
+            own = scenarios.interpret(self._interpreter, *entry)
+            reached.findings = {key: own.findings.get(key, known) for key, known in reached.findings.items()}
+        return reached
 
     # --- entry points ---
 

@@ -33,6 +33,7 @@ class Settings:
         exclude: patterns of files and directories to leave out, see `Excluder`.
         per_file_ignores: pattern of files, and the prefixes not to report there.
         entry_points: further functions that are traced: `package.module:Class.method`, `Class.method`, with `*`.
+        patched: functions that a patch replaces, written as in `entry_points`: what they contain is not traced.
         severities: prefix of rule ids to "error", "warning" or "info".
         torchax: version that the code will run with.
         training: the code computes gradients too.
@@ -48,6 +49,7 @@ class Settings:
     exclude: tuple[str, ...] = ()
     per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
     entry_points: tuple[str, ...] = ()
+    patched: tuple[str, ...] = ()
     severities: tuple[tuple[str, Severity], ...] = ()
     torchax: tuple[int, ...] = DEFAULT_TORCHAX
     training: bool = False
@@ -274,6 +276,7 @@ _CONVERTERS: Final[dict[str, tuple[str, Callable[[Any, str], Any]]]] = {
     "exclude": ("exclude", _strings),
     "per-file-ignores": ("per_file_ignores", _per_file_ignores),
     "entry-points": ("entry_points", _strings),
+    "patched": ("patched", _strings),
     "severities": ("severities", _severities),
     "target-torchax": ("torchax", _torchax),
     "training": ("training", functools.partial(_instance, kind=bool, description="true or false")),

@@ -11,7 +11,7 @@ from tpuport.errors import PortError
 from tpuport.lint import baseline
 from tpuport.lint.configuration import Settings, find_settings
 from tpuport.lint.diagnostics import is_diagnostic
-from tpuport.lint.entry_verdicts import EntryVerdict, group_of, key_of
+from tpuport.lint.entry_verdicts import EntryVerdict, Stop, group_of, key_of
 from tpuport.lint.findings import Applicability, Finding, Severity
 from tpuport.lint.fixing import FixResult, fix_files, label_fixes
 from tpuport.lint.paths import relative_to_working_directory
@@ -124,19 +124,25 @@ def _unmatched_entry_points(session: Session, traced: frozenset[str]) -> tuple[s
 
 def _entry_verdicts(session: Session, collected: CollectedFindings) -> tuple[EntryVerdict, ...]:
     """The verdict on each entry point; an error that a comment suppresses is one that somebody has looked at."""
-    stops = (*collected.reported, *collected.known, *collected.outside, *collected.unselected)
-    by_key = {key_of(finding): finding for finding in stops if finding.stops_trace}
+    findings = (*collected.reported, *collected.known, *collected.outside, *collected.unselected)
+    by_key = {key_of(finding): finding for finding in findings if finding.stops_trace}
     verdicts: list[EntryVerdict] = []
     for path, result in session.results.items():
         display = session.files[path]
         group = group_of(display, session.lines(path)) if result.entries else ""
         for entry in result.entries:
-            errors = sorted(_with_display(by_key[key], session) for key in entry.stops if key in by_key)
+            stops = (_error_of(stop, by_key) for stop in entry.stops if stop.key in by_key)
+            errors = sorted(_with_display(finding, session) for finding in stops)
             cell, line = 0, entry.line
             if (notebook := session.notebook(path)) is not None:
                 cell, line = notebook.locate(entry.line)
             verdicts.append(EntryVerdict(entry.name, display, line, group, tuple(errors), cell))
     return tuple(sorted(verdicts, key=lambda verdict: (verdict.path, verdict.cell, verdict.line)))
+
+
+def _error_of(stop: Stop, by_key: dict[str, Finding]) -> Finding:
+    """The error as this entry point has it: another one may reach it in other calls."""
+    return dataclasses.replace(by_key[stop.key], scenario=stop.scenario)
 
 
 def _with_display(finding: Finding, session: Session) -> Finding:

@@ -15,18 +15,25 @@ _SCRIPT_DIRECTORIES: Final = frozenset({"script", "scripts", "example", "example
 _MAIN_BLOCK: Final = re.compile(r"""if\s+__name__\s*==\s*['"]__main__['"]""")
 
 
+class Stop(NamedTuple):
+    """An error that stops an entry point: its key, from `key_of`, and the calls of the entry point that have it."""
+
+    key: str
+    scenario: str = ""
+
+
 class TracedEntry(NamedTuple):
     """A model class or a compiled function of a file, and the errors that stop its trace.
 
     Attributes:
         name: the class's or function's qualified name.
         line: of its definition.
-        stops: keys of the errors, from `key_of`.
+        stops: the errors.
     """
 
     name: str
     line: int
-    stops: tuple[str, ...]
+    stops: tuple[Stop, ...]
 
 
 class EntryVerdict(NamedTuple):
@@ -35,7 +42,8 @@ class EntryVerdict(NamedTuple):
     Attributes:
         name, line: as in `TracedEntry`; `path`: its file, as the user named it.
         group: "model", "script" or "test".
-        errors: the errors that stop it, sorted; none if it is expected to trace.
+        errors: the errors that stop it, sorted, each with the calls of this entry point that have it; none if it is
+            expected to trace.
         cell: in a notebook, the cell that the line is counted in; else 0.
     """
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tpuport.lint.configuration import Settings
-from tpuport.lint.entry_verdicts import TracedEntry
+from tpuport.lint.entry_verdicts import Stop, TracedEntry
 from tpuport.lint.findings import Applicability, Finding, Severity
 from tpuport.lint.suppressions import Suppressions
 from tpuport.lint.workers import FileResult
@@ -32,7 +32,7 @@ from tpuport.version import __version__
 
 _log = logging.getLogger("tpuport")
 
-_FORMAT: Final = 4
+_FORMAT: Final = 5
 # Number of JSON files; linted files of one directory share one.
 _BUCKETS: Final = 16
 # Caches of this many different settings, and of this many projects, stay on disk.
@@ -75,11 +75,15 @@ def user_cache_directory() -> Path:
 
 @functools.cache
 def _linter_digest() -> str:
-    """A digest of the linter's own files, by times and sizes: another linter may find something else."""
+    """A digest of the linter's own files: another linter may find something else.
+
+    Of their text, since all files of a wheel may have the same time.
+    """
     digest = hashlib.blake2b(f"{__version__} {sys.version} {_FORMAT}".encode(), digest_size=16)
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        stamp = file_stamp(str(path))
-        digest.update(f"{path} {stamp.time_ns} {stamp.size}".encode())
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)} {path.stat().st_size} ".encode())
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -97,7 +101,8 @@ class Cache:
 
     def __init__(self, directory: Path, settings: Settings) -> None:
         # The other settings choose among findings, and need no results of their own.
-        key = (settings.entry_points, settings.torchax, settings.training, sys.prefix, _linter_digest())
+        decisive = (settings.entry_points, settings.torchax, settings.training, settings.patched)
+        key = (*decisive, sys.prefix, _linter_digest())
         self._top_directory = directory
         self._directory = directory / hashlib.blake2b(repr(key).encode(), digest_size=8).hexdigest()
         self._file_stamp = functools.cache(file_stamp)
@@ -292,7 +297,7 @@ def _encode_result(result: FileResult, stamps: Sequence[Any], bucket: dict[str, 
         [[texts.index(path), names] for path, names in traced.items()],
         result.suppressions.to_json(),
         [
-            [texts.index(entry.name), entry.line, list(map(texts.index, entry.stops))]
+            [texts.index(entry.name), entry.line, [list(map(texts.index, stop)) for stop in entry.stops]]
             for entry in result.entries
         ],
     ]
@@ -330,7 +335,7 @@ def _decode_result(path: str, entry: list[Any], bucket: dict[str, Any]) -> FileR
         traced=frozenset(functions),
         suppressions=Suppressions.from_json(comments),
         entries=tuple(
-            TracedEntry(texts[name], line, tuple(texts[stop] for stop in stops))
+            TracedEntry(texts[name], line, tuple(Stop(texts[key], texts[calls]) for key, calls in stops))
             for name, line, stops in entries
         ),
     )

@@ -22,6 +22,11 @@ from tpuport.lint.modules import FunctionInfo
 # Beyond so many optional arguments, calls with all but one of them would take long and tell little.
 _MOST_SINGLED_OUT: Final = 6
 
+# What `tpuport.generate` gives a model in each step beside the tokens and the cache, if the model takes it.
+_STEP_INPUTS: Final = frozenset(
+    "attention_mask position_ids decoder_attention_mask decoder_position_ids".split()
+)
+
 # What schedulers call the moment that a step starts from.
 _TIMESTEP: Final = re.compile("timesteps?|t|sigma")
 
@@ -48,8 +53,10 @@ def interpret(interpreter: TracingInterpreter, info: FunctionInfo, receiver: Val
 
     caches = [name for name in optional if isinstance(declared[name], KeyValueCache)]
     with_all, without = call(optional), call(())
-    # A step of generation from the tokens alone.
+    # A step of generation: from the tokens alone, and as tpuport's decoders call models.
     with_cache = call(caches) if caches else {}
+    passed = [name for name in optional if name in _STEP_INPUTS]
+    in_loop = call([*caches, *passed]) if caches and passed else with_cache
     with_all_but: Mapping[str, _Findings] = {}
     always = with_all.keys() & without.keys()
     if record.findings.keys() - always and len(optional) <= _MOST_SINGLED_OUT:
@@ -58,6 +65,8 @@ def interpret(interpreter: TracingInterpreter, info: FunctionInfo, receiver: Val
     for key in record.findings.keys() - always:
         if key in with_cache and key not in without:
             scenario = f"in a step with a static cache as `{caches[0]}`"
+            if key not in in_loop:
+                scenario += f", without {' and '.join(f'`{name}`' for name in passed)}"
         elif key in with_all and len(optional) > _MOST_SINGLED_OUT:
             count = _fewest_arguments(key, with_first, lambda count: probe(optional[:count]).findings)
             scenario = f"with `{optional[count - 1]}`"

@@ -73,7 +73,9 @@ def make_real_analyser(settings: Settings) -> AnalysesFiles:
         for rule in all_rules()
         if not rule.until or settings.torchax < parse_torchax_version(rule.until, rule.id)
     )
-    return Analyser(Options(rules, settings.torchax, settings.entry_points, settings.training))
+    return Analyser(
+        Options(rules, settings.torchax, settings.entry_points, settings.training, settings.patched)
+    )
 
 
 # Creates the analyser for some settings. A variable so that tests can replace it.

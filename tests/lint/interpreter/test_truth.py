@@ -29,6 +29,18 @@ def test_types(check):
     """)
 
 
+def test_a_shape_is_a_tuple_and_no_tensor(check):
+    check("""
+    def first(shape: torch.Tensor):
+        if isinstance(shape, tuple): return shape[0]
+        if isinstance(shape, torch.Tensor): return int(shape[0])
+        raise TypeError
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor):
+            return x[: first(x.shape)]
+    """)
+
+
 def test_what_is_surely_a_tensor(check):
     check("""
     def as_tensor(t):

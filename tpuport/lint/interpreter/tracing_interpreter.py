@@ -36,6 +36,7 @@ from tpuport.lint.interpreter.parameters import annotation_value, declared_value
 from tpuport.lint.interpreter.python_builtins import is_builtin
 from tpuport.lint.joins import join_all, losses
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, canonical
+from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Binding, Project
 from tpuport.lint.rules.rule import Context, Hit, Rule
 from tpuport.lint.source import node_span
@@ -91,6 +92,7 @@ class TracingInterpreter(Interpreter):
         self._running: set[tuple[Any, ...]] = set()
         self._call_counts: collections.Counter[FunctionInfo] = collections.Counter()
         self._route: list[str] = []
+        self._patched: dict[FunctionInfo, bool] = {}
         self.records = [Record()]
 
     # --- records ---
@@ -216,6 +218,8 @@ class TracingInterpreter(Interpreter):
     def _call(self, activation: _Activation) -> Value:
         """Run a function, or take the result of an equal call."""
         function, values, depth, emitting, entry, _, host = activation
+        if self.options.patched and self._is_patched(function.info):
+            return self._promised_result(function.info)
         closure = function.info.closure
         key = (function, emitting, entry, host, tuple(values.items()), id(closure), self.constructs)
         remembered = self._remembered.get(key)
@@ -238,6 +242,14 @@ class TracingInterpreter(Interpreter):
         if closure is None:
             self._remembered[key] = record
         return record.result
+
+    def _is_patched(self, info: FunctionInfo) -> bool:
+        """Whether a patch replaces a function, so that nothing in it is traced."""
+        if info not in self._patched:
+            self._patched[info] = any(
+                matches_function(pattern, info.module.path, info.qualname) for pattern in self.options.patched
+            )
+        return self._patched[info]
 
     def _run(self, activation: _Activation) -> Value:
         function, values, depth, emitting, entry, building, host = activation

@@ -347,7 +347,11 @@ def _is_any_of(frame: Frame, value: Value, kinds: list[Value | None]) -> Answer:
 
 def _is_of_kind(frame: Frame, value: Value, kind: Value | None) -> Answer:
     match value, kind:
-        # A configuration may hold anything, and a shape is a tuple.
+        case Static(kind="shape"), Sequence(kind="tuple"):
+            return True
+        case Static(kind="shape"), Tensor() | Mapping():
+            return False
+        # A configuration may hold anything.
         case (Static(kind="" | "config" | "shape"), _) | (Static(), Static(kind="")):
             return None
         case Static(), Static():
