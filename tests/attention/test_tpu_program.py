@@ -96,6 +96,7 @@ def test_masks(kind: str) -> None:
     _check(_compiled("v6e", function, *shapes, *extra), shapes)
 
 
+@pytest.mark.slow  # tuning/test_bundle_compiler.py counts bundles
 def test_exact_padding_schedules_hardly_more_than_no_mask() -> None:
     """At most 3.5% more bundles."""
     from tpuport.attention.tuning.bundle_compiler import Compiler

@@ -52,6 +52,7 @@ def real(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]"
     return subprocess.run(command(*arguments), capture_output=True, text=True, cwd=directory, env=environment)
 
 
+@pytest.mark.slow  # tests/topology/test_compiling.py compiles without the command
 def test_the_real_compiler(directory: Path) -> None:
     first = real(directory, "small:build", "--topology", "v6e", "--format", "json", "--save-hlo", "programs")
     assert first.returncode == 0, first.stderr

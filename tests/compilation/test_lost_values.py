@@ -159,6 +159,7 @@ def test_writes_that_depend_on_the_tokens_are_refused() -> None:
     assert not mlp.is_initialized
 
 
+@pytest.mark.slow  # the other lost values of this file
 def test_a_module_keeps_its_parts_when_both_assign() -> None:
     model = _make_model(Outer)
     expected = copy.deepcopy(model).generate(IDS, max_new_tokens=3, do_sample=False)
@@ -171,6 +172,7 @@ def test_a_module_keeps_its_parts_when_both_assign() -> None:
             module.seen + 1
 
 
+@pytest.mark.slow  # the other lost values of this file
 def test_counters_are_lost_too() -> None:
     model = _make_model(Counting)
     reference = copy.deepcopy(model)

@@ -115,6 +115,7 @@ def test_a_scale_of_lora_does_not_compile_again(lora: Any) -> None:
     assert pipe.vae.decoder.forward is vae  # what the method does not change stays as it was
 
 
+@pytest.mark.slow  # the adapter on one device above
 def test_lora_is_sharded_as_the_model_was(lora: Any) -> None:
     mesh = tpuport.create_mesh(tp=2, dp=4)
     pipe = tpuport.port(flux(), mesh=mesh)

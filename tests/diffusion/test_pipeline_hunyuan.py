@@ -67,6 +67,7 @@ def test_guidance_of_one_makes_one_call(ours: Any, theirs: Any, prompts: Build) 
     assert compilations(ours)[0] - before[0] <= 1
 
 
+@pytest.mark.slow  # one device above, and tests/patches/test_hunyuan_video15.py
 def test_several_devices_and_guidance_as_one_batch(hunyuan: Build, theirs: Any, prompts: Build) -> None:
     mesh = tpuport.create_mesh(dp=2, sp=2, devices=jax.devices()[:4])
     pipe = tpuport.port(hunyuan(), mesh=mesh)

@@ -70,6 +70,7 @@ def test_scores_and_logits_of_every_step(llama: tuple, prompts: tuple) -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow  # test_sharded.py, with beams on one device above
 def test_on_several_devices(make_pair: Callable, prompts: tuple) -> None:
     """Three prompts fill up a batch of two devices with a fourth, which must not go on for the others."""
     mesh = tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4])

@@ -37,6 +37,7 @@ def test_with_and_without_a_negative_prompt(llama: tuple, prompts: tuple, negati
     assert (decoder.prefill.compilations, decoder.advance.compilations) == before
 
 
+@pytest.mark.slow  # guidance above, and test_beam_search.py
 def test_beams_and_outputs(llama: tuple, prompts: tuple) -> None:
     """transformers leaves the second cache as it is when beams change their places."""
     options = _OPTIONS | {

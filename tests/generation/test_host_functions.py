@@ -74,6 +74,7 @@ def test_a_processor_of_a_user_and_another_compile_once(llama: tuple, prompts: t
     assert processor.lengths == list(range(20, 20 + NEW))
 
 
+@pytest.mark.slow  # a processor of a user above, and test_beam_search.py
 def test_allowed_tokens_of_beams(llama: tuple, prompts: tuple) -> None:
     options = {
         "prefix_allowed_tokens_fn": _multiples,
@@ -85,6 +86,7 @@ def test_allowed_tokens_of_beams(llama: tuple, prompts: tuple) -> None:
     assert torch.equal(got, expected)
 
 
+@pytest.mark.slow  # test_generating.py stops by criteria, and test_beam_search.py
 def test_criteria_of_beams(llama: tuple, prompts: tuple) -> None:
     # Short sequences are the best.
     options = {"num_beams": 2, "num_return_sequences": 2, "eos_token_id": 95, "length_penalty": -2.0}

@@ -74,6 +74,7 @@ def test_a_model_whose_cached_call_cannot_be_traced(prompts: tuple, caplog: pyte
     assert caplog.text.count("without a cache") == 1, "it is found out once"
 
 
+@pytest.mark.slow  # the model that takes no cache above
 def test_an_encoder_that_writes_to_its_cache_and_returns_none(prompts: tuple) -> None:
     compare(BertLMHeadModel, SMALL_BERT, prompts)
 

@@ -132,6 +132,7 @@ def test_greedy_tokens_are_those_of_the_models_own_loop(reference: GPT, describe
     assert alone.tolist() == expected[:1]
 
 
+@pytest.mark.slow  # test_beam_search.py, and the caches of rows of the test above
 def test_beams_take_their_caches_with_them(reference: GPT) -> None:
     """A model without a cache has none to mix up."""
     ported = tpuport.port(copy.deepcopy(reference))

@@ -120,6 +120,7 @@ def test_the_tokens_that_are_shared() -> None:
     assert shared(ones) == (0, 100)
 
 
+@pytest.mark.slow  # test_chunks says that a chunk is a program of its own
 def test_parts_take_less_memory_and_work(small: tuple) -> None:
     memory, work = {}, {}
     for parts in (None, PromptParts(chunk=32), PromptParts(shared=992)):

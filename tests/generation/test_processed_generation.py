@@ -74,6 +74,7 @@ def test_streamed_in_chunks(llama: tuple, prompts: tuple) -> None:
     assert torch.equal(torch.stack(streamer.parts[1:], dim=1), out[:, ids.shape[1] :])
 
 
+@pytest.mark.slow  # test_logits_processors.py compares the forced beginning
 def test_a_prompt_of_one_token_has_a_forced_beginning(llama: tuple) -> None:
     options = {"forced_bos_token_id": 77, "begin_suppress_tokens": [20], "max_new_tokens": 5}
     ids = torch.tensor([[5], [9]])
@@ -99,6 +100,7 @@ def test_prompts_of_other_lengths_are_what_each_is_alone(llama: tuple, prompts: 
         assert torch.equal(got, expected[0])
 
 
+@pytest.mark.slow  # test_sharded.py, with the options on one device above
 def test_on_several_devices(make_pair: Callable, prompts: tuple) -> None:
     mesh = tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4])
     reference, ported = make_pair("llama", mesh=mesh)

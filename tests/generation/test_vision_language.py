@@ -97,6 +97,7 @@ def test_other_images_compile_nothing(llava: tuple[Any, Any], batch: dict[str, t
     assert (decoder.prefill.compilations, decoder.advance.compilations) == before
 
 
+@pytest.mark.slow  # test_beam_search.py, with the images of rows above
 def test_beams_have_the_image_of_their_prompt(llava: tuple[Any, Any], batch: dict[str, torch.Tensor]) -> None:
     reference, ported = llava
     expected = reference.generate(**batch, **OPTIONS, num_beams=2)

@@ -77,6 +77,7 @@ def test_language_and_task(whisper: Pair) -> None:
     assert (decoder.prefill.compilations, decoder.advance.compilations) == (1, 1)
 
 
+@pytest.mark.slow  # test_assisted_decoding.py
 def test_an_assistant_drafts(whisper: Pair) -> None:
     """As distilled models do. Its own `generate` suppresses other tokens then, here as in torch."""
     assistants = []
@@ -103,6 +104,7 @@ def test_the_language_is_detected(whisper: Pair) -> None:
     assert torch.equal(whisper.ported.generate(spoken), whisper.reference.generate(spoken))
 
 
+@pytest.mark.slow  # test_segments_that_are_improbable_or_silent
 def test_long_recordings_with_timestamps(whisper: Pair) -> None:
     """Segment by segment; the text so far, padded on the left, is the decoder's prompt."""
     spoken = features(260)

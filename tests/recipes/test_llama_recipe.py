@@ -40,6 +40,7 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow  # `make demo` runs it, and tests/generation/test_sharded.py the mesh
 def test_the_tiny_llama_on_a_mesh_says_what_torch_says() -> None:
     done = _recipe(
         "--prompt", "Tom counted", "--tp", "2", "--dp", "2", "--cpu-devices", "4", "--max-new-tokens", "12"

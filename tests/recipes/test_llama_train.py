@@ -13,7 +13,11 @@ TOLD = ["The boat goes out.", "The boat comes home.", "The lamp is lit."]
 
 @pytest.fixture
 def few_stories(monkeypatch):
-    """Three stories in place of the corpus."""
+    """Three stories in place of the corpus, and a smaller model: Muon computes in bfloat16, which not every CPU has."""
+    config = train.model_config()
+    config.update({"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2})
+    config.head_dim = 8
+    monkeypatch.setattr(train, "model_config", lambda: config)
     monkeypatch.setattr(train, "stories", lambda: TOLD)
 
 
@@ -55,9 +59,9 @@ def test_the_rate_rises_and_falls_to_zero():
 @pytest.mark.usefixtures("few_stories")
 def test_the_loss_falls(capsys, monkeypatch):
     monkeypatch.setattr(train, "WARMUP", 2)
-    model = train.train(steps=16, batch=3, seed=0)
+    model = train.train(steps=32, batch=3, seed=0)
     assert train.corpus_loss(model) < 0.5 * math.log(256)
-    assert "step 16/16" in capsys.readouterr().out
+    assert "step 32/32" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("few_stories")

@@ -177,6 +177,7 @@ def test_a_product_in_float32_that_returns_halves_is_blamed_to_its_line(replace_
     assert line_of("feed forward") in lines
 
 
+@pytest.mark.slow  # the slips above are in such a model
 def test_a_half_precision_model_passes() -> None:
     run = check(Small, "values", "compare", "compile", dtype=torch.bfloat16)
     assert all(finding.severity == "note" for finding in run.findings), run.findings
@@ -401,6 +402,7 @@ def _last_of_equals(x: jax.Array, k: int, *options: Any) -> Any:
     return values, x.shape[-1] - 1 - indices
 
 
+@pytest.mark.slow  # test_bounds.py, and the next test
 def test_a_choice_among_equal_values_is_a_tie_and_what_follows_is_compared(
     replace_operator: Callable,
 ) -> None:

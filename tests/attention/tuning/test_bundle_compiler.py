@@ -188,6 +188,7 @@ def test_a_process_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytes
         kernel_bundles("bundle_programs:product", {}, "v6e")
 
 
+@pytest.mark.slow  # the compiler's end in tests/test_child_process.py
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with Compiler("v5e") as compiler:

@@ -278,6 +278,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.slow  # test_bundle_compiler.py has the real compiler
 def test_the_real_compiler_schedules_the_sections_that_costs_count() -> None:
     with Compiler("v5e", timeout=120.0) as compiler:
         for kind in KINDS:

@@ -42,6 +42,7 @@ def test_a_sharded_width_costs_collectives_at_each_norm(wide) -> None:
     assert one.source.file == __file__.replace("test_sharding_advice", "conftest")
 
 
+@pytest.mark.slow  # the finding for a vocabulary below
 def test_a_weight_that_is_left_whole_is_named_for_all_layers(advice, models, monkeypatch) -> None:
     # However slow this machine is.
     monkeypatch.setattr("tpuport.topology.advice.rules_trial._MOST_SECONDS", float("inf"))

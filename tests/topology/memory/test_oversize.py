@@ -74,6 +74,7 @@ def line_of(text: str) -> int:
     return start + next(place for place, line in enumerate(lines) if text in line)
 
 
+@pytest.mark.slow  # the other programs of this file
 def test_the_compiler_says_how_much_it_needs(message, fitted) -> None:
     wanted = requested_hbm(message)
     memory = fitted[0].memory_analysis()

@@ -167,7 +167,7 @@ ENCODERS = {
     "CLIPTextModel": (SMALL | {"intermediate_size": 64}, (2, 77, 32)),
     "CLIPVisionModel": (VISION | {"image_size": 64}, (2, 1 + 4, 32)),
     "ViTModel": (VISION | {"image_size": 32}, (2, 1 + 4, 32)),
-    "Wav2Vec2Model": (VISION, (2, 499, 32)),
+    "Wav2Vec2Model": (VISION | {"conv_dim": [16] * 7}, (2, 499, 32)),
     "LlamaModel": (LLAMA, (2, 512, 32)),
 }
 
