@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from benchmarks.watch import Line
 
 from benchmarks import workers
-from benchmarks.matching import Score, counted, score
+from benchmarks.matching import PLACES, VALUES, Score, Subject, counted, score
 
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # functions under torch.compile run as they are written
 
@@ -227,11 +227,19 @@ def report(seen: dict[str, Any], without: list[str], console: Console) -> None:
     if in_scenarios:
         console.print("\nwith the scenarios:", highlight=False)
         compare(in_scenarios, findings, without, console)
+    console.print("\ntensors of the host beside tensors of the device:", highlight=False)
+    compare(in_scenarios or seen["files"], findings, without, console, PLACES)
 
 
-def compare(observed: dict[str, Any], findings: list[Any], without: list[str], console: Console) -> None:
+def compare(
+    observed: dict[str, Any],
+    findings: list[Any],
+    without: list[str],
+    console: Console,
+    subject: Subject = VALUES,
+) -> None:
     """Print how far the errors agree with one observation."""
-    tally = score(observed, findings, without)
+    tally = score(observed, findings, without, subject)
     for name, places in (("missed", tally.misses), ("false alarm", tally.wrong)):
         for place in places:
             line = f"{name}: {place.path}:{place.line}: {place.what}"
@@ -240,7 +248,7 @@ def compare(observed: dict[str, Any], findings: list[Any], without: list[str], c
     for path, file in observed.items():
         parts.setdefault(library_of(path), {})[path] = file
     for library, files in sorted(parts.items()):
-        figures(library, score(files, findings, without), len(files), console)
+        figures(library, score(files, findings, without, subject), len(files), console)
     if len(parts) > 1:
         figures("all", tally, len(observed), console)
 

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, Protocol
 
 from benchmarks.watch import COUNTED
 
-RULES = ("TPU1", "TPU2")  # data-dependent shapes, concrete values
-
 
 class Finding(Protocol):
     """What is read of a linter's finding; lines count from 1, `end_line` is the last."""
@@ -21,6 +19,18 @@ class Finding(Protocol):
     rule: str
     severity: str
     scenario: str
+
+
+class Subject(NamedTuple):
+    """What is compared: errors of these rules with lines that are noted for these families of kinds."""
+
+    rules: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+
+# Data-dependent shapes and concrete values; tensors of the host beside tensors of the device.
+VALUES = Subject(("TPU1", "TPU2"), COUNTED)
+PLACES = Subject(("TPU313",), ("host",))
 
 
 class Span(NamedTuple):
@@ -96,22 +106,29 @@ def statements(tree: ast.AST) -> Iterator[ast.stmt]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
 
 
-def counted(file: dict[str, Any], without: Iterable[str] = ()) -> dict[int, list[str]]:
+def counted(
+    file: dict[str, Any], without: Iterable[str] = (), subject: Subject = VALUES
+) -> dict[int, list[str]]:
     """The lines of an observed file that no traced program can run, with their kinds; kinds of `without` left out."""
     kept = {}
     for line, note in file["notes"].items():
-        kinds = [kind for kind in note["kinds"] if kind.split(":")[0] in COUNTED and kind not in without]
+        kinds = [kind for kind in note["kinds"] if kind.split(":")[0] in subject.kinds and kind not in without]
         if kinds:
             kept[int(line)] = kinds
     return kept
 
 
-def score(files: dict[str, Any], findings: Iterable[Finding], without: Iterable[str] = ()) -> Score:
+def score(
+    files: dict[str, Any],
+    findings: Iterable[Finding],
+    without: Iterable[str] = (),
+    subject: Subject = VALUES,
+) -> Score:
     """Compare the errors with the observation.
 
     Args:
         files: The observed files: by path, the lines that ran and the notes.
-        findings: The linter's; only errors of `RULES` are looked at, and only in these files.
+        findings: The linter's; only errors of the subject's rules are looked at, and only in these files.
         without: Kinds of note that are left out: lines with no others count neither for nor against.
 
     Returns:
@@ -120,22 +137,27 @@ def score(files: dict[str, Any], findings: Iterable[Finding], without: Iterable[
     tally, by_path = Score(), {path: [] for path in files}
     for finding in findings:
         path = str(Path(finding.path).resolve())
-        if path in by_path and finding.severity == "error" and finding.rule.startswith(RULES):
+        if path in by_path and finding.severity == "error" and finding.rule.startswith(subject.rules):
             by_path[path].append(finding)
     for path, mine in by_path.items():
-        compare(path, files[path], mine, set(without), tally)
+        compare(path, files[path], mine, set(without), tally, subject)
     return tally
 
 
 def compare(
-    path: str, file: dict[str, Any], findings: list[Finding], without: set[str], tally: Score
+    path: str,
+    file: dict[str, Any],
+    findings: list[Finding],
+    without: set[str],
+    tally: Score,
+    subject: Subject,
 ) -> None:
     """Add one file's comparison to the tally."""
     source = Path(path).read_text(encoding="utf-8")
     where = spans(source)
     lines = source.splitlines()
-    watched = counted(file, without)
-    left_out = {span_of(where, line) for line in counted(file)} - {span_of(where, line) for line in watched}
+    watched = counted(file, without, subject)
+    left_out = {span_of(where, line) for line in counted(file, subject=subject)} - {span_of(where, line) for line in watched}
     wanted = {span_of(where, line) for line in watched}
     ran = {span_of(where, line) for line in file["ran"]}
     flagged = {span_of(where, finding.line) for finding in findings}
@@ -155,7 +177,7 @@ def compare(
 
 def _needs_other_call(finding: Finding, file: dict[str, Any]) -> bool:
     """Whether a finding belongs to calls with an argument that no observed call has passed."""
-    argument = re.search(r"(with|as) `(\w+)`$", finding.scenario)
+    argument = re.search(r"(with|as) `(\w+)`(, without .*)?$", finding.scenario)
     return argument is not None and "passed" in file and argument[2] not in file["passed"]
 
 

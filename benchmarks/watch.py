@@ -8,7 +8,8 @@ A line is noted when one of its operations could not be traced: it reads a numbe
 shape of its result hangs on the numbers (`shape:...`). Two more kinds are noted and never counted: `write:...` writes
 through a boolean mask (the shape is known), and `select:...` indexes by a tensor of no dimensions, which eager torch
 reads as a number and torchax does not. Two kinds ask for more on the CPU than under torchax, which prints a tracer's
-name for `value:__format__` and `value:__repr__`: they are counted, and can be left out by name.
+name for `value:__format__` and `value:__repr__`: they are counted, and can be left out by name. `host:...` is an
+operator on a tensor of the host and one of the device, which is counted by itself.
 
 What a line asks of a tensor that was created in the block without `device=`, or computed from such tensors alone, is
 not noted: under tpuport it is an ordinary tensor of the host, whose numbers can be read while tracing.
@@ -46,6 +47,11 @@ SHAPE_OPERATORS = frozenset(
     "nonzero nonzero_numpy argwhere masked_select _unique _unique2 unique_dim unique_consecutive "
     "unique_dim_consecutive bincount _nested_tensor_from_tensor_list _nested_tensor_from_mask "
     "_nested_view_from_jagged _pack_padded_sequence _pad_packed_sequence".split()
+)
+# Operators that take a tensor of the host beside one of the device: a copy, an index, sizes.
+TAKES_BOTH = frozenset(
+    "copy_ index _unsafe_index index_put index_put_ _index_put_impl_ _unsafe_index_put fill_ repeat_interleave "
+    "tensor_split set_".split()
 )
 INDEX_WRITES = frozenset("index_put index_put_ _index_put_impl_ _unsafe_index_put".split())
 MASKS = (torch.bool, torch.uint8)
@@ -231,6 +237,12 @@ class Host:
         tensors = list(tensors_in(value))
         return bool(tensors) and all(tensor in self for tensor in tensors)
 
+    def meets_device(self, operands: Any) -> bool:
+        """Whether one operand is of the host and another of the device; a single element counts as a number."""
+        tensors = list(tensors_in(operands))
+        of_host = [tensor for tensor in tensors if tensor in self]
+        return len(of_host) < len(tensors) and any(tensor.numel() != 1 for tensor in of_host)
+
 
 class FunctionMode(TorchFunctionMode):
     """Sees the calls of torch's functions and methods, and silences the operators of those it can judge itself."""
@@ -301,6 +313,8 @@ class DispatchMode(TorchDispatchMode):
             kinds = of_operator(name, func._overloadname, args, kwargs)
             if kinds and not self.functions.host.has_all(decisive(name, args)):
                 self.seen.note(kinds)
+            if name not in TAKES_BOTH and self.functions.host.meets_device([*args, *kwargs.values()]):
+                self.seen.note((f"host:{name}",))
         result = func(*args, **kwargs)
         self._place(name, [*args, *kwargs.values()], result)
         return result

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.matching import Span, score, spans
+from benchmarks.matching import PLACES, Span, score, spans
 
 SOURCE = """\
 def f(x, y):
@@ -102,3 +102,19 @@ def test_an_error_of_calls_that_were_not_made_is_not_judged(path, passed, wrong)
     files[path]["passed"] = passed
     tally = score(files, [error(path, 10, scenario="Model.forward with `mask`")])
     assert (len(tally.wrong), tally.idle) == (wrong, 1 - wrong)
+
+
+def test_tensors_of_the_host_are_compared_by_themselves(path):
+    files = observed(path, [1, 6, 10], _6=["host:add"], _10=["value:item"])
+    findings = [error(path, 6, "TPU313"), error(path, 10, "TPU313")]
+    tally = score(files, findings, subject=PLACES)
+    assert (lines(tally.hits), lines(tally.right), lines(tally.wrong)) == ([6], [6], [10])
+    assert lines(score(files, findings).misses) == [10]
+
+
+def test_a_step_without_a_mask_needs_a_cache(path):
+    files = observed(path, [6])
+    scenario = "f in a step with a static cache as `past`, without `mask`"
+    for passed, idle in ((["x"], 1), (["x", "past"], 0)):
+        files[path]["passed"] = passed
+        assert score(files, [error(path, 6, scenario=scenario)]).idle == idle

@@ -166,6 +166,20 @@ def test_a_tensor_of_the_host_that_is_indexed_from_the_device_is_on_the_device(t
     assert notes == {3: {"select:index"}, 4: {"value:item"}}
 
 
+def test_a_tensor_of_the_host_beside_one_of_the_device_is_a_kind_of_its_own(tmp_path):
+    notes, _ = run(
+        tmp_path,
+        "y = torch.arange(3)",
+        "X + y",
+        "torch.where(torch.ones(3).bool(), X, X)",
+        "F.linear(X, torch.ones(2, 3))",
+        "X * y.to(X.device)",
+        "X * torch.tensor(2.0), X[torch.arange(2)], X.copy_(torch.zeros(2, 3)), y + 1",
+        "X + torch.arange(3, device=X.device)",
+    )
+    assert {line: families(kinds) for line, kinds in notes.items()} == dict.fromkeys((3, 4, 5), {"host"})
+
+
 def test_a_conversion_is_noted_once_by_the_name_of_what_asked(tmp_path):
     notes, _ = run(tmp_path, "f'{COUNT}'", "bool(COUNT)", "X[:COUNT]")
     assert notes == {2: {"value:__format__"}, 3: {"value:__bool__"}, 4: {"value:slice"}}
