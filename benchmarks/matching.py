@@ -112,7 +112,9 @@ def counted(
     """The lines of an observed file that no traced program can run, with their kinds; kinds of `without` left out."""
     kept = {}
     for line, note in file["notes"].items():
-        kinds = [kind for kind in note["kinds"] if kind.split(":")[0] in subject.kinds and kind not in without]
+        kinds = [
+            kind for kind in note["kinds"] if kind.split(":")[0] in subject.kinds and kind not in without
+        ]
         if kinds:
             kept[int(line)] = kinds
     return kept
@@ -157,8 +159,8 @@ def compare(
     where = spans(source)
     lines = source.splitlines()
     watched = counted(file, without, subject)
-    left_out = {span_of(where, line) for line in counted(file, subject=subject)} - {span_of(where, line) for line in watched}
     wanted = {span_of(where, line) for line in watched}
+    left_out = {span_of(where, line) for line in counted(file, subject=subject)} - wanted
     ran = {span_of(where, line) for line in file["ran"]}
     flagged = {span_of(where, finding.line) for finding in findings}
     for line, kinds in sorted(watched.items()):

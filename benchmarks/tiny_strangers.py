@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks import (
     tiny_strangers_images,
+    tiny_strangers_later,
     tiny_strangers_others,
     tiny_strangers_sequences,
     tiny_strangers_vision,
@@ -24,6 +25,7 @@ MODELS = (
     | tiny_strangers_images.MODELS
     | tiny_strangers_sequences.MODELS
     | tiny_strangers_others.MODELS
+    | tiny_strangers_later.MODELS
 )
 
 # torchvision registers more for its own operators when it is imported, and its build for GPUs does not have them here.

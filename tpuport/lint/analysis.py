@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from tpuport.lint import scenarios
 from tpuport.lint.abstract_values import (
     TENSOR,
+    UNKNOWN,
     Function,
     Instance,
     Partial,
@@ -247,6 +248,9 @@ class Analyser:
         names = [name for name in declared if name not in {"self", "cls"}]
         if len(names) > 1:
             declared[names[1]] = Sequence("tuple", None, TENSOR)
+        # Most modules give a tensor; with the option `with_kwargs`, keyword arguments come before it.
+        if len(names) > 2 and "kw" not in names[-1] and declared[names[-1]] is UNKNOWN:
+            declared[names[-1]] = TENSOR
         return self._interpreter.interpret_call(function, receiver, declared)
 
     def _loops(self, module: ModuleInfo) -> Iterator[EntryPoint]:

@@ -119,6 +119,22 @@ class Model(nn.Module):
 """,
         "(torch.randn(2, 3),)",
     ),
+    "the output that a hook gets": Example(
+        """
+def keep_positive(module, args, output):
+    return output[output > 0]  #! TPU101
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.layer.register_forward_hook(keep_positive)
+
+    def forward(self, x):
+        return self.layer(x)
+""",
+        "(torch.randn(2, 3),)",
+    ),
     "hooks of state dicts": Example(
         """
 class Model(nn.Module):
