@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from transformers import AttentionInterface, AttentionMaskInterface, LlamaConfig, LlamaForCausalLM
+from transformers import AttentionInterface, AttentionMaskInterface, LlamaConfig, LlamaForCausalLM, LlamaModel
 from transformers import masking_utils as masks
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.inkling2 import modeling_inkling2
@@ -168,10 +168,12 @@ def operands(queries: int = 4, keys: int = 4) -> list[torch.Tensor]:
         {"position_bias": torch.randn(1, 4, 4, 4, generator=generator(9))},
         {"attention_mask": torch.rand(2, 1, 1, 4, generator=generator(9)) < 0.7, "position_bias": torch.ones(1, 4, 4, 4)
          },
+        {"query_rows": 1, "is_causal": False, "keys": 7},
     ],
 )  # fmt: skip
 def test_attention_is_that_of_transformers(case: dict[str, Any]) -> None:
     q, k, v = operands(case.pop("queries", 4), case.pop("keys", 4))
+    q = q[: case.pop("query_rows", 2)]
     mask = case.pop("attention_mask", None)
     module = Attention()
     expected, _ = sdpa_attention_forward(module, q, k, v, mask, **case)
@@ -340,6 +342,31 @@ def test_use_is_undone_at_the_end_of_the_block() -> None:
     with attention.use_in_model(model):
         assert model.config._attn_implementation == NAME
     assert model.config._attn_implementation == before
+
+
+class FixedAttention(transformers.PreTrainedModel):
+    """A model whose attention cannot be chosen, around others: `inner`'s can, `shared`'s has the outer config."""
+
+    config_class = LlamaConfig
+
+    def __init__(self, config: LlamaConfig, inner: LlamaConfig) -> None:
+        super().__init__(config)
+        self.inner, self.shared = LlamaModel(inner), LlamaModel(config)
+        self.post_init()
+
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        return False
+
+
+def test_a_model_inside_of_another_chooses_for_itself() -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = FixedAttention(LlamaConfig(vocab_size=32, **sizes), LlamaConfig(vocab_size=32, **sizes))
+    names = [part.config._attn_implementation for part in (model, model.inner, model.shared)]
+    with attention.use_in_model(model):
+        assert model.inner.config._attn_implementation == NAME
+        assert [model.config._attn_implementation, model.shared.config._attn_implementation] == names[::2]
+    assert [part.config._attn_implementation for part in (model, model.inner, model.shared)] == names
 
 
 class ConcatenatesMasks(transformers.PreTrainedModel):

@@ -84,6 +84,9 @@ def transformers_attention(
         return _eager_attention(module, reason)(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
+    if query.shape[0] == 1:
+        # A Q-Former has the same queries for every row.
+        query = query.expand(key.shape[0], -1, -1, -1)
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
     mask, note = _mask_of_call(module, attention_mask, (*query.shape[:3], key.shape[2]), is_causal, options)
@@ -405,15 +408,13 @@ def unregister_transformers() -> None:
 def use_in_model(model: torch.nn.Module) -> Iterator[None]:
     """Let a transformers model compute its attention through tpuport inside the block.
 
-    A model whose attention cannot be chosen keeps its own.
+    A model whose attention cannot be chosen keeps its own, and the models inside of it are asked.
     """
-    # Models of other libraries have no such method.
-    can_choose = getattr(model, "_can_set_attn_implementation", lambda: False)
-    if not can_choose():
+    configs = _attention_configs(model)
+    if not configs:
         yield
         return
     register_transformers()
-    configs = _attention_configs(model)
     previous = [config._attn_implementation_internal for config in configs]
     # Inside of another such block the names are ours already, and that one knows the model's.
     replaced = {id(config): name for config, name in zip(configs, previous, strict=True) if name != NAME}
@@ -429,6 +430,31 @@ def use_in_model(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _attention_configs(model: torch.nn.Module) -> list[Any]:
-    """The distinct configs of all modules that choose an implementation of attention."""
-    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
+    """The distinct configs of all modules that choose an implementation of attention.
+
+    A config that a model which cannot choose reads too, outside of those that can, is not among them.
+    """
+    choosing = list(_choosing_models(model))
+    inside = {id(module) for root in choosing for module in root.modules()}
+    fixed = {
+        id(module.config)
+        for module in model.modules()
+        if id(module) not in inside and hasattr(module, "config")
+    }
+    configs = {
+        id(module.config): module.config
+        for root in choosing
+        for module in root.modules()
+        if hasattr(module, "config") and id(module.config) not in fixed
+    }
     return [config for config in configs.values() if hasattr(config, "_attn_implementation_internal")]
+
+
+def _choosing_models(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The outermost models whose attention can be chosen. Models of other libraries have no such method."""
+    can_choose = getattr(module, "_can_set_attn_implementation", lambda: False)
+    if can_choose():
+        yield module
+        return
+    for child in module.children():
+        yield from _choosing_models(child)
