@@ -150,3 +150,12 @@ def test_operations_on_tensors_of_both_places_are_errors(tmp_path: Path, body: s
     with pytest.raises(PortError, match="TPU313"):
         run(path)
     assert errors(path) == ["TPU313"]
+
+
+@pytest.mark.parametrize(
+    "call", ["view(count, -1)", "expand(count, 4, 3)", "repeat(count, 1)", "reshape(count, -1)"]
+)
+def test_a_size_on_the_device_is_no_operand(tmp_path: Path, call: str) -> None:
+    """It stops the trace by itself, and would wherever the tensor that gets it is."""
+    path = module_file(tmp_path, f"count = x.argmax()\nreturn torch.ones(4, 3).{call}.to(x.device)")
+    assert errors(path) == ["TPU107"]

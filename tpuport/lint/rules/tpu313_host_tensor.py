@@ -11,7 +11,9 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 # What takes a tensor of the host beside a traced one: moves, and what reads only a shape or numbers.
 _TAKES_BOTH: Final = frozenset(
     "to type_as expand_as view_as reshape_as new_tensor repeat_interleave tensor_split broadcast_tensors is_same_size "
-    "fill_".split()
+    "fill_ "
+    # A tensor among their sizes is another rule's subject, wherever it is.
+    "view reshape expand repeat tile unflatten narrow split chunk roll new_zeros new_ones new_full new_empty".split()
 )
 # Layers of torch with weights, which are on the device.
 _WITH_WEIGHTS: Final = (
