@@ -8,6 +8,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     FalconH1Config,
+    FalconH1ForCausalLM,
     Mamba2Config,
     MambaConfig,
     MiniMaxConfig,
@@ -111,4 +112,17 @@ def test_a_state_that_grows_is_named() -> None:
 
     model = tpuport.port(Remembering(CONFIGS["rwkv"]).eval())
     with pytest.raises(PortError, match=r"a token changes .*state"):
+        tpuport.generate(model, [[5, 6, 7]], **OPTIONS)
+
+
+def test_a_value_that_is_asked_for_while_padding_is_tried_is_explained() -> None:
+    """Whether states ignore padding is found out before the prompt runs, by the first trace of the model."""
+
+    class Asking(FalconH1ForCausalLM):
+        def forward(self, input_ids: Any = None, **inputs: Any) -> Any:
+            assert len(input_ids.nonzero())
+            return super().forward(input_ids=input_ids, **inputs)
+
+    model = tpuport.port(Asking(CONFIGS["falcon_h1"]).eval())
+    with pytest.raises(PortError, match="cannot be traced"):
         tpuport.generate(model, [[5, 6, 7]], **OPTIONS)

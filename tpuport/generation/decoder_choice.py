@@ -17,7 +17,7 @@ from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoding_cache import has_fixed_cache
 from tpuport.generation.encoder_decoder import EncoderDecoder
-from tpuport.generation.host_loop import explained_for_generate
+from tpuport.generation.model_errors import explained_for_generate
 from tpuport.generation.multimodal_decoder import MultimodalDecoder, reads_modalities
 from tpuport.generation.own_generate import has_own_generate
 from tpuport.generation.recomputing_decoder import RecomputingDecoder

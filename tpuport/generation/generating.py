@@ -22,9 +22,10 @@ from tpuport.generation.encoder_decoder import ENCODER_OUTPUTS
 from tpuport.generation.generation_options import Options, check_padding, read_options
 from tpuport.generation.guidance import Guidance, read_guidance
 from tpuport.generation.host_functions import collect_functions
-from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_criteria, explained_for_generate
+from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_criteria
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.length_limits import cache_length, check_local_window, position_limit
+from tpuport.generation.model_errors import explained_for_generate
 from tpuport.generation.model_inputs import split_inputs
 from tpuport.generation.multimodal_inputs import (
     add_modalities,

@@ -1,6 +1,5 @@
 """The host's side of the decoding loop: between compiled chunks it asks stopping criteria, and feeds the streamer."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -11,7 +10,6 @@ from jax.experimental import multihost_utils
 from transformers import StoppingCriteriaList
 from transformers.generation.stopping_criteria import MaxTimeCriteria, StopStringCriteria
 
-from tpuport import trace_errors
 from tpuport.errors import PortError
 from tpuport.generation.beam_search import Result, read_result
 from tpuport.generation.decoder import Decoder, State
@@ -19,6 +17,7 @@ from tpuport.generation.generation_options import Options
 from tpuport.generation.guidance import Guidance
 from tpuport.generation.host_functions import HostFunction, HostFunctions
 from tpuport.generation.logits_processors import make_processors
+from tpuport.generation.model_errors import explained_for_generate
 from tpuport.generation.partial_prompts import PromptParts
 from tpuport.generation.prompts import Prompts
 from tpuport.generation.sampling import sampling_settings
@@ -26,8 +25,6 @@ from tpuport.generation.step_outputs import STEPS, CollectedOutputs
 
 # New tokens of a compiled chunk, if the host has to look in between.
 CHUNK: Final = 16
-# What models raise that ask for a cache of another kind, or for a value.
-_MODEL_ERRORS: Final = (AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
 
 
 class HostLoop:
@@ -187,15 +184,6 @@ class HostLoop:
             tokens=jax.device_put(buffer, self._state.tokens.sharding),
             finished=jax.device_put(rows, self._state.finished.sharding),
         )
-
-
-def explained_for_generate(decoder: Decoder) -> contextlib.AbstractContextManager:
-    """Errors of the model's code, explained."""
-    return trace_errors.explained(decoder.model, catch=_is_of_model, alternative=decoder.alternative)
-
-
-def _is_of_model(error: Exception) -> bool:
-    return trace_errors.is_of_code(error) or isinstance(error, _MODEL_ERRORS)
 
 
 def _as_long_tensor(tokens: np.ndarray) -> torch.Tensor:

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tpuport.generation.model_errors import explained_for_generate
+
 # Tokens of the prompts that are compared. Few, because what padding leaves in a state fades with each token.
 _TOKENS = 3
 _COLUMNS = 32  # the smallest bucket
@@ -46,7 +48,8 @@ def logits_of_prompt(decoder: Any, tokens: np.ndarray, mask: np.ndarray) -> np.n
 
     # Whole on each device, because a process reads only what its own devices hold.
     replicated = NamedSharding(decoder.mesh, PartitionSpec())
-    return jax.device_get(jax.jit(run, out_shardings=replicated)(decoder.arrays, tokens, mask))
+    with explained_for_generate(decoder):
+        return jax.device_get(jax.jit(run, out_shardings=replicated)(decoder.arrays, tokens, mask))
 
 
 def are_close(decoder: Any, expected: np.ndarray, actual: np.ndarray) -> bool:
