@@ -14,10 +14,15 @@ from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.generation.fixed_layers import FixedLayer, RingLayer, WindowLayer
 from tpuport.generation.hybrid_layers import HybridLayer, HybridRingLayer, HybridWindowLayer
+from tpuport.generation.indexed_layers import IndexedLayer
 from tpuport.static_values import exact_key
 
 # Names of transformers' classes, because older releases lack the hybrid ones.
-_FULL = {"StaticLayer": FixedLayer, "LinearAttentionAndStaticFullAttentionLayer": HybridLayer}
+_FULL = {
+    "StaticLayer": FixedLayer,
+    "StaticIndexedLayer": IndexedLayer,
+    "LinearAttentionAndStaticFullAttentionLayer": HybridLayer,
+}
 # Whether the window ends before the cache does, or not.
 _SLIDING = {
     "StaticSlidingWindowLayer": (RingLayer, WindowLayer),
@@ -66,6 +71,8 @@ def set_length(cache: Any, length: jax.Array) -> Any:
     for layer in cache.layers:
         if isinstance(layer, FixedLayer):
             vars(layer).update(length=length)  # an array, in place of transformers' tensor
+        if isinstance(layer, IndexedLayer):
+            vars(layer).update(indexer_length=length)
     return cache
 
 
@@ -76,6 +83,8 @@ def spread_over_rows(cache: Any, empty_cache: Any, padding: jax.Array) -> Any:
         # Columns in front of a row and behind it are hidden, or written later.
         columns = jnp.clip(jnp.arange(slots) - padding[:, None], 0, layer.slots - 1)
         arrays = {name: target.spread(getattr(layer, name), columns) for name in ("keys", "values")}
+        if isinstance(target, IndexedLayer):
+            arrays |= target.spread_indexer(layer, columns)
         vars(target).update(vars(layer), slots=slots, **arrays)
     return empty_cache
 

@@ -337,6 +337,15 @@ PATCHES: list[Patch] = [
         for name, model_class, source in _IMAGES
     ),
     Patch(
+        name="qwen4-exp.indexer",
+        target="transformers.models.qwen4_exp.modeling_qwen4_exp:Qwen4ExpTextQSAIndexer.forward",
+        package="transformers",
+        versions=_VERSIONS_TRANSFORMERS,
+        why="it looks up the positions of visible tokens for each query, whose number is not known while tracing",
+        replacement="tpuport.patches.qwen4_exp:select_tokens",
+        source=("bf589553251577d01c665956afb362484eca732cf8dcedb7624b3fc3135b2c9e",),
+    ),
+    Patch(
         name="longcat-flash.experts",
         target="transformers.models.longcat_flash.modeling_longcat_flash:LongcatFlashExperts.forward",
         package="transformers",
