@@ -61,7 +61,9 @@ class IndexedLayer(FixedLayer):
 
     def spread_indexer(self, other: Any, columns: jax.Array) -> dict[str, jax.Array]:
         """Traced. Arrays by name: of another layer's only row, of jax arrays, for each row the columns [B, T]."""
-        arrays = {"indexer_keys": other.indexer_keys[0][columns]}
+        arrays = {}
+        if other.indexer_keys is not None:
+            arrays["indexer_keys"] = other.indexer_keys[0][columns]
         if other.positions is not None:
             arrays["positions"] = jnp.swapaxes(other.positions[0][:, columns], 0, 1)
         return arrays
