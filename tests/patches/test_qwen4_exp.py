@@ -54,6 +54,7 @@ def test_the_selected_keys() -> None:
     assert not torch.equal(expected & visible, visible), "the budget leaves keys out"
 
 
+@pytest.mark.slow  # its relative is the test above
 def test_forward_and_generate(pair: tuple[Any, Any]) -> None:
     reference, ported = pair
     ids = torch.randint(2, 96, (2, 19), generator=torch.Generator().manual_seed(5))
