@@ -11,8 +11,9 @@ import numpy as np
 from rich.console import Console
 
 import tpuport
-from recipes.command import at_least, simulate_devices
-from recipes.pipeline_checks import DTYPES, check_checkpoint, check_dtype, check_mesh, check_output
+from recipes.checks import DTYPES, check_dtype, check_output
+from recipes.command import at_least, create_mesh, simulate_devices
+from recipes.pipeline_checks import check_checkpoint, check_mesh
 from recipes.pipeline_linting import lint_model_code
 
 console = Console(highlight=False, soft_wrap=True)
@@ -65,7 +66,7 @@ def run_recipe(recipe: PipelineRecipe) -> None:
     from recipes import pipeline_running
 
     pipeline_running.start()
-    mesh = pipeline_running.create_mesh(sizes, console)
+    mesh = create_mesh(sizes, console)
     pipeline = pipeline_running.port(load_pipeline(recipe, arguments), mesh, console)
     prompts = arguments.prompt or list(recipe.prompts)
     options = call_options(recipe, arguments)

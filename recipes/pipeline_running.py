@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -45,19 +44,6 @@ def start() -> None:
     transformers_logging.disable_progress_bar()
     logging.getLogger("diffusers").setLevel(logging.ERROR)
     diffusers.utils.logging.disable_progress_bar()
-
-
-def create_mesh(sizes: dict[str, int], console: Console) -> Any:
-    """A mesh of as many devices as it needs."""
-    import jax
-
-    devices = None
-    if -1 not in sizes.values():
-        devices = jax.devices()[: math.prod(sizes.values())]
-    mesh = tpuport.create_mesh(**sizes, devices=devices)
-    shape = " ".join(f"{axis}={mesh.shape[axis]}" for axis in sizes)
-    console.print(f"mesh: {shape}, {mesh.devices.flat[0].platform}")
-    return mesh
 
 
 def port(pipeline: Any, mesh: Any, console: Console) -> Any:

@@ -12,9 +12,10 @@ from typing import Any
 from rich.console import Console
 
 import tpuport
-from recipes.command import at_least, run_command, simulate_devices
+from recipes.checks import DTYPES, check_dtype, check_output
+from recipes.command import at_least, create_mesh, run_command, simulate_devices
 from recipes.hunyuan_video import request as requests
-from recipes.pipeline_checks import DTYPES, check_checkpoint, check_dtype, check_mesh, check_output
+from recipes.pipeline_checks import check_checkpoint, check_mesh
 from recipes.pipeline_linting import lint_model_code
 
 MODEL_MODULE = "diffusers.models.transformers.transformer_hunyuan_video15"
@@ -200,7 +201,7 @@ def main() -> None:
     from recipes import pipeline_running
 
     pipeline_running.start()
-    clips = port_and_generate(arguments, request, pipeline_running.create_mesh(sizes, console))
+    clips = port_and_generate(arguments, request, create_mesh(sizes, console))
     is_compared = arguments.compare
     if is_compared is None:
         is_compared = arguments.checkpoint == DEFAULT_CHECKPOINT and is_comparable(arguments)

@@ -4,10 +4,7 @@ Uses only the public API of tpuport; README.md beside this file explains it step
 """
 
 import argparse
-import logging
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 
 import tpuport
-from recipes.command import at_least, run_command, simulate_devices
-from recipes.llama.linting import lint_model_code
+from recipes.checks import check_directory
+from recipes.command import at_least, create_mesh, quiet_libraries, run_command, simulate_devices, timed
+from recipes.model_linting import lint_model_code
 
 DEFAULT_CHECKPOINT = Path(__file__).parent / "checkpoint"
 SAMPLING_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "seed": 0}
 DEFAULT_PROMPTS = ["To port a model", "The harbour", "On Wednesday the Blue Heron"]
 
 console = Console(highlight=False, soft_wrap=True)
-
-
-def check_checkpoint(checkpoint: Path) -> None:
-    """Raise a PortError unless the checkpoint is a local directory."""
-    if not checkpoint.is_dir():
-        fix = "give a local directory; `hf download NAME --local-dir DIR` creates one"
-        raise tpuport.PortError("no such directory", where=str(checkpoint), fix=fix)
 
 
 def read_tokenizer(checkpoint: Path, trust_remote_code: bool) -> Any:
@@ -61,13 +52,6 @@ def read_prompts(tokenizer: Any, prompts: list[str]) -> Any:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer(prompts, return_tensors="pt", padding=True)
-
-
-def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """The result and the seconds of a call; generate's tokens are on the host, so the device has finished."""
-    start = time.perf_counter()
-    result = call()
-    return result, time.perf_counter() - start
 
 
 def generate_timed(model: Any, inputs: Any, options: dict[str, Any]) -> Any:
@@ -175,31 +159,11 @@ def is_comparable(arguments: argparse.Namespace) -> bool:
     return not arguments.do_sample and arguments.dtype == "float32"
 
 
-def create_mesh(dp: int, tp: int) -> Any:
-    """A mesh of as many devices as it needs."""
-    import jax
-
-    devices = None
-    if dp > 0 and tp > 0:
-        devices = jax.devices()[: dp * tp]
-    mesh = tpuport.create_mesh(dp=dp, tp=tp, devices=devices)
-    console.print(f"mesh: dp={mesh.shape['dp']} tp={mesh.shape['tp']}, {mesh.devices.flat[0].platform}")
-    return mesh
-
-
-def quiet_libraries() -> None:
-    """Hide what transformers prints while it loads a model."""
-    from transformers.utils.logging import disable_progress_bar
-
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    disable_progress_bar()
-
-
 def main() -> None:
     """Run the recipe."""
     arguments = parse_arguments()
     checkpoint = arguments.checkpoint
-    check_checkpoint(checkpoint)
+    check_directory(checkpoint)
     if arguments.lint:
         lint_model_code(checkpoint, console)
     if arguments.cpu_devices:
@@ -207,7 +171,7 @@ def main() -> None:
     import tpuport.auto  # noqa: F401
 
     quiet_libraries()
-    mesh = create_mesh(arguments.dp, arguments.tp)
+    mesh = create_mesh({"dp": arguments.dp, "tp": arguments.tp}, console)
     options: dict[str, Any] = {"max_new_tokens": arguments.max_new_tokens, "do_sample": arguments.do_sample}
     if arguments.do_sample:
         options |= SAMPLING_DEFAULTS | sampling_options(arguments)

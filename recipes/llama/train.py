@@ -70,7 +70,7 @@ def batches(texts: list[str], batch: int, generator: torch.Generator) -> Iterato
             yield pad_sequence(chosen, batch_first=True, padding_value=PAD_ID)
 
 
-def optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
+def optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the layers, Adam for the embedding and the norms."""
     matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "layers" in name]
     inside = {id(weight) for weight in matrices}

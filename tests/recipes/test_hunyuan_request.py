@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from recipes import pipeline_checks
+from recipes import checks, pipeline_checks
 from recipes.hunyuan_video import __main__ as recipe
 from recipes.hunyuan_video import request
 from tpuport import PortError
@@ -116,8 +116,8 @@ def test_meshes_outputs_and_checkpoints_that_cannot_be_are_refused(checkpoint: P
         pipeline_checks.check_mesh({"dp": 0, "sp": 1, "tp": 1}, checkpoint)
     (tmp_path / "taken").touch()
     with pytest.raises(PortError, match="is a file"):
-        pipeline_checks.check_output(tmp_path / "taken" / "more")
-    pipeline_checks.check_output(tmp_path / "new" / "more")
+        checks.check_output(tmp_path / "taken" / "more")
+    checks.check_output(tmp_path / "new" / "more")
     with pytest.raises(PortError, match="no such directory"):
         pipeline_checks.check_checkpoint(tmp_path / "nowhere", request.PIPELINE)
     with pytest.raises(PortError, match=r"model_index\.json cannot be read"):

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,19 +12,30 @@ import tpuport
 from tpuport import lint
 
 
-def model_files(checkpoint: Path) -> list[Path]:
-    """The Python files that define the model: those of the checkpoint, or the one of transformers for its type."""
-    checkpoint_files = sorted(checkpoint.glob("modeling*.py"))
-    if checkpoint_files:
-        return checkpoint_files
+def read_model_config(checkpoint: Path) -> dict[str, Any]:
+    """The configuration of a model of transformers, which names its type.
+
+    Raises:
+        PortError: it is not there, is not JSON, or names no type.
+    """
     try:
-        model_type = str(json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))["model_type"])
+        config = dict(json.loads((checkpoint / "config.json").read_text(encoding="utf-8")))
+        str(config["model_type"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise tpuport.PortError(
             "the configuration cannot be read, or names no model_type",
             where=str(checkpoint / "config.json"),
             fix="give a directory that save_pretrained wrote",
         ) from error
+    return config
+
+
+def model_files(checkpoint: Path) -> list[Path]:
+    """The Python files that define the model: those of the checkpoint, or the one of transformers for its type."""
+    checkpoint_files = sorted(checkpoint.glob("modeling*.py"))
+    if checkpoint_files:
+        return checkpoint_files
+    model_type = read_model_config(checkpoint)["model_type"]
     # Found without importing it, which would take seconds.
     package = importlib.util.find_spec("transformers")
     assert package is not None

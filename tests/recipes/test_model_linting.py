@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from recipes.llama.linting import lint_model_code, model_files
+from recipes.model_linting import lint_model_code, model_files
 from tpuport import PortError
 
 _BAD = """

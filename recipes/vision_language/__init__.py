@@ -1,0 +1,1 @@
+"""Recipe: port a vision-language model, and compare its answers with torch's."""

@@ -1,0 +1,1 @@
+"""Recipe: port Whisper, and compare what it writes with torch's."""
