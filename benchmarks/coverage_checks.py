@@ -66,6 +66,8 @@ def break_ties(model: torch.nn.Module) -> None:
         for weight in model.parameters():
             if weight.ndim > 1 and weight.is_floating_point() and not weight.any():
                 weight.normal_(std=0.02, generator=generator)
+    # LeViT keeps what it computed from the old ones until it is trained.
+    model.train().eval()
 
 
 def attempt(check: Callable[[], Check]) -> Check:
