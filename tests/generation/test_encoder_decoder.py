@@ -250,3 +250,16 @@ def test_beam_search(pair: Callable, texts: dict) -> None:
     assert type(got) is type(expected)
     assert torch.equal(got.sequences, expected.sequences)
     torch.testing.assert_close(got.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_that_names_no_token_embedding_is_refused(
+    pair: Callable, texts: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, ported = pair("bart")
+
+    def get_input_embeddings(self: Any) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(type(ported), "get_input_embeddings", get_input_embeddings)
+    with pytest.raises(PortError, match="does not say which its token embedding is"):
+        tpuport.generate(ported, **texts, max_new_tokens=2)

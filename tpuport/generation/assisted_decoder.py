@@ -23,7 +23,8 @@ from tpuport.generation.decoding_cache import has_states
 from tpuport.generation.drafts import ModelDrafter, Step, TextDrafter
 from tpuport.generation.encoder_decoder import EncoderDecoder
 from tpuport.generation.generation_options import Options
-from tpuport.generation.padding_check import are_close, vocabulary_size
+from tpuport.generation.model_inputs import vocabulary_size
+from tpuport.generation.padding_check import are_close
 from tpuport.generation.partial_prompts import PromptParts, share_prefix
 from tpuport.generation.prompts import Prompts
 from tpuport.generation.sampling import SamplingSettings

@@ -26,7 +26,7 @@ from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_crite
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.length_limits import cache_length, check_local_window, position_limit
 from tpuport.generation.model_errors import explained_for_generate
-from tpuport.generation.model_inputs import split_inputs
+from tpuport.generation.model_inputs import split_inputs, vocabulary_size
 from tpuport.generation.multimodal_inputs import (
     add_modalities,
     check_reads,
@@ -337,7 +337,7 @@ def _vocabulary(model: Any) -> int:
         decoder = model.get_decoder()
         if hasattr(decoder, "embed_tokens"):
             return decoder.embed_tokens.weight.shape[0]
-    return model.get_input_embeddings().weight.shape[0]
+    return vocabulary_size(model)
 
 
 def _check_model(model: Any) -> None:

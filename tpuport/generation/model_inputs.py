@@ -70,3 +70,20 @@ def check_rows(arrays: Mapping[str, np.ndarray], rows: int, main_name: str) -> N
                 where=f"{name}: {array.dtype}{array.shape}",
                 fix="give every input of the model a row for each row of the batch",
             )
+
+
+def vocabulary_size(model: Any) -> int:
+    """How many tokens the model has an embedding of, which its config may tell wrongly once it has been resized.
+
+    Raises:
+        PortError: the model does not say which its embedding is, as some that read and write sound.
+    """
+    try:
+        return model.get_input_embeddings().weight.shape[0]
+    except NotImplementedError:
+        name = type(model).__name__
+        raise PortError(
+            f"{name} does not say which its token embedding is, so that token ids cannot be checked",
+            where=f"{name}.get_input_embeddings",
+            fix="use transformers' own generate, after tpuport.to_cpu(model)",
+        ) from None

@@ -12,6 +12,7 @@ import torch
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tpuport.generation.model_errors import explained_for_generate
+from tpuport.generation.model_inputs import vocabulary_size
 
 # Tokens of the prompts that are compared. Few, because what padding leaves in a state fades with each token.
 _TOKENS = 3
@@ -33,11 +34,6 @@ def hides_padding(decoder: Any) -> bool:
 def _example_tokens(decoder: Any) -> np.ndarray:
     """Token ids [1, _TOKENS], all different as far as the vocabulary goes."""
     return np.arange(1, _TOKENS + 1, dtype=np.int32)[None] % vocabulary_size(decoder.model)
-
-
-def vocabulary_size(model: Any) -> int:
-    """How many tokens the model has an embedding of, which its config may tell wrongly once it has been resized."""
-    return model.get_input_embeddings().weight.shape[0]
 
 
 def logits_of_prompt(decoder: Any, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -20,7 +20,8 @@ from tpuport.compilation import use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
 from tpuport.generation.decoding_cache import has_fixed_cache
-from tpuport.generation.padding_check import are_close, vocabulary_size
+from tpuport.generation.model_inputs import vocabulary_size
+from tpuport.generation.padding_check import are_close
 
 logger = logging.getLogger("tpuport")
 

@@ -15,7 +15,7 @@ from tpuport import compat
 from tpuport.errors import PortError
 from tpuport.generation.encoder_decoder import ENCODER_OUTPUTS
 from tpuport.generation.generation_options import merge_configs
-from tpuport.generation.model_inputs import check_rows, read_array
+from tpuport.generation.model_inputs import check_rows, read_array, vocabulary_size
 from tpuport.generation.prompts import bucket_length, read_token_ids
 from tpuport.plurals import count_noun
 
@@ -127,7 +127,7 @@ def _contents(arrays: dict[str, np.ndarray], name: str) -> list[bytes]:
 def _pad_to_bucket(model: Any, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Token ids and their mask with the columns of a bucket, if that changes nothing."""
     ids = arrays["input_ids"]
-    vocabulary = model.get_input_embeddings().weight.shape[0]
+    vocabulary = vocabulary_size(model)
     if ids.min() < 0 or ids.max() >= vocabulary:
         raise PortError(
             f"input_ids from {ids.min()} to {ids.max()} do not fit the vocabulary of {vocabulary}",
