@@ -56,14 +56,20 @@ class StatefulDecoder(Decoder):
     """The compiled programs of a ported model that keeps states in its modules."""
 
     def _call_model(
-        self, arrays: dict, tokens: jax.Array, mask: jax.Array, positions: jax.Array, cache: Any, kept: int
+        self,
+        arrays: dict,
+        tokens: jax.Array,
+        mask: jax.Array,
+        positions: jax.Array,
+        cache: Any,
+        logit_count: int,
     ) -> tuple[jax.Array, StatefulCache]:
         """Traced. As `Decoder._call_model`, with the modules' states as a part of the cache."""
         states: dict[str, jax.Array] = {}
         if isinstance(cache, StatefulCache):
             cache, states = cache.cache, cache.states
         with _states_in_modules(self.model, states) as new_states:
-            logits, cache = super()._call_model(arrays, tokens, mask, positions, cache, kept)
+            logits, cache = super()._call_model(arrays, tokens, mask, positions, cache, logit_count)
         return logits, StatefulCache(cache, new_states)
 
 
