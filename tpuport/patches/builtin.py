@@ -247,6 +247,28 @@ _IMAGES = [
     ("idefics3", "Idefics3Model", "71ad853a10914366592a4f5ceafa8c6bad6f015892a63650d69982ec7bb5e9b8"),
     ("smolvlm", "SmolVLMModel", "3af162600fc596accd6d480b560fed826a8e61c3f84669807d8a47c7d4fa07d9"),
 ]
+_LENGTHS_WHY = (
+    "it takes the longest length to Python, to assert that it does not exceed the number of columns"
+)
+# Models that look at lengths: model, target, function of `xlm`, digest.
+_LENGTHS = [
+    (
+        "xlm",
+        "lengths",
+        "XLMModel.forward",
+        "xlm:xlm_forward",
+        "1b00ca8bb38bbf1e5a9b08a6333fce7ff6d21de18d0cc357e412f4d70d5cad23",
+        _LENGTHS_WHY,
+    ),
+    (
+        "flaubert",
+        "lengths",
+        "FlaubertModel.forward",
+        "xlm:flaubert_forward",
+        "cadf46ebde90e1e93f865f97c142f9eb34b91594a1b40bc25a5b3f98ea9a6fbd",
+        _LENGTHS_WHY,
+    ),
+]
 _LONGCAT_EXPERTS = "6f90d62ee5e560dfbb8dcc5200004f7c0e54265a541bb8ec093289bf85c4c078"
 
 PATCHES: list[Patch] = [
@@ -335,6 +357,18 @@ PATCHES: list[Patch] = [
             source=(source,),
         )
         for name, model_class, source in _IMAGES
+    ),
+    *(
+        Patch(
+            name=f"{name}.{what}",
+            target=f"transformers.models.{name}.modeling_{name}:{target}",
+            package="transformers",
+            versions=_VERSIONS_TRANSFORMERS,
+            why=why,
+            replacement=f"tpuport.patches.{replacement}",
+            source=(source,),
+        )
+        for name, what, target, replacement, source, why in _LENGTHS
     ),
     Patch(
         name="qwen4-exp.indexer",

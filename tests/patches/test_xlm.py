@@ -1,0 +1,37 @@
+"""XLM and FlauBERT with lengths that the model counts, against transformers on the CPU."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import FlaubertConfig, FlaubertWithLMHeadModel, XLMConfig, XLMWithLMHeadModel
+
+import tpuport
+from tpuport import compat
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "emb_dim": 16,
+    "n_layers": 2,
+    "n_heads": 2,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("model_class", "config_class"),
+    [(XLMWithLMHeadModel, XLMConfig), (FlaubertWithLMHeadModel, FlaubertConfig)],
+)
+def test_lengths_that_the_model_counts(model_class: type, config_class: type) -> None:
+    torch.manual_seed(5)
+    config = config_class(**SIZES)
+    reference = model_class(config).eval()
+    ported = model_class(config).eval()
+    ported.load_state_dict(reference.state_dict())
+    ids = torch.arange(5, 17).reshape(2, 6)
+    ids[1, 4:] = config.pad_index
+    compiled = tpuport.compile(tpuport.port(ported))
+    for inputs in ({}, {"attention_mask": (ids != config.pad_index).long()}):
+        expected = reference(ids, **inputs).logits
+        actual = compiled(ids, **inputs).logits
+        torch.testing.assert_close(compat.to_torch(compat.as_jax(actual)), expected, rtol=1e-5, atol=1e-5)
