@@ -175,6 +175,34 @@ def test_a_model(use, model):
     assert all(map(compat.is_ported, model.parameters()))
 
 
+def test_inference_mode(reference):
+    """Operators reach the device undivided there, which autograd takes apart elsewhere."""
+
+    @torch.inference_mode()
+    def predict(x):
+        return predict.model(x)
+
+    predict.model = tpuport.port(Model().eval())
+    assert_same(on_host(predict(X)), reference)
+    with torch.inference_mode():
+        y = tpuport.compile(predict.model)(X)
+        assert_same(on_host(F.layer_norm(y, (3,))), F.layer_norm(reference, (3,)))
+
+
+def test_another_dtype_and_back():
+    model, host = tpuport.port(Model().eval()), Model().eval()
+    for dtype in (torch.bfloat16, torch.float32, torch.float16, torch.float32):
+        model.to(dtype)
+        host.to(dtype)
+        assert [p.dtype for p in model.parameters()] == [p.dtype for p in host.parameters()]
+        assert_same(on_host(model.up.weight), host.up.weight.detach())
+    with torch.no_grad():
+        assert_same(on_host(model(X)), host(X))
+    y = model.up.weight.clone()
+    y.data = y.bfloat16()
+    assert y.float().dtype == torch.float32
+
+
 HOST = torch.ones(5, 3)
 MIXED = {
     "sum": lambda y: y + HOST,
@@ -228,6 +256,9 @@ REFUSED = {
     "sparse": (lambda y, m: y.to_sparse(), r"x\.cpu\(\)"),
     "dlpack": (lambda y, m: torch.from_dlpack(y), r"tpuport\.to_cpu\(x\)"),
     "export": (lambda y, m: torch.export.export(m, (y,)), "on the device"),
+    "shared memory": (lambda y, m: m.share_memory(), r"tpuport\.to_cpu\(x\)"),
+    "jit.trace": (lambda y, m: torch.jit.trace(m, X), r"tpuport\.to_cpu\(model\)"),
+    "vmap": (lambda y, m: torch.func.vmap(m)(X), r"tpuport\.to_cpu\(model\)"),
     "memory of the host": (lambda y, m: setattr(m.up.bias, "data", torch.ones(8)), "x.data = y"),
     "float64": (lambda y, m: torch.softmax(y, -1, dtype=torch.float64), "float32"),
 }

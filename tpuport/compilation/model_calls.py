@@ -17,6 +17,7 @@ from jax.core import Tracer
 from tpuport import compat
 from tpuport.compilation.compiled_function import CompiledFunction
 from tpuport.compilation.model_weights import is_on_host
+from tpuport.errors import PortError
 from tpuport.tracing import is_tracing
 
 
@@ -65,6 +66,7 @@ class ModelCall:
             return self.original(*args, **kwargs)
         if is_tracing() or compat.environment().enabled or self._holds_tracers((args, kwargs)):
             return self.original(*args, **kwargs)
+        _refuse_tracers_of_torch(type(self.module).__name__)
         if self._is_on_host():
             return self.original(*args, **kwargs)
         _check_token_ids(self.module, kwargs.get("input_ids", args[0] if args else None))
@@ -142,3 +144,18 @@ def restore_call(model: torch.nn.Module) -> None:
     # Unless it is the class's own, the model had a forward of its own.
     if getattr(call.original, "__func__", None) is not type(model).forward:
         model.forward = call.original
+
+
+def _refuse_tracers_of_torch(name: str) -> None:
+    """Raise a PortError if torch records or transforms the call: it sees nothing of what runs on the device."""
+    if torch.jit.is_tracing():
+        tracer = "torch.jit.trace"
+    elif torch._C._functorch.maybe_current_level() is not None:
+        tracer = "torch.func"
+    else:
+        return
+    raise PortError(
+        f"{tracer} sees nothing of what runs on the device",
+        where=f"{tracer} of {name}, a ported model",
+        fix="use it on the model on the host, tpuport.to_cpu(model); the ported model is a compiled program already",
+    )

@@ -74,6 +74,9 @@ def _fallback(function: torch._ops.OpOverload) -> Any:
         return _operator(function, _write_out(without_out))
     if function in decomposition_table and not function._schema.is_mutable:
         return _operator(function, decomposition_table[function])
+    # Autograd decomposes these before they are asked for, except in `torch.inference_mode`.
+    if function._can_decompose():
+        return _operator(function, function.decompose)
     return None
 
 

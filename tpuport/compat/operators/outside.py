@@ -270,6 +270,9 @@ def _set_data(tensor: Ported, other: torch.Tensor) -> None:
     has_gradient = tensor.requires_grad
     # torch gives no other shape to a tensor that has a gradient.
     tensor.requires_grad_(False)
+    with no_dispatch(), torch._C.DisableTorchFunction():
+        # torch's own note of the dtype, by which it decides that `tensor.float()` has nothing to do.
+        torch._C.TensorBase.data.__set__(tensor, other)  # type: ignore[attr-defined]
     assign(tensor, other.jax())  # type: ignore[attr-defined]
     tensor.requires_grad_(has_gradient)
 
@@ -344,7 +347,7 @@ METHODS = (
     Method("Tensor", "__str__", _to_text, "shows the type of the array inside"),
     *(
         Method("Tensor", name, _refusing(name), "is that of no memory, and the same for all tensors")
-        for name in ("storage", "apply_")
+        for name in ("storage", "apply_", "share_memory_")
     ),
     Method(
         "Tensor", "untyped_storage", _untyped_storage, "is that of no memory, and the same for all tensors"
