@@ -264,7 +264,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated")
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace")
 @pytest.mark.parametrize("use", REFUSED)
 def test_what_is_refused_names_the_remedy(use, logits, model):
     function, remedy = REFUSED[use]

@@ -66,9 +66,9 @@ class ModelCall:
             return self.original(*args, **kwargs)
         if is_tracing() or compat.environment().enabled or self._holds_tracers((args, kwargs)):
             return self.original(*args, **kwargs)
-        _refuse_tracers_of_torch(type(self.module).__name__)
         if self._is_on_host():
             return self.original(*args, **kwargs)
+        _refuse_tracers_of_torch(type(self.module).__name__)
         _check_token_ids(self.module, kwargs.get("input_ids", args[0] if args else None))
         return self.compiled(*args, **kwargs)
 
