@@ -148,9 +148,9 @@ def restore_call(model: torch.nn.Module) -> None:
 
 def _refuse_tracers_of_torch(name: str) -> None:
     """Raise a PortError if torch records or transforms the call: it sees nothing of what runs on the device."""
-    if torch.jit.is_tracing():
+    if torch.jit.is_tracing():  # type: ignore[reportPrivateImportUsage]
         tracer = "torch.jit.trace"
-    elif torch._C._functorch.maybe_current_level() is not None:
+    elif torch._C._functorch.maybe_current_level() is not None:  # type: ignore[reportAttributeAccessIssue]
         tracer = "torch.func"
     else:
         return
