@@ -65,7 +65,7 @@ def attention_with_lse(
     sinks: jax.Array | float = -jnp.inf
     if sinks_H is not None:
         sinks = sinks_H.astype(wide).reshape(1, kv_heads, groups, 1, 1)
-    weights, lse = _softmax(scores, sinks)
+    weights, lse = softmax_with_lse(scores, sinks)
     if dropout_p:
         weights = _drop_out(weights, dropout_p, dropout_key)
     out = jnp.einsum(
@@ -95,14 +95,14 @@ def mask_scores(scores_BKGQT: jax.Array, mask: jax.Array) -> jax.Array:
     return jnp.where(mask <= jnp.finfo(mask.dtype).min, -jnp.inf, scores_BKGQT + mask)
 
 
-def _softmax(scores_BKGQT: jax.Array, sinks: jax.Array | float) -> tuple[jax.Array, jax.Array]:
-    """Softmax over the last axis, and the log of its sum [B, K, G, Q]; a row of -inf gives zeros and -inf."""
+def softmax_with_lse(scores: jax.Array, sinks: jax.Array | float = -jnp.inf) -> tuple[jax.Array, jax.Array]:
+    """Traced. Softmax over the last axis, and the log of its sum; a row of -inf gives zeros and -inf."""
     # The initial -inf is the maximum over no keys at all.
-    top = jnp.max(jax.lax.stop_gradient(scores_BKGQT), axis=-1, keepdims=True, initial=-jnp.inf)
+    top = jnp.max(jax.lax.stop_gradient(scores), axis=-1, keepdims=True, initial=-jnp.inf)
     top = jnp.maximum(top, sinks)
     # A row that sees nothing has no finite maximum, and -inf minus -inf would be NaN.
     top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
-    weights = jnp.exp(scores_BKGQT - top)
+    weights = jnp.exp(scores - top)
     total = jnp.sum(weights, axis=-1, keepdims=True) + jnp.exp(sinks - top)
     is_empty = total == 0.0
     total = jnp.where(is_empty, 1.0, total)

@@ -78,7 +78,7 @@ def _by_query_blocks(
         return attend(query, wide_key.astype(key_BKTD.dtype), wide_value.astype(value_BKTC.dtype), dense)
 
     out_NBHQC, lse_NBHQ = jax.lax.map(block, block_starts(queries, size))
-    return _join_blocks(out_NBHQC, queries), _join_blocks(lse_NBHQ, queries)
+    return join_blocks(out_NBHQC, queries), join_blocks(lse_NBHQ, queries)
 
 
 def _by_head(
@@ -106,7 +106,7 @@ def _by_head(
 
     def join(x: jax.Array) -> jax.Array:
         x = x.reshape(batch, heads, len(starts), size, *x.shape[2:])
-        return _join_blocks(jnp.moveaxis(x, 2, 0), queries)
+        return join_blocks(jnp.moveaxis(x, 2, 0), queries)
 
     out, lse = blocks
     return join(out), join(lse)
@@ -134,7 +134,7 @@ def block_starts(queries: int, size: int) -> jax.Array:
     return jnp.minimum(jnp.arange(0, queries, size, dtype=jnp.int32), queries - size)
 
 
-def _join_blocks(blocks_NBHQx: jax.Array, queries: int) -> jax.Array:
+def join_blocks(blocks_NBHQx: jax.Array, queries: int) -> jax.Array:
     """Traced. Blocks [N, B, H, size, ...] as one [B, H, Q, ...]; queries of two blocks come from the last one."""
     count, batch, heads, size, *rest = blocks_NBHQx.shape
     whole = jnp.moveaxis(blocks_NBHQx[:-1], 0, 2).reshape(batch, heads, (count - 1) * size, *rest)

@@ -13,7 +13,7 @@ from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, join_names
 
 # Text without one of these contains nothing that a rule wants to know from the scanner.
 _RELEVANT: Final = (
-    "cuda autocast compile dynamo distributed flex_attention pin_memory non_blocking half float16 float64 double"
+    "cuda autocast compile dynamo distributed pin_memory non_blocking half float16 float64 double"
     " load_inline cpp_extension triton Stream stream nccl flash_attn xformers sageattention apex bitsandbytes"
     " inference_mode lru_cache nvtx CUDA jit .cpu backends deepspeed megatron sequence_parallel"
 ).split()

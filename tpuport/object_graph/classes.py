@@ -21,6 +21,8 @@ _OPAQUE_LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__", "builtins"}
     "torch torchvision torchaudio torchax jax jaxlib numpy tpuport".split()
 )
 _TRANSPARENT = (UserDict, UserList, types.SimpleNamespace)
+# Of the opaque libraries, by name, because importing it takes seconds: tables of tensors, and a function.
+_TRANSPARENT_NAMES = frozenset({"torch.nn.attention.flex_attention.BlockMask"})
 # The classes of Python whose items are visited, also of classes derived from them. The first that fits counts.
 _CONTAINERS = (OrderedDict, defaultdict, dict, list, deque, set)
 # Objects of these are visited only if they contain tensors; most are settings, tokenizers and the like.
@@ -99,7 +101,10 @@ def _own_kind(cls: type) -> str:
     if cls in _OWN_CONTAINERS:
         return "object"
     library, *base_libraries = [base.__module__.partition(".")[0] for base in cls.__mro__]
-    if library in _OPAQUE_LIBRARIES and not issubclass(cls, _TRANSPARENT):
+    is_transparent = (
+        issubclass(cls, _TRANSPARENT) or f"{cls.__module__}.{cls.__qualname__}" in _TRANSPARENT_NAMES
+    )
+    if library in _OPAQUE_LIBRARIES and not is_transparent:
         return "opaque"
     # Configurations have `to_dict`, a user's own that derive from them included.
     is_of_model_library = not _MODEL_LIBRARIES.isdisjoint((library, *base_libraries))

@@ -271,6 +271,29 @@ _LENGTHS = [
 ]
 _LONGCAT_EXPERTS = "6f90d62ee5e560dfbb8dcc5200004f7c0e54265a541bb8ec093289bf85c4c078"
 
+_TORCH_VMAP = "it maps a function of indices with torch.vmap, which does not reach what runs on the device"
+# FlexAttention: function, what replaces it, digest, reason.
+_FLEX_ATTENTION = [
+    (
+        "flex_attention",
+        "flex_attention",
+        "7b6633bed41c75cfed00330cf9e2bac053f461f3af7645780cec7cac337798ec",
+        "it supports a fixed list of devices",
+    ),
+    (
+        "create_mask",
+        "create_mask",
+        "cf30d3274038c9415dba6b62b46a8057b466378d61761162389e635b02959387",
+        _TORCH_VMAP,
+    ),
+    (
+        "_ordered_to_dense",
+        "ordered_to_dense",
+        "4ee2dd61f883d526d64290480c720804729f77061eb379375964b0dde47f31ac",
+        _TORCH_VMAP,
+    ),
+]
+
 PATCHES: list[Patch] = [
     *_FORWARDS,
     *(
@@ -387,5 +410,19 @@ PATCHES: list[Patch] = [
         why="it looks up which tokens each expert has, and their number is not known while tracing",
         replacement="tpuport.patches.transformers_experts:longcat_forward",
         source=(_LONGCAT_EXPERTS,),
+    ),
+    *(
+        Patch(
+            name=f"torch.{target.strip('_').replace('_', '-')}",
+            target=f"torch.nn.attention.flex_attention:{target}",
+            package="torch",
+            versions=">=2.13,<2.14",
+            why=why,
+            replacement=f"tpuport.attention.register.flex_attention:{function}",
+            source=(source,),
+            # It has no tensors as arguments, and looks at the device that is asked for.
+            when="always" if target == "create_mask" else "ported",
+        )
+        for target, function, source, why in _FLEX_ATTENTION
     ),
 ]

@@ -88,7 +88,7 @@ except ImportError:
 
 class Model(nn.Module):
     def forward(self, q, k, v):
-        return flex_attention(q, k, v)  #! TPU307 error
+        return flex_attention(q, k, v)
 """,
     "a script": """
 def main(args):

@@ -282,7 +282,8 @@ def _is_traced_mask(key: Key) -> bool:
 def getitem(tensor: Ported, key: Any) -> torch.Tensor:
     """`tensor[key]` for a torchax tensor: a view where torch gives one, else a new tensor."""
     if not is_ported(tensor):
-        environment().t2j_iso(tensor)  # raises: the tensor is on the host and the index on the device
+        # The index is on the device: this raises, unless tensors of the host are constants in this block.
+        tensor = wrap(environment().t2j_iso(tensor))
     check_process()
     basic, advanced = split_key(key, tensor.shape)
     selected = _select(tensor.jax(), basic)
