@@ -1,5 +1,8 @@
 """The rest of diffusers' U-Nets, ControlNets, adapters and autoencoders: small configurations and inputs."""
 
+import functools
+import sys
+import types
 from typing import Any
 
 import torch
@@ -44,6 +47,17 @@ def share_embedders(model: Any) -> None:
     from benchmarks.tiny_diffusers import construct
 
     type(model).from_transformer(model, construct("ZImageTransformer2DModel"))
+
+
+def stand_in_for_torchvision(model: Any) -> None:
+    """Give Cosmos' ControlNet the one function of torchvision that it calls, if there is no torchvision."""
+    module = sys.modules[type(model).__module__]
+    if hasattr(module, "transforms"):
+        return
+    resize = functools.partial(torch.nn.functional.interpolate, mode="nearest")
+    functional = types.SimpleNamespace(resize=lambda image, size, interpolation: resize(image, size))
+    modes = types.SimpleNamespace(NEAREST="nearest")
+    module.transforms = types.SimpleNamespace(functional=functional, InterpolationMode=modes)  # type: ignore[attr-defined]
 
 
 def protein_conditions() -> dict[str, torch.Tensor]:
@@ -142,6 +156,7 @@ TABLE: dict[str, Small] = {
         {"controls_latents": torch.randn(1, 4, 5, 16, 16), "latents": torch.randn(1, 4, 5, 16, 16),
          "timestep": torch.tensor([0.5]), "encoder_hidden_states": torch.randn(1, 8, 32),
          "condition_mask": torch.ones(1, 1, 5, 16, 16), "padding_mask": torch.zeros(1, 1, 16, 16)},
+        prepare=lambda model: stand_in_for_torchvision(model),
     ),
     "ZImageControlNetModel": Small(
         {"control_layers_places": [0], "control_refiner_layers_places": [], "control_in_dim": 16, "dim": 32,

@@ -50,6 +50,22 @@ def flux(name: str, channels: int = 16, control: bool = False, **inputs: Any) ->
     return pipeline(name, **components), {**texts, **SIZE, **inputs}
 
 
+def flux2(**inputs: Any) -> tuple[Any, dict[str, Any]]:
+    """A pipeline around Flux.2's transformer, whose autoencoder normalizes its latents."""
+    transformer = diffusers.Flux2Transformer2DModel(
+        in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
+        joint_attention_dim=32, timestep_guidance_channels=16, axes_dims_rope=(4, 4, 4, 4),
+    ).eval()  # fmt: skip
+    vae = diffusers.AutoencoderKLFlux2(
+        block_out_channels=(8, 8), down_block_types=("DownEncoderBlock2D",) * 2, latent_channels=4,
+        up_block_types=("UpDecoderBlock2D",) * 2, norm_num_groups=4, sample_size=16, layers_per_block=1,
+    ).eval()  # fmt: skip
+    pipe = pipeline(
+        "Flux2Pipeline", vae=vae, scheduler=flow(use_dynamic_shifting=True), transformer=transformer
+    )
+    return pipe, {"prompt_embeds": draw(1, 7, 32, seed=1), **SIZE, **inputs}
+
+
 def redux(**inputs: Any) -> tuple[Any, dict[str, Any]]:
     """Flux's prior, which makes embeddings of a prompt from a picture."""
     from diffusers.pipelines.flux.modeling_flux import ReduxImageEncoder
@@ -298,6 +314,8 @@ BUILDERS: dict[str, Builder] = {
     "FluxKontextPipeline": call(
         flux, "FluxKontextPipeline", image=picture(1), _auto_resize=False, max_area=16 * 16
     ),
+    "Flux2Pipeline": flux2,
+    "Flux2Pipeline:picture": call(flux2, image=frames(1, side=64)),
     "FluxPriorReduxPipeline": call(redux, image=picture(1, side=32)),
     "StableDiffusion3Pipeline": call(stable_diffusion_3, "StableDiffusion3Pipeline"),
     "StableDiffusion3Img2ImgPipeline": call(

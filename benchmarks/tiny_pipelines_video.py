@@ -12,6 +12,7 @@ from benchmarks.tiny_pipeline_parts import (
     Builder,
     Unused,
     call,
+    draw,
     image_vae,
     picture,
     pipeline,
@@ -156,23 +157,47 @@ def cogvideo(name: str, **inputs: Any) -> tuple[Any, dict[str, Any]]:
     return pipe, {**prompts(), **SIZE, "max_sequence_length": 7, **inputs}
 
 
-def hunyuan_video(name: str, **inputs: Any) -> tuple[Any, dict[str, Any]]:
-    """A pipeline around HunyuanVideo's transformer, which reads the guidance scale."""
+def hunyuan_video(
+    name: str, channels: int = 4, condition: str | None = None, **inputs: Any
+) -> tuple[Any, dict[str, Any]]:
+    """A pipeline around HunyuanVideo's transformer, which reads the guidance scale and so many channels."""
     transformer = diffusers.HunyuanVideoTransformer3DModel(
-        in_channels=4, out_channels=4, num_attention_heads=2, attention_head_dim=10, num_layers=1,
+        in_channels=channels, out_channels=4, num_attention_heads=2, attention_head_dim=10, num_layers=1,
         num_single_layers=1, num_refiner_layers=1, patch_size=1, patch_size_t=1, guidance_embeds=True,
-        text_embed_dim=32, pooled_projection_dim=32, rope_axes_dim=(2, 4, 4),
+        text_embed_dim=32, pooled_projection_dim=32, rope_axes_dim=(2, 4, 4), image_condition_type=condition,
     ).eval()  # fmt: skip
-    vae = diffusers.AutoencoderKLHunyuanVideo(
+    pipe = pipeline(
+        name, vae=hunyuan_vae(), scheduler=FlowMatchEulerDiscreteScheduler(shift=7.0), transformer=transformer
+    )
+    texts = positive(prompts(pooled=32, attention_mask=_MASKS))
+    return pipe, {**texts, **SIZE, "num_frames": 9, **inputs}
+
+
+def hunyuan_vae() -> torch.nn.Module:
+    """HunyuanVideo's autoencoder, which Kandinsky 5 has, too."""
+    return diffusers.AutoencoderKLHunyuanVideo(
         in_channels=3, out_channels=3, latent_channels=4, down_block_types=("HunyuanVideoDownBlock3D",) * 4,
         up_block_types=("HunyuanVideoUpBlock3D",) * 4, block_out_channels=(8, 8, 8, 8), layers_per_block=1,
         spatial_compression_ratio=8, temporal_compression_ratio=4, norm_num_groups=4, mid_block_add_attention=True,
     ).eval()  # fmt: skip
+
+
+def kandinsky5() -> tuple[Any, dict[str, Any]]:
+    """A pipeline around Kandinsky 5's transformer, which reads the lengths of the prompts."""
+    transformer = diffusers.Kandinsky5Transformer3DModel(
+        in_visual_dim=4, out_visual_dim=4, in_text_dim=32, in_text_dim2=32, time_dim=16, model_dim=32, ff_dim=64,
+        num_text_blocks=1, num_visual_blocks=1, axes_dims=(4, 6, 6),
+    ).eval()  # fmt: skip
     pipe = pipeline(
-        name, vae=vae, scheduler=FlowMatchEulerDiscreteScheduler(shift=7.0), transformer=transformer
-    )
-    texts = positive(prompts(pooled=32, attention_mask=_MASKS))
-    return pipe, {**texts, **SIZE, "num_frames": 9, **inputs}
+        "Kandinsky5T2VPipeline", vae=hunyuan_vae(), scheduler=FlowMatchEulerDiscreteScheduler(shift=5.0),
+        transformer=transformer,
+    )  # fmt: skip
+    texts: dict[str, Any] = {}
+    for seed, prefix in ((1, ""), (2, "negative_")):
+        texts[f"{prefix}prompt_embeds_qwen"] = draw(1, 7, 32, seed=seed)
+        texts[f"{prefix}prompt_embeds_clip"] = draw(1, 32, seed=seed)
+        texts[f"{prefix}prompt_cu_seqlens"] = torch.tensor([0, 7], dtype=torch.int32)
+    return pipe, {**texts, **SIZE, "num_frames": 5}
 
 
 def mochi() -> tuple[Any, dict[str, Any]]:
@@ -246,6 +271,13 @@ BUILDERS: dict[str, Builder] = {
         cogvideo, "CogVideoXVideoToVideoPipeline", video=picture(1, 9), strength=0.9
     ),
     "HunyuanVideoPipeline": call(hunyuan_video, "HunyuanVideoPipeline"),
+    "HunyuanVideoImageToVideoPipeline": call(
+        hunyuan_video, "HunyuanVideoImageToVideoPipeline", 9, "latent_concat", image=picture(1)
+    ),
+    "HunyuanVideoImageToVideoPipeline:replace": call(
+        hunyuan_video, "HunyuanVideoImageToVideoPipeline", 4, "token_replace", image=picture(1)
+    ),
+    "Kandinsky5T2VPipeline": kandinsky5,
     "MochiPipeline": mochi,
     "LattePipeline": latte,
     "SanaVideoPipeline": call(sana_video, "SanaVideoPipeline"),

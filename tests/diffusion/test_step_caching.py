@@ -7,6 +7,7 @@ import diffusers
 import pytest
 import torch
 from diffusers.hooks import (
+    FasterCacheConfig,
     FirstBlockCacheConfig,
     MagCacheConfig,
     PyramidAttentionBroadcastConfig,
@@ -15,6 +16,7 @@ from diffusers.hooks import (
 from diffusers.hooks.mag_cache import FLUX_MAG_RATIOS
 
 import tpuport
+from benchmarks import tiny_pipelines
 from benchmarks.tiny_pipeline_parts import SIZE, image_vae, pipeline, positive, prompts
 
 STEPS = 6
@@ -74,3 +76,30 @@ def test_latents_are_those_of_diffusers(cache: str, is_ported_first: bool) -> No
     torch.testing.assert_close(latents(ours), expected, rtol=1e-4, atol=1e-5)
     # The second call begins without what the first has kept.
     torch.testing.assert_close(latents(ours), expected, rtol=1e-4, atol=1e-5)
+
+
+def clip(pipe: Any, inputs: dict[str, Any]) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return pipe(**inputs, num_inference_steps=STEPS, generator=generator, output_type="latent").frames
+
+
+@pytest.mark.slow  # operation by operation, each of which is compiled
+def test_faster_cache_gives_what_it_gives_in_diffusers() -> None:
+    theirs, inputs = tiny_pipelines.build("CogVideoXPipeline")
+    ours, _ = tiny_pipelines.build("CogVideoXPipeline")
+    whole = clip(theirs, inputs)
+    for pipe in (theirs, ours):
+        if pipe is ours:
+            tpuport.port(pipe)
+        pipe.transformer.enable_cache(
+            FasterCacheConfig(
+                spatial_attention_block_skip_range=2, spatial_attention_timestep_skip_range=(-1, 901),
+                unconditional_batch_skip_range=2, unconditional_batch_timestep_skip_range=(-1, 901),
+                current_timestep_callback=lambda pipe=pipe: pipe.current_timestep, tensor_format="BFCHW",
+                spatial_attention_block_identifiers=("transformer_blocks",),
+                attention_weight_callback=lambda _: 0.3,
+            )
+        )  # fmt: skip
+    expected = clip(theirs, inputs)
+    assert abs(expected - whole).max() > 1e-3
+    torch.testing.assert_close(clip(ours, inputs), expected, rtol=1e-4, atol=1e-5)
