@@ -33,7 +33,7 @@ from tpuport.attention.index_functions import (
 )
 from tpuport.attention.mask import Mask
 from tpuport.attention.provenance import structure_of
-from tpuport.attention.provenance.graph import Graph
+from tpuport.attention.provenance.graph import Graph, UnknownError
 from tpuport.attention.provenance.primitives import is_constant
 from tpuport.attention.xla_attention import attention_xla
 from tpuport.errors import PortError
@@ -122,7 +122,10 @@ def _lists_all_blocks(block_mask: Any) -> bool:
         counts = compat.as_jax(counts)
         if isinstance(counts, Tracer):
             # `create_block_mask` computes them from nothing, and lists all of them for such a mask_mod.
-            return is_constant(Graph().node(counts))
+            try:
+                return is_constant(Graph().node(counts))
+            except UnknownError:
+                return False
     return bool((counts == block_mask.kv_indices.shape[-1]).all())
 
 
