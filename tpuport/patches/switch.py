@@ -49,7 +49,7 @@ class Switch:
         # inspect.signature must still show the original arguments: transformers reads them.
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
-            if self.active and (always or _any_ported([*args, *kwargs.values()])):
+            if self.active and not _is_compiling() and (always or _any_ported([*args, *kwargs.values()])):
                 return self.replacement()(*args, **kwargs)
             return original(*args, **kwargs)
 
@@ -73,6 +73,12 @@ def _import_replacement(patch: Patch) -> Callable[..., Any]:
             f"the replacement of patch {patch.name!r} cannot be imported: {error}", where=patch.replacement
         ) from error
     return value
+
+
+def _is_compiling() -> bool:
+    """Whether torch.compile reads the call: of tensors on the host, and it cannot read what decides here."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()
 
 
 def _any_ported(values: Iterable[Any]) -> bool:
