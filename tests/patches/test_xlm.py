@@ -18,6 +18,7 @@ SIZES: dict[str, Any] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 @pytest.mark.parametrize(
     ("model_class", "config_class"),
     [(XLMWithLMHeadModel, XLMConfig), (FlaubertWithLMHeadModel, FlaubertConfig)],
