@@ -16,6 +16,7 @@ from tpuport.topology.mesh_splits import Facts, Split, split_reasons, suitable_s
 from tpuport.topology.split_search import facts_of
 from tpuport.topology.targets import resolve
 from tpuport.topology.targets.target import empty
+from tpuport.trace_errors import CannotTrace
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -59,6 +60,26 @@ def test_which_line_of_the_package_asked_for_a_program_is_no_part_of_its_key(
     assert direct.key == through_another.key
     assert direct.key != other.key
     assert direct.key != dataclasses.replace(direct, lower_unrolled=lambda: other).key
+
+
+class Cut(torch.nn.Module):
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        return torch.stack([part.sum(0) for part in x.split(sizes.tolist())]) + step
+
+
+def test_values_that_decide_shapes_are_a_part_of_the_program() -> None:
+    inputs = {
+        "x": torch.empty(6, 4, device="meta"),
+        "sizes": torch.tensor([2, 1, 3]),
+        "step": torch.tensor([1]),
+    }
+    lowered = lower_for(Cut, inputs, topology="v6e", tp=4)
+    assert lowered.step.on_host == ("sizes",)
+    assert lowered.jaxpr.out_avals[0].shape == (3, 4)
+    with pytest.raises(CannotTrace, match="tolist"):
+        lower_for(
+            Cut, inputs | {"sizes": torch.empty(3, dtype=torch.long, device="meta")}, topology="v6e", tp=4
+        )
 
 
 def test_the_text_of_a_line_that_reports_quote_is_part_of_the_key(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         wrap,
     )
     from tpuport.compat.operators.indexing import masked_selections_counted
-    from tpuport.compat.operators.outside import host_tensors_as_constants
+    from tpuport.compat.operators.outside import host_tensors_as_constants, takes_host_tensors
     from tpuport.compat.runtime import environment, on_device
     from tpuport.compat.shim import active_shims
     from tpuport.compat.versions import checked_versions
@@ -36,6 +36,7 @@ _PUBLIC = {
     "jax_dtype": "convert",
     "masked_selections_counted": "operators.indexing",
     "on_device": "runtime",
+    "takes_host_tensors": "operators.outside",
     "to_jax": "convert",
     "to_numpy": "convert",
     "to_torch": "convert",
@@ -54,6 +55,7 @@ __all__ = [
     "jax_dtype",
     "masked_selections_counted",
     "on_device",
+    "takes_host_tensors",
     "to_jax",
     "to_numpy",
     "to_torch",

@@ -3,13 +3,14 @@
 from tpuport.compilation.call_arguments import claim_cache, prepare_arguments
 from tpuport.compilation.compiled_function import CompiledFunction, compile
 from tpuport.compilation.compiled_program import Program, use_persistent_cache
+from tpuport.compilation.host_inputs import HostInput
 from tpuport.compilation.lost_values import LostValue, WrittenInLoop, use_weights_in_loop
 from tpuport.compilation.model_snapshot import ModelSnapshot
 from tpuport.compilation.model_weights import check_constants, collect_weights, settings_key, use_weights
 from tpuport.compilation.shared_tensors import keep_shared
 
 __all__ = [
-    "CompiledFunction", "LostValue", "ModelSnapshot", "Program", "WrittenInLoop", "check_constants", "claim_cache",
-    "collect_weights", "compile", "keep_shared", "prepare_arguments", "settings_key", "use_persistent_cache",
-    "use_weights", "use_weights_in_loop",
+    "CompiledFunction", "HostInput", "LostValue", "ModelSnapshot", "Program", "WrittenInLoop", "check_constants",
+    "claim_cache", "collect_weights", "compile", "keep_shared", "prepare_arguments", "settings_key",
+    "use_persistent_cache", "use_weights", "use_weights_in_loop",
 ]  # fmt: skip

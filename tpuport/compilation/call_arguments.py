@@ -2,7 +2,8 @@
 
 import fnmatch
 import weakref
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from inspect import Parameter
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -12,7 +13,8 @@ from jax.core import Tracer
 
 from tpuport import compat, pytrees
 from tpuport.compat import randomness
-from tpuport.compilation.compiled_program import ShapeText
+from tpuport.compilation.compiled_program import HostText, ShapeText
+from tpuport.compilation.host_inputs import HostInput
 from tpuport.compilation.model_weights import is_on_host
 from tpuport.errors import PortError
 from tpuport.library_classes import is_transformers_cache
@@ -30,13 +32,14 @@ class Argument(NamedTuple):
     Attributes:
         name: its path from the function's parameter: "inputs.ids".
         kind: which of the program's arguments has it; a number is a tensor in the program, a static value a part of it.
-            Weights of a module are arguments too, and the rest of it is in the state of the function.
+            Weights of a module are arguments too, and the rest of it is in the state of the function. A host tensor
+            is a part of it, and has its values while the program is traced.
         content: the structure of a cache, the number of a random generator, the class of a number, a weak reference to
-            a module, or the static value.
+            a module, the values of a host tensor, or the static value.
     """
 
     name: str
-    kind: Literal["tensor", "number", "cache", "generator", "module", "static"]
+    kind: Literal["tensor", "number", "cache", "generator", "module", "host", "static"]
     content: Hashable
 
 
@@ -48,6 +51,7 @@ class Rebuilt(NamedTuple):
         leaves: of the arguments; `tensor_leaves` are the numbers of the tensors, and `arrays` what these are.
         objects: by number; `states` is what they consist of before the call.
         replaced: ids of the leaves that are others than the caller's: tensors for numbers, caches for donated ones.
+        host_tensors: by name.
     """
 
     args: list[Any]
@@ -58,6 +62,7 @@ class Rebuilt(NamedTuple):
     objects: dict[int, Any]
     states: dict[int, State]
     replaced: frozenset[int]
+    host_tensors: dict[str, torch.Tensor]
 
 
 class Layout(NamedTuple):
@@ -93,6 +98,8 @@ class Layout(NamedTuple):
                     leaves.append(randomness.call_generator(content))
                 case "module":
                     leaves.append(content())
+                case "host":
+                    leaves.append(content.as_tensor())
                 case "static":
                     leaves.append(content.value)
         values, objects = unflatten(self.structure, leaves)
@@ -103,6 +110,11 @@ class Layout(NamedTuple):
         return Rebuilt(
             values[:positional], kwargs, leaves, _tensor_leaves(self.arguments), arrays, objects, states,
             frozenset(id(leaf) for leaf, kind in zip(leaves, kinds, strict=True) if kind in ("number", "cache")),
+            {
+                argument.name: leaf
+                for leaf, argument in zip(leaves, self.arguments, strict=True)
+                if argument.kind == "host"
+            },
         )  # fmt: skip
 
     def modules(self) -> list[torch.nn.Module]:
@@ -113,7 +125,7 @@ class Layout(NamedTuple):
     def tensors_named(self, patterns: Sequence[str]) -> list[int]:
         """The numbers, among the tensors of the program, of those with these names or in arguments with these names."""
         names = [argument.name for argument in self.arguments if argument.kind in ("tensor", "number")]
-        return [number for number, name in enumerate(names) if _is_inside(name, patterns)]
+        return [number for number, name in enumerate(names) if is_inside(name, patterns)]
 
     def describe(self, tensors: list[Any], donated: list[list[Any]]) -> dict[str, str]:
         """What a program is compiled for, by argument: shapes of tensors, values of the rest."""
@@ -130,6 +142,8 @@ class Layout(NamedTuple):
                     text = "torch.Generator"
                 case "module":
                     text = type(argument.content()).__name__  # type: ignore[operator]
+                case "host":
+                    text = HostText(argument.content)
                 case "static":
                     text = repr(argument.content)
             descriptions[argument.name] = text
@@ -162,6 +176,11 @@ class DividedArguments(NamedTuple):
         """Numbers of the leaves that are tensors of the program."""
         return _tensor_leaves(self.layout.arguments)
 
+    def named_tensors(self) -> dict[str, Any]:
+        """The caller's tensors and arrays that are tensors of the program, by name."""
+        named = [(self.graph.names[number], self.graph.leaves[number]) for number in self.tensor_leaves]
+        return {name: leaf for name, leaf in named if hasattr(leaf, "dtype")}
+
 
 def prepare_arguments(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """The arguments after the decisions that a model's patches take outside of the trace.
@@ -181,6 +200,7 @@ def divide_arguments(
     keywords: dict[str, Any],
     traced: Sequence[str] = (),
     donated: Sequence[str] = (),
+    is_static: Callable[[str], bool] = lambda name: False,
 ) -> DividedArguments:
     """Divide the arguments of a call.
 
@@ -189,6 +209,7 @@ def divide_arguments(
         keywords: by name.
         traced: patterns of the names of numbers that are tensors of the program.
         donated: patterns of the names of tensors that are donated, or of arguments that have them.
+        is_static: whether the values of the tensor with this name are a part of the program.
 
     Raises:
         PortError: an argument is neither a tensor nor hashable, was donated to an earlier call, or has tensors in an
@@ -209,7 +230,7 @@ def divide_arguments(
     generators: list[torch.Generator] = []
     arguments: list[Argument] = []
     for name, leaf in zip(graph.names, graph.leaves, strict=True):
-        if is_array(leaf):
+        if is_array(leaf) and not is_static(name):
             arrays.append(usable_array(leaf, name))
             arguments.append(Argument(name, "tensor", None))
         elif traced and isinstance(leaf, int | float) and _fits(name, traced):
@@ -227,21 +248,28 @@ def divide_arguments(
             if leaf not in generators:
                 generators.append(leaf)
             arguments.append(Argument(name, "generator", generators.index(leaf)))
-        elif isinstance(leaf, torch.nn.Module) and not is_on_host(leaf):
-            # Weak, because jax keeps the layout of every program, and would keep the module alive.
-            arguments.append(Argument(name, "module", weakref.ref(leaf)))
         else:
-            arguments.append(Argument(name, "static", static_value(leaf, name)))
+            arguments.append(_part_of_program(leaf, name))
     _check_donated(donated, arguments)
     layout = Layout(graph.structure, names, tuple(arguments))
     return DividedArguments(arrays, cache_arrays, generators, layout, graph)
+
+
+def _part_of_program(leaf: Any, name: str) -> Argument:
+    """The argument for a leaf that has no array among those of the program."""
+    if is_array(leaf):
+        return Argument(name, "host", HostInput.of(leaf))
+    if isinstance(leaf, torch.nn.Module) and not is_on_host(leaf):
+        # Weak, because jax keeps the layout of every program, and would keep the module alive.
+        return Argument(name, "module", weakref.ref(leaf))
+    return Argument(name, "static", static_value(leaf, name))
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _is_inside(name: str, patterns: Sequence[str]) -> bool:
+def is_inside(name: str, patterns: Sequence[str]) -> bool:
     """Whether a pattern fits a name, or the name of something that it is in."""
     parts = name.split(".")
     return any(_fits(".".join(parts[:count]), patterns) for count in range(1, len(parts) + 1))
@@ -249,13 +277,31 @@ def _is_inside(name: str, patterns: Sequence[str]) -> bool:
 
 def _check_donated(patterns: Sequence[str], arguments: Sequence[Argument]) -> None:
     names = [argument.name for argument in arguments if argument.kind in ("tensor", "cache")]
-    unused = [pattern for pattern in patterns if not any(_is_inside(name, [pattern]) for name in names)]
+    unused = [pattern for pattern in patterns if not any(is_inside(name, [pattern]) for name in names)]
     _refuse_unused(unused, names, "donate")
 
 
 def _check_patterns(patterns: Sequence[str], names: Sequence[str]) -> None:
     unused = [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]
     _refuse_unused(unused, names, "traced")
+
+
+def check_static(patterns: Sequence[str], names: Sequence[str], parameters: Mapping[str, Parameter]) -> None:
+    """PortError for a pattern that fits neither an argument of the call, nor one that it leaves out.
+
+    Args:
+        names: of the arguments.
+        parameters: of the function.
+    """
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    unused = [
+        pattern
+        for pattern in patterns
+        if not fnmatch.filter(parameters, pattern.partition(".")[0])
+        and not any(is_inside(name, [pattern]) for name in names)
+    ]
+    _refuse_unused(unused, [*parameters], "static")
 
 
 def _refuse_unused(unused: Sequence[str], names: Sequence[str], option: str) -> None:

@@ -148,15 +148,27 @@ def collect_results(
     """
     # The output may have caches, or outputs of libraries, whose classes jax does not know yet.
     pytrees.register_used(output)
+    _refuse_host_writes(rebuilt)
     writes = _find_writes(rebuilt)
     changed = _changed_objects(rebuilt)
     arrays, layout = _describe(output, rebuilt, changed)
     if layout is None:
-        arrays = compat.as_jax(output)
+        arrays = jax.tree.map(lambda leaf: _as_array(leaf) if object_graph.is_array(leaf) else leaf, output)
         # Most functions write to nothing, and their programs have no other results than their own.
         if not writes and not any(weights) and not state.tensors and state_changes is None:
             return arrays
     return OutputAndWrites(writes, weights, state, arrays, layout, state_changes)
+
+
+def _refuse_host_writes(rebuilt: Rebuilt) -> None:
+    """Traced. PortError if the function has written to a tensor whose values are a part of the program."""
+    for name, tensor in rebuilt.host_tensors.items():
+        if tensor._version:
+            raise PortError(
+                f"compiled code writes in place to {name}, whose values are a part of the program",
+                where=name,
+                fix="write to a clone() of it",
+            )
 
 
 def _find_writes(rebuilt: Rebuilt) -> dict[int, Any]:

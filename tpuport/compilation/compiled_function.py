@@ -1,11 +1,13 @@
 """`tpuport.compile`: weights are arguments, flags are static, caches are donated, recompilations are counted."""
 
+import contextlib
 import functools
 import inspect
+import logging
 import types
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import torch
@@ -16,117 +18,32 @@ from tpuport.checkpoint import port_count
 from tpuport.compat import randomness
 from tpuport.compilation import overwritten_arrays
 from tpuport.compilation.call_arguments import (
-    DividedArguments,
-    Layout,
+    check_static,
     divide_arguments,
+    is_inside,
     prepare_arguments,
     shapes_key,
     usable_array,
 )
 from tpuport.compilation.call_results import OutputAndWrites, collect_results
 from tpuport.compilation.compiled_program import Program, StateText
-from tpuport.compilation.donated_tensors import mark_donated
+from tpuport.compilation.host_inputs import Candidates, find_candidates, find_needed, is_discrete
 from tpuport.compilation.model_weights import (
     check_constants,
     collect_arrays,
     current_state,
     use_weights,
 )
-from tpuport.compilation.python_state import PythonState, StateKey
-from tpuport.compilation.shared_tensors import WeightSlot, weights_in_state
+from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments, StaticPart, donate_overwritten
+from tpuport.compilation.python_state import PythonState
+from tpuport.compilation.shared_tensors import weights_in_state
 from tpuport.compilation.state_writes import StateTrace, check_leaks
 from tpuport.errors import PortError
 from tpuport.tracing import is_tracing, trace_lock
 
+logger = logging.getLogger("tpuport")
+
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-class StaticPart(NamedTuple):
-    """What a program is made for beside the shapes of its arrays.
-
-    Attributes:
-        layout: of the arguments.
-        models: (weak reference, number of ports) of each model. Weak, because jax keeps the static arguments of
-            every program, and would keep a model alive that has long been replaced.
-        state: the key of everything else that the function reaches.
-        attention: the settings that the user has registered.
-        donated: patterns of the names of arguments that the user donates.
-        overwritten: the weights and tensors that the program overwrites, as far as it is known.
-        shared: tensors of the state that are weights too, as of `weights_in_state`.
-    """
-
-    layout: Layout
-    models: tuple[tuple[weakref.ref[torch.nn.Module], int], ...]
-    state: StateKey[PythonState]
-    attention: Hashable
-    donated: tuple[str, ...]
-    overwritten: tuple[overwritten_arrays.Slot, ...] = ()
-    shared: tuple[tuple[int, WeightSlot], ...] = ()
-
-
-class ProgramArguments(NamedTuple):
-    """The arguments of the program.
-
-    Attributes:
-        weights: of each model, by name.
-        tensors: among the arguments of the call, then those of the function's state; None for one that is overwritten,
-            and for one that is a weight.
-        overwritten: the weights and tensors that the program overwrites, which are donated.
-        donated: the tensors of each cache, donated too. They come last, as caches are in the output, the last result.
-        static: what the program is made for.
-    """
-
-    weights: list[dict[str, Any]]
-    tensors: list[Any]
-    overwritten: list[Any]
-    donated: list[list[Any]]
-    static: StaticPart
-
-
-class _PreparedCall(NamedTuple):
-    """A call of the function: the arguments of its program, those of the caller, and the state."""
-
-    arguments: ProgramArguments
-    divided: DividedArguments
-    state: PythonState
-
-    def tensor_at(self, slot: overwritten_arrays.Slot) -> Any:
-        """The caller's own tensor, or array, of a tensor of the program."""
-        if not isinstance(slot, int):
-            model, name = slot
-            return self.state.named_weights(self.state.modules[model])[name]
-        leaves = self.divided.tensor_leaves
-        if slot < len(leaves):
-            return self.divided.graph.leaves[leaves[slot]]
-        return self.state.tensors[slot - len(leaves)]
-
-    def held_elsewhere(self, slots: Sequence[overwritten_arrays.Slot]) -> set[overwritten_arrays.Slot]:
-        """Which of these tensors are also anywhere else than in the objects of the call, of the state, or a model."""
-        if not slots:
-            return set()
-        graph, leaves = self.divided.graph, self.divided.tensor_leaves
-        places, in_state = object_graph.count_places(graph.structure), self.state.count_references()
-        shared: set[overwritten_arrays.Slot] = set()
-        for slot in slots:
-            tensors = [self.tensor_at(slot)]
-            # The state has counted itself, and not the one place where the tensor is.
-            expected = in_state[id(tensors[0])] + 1
-            if not isinstance(slot, int):
-                expected = 1
-            elif slot < len(leaves):
-                # Beside the places in objects it is among the graph's leaves.
-                expected = places[leaves[slot]] + 1
-            if not compat.is_ported(tensors[0]) or overwritten_arrays.is_held_elsewhere(tensors, 0, expected):
-                shared.add(slot)
-        return shared
-
-    def mark_donated(self, patterns: Sequence[str], program: str) -> None:
-        """Let every use of the tensors that the user has donated raise."""
-        for number in self.divided.layout.tensors_named(patterns):
-            tensor = self.tensor_at(number)
-            if compat.is_ported(tensor):
-                leaf = self.divided.tensor_leaves[number]
-                mark_donated(tensor, self.divided.graph.names[leaf], program)
 
 
 def _split_owner(function: Callable) -> tuple[Callable, tuple[Any, ...]]:
@@ -149,7 +66,7 @@ class CompiledFunction:
         function: a ported model, a method of one, or a function that uses ported models.
         name: what logs call it; None for the function's own name.
         modules: the ported models that the function uses; None to look for them.
-        scan_layers, traced, donate, check_indices: as in `compile`.
+        scan_layers, traced, donate, check_indices, static: as in `compile`.
 
     Attributes:
         program: the `Program` underneath; `program.compilations` counts.
@@ -166,6 +83,7 @@ class CompiledFunction:
         traced: Sequence[str] = (),
         donate: str | Sequence[str] = (),
         check_indices: bool | None = None,
+        static: str | Sequence[str] = (),
     ) -> None:
         if isinstance(function, CompiledFunction) or not callable(function):
             raise PortError(
@@ -180,6 +98,9 @@ class CompiledFunction:
         self._traced = tuple(traced)
         # A single name is one, and not its letters.
         self._donated = (donate,) if isinstance(donate, str) else tuple(donate)
+        self._static = (static,) if isinstance(static, str) else tuple(static)
+        # Names of further inputs whose values decide shapes, as a trace has shown.
+        self._decisive: set[str] = set()
         self.scanned: tuple[layers.ScannedBlocks, ...] = ()
         self.declined: tuple[layers.DeclinedBlocks, ...] = ()
         self._state: PythonState | None = None
@@ -230,16 +151,57 @@ class CompiledFunction:
         args, kwargs = torch_pytree.tree_map_only(torch.Tensor, _on_device, (args, kwargs))
         return self._function(*args, **kwargs)
 
-    def _call_program(self, stage: Callable, args: tuple, kwargs: dict) -> tuple[Any, _PreparedCall]:
+    def _call_program(self, stage: Callable, args: tuple, kwargs: dict) -> tuple[Any, PreparedCall]:
         """The result of the program, or of a method of it, for a call of the function."""
         args, kwargs = prepare_arguments(self._function, args, kwargs)
         with trace_errors.explained(self._function, catch=trace_errors.is_of_code):
-            call = self._prepare_call(args, kwargs)
-            with randomness.call_generators(call.divided.generators):
-                arguments, signature = self._prepare_program(call)
-                return stage(*arguments, signature=signature), call
+            try:
+                return self._run_stage(stage, args, kwargs)
+            except Exception as error:
+                if not trace_errors.asks_for_values(error):
+                    raise
+                candidates = find_candidates(self._prepare_call(args, kwargs).divided.named_tensors())
+                if not self._find_decisive(args, kwargs, candidates):
+                    with trace_errors.explained(
+                        self._function,
+                        catch=trace_errors.is_of_code,
+                        alternative=_advise_static(candidates.others),
+                    ):
+                        raise
+            return self._run_stage(stage, args, kwargs)
 
-    def _prepare_program(self, call: _PreparedCall) -> tuple[ProgramArguments, Hashable]:
+    def _run_stage(self, stage: Callable, args: tuple, kwargs: dict) -> tuple[Any, PreparedCall]:
+        call = self._prepare_call(args, kwargs)
+        with randomness.call_generators(call.divided.generators):
+            arguments, signature = self._prepare_program(call)
+            return stage(*arguments, signature=signature), call
+
+    def _find_decisive(self, args: tuple, kwargs: dict, candidates: Candidates) -> bool:
+        """Whether the function can be traced with more inputs on the host; they are there from now on."""
+
+        def can_trace(names: Sequence[str]) -> bool:
+            call = self._prepare_call(args, kwargs, names)
+            weights, tensors, _, donated, static = call.arguments
+            run = functools.partial(self._run, static=static)
+            try:
+                with trace_lock, randomness.call_generators(call.divided.generators), randomness.any_stream():
+                    jax.eval_shape(run, weights, tensors, donated)
+            except Exception as error:  # noqa: BLE001 - the first error is the one that is raised
+                logger.debug("not traced with %s on the host: %s", ", ".join(names), error)
+                return False
+            return True
+
+        needed = find_needed(candidates, can_trace)
+        self._decisive.update(needed)
+        if needed:
+            logger.warning(
+                "%s decides by the values of %s, which are a part of its program from now on: other values compile "
+                "another program. tpuport.compile(..., static=%r) says so from the start",
+                self.program.name, ", ".join(needed), sorted(self._decisive),
+            )  # fmt: skip
+        return bool(needed)
+
+    def _prepare_program(self, call: PreparedCall) -> tuple[ProgramArguments, Hashable]:
         """The program's arguments and a key of it. A new program is traced here, and its constants checked."""
         weights, tensors, _, donated, static = arguments = call.arguments
         key = (static, shapes_key(tensors), tuple(map(shapes_key, donated)))
@@ -247,7 +209,7 @@ class CompiledFunction:
         weights = self._rotary_tables.add_to(weights, key, call.state.modules, run, tensors, donated)
         arguments = arguments._replace(weights=weights)
         if key in self._overwrites:
-            return _donate(arguments, self._overwrites[key], call), key
+            return donate_overwritten(arguments, self._overwrites[key], call), key
         overwrites: tuple[overwritten_arrays.Overwrite, ...] = ()
         constants: list[Any] | None = None
         try:
@@ -255,7 +217,7 @@ class CompiledFunction:
         except overwritten_arrays.OverwritesKnown as known:
             overwrites = known.overwrites
         # After the block: the exception refers to frames, and these to the arrays.
-        arguments = _donate(arguments, overwrites, call)
+        arguments = donate_overwritten(arguments, overwrites, call)
         if constants is None:
             constants = self.program.constants(*arguments, signature=key)
         check_constants(self.program.name, constants)
@@ -273,8 +235,16 @@ class CompiledFunction:
 
         return run, (weights, tensors, donated)
 
-    def _prepare_call(self, args: tuple, kwargs: dict) -> _PreparedCall:
-        divided = divide_arguments(self._name_positional(args), kwargs, self._traced, self._donated)
+    def _prepare_call(self, args: tuple, kwargs: dict, decisive: Sequence[str] = ()) -> PreparedCall:
+        """The call's arguments and state; the values of inputs with these names are a part of the program, too."""
+
+        def is_static(name: str) -> bool:
+            return name in self._decisive or name in decisive or is_inside(name, self._static)
+
+        divided = divide_arguments(
+            self._name_positional(args), kwargs, self._traced, self._donated, is_static
+        )
+        check_static(self._static, divided.graph.names, self._parameters)
         with trace_lock:
             state = self._current_state(divided.layout.modules())
             named = [state.named_weights(module) for module in state.modules]
@@ -288,7 +258,7 @@ class CompiledFunction:
             divided.layout, models, state.key, attention.registered_settings(), self._donated, shared=shared
         )
         arguments = ProgramArguments(weights, divided.arrays + state_arrays, [], divided.donated, static)
-        return _PreparedCall(arguments, divided, state)
+        return PreparedCall(arguments, divided, state)
 
     def _current_state(self, arguments: Sequence[torch.nn.Module] = ()) -> PythonState:
         """The state of the function now, called with these modules."""
@@ -325,7 +295,16 @@ class CompiledFunction:
         rebuilt = static.layout.join(tensors[:count], donated)
         trace = StateTrace(state, tensors[count:], static.shared)
         models: list[Any] = [reference() for reference, _ in static.models]
-        with use_weights(models, weights) as in_use, trace.recorded(in_use):
+        values_known: Any = contextlib.nullcontext
+        if rebuilt.host_tensors:
+            values_known = compat.host_tensors_as_constants
+        with (
+            use_weights(models, weights) as in_use,
+            trace.recorded(in_use),
+            values_known(),
+            # Models count the tokens that are images by it, and check the number, which is taken for right.
+            compat.masked_selections_counted(),
+        ):
             output = self._run_function(*rebuilt.args, **rebuilt.kwargs)
             writes = [weights_in_use.find_writes() for weights_in_use in in_use]
             results = collect_results(output, rebuilt, writes, *trace.find_changes())
@@ -378,33 +357,16 @@ class CompiledFunction:
         return state | static.layout.describe(tensors, donated)
 
 
-def _donate(
-    arguments: ProgramArguments, overwrites: tuple[overwritten_arrays.Overwrite, ...], call: _PreparedCall
-) -> ProgramArguments:
-    """The arguments with these arrays in the donated argument; copies of those that others refer to."""
-    if not overwrites:
-        return arguments
-    slots = tuple(overwrite.slot for overwrite in overwrites)
-    weights, tensors, overwritten = overwritten_arrays.split(arguments.weights, arguments.tensors, slots)
-    # All that this call has collected.
-    containers: list[Any] = [overwritten, arguments.tensors, call.divided.arrays]
-    containers += [arrays.values() for arrays in (*arguments.weights, *call.arguments.weights)]
-    if arguments.tensors is not call.arguments.tensors:
-        containers.append(call.arguments.tensors)
-    shared = call.held_elsewhere([slot for slot, kind in overwrites if kind == "replaced"])
-    to_copy = [number for number, slot in enumerate(slots) if slot in shared]
-    # Of an array of jax itself, the caller's variable is one more reference.
-    free = [
-        number
-        for number, (slot, kind) in enumerate(overwrites)
-        if kind == "donated" and isinstance(slot, int) and isinstance(call.tensor_at(slot), jax.Array)
-    ]
-    owned = overwritten_arrays.own_arrays(overwritten, containers, to_copy, free)
-    static = arguments.static._replace(overwritten=slots)
-    return arguments._replace(weights=weights, tensors=tensors, overwritten=owned, static=static)
+def _advise_static(names: Sequence[str]) -> str:
+    """What the user can do about code that asks for values of these inputs; "" without any."""
+    if not names:
+        return ""
+    return f"tpuport.compile(..., static={list(names)!r}), if few different values occur: each compiles a program"
 
 
 def _on_device(tensor: torch.Tensor) -> torch.Tensor:
+    if compat.takes_host_tensors() and is_discrete(tensor):
+        return tensor
     return tensor if compat.is_ported(tensor) else compat.wrap(compat.to_jax(tensor))
 
 
@@ -416,6 +378,7 @@ def compile(
     traced: Sequence[str] = (),
     donate: str | Sequence[str] = (),
     check_indices: bool | None = None,
+    static: str | Sequence[str] = (),
 ) -> CompiledFunction:
     """Compile a ported model, one of its methods, or a function that uses ported models.
 
@@ -449,10 +412,14 @@ def compile(
         check_indices: True lets the program find indices outside of their dimension, which are clamped or dropped
             otherwise, and the call raise torch's error with the line of the code. For debugging: each call waits for
             its result, and nothing is donated. None does so if the environment has TPUPORT_CHECK_INDICES=1.
+        static: names of tensors among the arguments and in their objects whose values the code decides by, such as
+            "image_grid_thw": they stay on the host, or are read from the device, and are a part of the program, so
+            that each other value compiles one. Of those that are not named, integers and masks that are not a text's
+            tokens are found when the code asks for their values, and a warning names them.
 
     Raises:
-        PortError: the argument cannot be called, or is compiled already; in a call, a name in `donate` or `traced` fits
-            no tensor, or a tensor is used that was donated to an earlier call.
+        PortError: the argument cannot be called, or is compiled already; in a call, a name in `donate`, `static` or
+            `traced` fits no tensor, or a tensor is used that was donated to an earlier call.
     """
     return CompiledFunction(
         model_or_function,
@@ -461,4 +428,5 @@ def compile(
         traced=traced,
         donate=donate,
         check_indices=check_indices,
+        static=static,
     )

@@ -29,6 +29,12 @@ class ShapeText(str):
     __slots__ = ()
 
 
+class HostText(str):
+    """The description of a tensor whose values are a part of the program."""
+
+    __slots__ = ()
+
+
 class StateText(str):
     """The description of a value that is no argument, such as an attribute of a module."""
 
@@ -245,6 +251,11 @@ def _explain_recompilation(descriptions: list[dict[str, str]]) -> str:
 def _suggest_remedy(name: str, different: list[str]) -> str:
     if any(isinstance(text, StateText) for text in different):
         return "Let it be a tensor on the device, which is an argument of the program, or leave it as it is"
+    if all(isinstance(text, HostText) for text in different):
+        return (
+            "Its values decide shapes: give it few different values, such as images of the same sizes "
+            "(docs/compiled-functions.md, 'Values that decide shapes')"
+        )
     if not any(isinstance(text, ShapeText) for text in different):
         return (
             f"Pass it as a tensor. tpuport.compile(..., traced=[{name!r}]) makes one of a number; the code must "

@@ -17,13 +17,13 @@ import numpy as np
 from transformers.generation import utils
 
 from tpuport import compat
-from tpuport.compilation import use_weights_in_loop
+from tpuport.compilation import HostInput, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import model_inputs
 from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
 from tpuport.generation.decoding_cache import make_cache
 from tpuport.generation.deferred_checks import collect_checks
-from tpuport.generation.multimodal_inputs import POSITIONS, REAL_IMAGES, TOKEN_TYPES, HostInput
+from tpuport.generation.multimodal_inputs import POSITIONS, REAL_IMAGES, TOKEN_TYPES
 from tpuport.generation.residual_stream import summed_once
 from tpuport.patches import transformers_images
 from tpuport.tracing import trace_lock

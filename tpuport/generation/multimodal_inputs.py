@@ -6,7 +6,6 @@ values compile nothing.
 """
 
 import copy
-import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from transformers import GenerationMixin
 
+from tpuport.compilation import HostInput
 from tpuport.errors import PortError
 from tpuport.generation.model_inputs import read_array
 from tpuport.generation.prompts import Prompts
@@ -29,30 +29,6 @@ TOKEN_TYPES: Final[dict[str, Callable[[jax.Array], jax.Array]]] = {
     "token_type_ids": lambda last: last,
     "mm_token_type_ids": lambda last: last * 0,
 }
-
-
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class HostInput:
-    """An input whose values are a part of the program's key.
-
-    Attributes:
-        shape, dtype, data: of an array of NumPy.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    data: bytes
-
-    @classmethod
-    def of(cls, array: np.ndarray) -> "HostInput":
-        """The input with these values."""
-        return cls(array.shape, array.dtype.str, array.tobytes())
-
-    def as_tensor(self) -> torch.Tensor:
-        """The values, on the host, with integers of 64 bits as a processor gives them."""
-        array = np.frombuffer(self.data, np.dtype(self.dtype)).reshape(self.shape)
-        return torch.from_numpy(array.copy() if array.dtype == np.bool_ else array.astype(np.int64))
 
 
 def read_modalities(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -148,7 +124,10 @@ def _as_program_argument(array: np.ndarray, prompt_shape: tuple[int, ...], colum
     if is_discrete and array.shape[:2] == prompt_shape:
         # Of every token, such as which images it attends to.
         return _pad_columns(array, columns, axis=1)
-    return HostInput.of(array) if is_discrete else array
+    if not is_discrete:
+        return array
+    # Integers have 64 bits, as a processor gives them.
+    return HostInput.of(array if array.dtype == np.bool_ else array.astype(np.int64))
 
 
 def _pad_columns(array: np.ndarray, columns: int, axis: int = -1) -> np.ndarray:

@@ -333,6 +333,15 @@ PATCHES: list[Patch] = [
         for name, method in itertools.product(_TILED, _BLENDING)
         if (name, method) not in _LACKING
     ),
+    Patch(
+        name="xmod.lang_adapter",
+        target="transformers.models.xmod.modeling_xmod:XmodOutput.lang_adapter",
+        package="transformers",
+        versions=_VERSIONS_TRANSFORMERS,
+        why="it selects the rows of each language by a mask",
+        replacement="tpuport.patches.xmod:lang_adapter",
+        source=("59cd9a99f0cbe8315502dde3b1b8ec368ccd21ef1ef82314dbcdbdb9e7c14519",),
+    ),
     *(
         Patch(
             name=f"jetmoe.{name}",

@@ -38,6 +38,7 @@ class Step(NamedTuple):
         cache: keys and values that the step reads, or that a prefill makes.
         cache_is_argument: whether the step receives them.
         units: what the step produces: ("tokens", 32).
+        on_host: names of inputs whose values are a part of the program.
     """
 
     function: Callable[..., Any]
@@ -46,6 +47,7 @@ class Step(NamedTuple):
     cache: tuple[jax.ShapeDtypeStruct, ...] = ()
     cache_is_argument: bool = False
     units: tuple[str, float] = ("steps", 1.0)
+    on_host: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
@@ -59,10 +61,15 @@ def on_mesh(model: Any, mesh: Mesh) -> Iterator[None]:
         model.tpuport_mesh = before
 
 
-def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh: Mesh) -> Step:
+def forward(
+    model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh: Mesh, on_host: tuple[str, ...] = ()
+) -> Step:
     """One call, whose arguments are the weights and the tensors among its inputs.
 
     A cache among the inputs is donated, as `tpuport.compile` does it.
+
+    Args:
+        on_host: names of inputs whose values are a part of the program.
     """
     pytrees.register()
     shardings: dict[int, Any] = {}
@@ -70,7 +77,10 @@ def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh
     _, named = prepare_arguments(model, (), tensors_by_name)
     cache_leaves = _claim_cache_leaves(named)
     leaves, tree = jax.tree_util.tree_flatten(named)
-    traced = {index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    host_ids = {id(named[name]) for name in on_host}
+    tensors = {index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    host = {index for index in tensors if id(leaves[index]) in host_ids}
+    traced = tensors - host
     plain = sorted(traced - cache_leaves)
     donated = sorted(traced & cache_leaves)
 
@@ -78,7 +88,10 @@ def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh
         values = list(leaves)
         for index, array in zip(plain + donated, plain_arrays + donated_arrays, strict=True):
             values[index] = compat.as_torch(array)
-        with use_weights([model], [weights]):
+        for index in host:
+            values[index] = leaves[index].clone()
+        values_known: Any = compat.host_tensors_as_constants if host else contextlib.nullcontext
+        with use_weights([model], [weights]), values_known(), compat.masked_selections_counted():
             return _result_arrays(model(**jax.tree_util.tree_unflatten(tree, values)))
 
     # What the caller described has the sharding of that description. Anything else is taken to be whole on each device,
@@ -99,7 +112,7 @@ def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh
     cache = tuple(array for array in donated_arrays if array.ndim)
     return Step(
         call, (arguments, plain_arrays, donated_arrays), donated=(2,) if donated else (), cache=cache,
-        cache_is_argument=bool(cache),
+        cache_is_argument=bool(cache), on_host=on_host,
     )  # fmt: skip
 
 

@@ -331,7 +331,9 @@ def _evidence(report: Report, lowered: Lowered, program: Any, effort: float | No
 
 def _retrace(lowered: Lowered, inputs: Mapping[str, Any]) -> None:
     """Trace a call with some other inputs; raises if that cannot be."""
-    step = abstract_steps.forward(lowered.model, {**lowered.inputs, **inputs}, lowered.weights, lowered.mesh)
+    step = abstract_steps.forward(
+        lowered.model, {**lowered.inputs, **inputs}, lowered.weights, lowered.mesh, lowered.step.on_host
+    )
     with abstract_steps.on_mesh(lowered.model, lowered.mesh):
         jax.eval_shape(step.function, *step.arguments)
 

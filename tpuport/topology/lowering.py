@@ -11,7 +11,7 @@ import linecache
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypedDict
@@ -24,6 +24,7 @@ from tpuport import layers, trace_errors
 from tpuport.attention import attention_settings
 from tpuport.attention.call_report import Call, call_counts
 from tpuport.checkpoint.device_layout import as_torch_dtype, check_mesh_and_rules
+from tpuport.compilation.host_inputs import Candidates, find_candidates, find_needed
 from tpuport.errors import PortError
 from tpuport.hardware import assume_generation, described, generation_of, parse_slice
 from tpuport.jaxprs import without_dead_code
@@ -180,8 +181,9 @@ def lower_for(
         model: a module, whose weights may be on the meta device and are not read; or a function that builds one, whose
             parameters are then not allocated. It is put in evaluation mode.
         inputs: arguments of the call by name. Tensors (also on the meta device) and jax.ShapeDtypeStruct are traced,
-            the latter with the sharding that they have; anything else is static. Or the part of a generation that is
-            compiled: `Prefill` or `Decode`.
+            the latter with the sharding that they have; anything else is static. Integers and masks whose values the
+            code asks for are a part of the program, as in `tpuport.compile`, if these values are there. Or the part of
+            a generation that is compiled: `Prefill` or `Decode`.
         topology: as `described` takes it.
         mesh: over the topology's devices; None makes one of dp, sp and tp, of which one may be -1.
         rules, allow: as in `tpuport.port`.
@@ -208,8 +210,12 @@ def lower_for(
         assume_generation(generation_of(chips)), _force_attention(attention),
         trace_errors.explained(owner, catch=trace_errors.is_explicable), _record_sequences(owner) as sequences,
     ):  # fmt: skip
-        step = _step_of(owner, inputs, weights, mesh)
-        traced = _trace(step, owner, mesh, task, scan_layers)
+
+        def trace(on_host: Sequence[str]) -> _Traced:
+            step = _step_of(owner, inputs, weights, mesh, tuple(on_host))
+            return _trace(step, owner, mesh, task, scan_layers)
+
+        traced = _trace_with_values(trace, inputs)
         stage = traced.program.lower(lowering_platforms=("tpu",))
     loops = getattr(traced.step.function, "scanned", ())  # of a step without loops, a plain function
     lower_unrolled = None
@@ -249,14 +255,48 @@ def _check_devices(mesh: Mesh, chips: Any) -> None:
         )
 
 
-def _step_of(model: Any, inputs: Any, weights: dict[str, Any], mesh: Mesh) -> abstract_steps.Step:
+def _trace_with_values(trace: Callable[[Sequence[str]], "_Traced"], inputs: Any) -> "_Traced":
+    """The traced step; if it asks for values of its inputs, with these in the program.
+
+    Args:
+        trace: traces the step with the values of inputs with these names.
+    """
+    try:
+        return trace(())
+    except Exception as error:
+        if not isinstance(inputs, Mapping) or not trace_errors.asks_for_values(error):
+            raise
+        needed = _decisive_inputs(trace, inputs)
+        if not needed:
+            raise
+    return trace(needed)
+
+
+def _decisive_inputs(trace: Callable[[Sequence[str]], "_Traced"], inputs: Mapping[str, Any]) -> list[str]:
+    def can_trace(names: Sequence[str]) -> bool:
+        try:
+            trace(names)
+        except Exception:  # noqa: BLE001 - the first error is the one that is raised
+            return False
+        return True
+
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    candidates = find_candidates(tensors)
+    # Values of the meta device are unknown, but its shapes tell which inputs belong to tokens.
+    known = [[name for name in names if not tensors[name].is_meta] for names in candidates]
+    return find_needed(Candidates(*known), can_trace)
+
+
+def _step_of(
+    model: Any, inputs: Any, weights: dict[str, Any], mesh: Mesh, on_host: tuple[str, ...]
+) -> abstract_steps.Step:
     match inputs:
         case Prefill():
             return abstract_steps.prefill(model, inputs, weights, mesh)
         case Decode():
             return abstract_steps.decode(model, inputs, weights, mesh)
         case Mapping():
-            return abstract_steps.forward(model, dict(inputs), weights, mesh)
+            return abstract_steps.forward(model, dict(inputs), weights, mesh, on_host)
     raise PortError(
         f"inputs must be arguments of the model by name, or a task, not a {type(inputs).__name__}",
         where="inputs",

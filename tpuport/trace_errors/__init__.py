@@ -18,8 +18,8 @@ from tpuport.trace_errors.failure import first_line as first_line
 from tpuport.trace_errors.failure import remedies as remedies
 
 __all__ = [
-    "CannotTrace", "Source", "TraceFailure", "explain", "explain_refusal", "explained", "first_line", "has_model_code",
-    "is_explicable", "is_of_code", "is_trace_error", "remedies",
+    "CannotTrace", "Source", "TraceFailure", "asks_for_values", "explain", "explain_refusal", "explained",
+    "first_line", "has_model_code", "is_explicable", "is_of_code", "is_trace_error", "remedies",
 ]  # fmt: skip
 
 # By name, so that asking needs neither jax nor torchax.
@@ -111,6 +111,13 @@ def is_of_code(error: Exception) -> bool:
     from tpuport.trace_errors.tracebacks import path_to
 
     return isinstance(error, PortError) or path_to(error).is_raised_by_library
+
+
+def asks_for_values(error: Exception) -> bool:
+    """Whether a trace ended where code asks for values that it does not have, or for an operator that needs them."""
+    from tpuport.trace_errors import error_kinds
+
+    return error_kinds.kind_of(error).name in ("value", "mask", "operator")
 
 
 def is_explicable(error: Exception) -> bool:

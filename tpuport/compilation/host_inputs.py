@@ -1,0 +1,144 @@
+"""Inputs whose values decide shapes: they stay on the host while a program is traced, and are a part of its key.
+
+The grid of each image's patches, sizes of images, masks of what is padding: libraries cut and select by their values,
+which an argument of a program does not have while the program is traced. The user names such inputs
+(`tpuport.compile(..., static=[...])`), or they are found when a trace asks for a value.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import jax
+import numpy as np
+import torch
+
+from tpuport import compat
+
+# Elements of the largest input that stays on the host unless it is named: a megapixel mask for each of 16 images. Its
+# values are compared in each call.
+MOST_ELEMENTS: Final = 2**24
+# Of text, which is other text in each call.
+_TOKENS: Final = frozenset({"input_ids", "decoder_input_ids", "labels"})
+_ELEMENTS_SHOWN: Final = 16
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class HostInput:
+    """An input whose values are a part of the program's key.
+
+    Attributes:
+        shape, dtype: of the tensor; data: its bytes, in the order of its elements.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    data: bytes
+
+    @classmethod
+    def of(cls, value: Any) -> "HostInput":
+        """The input with the values of a tensor, on the host or on the device, or of an array."""
+        tensor = _host_tensor(value)
+        data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+        return cls(tuple(tensor.shape), tensor.dtype, data)
+
+    def as_tensor(self) -> torch.Tensor:
+        """A new tensor on the host with these values."""
+        if not self.data:
+            return torch.empty(self.shape, dtype=self.dtype)
+        return torch.frombuffer(bytearray(self.data), dtype=self.dtype).reshape(self.shape)
+
+    def __repr__(self) -> str:
+        """Its values; of many, a number that is another one for other values."""
+        if math.prod(self.shape) <= _ELEMENTS_SHOWN:
+            return str(self.as_tensor().tolist())
+        return f"{self.dtype}{self.shape} of hash {hash(self.data):x}"
+
+
+def _host_tensor(value: Any) -> torch.Tensor:
+    """The value on the host, contiguous."""
+    if isinstance(value, jax.Array):
+        value = compat.wrap(value)
+    if compat.is_ported(value):
+        return compat.to_torch(compat.as_jax(value)).to(value.dtype)
+    return torch.as_tensor(value).detach().contiguous()
+
+
+class Candidates(NamedTuple):
+    """Names of the inputs whose values may decide shapes, in each list the largest first.
+
+    Attributes:
+        of_contents: integers and masks of images, recordings and the like.
+        of_tokens: those with a value for each token of a text, such as its mask, which are others for another text.
+        others: tokens themselves and large inputs, which stay on the host only if the user says so.
+    """
+
+    of_contents: list[str]
+    of_tokens: list[str]
+    others: list[str]
+
+
+def find_candidates(tensors: Mapping[str, Any]) -> Candidates:
+    """The integers and masks among the tensors of a call.
+
+    Args:
+        tensors: by name, each with shape and dtype.
+    """
+    texts = [tuple(tensor.shape) for name, tensor in tensors.items() if _last_part(name) in _TOKENS]
+    candidates = Candidates([], [], [])
+    for name, tensor in sorted(tensors.items(), key=lambda item: -math.prod(item[1].shape)):
+        if not is_discrete(tensor):
+            continue
+        shape = tuple(tensor.shape)
+        names = candidates.of_contents
+        if _last_part(name) in _TOKENS or math.prod(shape) > MOST_ELEMENTS:
+            names = candidates.others
+        elif any(_is_of_tokens(shape, text) for text in texts):
+            names = candidates.of_tokens
+        names.append(name)
+    return candidates
+
+
+def is_discrete(tensor: Any) -> bool:
+    """Whether a tensor or an array has integers or booleans."""
+    dtype = tensor.dtype
+    if not isinstance(dtype, torch.dtype):
+        return np.dtype(dtype).kind in "biu"
+    return not dtype.is_floating_point and not dtype.is_complex
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _is_of_tokens(shape: tuple[int, ...], text: tuple[int, ...]) -> bool:
+    """Whether a tensor has values for each token [B, T]: [B, T, ...], or [axes, B, T]."""
+    return len(text) == 2 and text in (shape[:2], shape[-2:])
+
+
+def find_needed(candidates: Candidates, can_trace: Callable[[Sequence[str]], bool]) -> list[str]:
+    """Which inputs have to stay on the host; none if the function cannot be traced with all of them there.
+
+    Args:
+        can_trace: whether the function can be traced with these inputs on the host. Without any it cannot.
+    """
+    contents, tokens, _ = candidates
+    if contents and can_trace(contents):
+        return _without_idle(contents, contents, can_trace)
+    if tokens and can_trace(contents + tokens):
+        return _without_idle(contents + tokens, tokens + contents, can_trace)
+    return []
+
+
+def _without_idle(
+    names: Sequence[str], order: Sequence[str], can_trace: Callable[[Sequence[str]], bool]
+) -> list[str]:
+    """The names without those, tried in this order, that the function can be traced without."""
+    needed = list(names)
+    for name in order:
+        fewer = [other for other in needed if other != name]
+        if fewer and can_trace(fewer):
+            needed = fewer
+    return needed

@@ -1,0 +1,129 @@
+"""A call of a compiled function, prepared: the arguments of its program, those of the caller, and the state."""
+
+import weakref
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import torch
+
+from tpuport import compat, object_graph
+from tpuport.compilation import overwritten_arrays
+from tpuport.compilation.call_arguments import DividedArguments, Layout
+from tpuport.compilation.donated_tensors import mark_donated
+from tpuport.compilation.python_state import PythonState, StateKey
+from tpuport.compilation.shared_tensors import WeightSlot
+
+
+class StaticPart(NamedTuple):
+    """What a program is made for beside the shapes of its arrays.
+
+    Attributes:
+        layout: of the arguments.
+        models: (weak reference, number of ports) of each model. Weak, because jax keeps the static arguments of
+            every program, and would keep a model alive that has long been replaced.
+        state: the key of everything else that the function reaches.
+        attention: the settings that the user has registered.
+        donated: patterns of the names of arguments that the user donates.
+        overwritten: the weights and tensors that the program overwrites, as far as it is known.
+        shared: tensors of the state that are weights too, as of `weights_in_state`.
+    """
+
+    layout: Layout
+    models: tuple[tuple[weakref.ref[torch.nn.Module], int], ...]
+    state: StateKey[PythonState]
+    attention: Hashable
+    donated: tuple[str, ...]
+    overwritten: tuple[overwritten_arrays.Slot, ...] = ()
+    shared: tuple[tuple[int, WeightSlot], ...] = ()
+
+
+class ProgramArguments(NamedTuple):
+    """The arguments of the program.
+
+    Attributes:
+        weights: of each model, by name.
+        tensors: among the arguments of the call, then those of the function's state; None for one that is overwritten,
+            and for one that is a weight.
+        overwritten: the weights and tensors that the program overwrites, which are donated.
+        donated: the tensors of each cache, donated too. They come last, as caches are in the output, the last result.
+        static: what the program is made for.
+    """
+
+    weights: list[dict[str, Any]]
+    tensors: list[Any]
+    overwritten: list[Any]
+    donated: list[list[Any]]
+    static: StaticPart
+
+
+class PreparedCall(NamedTuple):
+    """A call of the function: the arguments of its program, those of the caller, and the state."""
+
+    arguments: ProgramArguments
+    divided: DividedArguments
+    state: PythonState
+
+    def tensor_at(self, slot: overwritten_arrays.Slot) -> Any:
+        """The caller's own tensor, or array, of a tensor of the program."""
+        if not isinstance(slot, int):
+            model, name = slot
+            return self.state.named_weights(self.state.modules[model])[name]
+        leaves = self.divided.tensor_leaves
+        if slot < len(leaves):
+            return self.divided.graph.leaves[leaves[slot]]
+        return self.state.tensors[slot - len(leaves)]
+
+    def held_elsewhere(self, slots: Sequence[overwritten_arrays.Slot]) -> set[overwritten_arrays.Slot]:
+        """Which of these tensors are also anywhere else than in the objects of the call, of the state, or a model."""
+        if not slots:
+            return set()
+        graph, leaves = self.divided.graph, self.divided.tensor_leaves
+        places, in_state = object_graph.count_places(graph.structure), self.state.count_references()
+        shared: set[overwritten_arrays.Slot] = set()
+        for slot in slots:
+            tensors = [self.tensor_at(slot)]
+            # The state has counted itself, and not the one place where the tensor is.
+            expected = in_state[id(tensors[0])] + 1
+            if not isinstance(slot, int):
+                expected = 1
+            elif slot < len(leaves):
+                # Beside the places in objects it is among the graph's leaves.
+                expected = places[leaves[slot]] + 1
+            if not compat.is_ported(tensors[0]) or overwritten_arrays.is_held_elsewhere(tensors, 0, expected):
+                shared.add(slot)
+        return shared
+
+    def mark_donated(self, patterns: Sequence[str], program: str) -> None:
+        """Let every use of the tensors that the user has donated raise."""
+        for number in self.divided.layout.tensors_named(patterns):
+            tensor = self.tensor_at(number)
+            if compat.is_ported(tensor):
+                leaf = self.divided.tensor_leaves[number]
+                mark_donated(tensor, self.divided.graph.names[leaf], program)
+
+
+def donate_overwritten(
+    arguments: ProgramArguments, overwrites: tuple[overwritten_arrays.Overwrite, ...], call: PreparedCall
+) -> ProgramArguments:
+    """The arguments with these arrays in the donated argument; copies of those that others refer to."""
+    if not overwrites:
+        return arguments
+    slots = tuple(overwrite.slot for overwrite in overwrites)
+    weights, tensors, overwritten = overwritten_arrays.split(arguments.weights, arguments.tensors, slots)
+    # All that this call has collected.
+    containers: list[Any] = [overwritten, arguments.tensors, call.divided.arrays]
+    containers += [arrays.values() for arrays in (*arguments.weights, *call.arguments.weights)]
+    if arguments.tensors is not call.arguments.tensors:
+        containers.append(call.arguments.tensors)
+    shared = call.held_elsewhere([slot for slot, kind in overwrites if kind == "replaced"])
+    to_copy = [number for number, slot in enumerate(slots) if slot in shared]
+    # Of an array of jax itself, the caller's variable is one more reference.
+    free = [
+        number
+        for number, (slot, kind) in enumerate(overwrites)
+        if kind == "donated" and isinstance(slot, int) and isinstance(call.tensor_at(slot), jax.Array)
+    ]
+    owned = overwritten_arrays.own_arrays(overwritten, containers, to_copy, free)
+    static = arguments.static._replace(overwritten=slots)
+    return arguments._replace(weights=weights, tensors=tensors, overwritten=owned, static=static)
