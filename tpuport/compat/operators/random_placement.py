@@ -105,9 +105,14 @@ def is_all_true(tensor: Any) -> Any:
     return wrap(jnp.all(array)) if samplers.is_known(array) else torch.tensor(True)
 
 
+def is_program_draw(function: Any) -> bool:
+    """Whether a function of torch draws random numbers, which belong to the program that is being traced."""
+    return function in _SAMPLERS and randomness.is_traced()
+
+
 def as_program_draw(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
     """The arguments of a function of torch: while a program is traced, a draw on the host becomes the program's."""
-    if function not in _SAMPLERS or not randomness.is_traced():
+    if not is_program_draw(function):
         return args, kwargs
     operands = _tensors((args, kwargs))
     has_no_values = any(operand.is_meta for operand in operands) or str(kwargs.get("device")) == "meta"

@@ -14,7 +14,7 @@ from tpuport.compat.convert import as_jax, is_ported, wrap
 from tpuport.compat.operators import argument_dtypes, expectations, placement
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.outside import without_values
-from tpuport.compat.operators.random_placement import as_program_draw
+from tpuport.compat.operators.random_placement import as_program_draw, is_program_draw
 
 _aten = torch.ops.aten
 # A torchax tensor.
@@ -31,7 +31,7 @@ def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict 
     def run(func: Any, args: tuple, kwargs: dict) -> Any:
         return expectations.checked_dispatch(environment, func, types, args, kwargs)
 
-    known = placement.kept_on_host(func, args, kwargs or {})
+    known = None if is_program_draw(func) else placement.kept_on_host(func, args, kwargs or {})
     if known is not None:
         return known.value
     func, args, kwargs = placement.as_move(func, args, kwargs or {})
