@@ -108,7 +108,7 @@ def test_masks_select_and_are_returned(agree: Any) -> None:
     def select(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, Any, torch.Tensor]:
         chosen = x[mask]
         counts = mask.sum(1)
-        return torch.cat(chosen.split(counts.tolist())) * 2, {"mask": ~mask}, counts.to(x.device)
+        return torch.cat(chosen.split(counts.tolist())) * 2, {"mask": ~mask}, counts.to(x.device, x.dtype)
 
     x = torch.randn(2, 3, 4)
     mask = torch.tensor([[True, False, True], [False, False, True]])
