@@ -14,6 +14,11 @@ def is_diffusers_model(value: Any) -> bool:
     return _is_instance(value, "ModelMixin", "diffusers")
 
 
+def is_library_model(value: Any) -> bool:
+    """Whether this is a model of transformers or diffusers, or of a class derived from one."""
+    return _is_instance(value, "PreTrainedModel", "transformers") or is_diffusers_model(value)
+
+
 def is_pipeline(value: Any) -> bool:
     """Whether this is a pipeline of diffusers."""
     return _is_instance(value, "DiffusionPipeline", "diffusers")

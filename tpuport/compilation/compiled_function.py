@@ -39,6 +39,7 @@ from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.shared_tensors import weights_in_state
 from tpuport.compilation.state_writes import StateTrace, check_leaks
 from tpuport.errors import PortError
+from tpuport.library_classes import is_library_model
 from tpuport.tracing import is_tracing, trace_lock
 
 logger = logging.getLogger("tpuport")
@@ -161,13 +162,15 @@ class CompiledFunction:
                 if not trace_errors.asks_for_values(error):
                     raise
                 candidates = find_candidates(self._prepare_call(args, kwargs).divided.named_tensors())
-                if not self._find_decisive(args, kwargs, candidates):
+                needed = self._find_needed(args, kwargs, candidates)
+                if not needed or not is_library_model(getattr(self._function, "__self__", self._function)):
+                    # Own code may be meant for any values, so that its author decides.
+                    advice = _advise_static(needed or candidates.others)
                     with trace_errors.explained(
-                        self._function,
-                        catch=trace_errors.is_of_code,
-                        alternative=_advise_static(candidates.others),
+                        self._function, catch=trace_errors.is_of_code, alternative=advice
                     ):
                         raise
+                self._keep_on_host(needed)
             return self._run_stage(stage, args, kwargs)
 
     def _run_stage(self, stage: Callable, args: tuple, kwargs: dict) -> tuple[Any, PreparedCall]:
@@ -176,8 +179,8 @@ class CompiledFunction:
             arguments, signature = self._prepare_program(call)
             return stage(*arguments, signature=signature), call
 
-    def _find_decisive(self, args: tuple, kwargs: dict, candidates: Candidates) -> bool:
-        """Whether the function can be traced with more inputs on the host; they are there from now on."""
+    def _find_needed(self, args: tuple, kwargs: dict, candidates: Candidates) -> list[str]:
+        """Names of the inputs with which on the host the function can be traced; none if it cannot."""
 
         def can_trace(names: Sequence[str]) -> bool:
             call = self._prepare_call(args, kwargs, names)
@@ -191,15 +194,16 @@ class CompiledFunction:
                 return False
             return True
 
-        needed = find_needed(candidates, can_trace)
-        self._decisive.update(needed)
-        if needed:
-            logger.warning(
-                "%s decides by the values of %s, which are a part of its program from now on: other values compile "
-                "another program. tpuport.compile(..., static=%r) says so from the start",
-                self.program.name, ", ".join(needed), sorted(self._decisive),
-            )  # fmt: skip
-        return bool(needed)
+        return find_needed(candidates, can_trace)
+
+    def _keep_on_host(self, names: Sequence[str]) -> None:
+        """Make the values of these inputs a part of the programs from now on."""
+        self._decisive.update(names)
+        logger.warning(
+            "%s decides by the values of %s, which are a part of its program from now on: other values compile "
+            "another program. tpuport.compile(..., static=%r) says so from the start",
+            self.program.name, ", ".join(names), sorted(self._decisive),
+        )  # fmt: skip
 
     def _prepare_program(self, call: PreparedCall) -> tuple[ProgramArguments, Hashable]:
         """The program's arguments and a key of it. A new program is traced here, and its constants checked."""
@@ -414,8 +418,8 @@ def compile(
             its result, and nothing is donated. None does so if the environment has TPUPORT_CHECK_INDICES=1.
         static: names of tensors among the arguments and in their objects whose values the code decides by, such as
             "image_grid_thw": they stay on the host, or are read from the device, and are a part of the program, so
-            that each other value compiles one. Of those that are not named, integers and masks that are not a text's
-            tokens are found when the code asks for their values, and a warning names them.
+            that each other value compiles one. Of a model of transformers or diffusers, integers and masks that are no
+            tokens are found when its code asks for their values, and a warning names them.
 
     Raises:
         PortError: the argument cannot be called, or is compiled already; in a call, a name in `donate`, `static` or

@@ -2,7 +2,7 @@
 
 The grid of each image's patches, sizes of images, masks of what is padding: libraries cut and select by their values,
 which an argument of a program does not have while the program is traced. The user names such inputs
-(`tpuport.compile(..., static=[...])`), or they are found when a trace asks for a value.
+(`tpuport.compile(..., static=[...])`), or they are found when the trace of a model of a library asks for a value.
 """
 
 import dataclasses

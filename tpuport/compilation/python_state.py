@@ -49,6 +49,8 @@ _TENSOR_DICTS = ("_parameters", "_buffers")
 # Bookkeeping, which decides nothing: tpuport's own, and that of the hooks below.
 _IGNORED_ATTRIBUTES = frozenset({
     "tpuport_mesh", "tpuport_pickling", "tpuport_state", "_output_capturing_hooks_installed",
+    # transformers looks these up once for each class, in the first call.
+    "_can_set_attn_implementation_cached_value", "_can_set_experts_implementation_cached_value",
 })  # fmt: skip
 # In a configuration of transformers: the model's class, which decides nothing.
 _NOTED_WHEN_SAVED = "architectures"
@@ -456,7 +458,10 @@ class PythonState:
         self._watch_names(vars(cls))
         values = {
             f".{name}": value for name, value in list(vars(cls).items())
-            if not (name.startswith("__") or callable(value) or isinstance(value, python_values.METHODS))
+            if not (
+                name.startswith("__") or name in _IGNORED_ATTRIBUTES
+                or callable(value) or isinstance(value, python_values.METHODS)
+            )
         }  # fmt: skip
         return Entry(Identity(cls), self._keys_of(values, path), python_values.namespace_key(vars(cls)))
 
