@@ -134,7 +134,9 @@ def test_own_functions_are_told_what_to_name(agree: Any) -> None:
 def test_an_error_that_remains_is_the_first_one() -> None:
     with pytest.raises(CannotTrace, match="a Python number needs") as caught:
         tpuport.compile(value_functions.sizes_and_sums_decide)(torch.ones(3), torch.tensor([2]))
-    assert "int(sizes[0])" in caught.value.failure.source.code
+    source = caught.value.failure.source
+    assert source is not None
+    assert "int(sizes[0])" in source.code
     assert "static=" not in str(caught.value)
 
 
@@ -175,9 +177,10 @@ def test_nested_functions_and_checked_indices(agree: Any) -> None:
 
     x, sizes = torch.randn(5, 2), torch.tensor([2, 3])
     expected = torch.stack([x[:2].sum(0), x[2:].sum(0)]) + 1
-    for options in ({}, {"check_indices": True}):
-        options["static"] = "sizes"
-        torch.testing.assert_close(tpuport.to_cpu(tpuport.compile(outer, **options)(x, sizes)), expected)
+    for check in (False, True):
+        torch.testing.assert_close(
+            tpuport.to_cpu(tpuport.compile(outer, static="sizes", check_indices=check)(x, sizes)), expected
+        )
 
 
 def test_donated_state_beside_them(agree: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PretrainedConfig, PreTrainedModel
 
 import tpuport
 from tpuport.topology import compile_for, compiling, lower_for
@@ -62,7 +63,12 @@ def test_which_line_of_the_package_asked_for_a_program_is_no_part_of_its_key(
     assert direct.key != dataclasses.replace(direct, lower_unrolled=lambda: other).key
 
 
-class Cut(torch.nn.Module):
+class Cut(PreTrainedModel):
+    config_class = PretrainedConfig
+
+    def __init__(self) -> None:
+        super().__init__(PretrainedConfig())
+
     def forward(self, x: torch.Tensor, sizes: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         return torch.stack([part.sum(0) for part in x.split(sizes.tolist())]) + step
 

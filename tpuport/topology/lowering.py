@@ -28,6 +28,7 @@ from tpuport.compilation.host_inputs import Candidates, find_candidates, find_ne
 from tpuport.errors import PortError
 from tpuport.hardware import assume_generation, described, generation_of, parse_slice
 from tpuport.jaxprs import without_dead_code
+from tpuport.library_classes import is_library_model
 from tpuport.mesh import create_mesh
 from tpuport.sharding import ShardingRules
 from tpuport.sharding.sequence import transformer_blocks
@@ -215,7 +216,7 @@ def lower_for(
             step = _step_of(owner, inputs, weights, mesh, tuple(on_host))
             return _trace(step, owner, mesh, task, scan_layers)
 
-        traced = _trace_with_values(trace, inputs)
+        traced = _trace_with_values(trace, inputs) if is_library_model(owner) else trace(())
         stage = traced.program.lower(lowering_platforms=("tpu",))
     loops = getattr(traced.step.function, "scanned", ())  # of a step without loops, a plain function
     lower_unrolled = None
