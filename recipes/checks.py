@@ -38,8 +38,8 @@ def check_sizes(sizes: dict[str, int], heads: int) -> None:
 
 def check_output(output: Path) -> None:
     """Raise PortError where the output folder cannot be one."""
-    taken = next((place for place in (output, *output.parents) if place.exists()), None)
-    if taken is not None and not taken.is_dir():
+    existing = next((path for path in (output, *output.parents) if path.exists()), None)
+    if existing is not None and not existing.is_dir():
         raise tpuport.PortError(
-            "this is a file", where=str(taken), fix="give a folder, or one that is not there yet"
+            "this is a file", where=str(existing), fix="give a folder, or one that is not there yet"
         )

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,10 @@ from small_models import (
     seeded,
     small_inputs,
 )
-from transformers import LlamaConfig, LlamaForCausalLM
 
 import tpuport
 from tpuport import compat
-from tpuport.attention.register import torch_sdpa, transformers_interface
+from tpuport.attention.register import torch_sdpa
 from tpuport.compat import randomness
 from tpuport.compilation import CompiledFunction, call_results
 from tpuport.errors import PortError
@@ -67,32 +66,6 @@ def only(run: Check, kind: str) -> CheckFinding:
 def line(finding: CheckFinding) -> int:
     assert finding.source is not None
     return finding.source.line
-
-
-@pytest.fixture
-def replace_operator() -> Iterator[Callable[[Any, Callable], None]]:
-    """`replace_operator(torch.cos, function)` plants a lowering, a function of jax arrays."""
-    table = compat.environment()._ops
-    planted: dict[Any, Any] = {}
-
-    def replace(operator: Any, function: Callable) -> None:
-        planted[operator] = table.get(operator)
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            return compat.as_torch(function(*compat.as_jax(args), **compat.as_jax(kwargs)))
-
-        # A lowering's lines are not the model's.
-        for planted_function in (run, function):
-            file = str(Path(compat.__file__).with_name("planted.py"))
-            planted_function.__code__ = planted_function.__code__.replace(co_filename=file)
-        compat.environment().override_op_definition(operator, run)
-
-    yield replace
-    for operator, before in planted.items():
-        if before is None:
-            table.pop(operator, None)
-        else:
-            table[operator] = before
 
 
 def test_a_model_without_defects_passes_on_one_device_and_on_a_mesh() -> None:
@@ -467,42 +440,3 @@ def test_rules_are_those_that_the_mesh_divides_by_or_the_reason() -> None:
     assert used == {}
     [note] = notes
     assert "2 heads do not divide evenly over tp=3" in note.message
-
-
-@pytest.mark.slow  # the small model's tests are about the same code
-def test_a_llama_passes_and_defects_in_it_are_blamed_to_lines_of_transformers(
-    replace_operator: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = LlamaConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=50,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config)
-    mask = torch.ones(2, 8, dtype=torch.long)
-    mask[1, :3] = 0
-    inputs = {"input_ids": torch.randint(0, 50, (2, 8)), "attention_mask": mask}
-    result = tpuport.check(model, inputs, mesh=tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4]))
-    assert result.ok, result.to_text()
-
-    def blamed() -> CheckFinding:
-        run = Check(model, Arguments.of(inputs), None, None)
-        run.carry_out(("torch", "values", "compare"))
-        return only(run, "result")
-
-    with monkeypatch.context() as planted:
-        attend = transformers_interface.attend
-        planted.setattr(
-            transformers_interface,
-            "attend",
-            lambda query, key, value, mask, **settings: attend(query, key, value, None, **settings),
-        )
-        finding = blamed()
-        assert finding.source is not None
-        assert finding.source.function == "LlamaAttention.forward"
-        assert "attention_interface" in finding.source.code
-    replace_operator(torch.Tensor.cos, lambda x: jnp.cos(x * 1.01))
-    finding = blamed()
-    assert finding.source is not None
-    assert finding.source.function.startswith("LlamaRotaryEmbedding.forward")
-    assert "cos()" in finding.source.code
