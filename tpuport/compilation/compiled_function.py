@@ -302,12 +302,15 @@ class CompiledFunction:
         values_known: Any = contextlib.nullcontext
         if rebuilt.host_tensors:
             values_known = compat.host_tensors_as_constants
+        selections: Any = contextlib.nullcontext
+        if is_library_model(getattr(self._function, "__self__", self._function)):
+            # Models count the tokens that are images by it, and check the number, which is taken for right.
+            selections = compat.masked_selections_counted
         with (
             use_weights(models, weights) as in_use,
             trace.recorded(in_use),
             values_known(),
-            # Models count the tokens that are images by it, and check the number, which is taken for right.
-            compat.masked_selections_counted(),
+            selections(),
         ):
             output = self._run_function(*rebuilt.args, **rebuilt.kwargs)
             writes = [weights_in_use.find_writes() for weights_in_use in in_use]

@@ -23,7 +23,7 @@ from tpuport.generation.prompts import bucket_length
 from tpuport.generation.recurrent_decoder import state_sharding
 from tpuport.generation.row_caches import RowCaches
 from tpuport.generation.sampling import EOS_SLOTS, SamplingSettings
-from tpuport.library_classes import is_transformers_cache
+from tpuport.library_classes import is_library_model, is_transformers_cache
 from tpuport.patches import transformers_rotary
 from tpuport.topology.abstract_weights import abstract_array, device_dtype
 from tpuport.topology.generation_tasks import Decode, Prefill
@@ -91,7 +91,11 @@ def forward(
         for index in host:
             values[index] = leaves[index].clone()
         values_known: Any = compat.host_tensors_as_constants if host else contextlib.nullcontext
-        with use_weights([model], [weights]), values_known(), compat.masked_selections_counted():
+        # As in `CompiledFunction`.
+        selections: Any = (
+            compat.masked_selections_counted if is_library_model(model) else contextlib.nullcontext
+        )
+        with use_weights([model], [weights]), values_known(), selections():
             return _result_arrays(model(**jax.tree_util.tree_unflatten(tree, values)))
 
     # What the caller described has the sharding of that description. Anything else is taken to be whole on each device,

@@ -74,8 +74,10 @@ def _fallback(function: torch._ops.OpOverload) -> Any:
         return _operator(function, _write_out(without_out))
     if function in decomposition_table and not function._schema.is_mutable:
         return _operator(function, decomposition_table[function])
-    # Autograd decomposes these before they are asked for, except in `torch.inference_mode`.
-    if function._can_decompose():
+    # Autograd decomposes these before they are asked for, except in `torch.inference_mode`. Views of a view would need
+    # what autograd notes about them.
+    is_view = any(result.alias_info is not None for result in function._schema.returns)
+    if function._can_decompose() and not is_view:
         return _operator(function, function.decompose)
     return None
 
