@@ -107,7 +107,17 @@ def construct(name: str, mode: str, fields: dict[str, Any] | None = None) -> tor
         parameters = sum(weight.numel() for weight in model_class(config).parameters())
     if parameters > LARGEST:
         raise ValueError(f"too large: {parameters / 1e6:.0f}M parameters with the {mode} sizes")
-    return model_class(config).eval()
+    model = model_class(config).eval()
+    if name.startswith(table.SIZE_KEEPING):
+        keep_sizes(model)
+    return model
+
+
+def keep_sizes(model: torch.nn.Module) -> None:
+    """Draw the weights of convolutions anew, in place, so that what a layer gives is as large as what it gets."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            torch.nn.init.kaiming_normal_(module.weight)
 
 
 def find(config: Any, *wanted: str, default: Any = None) -> Any:

@@ -127,6 +127,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "DPT": {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "is_hybrid": False},
 }  # fmt: skip
 
+# Whose convolutions get weights that keep the size of numbers. Through many layers with those of the class, a model
+# that is not trained gives 1e-34 and less, where processors differ: XLA sets the smallest numbers to zero on a CPU.
+SIZE_KEEPING = ("PPLCNet",)
+
 
 def padded(*shape: int) -> torch.Tensor:
     """A mask of ones, the end of whose second row is padded."""
@@ -186,6 +190,7 @@ INPUTS: dict[str, Any] = {
         "aspect_ratio_mask": torch.ones(BATCH, 1, 4, dtype=torch.long),
         "cross_attention_mask": torch.ones(BATCH, LENGTH, 1, 4, dtype=torch.long),
     },
+    "MllamaForCausalLM": dict,  # text alone: a mask of images means nothing without their states
     "Idefics": lambda: {
         "pixel_values": torch.rand(BATCH, 1, 3, 224, 224),
         "image_attention_mask": torch.ones(BATCH, LENGTH, 1, dtype=torch.long),
