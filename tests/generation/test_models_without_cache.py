@@ -8,6 +8,8 @@ import torch
 from transformers import (
     BertConfig,
     BertLMHeadModel,
+    FlaubertConfig,
+    FlaubertWithLMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MptConfig,
@@ -16,6 +18,8 @@ from transformers import (
     OpenAIGPTLMHeadModel,
     XLMConfig,
     XLMWithLMHeadModel,
+    XLNetConfig,
+    XLNetLMHeadModel,
 )
 
 import tpuport
@@ -33,6 +37,14 @@ LLAMA = LlamaConfig(
 SMALL_BERT = BertConfig(
     vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32
 )
+_XLM_SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "emb_dim": 16,
+    "n_layers": 2,
+    "n_heads": 2,
+    "max_position_embeddings": 64,
+}
+XLM, FLAUBERT = XLMConfig(**_XLM_SIZES), FlaubertConfig(**_XLM_SIZES)
 SMALL_MPT = MptConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=4, max_seq_len=64)
 
 
@@ -91,9 +103,23 @@ def test_a_model_that_sees_columns_to_come_is_refused() -> None:
         tpuport.generate(model, [[5, 6, 7]], **OPTIONS)
 
 
-def test_a_model_that_adds_tokens_of_its_own_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("model_class", "config"), [(XLMWithLMHeadModel, XLM), (FlaubertWithLMHeadModel, FLAUBERT)]
+)
+def test_a_model_that_adds_a_mask_token(model_class: type, config: Any, prompts: tuple) -> None:
+    """Its logits are those of the next token; the model counts what is not the padding id, and reads no mask."""
+    reference, ported = make_pair(model_class, config)
+    ids, mask = prompts[0] % 96, prompts[1]
+    for call in ({"attention_mask": mask}, {}):
+        expected = reference.generate(ids, **call, **OPTIONS)
+        assert torch.equal(ported.generate(ids, **call, **OPTIONS), expected)
+        assert len(set(expected[:, ids.shape[1] :].flatten().tolist())) > 2, "a constant would prove little"
+    assert not decoder_for(ported).uses_buckets, "padding in front is a part of what it reads"
+
+
+def test_a_model_that_carries_tokens_of_its_own_is_refused() -> None:
     model = tpuport.port(
-        XLMWithLMHeadModel(XLMConfig(vocab_size=96, emb_dim=16, n_layers=1, n_heads=2)).eval()
+        XLNetLMHeadModel(XLNetConfig(vocab_size=96, d_model=16, n_layer=1, n_head=2, d_inner=16)).eval()
     )
     with pytest.raises(PortError, match="tokens of its own"):
         tpuport.generate(model, [[5, 6, 7]], **OPTIONS)

@@ -55,7 +55,10 @@ class RecomputingDecoder(Decoder):
     def _logits(
         self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, column: jax.Array
     ) -> jax.Array:
-        """Traced. Float32 logits [B, V] of one column of tokens [B, T]."""
+        """Traced. Float32 logits [B, V] after the last of the tokens [B, T] that has been written, in `column`."""
+        columns = tokens.shape[1]
+        # Some models count the tokens that are not padding, and read no mask.
+        tokens = jnp.where(jnp.arange(columns) <= column, tokens, _padding_id(self.model.config))
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         inputs = compat.as_torch({"attention_mask": mask, "position_ids": positions})
         inputs = {name: value for name, value in inputs.items() if name in self._parameters}
@@ -64,7 +67,15 @@ class RecomputingDecoder(Decoder):
         if "logits_to_keep" in self._parameters:
             inputs["logits_to_keep"] = compat.wrap(column[None])
         with use_weights_in_loop(self.model, arrays, LOOP):
-            prepared = self.prepare_inputs(tokens, is_first_iteration=True, **inputs)
+            prepared = self.model.prepare_inputs_for_generation(
+                compat.wrap(tokens), is_first_iteration=True, **inputs
+            )
+            added = prepared["input_ids"].shape[1] - columns
+            if added:
+                # The model puts tokens behind the last one, and the logits of these are the next token's.
+                prepared = _move_added(prepared, columns, added, column)
+                prepared.pop("logits_to_keep", None)
+                column = column + added
             out = self.model(**prepared, return_dict=True)
         logits = compat.as_jax(out.logits).astype(jnp.float32)
         if logits.shape[1] == 1:
@@ -77,7 +88,7 @@ class RecomputingDecoder(Decoder):
         Raises:
             PortError: logits depend on columns behind the last token, or are others with the model's own cache.
         """
-        tokens = np.arange(1, _TOKENS + 1, dtype=np.int32) % vocabulary_size(self.model)
+        tokens = self._example_tokens()
         expected = self._run_example(tokens, padding=0, columns=_TOKENS)
         self._hides_padding = are_close(self, expected, self._run_example(tokens, _PADDING, _COLUMNS))
         if not self._hides_padding and not are_close(self, expected, self._run_example(tokens, 0, _COLUMNS)):
@@ -89,6 +100,13 @@ class RecomputingDecoder(Decoder):
             )
         if "past_key_values" in self._parameters:
             self._verify_cached(tokens)
+
+    def _example_tokens(self) -> np.ndarray:
+        """Token ids, all different as far as the vocabulary goes, and none of them padding."""
+        vocabulary = vocabulary_size(self.model)
+        tokens = np.arange(1, _TOKENS + 1, dtype=np.int32) % vocabulary
+        tokens[tokens == _padding_id(self.model.config)] = (_TOKENS + 1) % vocabulary
+        return tokens
 
     def _verify_cached(self, tokens: np.ndarray) -> None:
         """PortError unless a token with the cache that grows, run by itself, has the logits that it has without.
@@ -152,3 +170,31 @@ class RecomputingDecoder(Decoder):
         replicated = NamedSharding(self.mesh, PartitionSpec())
         run = jax.jit(self._logits, out_shardings=replicated)
         return jax.device_get(run(self.arrays, tokens, mask, np.int32(column)))
+
+
+def _padding_id(config: Any) -> int:
+    """By which a model may count its tokens; 0 for one that has no padding."""
+    candidates = (getattr(config, name, None) for name in ("pad_index", "pad_token_id"))
+    return next((value for value in candidates if isinstance(value, int)), 0)
+
+
+def _move_added(prepared: dict[str, Any], columns: int, added: int, column: jax.Array) -> dict[str, Any]:
+    """Traced. The model's inputs with the columns that it has added behind a column, and not behind the buffer.
+
+    Args:
+        columns: of the buffer, T.
+        added: columns of the model's own, which come after those of the buffer.
+    """
+    numbers = jnp.arange(columns + added)
+    earlier = jnp.where(numbers > column + added, numbers - added, columns + numbers - column - 1)
+    order = compat.wrap(jnp.where(numbers <= column, numbers, earlier))
+
+    def move(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        for axis in range(1, value.ndim):
+            if value.shape[axis] == columns + added:
+                value = value.index_select(axis, order)
+        return value
+
+    return {name: move(value) for name, value in prepared.items()}
