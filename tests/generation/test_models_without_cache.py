@@ -16,6 +16,8 @@ from transformers import (
     MptForCausalLM,
     OpenAIGPTConfig,
     OpenAIGPTLMHeadModel,
+    ProphetNetConfig,
+    ProphetNetForCausalLM,
     XLMConfig,
     XLMWithLMHeadModel,
     XLNetConfig,
@@ -115,6 +117,22 @@ def test_a_model_that_adds_a_mask_token(model_class: type, config: Any, prompts:
         assert torch.equal(ported.generate(ids, **call, **OPTIONS), expected)
         assert len(set(expected[:, ids.shape[1] :].flatten().tolist())) > 2, "a constant would prove little"
     assert not decoder_for(ported).uses_buckets, "padding in front is a part of what it reads"
+
+
+@pytest.mark.slow  # ProphetNet as an encoder-decoder
+def test_a_model_that_reads_padding_once_it_has_a_cache(prompts: tuple) -> None:
+    """Its cached steps take no mask, so that without a cache only rows without padding get the same tokens."""
+    config = ProphetNetConfig(
+        vocab_size=96, hidden_size=16, num_decoder_layers=1, num_decoder_attention_heads=2, decoder_ffn_dim=16,
+        max_position_embeddings=64, add_cross_attention=False, is_encoder_decoder=False,
+    )  # fmt: skip
+    reference, ported = make_pair(ProphetNetForCausalLM, config)
+    ids, mask = prompts[0] % 96, prompts[1]
+    expected = reference.generate(ids, attention_mask=torch.ones_like(ids), **OPTIONS)
+    assert torch.equal(ported.generate(ids, attention_mask=torch.ones_like(ids), **OPTIONS), expected)
+    assert len(set(expected[:, 20:].flatten().tolist())) > 4, "a constant output would prove little"
+    with pytest.raises(PortError, match="hides padding only without a cache"):
+        ported.generate(ids, attention_mask=mask, **OPTIONS)
 
 
 def test_a_model_that_carries_tokens_of_its_own_is_refused() -> None:

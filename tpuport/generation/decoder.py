@@ -66,12 +66,14 @@ class Decoder:
         spare_columns: of the cache, which a step may write beyond the last token that is asked for.
         continues: whether the model takes several tokens after a prompt, None until that has been asked.
         assisted: the programs of this model with drafts, by what drafts.
+        takes_padding: whether rows of a batch may be padded.
         keeps_all_columns: whether layers with a window keep what is outside of it, for steps of several tokens.
         prefill, advance: `Program`s; their `compilations` count.
     """
 
     alternative = "decode with your own loop over tpuport.compile(model)"
     spare_columns = 0
+    takes_padding = True
     keeps_all_columns = False
 
     def __init__(self, model: Any, mesh: Mesh) -> None:

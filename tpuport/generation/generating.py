@@ -244,7 +244,7 @@ def run_generate(
         prompts = pad_prompts(
             tokens, mask, request, seed, row_multiple, uses_buckets=decoder.uses_buckets,
             inputs={} if has_modalities else inputs, contents=contents, source_length=source_length,
-            padding_is_context=padding_is_context,
+            padding_is_context=padding_is_context, takes_padding=decoder.takes_padding,
         )  # fmt: skip
         if has_modalities:
             check_reads(decoder, inputs, request.guidance_scale)

@@ -183,6 +183,7 @@ def pad_prompts(
     contents: Sequence[bytes] = (),
     source_length: int | None = None,
     padding_is_context: bool = True,
+    takes_padding: bool = True,
 ) -> Prompts:
     """Repeat rows for num_return_sequences or num_beams, pad to the bucket on the left, and fill the batch up.
 
@@ -193,10 +194,19 @@ def pad_prompts(
         inputs: further inputs of the model, [B, ...] each, whose rows are those of the tokens.
         contents: what a row's random draws depend on beside its tokens, for each row.
         source_length, padding_is_context: as in `Prompts`.
+        takes_padding: whether a row may be padded at all.
 
     Raises:
-        PortError: prompts of several lengths for a model whose result depends on the padding in front of a prompt.
+        PortError: prompts of several lengths for a model whose result depends on the padding in front of a prompt, or
+            that takes no padding.
     """
+    if not takes_padding and not mask.all():
+        raise PortError(
+            "this model hides padding only without a cache, transformers runs it with one, and that one cannot be "
+            "traced",
+            where=f"attention_mask, rows {np.flatnonzero(~mask.all(axis=1)).tolist()}",
+            fix="generate once for each length of the prompts",
+        )
     if not uses_buckets and not padding_is_context and not mask.all():
         raise PortError(
             "prompts of several lengths cannot share a batch: what this model says depends on padding in front of a "

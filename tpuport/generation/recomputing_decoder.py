@@ -22,6 +22,7 @@ from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
 from tpuport.generation.decoding_cache import has_fixed_cache
 from tpuport.generation.model_inputs import vocabulary_size
 from tpuport.generation.padding_check import are_close
+from tpuport.generation.predict_streams import in_order_of_scores
 
 logger = logging.getLogger("tpuport")
 
@@ -38,7 +39,7 @@ class RecomputingDecoder(Decoder):
 
         Not for kinds of layers that are unknown here: they may divide columns into blocks longer than its prompt.
         """
-        return bool(self._hides_padding) and has_fixed_cache(self.model.config)
+        return self.takes_padding and bool(self._hides_padding) and has_fixed_cache(self.model.config)
 
     def forward_prompt(
         self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
@@ -50,7 +51,8 @@ class RecomputingDecoder(Decoder):
     def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, tuple[()]]:
         """Traced. As `forward_prompt`, for the token chosen last."""
         _, present, _ = self.token_inputs(state)
-        return self._logits(arrays, state.tokens, present, state.length - 1), ()
+        with in_order_of_scores(self.model):
+            return self._logits(arrays, state.tokens, present, state.length - 1), ()
 
     def _logits(
         self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, column: jax.Array
@@ -111,8 +113,8 @@ class RecomputingDecoder(Decoder):
     def _verify_cached(self, tokens: np.ndarray) -> None:
         """PortError unless a token with the cache that grows, run by itself, has the logits that it has without.
 
-        Some models take other positions for a padded row once there is a cache. No program is compiled, so that code
-        runs that asks for values.
+        Some models take other positions for a padded row once there is a cache, or read its padding then: these take
+        no padding. No program is compiled, so that code runs that asks for values.
         """
         present = np.ones((2, len(tokens)), bool)
         present[1, :_PADDING] = False
@@ -128,8 +130,10 @@ class RecomputingDecoder(Decoder):
             inputs = self.model.prepare_inputs_for_generation(
                 compat.wrap(jnp.asarray(rows)), next_sequence_length=1, **arguments
             )
-            logits = compat.as_jax(self.model(**inputs, return_dict=True).logits)[:, -1]
-        if not are_close(self, expected, np.asarray(logits, np.float32)):
+            output = self.model(**inputs, return_dict=True)
+        logits = np.asarray(compat.as_jax(output.logits)[:, -1], np.float32)
+        self.takes_padding = are_close(self, expected[1:], logits[1:])
+        if not are_close(self, expected[:1], logits[:1]):
             raise PortError(
                 f"{type(self.model).__name__} gives other logits with its cache than without, and the cache cannot be "
                 "traced",
@@ -165,11 +169,12 @@ class RecomputingDecoder(Decoder):
         return self._run(row[None], mask[None], end - 1)
 
     def _run(self, tokens: np.ndarray, mask: np.ndarray, column: int) -> np.ndarray:
-        """Logits [B, V] of one column of tokens [B, T]."""
+        """Logits [B, V] of one column of tokens [B, T], as `forward_token` gives them."""
         # Whole on each device, because a process reads only what its own devices hold.
         replicated = NamedSharding(self.mesh, PartitionSpec())
         run = jax.jit(self._logits, out_shardings=replicated)
-        return jax.device_get(run(self.arrays, tokens, mask, np.int32(column)))
+        with in_order_of_scores(self.model):
+            return jax.device_get(run(self.arrays, tokens, mask, np.int32(column)))
 
 
 def _padding_id(config: Any) -> int:
