@@ -412,6 +412,15 @@ PATCHES: list[Patch] = [
         source=("bf589553251577d01c665956afb362484eca732cf8dcedb7624b3fc3135b2c9e",),
     ),
     Patch(
+        name="glm5-next.indexer",
+        target="transformers.models.glm5_next.modeling_glm5_next:Glm5NextTextIndexer.get_pooled_states",
+        package="transformers",
+        versions=_VERSIONS_TRANSFORMERS,
+        why="it leaves out pools of keys that are complete in no row, whose number is not known while tracing",
+        replacement="tpuport.patches.glm5_next:pool_states",
+        source=("6ecb9f6c8dc4b811d15fdd3a378d75a1c95b804c0e4f14aeba06fd5cc06628ce",),
+    ),
+    Patch(
         name="longcat-flash.experts",
         target="transformers.models.longcat_flash.modeling_longcat_flash:LongcatFlashExperts.forward",
         package="transformers",
