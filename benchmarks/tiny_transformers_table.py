@@ -68,6 +68,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "TimeSeriesTransformer": SERIES,
     "Tvp": {"max_img_size": 224},
     "BigBirdFor": {"block_size": 2, "num_random_blocks": 1, "attention_type": "block_sparse"},
+    # As transformers asks for: otherwise it generates from the last token alone.
+    "BigBirdForCausalLM": {"is_decoder": True, "attention_type": "original_full"},
     "BigBirdPegasus": {"block_size": 2, "num_random_blocks": 1, "attention_type": "block_sparse"},
     "DbrxFor": {
         "ffn_config": {"ffn_hidden_size": 64, "hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2}, "d_model": 64,

@@ -8,6 +8,8 @@ import torch
 from transformers import (
     BertConfig,
     BertLMHeadModel,
+    BigBirdConfig,
+    BigBirdForCausalLM,
     FlaubertConfig,
     FlaubertWithLMHeadModel,
     LlamaConfig,
@@ -141,6 +143,15 @@ def test_a_model_that_carries_tokens_of_its_own_is_refused() -> None:
     )
     with pytest.raises(PortError, match="tokens of its own"):
         tpuport.generate(model, [[5, 6, 7]], **OPTIONS)
+
+
+def test_block_sparse_attention_is_refused() -> None:
+    config = BigBirdConfig(
+        vocab_size=96, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        is_decoder=True,
+    )  # fmt: skip
+    with pytest.raises(PortError, match="block-sparse attention has no cache"):
+        tpuport.generate(tpuport.port(BigBirdForCausalLM(config).eval()), [[5, 6, 7]], **OPTIONS)
 
 
 def test_a_model_with_a_generate_of_its_own_is_refused() -> None:

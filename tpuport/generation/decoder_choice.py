@@ -126,3 +126,10 @@ def _check_generate(model: Any) -> None:
             where=f"{type(model).__name__}.generate",
             fix="use that one, after tpuport.to_cpu(model)",
         )
+    if model.config.model_type == "big_bird" and model.config.attention_type == "block_sparse":
+        raise PortError(
+            "BigBird's block-sparse attention has no cache: transformers makes it full attention with the first new "
+            "token, which then sees no other one",
+            where="attention_type='block_sparse'",
+            fix="set attention_type='original_full' in its config, and is_decoder=True",
+        )
