@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         torch_dtype,
         wrap,
     )
+    from tpuport.compat.operators.convolution import convolutions_on_mesh
     from tpuport.compat.operators.indexing import masked_selections_counted
     from tpuport.compat.operators.outside import host_tensors_as_constants, takes_host_tensors
     from tpuport.compat.runtime import environment, on_device
@@ -30,6 +31,7 @@ _PUBLIC = {
     "as_jax": "convert",
     "as_torch": "convert",
     "checked_versions": "versions",
+    "convolutions_on_mesh": "operators.convolution",
     "environment": "runtime",
     "host_tensors_as_constants": "operators.outside",
     "is_ported": "convert",
@@ -49,6 +51,7 @@ __all__ = [
     "as_jax",
     "as_torch",
     "checked_versions",
+    "convolutions_on_mesh",
     "environment",
     "host_tensors_as_constants",
     "is_ported",

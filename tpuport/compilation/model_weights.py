@@ -131,7 +131,9 @@ def use_weights(
         # Programs give keys to what is drawn; where code is only looked at, any will do.
         stack.enter_context(randomness.any_stream())
         # Attention is tpuport's, unless the user has registered another.
-        stack.enter_context(attention.use_on_meshes([model_mesh(model) for model in models]))
+        meshes = [model_mesh(model) for model in models]
+        stack.enter_context(attention.use_on_meshes(meshes))
+        stack.enter_context(compat.convolutions_on_mesh(meshes[0] if meshes else None))
         yield [
             stack.enter_context(_use_model_weights(model, arrays))
             for model, arrays in zip(models, weights, strict=True)

@@ -386,16 +386,12 @@ def _convolution(equation: Any, inputs: Sequence[Value]) -> Operation:
         unify(image.dimensions[features], kernel.dimensions[in_features])
         reduced = frozenset([Axis(0, features), Axis(1, in_features)])
         return _operation(equation, inputs, dimensions, reduced=reduced)
-    # Each group of input features makes a group of outputs: the groups go on, as heads do.
-    if image.shape[features] == kernel.shape[outputs] == groups:
-        # Depthwise: one feature a group, so that there is no factor inside of it.
-        unify(image.dimensions[features], kernel.dimensions[outputs])
-    else:
-        group, inside = reshape((image.dimensions[features],), (groups, image.shape[features] // groups))
-        group_out, _ = reshape((kernel.dimensions[outputs],), (groups, kernel.shape[outputs] // groups))
-        unify(group, group_out)
-        unify(inside, kernel.dimensions[in_features])
-    # The image's features are not summed up, as each group of them goes on.
+    if not image.shape[features] == kernel.shape[outputs] == groups:
+        # compat computes it on each device: XLA divides the channels of groups wrongly.
+        return _fresh(equation, inputs)
+    # Depthwise: each input feature makes one output.
+    unify(image.dimensions[features], kernel.dimensions[outputs])
+    # The image's features are not summed up, as each of them goes on.
     return _operation(equation, inputs, dimensions, reduced=frozenset([Axis(1, in_features)]))
 
 

@@ -1,0 +1,119 @@
+"""Convolutions: torchax mixes up the channels of transposed ones in groups, and XLA divides groups wrongly."""
+
+import contextlib
+import operator
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tpuport.compat.operators.declarations import Lowering, on_arrays
+
+_mesh: ContextVar[Mesh | None] = ContextVar("tpuport_convolution_mesh", default=None)
+
+
+@contextlib.contextmanager
+def convolutions_on_mesh(mesh: Mesh | None) -> Iterator[None]:
+    """Trace convolutions in this thread for a mesh, which traced arrays do not know; None: for one device."""
+    token = _mesh.set(mesh)
+    try:
+        yield
+    finally:
+        _mesh.reset(token)
+
+
+def convolution(
+    x: jax.Array,
+    weight: jax.Array,
+    bias: jax.Array | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> jax.Array:
+    """Traced or not. `aten::convolution`.
+
+    Args:
+        x: [channels, *spatial], or a batch of it.
+        weight: [outputs, channels / groups, *kernel]; if transposed, [channels, outputs / groups, *kernel].
+        bias: [outputs].
+        stride, padding, dilation, output_padding: an item for each spatial dimension, or one for all.
+    """
+    rank = weight.ndim - 2
+    stride, padding, dilation, output_padding = (
+        tuple(items) * rank if len(items) == 1 else tuple(items)
+        for items in (stride, padding, dilation, output_padding)
+    )
+    ends = padding
+    steps: dict[str, Any] = {"window_strides": stride}
+    if transposed:
+        reach = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=True)]
+        padding = tuple(map(operator.sub, reach, padding))
+        ends = tuple(map(operator.add, padding, output_padding))
+        steps = {"window_strides": (1,) * rank, "lhs_dilation": stride}
+        weight = _outputs_first(jnp.flip(weight, range(2, weight.ndim)), groups)
+    batch = x.reshape(-1, *x.shape[-rank - 1 :])
+    # One channel and one output in each group are divided correctly.
+    is_whole = groups > 1 and not batch.shape[1] == weight.shape[0] == groups
+    if is_whole:
+        # XLA's partitioner (jaxlib 0.9) gives wrong values for any other groups where the channels of the output are
+        # divided, and ends the process for some.
+        batch, weight = _undivided(batch, [1]), _undivided(weight, [0, 1])
+    result = jax.lax.conv_general_dilated(
+        batch, weight, padding=tuple(zip(padding, ends, strict=True)), rhs_dilation=dilation,
+        feature_group_count=groups, **steps,
+    )  # fmt: skip
+    if is_whole:
+        result = _undivided(result, [1])
+    if bias is not None:
+        result += bias.reshape(-1, *[1] * rank)
+    return result.reshape(*x.shape[: -rank - 1], *result.shape[1:])
+
+
+def _outputs_first(weight: jax.Array, groups: int) -> jax.Array:
+    """The weight of a transposed convolution [channels, outputs / groups, *kernel] as that of another."""
+    channels, outputs, *kernel = weight.shape
+    of_groups = weight.reshape(groups, channels // groups, outputs, *kernel).swapaxes(1, 2)
+    return of_groups.reshape(groups * outputs, channels // groups, *kernel)
+
+
+def convolution_2d(
+    x: jax.Array,
+    weight: jax.Array,
+    bias: jax.Array | None = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+) -> jax.Array:
+    """Traced or not. `aten::conv2d`, as `convolution`."""
+    return convolution(x, weight, bias, stride, padding, dilation, False, (0, 0), groups)
+
+
+def _undivided(array: jax.Array, dimensions: Sequence[int]) -> jax.Array:
+    """The array with these dimensions whole on each device of its mesh, and the others as they are."""
+    mesh = _mesh.get()
+    if not isinstance(array, jax.core.Tracer):
+        sharding = array.sharding
+        mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+    if mesh is None or mesh.size == 1:
+        return array
+    spec: list[Any] = [PartitionSpec.UNCONSTRAINED] * array.ndim
+    for dimension in dimensions:
+        spec[dimension] = None
+    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(*spec)))
+
+
+_aten = torch.ops.aten
+_REASON = "mixes up the channels of groups, or lets XLA divide them wrongly among devices"
+LOWERINGS = (
+    Lowering(_aten.convolution, on_arrays(convolution), _REASON),
+    Lowering(_aten.conv2d, on_arrays(convolution_2d), _REASON),
+)
+METHODS = ()
