@@ -135,6 +135,22 @@ def test_positions_that_a_model_counts_by_itself_are_one_sequence() -> None:
     assert {call.mask for call in attention.explain(clear=True)} == {"causal"}
 
 
+def test_a_causal_mask_is_left_out_as_in_transformers() -> None:
+    """Aimv2's text attention is not causal by itself, so that it is causal only where a row has padding."""
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    model = model_of("Aimv2TextModel", sizes | {"num_attention_heads": 2, "eos_token_id": 1})
+    ids = torch.randint(2, 64, (2, 8), generator=generator(1))
+    whole = torch.ones_like(ids)
+    padded = whole.clone()
+    padded[1, 6:] = 0
+    compiled = tpuport.compile(tpuport.port(model))
+    for mask in (padded, whole, None):
+        with torch.no_grad():
+            expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        got = compiled(input_ids=ids, attention_mask=mask).last_hidden_state
+        np.testing.assert_allclose(compat.to_torch(compat.as_jax(got)), expected, atol=2e-5)
+
+
 def test_packed_sequences_see_themselves_only() -> None:
     model = model_of("LlamaForCausalLM", SIZES)
     ids = torch.randint(1, 64, (1, 11), generator=generator(1))

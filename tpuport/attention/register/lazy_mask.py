@@ -33,11 +33,14 @@ class LazyMask:
         structure: what attention reads; None after an in-place change, which leaves an ordinary tensor.
         reason: why `structure` is a dense mask, empty if it is not.
         number_dtype: of the numbers that are added to scores; None for a boolean mask.
+        left_out_if: where transformers leaves a causal mask out whose rows have no padding, the boolean whether they
+            have none; else None.
     """
 
     structure: Mask | None
     reason: str
     number_dtype: torch.dtype | None
+    left_out_if: jax.Array | None
     _size: tuple[int, ...]
     _dense: jax.Array | None
     _env: Any
@@ -108,7 +111,7 @@ class LazyMask:
         expanded = self._expanded_size(sizes)
         if self.structure is None or expanded is None:
             return compat.wrap(self._elem).expand(*sizes)
-        return lazy_mask(self.structure, expanded, self.reason, self.number_dtype)
+        return lazy_mask(self.structure, expanded, self.reason, self.number_dtype, self.left_out_if)
 
     def _expanded_size(self, sizes: Any) -> tuple[int, ...] | None:
         """The size after `expand`, if that only repeats batch rows and heads."""
@@ -124,7 +127,7 @@ class LazyMask:
         """Another tensor of the same elements: changing it in place leaves this one unchanged."""
         if self.structure is None:
             return compat.wrap(self._elem)
-        return lazy_mask(self.structure, self._size, self.reason, self.number_dtype)
+        return lazy_mask(self.structure, self._size, self.reason, self.number_dtype, self.left_out_if)
 
     clone = detach = __copy__ = __deepcopy__ = _copy
 
@@ -144,17 +147,25 @@ def _tensor_class() -> Any:
     return type("LazyMask", (LazyMask, torchax_tensor), {})
 
 
-def lazy_mask(structure: Mask, size: Any, reason: str = "", number_dtype: torch.dtype | None = None) -> Any:
+def lazy_mask(
+    structure: Mask,
+    size: Any,
+    reason: str = "",
+    number_dtype: torch.dtype | None = None,
+    left_out_if: jax.Array | None = None,
+) -> Any:
     """The tensor of `size` [B, 1 or H, Q, T] of a mask.
 
     Args:
         structure: without numbers to add to scores; its batch is B or 1.
         reason: why the structure is dense, if it is.
         number_dtype: None for a boolean mask; otherwise that of the numbers that stand for it.
+        left_out_if: when transformers would leave it out; None: never.
     """
     abstract = jax.ShapeDtypeStruct(tuple(size), compat.jax_dtype(number_dtype or torch.bool))
     mask = _tensor_class()(abstract, compat.environment())
     mask.structure, mask.reason, mask.number_dtype = structure, reason, number_dtype
+    mask.left_out_if = left_out_if
     return mask
 
 

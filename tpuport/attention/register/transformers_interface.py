@@ -169,6 +169,10 @@ def _mask_of_call(
     mask, note = Mask(), ""
     if attention_mask is not None:
         mask, note = _mask_structure(attention_mask, scores)
+        left_out_if = getattr(attention_mask, "left_out_if", None)
+        if left_out_if is not None and not is_causal:
+            mask = Mask(dense=compat.as_jax(attention_mask) | left_out_if)
+            note = "a mask that transformers leaves out where no row has padding"
     # One query is the newest token, which sees every key; aligned with the first key it would see only that.
     elif is_causal and queries > 1:
         mask = Mask(right=0)
@@ -296,19 +300,24 @@ def transformers_mask(
     is_eager = _replaced_names.get({}).get(id(config)) == "eager"
     positions = Positions(q_length, kv_length, *compat.as_jax((q_offset, kv_offset)))
     mask, reason = _read_or_call(function, positions, batch_size, use_vmap=use_vmap)
-    if attention_mask is not None:
-        padding = _padding_at(compat.to_jax(attention_mask).astype(jnp.bool_), positions)
-        mask = replace(mask, keys_BT=intersect(mask.keys_BT, padding))
-    elif _means_none(
+    may_be_none = _means_none(
         mask,
         positions,
         local_size,
         causal=allow_is_causal_skip and not is_eager,
         bidirectional=allow_is_bidirectional_skip,
-    ):
+    )
+    left_out_if = None
+    if attention_mask is not None:
+        padding = _padding_at(compat.to_jax(attention_mask).astype(jnp.bool_), positions)
+        if may_be_none and mask.right == 0:
+            # For attention that is not causal by itself, such as Aimv2's and PaliGemma's, None means another result.
+            left_out_if = padding.all()
+        mask = replace(mask, keys_BT=intersect(mask.keys_BT, padding))
+    elif may_be_none:
         return None
     number_dtype = dtype if is_eager else None
-    return lazy_mask(mask, (batch_size, 1, q_length, kv_length), reason, number_dtype)
+    return lazy_mask(mask, (batch_size, 1, q_length, kv_length), reason, number_dtype, left_out_if)
 
 
 def _read_or_call(

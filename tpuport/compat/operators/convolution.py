@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
@@ -99,7 +100,7 @@ def convolution_2d(
 def _undivided(array: jax.Array, dimensions: Sequence[int]) -> jax.Array:
     """The array with these dimensions whole on each device of its mesh, and the others as they are."""
     mesh = _mesh.get()
-    if not isinstance(array, jax.core.Tracer):
+    if not isinstance(array, Tracer):
         sharding = array.sharding
         mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
     if mesh is None or mesh.size == 1:
