@@ -269,6 +269,37 @@ _LENGTHS = [
         _LENGTHS_WHY,
     ),
 ]
+# LED: name, target, function of `led`, digest, reason.
+_LED = [
+    (
+        "mask",
+        "_prepare_4d_attention_mask_inverted",
+        "mask_columns",
+        "a6a8794e25bb71808cc2a36fc749f5ae55d69cab9d13593ecab23f5e9c8daa1f",
+        "the encoder asks of its result whether any token attends globally",
+    ),
+    (
+        "attention",
+        "LEDEncoderSelfAttention.forward",
+        "attend",
+        "8068c828018de67c813a88d3376e5f37bcbda7c08c11ea7540d5430baeeeabef",
+        "it looks up which tokens attend globally, and their number is not known while tracing",
+    ),
+    (
+        "positions",
+        "LEDLearnedPositionalEmbedding.forward",
+        "embed_positions",
+        "837c54d0d16109ae04c4dc9fd0fd6bcb1455a5d42ae0f58367c5b85e3b1f2e55",
+        "it makes positions by a range between two tensors, whose size is not known while tracing",
+    ),
+    (
+        "cache",
+        "LEDDecoderAttention.forward",
+        "attend_in_decoder",
+        "8fd3dc76acc2945dc582a921e10d89494caef0e75c9c564e61712d675bfb0483",
+        "a step of one token has no mask, and would see columns of the cache that are not written yet",
+    ),
+]
 _LONGCAT_EXPERTS = "6f90d62ee5e560dfbb8dcc5200004f7c0e54265a541bb8ec093289bf85c4c078"
 
 _TORCH_VMAP = "it maps a function of indices with torch.vmap, which does not reach what runs on the device"
@@ -401,6 +432,18 @@ PATCHES: list[Patch] = [
             source=(source,),
         )
         for name, what, target, replacement, source, why in _LENGTHS
+    ),
+    *(
+        Patch(
+            name=f"led.{name}",
+            target=f"transformers.models.led.modeling_led:{target}",
+            package="transformers",
+            versions=_VERSIONS_TRANSFORMERS,
+            why=why,
+            replacement=f"tpuport.patches.led:{function}",
+            source=(source,),
+        )
+        for name, target, function, source, why in _LED
     ),
     Patch(
         name="qwen4-exp.indexer",
