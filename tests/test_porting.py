@@ -14,7 +14,7 @@ from tpuport import PortError, compat
 
 WORDS = ["<pad>", "<eos>", "<unk>", *(f"w{number}" for number in range(29))]
 CONFIG = LlamaConfig(
-    vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+    vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
     num_key_value_heads=2, bos_token_id=1, eos_token_id=1, pad_token_id=0, max_position_embeddings=64,
 )  # fmt: skip
 

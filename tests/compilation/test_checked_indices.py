@@ -78,7 +78,7 @@ def test_the_environment_asks_for_checks_everywhere(monkeypatch: pytest.MonkeyPa
     tpuport.compile(table_of, check_indices=False)(X, index)
 
 
-@pytest.mark.parametrize("index", [3, -4])
+@pytest.mark.parametrize("index", [3, pytest.param(-4, marks=pytest.mark.slow)])
 def test_an_index_that_is_known_always_raises(index: int) -> None:
     known = {
         "a tensor of the host": lambda x: x[torch.tensor([index])],

@@ -193,7 +193,7 @@ def test_on_several_devices(make_pair: Callable, prompts: tuple) -> None:
 
 
 _BERT = BertConfig(
-    vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32
+    vocab_size=96, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
 )
 _MAMBA = MambaConfig(vocab_size=96, hidden_size=16, num_hidden_layers=1, state_size=4)
 

@@ -17,7 +17,7 @@ from tpuport.generation import beam_search, decoder_for
 NEW = 14
 # Ends that some beams choose early.
 _OPTIONS = {
-    "num_beams": 3, "max_new_tokens": NEW, "eos_token_id": [95, 109], "pad_token_id": 0,
+    "num_beams": 3, "max_new_tokens": NEW, "eos_token_id": [33, 95], "pad_token_id": 0,
     "return_dict_in_generate": True, "output_scores": True,
 }  # fmt: skip
 _VARIANTS = [

@@ -33,7 +33,7 @@ from tpuport.generation import decoder_for
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 
 OPTIONS: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": [], "pad_token_id": 0}
-GPT = OpenAIGPTConfig(vocab_size=96, n_positions=64, n_embd=32, n_layer=2, n_head=4)
+GPT = OpenAIGPTConfig(vocab_size=96, n_positions=64, n_embd=16, n_layer=1, n_head=2)
 LLAMA = LlamaConfig(
     vocab_size=96, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
     num_key_value_heads=1,
@@ -49,7 +49,7 @@ _XLM_SIZES: dict[str, Any] = {
     "max_position_embeddings": 64,
 }
 XLM, FLAUBERT = XLMConfig(**_XLM_SIZES), FlaubertConfig(**_XLM_SIZES)
-SMALL_MPT = MptConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=4, max_seq_len=64)
+SMALL_MPT = MptConfig(vocab_size=96, d_model=16, n_layers=1, n_heads=2, max_seq_len=64)
 
 
 def make_pair(model_class: type, config: Any) -> tuple[Any, Any]:

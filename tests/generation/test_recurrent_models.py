@@ -27,7 +27,9 @@ _ATTENTION = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
 CONFIGS: dict[str, PretrainedConfig] = {
     "mamba": MambaConfig(**_SIZES, state_size=4),
     # Its states ignore padding.
-    "mamba2": Mamba2Config(**_SIZES, state_size=8, num_heads=4, head_dim=16, n_groups=1, chunk_size=16),
+    "mamba2": Mamba2Config(
+        **_SIZES | {"num_hidden_layers": 1}, state_size=8, num_heads=4, head_dim=16, n_groups=1, chunk_size=16
+    ),
     # Its states have seen padding, its cache is a list of tensors, and its first call rescales weights.
     "rwkv": RwkvConfig(**_SIZES, attention_hidden_size=32, intermediate_size=32, context_length=64, rescale_every=1),
     # Its states are attributes of its modules, and have seen padding.
@@ -99,6 +101,7 @@ def test_a_hybrid_model_on_a_mesh(prompts: tuple) -> None:
     assert torch.equal(tpuport.generate(ported, ids, mask, **OPTIONS), expected)
 
 
+@pytest.mark.slow  # "python" in test_own_models.py: the same comparison
 def test_a_state_that_grows_is_named() -> None:
     """The loop on the device carries arrays of one shape."""
 

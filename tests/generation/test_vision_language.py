@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64
 NEW = 8
 _IMAGE = 100
 _TEXT: dict[str, Any] = {
-    "vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 OPTIONS: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False}

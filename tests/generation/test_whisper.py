@@ -46,7 +46,7 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def whisper() -> Pair:
     config = WhisperConfig(
-        vocab_size=160, d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=4,
+        vocab_size=160, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
         decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, num_mel_bins=8,
         max_source_positions=_FRAMES // 2, max_target_positions=96, pad_token_id=_END, bos_token_id=_END,
         eos_token_id=_END, decoder_start_token_id=_START, suppress_tokens=None, begin_suppress_tokens=None,
