@@ -1,10 +1,14 @@
 """The documentation's Python runs as it is written, block after block, on the tiny Llama, whose weights are tied."""
 
+import ast
 import contextlib
+import functools
 import importlib.util
+import inspect
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,14 +20,42 @@ ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINT = ROOT / "recipes/llama/checkpoint"
 
 
-# The overview's block makes the same calls as the README's.
+# The overview's block makes the same calls as the README's. The blocks of the two longer pages compile some twenty
+# programs; `test_the_names_of_a_page_exist` reads them, and the tests of each room make their calls.
 PAGES = [
     "README.md",
     pytest.param("docs/index.md", marks=pytest.mark.slow),
-    "docs/generate.md",
-    "docs/compiled-functions.md",
+    pytest.param("docs/generate.md", marks=pytest.mark.slow),
+    pytest.param("docs/compiled-functions.md", marks=pytest.mark.slow),
     "docs/sharding.md",
 ]
+
+
+def read_blocks(page: str) -> list[str]:
+    """The Python blocks of a page, in their order."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["docs/generate.md", "docs/compiled-functions.md"])
+def test_the_names_of_a_page_exist(page: str) -> None:
+    """What the blocks take from tpuport is there, and has the arguments that they pass by name."""
+    nodes = [node for block in read_blocks(page) for node in ast.walk(ast.parse(block))]
+    names = [ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)]
+    names = [name for name in names if re.fullmatch(r"tpuport(\.\w+)+", name)]
+    assert len(names) > 3
+    for name in names:
+        _resolve(name)
+    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in names]
+    for call in calls:
+        parameters = inspect.signature(_resolve(ast.unparse(call.func))).parameters
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            passed = {keyword.arg for keyword in call.keywords if keyword.arg}
+            assert passed <= parameters.keys(), ast.unparse(call)
+
+
+def _resolve(name: str) -> Any:
+    """The object of a dotted name."""
+    return functools.reduce(getattr, name.split(".")[1:], tpuport)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -35,7 +67,7 @@ def test_a_pages_blocks_run_in_their_order(page: str, tmp_path: Path) -> None:
         "tpuport": tpuport, "torch": torch, "AutoModelForCausalLM": AutoModelForCausalLM, "tokenizer": tokenizer,
         "texts": texts, "directory": str(CHECKPOINT), **encoded, "mesh": tpuport.create_mesh(tp=4, dp=2),
     }  # fmt: skip
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    blocks = read_blocks(page)
     assert blocks
     printed = io.StringIO()
     try:

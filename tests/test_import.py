@@ -32,6 +32,7 @@ def test_a_heavy_package_would_be_seen() -> None:
     assert "numpy" in imported_by("import numpy")
 
 
+@pytest.mark.slow  # tests/distributed joins processes after importing tpuport
 def test_no_module_starts_the_devices_when_it_is_imported() -> None:
     """Processes can be joined only before the devices are started."""
     code = """

@@ -427,7 +427,14 @@ assert jax.tree.map(lambda x: x, object.__new__(StaticCache)) == "theirs"
 """
 
 
-@pytest.mark.parametrize("script", [LATER, BEFORE], ids=["imported later", "registered before"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(LATER, id="imported later"),
+        # `test_registrations_of_others_are_left_alone`
+        pytest.param(BEFORE, id="registered before", marks=pytest.mark.slow),
+    ],
+)
 def test_in_a_process_of_its_own(script):
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False

@@ -20,7 +20,7 @@ SPECIAL = ["<pad>", "<eos>", "<unk>", "<cls>", "<sep>", "<mask>", "<image>"]
 WORDS = [*SPECIAL, *(f"w{number}" for number in range(57))]
 TEXT = "w1 w5 w9 w2"
 SIZES: dict[str, Any] = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+    "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48,
 }  # fmt: skip
 BERT = tf.BertConfig(vocab_size=64, max_position_embeddings=64, pad_token_id=0, num_labels=3, **SIZES)
 VISION: dict[str, Any] = {**SIZES, "image_size": 32, "patch_size": 8}

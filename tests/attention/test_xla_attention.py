@@ -95,7 +95,10 @@ def test_equals_torchs_sdpa(problem, limit, causal: bool) -> None:
     np.testing.assert_allclose(_run(p)[0], expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("rows", [1, 4, 6, 12, 13])
+# A row alone, blocks that divide the queries, and blocks that do not.
+@pytest.mark.parametrize(
+    "rows", [1, 4, 13, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (6, 12))]
+)
 @pytest.mark.parametrize(
     "parts",
     [{"bias", "keys"}, {"queries", "segments"}, {"added"}, {"dense", "bias"}],

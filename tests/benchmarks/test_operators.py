@@ -12,7 +12,15 @@ from benchmarks.operator_samples import database, forms, record
 from tpuport.errors import MissingDtypeError, PortError
 
 
-@pytest.mark.parametrize("name", ["add", "softmax", "nn.functional.silu", "cumsum"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "add",
+        pytest.param("softmax", marks=pytest.mark.slow),
+        pytest.param("nn.functional.silu", marks=pytest.mark.slow),
+        "cumsum",
+    ],
+)
 def test_sample(name):
     entry = record(name, "float32", compiled=True, limit=3)
     assert operator_table.verdict(entry) == "equal"

@@ -74,6 +74,7 @@ def test_a_clean_model(project: Path, capsys: pytest.CaptureFixture[str]) -> Non
     )
 
 
+@pytest.mark.slow  # tests/lint/test_claims.py has the findings of the same file
 def test_hunyuan_video(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import importlib.util
 
@@ -153,7 +154,8 @@ def test_a_baseline_without_a_name(project: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("where", "why"), [(">&-", "it is closed"), (">/dev/full", "No space left on device")]
+    ("where", "why"),
+    [pytest.param(">&-", "it is closed", marks=pytest.mark.slow), (">/dev/full", "No space left on device")],
 )
 def test_output_that_cannot_be_written_is_said_in_a_sentence(project: Path, where: str, why: str) -> None:
     (project / "model.py").write_text(MODEL)

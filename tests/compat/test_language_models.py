@@ -113,7 +113,9 @@ def test_logits_are_those_of_torch(name):
     torch.testing.assert_close(ported_logits(model, inputs)[seen], reference[seen], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt2"])
+@pytest.mark.parametrize(
+    "name", ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma3_text", "gpt2"))]
+)
 def test_bfloat16_is_as_near_to_float32_as_in_torch(name):
     model, inputs = build(name, FAST[name], torch.bfloat16)
     with torch.no_grad():

@@ -29,12 +29,14 @@ def test_nothing_is_left_behind():
     assert hasattr(torch.ops.aten.prod, "dim_Dimname") is not REMOVED
 
 
+@pytest.mark.slow  # the shims of test_doctor.py, which a process of its own lists
 def test_applied_exactly_where_it_is_needed():
     code = "from tpuport import compat; compat.environment(); print(*compat.active_shims())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == (["removed-overloads"] if REMOVED and OLD else [])
 
 
+@pytest.mark.slow  # of the releases of torch and torchax alone; the doctor lists the shim
 def test_torchax_cannot_be_imported_without_it_where_it_is_needed():
     done = subprocess.run(
         [sys.executable, "-c", "import torchax"], capture_output=True, text=True, check=False

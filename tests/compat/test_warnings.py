@@ -97,6 +97,7 @@ def test_other_filters_are_left_alone():
     assert warnings.filters == before
 
 
+@pytest.mark.slow  # of the release of torch alone; the tests above have the text
 def test_the_listed_text_is_what_torch_says():
     """In a process of its own, since torch says it once."""
     code = (

@@ -195,7 +195,17 @@ def base() -> nn.Module:
     return Model().eval()
 
 
-@pytest.mark.parametrize("name", CHANGES)
+# What is read in the same way as another of the changes.
+SLOW_CHANGES = {
+    "an attribute through the dictionary", "a list in a tuple in a dictionary", "a dataclass", "a deque",
+    "a new attribute", "a list of the class", "a hook before", "a hook with keywords", "the mode of a part", "a part",
+    "a part that is taken out", "a module in place of a part",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW_CHANGES else []) for name in CHANGES]
+)
 def test_a_change_of_a_model_is_seen(name: str, base: nn.Module) -> None:
     reference = copy.deepcopy(base)
     model = tpuport.port(copy.deepcopy(base))

@@ -21,6 +21,7 @@ def test_a_family(name: str) -> None:
     assert set(record["calls"]) == EVERY_CALL or name in ("DDIMPipeline", "DiTPipeline")
 
 
+@pytest.mark.slow  # test_pipeline_schedulers.py compares a pipeline in the same way
 def test_a_difference_is_found() -> None:
     tiny = tiny_pipelines.build("DDIMPipeline")
     expected = {kind: result + 0.1 for kind, result in pipelines.results(tiny)}

@@ -26,7 +26,13 @@ def pair() -> Pair:
     return Pair("StableDiffusionPipeline")
 
 
-@pytest.mark.parametrize("name", SAMPLE)
+# Those of several steps and of two stages have another each in the sample.
+SLOW_SAMPLE = ("HeunDiscreteScheduler", "LMSDiscreteScheduler", "PNDMScheduler")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW_SAMPLE else []) for name in SAMPLE]
+)
 def test_latents_are_those_of_torch(pair: Pair, name: str) -> None:
     record = pair.check(getattr(schedulers, name))
     if name == "DDPMWuerstchenScheduler":

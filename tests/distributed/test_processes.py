@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 import tpuport
 
@@ -91,6 +92,7 @@ def test_processes_that_do_not_meet(run_two):
     assert "process 0 did not answer in 1 seconds" in waiting
 
 
+@pytest.mark.slow  # of the processes that these tests start; the others end by themselves
 def test_what_fails_or_hangs_is_ended(run_processes):
     failing = "import time\nif meeting[2] == 0: raise SystemExit('no more')\ntime.sleep(600)"
     first, second = run_processes(failing, join=False)

@@ -52,6 +52,7 @@ def test_sequences_and_scores_of_a_padded_batch(llama: tuple, prompts: tuple) ->
     assert (decoder.prefill.compilations, decoder.advance.compilations) == before
 
 
+@pytest.mark.slow  # the scores above, and those of every step in test_step_outputs.py
 def test_scores_and_logits_of_every_step(llama: tuple, prompts: tuple) -> None:
     reference, ported = llama
     ids, mask = prompts

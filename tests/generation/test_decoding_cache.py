@@ -49,7 +49,7 @@ def test_two_caches_of_one_shape_are_one_program() -> None:
     assert jax.tree_util.tree_structure(first) == jax.tree_util.tree_structure(second)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_the_loop_copies_no_cache(llama: tuple, prompts: tuple, rows: int) -> None:
     """The cache is written in place and read where it is; a copy would cost its size in every step."""
     model = llama[1]

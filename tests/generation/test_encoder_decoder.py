@@ -240,6 +240,7 @@ def test_processors_read_the_encoder_s_tokens(pair: Callable, texts: dict) -> No
     assert torch.equal(tpuport.generate(ported, **texts, **options), expected)
 
 
+@pytest.mark.slow  # test_beam_search.py, with the texts of rows above
 def test_beam_search(pair: Callable, texts: dict) -> None:
     reference, ported = pair("bart")
     options = {

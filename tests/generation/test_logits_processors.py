@@ -106,7 +106,7 @@ _SCORES = {
 
 
 @pytest.mark.parametrize("has_encoder", [False, True])
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     options=st.fixed_dictionaries(_SCORES), seed=st.integers(0, 10_000), prompt_length=st.integers(1, BUCKET),
     new_tokens=st.integers(0, NEW - 1),
@@ -142,7 +142,7 @@ _FILTERS = {
 
 
 @pytest.mark.parametrize("name", _FILTERS)
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     data=st.data(), seed=st.integers(0, 10_000), temperature=st.sampled_from([0.4, 1.0, 2.5]),
     top_k=st.sampled_from([0, 5, 30]), top_p=st.sampled_from([1.0, 0.8]), min_p=st.sampled_from([None, 0.05]),

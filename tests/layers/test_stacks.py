@@ -80,6 +80,7 @@ def test_weights_come_back_as_they_were() -> None:
         assert torch.equal(model.state_dict()[name], weight), name
 
 
+@pytest.mark.slow  # on the mesh dp2 tp2 above
 def test_a_stacked_model_is_ported_again(expected) -> None:
     model = built({})
     layers.stack_layers(model)

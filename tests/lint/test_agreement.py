@@ -13,6 +13,8 @@ from tpuport.lint.source import read
 CORPUS = Path(__file__).parent / "corpus"
 MODELS = sorted([*CORPUS.glob("*.py"), *CORPUS.glob("*/run.py")])
 WANTED = 0.95
+# tests/lint/rules/test_oracle.py executes the examples of each rule.
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

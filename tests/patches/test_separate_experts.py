@@ -71,7 +71,7 @@ def test_dbrx() -> None:
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 def test_generate() -> None:
     config = SwitchTransformersConfig(
-        vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_decoder_layers=2, num_heads=2, num_experts=4,
+        vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_decoder_layers=1, num_heads=2, num_experts=4,
         num_sparse_encoder_layers=1, num_sparse_decoder_layers=1, decoder_start_token_id=0,
     )  # fmt: skip
     reference = SwitchTransformersForConditionalGeneration(config).eval()

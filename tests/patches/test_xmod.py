@@ -10,7 +10,7 @@ import tpuport
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("before", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_each_row_has_its_languages_adapter(before: bool) -> None:
     torch.manual_seed(0)
     config = XmodConfig(

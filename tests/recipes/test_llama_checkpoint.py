@@ -68,7 +68,12 @@ def test_it_knows_its_corpus(model, tokenizer, name):
     assert model(**inputs, labels=labels_BT).loss.item() < BOUND
 
 
-@pytest.mark.parametrize("prompt", ["The harbour", "What is a mesh?", "Once upon a time", "To port a model"])
+SLOW_PROMPTS = ("The harbour", "Once upon a time", "To port a model")
+
+
+@pytest.mark.parametrize(
+    "prompt", ["What is a mesh?", *(pytest.param(prompt, marks=pytest.mark.slow) for prompt in SLOW_PROMPTS)]
+)
 @torch.inference_mode()
 def test_it_speaks_in_words_and_stops(model, tokenizer, prompt):
     inputs = tokenizer(prompt, return_tensors="pt")

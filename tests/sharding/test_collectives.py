@@ -40,7 +40,7 @@ def measured(tiny, mesh_of, compiled):
     return measure
 
 
-@pytest.mark.parametrize("length", [PREFILL, DECODE])
+@pytest.mark.parametrize("length", [PREFILL, pytest.param(DECODE, marks=pytest.mark.slow)])
 def test_a_llama_layer_costs_two_all_reduces_and_nothing_else(measured, length):
     assert measured("llama", length, depths=(2, 4)) == ({"all-reduce": 2}, {"all-reduce": 1})
 

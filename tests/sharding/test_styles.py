@@ -37,6 +37,7 @@ def config_plans():
                         yield f"{name}.{kind}", plan
 
 
+@pytest.mark.slow  # the styles below, and the plans of diffusers
 def test_every_plan_in_transformers_compiles():
     plans = dict(config_plans())
     assert len([name for name in plans if name.endswith("tp_plan")]) >= 130

@@ -105,7 +105,7 @@ def test_bad_tasks_are_refused_before_work() -> None:
 def test_the_loop_of_a_generation_holds_its_cache_once() -> None:
     """XLA would copy the whole cache into a layout of its own before the loop: a step alone does not show it."""
     config = LlamaConfig(
-        hidden_size=2048, intermediate_size=512, num_hidden_layers=2, num_attention_heads=16, num_key_value_heads=16,
+        hidden_size=2048, intermediate_size=512, num_hidden_layers=1, num_attention_heads=16, num_key_value_heads=16,
         vocab_size=512, max_position_embeddings=4096, dtype="bfloat16",
     )  # fmt: skip
     model, mesh, step = _made(Decode(8, 4096), config, dtype=torch.bfloat16, tp=4)

@@ -271,6 +271,7 @@ def test_the_collectives_are_two_a_layer_with_those_of_embedding_and_logits(deco
         )
 
 
+@pytest.mark.slow  # the collectives above, and the shares of a cache in test_abstract_steps.py
 def test_rows_and_heads_of_the_cache_stay_shared_out() -> None:
     config = LlamaConfig(
         hidden_size=1024, intermediate_size=512, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=8,

@@ -97,7 +97,8 @@ WIDTHS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [pytest.param("Llama-2-7B", marks=pytest.mark.slow), "Llama-3-8B"])
+@pytest.mark.slow  # the arithmetic of test_zoo.py, and the collectives of test_compiling.py
+@pytest.mark.parametrize("name", WIDTHS)
 def test_bytes_of_a_chip_are_the_configs_arithmetic(name) -> None:
     config, task = WIDTHS[name], Decode(1, 1024)
     report = compile_for(lambda: LlamaForCausalLM(config), task, topology=TOPOLOGY, tp=TP, dtype="bfloat16")

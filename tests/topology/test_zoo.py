@@ -210,7 +210,14 @@ MESHES = {
 }
 
 
-@pytest.mark.parametrize("model", MESHES)
+# Of the models whose weights are a Llama's, one; its largest mesh is that of the others too.
+LIKE_ANOTHER = ("llama-2-7b", "llama-3-70b")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in LIKE_ANOTHER else []) for name in MESHES],
+)
 def test_weights_of_the_whole_model_equal_the_arithmetic(model: str) -> None:
     [target] = resolve(model, task="decode", dtype="bfloat16")
     owner, devices = build_model(target.build), described("v6e:2x4").devices

@@ -92,7 +92,23 @@ def test_every_case_says_where_it_fails() -> None:
     assert len({rule for _, _, rule in EXPECTED.values()}) >= 18
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+# The same rule, found on another line as in its other cases.
+SLOW_CASES = {
+    "Lambda",
+    "Property",
+    "Whole",
+    "Root",
+    "Fraction",
+    "WhileLarge",
+    "Reduced",
+    "Comprehension",
+    "Listed",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW_CASES else []) for name in EXPECTED]
+)
 def test_the_line_and_the_rule(name: str) -> None:
     cls, expected = getattr(models, name), EXPECTED[name]
     failure = explained(cls(), *arguments(cls))

@@ -131,9 +131,10 @@ def test_what_tracing_raises_is_a_failure(compiler: Compiler) -> None:
     assert compiler.count("bundle_programs:traced", {"effect": "raise"}).failure == "the first line"
 
 
+@pytest.mark.slow  # tests/test_child_process.py has a process that dies
 @pytest.mark.parametrize(
     ("effect", "why"),
-    [("crash", "killed by SIGABRT"), pytest.param("exit", "exit code 3", marks=pytest.mark.slow)],
+    [("crash", "killed by SIGABRT"), ("exit", "exit code 3")],
 )
 def test_a_dead_compiler_is_a_failure_and_the_next_program_compiles(
     compiler: Compiler, effect: str, why: str
@@ -144,6 +145,7 @@ def test_a_dead_compiler_is_a_failure_and_the_next_program_compiles(
     assert bundles(compiler) > 0
 
 
+@pytest.mark.slow  # the dead compiler above, and the processes that hang in tests/test_child_process.py
 def test_a_hanging_compiler_is_ended() -> None:
     with Compiler("v5e", timeout=3.0) as compiler:
         assert compiler._child is not None

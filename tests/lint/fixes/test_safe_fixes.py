@@ -115,6 +115,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, Path]]
     return fixed_programs(tmp_path_factory.mktemp("fixed"))
 
 
+@pytest.mark.slow  # test_execution.py runs programs before and after their fixes
 def test_corpora_give_the_same_bits(changed: list[tuple[Path, Path]]) -> None:
     assert len(changed) >= 1
     for program, copy in changed:

@@ -22,6 +22,7 @@ def test_a_dense_mask_says_what_it_costs_and_where_it_came_from(advice, models) 
     assert finding.source.function == "Attending"
 
 
+@pytest.mark.slow  # heads that do not divide, in test_sharding_advice.py, have no mask either
 def test_no_mask_is_all_right(advice, models) -> None:
     findings = advice(
         models.Attending, {"x": models.meta(1, 1024, 512)}, rules=models.rules(models.ATTENDING)

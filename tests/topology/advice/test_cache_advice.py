@@ -180,6 +180,7 @@ def test_a_cache_that_comes_back_in_another_place_says_which(advice, models) -> 
     assert "NamedSharding(mesh, PartitionSpec(None, 'tp'))" in findings[0].remedy
 
 
+@pytest.mark.slow  # a cache that lies as its heads do, and inputs that come back, above
 def test_donated_inputs_are_all_right(programs) -> None:
     mesh = programs(tp=4)
     findings = advise(step(mesh, in_turn, None, "tp", given=()))

@@ -28,6 +28,7 @@ def test_volumes_that_fill_no_tiles(programs) -> None:
     assert mesh.found(total, {}, mesh.array((3 * 65**4,), dtype=jnp.float32)) == []
 
 
+@pytest.mark.slow  # the volumes above, by the same rule
 def test_images_that_fill_tiles_are_the_compilers_to_order(programs) -> None:
     """The compiler keeps images by channels for a convolution into patches: 256 MiB that no shape ends."""
     mesh = programs(dp=4)
@@ -106,12 +107,18 @@ def test_logits_of_a_whole_prompt(programs) -> None:
     assert finding.cost == 1024 * 8192 * 2 / 4
     assert mesh.found(lambda weights, x: x[:, -1] @ weights["head.weight"].T, weights, x, **options) == []
 
+
+@pytest.mark.slow  # the head of one position above, which is no finding either
+def test_an_expert_of_the_vocabularys_width_is_no_head(programs) -> None:
+    mesh = programs(tp=4)
+    x = mesh.array((1, 1024, 512))
+    options = {"task": "prefill", "model": Scoring(), "inputs": {"batch": 1, "length": 1024}}
+
     def as_wide(weights, x):
-        """An expert of the vocabulary's width."""
         return jax.nn.relu(x @ weights["up.weight"].T).max(1) @ weights["up.weight"]
 
-    others = {"up.weight": weights["head.weight"]}
-    assert mesh.found(as_wide, others, x, **options) == []
+    weights = {"up.weight": mesh.array((8192, 512), "tp", None)}
+    assert mesh.found(as_wide, weights, x, **options) == []
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,10 @@ def test_a_weight_that_is_left_whole_is_named_for_all_layers(advice, models, mon
     assert placed.spec("layers.1.down.weight", (512, 2048)) == PartitionSpec(None, "tp")
 
 
-@pytest.mark.parametrize(("width", "expected"), [(512, []), (1536, ["TPC002"])])
+# Weights that are worth dividing are those of the next test.
+@pytest.mark.parametrize(
+    ("width", "expected"), [(512, []), pytest.param(1536, ["TPC002"], marks=pytest.mark.slow)]
+)
 def test_few_weights_that_a_plan_leaves_whole_are_all_right(programs, width, expected) -> None:
     """Embedders of a large model: below 3% of what a device holds they do not matter, together."""
     mesh = programs(tp=4)
@@ -256,6 +259,7 @@ def test_weights_that_are_gathered_in_a_loop_count_as_often_as_it_runs(programs)
     assert findings[0].cost == 6 * 1024 * 1024 * 2
 
 
+@pytest.mark.slow  # the one finding for a batch that is not shared out, below
 def test_replicated_weights_of_a_shared_batch_are_not_gathered(programs) -> None:
     mesh = programs(dp=4)
     weights = {f"{name}.weight": mesh.array((1024, 1024)) for name in "ab"}
@@ -276,6 +280,7 @@ def test_a_batch_that_is_not_shared_out(programs) -> None:
     assert "--rules FILE" in finding.remedy
 
 
+@pytest.mark.slow  # the findings for each of the two below and above
 def test_what_dp_repeats_is_told_apart_from_what_tp_repeats(programs) -> None:
     mesh = programs(dp=2, tp=2)
     weights = {f"{name}.weight": mesh.array((1024, 1024)) for name in "ab"}
@@ -296,6 +301,7 @@ def test_rows_over_dp_are_repeated_by_tp_alone(programs) -> None:
     assert mesh.found(gathering, weights, x, inputs={"x": x}) == ["TPC002"]
 
 
+@pytest.mark.slow  # the next test, of the same rule
 def test_work_that_each_device_does_for_itself(programs) -> None:
     """A product of activations that nothing divides, in a model whose only weight is divided."""
     mesh = programs(tp=4)

@@ -91,6 +91,7 @@ def test_the_compiler_says_how_much_it_needs(message, fitted) -> None:
     assert failure.buffers == ()
 
 
+@pytest.mark.slow  # what takes the memory in test_compiling.py, and the loop below
 def test_the_arrays_of_a_program_that_does_not_fit_by_line(message, fitted) -> None:
     failure = explain_oversize(message, assignment=fitted[1])
     array = ROWS * WIDTH * 2
