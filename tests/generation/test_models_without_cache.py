@@ -10,6 +10,8 @@ from transformers import (
     BertLMHeadModel,
     BigBirdConfig,
     BigBirdForCausalLM,
+    CpmAntConfig,
+    CpmAntForCausalLM,
     FlaubertConfig,
     FlaubertWithLMHeadModel,
     LlamaConfig,
@@ -137,12 +139,31 @@ def test_a_model_that_reads_padding_once_it_has_a_cache(prompts: tuple) -> None:
         ported.generate(ids, attention_mask=mask, **OPTIONS)
 
 
-def test_a_model_that_carries_tokens_of_its_own_is_refused() -> None:
-    model = tpuport.port(
-        XLNetLMHeadModel(XLNetConfig(vocab_size=96, d_model=16, n_layer=1, n_head=2, d_inner=16)).eval()
-    )
-    with pytest.raises(PortError, match="tokens of its own"):
-        tpuport.generate(model, [[5, 6, 7]], **OPTIONS)
+@pytest.mark.parametrize(
+    ("model_class", "config", "reason"),
+    [
+        (
+            XLNetLMHeadModel,
+            XLNetConfig(vocab_size=96, d_model=16, n_layer=1, n_head=2, d_inner=16),
+            "last two",
+        ),
+        (
+            CpmAntForCausalLM,
+            CpmAntConfig(
+                vocab_size=96,
+                hidden_size=16,
+                num_attention_heads=2,
+                dim_head=8,
+                dim_ff=16,
+                num_hidden_layers=1,
+            ),
+            "reads its whole text",
+        ),
+    ],
+)
+def test_a_state_that_grows_is_refused(model_class: type, config: Any, reason: str) -> None:
+    with pytest.raises(PortError, match=reason):
+        tpuport.generate(tpuport.port(model_class(config).eval()), [[5, 6, 7]], **OPTIONS)
 
 
 def test_block_sparse_attention_is_refused() -> None:

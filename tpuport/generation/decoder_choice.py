@@ -28,6 +28,14 @@ from tpuport.trace_errors import CannotTrace
 # Arguments of `forward` that transformers takes for a cache: past_key_values, cache_params, state and others.
 _CACHE_NAMES = frozenset(getattr(utils, "ALL_CACHE_NAMES", ("past_key_values", "cache_params", "state")))
 
+# Why models cannot decode with arrays of fixed shape, by their type.
+_GROWING = {
+    "cpmant": "CPM-Ant reads its whole text in each step beside a cache of it, whose length it compares with zero and "
+    "by which it cuts tensors, and without a cache its logits are others, because all its tokens see each other",
+    "xlnet": "XLNet runs its last two tokens again in each step, with states of the others that grow, and puts a "
+    "token of its own behind them",
+}
+
 
 def decoder_class(model: Any) -> type[Decoder]:
     """The class of a language model's decoder, by its config and its signature."""
@@ -125,6 +133,12 @@ def _check_generate(model: Any) -> None:
             f"{type(model).__name__} has a generate of its own, which prepares its inputs in another way",
             where=f"{type(model).__name__}.generate",
             fix="use that one, after tpuport.to_cpu(model)",
+        )
+    if reason := _GROWING.get(model.config.model_type):
+        raise PortError(
+            reason,
+            where=f"{type(model).__name__}.prepare_inputs_for_generation",
+            fix="use transformers' own generate, after tpuport.to_cpu(model)",
         )
     if model.config.model_type == "big_bird" and model.config.attention_type == "block_sparse":
         raise PortError(
