@@ -15,7 +15,7 @@ from tpuport.checkpoint import model_mesh, port_count, ported_models
 from tpuport.compat import aliasing, randomness
 from tpuport.compilation.python_state import PythonState
 from tpuport.errors import PortError
-from tpuport.patches import transformers_experts, transformers_rotary
+from tpuport.patches import cached_methods, transformers_experts, transformers_rotary
 from tpuport.plurals import count_noun, is_or_are
 from tpuport.sharding.sequence import sequence_sharded
 from tpuport.static_values import Identity
@@ -130,6 +130,7 @@ def use_weights(
         stack.enter_context(compat.environment())
         # Programs give keys to what is drawn; where code is only looked at, any will do.
         stack.enter_context(randomness.any_stream())
+        stack.enter_context(cached_methods.without_caches())
         # Attention is tpuport's, unless the user has registered another.
         meshes = [model_mesh(model) for model in models]
         stack.enter_context(attention.use_on_meshes(meshes))
