@@ -69,3 +69,4 @@ def test_linear_by_the_names_of_its_arguments(agree, has_bias):
 
     bias = [torch.randn(4)] if has_bias else []
     agree(linear, torch.randn(2, 3), torch.randn(4, 3), *bias)
+    agree(linear, torch.randn(5, 2, 3), torch.randn(3), *[item[0] for item in bias])

@@ -70,3 +70,13 @@ def test_gaussian_loss_refuses_what_torch_refuses(var, message):
         var = compat.wrap(compat.to_jax(var))
     with compat.environment(), pytest.raises(ValueError, match=message):
         functional.gaussian_nll_loss(x, x, var)
+
+
+@pytest.mark.parametrize("rows", [(), (3,)])
+def test_multilabel_margin_loss_has_a_number_for_each_row(agree, rows):
+    def losses(x, target):
+        return [
+            functional.multilabel_margin_loss(x, target, reduction=name) for name in ("none", "mean", "sum")
+        ]
+
+    agree(losses, torch.randn(*rows, 5), torch.tensor([3, 0, -1, 1, 2]).expand(*rows, 5))

@@ -109,16 +109,19 @@ def matrix_exp(x: jax.Array) -> jax.Array:
 
 
 def linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:  # noqa: A002
-    """Traced. `torch.nn.functional.linear`, its arguments by torch's names."""
-    from torchax.ops.ops_registry import all_torch_functions
-
-    torchax_function: Any = all_torch_functions[torch.nn.functional.linear].func
-    return torchax_function(input, weight, bias)
+    """Traced. `torch.nn.functional.linear`, its arguments by torch's names; a weight may be a vector [I], too."""
+    outputs = "o" * (weight.ndim - 1)
+    result = jnp.einsum(f"...i,{outputs}i->...{outputs}", input, weight)
+    return result if bias is None else result + bias
 
 
 _aten = torch.ops.aten
 LOWERINGS = (
-    Lowering(torch.nn.functional.linear, on_arrays(linear), "has other names for its arguments"),
+    Lowering(
+        torch.nn.functional.linear,
+        on_arrays(linear),
+        "has other names for its arguments, and takes no vector",
+    ),
     Lowering(_aten.linalg_lu.default, on_arrays(lu), "cannot be traced"),
     Lowering(_aten.lu_unpack.default, on_arrays(lu_unpack), "cannot be traced"),
     Lowering(_aten.ormqr.default, on_arrays(ormqr), "has no lowering"),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import torch
+from torch.nn._reduction import legacy_get_string
 
 from tpuport.compat.convert import to_jax
 from tpuport.compat.operators.declarations import Lowering, on_arrays
@@ -157,8 +158,39 @@ def _beside(variance: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     raise ValueError("var is of incorrect size")
 
 
+def multilabel_margin_loss(
+    input: jax.Array,  # noqa: A002
+    target: jax.Array,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> jax.Array:
+    """Traced. `torch.nn.functional.multilabel_margin_loss`.
+
+    Args:
+        input: scores [C] or [N, C].
+        target: the classes of each row, up to the first -1.
+    """
+    if size_average is not None or reduce is not None:
+        reduction = legacy_get_string(size_average, reduce, emit_warning=False)
+    classes = jnp.arange(input.shape[-1])
+    is_before_end = jnp.cumsum(target < 0, axis=-1) == 0
+    target = jnp.where(is_before_end, target, -1)
+    is_target = (target[..., None] == classes).any(axis=-2)
+    scores = jnp.take_along_axis(input, jnp.maximum(target, 0), axis=-1)
+    margins = jnp.maximum(0, 1 - scores[..., None] + input[..., None, :])
+    counts = is_before_end[..., None] & ~is_target[..., None, :]
+    loss = jnp.where(counts, margins, 0).sum(axis=(-2, -1)) / input.shape[-1]
+    return {"none": jnp.asarray, "mean": jnp.mean, "sum": jnp.sum}[reduction](loss)
+
+
 _aten = torch.ops.aten
 LOWERINGS = (
+    Lowering(
+        torch.nn.functional.multilabel_margin_loss,
+        on_arrays(multilabel_margin_loss),
+        "torch's decomposition counts what follows the first -1",
+    ),
     Lowering(torch.nn.functional.ctc_loss, on_arrays(ctc_loss), "has no lowering"),
     Lowering(_aten._ctc_loss.default, on_arrays(ctc_losses), "has no lowering"),
     Lowering(_aten._ctc_loss.Tensor, on_arrays(ctc_losses), "has no lowering"),
