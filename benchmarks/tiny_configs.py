@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from transformers import CONFIG_MAPPING
+from transformers.configuration_utils import ALLOWED_LAYER_TYPES
 
 VOCABULARY = 300
 TOKENS = range(VOCABULARY - 60, VOCABULARY)  # the ids that special tokens move to; inputs keep clear of them
@@ -29,13 +30,14 @@ SIZES = [
     (re.compile(r"head_dim|head_size|d_kv$|attention_dim_head|dim_head|key_length"), 16),
     (DEPTHS, 2),
     (re.compile(r"intermediate|ffn|d_ff|feedforward|n_inner|mlp_dim|mlp_hidden|d_inner|fc_dim"), 128),
+    (re.compile(r"upsample_groups"), 64),  # a group for each channel
     (re.compile(r"hidden|d_model|n_embd|embed|^dim$|width|projection|_dim$|emb_dim|model_dim|d_embed"), 64),
     (re.compile(r"num_queries|num_object_queries|num_query|num_latents"), 16),
     (re.compile(r"sliding_window|attention_window|local_attn"), 16),
 ]  # fmt: skip
 KEEP = re.compile(
-    r"position|channels|patch|kernel|stride|image_size|window_size|max_|min_|bins|_ratio|factor|groups|num_labels|"
-    r"hidden_act|num_buckets|use_|levels|n_fft|sampling|hop|period|type_vocab|num_embeds|out_features|out_indices"
+    r"position|channels|patch|kernel|stride|image_size|window_size|max_|min_|bins|_ratio|factor|(?<!upsample_)groups|"
+    r"num_labels|hidden_act|num_buckets|use_|levels|n_fft|sampling|hop|period|type_vocab|num_embeds|out_features|out_indices"
 )
 LISTS = re.compile(r"hidden|embed|dims?$|channels|width|planes")
 
@@ -64,9 +66,11 @@ class Shrinker:
             new = self.value(name, value, fields)
             if new != value:
                 small[name] = new
-        if kinds := list(dict.fromkeys(fields.get("layer_types") or ())):
+        kinds = list(dict.fromkeys(fields.get("layer_types") or ()))
+        if kinds and set(kinds) <= set(ALLOWED_LAYER_TYPES):  # convolutional layers have types of other names
             small["num_hidden_layers"] = max(2, len(kinds))
             small["layer_types"] = list(itertools.islice(itertools.cycle(kinds), small["num_hidden_layers"]))
+        small |= last_stages(fields)
         if depth := fields.get("num_hidden_layers"):
             kept = small.get("num_hidden_layers", depth)
             per_layer = (
@@ -130,6 +134,17 @@ class Shrinker:
         if LISTS.search(name) and min(values) >= 16:
             return [value // (min(values) // 16) for value in values]
         return values
+
+
+def last_stages(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a backbone, each of whose layers is a stage: as many layers as it has outputs, and two at least."""
+    stages, outputs = fields.get("stage_names"), fields.get("out_features")
+    if not outputs or not stages or len(stages) != fields.get("num_hidden_layers", 0) + 1:
+        return {}
+    depth = max(2, len(outputs))
+    last = list(range(depth - len(outputs) + 1, depth + 1))
+    names = [f"stage{number}" for number in last]
+    return {"num_hidden_layers": depth, "out_features": names, "out_indices": last}
 
 
 def has_axes(fields: dict[str, Any]) -> bool:

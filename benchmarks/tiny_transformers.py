@@ -10,9 +10,11 @@ import torch
 import transformers
 from transformers.models.auto import modeling_auto
 
-from benchmarks import tiny_configs
+from benchmarks import tiny_configs, tiny_transformers_images, tiny_transformers_sound
 from benchmarks import tiny_transformers_table as table
 
+CONFIGS = table.CONFIGS | tiny_transformers_images.CONFIGS | tiny_transformers_sound.CONFIGS
+INPUTS = table.INPUTS | tiny_transformers_images.INPUTS | tiny_transformers_sound.INPUTS
 BATCH, LENGTH = 2, 16
 LARGEST = 60_000_000  # parameters: what builds and runs in a few seconds
 MAPPINGS = (
@@ -66,6 +68,8 @@ def build(name: str) -> tuple[torch.nn.Module, list[dict[str, Any]]]:
             reasons.append(brief(error))
             continue
         calls = [call for variant in VARIANTS if (call := attempt(model, variant, reasons)) is not None]
+        if not calls and (call := attempt(model, {"unmasked": 1}, reasons)) is not None:
+            calls = [call]
         if calls:
             return model, several(name, list({str(shapes(call)): call for call in calls}.values()))
     raise RuntimeError(" | ".join(dict.fromkeys(reasons)))
@@ -97,7 +101,7 @@ def construct(name: str, mode: str, fields: dict[str, Any] | None = None) -> tor
         Exception: Whatever the class raises.
     """
     model_class = getattr(transformers, name)
-    given = table.lookup(table.CONFIGS, name) or {}
+    given = table.lookup(CONFIGS, name) or {}
     for field, value in (fields or {}).items():
         if isinstance(value, dict) and isinstance(given.get(field), dict):
             value = {**given[field], **value}
@@ -152,10 +156,11 @@ class Inputs:
         image_tokens: int = 0,
         last: int = -1,
         masks: int = 0,
+        unmasked: int = 0,
     ) -> None:
-        self.last, self.masks = last, masks
+        self.last, self.masks, self.unmasked = last, masks, unmasked
         self.name = type(model).__name__
-        self.config = model.config
+        self.config: Any = model.config
         self.parameters = inspect.signature(model.forward).parameters
         self.main = getattr(model, "main_input_name", "input_ids")
         self.frames, self.images, self.image_tokens = frames, images, image_tokens
@@ -174,7 +179,7 @@ class Inputs:
                     made[name] = value
         if "mm_token_type_ids" in self.parameters and "input_ids" in made and self.image_tokens:
             made["mm_token_type_ids"] = (made["input_ids"] == find(self.config, *IMAGE_TOKENS)).long()
-        given = table.lookup(table.INPUTS, self.name)
+        given = table.lookup(INPUTS, self.name)
         extra = {key: value for key, value in (given() if given else {}).items() if key in self.parameters}
         return {**made, **extra}
 
@@ -183,19 +188,30 @@ class Inputs:
             self.parameters["input_ids"].default is not inspect.Parameter.empty
         ):
             return None
-        ids = torch.randint(tiny_configs.TEXT_TOKENS.start, tiny_configs.TEXT_TOKENS.stop, (BATCH, LENGTH))
+        start, stop = tiny_configs.TEXT_TOKENS.start, tiny_configs.TEXT_TOKENS.stop
+        ids = torch.randint(start, min(stop, find(self.config, "vocab_size", default=stop)), (BATCH, LENGTH))
         token = find(self.config, *IMAGE_TOKENS)
         if token is not None and self.image_tokens:
             picture = torch.full((BATCH, self.image_tokens), token)
             ids = torch.cat([ids[:, :1], picture, ids[:, 1:]], dim=1)
-        if (end := find(self.config, "eos_token_id")) is not None and "Clip" in type(self.config).__name__:
+        # Some take what they give from the last token alone.
+        ends = "Clip" in type(self.config).__name__ or self.classifies_decoded()
+        if ends and (end := find(self.config, "eos_token_id")) is not None:
             ids[:, -1] = first(end)
         return ids
 
+    def classifies_decoded(self) -> bool:
+        """Whether the model classifies what its decoder makes of the encoder's own ids."""
+        return self.name.endswith("ForSequenceClassification") and bool(self.config.is_encoder_decoder)
+
     def decoder_input_ids(self) -> Any:
+        if self.classifies_decoded():
+            return None
         return torch.randint(5, 200, (BATCH, 6))
 
     def attention_mask(self) -> Any:
+        if self.unmasked:
+            return None
         if "input_ids" in self.parameters:
             length = LENGTH + self.image_tokens
         elif self.main == "input_features":
@@ -289,7 +305,7 @@ class Inputs:
     def patches(self) -> Any:
         """The images' patches in one list, for models that take the grids beside it."""
         patch = first(find(self.config, "patch_size", default=14))
-        depth = find(self.config, "temporal_patch_size", default=1)
+        depth = find(self.config, "temporal_patch_size", "patch_temporal", default=1)
         if "patchify" in self.name or self.frames:  # some take the patches as small images
             return torch.randn(BATCH * 16, 3, patch, patch)
         return torch.randn(BATCH * 16, 3 * depth * patch * patch)
@@ -307,7 +323,7 @@ class Inputs:
         bins = find(self.config, "num_mel_bins")
         if "ASTConfig" in type(self.config).__name__:
             return torch.randn(BATCH, find(self.config, "max_length"), bins)
-        wide = re.search("Encodec|Dac|Mimi|Xcodec|XCodec", type(self.config).__name__)
+        wide = re.search("Encodec|Dac|Mimi|Xcodec|XCodec|PocketTTS|PeAudio", type(self.config).__name__)
         return torch.randn(BATCH, 1, 4000) if wide else torch.randn(BATCH, 4000)
 
 

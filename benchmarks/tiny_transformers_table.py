@@ -24,7 +24,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Beit": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]},
     "Bark": {},
     "Data2VecVision": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "hidden_size": 64},
-    "Clvp": {},
+    # Heads are as wide as its rotary embedding, 32; the encoder of speech reads the 300 tokens that the decoder writes.
+    "Clvp": {
+        "text_config": {"num_attention_heads": 2}, "speech_config": {"num_attention_heads": 2, "vocab_size": 300},
+    },
+    # Its vocabulary and special tokens are those of a checkpoint.
+    "Esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "Esmc": {},
     "FalconH1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16},
     "GPTNeo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
     "GraniteMoeHybrid": {"mamba_d_head": 32, "mamba_n_heads": 4, "layer_types": ["mamba", "attention"]},
@@ -65,6 +71,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "vision_config": {"output_channels": 64, "num_pos_feats": 32},
         "prompt_encoder_config": {"image_embedding_size": 14},
     },
+    "T5ForSequence": {"decoder_start_token_id": 0},
     "TimeSeriesTransformer": SERIES,
     "Tvp": {"max_img_size": 224},
     "BigBirdFor": {"block_size": 2, "num_random_blocks": 1, "attention_type": "block_sparse"},
@@ -91,6 +98,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "intermediate_size": 64, "activation_sparsity_pattern": [0.0] * 4,
     },
     "HunYuanDense": {"head_dim": 16},
+    "HunYuanVLText": {"head_dim": 16},
     "HunYuanMoE": {"head_dim": 16, "num_experts": 4},
     "XLNet": {"d_head": 16},
     "Xmod": {"default_language": "en_XX"},
@@ -131,7 +139,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 # Whose convolutions get weights that keep the size of numbers. Through many layers with those of the class, a model
 # that is not trained gives 1e-34 and less, where processors differ: XLA sets the smallest numbers to zero on a CPU.
-SIZE_KEEPING = ("PPLCNet",)
+SIZE_KEEPING = ("PPLCNet", "Align", "EfficientNet", "DepthAnything", "PromptDepthAnything", "PPOCRV")
 
 
 def padded(*shape: int) -> torch.Tensor:
@@ -165,6 +173,7 @@ INPUTS: dict[str, Any] = {
     "TimesFm": lambda: {"past_values": [torch.rand(40), torch.rand(64)], "freq": [0, 1]},
     "Perceiver": lambda: {"inputs": ids(BATCH, LENGTH)},
     "OneFormer": lambda: {"task_inputs": ids(BATCH, 77)},
+    "MusicgenMelodyForCausalLM": lambda: {"input_ids": ids(4 * BATCH, LENGTH)},
     "MusicgenForCausalLM": lambda: {"input_ids": ids(4 * BATCH, LENGTH)},  # a row for each of the codebooks
     "Pop2Piano": lambda: {"input_ids": None, "attention_mask": None, "input_features": torch.randn(BATCH, 96, 64)},
     "T5Gemma2For": lambda: {"pixel_values": None},
@@ -202,7 +211,13 @@ INPUTS: dict[str, Any] = {
     },
     "Sam": lambda: {"input_points": torch.rand(BATCH, 1, 2, 2) * 100, "input_labels": torch.ones(BATCH, 1, 2).int()},
     "JevFor": lambda: {
-        "marks": ids(BATCH, LENGTH) % 4, "num_options": torch.tensor([2, 3]), "question_type_ids": torch.tensor([0, 1]),
+        # A batch of one prompt with two questions.
+        "input_ids": ids(1, LENGTH), "marks": torch.tensor([[6, 12]]), "num_options": torch.tensor([[2, 3]]),
+        "question_type_ids": torch.tensor([[0, 1]]),
+    },
+    "BltFor": lambda: {"use_cache": False},  # its configuration has no number of layers to make a cache for
+    "Blip2QFormer": lambda: {
+        "query_embeds": torch.randn(BATCH, 8, 64), "encoder_hidden_states": torch.randn(BATCH, 10, 64),
     },
     "MgpstrFor": lambda: {"pixel_values": torch.rand(BATCH, 3, 32, 128)},
     "VitPoseFor": lambda: {"pixel_values": torch.rand(BATCH, 3, 256, 192)},

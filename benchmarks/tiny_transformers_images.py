@@ -1,0 +1,114 @@
+"""Configuration fields and inputs of transformers' classes that read images alone; see `tiny_transformers_table`."""
+
+from typing import Any
+
+import torch
+
+from benchmarks.tiny_transformers_table import BATCH, ids, padded
+
+# Of convolutions around a long axis: kernel, stride and padding.
+_LINES = {
+    f"{kind}_{ratio}ratio": [kernel, 1, padding]
+    for ratio, size in (("long", 7), ("mid", 5), ("short", 3))
+    for kind, kernel, padding in (
+        ("vertical_long_to_small_conv", [size, 1], [size // 2, 0]),
+        ("horizontal_small_to_long_conv", [1, size], [0, size // 2]),
+        ("symmetric_conv_long", [size, size], [size // 2, size // 2]),
+    )
+}
+_TEXT_DETECTION: dict[str, Any] = {
+    "intraclass_block_config": {**_LINES, "reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0]},
+    "scale_factor_list": [1, 2, 4, 8], "kernel_list": [3, 2, 2],
+}  # fmt: skip
+_EFFICIENT_NET = {"width_coefficient": 0.25, "depth_coefficient": 0.1, "hidden_dim": 320, "image_size": 64}
+_HG_NET: dict[str, Any] = {
+    "stem_channels": [3, 16, 16], "stage_in_channels": [16, 16, 32, 32], "stage_mid_channels": [16] * 4,
+    "stage_out_channels": [16, 32, 32, 64], "stage_num_blocks": [1] * 4, "stage_numb_of_layers": [1] * 4,
+    "hidden_sizes": [16, 32, 32, 64],
+}  # fmt: skip
+# Halves both sides of an image in each stage but the first, as a detector of text needs it.
+_LC_NET: dict[str, Any] = {
+    "block_configs": [
+        [[3, 16, 16, 1, True]], [[3, 16, 32, 2, False]], [[3, 32, 32, 2, False]], [[3, 32, 64, 2, True]],
+    ],
+    "stem_channels": [3, 16, 16], "depths": [1] * 4, "stage_out_channels": [16, 32, 32, 64],
+    "out_features": ["stage1", "stage2", "stage3", "stage4"], "out_indices": [1, 2, 3, 4],
+}  # fmt: skip
+_DEPTH_PART = {"image_size": 32, "patch_size": 8}
+_PATCHES = {"image_size": 64, "patch_size": 16}
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "Align": {"projection_dim": 80, "vision_config": _EFFICIENT_NET},
+    "Cvt": {"embed_dim": [16, 32, 32], "num_heads": [1, 2, 2], "depth": [1, 2, 3]},
+    "DepthPro": {
+        "patch_size": 32, "image_model_config": _DEPTH_PART, "patch_model_config": _DEPTH_PART,
+        "fov_model_config": _DEPTH_PART, "intermediate_hook_ids": [1, 0], "intermediate_feature_dims": [32, 32],
+        "scaled_images_feature_dims": [32, 32, 16],
+    },
+    "DetrForSegmentation": {"encoder_attention_heads": 8, "decoder_attention_heads": 8},
+    "EfficientLoFTR": {
+        "stage_num_blocks": [1, 1, 1, 1], "out_features": [16, 16, 32, 64], "num_attention_layers": 1,
+        "num_attention_heads": 8, "num_key_value_heads": 8,
+    },
+    "EfficientNet": _EFFICIENT_NET,
+    "Gemma4VisionModel": {"pooling_kernel_size": 2, "patch_size": 4, "position_embedding_size": 64},
+    "GraniteDoclingVision": {"image_size": 128, "patch_size": 16},
+    "Idefics3Vision": _PATCHES,
+    "LwDetr": {"backbone_config": {"image_size": 256}, "projector_scale_factors": [1.0]},
+    "OmDetTurbo": {"apply_layernorm_after_vision_backbone": False, "encoder_in_channels": [16, 32, 64]},
+    "PPDocLayoutV3": {"backbone_config": _HG_NET, "encoder_in_channels": [32, 32, 64], "x4_feat_dim": 16},
+    "PPOCRV5ServerDet": {**_TEXT_DETECTION, "backbone_config": _HG_NET},
+    "PPOCRV6MediumDet": {**_TEXT_DETECTION, "backbone_config": _LC_NET},
+    "PPOCRV6SmallDet": {"layer_list_out_channels": [16, 32, 32, 64], "backbone_config": _LC_NET},
+    "PerceiverForImageClassificationFourier": {
+        "d_latents": 32, "num_latents": 8, "num_self_attends_per_block": 2, "d_model": 261, "image_size": 224,
+        "num_cross_attention_heads": 1,
+    },
+    "Sapiens2ForPose": {
+        "head_config": {
+            "upsample_out_channels": [32], "upsample_kernel_sizes": [4], "conv_out_channels": [32],
+            "conv_kernel_sizes": [1],
+        },
+        "num_key_value_heads_per_layer": [4, 2], "num_key_value_attention_heads": 2,
+    },
+    "ShieldGemma2": {"mm_tokens_per_image": 4, "yes_token_index": 100, "no_token_index": 101},
+    "VideoMAEForPreTraining": {"image_size": 32, "num_frames": 4},
+}  # fmt: skip
+
+
+def _numbered_patches() -> dict[str, Any]:
+    """Patches of 4 x 4 pixels with their columns and rows: an image of 16, and one of 8 that is padded."""
+    cells = torch.cartesian_prod(torch.arange(4), torch.arange(4)).flip(-1)
+    positions = torch.stack([cells, cells])
+    positions[1, 8:] = -1
+    return {"pixel_values": torch.rand(BATCH, 16, 48), "pixel_position_ids": positions}
+
+
+def _patches_side_by_side() -> dict[str, Any]:
+    """The patches of an image of 4 x 4 and of one of 4 x 8 in a row."""
+    return {"pixel_values": torch.randn(1, 3, 16, 48 * 16), "target_sizes": torch.tensor([[4, 4], [4, 8]])}
+
+
+def _classes_of_tasks() -> dict[str, Any]:
+    """Two images, one to be searched for two classes and one for three."""
+    return {
+        "classes_input_ids": ids(5, 6), "classes_attention_mask": padded(5, 6), "tasks_input_ids": ids(BATCH, 8),
+        "tasks_attention_mask": padded(BATCH, 8), "classes_structure": torch.tensor([2, 3]),
+    }  # fmt: skip
+
+
+INPUTS: dict[str, Any] = {
+    "DepthPro": lambda: {"pixel_values": torch.randn(BATCH, 3, 128, 128)},
+    "EfficientLoFTR": lambda: {"pixel_values": torch.randn(1, 2, 3, 64, 64)},
+    "Gemma4VisionModel": _numbered_patches,
+    "Inkling2VisionModel": lambda: {"pixel_values": torch.rand(BATCH * 16, 40, 40, 3)},
+    "LwDetr": lambda: {"pixel_values": torch.randn(BATCH, 3, 256, 256)},
+    "MiniCPMOcrVision": _patches_side_by_side,
+    "MiniCPMV4_7Vision": _patches_side_by_side,
+    "OmDetTurbo": _classes_of_tasks,
+    "PerceiverForImageClassificationFourier": dict,
+    "VideoMAEForPreTraining": lambda: {
+        "pixel_values": torch.randn(BATCH, 4, 3, 32, 32),
+        "bool_masked_pos": torch.tensor([[True, False] * 4, [False, True] * 4]),
+    },
+}  # fmt: skip

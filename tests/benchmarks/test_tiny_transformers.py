@@ -1,0 +1,28 @@
+"""Tiny transformers models whose configuration or inputs the names of fields alone do not tell."""
+
+import pytest
+import torch
+
+from benchmarks import tiny_models
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Blip2QFormerModel",  # takes what another model embeds
+        "CvtForImageClassification",  # a table of its own stages
+        "DepthAnythingForDepthEstimation",  # outputs of layers that a small backbone does not have
+        "EsmcForMaskedLM",  # a vocabulary of 64
+        "T5ForSequenceClassification",  # reads the last token, and makes the decoder's ids itself
+        "VoxtralEncoder",  # no mask
+    ],
+)
+def test_a_model_computes_something_of_its_inputs(name):
+    tiny = tiny_models.build(f"transformers:{name}")
+    first_call = tiny.inputs[0]
+    other_call = {key: value.flip(0) for key, value in first_call.items()}
+    with torch.no_grad():
+        result, other = (tiny.call(**call)[0] for call in (first_call, other_call))
+    assert torch.isfinite(result).all()
+    assert result.std() > 0
+    assert not torch.equal(result, other)
