@@ -235,5 +235,14 @@ PATCHES: list[Patch] = [
         )
         for target, function, source, why in _FLEX_ATTENTION
     ),
+    Patch(
+        name="torch.causal-mask",
+        target="torch.nn.modules.transformer:_detect_is_causal_mask",
+        package="torch",
+        versions=">=2.13,<2.14",
+        why="it compares a mask's values with those of a causal one",
+        replacement="tpuport.patches.transformer_masks:detect_is_causal_mask",
+        source=("177c5a0daa2ef4487fcfe13888722417129afe76d42711666f65aaab5c7c0707",),
+    ),
     *TRANSFORMERS_PATCHES,
 ]
