@@ -131,7 +131,7 @@ def test_equals_one_device(
         pytest.param((1, 1, 8), (1, 5, 5, 4, 6), marks=pytest.mark.slow),
         ((1, 1, 8), (1, 24, 6, 4, 6)),
         ((2, 1, 4), (3, 5, 1, 4, 6)),
-        ((8, 1, 1), (9, 2, 1, 4, 6)),
+        pytest.param((8, 1, 1), (9, 2, 1, 4, 6), marks=pytest.mark.slow),
     ],
 )
 def test_every_part_of_the_mask_at_once(shape: tuple, sizes: tuple) -> None:

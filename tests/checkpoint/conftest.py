@@ -38,7 +38,13 @@ def _config(family):
 FAMILIES = ["llama", "llama-tied", "mistral", "qwen3", "gemma3", "phi3", "gpt2", "gpt-oss", "mixtral"]
 
 
-@pytest.fixture(params=FAMILIES)
+# Their parameters are named, shaped and sharded as those of Llama.
+LIKE_LLAMA = ("mistral", "qwen3", "gemma3")
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.slow] if name in LIKE_LLAMA else []) for name in FAMILIES]
+)
 def family(request):
     return request.param
 

@@ -78,7 +78,7 @@ def test_a_page_is_not_printed_to_a_terminal(
 
 
 def test_a_config_is_checked_with_random_weights(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 50}
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 50}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     config = {
         "model_type": "llama",

@@ -84,10 +84,10 @@ class Counting(Recording):
         return self.mlp(x)
 
 
-def _make_model(kind: type[nn.Module]) -> Any:
+def _make_model(kind: type[nn.Module], layers: int = 2) -> Any:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+        vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=layers, num_attention_heads=2,
         num_key_value_heads=1, max_position_embeddings=64,
     )  # fmt: skip
     model: Any = LlamaForCausalLM(config).eval()
@@ -136,7 +136,7 @@ def test_the_loop_reads_what_it_lost() -> None:
             self.seen = x.sum()
             return self.mlp(x) + former
 
-    model = tpuport.port(_make_model(Summing))
+    model = tpuport.port(_make_model(Summing, layers=1))
     with pytest.raises(PortError, match=MESSAGE):
         tpuport.generate(model, IDS, max_new_tokens=3, do_sample=False)
 
@@ -151,7 +151,7 @@ def test_writes_in_place_are_refused() -> None:
 
 def test_writes_that_depend_on_the_tokens_are_refused() -> None:
     """A first call with other tokens would leave another model than in torch."""
-    model = tpuport.port(_make_model(InitializedByData))
+    model = tpuport.port(_make_model(InitializedByData, layers=1))
     with pytest.raises(PortError, match=r"mlp\.scale is written to in place inside of the loop"):
         tpuport.generate(model, IDS, max_new_tokens=3, do_sample=False)
     mlp = model.model.layers[0].mlp

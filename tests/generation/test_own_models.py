@@ -17,6 +17,7 @@ from tpuport import PortError
 from tpuport.generation import decoder_for
 
 VOCABULARY, WIDTH, HEADS, LENGTH = 40, 32, 4, 96
+LAYERS = 1
 PROMPTS = [[5, 9, 33, 2, 17, 8, 21], [7], [11, 12, 13]]
 
 
@@ -24,8 +25,8 @@ class Cache:
     """Keys and values of each layer, and a count that the model moves on."""
 
     def __init__(self, length: int) -> None:
-        self.k = [torch.zeros(1, HEADS, length, WIDTH // HEADS) for _ in range(2)]
-        self.v = [torch.zeros(1, HEADS, length, WIDTH // HEADS) for _ in range(2)]
+        self.k = [torch.zeros(1, HEADS, length, WIDTH // HEADS) for _ in range(LAYERS)]
+        self.v = [torch.zeros(1, HEADS, length, WIDTH // HEADS) for _ in range(LAYERS)]
         self.pos = torch.zeros((), dtype=torch.int32)
 
 
@@ -59,7 +60,7 @@ class GPT(nn.Module):
         super().__init__()
         self.length = length
         self.tokens, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(length, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
 
     def forward(
@@ -199,7 +200,8 @@ def test_ends_streams_criteria_and_seeds(reference: GPT, described: Any) -> None
     assert not torch.equal(first[0], first[1])
 
 
-@pytest.mark.parametrize("cached", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests/sharding/inference/test_own_models.py, and the loop on a mesh in test_sharded.py
+@pytest.mark.parametrize("cached", [True, False])
 def test_on_a_mesh(reference: GPT, cached: bool) -> None:
     rules = tpuport.ShardingRules({
         r"blocks\..*\.(qkv|up)\.weight": PartitionSpec("tp", None),

@@ -147,7 +147,17 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+# Rules that a case above has too.
+_OF_CASES = {rule for name, (_, _, rule) in EXPECTED.items() if name not in SLOW_CASES}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param(rule, id=rule.id, marks=[pytest.mark.slow] if rule.id in _OF_CASES else [])
+        for rule in RULES
+    ],
+)
 def test_the_linters_own_examples_are_explained_by_their_rules(rule, tmp_path: Path) -> None:
     shop = oracle.Workshop(tmp_path)
     inputs, error = oracle.inputs(rule.bad), None

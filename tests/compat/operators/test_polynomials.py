@@ -6,7 +6,14 @@ from tpuport.compat.operators.polynomials import FAMILIES
 X = torch.tensor([-1.0, -0.9, -0.2, 0.0, 0.3, 0.99, 1.0])
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+# Chebyshev's kinds differ in their first polynomial only, and so do the shifted ones.
+LIKE_ANOTHER = {f"shifted_chebyshev_polynomial_{kind}" for kind in "uvw"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in LIKE_ANOTHER else []) for name in FAMILIES],
+)
 def test_every_degree(agree, name):
     function = getattr(torch.special, name)
 
