@@ -83,7 +83,7 @@ _LENGTHS_WHY = (
     "it takes the longest length to Python, to assert that it does not exceed the number of columns"
 )
 # Models that look at lengths: model, target, function of `xlm`, digest.
-_LENGTHS = [
+_METHODS_OF_MODELS = [
     (
         "xlm",
         "lengths",
@@ -99,6 +99,22 @@ _LENGTHS = [
         "xlm:flaubert_forward",
         "cadf46ebde90e1e93f865f97c142f9eb34b91594a1b40bc25a5b3f98ea9a6fbd",
         _LENGTHS_WHY,
+    ),
+    (
+        "longformer",
+        "encoder",
+        "LongformerEncoder.forward",
+        "longformer:encode",
+        "86154eddcf49209d7f2f2d7a8921aa3b82627cbc404c01506c93164bf03d271f",
+        "it asks whether any token attends globally",
+    ),
+    (
+        "longformer",
+        "attention",
+        "LongformerSelfAttention.forward",
+        "led:attend",
+        "8068c828018de67c813a88d3376e5f37bcbda7c08c11ea7540d5430baeeeabef",
+        "it looks up which tokens attend globally, and their number is not known while tracing",
     ),
 ]
 # LED: name, target, function of `led`, digest, reason.
@@ -237,7 +253,7 @@ TRANSFORMERS_PATCHES = [
             replacement=f"tpuport.patches.{replacement}",
             source=(source,),
         )
-        for name, what, target, replacement, source, why in _LENGTHS
+        for name, what, target, replacement, source, why in _METHODS_OF_MODELS
     ),
     *(
         Patch(

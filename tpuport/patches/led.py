@@ -22,14 +22,14 @@ _ATTENTION = "transformers.models.led.modeling_led:LEDDecoderAttention.forward"
 _MASK = "transformers.models.led.modeling_led:_prepare_4d_attention_mask_inverted"
 
 
-class _Columns:
+class Columns:
     """Numbers [B, S]: below zero for padding, 0 for tokens with local attention, above it with global attention."""
 
     def __init__(self, numbers: torch.Tensor) -> None:
         self.numbers = numbers
 
-    def __getitem__(self, index: Any) -> "_Columns":
-        return _Columns(self.numbers[index])
+    def __getitem__(self, index: Any) -> "Columns":
+        return Columns(self.numbers[index])
 
     def __lt__(self, other: float) -> torch.Tensor:
         return self.numbers < other
@@ -53,7 +53,7 @@ class _NoQuestion:
 
 def mask_columns(mask: torch.Tensor, dtype: torch.dtype, tgt_len: int | None = None) -> Any:
     """Traced. As `_prepare_4d_attention_mask_inverted`, of which the encoder reads signs alone."""
-    return _Columns(registry.original(_MASK)(mask, dtype, tgt_len))
+    return Columns(registry.original(_MASK)(mask, dtype, tgt_len))
 
 
 def attend(
@@ -65,14 +65,14 @@ def attend(
     is_global_attn: Any = None,
     output_attentions: bool = False,
 ) -> tuple[torch.Tensor]:
-    """Traced. [B, S, E] of hidden states [B, S, E], as `LEDEncoderSelfAttention.forward`.
+    """Traced. [B, S, E] of hidden states [B, S, E], as `LEDEncoderSelfAttention.forward`, and Longformer's.
 
     Raises:
         PortError: for output_attentions, which has one column for each global token.
     """
     if output_attentions:
         raise PortError(
-            "LED's attention weights have a column for each global token, whose number is not known while tracing",
+            "these attention weights have a column for each global token, whose number is not known while tracing",
             where="output_attentions=True",
             fix="leave it out, or run the model in torch, after tpuport.to_cpu(model)",
         )
