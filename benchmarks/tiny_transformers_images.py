@@ -49,6 +49,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "EfficientLoFTR": {
         "stage_num_blocks": [1, 1, 1, 1], "out_features": [16, 16, 32, 64], "num_attention_layers": 1,
         "num_attention_heads": 8, "num_key_value_heads": 8,
+        # Features of random weights match by little.
+        "coarse_matching_threshold": 0.0, "coarse_matching_border_removal": 1,
     },
     "EfficientNet": _EFFICIENT_NET,
     "Gemma4VisionModel": {"pooling_kernel_size": 2, "patch_size": 4, "position_embedding_size": 64},
