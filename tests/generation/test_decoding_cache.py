@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig
+from transformers import BltConfig, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig
 
 import tpuport
 from tpuport import compat
 from tpuport.generation import decoder_for, sampling
-from tpuport.generation.decoding_cache import RingLayer, make_cache
+from tpuport.generation.decoding_cache import RingLayer, has_fixed_cache, make_cache
 from tpuport.generation.generation_options import read_options
 from tpuport.generation.prompts import pad_prompts
 
@@ -23,6 +23,8 @@ def test_the_kinds_of_layers() -> None:
     assert names(MistralConfig(**sizes, sliding_window=16), 64) == ["RingLayer"] * 2
     assert names(MistralConfig(**sizes, sliding_window=64), 64) == ["WindowLayer"] * 2
     assert names(GPT2Config(n_layer=2), 64) == ["FixedLayer"] * 2
+    assert has_fixed_cache(GPT2Config(n_layer=2))
+    assert not has_fixed_cache(BltConfig())  # has no number of layers of its own
     mixed = Gemma3TextConfig(**sizes, sliding_window=16, layer_types=["full_attention", "sliding_attention"])
     assert names(mixed, 64) == ["FixedLayer", "RingLayer"]
 

@@ -107,6 +107,10 @@ def cut_to_windows(cache: Any, empty_cache: Any, columns: int) -> Any:
 
 def has_fixed_cache(config: PretrainedConfig) -> bool:
     """Whether transformers has a layer of fixed shape for every layer type of the config."""
+    if not hasattr(
+        config.get_text_config(decoder=True), "num_hidden_layers"
+    ):  # BLT has several stacks of layers
+        return False
     try:
         StaticCache(config=config, max_cache_len=1)
     except LookupError:
