@@ -15,7 +15,9 @@ from torch.utils import _pytree as torch_pytree
 
 from tpuport import attention, compat, layers, object_graph, pytrees, rotary, trace_errors
 from tpuport.checkpoint import port_count
-from tpuport.compat import randomness
+from tpuport.compat import autocast, randomness
+from tpuport.compat.asked_values import AskedValues
+from tpuport.compat.operators.indexing import without_selections
 from tpuport.compilation import overwritten_arrays
 from tpuport.compilation.call_arguments import (
     check_static,
@@ -26,8 +28,16 @@ from tpuport.compilation.call_arguments import (
     usable_array,
 )
 from tpuport.compilation.call_results import OutputAndWrites, collect_results
-from tpuport.compilation.compiled_program import Program, StateText
-from tpuport.compilation.host_inputs import Candidates, find_candidates, find_needed, is_discrete
+from tpuport.compilation.compiled_program import HostText, Program, StateText
+from tpuport.compilation.decided_values import DecidedValues, warn_of_decided
+from tpuport.compilation.host_inputs import (
+    Candidates,
+    HostInput,
+    find_candidates,
+    find_needed,
+    is_discrete,
+    small_counts,
+)
 from tpuport.compilation.model_weights import (
     check_constants,
     collect_arrays,
@@ -102,6 +112,8 @@ class CompiledFunction:
         self._static = (static,) if isinstance(static, str) else tuple(static)
         # Names of further inputs whose values decide shapes, as a trace has shown.
         self._decisive: set[str] = set()
+        # What the function computes and decides by, once no values of its inputs have been enough.
+        self._decided: DecidedValues | None = None
         self.scanned: tuple[layers.ScannedBlocks, ...] = ()
         self.declined: tuple[layers.DeclinedBlocks, ...] = ()
         self._state: PythonState | None = None
@@ -161,9 +173,12 @@ class CompiledFunction:
             except Exception as error:
                 if not trace_errors.asks_for_values(error):
                     raise
+                is_of_library = is_library_model(getattr(self._function, "__self__", self._function))
                 candidates = find_candidates(self._prepare_call(args, kwargs).divided.named_tensors())
                 needed = self._find_needed(args, kwargs, candidates)
-                if not needed or not is_library_model(getattr(self._function, "__self__", self._function)):
+                if not needed and is_of_library and self._decides_by_values(args, kwargs):
+                    return self._run_stage(stage, args, kwargs)
+                if not needed or not is_of_library:
                     # Own code may be meant for any values, so that its author decides.
                     advice = _advise_static(needed or candidates.others)
                     with trace_errors.explained(
@@ -175,6 +190,9 @@ class CompiledFunction:
 
     def _run_stage(self, stage: Callable, args: tuple, kwargs: dict) -> tuple[Any, PreparedCall]:
         call = self._prepare_call(args, kwargs)
+        if self._decided is not None:
+            static = call.arguments.static._replace(decided=self._find_decided(call))
+            call = call._replace(arguments=call.arguments._replace(static=static))
         with randomness.call_generators(call.divided.generators):
             arguments, signature = self._prepare_program(call)
             return stage(*arguments, signature=signature), call
@@ -195,6 +213,30 @@ class CompiledFunction:
             return True
 
         return find_needed(candidates, can_trace)
+
+    def _decides_by_values(self, args: tuple, kwargs: dict) -> bool:
+        """Whether the function can be traced with what it computes and asks for; from now on it is."""
+        self._decided = DecidedValues()
+        try:
+            decided = self._find_decided(self._prepare_call(args, kwargs))
+        except Exception as error:  # noqa: BLE001 - the first error is the one that is raised
+            logger.debug("not traced with the values that it asks for: %s", error)
+            decided = None
+        if not decided:
+            self._decided = None
+            return False
+        warn_of_decided(self.program.name, decided)
+        return True
+
+    def _find_decided(self, call: PreparedCall) -> tuple[HostInput, ...] | None:
+        """The values that the function decides by in this call; None if it asks for too many."""
+        assert self._decided is not None
+        weights, tensors, _, donated, static = call.arguments
+        key = (static, shapes_key(tensors), tuple(map(shapes_key, donated)), autocast.state())
+
+        run = functools.partial(self._run, static=static)
+        with trace_lock, randomness.call_generators(call.divided.generators):
+            return self._decided.find(key, run, (weights, tensors, donated))
 
     def _keep_on_host(self, names: Sequence[str]) -> None:
         """Make the values of these inputs a part of the programs from now on."""
@@ -291,8 +333,21 @@ class CompiledFunction:
         names += [f"argument {number}" for number in range(len(names), len(self._owner) + len(args))]
         return dict(zip(names, (*self._owner, *args), strict=False))
 
-    def _run(self, weights: list, tensors: list, donated: list, static: StaticPart) -> Any:
-        """Traced. Put the arguments together again and call the function with the weights in place."""
+    def _run(
+        self,
+        weights: list,
+        tensors: list,
+        donated: list,
+        static: StaticPart,
+        answers: AskedValues | None = None,
+    ) -> Any:
+        """Traced. Put the arguments together again and call the function with the weights in place.
+
+        Args:
+            answers: to the code that asks for values; None for those of `static`.
+        """
+        if answers is None and static.decided is not None:
+            answers = AskedValues([value.as_tensor() for value in static.decided])
         state = static.state.state
         assert state is not None  # the call that is being traced has it
         count = len(tensors) - len(state.tensors)
@@ -300,7 +355,7 @@ class CompiledFunction:
         trace = StateTrace(state, tensors[count:], static.shared)
         models: list[Any] = [reference() for reference, _ in static.models]
         values_known: Any = contextlib.nullcontext
-        if rebuilt.host_tensors:
+        if rebuilt.host_tensors or answers is not None:
             values_known = compat.host_tensors_as_constants
         selections: Any = contextlib.nullcontext
         if is_library_model(getattr(self._function, "__self__", self._function)):
@@ -311,8 +366,11 @@ class CompiledFunction:
             trace.recorded(in_use),
             values_known(),
             selections(),
+            answers or contextlib.nullcontext(),
         ):
-            output = self._run_function(*rebuilt.args, **rebuilt.kwargs)
+            if answers is not None:
+                answers.ask(small_counts(weights))
+            output = without_selections(self._run_function(*rebuilt.args, **rebuilt.kwargs))
             writes = [weights_in_use.find_writes() for weights_in_use in in_use]
             results = collect_results(output, rebuilt, writes, *trace.find_changes())
         check_leaks(self._make_state(static.layout.modules()))
@@ -360,8 +418,10 @@ class CompiledFunction:
         weights: list, tensors: list, overwritten: list, donated: list, static: StaticPart
     ) -> dict[str, str]:
         _, tensors = overwritten_arrays.join(weights, tensors, overwritten, static.overwritten)
-        state = {name: StateText(text) for name, text in static.state.describe().items()}
-        return state | static.layout.describe(tensors, donated)
+        texts: dict[str, str] = {name: StateText(text) for name, text in static.state.describe().items()}
+        if static.decided:
+            texts |= {"what it computes and decides by": HostText(static.decided)}
+        return texts | static.layout.describe(tensors, donated)
 
 
 def _advise_static(names: Sequence[str]) -> str:

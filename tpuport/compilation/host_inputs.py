@@ -22,6 +22,7 @@ MOST_ELEMENTS: Final = 2**24
 # Of text, which is other text in each call.
 _TOKENS: Final = frozenset({"input_ids", "decoder_input_ids", "labels"})
 _ELEMENTS_SHOWN: Final = 16
+_ELEMENTS_OF_COUNTS: Final = 4
 
 
 @jax.tree_util.register_static
@@ -107,6 +108,12 @@ def is_discrete(tensor: Any) -> bool:
     if not isinstance(dtype, torch.dtype):
         return np.dtype(dtype).kind in "biu"
     return not dtype.is_floating_point and not dtype.is_complex
+
+
+def small_counts(weights: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The few integers that models have as buffers, such as the stride of a convolution: sizes follow from them."""
+    arrays = [array for named in weights for array in named.values() if isinstance(array, jax.Array)]
+    return [array for array in arrays if array.size <= _ELEMENTS_OF_COUNTS and is_discrete(array)]
 
 
 def _last_part(name: str) -> str:

@@ -11,6 +11,7 @@ from tpuport import compat, object_graph
 from tpuport.compilation import overwritten_arrays
 from tpuport.compilation.call_arguments import DividedArguments, Layout
 from tpuport.compilation.donated_tensors import mark_donated
+from tpuport.compilation.host_inputs import HostInput
 from tpuport.compilation.python_state import PythonState, StateKey
 from tpuport.compilation.shared_tensors import WeightSlot
 
@@ -27,6 +28,7 @@ class StaticPart(NamedTuple):
         donated: patterns of the names of arguments that the user donates.
         overwritten: the weights and tensors that the program overwrites, as far as it is known.
         shared: tensors of the state that are weights too, as of `weights_in_state`.
+        decided: the values that the function computes and decides by; None if it is not to ask for any.
     """
 
     layout: Layout
@@ -36,6 +38,7 @@ class StaticPart(NamedTuple):
     donated: tuple[str, ...]
     overwritten: tuple[overwritten_arrays.Slot, ...] = ()
     shared: tuple[tuple[int, WeightSlot], ...] = ()
+    decided: tuple[HostInput, ...] | None = None
 
 
 class ProgramArguments(NamedTuple):

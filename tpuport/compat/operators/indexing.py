@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -22,6 +22,7 @@ from jax.core import Tracer
 from torch.utils import _pytree as pytree
 
 from tpuport.compat import aliasing
+from tpuport.compat.asked_values import Selection, answer_mask
 from tpuport.compat.convert import is_ported, jax_dtype, to_jax, to_torch, wrap
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.index_bounds import check_index
@@ -245,7 +246,16 @@ def masked_selections_counted() -> Iterator[None]:
         _counting.is_on = before
 
 
-class MaskedSelection:
+def _of_selection(name: str) -> Callable[..., Any]:
+    """A method of the selected tensor."""
+
+    def call(selection: "MaskedSelection", *args: Any) -> Any:
+        return getattr(selection.select(), name)(*args)
+
+    return call
+
+
+class MaskedSelection(Selection):
     """`x[mask]` of a traced mask, whose length is not known: it can be counted, and nothing else."""
 
     def __init__(self, array: jax.Array, key: Key) -> None:
@@ -258,19 +268,28 @@ class MaskedSelection:
         return wrap(jnp.sum(mask, dtype=jnp.int32) * others)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._select(), name)
+        return getattr(self.select(), name)
 
-    def _select(self, *_: Any) -> torch.Tensor:
+    def select(self) -> torch.Tensor:
         """Raises jax's error for a mask without values, which names what the code did."""
-        return wrap(self._array[self._key])
+        mask, *others = self._key
+        return wrap(self._array[(answer_mask(mask), *others)])
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = _select
-    __getitem__ = __len__ = __iter__ = _select
+    __add__, __radd__ = _of_selection("__add__"), _of_selection("__radd__")
+    __sub__, __rsub__ = _of_selection("__sub__"), _of_selection("__rsub__")
+    __mul__, __rmul__ = _of_selection("__mul__"), _of_selection("__rmul__")
+    __truediv__, __neg__ = _of_selection("__truediv__"), _of_selection("__neg__")
+    __getitem__, __len__, __iter__ = map(_of_selection, ("__getitem__", "__len__", "__iter__"))
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        args, kwargs = pytree.tree_map_only(MaskedSelection, MaskedSelection._select, (args, kwargs or {}))
+        args, kwargs = pytree.tree_map_only(MaskedSelection, MaskedSelection.select, (args, kwargs or {}))
         return func(*args, **kwargs)
+
+
+def without_selections(result: Any) -> Any:
+    """Traced. A result with tensors in place of selections by masks; raises jax's error where a mask has no values."""
+    return pytree.tree_map_only(MaskedSelection, MaskedSelection.select, result)
 
 
 def _is_traced_mask(key: Key) -> bool:

@@ -115,7 +115,7 @@ def kept_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | Non
     return OnHost(aliasing.on_twins(func, *args, **kwargs))
 
 
-_MOVES = frozenset({torch.Tensor.to, torch.Tensor.cuda})
+_MOVES = frozenset({torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.type_as})
 
 
 def _moved_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | None:
@@ -143,7 +143,12 @@ def _is_discrete_on_host(value: Any) -> bool:
 
 
 def as_move(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, dict[str, Any]]:
-    """`x.cuda()` of a tensor on the host, in compiled code, as `x.to("cuda")`: to the device of the program."""
+    """`x.cuda()` of a tensor on the host, in compiled code, as `x.to("cuda")`: to the device of the program.
+
+    So is `x.type_as(y)`, as `x.to(y)`.
+    """
+    if func is torch.Tensor.type_as and not is_ported(args[0]) and is_ported(args[1]):
+        return torch.Tensor.to, args, kwargs
     if func is not torch.Tensor.cuda or is_ported(args[0]):
         return func, args, kwargs
     tensor, *options = args

@@ -1,0 +1,128 @@
+"""Values that a model computes and decides by: computed before each call, and a part of its program's key.
+
+A model may select, cut or branch by what it computes of its inputs: images that are all zeros, scores above a
+threshold. The program of a call is made for these values. Programs of their own compute them, each up to the next
+value that the code asks for: a branch that is taken only for one value may ask for others.
+"""
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final
+
+import jax
+
+from tpuport.compat import randomness
+from tpuport.compat.asked_values import AskedValues, ValuesNeeded
+from tpuport.compilation.host_inputs import HostInput
+from tpuport.errors import PortError
+from tpuport.jaxprs import walk_equations, without_dead_code
+
+logger = logging.getLogger("tpuport")
+
+# The values in the order in which the code asks for them.
+Path = tuple[HostInput, ...]
+_PRODUCTS: Final = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
+# Each takes a trace to find.
+_MOST_STEPS: Final = 64
+# `run(arrays..., answers=...)` traces the function with these answers.
+Run = Callable[..., Any]
+
+
+def depends_on_products(traced: Any) -> bool:
+    """Whether a result of a traced program depends on products of matrices or on convolutions.
+
+    They are rounded in another way on each device, so that a decision by them may be another one than in torch.
+    """
+    visits = walk_equations(without_dead_code(traced))
+    return any(visit.equation.primitive.name in _PRODUCTS for visit in visits)
+
+
+class _StepProgram:
+    """Computes all values up to those that are asked for after a path.
+
+    Attributes:
+        is_last: whether nothing is asked for after them; known after the first call.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.is_last = False
+        self._path = path
+        self._run: Run | None = None
+        self._compiled = jax.jit(self._trace)
+
+    def __call__(self, run: Run, arrays: tuple) -> Path:
+        self._run = run
+        try:
+            if depends_on_products(self._compiled.trace(*arrays).jaxpr):
+                raise PortError(
+                    "the code decides by what its weights compute, which is rounded in another way than in torch",
+                    where="a value that it asks for while tracing",
+                )
+            return tuple(map(HostInput.of, self._compiled(*arrays)))
+        finally:
+            # It refers to the call, and a program outlives it.
+            self._run = None
+
+    def _trace(self, *arrays: Any) -> list[Any]:
+        """Traced. The arrays that are asked for. MoreKeysNeeded if they may be random."""
+        assert self._run is not None
+        answers = AskedValues([value.as_tensor() for value in self._path])
+        with randomness.program_stream(None):
+            try:
+                self._run(*arrays, answers=answers)
+                self.is_last = True
+            except ValuesNeeded:
+                pass
+        return answers.asked
+
+
+class DecidedValues:
+    """The programs that compute what a function decides by, and the values that it had."""
+
+    def __init__(self) -> None:
+        self._programs: dict[tuple[Hashable, Path], _StepProgram] = {}
+        # All values that were seen, by those that come first.
+        self._whole_paths: dict[tuple[Hashable, Path], Path] = {}
+
+    def find(self, key: Hashable, run: Run, arrays: tuple) -> Path | None:
+        """All values for a call, or None if the code asks for too many.
+
+        Args:
+            key: of all that `run` depends on beside values.
+            run: traces the function, given the arrays and `answers`, an `AskedValues`.
+            arrays: of the call.
+        """
+        path: Path = self._whole_paths.get((key, ()), ())
+        for _ in range(_MOST_STEPS):
+            program = self._programs.get((key, path)) or _StepProgram(path)
+            values = program(run, arrays)
+            self._programs[key, path] = program
+            agreeing = _count_agreeing(path, values)
+            if agreeing < len(path):
+                path = values[: agreeing + 1]
+            elif program.is_last:
+                self._remember(key, path)
+                return path
+            else:
+                path = values
+            path = self._whole_paths.get((key, path), path)
+        return None
+
+    def _remember(self, key: Hashable, path: Path) -> None:
+        for count in range(len(path) + 1):
+            self._whole_paths[key, path[:count]] = path
+
+
+def _count_agreeing(path: Sequence[HostInput], values: Sequence[HostInput]) -> int:
+    """How many values at the beginning are those of the path."""
+    pairs = enumerate(zip(path, values, strict=False))
+    return next((number for number, (one, other) in pairs if one != other), min(len(path), len(values)))
+
+
+def warn_of_decided(name: str, path: Path) -> None:
+    """Say what a program decides by, and what that costs."""
+    logger.warning(
+        "%s decides by values that it computes, such as %r: each call computes them first, and other values compile "
+        "another program (docs/compiled-functions.md, 'Values that decide shapes')",
+        name, path[0],
+    )  # fmt: skip
