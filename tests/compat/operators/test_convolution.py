@@ -19,9 +19,13 @@ FORMS = {
     "two dimensions": lambda x, w: functional.conv2d(x[..., None].expand(-1, -1, -1, 3), w, groups=4),
     "two outputs for a channel": lambda x, w: functional.conv1d(x, w[:, :1, :, 0].repeat(2, 1, 1), groups=16),
     "transposed": lambda x, w: functional.conv_transpose1d(x, w[..., 0], stride=2, groups=4),
+    "transposed, dilated": lambda x, w: functional.conv_transpose1d(x, w[..., 0], stride=2, dilation=3),
+    "strided": lambda x, w: functional.conv1d(
+        x, w.repeat(1, 4, 1, 1)[..., 0], stride=3, padding=2, dilation=2
+    ),
     "depthwise": lambda x, w: functional.conv1d(x, w[:, :1, :, 0], padding=1, groups=16),
 }
-X, WEIGHT = torch.randn(4, 16, 10), torch.randn(16, 4, 3, 1)
+X, WEIGHT = torch.randn(4, 16, 12), torch.randn(16, 4, 3, 1)
 
 
 @st.composite
@@ -70,8 +74,15 @@ def mesh() -> jax.sharding.Mesh:
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("axes", "length"),
+    [(("dp", "tp", None), 12), (("dp", None, "tp"), 12), (("dp", None, "tp"), 4)],
+    ids=["channels", "positions", "one position each"],
+)
 @pytest.mark.parametrize("traced", [True, False])
-def test_channels_over_devices(mesh: jax.sharding.Mesh, form: str, traced: bool) -> None:
+def test_divided_over_devices(
+    mesh: jax.sharding.Mesh, form: str, axes: tuple, length: int, traced: bool
+) -> None:
     def divided(tensor: torch.Tensor, *axes: str | None) -> jax.Array:
         return jax.device_put(compat.to_jax(tensor), NamedSharding(mesh, PartitionSpec(*axes)))
 
@@ -79,10 +90,11 @@ def test_channels_over_devices(mesh: jax.sharding.Mesh, form: str, traced: bool)
         with compat.environment(), compat.convolutions_on_mesh(mesh):
             return compat.as_jax(FORMS[form](compat.as_torch(x), compat.as_torch(weight)))
 
+    x = X[..., :length]
     out = NamedSharding(mesh, PartitionSpec("dp", "tp"))
     call = jax.jit(run, out_shardings=out) if traced else run
-    result = call(divided(X, "dp", "tp"), divided(WEIGHT, "tp"))
-    torch.testing.assert_close(compat.to_torch(result), FORMS[form](X, WEIGHT), rtol=1e-5, atol=1e-5)
+    result = call(divided(x, *axes), divided(WEIGHT, "tp"))
+    torch.testing.assert_close(compat.to_torch(result), FORMS[form](x, WEIGHT), rtol=1e-5, atol=1e-5)
 
 
 class Grouped(torch.nn.Module):

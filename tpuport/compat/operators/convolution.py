@@ -60,18 +60,20 @@ def convolution(
         steps = {"window_strides": (1,) * rank, "lhs_dilation": stride}
         weight = _outputs_first(jnp.flip(weight, range(2, weight.ndim)), groups)
     batch = x.reshape(-1, *x.shape[-rank - 1 :])
-    # One channel and one output in each group are divided correctly.
-    is_whole = groups > 1 and not batch.shape[1] == weight.shape[0] == groups
-    if is_whole:
-        # XLA's partitioner (jaxlib 0.9) gives wrong values for any other groups where the channels of the output are
-        # divided, and ends the process for some.
-        batch, weight = _undivided(batch, [1]), _undivided(weight, [0, 1])
+    # XLA's partitioner (jaxlib 0.9) gives wrong values, or ends the process, where channels are divided that are in
+    # groups of several, and where positions are divided that a transposed convolution spreads out.
+    whole = []
+    if groups > 1 and not batch.shape[1] == weight.shape[0] == groups:
+        whole = [1]
+        weight = _undivided(weight, [0, 1])
+    if transposed:
+        whole += range(2, batch.ndim)
+    batch = _undivided(batch, whole)
     result = jax.lax.conv_general_dilated(
         batch, weight, padding=tuple(zip(padding, ends, strict=True)), rhs_dilation=dilation,
         feature_group_count=groups, **steps,
     )  # fmt: skip
-    if is_whole:
-        result = _undivided(result, [1])
+    result = _undivided(result, whole)
     if bias is not None:
         result += bias.reshape(-1, *[1] * rank)
     return result.reshape(*x.shape[: -rank - 1], *result.shape[1:])
@@ -103,7 +105,7 @@ def _undivided(array: jax.Array, dimensions: Sequence[int]) -> jax.Array:
     if not isinstance(array, Tracer):
         sharding = array.sharding
         mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
-    if mesh is None or mesh.size == 1:
+    if mesh is None or mesh.size == 1 or not dimensions:
         return array
     spec: list[Any] = [PartitionSpec.UNCONSTRAINED] * array.ndim
     for dimension in dimensions:
