@@ -62,8 +62,8 @@ def run(name: str, topology: str | None) -> dict[str, Any]:
     process.join()
     seconds = round(time.monotonic() - started, 1)
     if record is None:
-        record = {"name": name, "status": "crashed", "reason": f"the process ended after {seconds} s"}
-    return {**record, "seconds": seconds}
+        record = {"status": "crashed", "reason": f"the process ended after {seconds} s"}
+    return {"name": name, **record, "seconds": seconds}
 
 
 def _receive(receiver: Connection) -> dict[str, Any] | None:

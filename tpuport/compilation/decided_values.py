@@ -115,8 +115,12 @@ class DecidedValues:
 
 def _count_agreeing(path: Sequence[HostInput], values: Sequence[HostInput]) -> int:
     """How many values at the beginning are those of the path."""
-    pairs = enumerate(zip(path, values, strict=False))
-    return next((number for number, (one, other) in pairs if one != other), min(len(path), len(values)))
+    count = 0
+    for expected, actual in zip(path, values, strict=False):
+        if expected != actual:
+            break
+        count += 1
+    return count
 
 
 def warn_of_decided(name: str, path: Path) -> None:

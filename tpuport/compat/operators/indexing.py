@@ -289,6 +289,9 @@ class MaskedSelection(Selection):
 
 def without_selections(result: Any) -> Any:
     """Traced. A result with tensors in place of selections by masks; raises jax's error where a mask has no values."""
+    if not any(isinstance(leaf, MaskedSelection) for leaf in pytree.tree_leaves(result)):
+        # As it is: a result may have one list or dictionary in two places.
+        return result
     return pytree.tree_map_only(MaskedSelection, MaskedSelection.select, result)
 
 
