@@ -142,6 +142,7 @@ def test_positions_that_a_model_counts_by_itself_are_one_sequence() -> None:
     assert {call.mask for call in attention.explain(clear=True)} == {"causal"}
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 def test_a_causal_mask_is_left_out_as_in_transformers() -> None:
     """Aimv2's text attention is not causal by itself, so that it is causal only where a row has padding."""
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
@@ -156,6 +157,24 @@ def test_a_causal_mask_is_left_out_as_in_transformers() -> None:
             expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
         got = compiled(input_ids=ids, attention_mask=mask).last_hidden_state
         np.testing.assert_allclose(compat.to_torch(compat.as_jax(got)), expected, atol=2e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+def test_a_model_that_counts_its_positions_from_one_has_no_mask() -> None:
+    """PaliGemma's attention is not causal by itself either, and its positions could be those of packed sequences."""
+    sizes = {key: SIZES[key] for key in SIZES if key not in ("pad_token_id", "max_position_embeddings")}
+    text = sizes | {"model_type": "gemma"}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.PaliGemmaConfig(
+        text_config=text, vision_config=vision | {"image_size": 28, "patch_size": 14}, image_token_id=63
+    )
+    torch.manual_seed(0)
+    model = transformers.PaliGemmaModel(config).eval()
+    ids = torch.randint(1, 60, (2, 8), generator=generator(1))
+    with torch.no_grad():
+        expected = model(input_ids=ids).last_hidden_state
+    got = tpuport.compile(tpuport.port(model))(input_ids=ids).last_hidden_state
+    np.testing.assert_allclose(compat.to_torch(compat.as_jax(got)), expected, atol=2e-5)
 
 
 def test_packed_sequences_see_themselves_only() -> None:

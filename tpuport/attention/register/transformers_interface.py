@@ -316,6 +316,11 @@ def transformers_mask(
         mask = replace(mask, keys_BT=intersect(mask.keys_BT, padding))
     elif may_be_none:
         return None
+    elif local_size is None and q_length == kv_length and not is_eager:
+        # Positions could be those of packed sequences; transformers looks whether they begin anew anywhere.
+        visible = mask.to_dense(q_length, kv_length)
+        if visible is not None and visible.dtype == jnp.bool_:
+            left_out_if = (visible == jnp.tri(q_length, dtype=jnp.bool_)).all()
     number_dtype = dtype if is_eager else None
     return lazy_mask(mask, (batch_size, 1, q_length, kv_length), reason, number_dtype, left_out_if)
 
