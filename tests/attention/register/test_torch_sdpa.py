@@ -190,6 +190,7 @@ def test_scale_may_be_a_tensor_of_either_side():
 
 def test_float16_is_computed_in_xla():
     q = normal(1, 2, 40, 32).half()
+    attention.explain(clear=True)
     torch.testing.assert_close(call(q, q, q).double(), expected(q, q, q), atol=2e-3, rtol=2e-3)
     (made,) = attention.explain()
     assert (made.implementation, "float16" in made.reason) == ("xla", True)
