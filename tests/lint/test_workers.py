@@ -1,5 +1,6 @@
 """Several processes: in a program of its own each, since forking and the rest of the tests do not go together."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -78,7 +79,11 @@ def test_a_process_that_dies_costs_one_file(tmp_path: Path) -> None:
 
 def test_interrupted_it_ends_at_once_and_leaves_no_process(tmp_path: Path) -> None:
     files = write(tmp_path, a="SLEEP\n", b="SLEEP\n", c="x\n")
-    process = subprocess.Popen(program(2, files), stderr=subprocess.PIPE, start_new_session=True)
+    # Who runs the tests in the background may have made interrupts ignored.
+    heed_interrupts = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(
+        program(2, files), stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heed_interrupts
+    )
     until = time.monotonic() + 120
     while sum(1 for file in files if Path(f"{file}.started").exists()) < 2:
         assert time.monotonic() < until
