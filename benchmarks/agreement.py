@@ -27,6 +27,7 @@ import itertools
 import json
 import os
 import random
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -46,6 +47,7 @@ LIMIT_SECONDS = 60  # for one model
 BATCH = 40  # models to a process: what one leaves behind is then soon given back
 MEMORY = 8 * 1024**3  # bytes for a worker
 LIBRARIES = ("diffusers", "transformers")
+_INSTALLED = re.compile(r"[^\s'\"]*/site-packages/")
 
 
 def record(name: str, *, traced: bool) -> dict[str, Any]:
@@ -111,7 +113,12 @@ def reason(error: Exception) -> str:
     """One line that says what went wrong, and where."""
     frame = origin(error)
     place = f"{Path(frame.filename).name}:{frame.lineno}"
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]} ({place})"
+    return f"{type(error).__name__}: {shorten(str(error), 160)} ({place})"
+
+
+def shorten(text: str, length: int) -> str:
+    """A text on one line, with files of the libraries as from wherever they are installed, cut to a length."""
+    return _INSTALLED.sub("", " ".join(text.split()))[:length]
 
 
 def origin(error: Exception) -> traceback.FrameSummary:

@@ -17,7 +17,6 @@ import importlib
 import json
 import multiprocessing
 import os
-import re
 import time
 from collections.abc import Sequence
 from importlib import metadata
@@ -102,8 +101,6 @@ def load(path: Path) -> dict[str, dict[str, Any]]:
 def store(path: Path, records: dict[str, dict[str, Any]]) -> None:
     """Write the records, a model a line, so that a change of one is a change of one line."""
     lines = ",\n".join(json.dumps(records[name], sort_keys=True) for name in sorted(records))
-    # Files of the libraries are named as from wherever they are installed.
-    lines = re.sub(r"[^\s'\"]*/site-packages/", "", lines)
     text = f'{{"versions": {json.dumps(versions())},\n"models": [\n{lines}\n]}}\n'
     partial = path.with_suffix(".partial")
     partial.write_text(text, encoding="utf-8")

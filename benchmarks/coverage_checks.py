@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks import coverage_prompts, tiny_models
-from benchmarks.agreement import reason
+from benchmarks.agreement import reason, shorten
 from tpuport.errors import PortError
 from tpuport.verification.bounds import deviation
 from tpuport.verification.model_runs import Arguments, call_compiled, call_exact, call_torch, widen_model
@@ -17,6 +17,7 @@ from tpuport.verification.model_runs import Arguments, call_compiled, call_exact
 NEW_TOKENS = 6
 # Seeds of two runs in torch, whose results differ if the model draws random numbers.
 SEEDS = (1, 2)
+_LONGEST_REASON = 300
 Check = dict[str, Any]
 
 
@@ -75,9 +76,9 @@ def attempt(check: Callable[[], Check]) -> Check:
     try:
         return check()
     except PortError as error:
-        return {"verdict": "refused", "reason": " ".join(str(error).split())[:300]}
+        return {"verdict": "refused", "reason": shorten(str(error), _LONGEST_REASON)}
     except Exception as error:  # noqa: BLE001 - any other error is the finding
-        return {"verdict": "raw error", "reason": reason(error)[:300]}
+        return {"verdict": "raw error", "reason": reason(error)}
 
 
 # --- torch ---
@@ -216,11 +217,14 @@ def _compare_results(ours: list[torch.Tensor], call: Expected, worst: Check) -> 
 def compare_tokens(model: torch.nn.Module, call: dict[str, Any], theirs: torch.Tensor | Exception) -> Check:
     """Generate as torch did and compare the tokens."""
     if isinstance(theirs, Exception):
-        return {"verdict": "torch fails", "reason": reason(theirs)[:300]}
+        return {"verdict": "torch fails", "reason": reason(theirs)}
     ours = ported(model).generate(**copy.deepcopy(call), max_new_tokens=NEW_TOKENS, do_sample=False)
     if torch.equal(torch.as_tensor(ours), theirs):
         return {"verdict": "equal"}
-    return {"verdict": "different", "reason": f"{ours.tolist()}, in torch {theirs.tolist()}"[:300]}
+    return {
+        "verdict": "different",
+        "reason": f"{ours.tolist()}, in torch {theirs.tolist()}"[:_LONGEST_REASON],
+    }
 
 
 def compare_prompts(model: torch.nn.Module, call: dict[str, Any], on_mesh: bool) -> Check:
@@ -233,7 +237,7 @@ def compare_prompts(model: torch.nn.Module, call: dict[str, Any], on_mesh: bool)
     try:
         theirs, effect = coverage_prompts.expect_contents(model, call, options)
     except Exception as error:  # noqa: BLE001 - that torch does not generate is the finding
-        return {"verdict": "torch fails", "reason": reason(error)[:300]}
+        return {"verdict": "torch fails", "reason": reason(error)}
     mesh = tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4]) if on_mesh else None
     return coverage_prompts.compare_contents(ported(model, mesh), call, theirs, effect, options)
 
@@ -244,5 +248,5 @@ def compile_for(model: torch.nn.Module, inputs: dict[str, Any], topology: str) -
 
     report = tpu.compile_for(copy.deepcopy(model), inputs, topology=topology)
     if report.failure is not None:
-        return {"verdict": "refused", "reason": str(report.failure)[:300]}
+        return {"verdict": "refused", "reason": shorten(str(report.failure), _LONGEST_REASON)}
     return {"verdict": "equal"}

@@ -72,6 +72,15 @@ def test_observations_are_stored_and_merged(tmp_path, seen):
     assert printed(agreement.report, loaded, []) == printed(agreement.report, seen, [])
 
 
+def test_a_shortened_text_names_no_directory_of_this_machine_even_where_it_is_cut() -> None:
+    text = (
+        'in forward\n  File "/srv/site-packages/transformers/x.py", line 3: /srv/env/site-packages/torch/a.py'
+    )
+    assert agreement.shorten(text, 300) == 'in forward File "transformers/x.py", line 3: torch/a.py'
+    for length in range(100):
+        assert "/srv" not in agreement.shorten(text, length)
+
+
 def test_a_sample_is_spread_over_the_whole_library(monkeypatch):
     from benchmarks import tiny_models
 

@@ -1,6 +1,5 @@
 """Several processes: in a program of its own each, since forking and the rest of the tests do not go together."""
 
-import functools
 import os
 import signal
 import subprocess
@@ -14,9 +13,12 @@ import pytest
 from tpuport.lint import workers
 
 PROGRAM = """
-import os, sys, time
+import os, signal, sys, time
 from tpuport.lint import workers
 from tpuport.lint.configuration import Settings
+
+# Whoever runs the tests in the background may have made interrupts ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Analyser:
     def analyse(self, source):
@@ -35,8 +37,8 @@ try:
     workers.analyse_files(sys.argv[2:], Settings(jobs=int(sys.argv[1])), results.append)
 except KeyboardInterrupt:
     sys.exit(130)
-for result in sorted(results, key=lambda one: one.path):
-    print(os.path.basename(result.path), result.entry_points, *(one.reason for one in result.findings))
+for result in sorted(results, key=lambda result: result.path):
+    print(os.path.basename(result.path), result.entry_points, *(finding.reason for finding in result.findings))
 """
 
 
@@ -79,11 +81,7 @@ def test_a_process_that_dies_costs_one_file(tmp_path: Path) -> None:
 
 def test_interrupted_it_ends_at_once_and_leaves_no_process(tmp_path: Path) -> None:
     files = write(tmp_path, a="SLEEP\n", b="SLEEP\n", c="x\n")
-    # Who runs the tests in the background may have made interrupts ignored.
-    heed_interrupts = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(
-        program(2, files), stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heed_interrupts
-    )
+    process = subprocess.Popen(program(2, files), stderr=subprocess.PIPE, start_new_session=True)
     until = time.monotonic() + 120
     while sum(1 for file in files if Path(f"{file}.started").exists()) < 2:
         assert time.monotonic() < until

@@ -160,8 +160,12 @@ def test_a_causal_mask_is_left_out_as_in_transformers() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
-def test_a_model_that_counts_its_positions_from_one_has_no_mask() -> None:
-    """PaliGemma's attention is not causal by itself either, and its positions could be those of packed sequences."""
+@pytest.mark.parametrize("token_types", [None, "prefix and suffix", "suffix"])
+def test_a_model_that_counts_its_positions_from_one(token_types: str | None) -> None:
+    """PaliGemma's attention is not causal by itself either, and its positions could be those of packed sequences.
+
+    Without token types, transformers leaves the mask out; a mask for a suffix alone is causal, but is not left out.
+    """
     sizes = {key: SIZES[key] for key in SIZES if key not in ("pad_token_id", "max_position_embeddings")}
     text = sizes | {"model_type": "gemma"}
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -171,9 +175,13 @@ def test_a_model_that_counts_its_positions_from_one_has_no_mask() -> None:
     torch.manual_seed(0)
     model = transformers.PaliGemmaModel(config).eval()
     ids = torch.randint(1, 60, (2, 8), generator=generator(1))
+    inputs = {"input_ids": ids}
+    if token_types is not None:
+        inputs["token_type_ids"] = torch.ones_like(ids)
+        inputs["token_type_ids"][:, : 3 * ("prefix" in token_types)] = 0
     with torch.no_grad():
-        expected = model(input_ids=ids).last_hidden_state
-    got = tpuport.compile(tpuport.port(model))(input_ids=ids).last_hidden_state
+        expected = model(**inputs).last_hidden_state
+    got = tpuport.compile(tpuport.port(model))(**inputs).last_hidden_state
     np.testing.assert_allclose(compat.to_torch(compat.as_jax(got)), expected, atol=2e-5)
 
 

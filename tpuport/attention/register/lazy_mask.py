@@ -5,6 +5,7 @@ Shapes: B batch, H query heads, Q query length, T key/value length.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from types import EllipsisType
 from typing import Any
 
@@ -33,14 +34,14 @@ class LazyMask:
         structure: what attention reads; None after an in-place change, which leaves an ordinary tensor.
         reason: why `structure` is a dense mask, empty if it is not.
         number_dtype: of the numbers that are added to scores; None for a boolean mask.
-        left_out_if: where transformers leaves a causal mask out whose rows have no padding, the boolean whether they
-            have none; else None.
+        left_out_if: computes the boolean whether transformers leaves the mask out, since attention that is causal by
+            itself does not need it; None for a mask that it never leaves out.
     """
 
     structure: Mask | None
     reason: str
     number_dtype: torch.dtype | None
-    left_out_if: jax.Array | None
+    left_out_if: Callable[[], jax.Array] | None
     _size: tuple[int, ...]
     _dense: jax.Array | None
     _env: Any
@@ -152,7 +153,7 @@ def lazy_mask(
     size: Any,
     reason: str = "",
     number_dtype: torch.dtype | None = None,
-    left_out_if: jax.Array | None = None,
+    left_out_if: Callable[[], jax.Array] | None = None,
 ) -> Any:
     """The tensor of `size` [B, 1 or H, Q, T] of a mask.
 
@@ -160,7 +161,7 @@ def lazy_mask(
         structure: without numbers to add to scores; its batch is B or 1.
         reason: why the structure is dense, if it is.
         number_dtype: None for a boolean mask; otherwise that of the numbers that stand for it.
-        left_out_if: when transformers would leave it out; None: never.
+        left_out_if: as the attribute.
     """
     abstract = jax.ShapeDtypeStruct(tuple(size), compat.jax_dtype(number_dtype or torch.bool))
     mask = _tensor_class()(abstract, compat.environment())

@@ -135,7 +135,44 @@ def read_mask_function(function: Callable, positions: Positions) -> Mask:
     return parts.combine(positions)
 
 
+@dataclass(frozen=True)
+class PackedSequences:
+    """Several sequences in a row, in transformers' form.
+
+    Attributes:
+        mask_function: says what a query sees within its sequence.
+        position_ids: [B, T], within each sequence.
+        numbers: [B, T], which of its row's sequences a token belongs to.
+    """
+
+    mask_function: Callable
+    position_ids: jax.Array
+    numbers: jax.Array
+
+    def are_single(self) -> jax.Array:
+        """Traced. Whether each row is one sequence: a boolean."""
+        return (self.numbers[:, -1] == 0).all()
+
+
+def packed_sequences(function: Callable) -> PackedSequences | None:
+    """The packed sequences that a mask function is for, or None if it is for none."""
+    if _reader_of(function) is not _read_conjunction:
+        return None
+    # transformers puts these two together for packed sequences; read one by one, each knows too little.
+    functions = _closure_values(function)["mask_functions"]
+    if [_reader_of(function) for function in functions] != [_read_packed, _read_remapped]:
+        return None
+    table, remapping = map(_closure_values, functions)
+    return PackedSequences(
+        remapping["mask_function"], remapping["position_ids"], table["packed_sequence_mask"]
+    )
+
+
 def _read(function: Callable, positions: Positions, parts: MaskParts) -> None:
+    sequences = packed_sequences(function)
+    if sequences is not None:
+        _read_packed_sequences(sequences, positions, parts)
+        return
     reader = _reader_of(function)
     if reader is None:
         name = getattr(function, "__qualname__", type(function).__name__)
@@ -244,21 +281,13 @@ def _read_at(
 
 
 def _read_conjunction(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
-    functions = closure["mask_functions"]
-    # transformers puts these two together for packed sequences; read one by one, each knows too little.
-    if [_reader_of(function) for function in functions] == [_read_packed, _read_remapped]:
-        table, remapping = map(_closure_values, functions)
-        _read_packed_sequences(table, remapping, positions, parts)
-        return
-    for function in functions:
+    for function in closure["mask_functions"]:
         _read(function, positions, parts)
 
 
-def _read_packed_sequences(
-    table: dict[str, Any], remapping: dict[str, Any], positions: Positions, parts: MaskParts
-) -> None:
+def _read_packed_sequences(sequences: PackedSequences, positions: Positions, parts: MaskParts) -> None:
     """Packed sequences together with the positions within each."""
-    packed, position_ids = table["packed_sequence_mask"], remapping["position_ids"]
+    packed, position_ids = sequences.numbers, sequences.position_ids
     # Traced positions increase by one: where they do not, transformers itself begins another sequence.
     counts_by_one, is_single_sequence = True, False
     with contextlib.suppress(UnknownError):
@@ -269,7 +298,7 @@ def _read_packed_sequences(
     steady = packed.shape[1] == positions.queries == positions.keys and counts_by_one
     if not (steady and is_single_sequence):
         _read_packed({"packed_sequence_mask": packed}, positions, parts)
-    _read_at(remapping["mask_function"], position_ids, positions, parts, steady=steady)
+    _read_at(sequences.mask_function, position_ids, positions, parts, steady=steady)
 
 
 def _evaluate(array: jax.Array) -> np.ndarray:

@@ -5,6 +5,7 @@ Shapes: B batch, H query heads, Q query length, T key/value length, S positions,
 
 import contextlib
 import contextvars
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -23,7 +24,13 @@ from tpuport.attention.register.eager_attention import (
     record_eager_call,
 )
 from tpuport.attention.register.lazy_mask import LazyMask, lazy_mask
-from tpuport.attention.register.mask_functions import Positions, Unstructured, read_mask_function
+from tpuport.attention.register.mask_functions import (
+    PackedSequences,
+    Positions,
+    Unstructured,
+    packed_sequences,
+    read_mask_function,
+)
 from tpuport.errors import PortError
 
 NAME: Final = "tpuport"
@@ -171,7 +178,7 @@ def _mask_of_call(
         mask, note = _mask_structure(attention_mask, scores)
         left_out_if = getattr(attention_mask, "left_out_if", None)
         if left_out_if is not None and not is_causal:
-            mask = Mask(dense=compat.as_jax(attention_mask) | left_out_if)
+            mask = Mask(dense=compat.as_jax(attention_mask) | left_out_if())
             note = "a mask that transformers leaves out where no row has padding"
     # One query is the newest token, which sees every key; aligned with the first key it would see only that.
     elif is_causal and queries > 1:
@@ -312,17 +319,29 @@ def transformers_mask(
         padding = _padding_at(compat.to_jax(attention_mask).astype(jnp.bool_), positions)
         if may_be_none and mask.right == 0:
             # For attention that is not causal by itself, such as Aimv2's and PaliGemma's, None means another result.
-            left_out_if = padding.all()
+            left_out_if = functools.partial(jnp.all, padding)
         mask = replace(mask, keys_BT=intersect(mask.keys_BT, padding))
     elif may_be_none:
         return None
-    elif local_size is None and q_length == kv_length and not is_eager:
-        # Positions could be those of packed sequences; transformers looks whether they begin anew anywhere.
-        visible = mask.to_dense(q_length, kv_length)
-        if visible is not None and visible.dtype == jnp.bool_:
-            left_out_if = (visible == jnp.tri(q_length, dtype=jnp.bool_)).all()
+    elif not is_eager:
+        left_out_if = _left_out_if_single(packed_sequences(function), positions, local_size)
     number_dtype = dtype if is_eager else None
     return lazy_mask(mask, (batch_size, 1, q_length, kv_length), reason, number_dtype, left_out_if)
+
+
+def _left_out_if_single(
+    sequences: PackedSequences | None, positions: Positions, window: int | None
+) -> Callable[[], jax.Array] | None:
+    """Traced. What says whether transformers, seeing that no positions begin anew, leaves a causal mask out."""
+    if sequences is None:
+        return None
+    try:
+        mask = read_mask_function(sequences.mask_function, positions)
+    except Unstructured:
+        return None
+    if mask.right == 0 and _means_none(mask, positions, window, causal=True, bidirectional=False):
+        return sequences.are_single
+    return None
 
 
 def _read_or_call(
