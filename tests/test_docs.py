@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 import tpuport
+from tpuport.checkpoint import moving
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINT = ROOT / "recipes/llama/checkpoint"
@@ -47,10 +48,14 @@ def test_the_names_of_a_page_exist(page: str) -> None:
         _resolve(name)
     calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in names]
     for call in calls:
-        parameters = inspect.signature(_resolve(ast.unparse(call.func))).parameters
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            passed = {keyword.arg for keyword in call.keywords if keyword.arg}
-            assert passed <= parameters.keys(), ast.unparse(call)
+        function = _resolve(ast.unparse(call.func))
+        if function is tpuport.port:
+            function = moving.port
+        known = set(inspect.signature(function).parameters)
+        if function is tpuport.generate:
+            known |= vars(GenerationConfig()).keys() | {"pixel_values"}
+        passed = {keyword.arg for keyword in call.keywords if keyword.arg}
+        assert passed <= known, ast.unparse(call)
 
 
 def _resolve(name: str) -> Any:
