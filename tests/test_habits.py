@@ -81,6 +81,9 @@ def on_host(result):
 
 # Of logits [5, 3].
 RESULTS = {
+    "offset": lambda y: [y[1:].storage_offset(), y.t()[2].storage_offset(), y.clone().storage_offset()],
+    "shared": lambda y: y.is_shared(),
+    "forced": lambda y: y.numpy(force=True).tolist(),
     "accuracy": lambda y: (y.argmax(-1).cpu() == LABELS).float().mean().item(),
     "loss": lambda y: F.cross_entropy(y, LABELS.to(y.device)).item(),
     "running mean": lambda y: sum(row.sum().item() for row in y) / len(y),
@@ -203,6 +206,18 @@ def test_another_dtype_and_back():
     assert y.float().dtype == torch.float32
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+def test_torch_compile(model, reference):
+    """There is a program already, which torch's compiler leaves alone."""
+    with torch.no_grad():
+        result = torch.compile(model, backend="eager")(X)
+        assert_same(on_host(result), reference)
+        module = tpuport.port(Model().eval())
+        module.compile(backend="eager")
+        assert_same(on_host(module(X)), reference)
+        assert_same(on_host(torch.compile(lambda x: model(x) * 2, backend="eager")(X)), reference * 2)
+
+
 HOST = torch.ones(5, 3)
 MIXED = {
     "sum": lambda y: y + HOST,
@@ -255,6 +270,10 @@ REFUSED = {
     ),
     "sparse": (lambda y, m: y.to_sparse(), r"x\.cpu\(\)"),
     "dlpack": (lambda y, m: torch.from_dlpack(y), r"tpuport\.to_cpu\(x\)"),
+    "swapped": (lambda y, m: torch.utils.swap_tensors(y, y.clone()), "x.data, y.data"),
+    "jit.script": (lambda y, m: torch.jit.script(m), r"tpuport\.to_cpu\(model\)"),
+    "first of contents": (lambda y, m: y.untyped_storage()[0], r"tpuport\.to_cpu\(x\)"),
+    "elements": (lambda y, m: y.clone().map_(y, lambda a, b: a), r"tpuport\.to_cpu\(x\)"),
     "export": (lambda y, m: torch.export.export(m, (y,)), "on the device"),
     "shared memory": (lambda y, m: m.share_memory(), r"tpuport\.to_cpu\(x\)"),
     "jit.trace": (lambda y, m: torch.jit.trace(m, X), r"tpuport\.to_cpu\(model\)"),
@@ -264,7 +283,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace")
+@pytest.mark.filterwarnings("ignore:`torch.jit.")
 @pytest.mark.parametrize("use", REFUSED)
 def test_what_is_refused_names_the_remedy(use, logits, model):
     function, remedy = REFUSED[use]

@@ -103,8 +103,8 @@ def original(owner: str, name: str) -> Any:
 def _owner(name: str) -> Any:
     if name == "device_module":
         return importlib.import_module("torchax.device_module")
-    if name == "torch":
-        return importlib.import_module("torch")
+    if name in ("torch", "torch._C", "torch.utils"):
+        return importlib.import_module(name)
     if name in ("Distribution", "VonMises"):
         return getattr(importlib.import_module("torch.distributions"), name)
     return getattr(importlib.import_module("torchax.tensor"), name)

@@ -50,6 +50,11 @@ class ModelCall:
         return inspect.unwrap(self.original).__code__  # type: ignore[attr-defined]
 
     @property
+    def __globals__(self) -> dict[str, Any]:
+        """Asked for by `torch.jit.script` alone, of a function that it is about to translate."""
+        raise _unseen("torch.jit.script", type(self.module).__name__)
+
+    @property
     def compiled(self) -> CompiledFunction:
         if self._compiled is None:
             self._compiled = CompiledFunction(self.original, type(self.module).__name__, [self.module])
@@ -62,6 +67,12 @@ class ModelCall:
             PortError: as calls of `tpuport.compile(model)` do.
             IndexError: as torch's, for token ids on the host that a language model's embedding does not have.
         """
+        if torch.compiler.is_dynamo_compiling():
+            # `torch.compile(model)`: there is a program already, and nothing around it to compile.
+            return torch._dynamo.disable(self._run)(*args, **kwargs)
+        return self._run(*args, **kwargs)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         if is_on_host(self.module):
             return self.original(*args, **kwargs)
         if is_tracing() or compat.environment().enabled or self._holds_tracers((args, kwargs)):
@@ -154,7 +165,11 @@ def _refuse_tracers_of_torch(name: str) -> None:
         tracer = "torch.func"
     else:
         return
-    raise PortError(
+    raise _unseen(tracer, name)
+
+
+def _unseen(tracer: str, name: str) -> PortError:
+    return PortError(
         f"{tracer} sees nothing of what runs on the device",
         where=f"{tracer} of {name}, a ported model",
         fix="use it on the model on the host, tpuport.to_cpu(model); the ported model is a compiled program already",

@@ -134,6 +134,9 @@ class _DeviceStorage:
     def __getattr__(self, name: str) -> Any:
         return _refuse(f"untyped_storage().{name}")
 
+    def __getitem__(self, index: Any) -> Any:
+        return _refuse("untyped_storage()[...]")
+
 
 def _untyped_storage(tensor: Ported) -> Any:
     return _refuse("untyped_storage()") if _is_traced(tensor) else _DeviceStorage(tensor)
@@ -145,6 +148,10 @@ def _data_ptr(tensor: Ported) -> int:
         return _refuse("data_ptr()")
     offset = aliasing.twin(tensor).storage_offset() * tensor.element_size()
     return aliasing.address(tensor) + offset if tensor.numel() else 0
+
+
+def _storage_offset(tensor: Ported) -> int:
+    return _refuse("storage_offset()") if _is_traced(tensor) else int(aliasing.twin(tensor).storage_offset())
 
 
 def _to_text(tensor: Ported) -> str:
@@ -328,6 +335,23 @@ def _refuse_mesh() -> Any:
     )
 
 
+def _swap_tensors(first: torch.Tensor, second: torch.Tensor) -> None:
+    """`torch.utils.swap_tensors`: torch swaps what the host has of a tensor, which is not its array."""
+    if not (is_ported(first) or is_ported(second)):
+        return original("torch.utils", "swap_tensors")(first, second)
+    raise PortError(
+        "a tensor on the device cannot be swapped with another",
+        where="torch.utils.swap_tensors",
+        fix="x.data, y.data = y.clone(), x.clone(); load_state_dict copies, without "
+        "torch.__future__.set_swap_module_params_on_conversion(True)",
+    )
+
+
+def _to_numpy(tensor: Ported, *, force: bool = False) -> Any:
+    """As torch's, `force=True` takes a tensor with a gradient too."""
+    return original("Tensor", "numpy")(tensor.detach() if force else tensor)
+
+
 def _refuse_dlpack(tensor: Ported, *args: Any, **kwargs: Any) -> Any:
     """Another library would write into the array, which other tensors may have as well."""
     return _refuse("__dlpack__()")
@@ -347,12 +371,16 @@ METHODS = (
     Method("Tensor", "__str__", _to_text, "shows the type of the array inside"),
     *(
         Method("Tensor", name, _refusing(name), "is that of no memory, and the same for all tensors")
-        for name in ("storage", "apply_", "share_memory_")
+        for name in ("storage", "apply_", "map_", "share_memory_")
     ),
     Method(
         "Tensor", "untyped_storage", _untyped_storage, "is that of no memory, and the same for all tensors"
     ),
     Method("Tensor", "data_ptr", _data_ptr, "is that of no memory, and the same for all tensors"),
+    Method("Tensor", "is_shared", lambda tensor: False, "asks for memory of the host"),
+    Method("Tensor", "storage_offset", _storage_offset, "is that of no memory, and 0 for all tensors"),
+    Method("Tensor", "numpy", _to_numpy, "has no force="),
+    Method("torch.utils", "swap_tensors", _swap_tensors, "is swapped without its array"),
     Method("Tensor", "__dlpack__", _refuse_dlpack, "is on a device that DLPack does not know"),
     Method("Tensor", "__dlpack_device__", _refuse_dlpack, "is on a device that DLPack does not know"),
     Method("Tensor", "cuda", _stay, "looks for a GPU"),
