@@ -169,3 +169,25 @@ def test_a_wrong_shape_is_explained() -> None:
     line = Network.forward.__code__.co_firstlineno + 1
     with pytest.raises(PortError, match=rf"(?s)linear\(float32\[1,4\], float32\[2,3\].*line {line}, in "):
         tpuport.port(Network())(torch.ones(1, 4))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.")
+@pytest.mark.parametrize(
+    "translate",
+    [
+        torch.jit.script,
+        lambda model: torch.jit.trace(model, torch.ones(1, 2)),
+        lambda model: torch.export.export(model, (torch.ones(1, 2),)).module(),
+    ],
+    ids=["script", "trace", "export"],
+)
+def test_what_torch_has_translated_is_refused(translate: Any) -> None:
+    with pytest.raises(PortError, match=r"(?s)has translated cannot be ported.*port the model that it was"):
+        tpuport.port(translate(nn.Linear(2, 2)))
+
+
+def test_a_model_for_the_compiler_of_torch_is_ported() -> None:
+    model, x = nn.Linear(2, 2), torch.ones(1, 2)
+    expected = model(x).detach()
+    compiled = torch.compile(copy.deepcopy(model), backend="eager")
+    torch.testing.assert_close(tpuport.port(compiled)(x).cpu().detach(), expected)

@@ -9,6 +9,7 @@ import torch
 from tpuport import checkpoint
 from tpuport.checkpoint import saving
 from tpuport.compilation import LostValue, keep_shared, model_calls
+from tpuport.errors import PortError
 from tpuport.library_classes import is_pipeline
 from tpuport.model_results import warn_of_failures
 
@@ -34,6 +35,7 @@ def port(model: Any, **options: Any) -> Any:
     Raises:
         PortError: it cannot be moved; nothing was moved then.
     """
+    _refuse_translated(model)
     _unstack_layers(model)
     if is_pipeline(model):
         from tpuport import diffusion
@@ -79,6 +81,22 @@ def to_cpu(value: Any) -> Any:
         _restore_calls(value)
     with keep_shared(value):
         return checkpoint.to_cpu(value)
+
+
+def _refuse_translated(model: Any) -> None:
+    """PortError for what TorchScript and `torch.export` have made of a model: its code is no longer Python's."""
+    if isinstance(model, torch.jit.ScriptModule):
+        translator = "TorchScript"
+    elif isinstance(model, torch.fx.GraphModule) and "eval" in vars(model):
+        # Only modules of exported programs have an `eval` of their own, which raises.
+        translator = "torch.export"
+    else:
+        return
+    raise PortError(
+        f"a model that {translator} has translated cannot be ported",
+        where=type(model).__name__,
+        fix="port the model that it was translated from; tpuport makes the compiled program itself",
+    )
 
 
 def _replace_calls(model: torch.nn.Module) -> torch.nn.Module:
