@@ -189,6 +189,7 @@ def test_inference_mode(reference):
     assert_same(on_host(predict(X)), reference)
     with torch.inference_mode():
         y = tpuport.compile(predict.model)(X)
+        torch.testing.assert_close(y.cpu(), reference)
         assert_same(on_host(F.layer_norm(y, (3,))), F.layer_norm(reference, (3,)))
 
 

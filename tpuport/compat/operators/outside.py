@@ -260,6 +260,13 @@ def _stay(tensor: Ported, *args: Any, **kwargs: Any) -> Ported:
     return tensor
 
 
+def _cpu(tensor: Ported, **options: Any) -> torch.Tensor:
+    """`tensor.cpu()`. In `torch.inference_mode` torch does not take it apart, and nothing moves what is left."""
+    if torch.is_inference_mode_enabled():
+        return tensor.to("cpu", **options)
+    return torch.Tensor.cpu(tensor, **options)
+
+
 def _detached(tensor: Ported) -> Ported:
     """`tensor.data`: the same values without a gradient; a write to it reaches the tensor."""
     return tensor.detach() if tensor.requires_grad else tensor
@@ -383,6 +390,7 @@ METHODS = (
     Method("torch.utils", "swap_tensors", _swap_tensors, "is swapped without its array"),
     Method("Tensor", "__dlpack__", _refuse_dlpack, "is on a device that DLPack does not know"),
     Method("Tensor", "__dlpack_device__", _refuse_dlpack, "is on a device that DLPack does not know"),
+    Method("Tensor", "cpu", _cpu, "stays on the device in `torch.inference_mode`"),
     Method("Tensor", "cuda", _stay, "looks for a GPU"),
     Method("Tensor", "data", property(_detached, _set_data), "warns that writes to it have no effect"),
     Method("Tensor", "set_", _set, "has no lowering"),
