@@ -254,14 +254,19 @@ def test_beam_search(pair: Callable, texts: dict) -> None:
     torch.testing.assert_close(got.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)
 
 
+def no_embedding(self: Any) -> None:
+    raise NotImplementedError
+
+
+def embedding_of_sound(self: Any) -> torch.nn.Module:
+    return torch.nn.ModuleList([torch.nn.Embedding(8, 4)])
+
+
+@pytest.mark.parametrize("get_input_embeddings", [no_embedding, embedding_of_sound])
 def test_a_model_that_names_no_token_embedding_is_refused(
-    pair: Callable, texts: dict, monkeypatch: pytest.MonkeyPatch
+    pair: Callable, texts: dict, monkeypatch: pytest.MonkeyPatch, get_input_embeddings: Callable
 ) -> None:
     _, ported = pair("bart")
-
-    def get_input_embeddings(self: Any) -> None:
-        raise NotImplementedError
-
     monkeypatch.setattr(type(ported), "get_input_embeddings", get_input_embeddings)
     with pytest.raises(PortError, match="does not say which its token embedding is"):
         tpuport.generate(ported, **texts, max_new_tokens=2)

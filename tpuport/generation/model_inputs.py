@@ -79,11 +79,14 @@ def vocabulary_size(model: Any) -> int:
         PortError: the model does not say which its embedding is, as some that read and write sound.
     """
     try:
-        return model.get_input_embeddings().weight.shape[0]
+        weight = getattr(model.get_input_embeddings(), "weight", None)
     except NotImplementedError:
+        weight = None
+    if weight is None:
         name = type(model).__name__
         raise PortError(
             f"{name} does not say which its token embedding is, so that token ids cannot be checked",
             where=f"{name}.get_input_embeddings",
             fix="use transformers' own generate, after tpuport.to_cpu(model)",
-        ) from None
+        )
+    return weight.shape[0]
