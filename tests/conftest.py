@@ -83,6 +83,29 @@ wrapt.register_post_import_hook(
 )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_make_collect_report() -> None:
+    """Seeds torch for the tensors that a module makes when it is imported."""
+    _seed()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """Seeds torch for models that are made with random weights, whichever tests ran before."""
+    _seed()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Seeds torch for a test."""
+    _seed()
+
+
+def _seed() -> None:
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
 def pytest_collection_finish() -> None:
     """Spare the garbage collector the millions of objects of imported modules, which live until the end anyway."""
     gc.freeze()

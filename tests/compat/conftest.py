@@ -10,10 +10,6 @@ from tpuport import compat
 _NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32, torch.uint64: torch.uint32}
 
 
-# For the tensors that test modules make when they are imported.
-torch.manual_seed(0)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def disabled_at_the_end():
     """Once a module: between tests it would take a third of a second each."""
@@ -23,7 +19,6 @@ def disabled_at_the_end():
 
 @pytest.fixture(autouse=True)
 def enabled(disabled_at_the_end):
-    torch.manual_seed(0)
     tpuport.enable()  # which does nothing but after a test that disabled
 
 
