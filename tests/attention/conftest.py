@@ -51,7 +51,7 @@ class Problem:
             seen &= same[:, None]
         dense = parts.get("dense")
         if dense is not None:
-            seen &= dense if dense.dtype == bool else dense > np.finfo(dense.dtype).min
+            seen &= dense if dense.dtype == bool else dense > -np.inf
         return seen
 
     def torch(self) -> dict[str, torch.Tensor]:
@@ -109,8 +109,10 @@ def make(
         mask["dense"] = rng.random((rows(), rng.choice([1, kv_heads * groups]), queries, keys)) < 0.7
     if "added" in parts:
         dense = rng.normal(size=(rows(), rng.choice([1, kv_heads * groups]), queries, keys))
-        hidden = np.finfo(np.float32).min
+        hidden = rng.choice([np.finfo(np.float32).min, -np.inf], dense.shape)
         mask["dense"] = np.where(rng.random(dense.shape) < 0.2, hidden, dense).astype(np.float32)
+        # A query whose keys all have the lowest number sees them all alike.
+        mask["dense"][:, :, 0] = np.finfo(np.float32).min
     return Problem(q, k, draw(batch, kv_heads, keys, dims[1]), dtype, 0.3, softcap, mask)
 
 

@@ -29,8 +29,8 @@ class Mask:
         query_segments_BQ, key_segments_BT: [B or 1, Q] and [B or 1, T] numbers from 0 of packed sequences; a query
             sees the keys of its own number. Both or neither.
         bias_BT: [B or 1, T], float32, added to the scores of a key.
-        dense: [B or 1, H or 1, Q, T], boolean (True is visible) or a number added to the score, of which the lowest
-            finite number of its dtype and -inf hide the key.
+        dense: [B or 1, H or 1, Q, T], boolean (True is visible) or a number added to the score, of which -inf hides the
+            key; so does the lowest finite number of its dtype, unless all keys of a query have it.
     """
 
     left: int | None = None
@@ -50,12 +50,13 @@ class Mask:
 
     def to_dense(self, queries: int, keys: int) -> jax.Array | None:
         """Traced. The same as one array [B or 1, H or 1, Q, T]: boolean, or a number to add; None hides nothing."""
-        dense_visible, added = self._split_dense()
+        is_added = self.dense is not None and self.dense.dtype != jnp.bool_
+        visible, added = (None, self.dense) if is_added else (self.dense, None)
         if self.bias_BT is not None:
             bias = self.bias_BT.astype(jnp.float32)[:, None, None, :]
             added = bias if added is None else added + bias
         visible = intersect(
-            dense_visible,
+            visible,
             self._band(queries, keys),
             self._segments(),
             _expand(self.keys_BT, (1, 2)),
@@ -66,7 +67,7 @@ class Mask:
         elif visible is None:
             dense = added
         else:
-            dense = jnp.where(visible, added, jnp.finfo(added.dtype).min)
+            dense = jnp.where(visible, added, -jnp.inf)
         if dense is None:
             return None
         return jnp.broadcast_to(dense, (*dense.shape[:2], queries, keys))
@@ -103,13 +104,6 @@ class Mask:
         if self.dense is not None:
             parts["dense"] = _select(parts["dense"], head, 1)
         return dataclasses.replace(self, **parts)
-
-    def _split_dense(self) -> tuple[jax.Array | None, jax.Array | None]:
-        """(where `dense` lets a query see a key, what it adds to the scores)."""
-        if self.dense is None or self.dense.dtype == jnp.bool_:
-            return self.dense, None
-        # The comparison is negated because NaN does not hide a key: it shows in the output, as it does in torch.
-        return ~(self.dense <= jnp.finfo(self.dense.dtype).min), self.dense
 
     def _band(self, queries: int, keys: int) -> jax.Array | None:
         if not self.has_band:

@@ -86,13 +86,17 @@ def _drop_out(weights: jax.Array, share: float, key: jax.Array | None) -> jax.Ar
 
 
 def mask_scores(scores_BKGQT: jax.Array, mask: jax.Array) -> jax.Array:
-    """Traced. The scores with a mask [B or 1, 1 or H, Q, T] added, and -inf where it hides a key."""
+    """Traced. The scores with a mask [B or 1, 1 or H, Q, T] added, and -inf where a boolean one hides a key.
+
+    A key with the lowest finite number is not seen beside others, which have all of the softmax. Where all keys have
+    it, the scores are lost in it, and each has the same share, as in torch.
+    """
     batch, heads, *lengths = mask.shape
     groups = (1, 1) if heads == 1 else scores_BKGQT.shape[1:3]
     mask = mask.reshape(batch, *groups, *lengths)
     if mask.dtype == jnp.bool_:
         return jnp.where(mask, scores_BKGQT, -jnp.inf)
-    return jnp.where(mask <= jnp.finfo(mask.dtype).min, -jnp.inf, scores_BKGQT + mask)
+    return scores_BKGQT + mask
 
 
 def softmax_with_lse(scores: jax.Array, sinks: jax.Array | float = -jnp.inf) -> tuple[jax.Array, jax.Array]:

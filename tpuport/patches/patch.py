@@ -1,6 +1,7 @@
 """What a patch is: what it replaces, for which versions and why; and the states that it can be in."""
 
 import dataclasses
+import functools
 import importlib.metadata
 import re
 from typing import Literal
@@ -111,10 +112,14 @@ class Refusal(Exception):
 
 def installed_version(patch: Patch) -> str | None:
     """The installed version of a patch's package; None if there is none."""
-    if not patch.package:
-        return None
+    return _version_of(patch.package) if patch.package else None
+
+
+@functools.cache
+def _version_of(package: str) -> str | None:
+    # To read the metadata takes milliseconds, and every error that is explained asks for the state of all patches.
     try:
-        return importlib.metadata.version(patch.package)
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
 

@@ -148,15 +148,20 @@ def test_a_query_that_sees_no_key_gets_zeros_as_in_torch(mask):
     assert not call(q, k, k, mask).any()
 
 
-def test_keys_hidden_by_the_lowest_number_are_not_seen_even_if_there_are_no_others():
-    """torch's own is the mean of their values; transformers means by that mask that there is nothing to attend to."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_query_whose_keys_all_have_the_lowest_number_gets_their_mean_as_in_torch(dtype):
+    q, k = normal(2, 4, 3, 8, dtype=dtype), normal(2, 2, 5, 8, dtype=dtype)
+    mask = torch.zeros(2, 1, 3, 5, dtype=dtype)
+    mask[0, 0, 0, 1:] = mask[0, 0, 1] = mask[1, 0, 2] = torch.finfo(dtype).min
+    # Of these, two have the lowest number and three are hidden.
+    mask[1, 0, 2, 2:] = -torch.inf
+    check(q, k, k, mask, enable_gqa=True)
+
+
+def test_structure_with_keys_of_the_lowest_number_alone_gives_zeros():
+    """torch gives the mean of their values; a mask of padding means that there is nothing to attend to."""
     q, k = normal(1, 1, 2, 8), normal(1, 1, 5, 8)
-    mask = torch.zeros(2, 5)
-    mask[0, 1:], mask[1] = torch.finfo(torch.float32).min, torch.finfo(torch.float32).min
-    out = call(q, k, k, mask)
-    torch.testing.assert_close(out[0, 0, 0], k[0, 0, 0])
-    assert not out[0, 0, 1].any()
-    assert not call(q, k, k, mask[1:]).any()
+    assert not call(q, k, k, torch.full((1, 5), torch.finfo(torch.float32).min)).any()
 
 
 def test_a_long_row_of_padding_by_bfloat16s_lowest_number():

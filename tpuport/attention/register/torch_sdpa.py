@@ -39,9 +39,9 @@ def scaled_dot_product_attention(
     """Traced. torch's function of this name on torchax tensors [N, H, Q, D], [N, K, T, D] and [N, K, T, C].
 
     It takes every shape that torch takes, and means the same, with three exceptions. A query that sees no key gets
-    zeros, which torch's kernels give on some devices only; a key whose mask is the lowest finite number of its dtype
-    is not seen at all, where torch would take the mean over such keys if there are no others; and keys and values of
-    different lengths are refused, which torch's kernel for CPUs does not notice.
+    zeros, which torch's kernels give on some devices only; if that is because all keys have the lowest finite number
+    of the mask's dtype, torch gives the mean of their values, and this function does for masks without known
+    structure; and keys and values of different lengths are refused, which torch's kernel for CPUs does not notice.
 
     Raises:
         PortError: a mask together with is_causal, or tensors that do not fit each other or that are not all
