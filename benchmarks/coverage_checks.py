@@ -38,6 +38,7 @@ def checked(name: str, topology: str | None) -> Iterator[dict[str, Any]]:
     model = tiny.call
     assert isinstance(model, torch.nn.Module)
     break_ties(model)
+    measure_batch_norms(model, tiny.inputs[0])
     record["parameters"] = sum(weight.numel() for weight in model.parameters())
     expected = expect(model, tiny.inputs)
     tokens = {} if tiny.prompts else expect_tokens(model, tiny.inputs[0])
@@ -69,6 +70,37 @@ def break_ties(model: torch.nn.Module) -> None:
                 weight.normal_(std=0.02, generator=generator)
     # LeViT keeps what it computed from the old ones until it is trained.
     model.train().eval()
+
+
+def measure_batch_norms(model: torch.nn.Module, inputs: dict[str, Any]) -> None:
+    """Give batch norms the mean and variance of their input in this call, as training would, in place.
+
+    A new one has 0 and 1, and small random weights before it: after some layers nothing but biases would be compared,
+    or numbers that only torch distinguishes from 0.
+    """
+
+    def measure(module: Any, args: tuple[torch.Tensor, ...]) -> None:
+        features = args[0].transpose(0, 1).flatten(1)
+        module.running_mean.copy_(features.mean(1))
+        variance = features.var(1, correction=0)
+        module.running_var.copy_(torch.where(variance > 0, variance, 1.0))
+
+    if not _batch_norms(model):
+        return
+    # Some models change when they are called.
+    measured = copy.deepcopy(model)
+    for norm in _batch_norms(measured):
+        norm.register_forward_pre_hook(measure)
+    call_torch(measured, Arguments.of(inputs))
+    for norm, source in zip(_batch_norms(model), _batch_norms(measured), strict=True):
+        norm.running_mean.copy_(source.running_mean)
+        norm.running_var.copy_(source.running_var)
+
+
+def _batch_norms(model: torch.nn.Module) -> list[Any]:
+    """Those with statistics; frozen ones, of libraries' own classes, have the same two buffers."""
+    modules = (module for module in model.modules() if "running_mean" in module._buffers)
+    return [module for module in modules if module.running_mean is not None]
 
 
 def attempt(check: Callable[[], Check]) -> Check:

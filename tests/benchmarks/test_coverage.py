@@ -157,3 +157,19 @@ def test_lint_is_not_told_of_patches_that_most_calls_go_round():
     patched = coverage_lint.patched_everywhere()
     assert "transformers.models.dbrx.modeling_dbrx:DbrxExperts.forward" in patched
     assert not any("idefics" in target for target in patched)
+
+
+def test_batch_norms_have_the_statistics_of_the_call():
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Conv2d(4, 2, 1)
+    ).eval()
+    images = torch.randn(2, 3, 8, 8)
+    coverage_checks.measure_batch_norms(model, {"input": images})
+    expected = torch.nn.functional.batch_norm(model[0](images), None, None, training=True)
+    torch.testing.assert_close(model[1](model[0](images)), expected)
+
+
+def test_batch_norms_of_features_that_do_not_vary_leave_them_as_they_are():
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3)).eval()
+    coverage_checks.measure_batch_norms(model, {"input": torch.ones(2, 3)})
+    assert model[0].running_var.tolist() == [1, 1, 1]
