@@ -5,7 +5,9 @@ libraries of their own here. Nothing is downloaded; sizes are a few units, so th
 """
 
 import contextlib
+import copy
 import importlib
+import inspect
 import runpy
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -57,7 +59,13 @@ def build(name: str) -> Tiny:
     # Of the strangers, it prepares what their packages import.
     builder = importlib.import_module(f"benchmarks.tiny_{library}")
     root = Path(str(importlib.import_module(package).__file__)).parent
-    model, inputs = builder.build(which)
+    try:
+        model, inputs = builder.build(which)
+    except RuntimeError as error:
+        part = _part_of_another(which) if library == "transformers" else None
+        if part is None:
+            raise error
+        model, inputs = part
     if isinstance(model, torch.nn.Module):
         model.eval()
     return Tiny(model, inputs, [root])
@@ -77,6 +85,46 @@ def _multimodal(name: str) -> Tiny | None:
 
     root = Path(str(transformers.__file__)).parent
     return Tiny(model.eval(), [make(2) for make in prompts.values()], [root], prompts)
+
+
+def _part_of_another(name: str) -> tuple[torch.nn.Module, list[dict[str, Any]]] | None:
+    """A model that another class of its type has inside, with the arguments that it gets there."""
+    from benchmarks import tiny_transformers
+
+    types_with_it = [classes for classes in tiny_transformers.by_type().values() if name in classes]
+    # A class that cannot be built either would look for itself in others.
+    others = [other for classes in types_with_it for other in classes if other != name]
+    for other in dict.fromkeys(others):
+        try:
+            whole = _multimodal(other) or Tiny(*tiny_transformers.build(other), [])
+        except Exception:  # noqa: BLE001 - the next class may be one that can be built
+            continue
+        model: Any = whole.call
+        parts = [module for module in model.modules() if type(module).__name__ == name]
+        if parts:
+            return parts[0], _arguments_of(parts[0], model, whole.inputs)
+    return None
+
+
+def _arguments_of(
+    part: torch.nn.Module, model: torch.nn.Module, calls: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The arguments of a part's first call in each call of a model, by their names, without those that are None."""
+    signature = inspect.signature(part.forward)
+    first_calls: list[dict[str, Any]] = []
+    for call in calls:
+        arguments: list[inspect.BoundArguments] = []
+        hook = part.register_forward_pre_hook(
+            lambda _, args, kwargs, arguments=arguments: arguments.append(signature.bind(*args, **kwargs)),
+            with_kwargs=True,
+        )
+        with hook, torch.no_grad():
+            model(**copy.deepcopy(call))
+        if arguments:
+            named = dict(arguments[0].arguments)
+            named |= named.pop("kwargs", {})
+            first_calls.append({key: value for key, value in named.items() if value is not None})
+    return first_calls
 
 
 @contextlib.contextmanager

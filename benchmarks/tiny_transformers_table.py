@@ -21,9 +21,11 @@ LATENT: dict[str, Any] = {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head
 CONFIGS: dict[str, dict[str, Any]] = {
     "Autoformer": {**SERIES, "label_length": 2, "moving_average": 3},
     "Bamba": {"mamba_d_head": 32, "mamba_n_heads": 4, "attn_layer_indices": [1]},
-    "Beit": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]},
+    "Beit": {"num_hidden_layers": 4, "out_features": None, "out_indices": [1, 2, 3, 4]},
     "Bark": {},
-    "Data2VecVision": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "hidden_size": 64},
+    "Data2VecVision": {
+        "num_hidden_layers": 4, "out_features": None, "out_indices": [1, 2, 3, 4], "hidden_size": 64,
+    },
     # Heads are as wide as its rotary embedding, 32; the encoder of speech reads the 300 tokens that the decoder writes.
     "Clvp": {
         "text_config": {"num_attention_heads": 2}, "speech_config": {"num_attention_heads": 2, "vocab_size": 300},

@@ -9,6 +9,7 @@ from benchmarks import tiny_models
 @pytest.mark.parametrize(
     "name",
     [
+        "BeitModel",  # outputs of four stages
         "Blip2QFormerModel",  # takes what another model embeds
         "CvtForImageClassification",  # a table of its own stages
         "DepthAnythingForDepthEstimation",  # outputs of layers that a small backbone does not have
@@ -26,3 +27,11 @@ def test_a_model_computes_something_of_its_inputs(name):
     assert torch.isfinite(result).all()
     assert result.std() > 0
     assert not torch.equal(result, other)
+
+
+def test_a_model_that_is_a_part_of_another_gets_the_arguments_that_it_has_there():
+    tiny = tiny_models.build("transformers:VipLlavaModel")
+    assert type(tiny.call).__name__ == "VipLlavaModel"
+    assert {"input_ids", "pixel_values"} <= tiny.inputs[0].keys()
+    with torch.no_grad():
+        assert torch.isfinite(tiny.call(**tiny.inputs[0]).last_hidden_state).all()
