@@ -61,10 +61,10 @@ def build(name: str) -> Tiny:
     root = Path(str(importlib.import_module(package).__file__)).parent
     try:
         model, inputs = builder.build(which)
-    except RuntimeError as error:
+    except RuntimeError:
         part = _part_of_another(which) if library == "transformers" else None
         if part is None:
-            raise error
+            raise
         model, inputs = part
     if isinstance(model, torch.nn.Module):
         model.eval()

@@ -81,7 +81,9 @@ def several(name: str, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if (mask := first_call.get("attention_mask")) is not None:
         more.append({**first_call, "attention_mask": torch.ones_like(mask)})
         more.append({key: value for key, value in first_call.items() if key != "attention_mask"})
-    if name.endswith(("ForCausalLM", "LMHeadModel")) and "input_ids" in first_call:
+    # Musicgen's ids have a row for each codebook, its labels a column.
+    has_labels = name.endswith(("ForCausalLM", "LMHeadModel")) and not name.startswith("Musicgen")
+    if has_labels and "input_ids" in first_call:
         more.append({**first_call, "labels": first_call["input_ids"]})
     return [*calls, *more]
 

@@ -13,6 +13,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Gemma4AudioModel": {"output_proj_dims": 64, "subsampling_conv_channels": [16, 8]},
     "KyutaiSpeechToText": {"num_codebooks": 4},
     "MuseSparkAudioModel": {"num_hidden_layers": 4},
+    "Wav2Vec2BertForCTC": {"vocab_size": 256},
+    "Wav2Vec2ConformerForCTC": {"vocab_size": 256},
     "Nemotron3_5TranscribeWordTimestampModel": {"num_key_value_heads": None},
 }  # fmt: skip
 
@@ -28,6 +30,11 @@ def _features(width: int, mask: str, **options: Any) -> Any:
     return make
 
 
+def _second_of_sound() -> dict[str, Any]:
+    """16,000 samples a row, of which the second row has fewer: vectors of speakers come from many frames."""
+    return {"input_values": torch.randn(BATCH, 16_000), "attention_mask": padded(BATCH, 16_000)}
+
+
 def _speech_of_text() -> dict[str, Any]:
     """Text of the 81 characters of the class, and the spectrogram until now."""
     return {
@@ -40,6 +47,13 @@ INPUTS: dict[str, Any] = {
     "Clap": lambda: {
         "input_features": torch.randn(BATCH, 1, 1001, 64), "is_longer": torch.tensor([[True], [False]]),
     },
+    "Data2VecAudioForXVector": _second_of_sound,
+    "UniSpeechSatForXVector": _second_of_sound,
+    "Wav2Vec2ConformerForXVector": _second_of_sound,
+    "Wav2Vec2ForXVector": _second_of_sound,
+    "Wav2Vec2Bert": _features(64, "attention_mask", dtype=torch.long),
+    "SeamlessM4TForSpeechToText": _features(64, "attention_mask", dtype=torch.long),
+    "SeamlessM4Tv2ForSpeechToText": _features(64, "attention_mask", dtype=torch.long),
     "FunAsrNanoEncoder": _features(560, "input_features_mask", dtype=torch.long),
     "Gemma3nAudioEncoder": lambda: {
         "audio_mel": torch.randn(BATCH, 96, 128), "audio_mel_mask": ~padded(BATCH, 96).bool(),

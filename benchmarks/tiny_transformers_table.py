@@ -165,6 +165,13 @@ def ids(*shape: int) -> torch.Tensor:
     return torch.randint(5, 200, shape)
 
 
+def questions() -> dict[str, Any]:
+    """Texts in which one token stands for a question."""
+    texts = ids(BATCH, LENGTH)
+    texts[:, 4] = 104
+    return {"input_ids": texts, "attention_mask": padded(BATCH, LENGTH)}
+
+
 INPUTS: dict[str, Any] = {
     "AST": lambda: {"attention_mask": None},  # spectrograms, which the builder takes for sound
     "Autoformer": series,
@@ -174,6 +181,8 @@ INPUTS: dict[str, Any] = {
     "PatchTSMixer": lambda: {"past_values": torch.rand(BATCH, PAST, 1)},
     "TimesFm": lambda: {"past_values": [torch.rand(40), torch.rand(64)], "freq": [0, 1]},
     "Perceiver": lambda: {"inputs": ids(BATCH, LENGTH)},
+    "PerceiverForImageClassificationLearned": lambda: {"inputs": None},
+    "SplinterForPreTraining": questions,
     "OneFormer": lambda: {"task_inputs": ids(BATCH, 77)},
     "MusicgenMelodyForCausalLM": lambda: {"input_ids": ids(4 * BATCH, LENGTH)},
     "MusicgenForCausalLM": lambda: {"input_ids": ids(4 * BATCH, LENGTH)},  # a row for each of the codebooks
