@@ -1,11 +1,13 @@
-"""transformers classes with a `generate` of their own, such as Whisper's, which cuts long recordings into segments.
+"""transformers classes with a `generate` of their own: Whisper's cuts long recordings into segments, CTC's calls once.
 
 It runs as it is, on the host, on a view of the ported model: an object that shares everything with the model but its
 class, which is derived from the model's. `super().generate` is tpuport's loop there; a call of the model itself runs
 its compiled call; and tensors are on the host.
 """
 
+import dis
 import functools
+import inspect
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -39,17 +41,28 @@ class InnerGenerate(GenerationMixin):
 
 
 def has_own_generate(model: Any) -> bool:
-    """Whether a model's class defines `generate` and calls that of transformers in it."""
-    return _calls_inner(type(model))
+    """Whether a model's class defines a `generate` that calls that of transformers, or the model without a loop."""
+    return _runs_as_it_is(type(model))
 
 
 @functools.cache
-def _calls_inner(cls: type) -> bool:
+def _runs_as_it_is(cls: type) -> bool:
     owner = next((base for base in cls.__mro__ if "generate" in vars(base)), GenerationMixin)
     if owner is GenerationMixin:
         return False
+    if _calls_once(vars(owner)["generate"]):
+        return True
     functions = [value for value in vars(owner).values() if isinstance(value, FunctionType)]
     return any(_names_super_generate(function) for function in functions)
+
+
+def _calls_once(function: Any) -> bool:
+    """Whether a function calls the model, as those of CTC do, and has no loop."""
+    code = inspect.unwrap(function).__code__
+    has_loop = any(
+        instruction.opname.startswith("JUMP_BACKWARD") for instruction in dis.get_instructions(code)
+    )
+    return "__call__" in code.co_names and not has_loop
 
 
 def _names_super_generate(function: FunctionType) -> bool:
@@ -77,6 +90,8 @@ def run_own_generate(model: Any, arguments: dict[str, Any]) -> Any:
     """Run the own `generate` of a ported model's class with these arguments, by name; `inputs` is the first."""
     view = object.__new__(_view_class(type(model)))
     object.__setattr__(view, "__dict__", vars(model))
+    # How to compile a call that is a compiled program already.
+    arguments.pop("compile_config", None)
     first = [arguments.pop("inputs")] if "inputs" in arguments else []
     own: Callable = type(model).generate
     return own(view, *first, **arguments)
