@@ -116,6 +116,9 @@ def enlarge(model: torch.nn.Module) -> None:
         for weight in model.parameters():
             if weight.ndim > 1 and weight.is_floating_point() and weight.numel() > 1 and weight.std() < 0.05:
                 weight.normal_(std=0.12, generator=generator)
+            # Gates of layers that attend to images are closed in a new model.
+            if weight.numel() == 1 and weight.is_floating_point() and not weight.any():
+                weight.fill_(1.0)
 
 
 def _run(model: Any, call: Call) -> Any:

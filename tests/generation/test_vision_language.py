@@ -13,6 +13,8 @@ from transformers import (
     LlavaForConditionalGeneration,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
+    MllamaConfig,
+    MllamaForConditionalGeneration,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
     SmolVLMConfig,
@@ -234,3 +236,38 @@ def test_rows_with_fewer_images_have_some_of_zeros() -> None:
         "pixel_attention_mask": valid,
     }  # fmt: skip
     _assert_equal_and_seen(model, port(model), batch)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_mllamas_layers_that_attend_to_images(masked: bool) -> None:
+    text = _TEXT | {"num_hidden_layers": 2, "cross_attention_layers": [1], "vocab_size": 120}
+    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 10_000.0}
+    vision = {
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_global_layers": 1,
+        "attention_heads": 4, "image_size": 16, "patch_size": 4, "vision_output_dim": 64, "max_num_tiles": 2,
+        "intermediate_layers_indices": [0], "supported_aspect_ratios": [[1, 1], [1, 2]],
+    }  # fmt: skip
+    model = with_large_weights(
+        MllamaForConditionalGeneration(MllamaConfig(vision_config=vision, text_config=text))
+    )
+    gates = [parameter for name, parameter in model.named_parameters() if name.endswith("gate")]
+    for gate in gates:
+        gate.data.fill_(1.0)
+    ids = torch.randint(3, 99, (2, 10))
+    inputs = {
+        "input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": torch.randn(2, 2, 2, 3, 16, 16),
+        "aspect_ratio_ids": torch.tensor([[1, 2], [2, 1]]), "aspect_ratio_mask": torch.ones(2, 2, 2, dtype=torch.long),
+    }  # fmt: skip
+    if masked:
+        # From the third token on, of each row another of its images.
+        mask = torch.zeros(2, 10, 2, 2, dtype=torch.long)
+        mask[0, 2:, 0] = mask[1, 2:, 1] = 1
+        inputs["cross_attention_mask"] = mask
+    ported = port(model)
+    expected = model.generate(**inputs, **OPTIONS)
+    assert torch.equal(ported.generate(**inputs, **OPTIONS), expected)
+    others = inputs | {"pixel_values": inputs["pixel_values"].flip(1)}
+    assert not torch.equal(model.generate(**others, **OPTIONS), expected)
+    assert torch.equal(ported.generate(**others, **OPTIONS), model.generate(**others, **OPTIONS))
+    decoder = decoder_for(ported)
+    assert (decoder.prefill.compilations, decoder.advance.compilations) == (1, 1)

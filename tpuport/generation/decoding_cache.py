@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, StaticCache
 
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
+from tpuport.generation.cross_layer import CrossLayer
 from tpuport.generation.fixed_layers import FixedLayer, RingLayer, WindowLayer
 from tpuport.generation.hybrid_layers import HybridLayer, HybridRingLayer, HybridWindowLayer
 from tpuport.generation.indexed_layers import IndexedLayer
@@ -58,7 +59,18 @@ def make_cache(
     """
     cache = StaticCache(config=config, max_cache_len=length)
     cache.layers = [_make_layer(layer, length, mesh, keeps_all=keeps_all) for layer in cache.layers]
+    for number in _cross_layers(config):
+        cache.layers[number] = CrossLayer(mesh)
     return cache
+
+
+def has_cross_layers(config: PretrainedConfig) -> bool:
+    """Whether layers between those of the text attend to images, as Mllama's do."""
+    return bool(_cross_layers(config))
+
+
+def _cross_layers(config: PretrainedConfig) -> list[int]:
+    return getattr(config.get_text_config(decoder=True), "cross_attention_layers", None) or []
 
 
 def set_length(cache: Any, length: jax.Array) -> Any:
@@ -170,7 +182,7 @@ def kv_cache_bytes(config: PretrainedConfig, batch: int, length: int, dtype: tor
         if isinstance(layer, FixedLayer) and not isinstance(layer, HybridLayer):
             total += layer.slots * count
         # A layer without attention keeps no keys; one that does in another form is not counted in positions.
-        elif count:
+        elif count or isinstance(layer, CrossLayer):
             raise PortError(
                 "no formula for the size of this cache", where=type(layer).__name__, fix="measure the arrays"
             )

@@ -21,7 +21,7 @@ from tpuport.compilation import HostInput, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import model_inputs
 from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
-from tpuport.generation.decoding_cache import make_cache
+from tpuport.generation.decoding_cache import has_cross_layers, make_cache
 from tpuport.generation.deferred_checks import collect_checks
 from tpuport.generation.multimodal_inputs import POSITIONS, REAL_IMAGES, TOKEN_TYPES
 from tpuport.generation.residual_stream import summed_once
@@ -71,6 +71,11 @@ class MultimodalDecoder(Decoder):
         """Of the model's signature."""
         parameters = inspect.signature(model.forward).parameters
         return model_inputs.input_names(parameters) - _NOT_OF_A_PROCESSOR
+
+    @property
+    def uses_buckets(self) -> bool:
+        """Not for Mllama: without a mask, its tokens attend to as many columns of an image as stand before them."""
+        return super().uses_buckets and not has_cross_layers(self.model.config)
 
     def forward_prompt(
         self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs

@@ -28,6 +28,8 @@ REAL_IMAGES: Final = "real_images"
 TOKEN_TYPES: Final[dict[str, Callable[[jax.Array], jax.Array]]] = {
     "token_type_ids": lambda last: last,
     "mm_token_type_ids": lambda last: last * 0,
+    # Which images it attends to, [B, 1, images, tiles], in Mllama.
+    "cross_attention_mask": lambda last: last,
 }
 
 
