@@ -180,8 +180,11 @@ def test_a_model_with_a_generate_of_its_own_is_refused() -> None:
         def generate(self, input_ids: Any, **options: Any) -> Any:  # type: ignore[override]
             return self(input_ids).logits.argmax(-1)
 
-    with pytest.raises(PortError, match="a generate of its own"):
-        tpuport.generate(tpuport.port(Own(LLAMA).eval()), [[5, 6, 7]], **OPTIONS)
+    model = tpuport.port(Own(LLAMA).eval())
+    # Nor are its inputs taken for options of the generation.
+    for inputs in ({}, {"pixel_values": torch.zeros(1, 3, 4, 4)}):
+        with pytest.raises(PortError, match="a generate of its own"):
+            tpuport.generate(model, [[5, 6, 7]], **inputs, **OPTIONS)
 
 
 def test_a_generate_that_calls_that_of_transformers_runs() -> None:

@@ -58,7 +58,7 @@ def choose_decoder(model: Any, mesh: Mesh) -> Decoder:
         PortError: the model generates in another way than token by token from `input_ids`, or runs without a cache and
             cannot run in a buffer of fixed shape.
     """
-    _check_generate(model)
+    check_generate(model)
     cls = decoder_class(model)
     return decoder_without_cache(model, mesh) if cls is RecomputingDecoder else cls(model, mesh)
 
@@ -124,7 +124,7 @@ def _are_equal(first: jax.Array, second: jax.Array) -> bool:
     return bool(jnp.array_equal(first, second, equal_nan=jnp.issubdtype(first.dtype, jnp.inexact)))
 
 
-def _check_generate(model: Any) -> None:
+def check_generate(model: Any) -> None:
     """PortError for a model whose own `generate` does more than transformers' general one."""
     own = getattr(type(model), "generate", None)
     # One that calls the general one has prepared what comes here.

@@ -17,7 +17,13 @@ from tpuport.compilation import WrittenInLoop, settings_key
 from tpuport.errors import PortError
 from tpuport.generation.assisted_decoder import divide_prompt, with_drafts
 from tpuport.generation.decoder import Decoder
-from tpuport.generation.decoder_choice import choose_decoder, decoder_class, replace_decoder, weights_changed
+from tpuport.generation.decoder_choice import (
+    check_generate,
+    choose_decoder,
+    decoder_class,
+    replace_decoder,
+    weights_changed,
+)
 from tpuport.generation.encoder_decoder import ENCODER_OUTPUTS
 from tpuport.generation.generation_options import Options, check_padding, read_options
 from tpuport.generation.guidance import Guidance, read_guidance
@@ -200,7 +206,7 @@ def run_generate(
 ) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
     """As `generate`, whatever `generate` the model's class may have; `timestamps` are the rules of Whisper's."""
     _check_streamer(streamer)
-    names = frozenset() if isinstance(model, LanguageModel) else decoder_class(model).input_names(model)
+    names = _input_names(model)
     input_ids, attention_mask, options = _split_encoding(input_ids, attention_mask, options, names)
     inputs, options = split_inputs(names, options)
     prompts_of_lengths = None
@@ -383,6 +389,14 @@ def _check_search(options: Options, streamer: Any, assistant_model: Any) -> None
             where=f"streamer={type(streamer).__name__}",
             fix="leave the streamer out, or pass num_beams=1",
         )
+
+
+def _input_names(model: Any) -> frozenset[str]:
+    """What a model takes beside tokens; PortError for one that generates in another way."""
+    if isinstance(model, LanguageModel):
+        return frozenset()
+    check_generate(model)
+    return decoder_class(model).input_names(model)
 
 
 def _check_streamer(streamer: Any) -> None:
