@@ -38,8 +38,12 @@ import wrapt  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
-# How long an example takes says how busy the machine is.
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says how busy the machine is. The same examples in each run of `make test`, so that whoever
+# changes something sees what that changes; other ones each time in `make test-all`.
+settings.register_profile(
+    "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow],
+    derandomize=not os.environ.get("TPUPORT_THOROUGH"),
+)  # fmt: skip
 settings.load_profile("tests")
 # For properties whose every example compiles a program, or computes attention in full.
 settings.register_profile("few", max_examples=100 if os.environ.get("TPUPORT_THOROUGH") else 5)
