@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         torch_dtype,
         wrap,
     )
-    from tpuport.compat.operators.convolution import convolutions_on_mesh
+    from tpuport.compat.operators.convolution import operators_on_mesh
     from tpuport.compat.operators.indexing import masked_selections_counted
     from tpuport.compat.operators.outside import host_tensors_as_constants, takes_host_tensors
     from tpuport.compat.runtime import environment, on_device
@@ -31,7 +31,7 @@ _PUBLIC = {
     "as_jax": "convert",
     "as_torch": "convert",
     "checked_versions": "versions",
-    "convolutions_on_mesh": "operators.convolution",
+    "operators_on_mesh": "operators.convolution",
     "environment": "runtime",
     "host_tensors_as_constants": "operators.outside",
     "is_ported": "convert",
@@ -51,13 +51,13 @@ __all__ = [
     "as_jax",
     "as_torch",
     "checked_versions",
-    "convolutions_on_mesh",
     "environment",
     "host_tensors_as_constants",
     "is_ported",
     "jax_dtype",
     "masked_selections_counted",
     "on_device",
+    "operators_on_mesh",
     "takes_host_tensors",
     "to_jax",
     "to_numpy",

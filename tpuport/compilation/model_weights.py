@@ -134,7 +134,7 @@ def use_weights(
         # Attention is tpuport's, unless the user has registered another.
         meshes = [model_mesh(model) for model in models]
         stack.enter_context(attention.use_on_meshes(meshes))
-        stack.enter_context(compat.convolutions_on_mesh(meshes[0] if meshes else None))
+        stack.enter_context(compat.operators_on_mesh(meshes[0] if meshes else None))
         yield [
             stack.enter_context(_use_model_weights(model, arrays))
             for model, arrays in zip(models, weights, strict=True)

@@ -87,7 +87,7 @@ def test_divided_over_devices(
         return jax.device_put(compat.to_jax(tensor), NamedSharding(mesh, PartitionSpec(*axes)))
 
     def run(x: jax.Array, weight: jax.Array) -> jax.Array:
-        with compat.environment(), compat.convolutions_on_mesh(mesh):
+        with compat.environment(), compat.operators_on_mesh(mesh):
             return compat.as_jax(FORMS[form](compat.as_torch(x), compat.as_torch(weight)))
 
     x = X[..., :length]

@@ -1,6 +1,9 @@
+import jax
 import pytest
 import torch
+from jax.sharding import NamedSharding, PartitionSpec
 
+import tpuport
 from tpuport import compat
 
 SIGNAL = torch.randn(2, 40)
@@ -46,3 +49,18 @@ def test_a_window_that_leaves_a_part_out_is_refused():
     tensors = [compat.wrap(compat.to_jax(tensor)) for tensor in (spectrum, torch.zeros(8))]
     with compat.environment(), pytest.raises(RuntimeError, match="window overlap add"):
         torch.istft(tensors[0], 8, window=tensors[1])
+
+
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize("transform", [torch.fft.fft, torch.fft.ifft, torch.fft.fft2])
+def test_axes_of_one_element_on_each_device(transform, traced):
+    mesh = tpuport.create_mesh(dp=2, tp=4)
+    signal = torch.randn(3, 2, 4, dtype=torch.complex64)
+
+    def run(x):
+        with compat.environment(), compat.operators_on_mesh(mesh):
+            return compat.as_jax(transform(compat.as_torch(x)))
+
+    divided = jax.device_put(compat.to_jax(signal), NamedSharding(mesh, PartitionSpec(None, "dp", "tp")))
+    result = jax.jit(run)(divided) if traced else run(divided)
+    torch.testing.assert_close(compat.to_torch(result), transform(signal))

@@ -14,12 +14,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 
-_mesh: ContextVar[Mesh | None] = ContextVar("tpuport_convolution_mesh", default=None)
+_mesh: ContextVar[Mesh | None] = ContextVar("tpuport_operators_mesh", default=None)
 
 
 @contextlib.contextmanager
-def convolutions_on_mesh(mesh: Mesh | None) -> Iterator[None]:
-    """Trace convolutions in this thread for a mesh, which traced arrays do not know; None: for one device."""
+def operators_on_mesh(mesh: Mesh | None) -> Iterator[None]:
+    """Trace operators in this thread for a mesh, which traced arrays do not know; None: for one device."""
     token = _mesh.set(mesh)
     try:
         yield
@@ -65,15 +65,15 @@ def convolution(
     whole = []
     if groups > 1 and not batch.shape[1] == weight.shape[0] == groups:
         whole = [1]
-        weight = _undivided(weight, [0, 1])
+        weight = undivided(weight, [0, 1])
     if transposed:
         whole += range(2, batch.ndim)
-    batch = _undivided(batch, whole)
+    batch = undivided(batch, whole)
     result = jax.lax.conv_general_dilated(
         batch, weight, padding=tuple(zip(padding, ends, strict=True)), rhs_dilation=dilation,
         feature_group_count=groups, **steps,
     )  # fmt: skip
-    result = _undivided(result, whole)
+    result = undivided(result, whole)
     if bias is not None:
         result += bias.reshape(-1, *[1] * rank)
     return result.reshape(*x.shape[: -rank - 1], *result.shape[1:])
@@ -99,7 +99,7 @@ def convolution_2d(
     return convolution(x, weight, bias, stride, padding, dilation, False, (0, 0), groups)
 
 
-def _undivided(array: jax.Array, dimensions: Sequence[int]) -> jax.Array:
+def undivided(array: jax.Array, dimensions: Sequence[int]) -> jax.Array:
     """The array with these dimensions whole on each device of its mesh, and the others as they are."""
     mesh = _mesh.get()
     if not isinstance(array, Tracer):

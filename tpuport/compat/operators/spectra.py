@@ -1,15 +1,28 @@
-"""Signals from their short-time Fourier transforms."""
+"""Fourier transforms, and signals from short-time ones."""
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 
+from tpuport.compat.operators.convolution import undivided
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.samplers import require, require_values
 
 # What torch takes for no window at all.
 _LEAST_WEIGHT = 1e-11
+
+
+def complex_fft(x: jax.Array, axes: Sequence[int], normalization: int, forward: bool) -> jax.Array:
+    """Traced or not. `aten::_fft_c2c` over these axes, divided by 1, the root of their size, or it (0 to 2)."""
+    # XLA's partitioner (jaxlib 0.9) ends the process where an axis has one element on each device.
+    x = undivided(x, [axis for axis in axes if x.shape[axis] <= jax.device_count()])
+    names = ("backward", "ortho", "forward")
+    if forward:
+        return jnp.fft.fftn(x, axes=axes, norm=names[normalization])
+    return jnp.fft.ifftn(x, axes=axes, norm=names[::-1][normalization])
 
 
 def istft(
@@ -103,6 +116,9 @@ def _frames(
 
 
 LOWERINGS = (
+    Lowering(
+        torch.ops.aten._fft_c2c, on_arrays(complex_fft), "ends the process on axes of one element a device"
+    ),
     Lowering(torch.istft, on_arrays(istft), "asks for the window's values"),
     Lowering(torch.Tensor.istft, on_arrays(istft), "asks for the window's values"),
 )
