@@ -10,6 +10,8 @@ from tpuport import lint
 from tpuport.lint.entry_verdicts import EntryVerdict
 from tpuport.model_results import ModelResult
 
+# Of models that ask for 64 bits, where `tpuport.enable` is not in force.
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype", "ignore:float64 becomes float32")
 LLAMA = "transformers:LlamaForCausalLM"
 
 
