@@ -257,6 +257,17 @@ def test_what_torch_takes_from_the_host(logits, reference):
         torch.testing.assert_close(on_host(result), reference)
 
 
+def _with_tangents(model):
+    with torch.autograd.forward_ad.dual_level():
+        return model(torch.autograd.forward_ad.make_dual(X, X))
+
+
+def _fused_step(y):
+    weight = torch.nn.Parameter(y.clone())
+    weight.grad = y
+    torch.optim.AdamW([weight], fused=True).step()
+
+
 REFUSED = {
     "storage": (lambda y, m: y.storage(), "cannot work on a tensor that is on the device"),
     "contents": (lambda y, m: y.untyped_storage().tolist(), r"tpuport\.to_cpu\(x\)"),
@@ -271,7 +282,7 @@ REFUSED = {
     ),
     "sparse": (lambda y, m: y.to_sparse(), r"x\.cpu\(\)"),
     "dlpack": (lambda y, m: torch.from_dlpack(y), r"tpuport\.to_cpu\(x\)"),
-    "swapped": (lambda y, m: torch.utils.swap_tensors(y, y.clone()), "x.data, y.data"),
+    "to dlpack": (lambda y, m: torch.utils.dlpack.to_dlpack(y), r"tpuport\.to_cpu\(x\)"),
     "jit.script": (lambda y, m: torch.jit.script(m), r"tpuport\.to_cpu\(model\)"),
     "first of contents": (lambda y, m: y.untyped_storage()[0], r"tpuport\.to_cpu\(x\)"),
     "elements": (lambda y, m: y.clone().map_(y, lambda a, b: a), r"tpuport\.to_cpu\(x\)"),
@@ -279,6 +290,14 @@ REFUSED = {
     "shared memory": (lambda y, m: m.share_memory(), r"tpuport\.to_cpu\(x\)"),
     "jit.trace": (lambda y, m: torch.jit.trace(m, X), r"tpuport\.to_cpu\(model\)"),
     "vmap": (lambda y, m: torch.func.vmap(m)(X), r"tpuport\.to_cpu\(model\)"),
+    "vmap of compiled": (lambda y, m: torch.func.vmap(tpuport.compile(torch.sin))(X), "jax_value_and_grad"),
+    "grad": (lambda y, m: torch.func.grad(lambda x: m(x).sum())(X), "jax_value_and_grad"),
+    "jvp": (lambda y, m: torch.func.jvp(m, (X,), (X,)), "jax_value_and_grad"),
+    "jvp on the device": (lambda y, m: torch.func.jvp(torch.sin, (y,), (y,)), "jax_value_and_grad"),
+    "jacobian": (lambda y, m: torch.autograd.functional.jacobian(m, X), "jax_value_and_grad"),
+    "dual": (lambda y, m: _with_tangents(m), "jax_value_and_grad"),
+    "fused": (lambda y, m: _fused_step(y), "leave fused=True out"),
+    "file of tensors": (lambda y, m: torch.load(_saved([X, X[0]]), map_location=y.device), '"cpu"'),
     "memory of the host": (lambda y, m: setattr(m.up.bias, "data", torch.ones(8)), "x.data = y"),
     "float64": (lambda y, m: torch.softmax(y, -1, dtype=torch.float64), "float32"),
 }
@@ -341,6 +360,50 @@ def test_checkpoints_of_a_gpu(model):
     with pytest.raises(RuntimeError, match=r"map_location=torch\.device"):
         torch.load(_saved(HOST), map_location="cuda")
     assert torch.equal(torch.load(_saved(HOST), map_location="cpu"), HOST)
+
+
+def test_files_are_loaded_to_the_device():
+    shared, integers = torch.ones(2), torch.arange(6)
+    tensors = {
+        "x": X, "columns": X.t().clone().t(), "shared": shared, "again": shared.detach(), "integers": integers[2:],
+        "rest": integers[:2], "half": X.bfloat16(), "weight": torch.nn.Parameter(X * 2), "number": torch.tensor(3.0),
+    }  # fmt: skip
+    for location in ("jax", torch.device("jax"), compat.wrap(compat.to_jax(X)).device, {"cpu": "jax:0"}):
+        loaded = torch.load(_saved(tensors), map_location=location)
+        assert all(map(compat.is_ported, loaded.values()))
+        assert_same(on_host(list(loaded.values())), on_host(list(tensors.values())))
+    assert isinstance(loaded["weight"], torch.nn.Parameter)
+    loaded["shared"].add_(1)
+    assert loaded["again"].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("change", ["load", "assign", "half", "stay", "cpu"])
+def test_modules_that_swap_their_tensors(change):
+    """torch's coming default: `load_state_dict` and `model.half()` swap parameters with new ones."""
+    host, model = Model().eval(), tpuport.port(Model().eval())
+    with torch.no_grad():
+        model(X)  # which leaves notes of the tensors it used
+    weights = {name: tensor * 2 for name, tensor in host.state_dict().items()}
+    device = model.scale.device
+    changes = {
+        "load": lambda module: module.load_state_dict(
+            {k: v.to(module.scale.device) for k, v in weights.items()}
+        ),
+        "assign": lambda module: module.load_state_dict(weights, assign=True),
+        "half": lambda module: module.bfloat16().float(),
+        "stay": lambda module: module.to(module.scale.device),
+        "cpu": lambda module: module.cpu(),
+    }
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        for module in (host, model):
+            changes[change](module)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert model.scale.device == (device if change in ("load", "half", "stay") else torch.device("cpu"))
+    assert isinstance(model.up.weight, torch.nn.Parameter)
+    with torch.no_grad():
+        assert_same(on_host(model(X)), host(X))
 
 
 def test_accelerate_prepares_on_the_host():

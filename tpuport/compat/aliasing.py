@@ -9,6 +9,7 @@ Whether an operation gives a view, and which elements of it overlap, is torch's 
 tensors on the meta device, which have strides. The layout of a tensor that is not a view is taken to be contiguous.
 """
 
+import contextlib
 import functools
 import math
 import weakref
@@ -112,6 +113,9 @@ class Storage:
 
     def add(self, tensor: Ported) -> None:
         self.aliases.append(weakref.ref(tensor, self._remove))
+
+    def remove(self, tensor: Ported) -> None:
+        self.aliases[:] = [reference for reference in self.aliases if reference() is not tensor]
 
     def _remove(self, reference: weakref.ref) -> None:
         self.aliases.remove(reference)
@@ -254,6 +258,8 @@ def alias_of(tensor: Ported) -> Alias:
     alias = getattr(tensor, "_alias", None)
     if alias is None or alias.storage.array is None or alias.array is not tensor._elem:
         strides = twin(tensor)
+        if alias is not None:
+            alias.storage.remove(tensor)
         storage = Storage(tensor._elem, strides)
         storage.add(tensor)
         alias = tensor._alias = Alias(storage, (), strides, tensor._elem)
@@ -265,9 +271,25 @@ def leave(tensor: Ported) -> None:
     tensor._memory = None
     if getattr(tensor, "_alias", None) is None:
         return
-    aliases = tensor._alias.storage.aliases
-    aliases[:] = [reference for reference in aliases if reference() is not tensor]
+    tensor._alias.storage.remove(tensor)
     tensor._alias = None
+
+
+@contextlib.contextmanager
+def exchanged(first: torch.Tensor, second: torch.Tensor) -> Iterator[None]:
+    """In the block, whose body lets two tensors change their attributes, none of their storages refers to them."""
+    tensors = (first, second)
+    aliases = [getattr(tensor, "_alias", None) for tensor in tensors]
+    for tensor, alias in zip(tensors, aliases, strict=True):
+        if alias is not None:
+            alias.storage.remove(tensor)
+    try:
+        yield
+    finally:
+        for tensor in tensors:
+            alias = getattr(tensor, "_alias", None)
+            if alias is not None:
+                alias.storage.add(tensor)
 
 
 def _read(array: jax.Array, steps: Sequence[Step]) -> jax.Array:

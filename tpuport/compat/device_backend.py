@@ -94,7 +94,11 @@ def _register_backend() -> None:
 
 def _empty(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
     """Zeros: jax has no memory without values."""
-    tensor = wrap(jnp.zeros(tuple(size), jax_dtype(dtype or torch.get_default_dtype())))
+    dtype = dtype or torch.get_default_dtype()
+    tensor = wrap(jnp.zeros(tuple(size), jax_dtype(dtype)))
+    if tensor.dtype != dtype:
+        # The contents of files are as wide as was asked for.
+        tensor._wide_dtype = dtype  # type: ignore[attr-defined]
     if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python):
         # torch.tensor and torch.as_tensor switch classes of tensors off, and copy the values with their next call.
         tensor._awaits_values = True  # type: ignore[attr-defined]

@@ -49,7 +49,7 @@ def _changes_of_torch() -> list[ModuleType]:
     """What is changed in torch itself, beside torchax."""
     return [
         importlib.import_module(f"tpuport.compat.{name}")
-        for name in ("device_backend", "missing_cuda", "autocast")
+        for name in ("device_backend", "missing_cuda", "autocast", "loaded_tensors")
     ]
 
 
@@ -103,7 +103,7 @@ def original(owner: str, name: str) -> Any:
 def _owner(name: str) -> Any:
     if name == "device_module":
         return importlib.import_module("torchax.device_module")
-    if name in ("torch", "torch._C", "torch.utils"):
+    if name.partition(".")[0] == "torch":
         return importlib.import_module(name)
     if name in ("Distribution", "VonMises"):
         return getattr(importlib.import_module("torch.distributions"), name)

@@ -3,7 +3,7 @@
 import fnmatch
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from inspect import Parameter
+from inspect import Parameter, signature
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -180,6 +180,20 @@ class DividedArguments(NamedTuple):
         """The caller's tensors and arrays that are tensors of the program, by name."""
         named = [(self.graph.names[number], self.graph.leaves[number]) for number in self.tensor_leaves]
         return {name: leaf for name, leaf in named if hasattr(leaf, "dtype")}
+
+
+def parameters_of(function: Callable) -> Mapping[str, Parameter]:
+    """The parameters of a function, by name; `*args, **kwargs` for those of C, which tell none (`torch.sin`)."""
+    try:
+        return signature(function).parameters
+    except ValueError:
+        return signature(lambda *args, **kwargs: None).parameters
+
+
+def positional_names(parameters: Mapping[str, Parameter]) -> list[str]:
+    """The names of those that may be given by position, in order."""
+    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, parameter in parameters.items() if parameter.kind in kinds]
 
 
 def prepare_arguments(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import inspect
 import logging
 import types
 import weakref
@@ -18,11 +17,13 @@ from tpuport.checkpoint import port_count
 from tpuport.compat import autocast, randomness
 from tpuport.compat.asked_values import AskedValues
 from tpuport.compat.operators.indexing import without_selections
-from tpuport.compilation import overwritten_arrays
+from tpuport.compilation import overwritten_arrays, torch_transforms
 from tpuport.compilation.call_arguments import (
     check_static,
     divide_arguments,
     is_inside,
+    parameters_of,
+    positional_names,
     prepare_arguments,
     shapes_key,
     usable_array,
@@ -53,8 +54,6 @@ from tpuport.library_classes import is_library_model
 from tpuport.tracing import is_tracing, trace_lock
 
 logger = logging.getLogger("tpuport")
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _split_owner(function: Callable) -> tuple[Callable, tuple[Any, ...]]:
@@ -122,7 +121,7 @@ class CompiledFunction:
         self._overwrites: dict[Hashable, tuple[overwritten_arrays.Overwrite, ...]] = {}
         self._rotary_tables = rotary.ProgramTables()
         self._run_function, self._owner = _split_owner(function)
-        self._parameters = inspect.signature(getattr(function, "forward", self._run_function)).parameters
+        self._parameters = parameters_of(getattr(function, "forward", self._run_function))
         own_name = getattr(function, "__qualname__", type(function).__name__)
         self.program = Program(
             self._run_program, name or str(own_name), self._describe, self._port_counts,
@@ -140,6 +139,7 @@ class CompiledFunction:
         if is_tracing():
             # A part of the program around it, whose state and weights it uses.
             return self._call_inside(args, kwargs)
+        torch_transforms.refuse_transforms(self.program.name)
         result, call = self._call_program(self.program, args, kwargs)
         if self._donated:
             call.mark_donated(self._donated, self.program.name)
@@ -329,7 +329,7 @@ class CompiledFunction:
 
     def _name_positional(self, args: tuple) -> dict[str, Any]:
         """Positional arguments by the names of their parameters, in order; those of `*args` are numbered."""
-        names = [name for name, parameter in self._parameters.items() if parameter.kind in _POSITIONAL]
+        names = positional_names(self._parameters)
         names += [f"argument {number}" for number in range(len(names), len(self._owner) + len(args))]
         return dict(zip(names, (*self._owner, *args), strict=False))
 

@@ -15,9 +15,9 @@ import torch
 from jax.core import Tracer
 
 from tpuport import compat
+from tpuport.compilation import torch_transforms
 from tpuport.compilation.compiled_function import CompiledFunction
 from tpuport.compilation.model_weights import is_on_host
-from tpuport.errors import PortError
 from tpuport.tracing import is_tracing
 
 
@@ -52,7 +52,7 @@ class ModelCall:
     @property
     def __globals__(self) -> dict[str, Any]:
         """Asked for by `torch.jit.script` alone, of a function that it is about to translate."""
-        raise _unseen("torch.jit.script", type(self.module).__name__)
+        raise torch_transforms.unseen("torch.jit.script", type(self.module).__name__)
 
     @property
     def compiled(self) -> CompiledFunction:
@@ -79,7 +79,6 @@ class ModelCall:
             return self.original(*args, **kwargs)
         if self._is_on_host():
             return self.original(*args, **kwargs)
-        _refuse_tracers_of_torch(type(self.module).__name__)
         _check_token_ids(self.module, kwargs.get("input_ids", args[0] if args else None))
         return self.compiled(*args, **kwargs)
 
@@ -155,22 +154,3 @@ def restore_call(model: torch.nn.Module) -> None:
     # Unless it is the class's own, the model had a forward of its own.
     if getattr(call.original, "__func__", None) is not type(model).forward:
         model.forward = call.original
-
-
-def _refuse_tracers_of_torch(name: str) -> None:
-    """Raise a PortError if torch records or transforms the call: it sees nothing of what runs on the device."""
-    if torch.jit.is_tracing():  # type: ignore[reportPrivateImportUsage]
-        tracer = "torch.jit.trace"
-    elif torch._C._functorch.maybe_current_level() is not None:  # type: ignore[reportAttributeAccessIssue]
-        tracer = "torch.func"
-    else:
-        return
-    raise _unseen(tracer, name)
-
-
-def _unseen(tracer: str, name: str) -> PortError:
-    return PortError(
-        f"{tracer} sees nothing of what runs on the device",
-        where=f"{tracer} of {name}, a ported model",
-        fix="use it on the model on the host, tpuport.to_cpu(model); the ported model is a compiled program already",
-    )

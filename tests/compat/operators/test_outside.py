@@ -276,6 +276,42 @@ def test_a_copied_model_is_a_model():
     torch.testing.assert_close(tpuport.to_cpu(copied)(HOST), tpuport.to_cpu(expected))
 
 
+def test_swapped_tensors_take_their_attributes_and_views_along():
+    outputs = []
+    for device in ("cpu", "jax"):
+        # torch's own swaps tensors of the host only if they have gradients.
+        first, second = (torch.full((size,), 1.0, device=device, requires_grad=True) for size in (3, 2))
+        first.note = "mine"
+        torch.utils.swap_tensors(first, second)
+        with torch.no_grad():
+            first.add_(1)
+        outputs.append([first.tolist(), second.tolist(), second.note, hasattr(first, "note")])
+    assert outputs[0] == outputs[1]
+    first, second = HOST.to("jax"), torch.zeros(2, device="jax")
+    view = first[0]
+    torch.utils.swap_tensors(first, second)
+    view.fill_(7)
+    assert second.tolist() == [[7, 7, 7], [3, 4, 5]]
+    assert first.tolist() == [0, 0]
+
+
+def test_the_data_of_a_parameter_is_no_parameter():
+    """`torch.nn.utils.spectral_norm` assigns `weight.data` in the parameter's place."""
+    host, model = torch.nn.Linear(3, 3), tpuport.port(torch.nn.Linear(3, 3))
+    for module in (host, model):
+        torch.nn.utils.spectral_norm(module)
+        module.plain = module.bias.data
+        module.plain.fill_(2)
+    assert [name for name, _ in model.named_parameters()] == [name for name, _ in host.named_parameters()]
+    assert model.bias.tolist() == [2, 2, 2]
+    # Each device draws its own first vectors.
+    model.load_state_dict(host.state_dict())
+    for is_training in (False, True, True):
+        with torch.no_grad():
+            result = model.train(is_training)(HOST)
+            torch.testing.assert_close(tpuport.to_cpu(result), host.train(is_training)(HOST))
+
+
 @pytest.mark.parametrize(
     ("use", "message"),
     [

@@ -25,7 +25,7 @@ class Lowering:
 class Method:
     """One replacement method on torchax's `Tensor` or `Environment` class, or in its "device_module".
 
-    Some are of torch: names in "torch", "torch._C" and "torch.utils", and of its "Distribution" and "VonMises".
+    Some are of torch: names in its modules ("torch.utils"), and of its "Distribution" and "VonMises".
     """
 
     owner: str

@@ -17,6 +17,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat import aliasing, narrowing
 from tpuport.compat.convert import assign, is_ported, to_jax, to_torch, wrap
+from tpuport.compat.loaded_tensors import LoadedStorage
 from tpuport.compat.operators.declarations import Method
 from tpuport.compat.replacements import original
 from tpuport.compat.runtime import environment, on_device
@@ -268,8 +269,9 @@ def _cpu(tensor: Ported, **options: Any) -> torch.Tensor:
 
 
 def _detached(tensor: Ported) -> Ported:
-    """`tensor.data`: the same values without a gradient; a write to it reaches the tensor."""
-    return tensor.detach() if tensor.requires_grad else tensor
+    """`tensor.data`: the same values without a gradient, and no parameter; a write to it reaches the tensor."""
+    is_itself = not tensor.requires_grad and not isinstance(tensor, torch.nn.Parameter)
+    return tensor if is_itself else tensor.detach()
 
 
 def _set_data(tensor: Ported, other: torch.Tensor) -> None:
@@ -295,6 +297,8 @@ def _set(tensor: Ported, source: Any = None, *memory: Any) -> Ported:
     """`tensor.set_(source)`: the tensor has the memory of another one, and writes to either are seen in both."""
     if tensor is source:
         return tensor
+    if isinstance(source, LoadedStorage):
+        return source.give(tensor, *memory)
     if memory or not is_ported(source) or _is_traced(tensor) or _is_traced(source):
         raise PortError(
             "a tensor on the device gets other memory, that of the host or inside of a compiled function",
@@ -343,15 +347,9 @@ def _refuse_mesh() -> Any:
 
 
 def _swap_tensors(first: torch.Tensor, second: torch.Tensor) -> None:
-    """`torch.utils.swap_tensors`: torch swaps what the host has of a tensor, which is not its array."""
-    if not (is_ported(first) or is_ported(second)):
-        return original("torch.utils", "swap_tensors")(first, second)
-    raise PortError(
-        "a tensor on the device cannot be swapped with another",
-        where="torch.utils.swap_tensors",
-        fix="x.data, y.data = y.clone(), x.clone(); load_state_dict copies, without "
-        "torch.__future__.set_swap_module_params_on_conversion(True)",
-    )
+    """`torch.utils.swap_tensors`: arrays are among the attributes, which torch swaps; it refuses weak references."""
+    with aliasing.exchanged(first, second):
+        original("torch.utils", "swap_tensors")(first, second)
 
 
 def _to_numpy(tensor: Ported, *, force: bool = False) -> Any:
@@ -362,6 +360,13 @@ def _to_numpy(tensor: Ported, *, force: bool = False) -> Any:
 def _refuse_dlpack(tensor: Ported, *args: Any, **kwargs: Any) -> Any:
     """Another library would write into the array, which other tensors may have as well."""
     return _refuse("__dlpack__()")
+
+
+def _to_dlpack(tensor: torch.Tensor) -> Any:
+    """`torch.utils.dlpack.to_dlpack`, which asks no class of tensors."""
+    return (
+        _refuse("to_dlpack()") if is_ported(tensor) else original("torch.utils.dlpack", "to_dlpack")(tensor)
+    )
 
 
 def _to_host(environment: Any, arrays: Any) -> Any:
@@ -387,7 +392,9 @@ METHODS = (
     Method("Tensor", "is_shared", lambda tensor: False, "asks for memory of the host"),
     Method("Tensor", "storage_offset", _storage_offset, "is that of no memory, and 0 for all tensors"),
     Method("Tensor", "numpy", _to_numpy, "has no force="),
-    Method("torch.utils", "swap_tensors", _swap_tensors, "is swapped without its array"),
+    Method("torch.utils", "swap_tensors", _swap_tensors, "has weak references, which torch does not swap"),
+    Method("torch", "to_dlpack", _to_dlpack, "has no memory that DLPack could show"),
+    Method("torch.utils.dlpack", "to_dlpack", _to_dlpack, "has no memory that DLPack could show"),
     Method("Tensor", "__dlpack__", _refuse_dlpack, "is on a device that DLPack does not know"),
     Method("Tensor", "__dlpack_device__", _refuse_dlpack, "is on a device that DLPack does not know"),
     Method("Tensor", "cpu", _cpu, "stays on the device in `torch.inference_mode`"),
