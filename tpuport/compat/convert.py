@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils._mode_utils import no_dispatch
 
+from tpuport.compat.inference_mode import without_inference_mode
 from tpuport.compat.runtime import environment
 from tpuport.errors import MissingDtypeError, PortError
 
@@ -60,7 +61,9 @@ def wrap(array: jax.Array) -> torch.Tensor:
     env = environment()
     from torchax.tensor import Tensor
 
-    return Tensor(array, env)
+    # torch takes no operation on a tensor of inference mode apart, in the mode and after it.
+    with without_inference_mode():
+        return Tensor(array, env)
 
 
 def assign(tensor: Any, array: jax.Array) -> Any:

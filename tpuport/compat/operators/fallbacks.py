@@ -34,6 +34,9 @@ def operator_or_fallback(self: Any, function: Any) -> Any:
         return fallback
     if not is_overload or operator.is_user_defined:
         return operator
+    if _is_composed_view(function):
+        # Of the views that `aliasing` links; torchax's own gives a copy.
+        return _operator(function, function.decompose)
     # torchax's own in-place forms neither cast nor know tensors without dimensions.
     if function._schema.is_mutable:
         return _fallback(function) or operator
@@ -80,6 +83,13 @@ def _fallback(function: torch._ops.OpOverload) -> Any:
     if function._can_decompose() and not is_view:
         return _operator(function, function.decompose)
     return None
+
+
+@functools.cache
+def _is_composed_view(function: torch._ops.OpOverload) -> bool:
+    aliases = [result.alias_info for result in function._schema.returns if result.alias_info is not None]
+    is_view = bool(aliases) and not any(alias.is_write for alias in aliases)
+    return is_view and function._can_decompose()
 
 
 def _form_without_out(function: torch._ops.OpOverload) -> Any:

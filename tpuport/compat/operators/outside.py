@@ -17,6 +17,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat import aliasing, narrowing
 from tpuport.compat.convert import assign, is_ported, to_jax, to_torch, wrap
+from tpuport.compat.inference_mode import without_inference_mode
 from tpuport.compat.loaded_tensors import LoadedStorage
 from tpuport.compat.operators.declarations import Method
 from tpuport.compat.replacements import original
@@ -182,7 +183,19 @@ def _run_function(func: Any, args: tuple, kwargs: dict | None) -> Any:
     if _running.is_inside or environment().enabled:
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
-    return _run_inside(func, args, kwargs)
+    if _has_inference_tensor((args, kwargs)):
+        return _run_inside(func, args, kwargs)
+    with without_inference_mode():
+        return _run_inside(func, args, kwargs)
+
+
+def _has_inference_tensor(arguments: Any) -> bool:
+    """Whether a tensor of the host is among them that may be written to in inference mode only."""
+    if not torch.is_inference_mode_enabled():
+        return False
+    leaves = torch_pytree.tree_leaves(arguments)
+    hosts = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not is_ported(leaf)]
+    return any(host.is_inference() for host in hosts)
 
 
 def _reduce(tensor: Ported, protocol: int) -> Any:
