@@ -49,6 +49,13 @@ def test_the_remedy_is_named(use):
     assert "not compiled" not in str(raised.value)
 
 
+def test_safetensors_reads_to_the_host(tmp_path):
+    safetensors.torch.save_file({"x": HOST}, tmp_path / "x.safetensors")
+    assert torch.equal(safetensors.torch.load_file(tmp_path / "x.safetensors", device="cpu")["x"], HOST)
+    with pytest.raises(tpuport.PortError, match="leave device= out"):
+        safetensors.torch.load_file(tmp_path / "x.safetensors", device=torch.device("jax:0"))
+
+
 def test_questions_are_answered_as_without_a_gpu():
     assert not torch.cuda.is_available()
     assert torch.cuda.device_count() == 0

@@ -113,6 +113,22 @@ def test_another_device_is_refused():
         tpuport.gpu_shim(device="tpu")
 
 
+def test_more_processes_than_one_are_refused(monkeypatch):
+    import torch.distributed as dist
+
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun
+    with tpuport.gpu_shim():
+        with pytest.raises(PortError, match=r"2 processes are started(?s:.)*create_mesh\(dp=2\)"):
+            dist.init_process_group("nccl")
+        with pytest.raises(PortError, match="4 processes"):
+            dist.init_process_group("nccl", world_size=4, rank=0)
+        assert not dist.is_initialized()
+        dist.init_process_group("nccl", world_size=1, rank=0)
+        assert dist.is_initialized()
+        dist.destroy_process_group()
+        assert not dist.is_initialized()
+
+
 def test_meshes_and_wrappers_of_one_device():
     with tpuport.gpu_shim():
         import torch.distributed as dist

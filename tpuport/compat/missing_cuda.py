@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tpuport.errors import NoCudaError
+from tpuport.errors import NoCudaError, PortError
 
 # Asked before every use, and what fails without asking.
 _FUNCTIONS = ("_lazy_init", "set_device", "reset_peak_memory_stats", "memory_summary")
@@ -100,6 +100,13 @@ def _opening(safe_open: Callable[..., Any]) -> Callable[..., Any]:
         if (isinstance(device, int) or str(device).startswith("cuda")) and not has_gpu():
             raise explanation(
                 f"safetensors, device={device!r}; load to the host without it, then tpuport.port"
+            )
+        if str(device).startswith("jax"):
+            raise PortError(
+                "safetensors reads files to the host alone",
+                where=f"safetensors, device={str(device)!r}",
+                fix='leave device= out: load_state_dict and tpuport.port take tensors of the host, x.to("jax") moves '
+                "a tensor, and tpuport.load reads a checkpoint to its devices",
             )
         return safe_open(*args, device=device, **kwargs)
 

@@ -4,8 +4,8 @@ Over one device, a sharded tensor is the tensor and a wrapped module computes wh
 than one are refused: `tpuport.create_mesh` and `tpuport.port` have them.
 """
 
-import functools
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -126,7 +126,7 @@ class Distributed:
             "all_reduce": nothing,
             "barrier": nothing,
             "broadcast": nothing,
-            "destroy_process_group": functools.partial(self._set, False),
+            "destroy_process_group": self._destroy,
             "device_mesh.init_device_mesh": _init_device_mesh,
             "fsdp.fully_shard": _first,
             "get_backend": lambda *args, **kwargs: "gloo",
@@ -134,7 +134,7 @@ class Distributed:
             "get_rank": lambda *args, **kwargs: 0,
             "get_world_size": lambda *args, **kwargs: 1,
             "init_device_mesh": _init_device_mesh,
-            "init_process_group": functools.partial(self._set, True),
+            "init_process_group": self._initialize,
             "is_initialized": lambda: self.initialized,
             "new_group": nothing,
             "tensor.distribute_module": _first,
@@ -142,5 +142,16 @@ class Distributed:
             "tensor.parallel.parallelize_module": _first,
         }
 
-    def _set(self, value: bool, *args: Any, **kwargs: Any) -> None:
-        self.initialized = value
+    def _initialize(self, *args: Any, world_size: int = -1, **kwargs: Any) -> None:
+        size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
+        if size > 1:
+            raise PortError(
+                f"{size} processes are started, and the GPU shim answers each as the only one",
+                where="init_process_group",
+                fix="start one process (python script.py); its "
+                f"tpuport.port(model, mesh=tpuport.create_mesh(dp={size})) uses several devices",
+            )
+        self.initialized = True
+
+    def _destroy(self, *args: Any) -> None:
+        self.initialized = False
