@@ -4,7 +4,7 @@ A tensor's way: files and headers (`safetensors_files`), names of the model (`na
 (`device_layout`), the slices of each device (`lazy_tensors`), an array.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -23,6 +23,7 @@ from tpuport.checkpoint.device_layout import (
     as_torch_dtype,
     check_mesh_and_rules,
     dtype_overrides,
+    find_owner,
     one_device_mesh,
     parameter_groups,
     plan_shardings,
@@ -30,7 +31,7 @@ from tpuport.checkpoint.device_layout import (
     put_parameter,
     replicated_sharding,
 )
-from tpuport.checkpoint.lazy_tensors import Converted, Index, LazyTensor, Reader, fill_bounds, index_shape
+from tpuport.checkpoint.lazy_tensors import Converted, LazyTensor, Reader, fill_bounds, index_shape
 from tpuport.checkpoint.moving import move_buffers, record_port
 from tpuport.checkpoint.name_matching import (
     Match,
@@ -39,9 +40,14 @@ from tpuport.checkpoint.name_matching import (
     match_names,
     untie_differing_weights,
 )
+from tpuport.checkpoint.quantized_layout import empty_weight, plan_parts
+from tpuport.checkpoint.quantized_tensors import QuantizedTensor, quantizing
+from tpuport.checkpoint.sharded_arrays import bounds_key, make_sharded_array
 from tpuport.errors import PortError
 from tpuport.library_classes import is_diffusers_class
 from tpuport.patches import registry
+from tpuport.quantization import QuantizationRules, as_quantization_rules, install
+from tpuport.quantization.quantized_weights import SUFFIX
 from tpuport.sharding import ShardingRules
 
 
@@ -65,6 +71,7 @@ def load(
     dtype: torch.dtype | str | None = None,
     trust_remote_code: bool = False,
     allow: str | Iterable[str] = (),
+    quantize: QuantizationRules | Mapping[str, Any] | str | None = None,
     **config_options: Any,
 ) -> Any:
     """Load a checkpoint from a local directory onto the devices of `mesh`.
@@ -81,6 +88,8 @@ def load(
         trust_remote_code: whether Python code in the checkpoint may run.
         allow: names whose errors the sharding audit accepts, and names (or patterns with `*`) of tensors in the
             checkpoint that the model does not have; a single name may be a plain string.
+        quantize: "int8", "int4" or "fp8" for the weights of linear layers (but not of heads, routers and the like), or
+            `QuantizationRules`; None keeps weights as they are stored.
         config_options: config fields to override, `attn_implementation` for example.
 
     Returns:
@@ -94,6 +103,7 @@ def load(
     path = building.as_path(directory)
     allow = allowed_names(allow)
     check_mesh_and_rules(mesh, rules)
+    quantization = as_quantization_rules(quantize)
     # Patches of modeling code, before the model is built from it.
     registry.apply_all()
     requested_dtype = as_torch_dtype(dtype)
@@ -107,6 +117,7 @@ def load(
     initialize_absent(model, match)
     mesh = mesh or one_device_mesh()
     array_dtype = _array_dtypes(model, model_dtype, requested_dtype)
+    _quantize_sources(model, match, array_dtype, quantization)
     plans = _plan_arrays(model, match, array_dtype, mesh, rules, allow)
     # Nothing has touched a device so far, so that every error above leaves them as they were.
     with compat.environment():
@@ -209,17 +220,71 @@ def _plan_arrays(
         # The same object for all names of a group: that is how the audit recognises tied weights.
         shapes.update(dict.fromkeys(names, jax.ShapeDtypeStruct(tuple(parameter.shape), dtype)))
     shardings = plan_shardings(model, groups, shapes, mesh, rules, allow)
-    plans = [
-        ArrayPlan(tuple(names), source, shapes[names[0]].dtype, shardings[names[0]], put_parameter)
+    quantized = {
+        names[0]: source
         for names, source in stored_groups
-    ]
-    # What the state dict has besides parameters are buffers.
+        if isinstance(source, QuantizedTensor) and _can_stay_quantized(model, names)
+    }
+    part_plans = plan_parts({name: (source.parts, source.columns) for name, source in quantized.items()}, shardings)
+    plans: list[ArrayPlan] = []
+    for names, source in stored_groups:
+        name = names[0]
+        if name in quantized:
+            plans += _install_quantized(model, name, quantized[name], shapes[name].dtype, part_plans[name])
+        else:
+            plans.append(ArrayPlan(tuple(names), source, shapes[name].dtype, shardings[name], put_parameter))
+    # What the state dict has besides parameters, and parts that are planned already, are buffers.
     buffers = [name for name in model.state_dict() if name not in shapes]
     for name in filter(match.sources.__contains__, buffers):
         source = match.sources[name]
         dtype = array_dtype(name, source)
         plans.append(ArrayPlan((name,), source, dtype, replicated_sharding(mesh), put_buffer))
     return plans
+
+
+def _quantize_sources(
+    model: Any,
+    match: Match,
+    array_dtype: Callable[[str, LazyTensor], np.dtype],
+    quantization: QuantizationRules | None,
+) -> None:
+    """Replace the sources of the weights that `quantization` names by such as are quantised while they are read."""
+    if quantization is None:
+        return
+    stored = sorted(name for name, source in match.sources.items() if isinstance(source, QuantizedTensor))
+    if stored:
+        raise PortError(
+            "the checkpoint is quantised already", where=stored[0], fix="load it without quantize="
+        )
+    for name, scheme in quantization.schemes(model).items():
+        # Of tied weights only the first is stored.
+        if name in match.sources:
+            source = match.sources[name]
+            match.sources[name] = quantizing(source, scheme, array_dtype(name, source))
+
+
+def _can_stay_quantized(model: Any, names: list[str]) -> bool:
+    """Whether the module that has this weight multiplies by it, and nothing else shares it."""
+    module, leaf = find_owner(model, names[0])
+    return len(names) == 1 and leaf == "weight" and isinstance(module, torch.nn.Linear)
+
+
+def _install_quantized(
+    model: Any,
+    name: str,
+    source: QuantizedTensor,
+    dtype: np.dtype,
+    shardings: Mapping[str, NamedSharding],
+) -> list[ArrayPlan]:
+    """Let the model, which is empty, read a weight from parts, and plan these parts."""
+    weight_dtype = compat.torch_dtype(dtype)
+    weight = empty_weight(source.parts, source.levels, source.columns, weight_dtype, source.scheme)
+    module, leaf = find_owner(model, name)
+    install(module, leaf, weight)
+    return [
+        ArrayPlan((f"{name}{SUFFIX}.{part}",), tensor, tensor.dtype, shardings[part], put_buffer)
+        for part, tensor in source.parts.items()
+    ]
 
 
 def _read_arrays(model: Any, plans: list[ArrayPlan]) -> None:
@@ -238,24 +303,6 @@ def _read_arrays(model: Any, plans: list[ArrayPlan]) -> None:
             previous = array
 
 
-def make_sharded_array(
-    reader: Reader, source: LazyTensor, dtype: np.dtype, sharding: NamedSharding
-) -> jax.Array:
-    """A sharded array of `source`, cast to `dtype`; only the slices of local devices are read, each once."""
-    shape = source.shape
-    blocks: dict[tuple, np.ndarray] = {}
-
-    def read(index: Index | None) -> np.ndarray:
-        bounds = fill_bounds(index, shape)
-        key = _bounds_key(bounds)
-        # Devices that hold the same slice ask for it one by one.
-        if key not in blocks:
-            blocks[key] = source.read(reader, bounds, dtype)
-        return blocks[key]
-
-    return jax.make_array_from_callback(shape, sharding, read, dtype=dtype)
-
-
 def _local_bytes(plan: ArrayPlan) -> int:
     """The stored bytes of the slices that this process reads for an array."""
     source = plan.source
@@ -264,10 +311,5 @@ def _local_bytes(plan: ArrayPlan) -> int:
         return source.stored_bytes
     indices = plan.sharding.addressable_devices_indices_map(source.shape).values()
     bounds = [fill_bounds(index, source.shape) for index in indices]
-    distinct = {_bounds_key(index): prod(index_shape(index)) for index in bounds}
+    distinct = {bounds_key(index): prod(index_shape(index)) for index in bounds}
     return sum(distinct.values()) * source.dtype.itemsize
-
-
-def _bounds_key(index: Index) -> tuple:
-    """An index as something that can be hashed, which slices cannot before Python 3.12."""
-    return tuple((part.start, part.stop) for part in index)

@@ -1,7 +1,7 @@
 """Move a model that is in memory to the devices of a mesh and back, in place; fetch results to the host."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, cast
 
 import jax
@@ -13,6 +13,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tpuport import compat, pytrees
+from tpuport.checkpoint import quantized_moves
 from tpuport.checkpoint.device_layout import (
     as_torch_dtype,
     buffer_groups,
@@ -29,6 +30,7 @@ from tpuport.checkpoint.device_layout import (
 from tpuport.errors import PortError
 from tpuport.patches import registry
 from tpuport.plurals import count_noun
+from tpuport.quantization import QuantizationRules, as_quantization_rules, part_names
 from tpuport.sharding import ShardingRules
 
 _WIDE_INTEGERS = (torch.int64, torch.uint64)
@@ -88,6 +90,7 @@ def port(
     rules: ShardingRules | None = None,
     dtype: torch.dtype | str | None = None,
     allow: str | Iterable[str] = (),
+    quantize: QuantizationRules | Mapping[str, Any] | str | None = None,
 ) -> Any:
     """Move `model` to `mesh`, in place: parameters sharded, buffers on every device, in evaluation mode.
 
@@ -100,6 +103,8 @@ def port(
         rules: None for the model's own tensor-parallel plan.
         dtype: for floating-point parameters and saved buffers; None keeps theirs.
         allow: names of rules and parameters (or a single name) whose errors the sharding audit accepts.
+        quantize: "int8", "int4" or "fp8" for the weights of linear layers (but not of heads, routers and the like), or
+            `QuantizationRules`; None leaves weights as they are. `to_cpu` gives back what the values stand for.
 
     Returns:
         The same module.
@@ -114,12 +119,19 @@ def port(
     mesh = mesh or model_mesh(model) or one_device_mesh()
     dtypes = _target_dtypes(model, as_torch_dtype(dtype))
     _check_movable(model, dtypes)
+    quantization = as_quantization_rules(quantize)
+    schemes = {} if quantization is None else quantization.schemes(model)
     groups = parameter_groups(model)
-    # The audit is the last thing that can fail: from here on the model changes.
-    shardings = plan_shardings(model, groups, _parameter_shapes(model, groups, dtypes), mesh, rules, allow)
+    quantized_shapes = quantized_moves.weight_shapes(model, as_torch_dtype(dtype))
+    shapes = _parameter_shapes(model, groups, dtypes) | quantized_shapes
+    all_groups = [*groups, *([name] for name in quantized_shapes)]
+    # The audits are the last thing that can fail: from here on the model changes.
+    shardings = plan_shardings(model, all_groups, shapes, mesh, rules, allow)
+    move_quantized = quantized_moves.plan_moves(model, schemes, shapes, shardings)
     model.eval().requires_grad_(False)
     with compat.environment():
-        for names in groups:
+        move_quantized()
+        for names in parameter_groups(model):
             first = names[0]
             array = scatter(model.get_parameter(first), dtypes[first], shardings[first])
             put_parameter(model, names, compat.wrap(array))
@@ -131,7 +143,11 @@ def port(
 
 def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dtype]) -> None:
     """Put every buffer of `model` on all devices of `mesh`, in its dtype of `dtypes` if that has its name."""
+    parts = part_names(model)
     for names in buffer_groups(model):
+        # They are there already, each with a sharding of its own.
+        if names[0] in parts:
+            continue
         buffer = model.get_buffer(names[0])
         dtype = dtypes.get(names[0], buffer.dtype)
         moved = compat.wrap(scatter(buffer, dtype, replicated_sharding(mesh)))
@@ -204,10 +220,11 @@ def _parameter_shapes(
 
 
 def _named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Every parameter and buffer, tied ones under each of their names."""
+    """Every parameter and buffer, tied ones under each of their names, but no part of a quantised weight."""
     tensors: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
     tensors.update(model.named_buffers(remove_duplicate=False))
-    return tensors
+    parts = part_names(model)
+    return {name: tensor for name, tensor in tensors.items() if name not in parts}
 
 
 def _target_dtypes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[str, torch.dtype]:
@@ -327,6 +344,7 @@ def _move_module_to_cpu(model: torch.nn.Module) -> torch.nn.Module:
     for name, tensor in _named_tensors(model).items():
         if compat.is_ported(tensor):
             _check_fetchable(compat.as_jax(tensor), name)
+    quantized_moves.make_dense(model, fetch)
     for names in parameter_groups(model):
         parameter = model.get_parameter(names[0])
         if compat.is_ported(parameter):

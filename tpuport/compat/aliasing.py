@@ -211,7 +211,12 @@ def check_writable(tensor: Ported) -> None:
 
 
 def propagate(tensor: Ported) -> None:
-    """After a write to a tensor: put the new values into its storage and all that view it."""
+    """After a write to a tensor: put the new values into its storage and all that view it.
+
+    Raises:
+        PortError: the tensor is a quantised weight, or views one, which the write would not reach.
+    """
+    _refuse_quantized(tensor)
     alias = getattr(tensor, "_alias", None)
     if alias is None or alias.array is tensor._elem:
         return
@@ -228,8 +233,19 @@ def propagate(tensor: Ported) -> None:
     for reference in storage.aliases:
         other = reference()
         if other is not None and other is not tensor:
+            _refuse_quantized(other)
             other._elem = _read(storage.array, other._alias.steps)
             other._alias.array = other._elem
+
+
+def _refuse_quantized(tensor: Ported) -> None:
+    """PortError for what a quantised weight stands for: it is computed for each reader."""
+    if getattr(tensor, "quantized", None) is not None:
+        raise PortError(
+            "a quantised weight cannot be written to",
+            where=f"a weight {list(tensor.shape)}",
+            fix="change the weights first (merge adapters, for example), and quantise after that",
+        )
 
 
 def may_share_memory(tensor: Any) -> bool:

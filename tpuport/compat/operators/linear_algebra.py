@@ -117,11 +117,6 @@ def linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -
 
 _aten = torch.ops.aten
 LOWERINGS = (
-    Lowering(
-        torch.nn.functional.linear,
-        on_arrays(linear),
-        "has other names for its arguments, and takes no vector",
-    ),
     Lowering(_aten.linalg_lu.default, on_arrays(lu), "cannot be traced"),
     Lowering(_aten.lu_unpack.default, on_arrays(lu_unpack), "cannot be traced"),
     Lowering(_aten.ormqr.default, on_arrays(ormqr), "has no lowering"),

@@ -1,0 +1,90 @@
+"""Where the parts of quantised weights go: the sharding of each, derived from that of the weight."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jax.sharding import NamedSharding, PartitionSpec
+
+from tpuport.errors import PortError
+from tpuport.quantization import QuantizedWeight
+from tpuport.sharding.specs import axis_names, count_parts, pad
+
+# How many weights an error names.
+_NAMES_SHOWN = 5
+
+
+def part_shardings(
+    parts: Mapping[str, Any], columns: int, sharding: NamedSharding
+) -> dict[str, NamedSharding]:
+    """The sharding of each part of a weight [..., O, K] that has this sharding.
+
+    Args:
+        parts: with their shapes, by the names of `QuantizedWeight`'s buffers.
+        columns: K.
+
+    Raises:
+        PortError: an axis of the mesh would cut a group of inputs that share a scale.
+    """
+    mesh: Any = sharding.mesh
+    *leading_sizes, groups, inputs, outputs = parts["values"].shape
+    *leading, output_axes, input_axes = pad(sharding.spec, len(leading_sizes) + 2)
+    input_parts = count_parts(mesh, axis_names(input_axes))
+    # With a single group, what the axis cuts is the group, which all its devices then share.
+    group_axes, within_axes = (None, input_axes) if groups == 1 else (input_axes, None)
+    is_cut = groups % input_parts != 0 or groups * inputs != columns
+    if groups > 1 and input_parts > 1 and is_cut:
+        raise PortError(
+            f"{input_parts} devices would divide {columns} inputs, of which each {inputs} share a scale, within a group"
+        )
+    specs = {"values": PartitionSpec(*leading, group_axes, within_axes, output_axes), "order": PartitionSpec()}
+    for name in ("scale", "zero_point"):
+        if name in parts:
+            blocks = parts[name].shape[-1]
+            # A few blocks of outputs need not be divided.
+            block_axes = output_axes if blocks == outputs else None
+            specs[name] = PartitionSpec(*leading, group_axes, block_axes)
+    return {name: NamedSharding(mesh, specs[name]) for name in parts}
+
+
+def plan_parts(
+    weights: Mapping[str, tuple[Mapping[str, Any], int]], shardings: Mapping[str, NamedSharding]
+) -> dict[str, dict[str, NamedSharding]]:
+    """The shardings of the parts of every quantised weight, by its name.
+
+    Args:
+        weights: parts and columns of each.
+        shardings: of each as a whole.
+
+    Raises:
+        PortError: axes cut groups; every weight's problem is in it.
+    """
+    plans: dict[str, dict[str, NamedSharding]] = {}
+    problems: list[str] = []
+    for name, (parts, columns) in weights.items():
+        try:
+            plans[name] = part_shardings(parts, columns, shardings[name])
+        except PortError as error:
+            problems.append(f"{name}: {error.what}")
+    if problems:
+        shown = problems[:_NAMES_SHOWN]
+        if len(problems) > _NAMES_SHOWN:
+            shown.append(f"and {len(problems) - _NAMES_SHOWN} more")
+        raise PortError(
+            "\n  - ".join(["groups of quantised weights do not fit the mesh:", *shown]),
+            where="quantize, mesh",
+            fix="take smaller groups, fewer devices on this axis, or another rule for these weights, such as int8, "
+            "whose scales are for whole rows",
+        )
+    return plans
+
+
+def empty_weight(
+    parts: Mapping[str, Any], levels: tuple[float, ...] | None, columns: int, dtype: torch.dtype, scheme: str
+) -> QuantizedWeight:
+    """A quantised weight whose parts have shapes only, until arrays are put there."""
+    tensors = {
+        name: torch.empty(tuple(part.shape), dtype=torch.uint8, device="meta") for name, part in parts.items()
+    }
+    return QuantizedWeight(**tensors, levels=levels, columns=columns, dtype=dtype, scheme=scheme)
+

@@ -1,0 +1,174 @@
+"""Weights in few bits that are still on disk, and dense ones that become so while they are read.
+
+Letters as in `compat.operators.quantized`: a weight [..., O, K] is kept as values [..., G, I, O] with scales
+[..., G, B].
+"""
+
+from dataclasses import dataclass, fields
+from math import prod
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from tpuport.checkpoint.lazy_tensors import (
+    Index,
+    LazyTensor,
+    Reader,
+    full_index,
+    index_shape,
+)
+from tpuport.errors import PortError
+from tpuport.quantization import Scheme
+
+PARTS = ("values", "scale", "zero_point", "order")
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedTensor(LazyTensor):
+    """A weight [..., O, K] of `dtype` whose parts are tensors to be read; see `QuantizedArray` for their shapes.
+
+    Attributes:
+        scheme: its name, for people.
+    """
+
+    values: LazyTensor
+    scale: LazyTensor
+    zero_point: LazyTensor | None
+    order: LazyTensor | None
+    levels: tuple[float, ...] | None
+    scheme: str
+
+    @property
+    def parts(self) -> dict[str, LazyTensor]:
+        """The tensors that are there, by the names of `QuantizedWeight`'s buffers."""
+        tensors = {name: getattr(self, name) for name in PARTS}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+    @property
+    def columns(self) -> int:
+        """Inputs of the weight."""
+        return self.shape[-1]
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(tensor.stored_bytes for tensor in self.parts.values())
+
+    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+        """The numbers that the weight stands for, for a model that reads it in another form."""
+        *leading, rows, columns = index
+        _, inputs, _ = self.values.shape[-3:]
+        if self.order is not None:
+            columns_stop, first_group, last_group = self.columns, 0, self.values.shape[-3]
+        else:
+            columns_stop = columns.stop
+            first_group, last_group = columns.start // inputs, -(-columns.stop // inputs)
+        groups = slice(first_group, last_group)
+        values = self._read(reader, self.values, (*leading, groups, slice(0, inputs), rows))
+        if self.levels is None:
+            numbers = values.astype(np.float32)
+        else:
+            numbers = np.asarray(self.levels, np.float32)[values.astype(np.int32)]
+        if self.zero_point is not None:
+            numbers -= self._per_output(reader, self.zero_point, leading, groups, rows)
+        numbers *= self._per_output(reader, self.scale, leading, groups, rows)
+        # [..., G, I, O] to [..., O, K]
+        flat = numbers.reshape(*numbers.shape[:-3], -1, numbers.shape[-1]).swapaxes(-1, -2)
+        flat = flat[..., : columns_stop - first_group * inputs]
+        if self.order is not None:
+            flat = flat[..., np.argsort(self._read(reader, self.order, full_index(self.order.shape)))]
+        start = columns.start - first_group * inputs
+        out[...] = flat[..., start : start + columns.stop - columns.start].astype(self.dtype)
+
+    def _per_output(
+        self, reader: Reader, tensor: LazyTensor, leading: list[slice], groups: slice, rows: slice
+    ) -> np.ndarray:
+        """[..., G, B] as float32 [..., G, 1, O], of these groups and outputs."""
+        count = tensor.shape[-1]
+        outputs = self.shape[-2]
+        everything = self._read(reader, tensor, (*leading, groups, slice(0, count))).astype(np.float32)
+        repeated = np.repeat(everything, -(-outputs // count), axis=-1)
+        return repeated[..., None, rows]
+
+    @staticmethod
+    def _read(reader: Reader, tensor: LazyTensor, index: Index) -> np.ndarray:
+        return tensor.read(reader, index, tensor.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Grouped(LazyTensor):
+    """`base` [..., O, K] as [..., G, I, O]; what the last group has beyond K is zero."""
+
+    base: LazyTensor
+
+    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+        *leading, groups, inputs, outputs = index
+        size = self.shape[-2]
+        columns = self.base.shape[-1]
+        stop = min(groups.stop * size, columns)
+        block = self.base.read(
+            reader, (*leading, outputs, slice(groups.start * size, stop)), self.base.dtype
+        )
+        padding = groups.stop * size - stop
+        if padding:
+            zeros = np.zeros((*block.shape[:-1], padding), block.dtype)
+            block = np.concatenate([block, zeros], axis=-1)
+        grouped = block.reshape(*block.shape[:-1], groups.stop - groups.start, size)
+        out[...] = np.moveaxis(grouped[..., inputs], -3, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Quantized(LazyTensor):
+    """One result of quantising `source` [..., O, K], from the groups that a slice of it needs."""
+
+    source: LazyTensor
+    scheme: Scheme
+    scale_dtype: np.dtype
+
+    def quantize(
+        self, reader: Reader, leading: list[slice], groups: slice, outputs: slice
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Values [..., O, G, I] and scales [..., O, G] of these groups and outputs."""
+        grouped = group_columns(self.source, self.scheme.group_inputs(self.source.shape[-1]))
+        *_, size, _ = grouped.shape
+        weights = grouped.read(reader, (*leading, groups, slice(0, size), outputs), self.source.dtype)
+        return self.scheme.quantize(np.moveaxis(weights, -1, -3), self.scale_dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class _QuantizedValues(_Quantized):
+    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+        *leading, groups, inputs, outputs = index
+        # Some rows at a time: numbers in float32 are four times as large as the values.
+        step = max(1, (8 << 20) // (self.source.shape[-1] * 4))
+        for start in range(outputs.start, outputs.stop, step):
+            rows = slice(start, min(start + step, outputs.stop))
+            values, _ = self.quantize(reader, leading, groups, rows)
+            target = out[..., rows.start - outputs.start : rows.stop - outputs.start]
+            target[...] = np.moveaxis(values[..., inputs], -3, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class _QuantizedScale(_Quantized):
+    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+        *leading, groups, outputs = index
+        _, scale = self.quantize(reader, leading, groups, outputs)
+        out[...] = np.moveaxis(scale, -2, -1)
+
+
+def group_columns(base: LazyTensor, size: int) -> LazyTensor:
+    """`base` [..., O, K] as [..., G, I, O], with `size` inputs in a group."""
+    *leading, outputs, columns = base.shape
+    return Grouped((*leading, -(-columns // size), size, outputs), base.dtype, base)
+
+
+def quantizing(source: LazyTensor, scheme: Scheme, dtype: np.dtype) -> QuantizedTensor:
+    """`source` [..., O, K], quantised while it is read; scales have the weight's `dtype`."""
+    *leading, outputs, columns = source.shape
+    size = scheme.group_inputs(columns)
+    groups = -(-columns // size)
+    values = _QuantizedValues(
+        (*leading, groups, size, outputs), scheme.dtype, source, scheme, dtype
+    )
+    scale = _QuantizedScale((*leading, groups, outputs), dtype, source, scheme, dtype)
+    return QuantizedTensor(source.shape, dtype, values, scale, None, None, None, scheme.name)

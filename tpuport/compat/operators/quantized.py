@@ -1,0 +1,139 @@
+"""Weights in few bits: the numbers that they stand for, and products with them that never write these numbers down.
+
+Letters: E experts (any leading dimensions, or none), G groups of inputs, I inputs in a group, O outputs, B blocks of
+outputs. A weight of torch is [..., O, G * I]. Its values are kept as [..., G, I, O]: XLA's TPU compiler then computes
+the wide numbers inside the product, where those of a weight that has to be reshaped first are written to memory.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from tpuport.compat.convert import wrap
+from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.linear_algebra import linear
+
+# Integers up to 2**8 are exact in bfloat16; differences of bytes are not.
+_EXACT_BITS = 4
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["values", "scale", "zero_point", "order"],
+    meta_fields=["levels", "columns", "dtype"],
+)
+@dataclass(frozen=True, eq=False)
+class QuantizedArray:
+    """A weight [..., O, K] in few bits: `(values - zero_point) * scale`, rounded once to `dtype`.
+
+    Attributes:
+        values: [..., G, I, O], an integer or small floating type, G * I at least K. What is beyond K is not used.
+        scale: [..., G, B], each for O / B neighbouring outputs, the last block possibly shorter.
+        zero_point: as `scale`, an integer type; None for zero.
+        order: int32 [K], None for the weight's own: which input of the weight each of the stored ones is.
+        levels: the numbers that unsigned values are the indices of; None if values are numbers themselves.
+        columns: K.
+        dtype: of the weight.
+    """
+
+    values: jax.Array
+    scale: jax.Array
+    zero_point: jax.Array | None
+    order: jax.Array | None
+    levels: tuple[float, ...] | None
+    columns: int
+    dtype: np.dtype
+
+    def dequantize(self) -> jax.Array:
+        """Traced. The weight, [..., O, K]."""
+        grouped = self._grouped_weight()
+        *leading, groups, inputs, outputs = grouped.shape
+        weight = grouped.reshape(*leading, groups * inputs, outputs)[..., : self.columns, :]
+        if self.order is not None:
+            weight = weight[..., jnp.argsort(self.order), :]
+        return jnp.swapaxes(weight, -1, -2)
+
+    def linear(self, activations: jax.Array) -> jax.Array:
+        """Traced. The product [..., O] of activations [..., K] and the weight's transpose [K, O].
+
+        It is computed as that of an ordinary weight of this dtype would be, promotion included.
+        """
+        if self.order is not None:
+            activations = activations[..., self.order]
+        groups, inputs, _ = self.values.shape
+        padding = groups * inputs - self.columns
+        if padding:
+            activations = jnp.pad(activations, [(0, 0)] * (activations.ndim - 1) + [(0, padding)])
+        grouped = activations.reshape(*activations.shape[:-1], groups, inputs)
+        return jnp.einsum("...gi,gio->...o", grouped, self._grouped_weight())
+
+    def _grouped_weight(self) -> jax.Array:
+        """Traced. The weight as its values are kept, [..., G, I, O]."""
+        dtype = self._compute_dtype()
+        values = self.values
+        numbers = values.astype(dtype) if self.levels is None else _look_up(values, self.levels, dtype)
+        outputs = values.shape[-1]
+        if self.zero_point is not None:
+            numbers -= _per_output(self.zero_point.astype(dtype), outputs)
+        return (numbers * _per_output(self.scale.astype(dtype), outputs)).astype(self.dtype)
+
+    def _compute_dtype(self) -> np.dtype:
+        """The weight's own dtype where that gives what float32 does, and otherwise float32.
+
+        A product that is rounded once is the same in both. The TPU compiler would convert all scales to float32 and
+        write them to memory.
+        """
+        is_exact = self.zero_point is None or jnp.iinfo(self.values.dtype).bits <= _EXACT_BITS
+        if is_exact and self.levels is None and self.scale.dtype == self.dtype:
+            return self.dtype
+        return jnp.promote_types(self.dtype, jnp.float32)
+
+
+def _per_output(blocks: jax.Array, outputs: int) -> jax.Array:
+    """Traced. [..., G, B] as [..., G, 1, O]: each block's number for all of its outputs."""
+    count = blocks.shape[-1]
+    if count not in (1, outputs):
+        blocks = jnp.repeat(blocks, -(-outputs // count), axis=-1)[..., :outputs]
+    return blocks[..., None, :]
+
+
+def _look_up(indices: jax.Array, levels: tuple[float, ...], dtype: Any) -> jax.Array:
+    """Traced. `levels[indices]`, by comparisons, which fuse into a product where a gather does not."""
+    numbers = jnp.full(indices.shape, levels[0], dtype)
+    for index, level in enumerate(levels[1:], 1):
+        numbers = jnp.where(indices == index, jnp.asarray(level, dtype), numbers)
+    return numbers
+
+
+# One equation for each weight in a program, which is dropped from it if only products read the weight.
+_dequantize = jax.jit(QuantizedArray.dequantize)
+_on_arrays = on_arrays(linear)
+
+
+def mark_quantized(array: QuantizedArray) -> torch.Tensor:
+    """The weight as a torchax tensor; products with this very tensor use the values as they are stored."""
+    tensor: Any = wrap(_dequantize(array))
+    tensor.quantized = array
+    return tensor
+
+
+def linear_of_any(input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002
+    """Traced. `torch.nn.functional.linear`; a quantised weight is multiplied as it is stored."""
+    quantized: QuantizedArray | None = getattr(weight, "quantized", None)
+    if quantized is None or quantized.values.ndim != len(("groups", "inputs", "outputs")):
+        return _on_arrays(input, weight, bias)
+    result = on_arrays(quantized.linear)(input)
+    return result if bias is None else result + bias
+
+
+LOWERINGS = (
+    Lowering(
+        torch.nn.functional.linear, linear_of_any, "has other names for its arguments, and takes no vector"
+    ),
+)
+METHODS = ()

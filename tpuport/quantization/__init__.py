@@ -1,0 +1,23 @@
+"""Weights in eight bits and fewer: which ones, in which form, and how a module reads them."""
+
+from tpuport.quantization.quantization_rules import QuantizationRules, as_quantization_rules
+from tpuport.quantization.quantized_weights import (
+    QuantizedWeight,
+    install,
+    part_names,
+    quantized_weights,
+    restore_dense,
+)
+from tpuport.quantization.schemes import Scheme, as_scheme
+
+__all__ = [
+    "QuantizationRules",
+    "QuantizedWeight",
+    "Scheme",
+    "as_quantization_rules",
+    "as_scheme",
+    "install",
+    "part_names",
+    "quantized_weights",
+    "restore_dense",
+]

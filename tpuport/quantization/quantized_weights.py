@@ -1,0 +1,148 @@
+"""A module's weight in few bits: kept in a submodule, and computed whenever the module's code reads it.
+
+The module itself gets a class of its own, in which the weight is a property. Code that multiplies by the weight
+(`torch.nn.functional.linear`) uses the values as they are stored; any other code sees the numbers they stand for.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import torch
+
+from tpuport import compat
+from tpuport.compat.operators.quantized import QuantizedArray, mark_quantized
+from tpuport.errors import PortError
+
+# Appended to the name of a weight for the submodule that has its values.
+SUFFIX = "_quantized"
+
+
+class QuantizedWeight(torch.nn.Module):
+    """The parts of a weight as buffers, which may be on the meta device; see `QuantizedArray` for their shapes.
+
+    Args:
+        levels: the numbers that values are the indices of; None if values are numbers themselves.
+        columns: the inputs of the weight.
+        dtype: of the weight.
+        scheme: its name, for people.
+    """
+
+    values: torch.Tensor
+    scale: torch.Tensor
+    zero_point: torch.Tensor | None
+    order: torch.Tensor | None
+
+    def __init__(
+        self,
+        values: torch.Tensor,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor | None = None,
+        order: torch.Tensor | None = None,
+        *,
+        levels: tuple[float, ...] | None = None,
+        columns: int,
+        dtype: torch.dtype,
+        scheme: str,
+    ) -> None:
+        super().__init__()
+        self.register_buffer("values", values)
+        self.register_buffer("scale", scale)
+        self.register_buffer("zero_point", zero_point)
+        self.register_buffer("order", order)
+        self.levels = levels
+        self.columns = columns
+        self.dtype = dtype
+        self.scheme = scheme
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The weight's shape, [..., O, K]."""
+        *leading, _, _, outputs = self.values.shape
+        return (*leading, outputs, self.columns)
+
+    def array(self) -> QuantizedArray:
+        """The parts as arrays (or tracers)."""
+        parts = (self.values, self.scale, self.zero_point, self.order)
+        arrays: list[jax.Array | None] = [None if part is None else compat.to_jax(part) for part in parts]
+        values, scale, zero_point, order = arrays
+        assert values is not None and scale is not None
+        return QuantizedArray(
+            values, scale, zero_point, order, self.levels, self.columns, compat.jax_dtype(self.dtype)
+        )
+
+    def forward(self) -> torch.Tensor:
+        """The weight that the parts stand for."""
+        return mark_quantized(self.array())
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "QuantizedWeight":
+        """Let `model.to(dtype)` change the dtype of the weight, not that of its parts."""
+        example = fn(compat.wrap(jax.numpy.zeros((), compat.jax_dtype(self.dtype))))
+        if not compat.is_ported(example):
+            raise PortError(
+                "quantised weights are on the device only",
+                where="model.to(), model.cpu()",
+                fix="tpuport.to_cpu(model), which gives them back as ordinary weights of their dtype",
+            )
+        self.dtype = example.dtype
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{self.scheme}, shape={list(self.shape)}, dtype={self.dtype}"
+
+
+def install(module: torch.nn.Module, name: str, weight: QuantizedWeight) -> None:
+    """Let `module` read its parameter `name` from `weight` from now on."""
+    module._parameters.pop(name, None)
+    module.add_module(name + SUFFIX, weight)
+    _change_class(module)
+
+
+def restore_dense(module: torch.nn.Module, name: str, weight: torch.Tensor) -> None:
+    """Undo `install`, with `weight` as the parameter."""
+    del module._modules[name + SUFFIX]
+    _change_class(module)
+    module._parameters[name] = torch.nn.Parameter(weight, requires_grad=False)
+
+
+def quantized_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, QuantizedWeight]]:
+    """Every quantised weight: its name in the model, the module that has it, its name there, and its parts."""
+    for path, module in model.named_modules():
+        for attribute, child in module._modules.items():
+            if isinstance(child, QuantizedWeight):
+                name = attribute.removesuffix(SUFFIX)
+                yield (f"{path}.{name}" if path else name), module, name, child
+
+
+def part_names(model: torch.nn.Module) -> frozenset[str]:
+    """The names in `model` of the buffers that are parts of quantised weights."""
+    return frozenset(
+        f"{name}{SUFFIX}.{part}"
+        for name, _, _, weight in quantized_weights(model)
+        for part, buffer in weight._buffers.items()
+        if buffer is not None
+    )
+
+
+def _change_class(module: torch.nn.Module) -> None:
+    """Give a module the class that has properties for its quantised weights, or its own if it has none."""
+    names = tuple(
+        name.removesuffix(SUFFIX)
+        for name, child in module._modules.items()
+        if isinstance(child, QuantizedWeight)
+    )
+    original = getattr(type(module), "tpuport_dense_class", type(module))
+    module.__class__ = _class_with_properties(original, names) if names else original
+
+
+@functools.cache
+def _class_with_properties(cls: type, names: tuple[str, ...]) -> type:
+    # The same class for all modules of a kind: programs are keyed by it.
+    properties = {name: property(functools.partial(_read_weight, name=name)) for name in names}
+    origin = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "tpuport_dense_class": cls}
+    return type(cls.__name__, (cls,), properties | origin)
+
+
+def _read_weight(module: torch.nn.Module, name: str) -> torch.Tensor:
+    return module._modules[name + SUFFIX]()  # type: ignore[misc]

@@ -1,0 +1,94 @@
+"""How weights become numbers of a few bits: each scheme by its name, and the rounding that all of them share.
+
+The arithmetic is a few lines, so no quantisation library is used: qwix and AQT quantise modules of flax, and torchao's
+quantisers make tensor subclasses of torch, neither of which this runtime reads.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from tpuport.errors import PortError
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Symmetric quantisation of a weight [..., O, K]: each group of inputs of an output has a scale.
+
+    Attributes:
+        name: as users write it, such as "int4:64".
+        dtype: of the values.
+        limit: the largest magnitude that a scaled weight has before it is rounded.
+        group_size: inputs that share a scale; None for all of them.
+    """
+
+    name: str
+    dtype: np.dtype
+    limit: float
+    group_size: int | None = None
+
+    def group_inputs(self, columns: int) -> int:
+        """How many of a weight's `columns` inputs share a scale."""
+        return columns if self.group_size is None else min(self.group_size, columns)
+
+    def quantize(self, weights: np.ndarray, scale_dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+        """Values and scales of `weights` [..., I], whose last dimension shares a scale.
+
+        Args:
+            scale_dtype: the scale is rounded to it first, so that this rounding costs no accuracy.
+
+        Returns:
+            Values [..., I], and scales [...].
+
+        Raises:
+            PortError: a weight is not finite.
+        """
+        weights = weights.astype(np.float32)
+        largest = np.abs(weights).max(axis=-1, initial=0.0)
+        if not np.isfinite(largest).all():
+            raise PortError("a weight that is not finite cannot be quantised")
+        scale = (largest / self.limit).astype(scale_dtype)
+        divisor = scale.astype(np.float32)[..., None]
+        # A group of zeros, or of numbers that are too small for the scale's dtype.
+        quotient = np.divide(weights, divisor, out=np.zeros_like(weights), where=divisor != 0)
+        return self._round(quotient), scale
+
+    def _round(self, quotient: np.ndarray) -> np.ndarray:
+        if jnp.issubdtype(self.dtype, jnp.floating):
+            # Conversion to these types does not saturate.
+            largest = float(jnp.finfo(self.dtype).max)
+            return np.clip(quotient, -largest, largest).astype(self.dtype)
+        limits = jnp.iinfo(self.dtype)
+        return np.clip(np.rint(quotient), limits.min, limits.max).astype(self.dtype)
+
+
+# 7.5 and not 7: the integers go from -8 to 7, and a step that is a fifteenth smaller is worth one clipped weight.
+_SCHEMES = {
+    "int8": Scheme("int8", jnp.dtype(jnp.int8), 127.0),
+    "int4": Scheme("int4", jnp.dtype(jnp.int4), 7.5, group_size=128),
+    "fp8": Scheme("fp8", jnp.dtype(jnp.float8_e4m3fn), 448.0),
+}
+
+
+def as_scheme(scheme: Any) -> Scheme:
+    """A scheme from its name: "int8", "int4", "fp8", each also with the size of its groups, "int4:64".
+
+    Raises:
+        PortError: there is no such scheme.
+    """
+    if isinstance(scheme, Scheme):
+        return scheme
+    match = re.fullmatch(r"(\w+)(?::([1-9]\d*))?", scheme) if isinstance(scheme, str) else None
+    if match is None or match[1] not in _SCHEMES:
+        raise PortError(
+            f"{scheme!r:.60} is not a quantisation scheme",
+            where="quantize",
+            fix=f"give one of {', '.join(map(repr, _SCHEMES))}, or with the size of groups 'int4:64'",
+        )
+    base = _SCHEMES[match[1]]
+    if match[2] is None:
+        return base
+    return Scheme(scheme, base.dtype, base.limit, int(match[2]))
