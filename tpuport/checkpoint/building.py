@@ -11,8 +11,12 @@ from typing import Any
 import torch
 from accelerate import init_empty_weights
 
+from tpuport.checkpoint import formats
 from tpuport.errors import PortError
 from tpuport.library_classes import is_diffusers_class
+
+QUANTIZATION = "quantization_config"
+"""The field of a config that describes weights in few bits."""
 
 # What a class has that its library can build from a config: an auto class, a model of transformers, one of diffusers.
 _BUILDERS = ("_model_mapping", "_from_config", "from_config")
@@ -59,37 +63,53 @@ def check_directory(directory: Path) -> None:
     raise PortError("there is no such directory", where=str(directory), fix=fix)
 
 
-def read_config(
-    model_class: type, directory: Path, trust_remote_code: bool, options: Mapping[str, Any]
-) -> Any:
-    """The config of the checkpoint: a transformers config object, or diffusers' dict.
+def read_raw_config(directory: Path) -> dict[str, Any]:
+    """The contents of a checkpoint's config.json.
 
     Raises:
-        PortError: no config, an unreadable one, a quantised checkpoint, or one that needs its own code.
+        PortError: there is none, it is unreadable, or it describes weights in few bits of an unknown format.
     """
     path = directory / "config.json"
     if not path.is_file():
         raise PortError("there is no config.json", where=str(directory), fix="save it with save_pretrained")
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        quantization = raw.get("quantization_config")
+        quantization = raw.get(QUANTIZATION)
     except (ValueError, AttributeError) as error:
         raise PortError(f"the config cannot be read: {error!r}", where=str(path)) from error
-    # Its tensors are packed, and no parameter of the model has their shapes.
     if quantization:
-        method = quantization.get("quant_method", quantization.get("quant_type", "unknown method"))
-        raise PortError(
-            f"the checkpoint is quantised ({method}), which is not supported",
-            where=f"{path}, quantization_config",
-            fix="load an unquantised checkpoint, or dequantise this one with transformers and save it again",
-        )
+        formats.check_method(quantization, f"{path}, quantization_config")
+    return raw
+
+
+def read_config(
+    model_class: type,
+    directory: Path,
+    raw: Mapping[str, Any],
+    trust_remote_code: bool,
+    options: Mapping[str, Any],
+) -> Any:
+    """The config that the model is built from, as for weights that are not quantised.
+
+    Args:
+        raw: as `read_raw_config` returned it.
+
+    Returns:
+        A transformers config object, or diffusers' dict.
+
+    Raises:
+        PortError: an option that the config does not have, or a checkpoint that needs its own code.
+    """
     if is_diffusers_class(model_class):
-        return {**raw, **options}
-    return _read_transformers_config(model_class, directory, raw, trust_remote_code, options)
+        return {name: value for name, value in raw.items() if name != QUANTIZATION} | dict(options)
+    config = _read_transformers_config(model_class, directory, raw, trust_remote_code, options)
+    # Models save it with their weights, which will not be in this form.
+    vars(config).pop(QUANTIZATION, None)
+    return config
 
 
 def _read_transformers_config(
-    model_class: Any, directory: Path, raw: dict, trust_remote_code: bool, options: Mapping[str, Any]
+    model_class: Any, directory: Path, raw: Mapping[str, Any], trust_remote_code: bool, options: Mapping[str, Any]
 ) -> Any:
     from transformers import AutoConfig
 
@@ -120,7 +140,7 @@ def _read_transformers_config(
     return config
 
 
-def code_references(raw: dict) -> list[str]:
+def code_references(raw: Mapping[str, Any]) -> list[str]:
     """The classes that a config's `auto_map` names, as `file.Class` or `repository--file.Class`."""
     references: list[str] = []
     for value in raw.get("auto_map", {}).values():

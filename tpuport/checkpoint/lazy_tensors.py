@@ -369,7 +369,8 @@ def _chunk(tensor: LazyTensor, chunks: int, dim: int = 0) -> tuple[LazyTensor, .
     return _split(tensor, -(-tensor.shape[dim] // chunks), dim)
 
 
-def _transpose(tensor: LazyTensor, dim0: int, dim1: int) -> LazyTensor:
+def transpose(tensor: LazyTensor, dim0: int, dim1: int) -> LazyTensor:
+    """`tensor` with two of its dimensions exchanged, as `torch.transpose`."""
     first, second = dim0 % len(tensor.shape), dim1 % len(tensor.shape)
     return Transposed(_swap(tensor.shape, first, second), tensor.dtype, tensor, first, second)
 
@@ -379,5 +380,5 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.cat: _cat,
     torch.split: _split,
     torch.chunk: _chunk,
-    torch.transpose: _transpose,
+    torch.transpose: transpose,
 }

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 from tqdm import tqdm
 
 from tpuport import compat
-from tpuport.checkpoint import building, safetensors_files
+from tpuport.checkpoint import building, formats, safetensors_files
 from tpuport.checkpoint.device_layout import (
     allowed_names,
     as_torch_dtype,
@@ -107,10 +107,11 @@ def load(
     # Patches of modeling code, before the model is built from it.
     registry.apply_all()
     requested_dtype = as_torch_dtype(dtype)
-    inventory, config = _read_metadata(model_class, path, trust_remote_code, config_options)
+    inventory, config, raw_config = _read_metadata(model_class, path, trust_remote_code, config_options)
     model_dtype = requested_dtype or _default_dtype(config, inventory)
+    tensors = _adapt_quantized(path, raw_config, inventory, model_dtype)
     model: Any = building.build_empty(model_class, config, model_dtype, trust_remote_code, path)
-    match = match_names(model, inventory.tensors)
+    match = match_names(model, tensors)
     # Before mismatches are looked for: untied weights are two, and each must be in the checkpoint.
     untie_differing_weights(model, match)
     _raise_problems(path, inventory.problems + find_mismatches(model, match, allow))
@@ -130,15 +131,20 @@ def load(
 
 def _read_metadata(
     model_class: Any, directory: Path, trust_remote_code: bool, options: dict[str, Any]
-) -> tuple[safetensors_files.Inventory, Any]:
-    """The tensors in the checkpoint's files, and its config; PortError without a config or the tensors' names."""
+) -> tuple[safetensors_files.Inventory, Any, dict[str, Any]]:
+    """The tensors in the checkpoint's files, and its config, as an object and as it is in its file.
+
+    Raises:
+        PortError: there is no config, or the names of the tensors are unknown.
+    """
     building.check_directory(directory)
     stem = safetensors_files.TRANSFORMERS_STEM
     if is_diffusers_class(model_class):
         stem = safetensors_files.DIFFUSERS_STEM
     inventory = safetensors_files.take_inventory(directory, stem)
     try:
-        config = building.read_config(model_class, directory, trust_remote_code, options)
+        raw_config = building.read_raw_config(directory)
+        config = building.read_config(model_class, directory, raw_config, trust_remote_code, options)
     except PortError as error:
         # Reported together with what is wrong with the files.
         if inventory.problems:
@@ -149,7 +155,18 @@ def _read_metadata(
         raise
     if not inventory.is_complete:
         _raise_problems(directory, inventory.problems)
-    return inventory, config
+    return inventory, config, raw_config
+
+
+def _adapt_quantized(
+    directory: Path, raw_config: Mapping[str, Any], inventory: safetensors_files.Inventory, dtype: torch.dtype
+) -> formats.Adapted:
+    """The tensors of the checkpoint; those of quantised weights as one for each weight."""
+    quantization = raw_config.get(building.QUANTIZATION)
+    if not quantization:
+        return dict(inventory.tensors)
+    where = f"{directory / 'config.json'}, {building.QUANTIZATION}"
+    return formats.adapt(quantization, inventory.tensors, compat.jax_dtype(dtype), where)
 
 
 def _raise_problems(directory: Path, problems: list[str]) -> None:
@@ -172,7 +189,8 @@ def _default_dtype(config: Any, inventory: safetensors_files.Inventory) -> torch
         return config_dtype
     for tensor in filter(None, inventory.tensors.values()):
         dtype = compat.torch_dtype(tensor.dtype)
-        if dtype.is_floating_point:
+        # Eight bits are a weight's, and nobody computes in them.
+        if dtype.is_floating_point and dtype.itemsize > 1:
             return dtype
     return torch.float32
 
@@ -277,10 +295,8 @@ def _install_quantized(
     shardings: Mapping[str, NamedSharding],
 ) -> list[ArrayPlan]:
     """Let the model, which is empty, read a weight from parts, and plan these parts."""
-    weight_dtype = compat.torch_dtype(dtype)
-    weight = empty_weight(source.parts, source.levels, source.columns, weight_dtype, source.scheme)
     module, leaf = find_owner(model, name)
-    install(module, leaf, weight)
+    install(module, leaf, empty_weight(source, compat.torch_dtype(dtype)))
     return [
         ArrayPlan((f"{name}{SUFFIX}.{part}",), tensor, tensor.dtype, shardings[part], put_buffer)
         for part, tensor in source.parts.items()

@@ -23,7 +23,6 @@ from tpuport.checkpoint.lazy_tensors import (
     LazyTensor,
     NotSliceable,
     Reader,
-    StoredTensor,
     full_index,
 )
 from tpuport.library_classes import is_diffusers_class
@@ -49,7 +48,7 @@ _IGNORED_BUFFERS = {
     "position_ids": r"(^|\.)position_ids$",
 }
 
-Tensors = Mapping[str, StoredTensor | None]
+Tensors = Mapping[str, LazyTensor | None]
 
 
 @dataclass
@@ -93,7 +92,7 @@ class _Conversion:
     """A use of one of transformers' converters, and its inputs: (name, source pattern, tensor)."""
 
     converter: Any
-    inputs: list[tuple[str, str, StoredTensor | None]] = field(default_factory=list)
+    inputs: list[tuple[str, str, LazyTensor | None]] = field(default_factory=list)
 
 
 def match_names(model: torch.nn.Module, tensors: Tensors) -> Match:
@@ -189,7 +188,7 @@ def _convert(match: Match, model: Any, target: str, conversion: _Conversion) -> 
 
 
 def _convert_on_host(
-    run: Callable[[list], dict[str, Any]], tensors: list[StoredTensor]
+    run: Callable[[list], dict[str, Any]], tensors: list[LazyTensor]
 ) -> dict[str, LazyTensor]:
     """The conversion on real tensors, delayed until a result is read; shapes come from a dry run."""
     dtype = tensors[0].dtype

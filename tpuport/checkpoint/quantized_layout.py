@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tpuport.checkpoint.quantized_tensors import QuantizedTensor
 from tpuport.errors import PortError
 from tpuport.quantization import QuantizedWeight
 from tpuport.sharding.specs import axis_names, count_parts, pad
@@ -79,12 +80,24 @@ def plan_parts(
     return plans
 
 
-def empty_weight(
-    parts: Mapping[str, Any], levels: tuple[float, ...] | None, columns: int, dtype: torch.dtype, scheme: str
+def make_weight(
+    source: QuantizedTensor, parts: Mapping[str, torch.Tensor], dtype: torch.dtype
 ) -> QuantizedWeight:
-    """A quantised weight whose parts have shapes only, until arrays are put there."""
-    tensors = {
-        name: torch.empty(tuple(part.shape), dtype=torch.uint8, device="meta") for name, part in parts.items()
-    }
-    return QuantizedWeight(**tensors, levels=levels, columns=columns, dtype=dtype, scheme=scheme)
+    """The weight of `dtype` that `source` describes, with these tensors as its parts."""
+    return QuantizedWeight(
+        **parts,
+        levels=source.levels,
+        output_block=source.output_block,
+        columns=source.columns,
+        dtype=dtype,
+        scheme=source.scheme,
+    )
 
+
+def empty_weight(source: QuantizedTensor, dtype: torch.dtype) -> QuantizedWeight:
+    """The same with parts that have shapes only, until arrays are put there."""
+    parts = {
+        name: torch.empty(tensor.shape, dtype=torch.uint8, device="meta")
+        for name, tensor in source.parts.items()
+    }
+    return make_weight(source, parts, dtype)

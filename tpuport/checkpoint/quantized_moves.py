@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from tpuport import compat
 from tpuport.checkpoint.device_layout import find_owner
 from tpuport.checkpoint.lazy_tensors import Converted, LazyTensor, Reader
-from tpuport.checkpoint.quantized_layout import plan_parts
+from tpuport.checkpoint.quantized_layout import make_weight, plan_parts
 from tpuport.checkpoint.quantized_tensors import PARTS, QuantizedTensor, quantizing
 from tpuport.checkpoint.sharded_arrays import make_sharded_array
 from tpuport.errors import PortError
@@ -82,10 +82,7 @@ def _install(
         part: compat.wrap(make_sharded_array(reader, tensor, tensor.dtype, shardings[part]))
         for part, tensor in source.parts.items()
     }
-    weight = QuantizedWeight(
-        **arrays, levels=source.levels, columns=source.columns, dtype=dtype, scheme=source.scheme
-    )
-    install(module, leaf, weight)
+    install(module, leaf, make_weight(source, arrays, dtype))
 
 
 def _move(weight: QuantizedWeight, shardings: Shardings, dtype: torch.dtype) -> None:

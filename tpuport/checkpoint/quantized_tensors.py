@@ -4,11 +4,8 @@ Letters as in `compat.operators.quantized`: a weight [..., O, K] is kept as valu
 [..., G, B].
 """
 
-from dataclasses import dataclass, fields
-from math import prod
-from typing import Any
+from dataclasses import dataclass
 
-import jax.numpy as jnp
 import numpy as np
 
 from tpuport.checkpoint.lazy_tensors import (
@@ -16,9 +13,7 @@ from tpuport.checkpoint.lazy_tensors import (
     LazyTensor,
     Reader,
     full_index,
-    index_shape,
 )
-from tpuport.errors import PortError
 from tpuport.quantization import Scheme
 
 PARTS = ("values", "scale", "zero_point", "order")
@@ -29,15 +24,17 @@ class QuantizedTensor(LazyTensor):
     """A weight [..., O, K] of `dtype` whose parts are tensors to be read; see `QuantizedArray` for their shapes.
 
     Attributes:
+        output_block: neighbouring outputs that share a scale.
         scheme: its name, for people.
     """
 
     values: LazyTensor
     scale: LazyTensor
-    zero_point: LazyTensor | None
-    order: LazyTensor | None
-    levels: tuple[float, ...] | None
-    scheme: str
+    zero_point: LazyTensor | None = None
+    order: LazyTensor | None = None
+    levels: tuple[float, ...] | None = None
+    output_block: int = 1
+    scheme: str = ""
 
     @property
     def parts(self) -> dict[str, LazyTensor]:
@@ -84,11 +81,9 @@ class QuantizedTensor(LazyTensor):
         self, reader: Reader, tensor: LazyTensor, leading: list[slice], groups: slice, rows: slice
     ) -> np.ndarray:
         """[..., G, B] as float32 [..., G, 1, O], of these groups and outputs."""
-        count = tensor.shape[-1]
-        outputs = self.shape[-2]
-        everything = self._read(reader, tensor, (*leading, groups, slice(0, count))).astype(np.float32)
-        repeated = np.repeat(everything, -(-outputs // count), axis=-1)
-        return repeated[..., None, rows]
+        blocks = slice(0, tensor.shape[-1])
+        everything = self._read(reader, tensor, (*leading, groups, blocks)).astype(np.float32)
+        return np.repeat(everything, self.output_block, axis=-1)[..., None, rows]
 
     @staticmethod
     def _read(reader: Reader, tensor: LazyTensor, index: Index) -> np.ndarray:
@@ -171,4 +166,4 @@ def quantizing(source: LazyTensor, scheme: Scheme, dtype: np.dtype) -> Quantized
         (*leading, groups, size, outputs), scheme.dtype, source, scheme, dtype
     )
     scale = _QuantizedScale((*leading, groups, outputs), dtype, source, scheme, dtype)
-    return QuantizedTensor(source.shape, dtype, values, scale, None, None, None, scheme.name)
+    return QuantizedTensor(source.shape, dtype, values, scale, scheme=scheme.name)

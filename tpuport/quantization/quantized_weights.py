@@ -24,6 +24,7 @@ class QuantizedWeight(torch.nn.Module):
 
     Args:
         levels: the numbers that values are the indices of; None if values are numbers themselves.
+        output_block: neighbouring outputs that share a scale.
         columns: the inputs of the weight.
         dtype: of the weight.
         scheme: its name, for people.
@@ -42,6 +43,7 @@ class QuantizedWeight(torch.nn.Module):
         order: torch.Tensor | None = None,
         *,
         levels: tuple[float, ...] | None = None,
+        output_block: int = 1,
         columns: int,
         dtype: torch.dtype,
         scheme: str,
@@ -52,6 +54,7 @@ class QuantizedWeight(torch.nn.Module):
         self.register_buffer("zero_point", zero_point)
         self.register_buffer("order", order)
         self.levels = levels
+        self.output_block = output_block
         self.columns = columns
         self.dtype = dtype
         self.scheme = scheme
@@ -68,8 +71,9 @@ class QuantizedWeight(torch.nn.Module):
         arrays: list[jax.Array | None] = [None if part is None else compat.to_jax(part) for part in parts]
         values, scale, zero_point, order = arrays
         assert values is not None and scale is not None
+        dtype = compat.jax_dtype(self.dtype)
         return QuantizedArray(
-            values, scale, zero_point, order, self.levels, self.columns, compat.jax_dtype(self.dtype)
+            values, scale, zero_point, order, self.levels, self.output_block, self.columns, dtype
         )
 
     def forward(self) -> torch.Tensor:

@@ -25,7 +25,7 @@ _EXACT_BITS = 4
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["values", "scale", "zero_point", "order"],
-    meta_fields=["levels", "columns", "dtype"],
+    meta_fields=["levels", "output_block", "columns", "dtype"],
 )
 @dataclass(frozen=True, eq=False)
 class QuantizedArray:
@@ -33,10 +33,11 @@ class QuantizedArray:
 
     Attributes:
         values: [..., G, I, O], an integer or small floating type, G * I at least K. What is beyond K is not used.
-        scale: [..., G, B], each for O / B neighbouring outputs, the last block possibly shorter.
+        scale: [..., G, B], each for `output_block` neighbouring outputs; the last block may be shorter.
         zero_point: as `scale`, an integer type; None for zero.
         order: int32 [K], None for the weight's own: which input of the weight each of the stored ones is.
         levels: the numbers that unsigned values are the indices of; None if values are numbers themselves.
+        output_block: outputs in a block.
         columns: K.
         dtype: of the weight.
     """
@@ -46,6 +47,7 @@ class QuantizedArray:
     zero_point: jax.Array | None
     order: jax.Array | None
     levels: tuple[float, ...] | None
+    output_block: int
     columns: int
     dtype: np.dtype
 
@@ -77,10 +79,16 @@ class QuantizedArray:
         dtype = self._compute_dtype()
         values = self.values
         numbers = values.astype(dtype) if self.levels is None else _look_up(values, self.levels, dtype)
-        outputs = values.shape[-1]
         if self.zero_point is not None:
-            numbers -= _per_output(self.zero_point.astype(dtype), outputs)
-        return (numbers * _per_output(self.scale.astype(dtype), outputs)).astype(self.dtype)
+            numbers -= self._per_output(self.zero_point.astype(dtype))
+        return (numbers * self._per_output(self.scale.astype(dtype))).astype(self.dtype)
+
+    def _per_output(self, blocks: jax.Array) -> jax.Array:
+        """Traced. [..., G, B] as [..., G, 1, O]: each block's number for all of its outputs, or [..., G, 1, 1]."""
+        count, outputs = blocks.shape[-1], self.values.shape[-1]
+        if count not in (1, outputs):
+            blocks = jnp.repeat(blocks, self.output_block, axis=-1)[..., :outputs]
+        return blocks[..., None, :]
 
     def _compute_dtype(self) -> np.dtype:
         """The weight's own dtype where that gives what float32 does, and otherwise float32.
@@ -92,14 +100,6 @@ class QuantizedArray:
         if is_exact and self.levels is None and self.scale.dtype == self.dtype:
             return self.dtype
         return jnp.promote_types(self.dtype, jnp.float32)
-
-
-def _per_output(blocks: jax.Array, outputs: int) -> jax.Array:
-    """Traced. [..., G, B] as [..., G, 1, O]: each block's number for all of its outputs."""
-    count = blocks.shape[-1]
-    if count not in (1, outputs):
-        blocks = jnp.repeat(blocks, -(-outputs // count), axis=-1)[..., :outputs]
-    return blocks[..., None, :]
 
 
 def _look_up(indices: jax.Array, levels: tuple[float, ...], dtype: Any) -> jax.Array:

@@ -1,0 +1,159 @@
+"""Weights as the compressed-tensors library saves them: int8, FP8, and packed integers of two to eight bits.
+
+A weight is `(weight - weight_zero_point) * weight_scale`, with a scale for the weight, for each output, for each group
+of inputs of an output, or for each block. Activations are computed in the model's dtype: scales of theirs are left out,
+as they are when transformers decompresses such a checkpoint.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tpuport.checkpoint.formats.packed_tensors import (
+    group_order,
+    in_memory,
+    integer_dtype,
+    permute,
+    read_whole,
+    reshape,
+    unpack_words,
+)
+from tpuport.checkpoint.formats.weight_tensors import (
+    Adapted,
+    BadWeightError,
+    Tensors,
+    WeightTensors,
+    adapt_each,
+    collect,
+)
+from tpuport.checkpoint.lazy_tensors import LazyTensor, StoredTensor, transpose
+from tpuport.checkpoint.quantized_tensors import QuantizedTensor, group_columns
+from tpuport.errors import PortError
+
+_ENDINGS = (
+    "weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx", "weight",
+    "input_scale", "input_zero_point", "output_scale", "output_zero_point",
+)  # fmt: skip
+_FORMATS = frozenset({
+    "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense", "mixed-precision",
+})  # fmt: skip
+
+
+def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> Adapted:
+    """The weights of a checkpoint whose `quant_method` is "compressed-tensors".
+
+    Raises:
+        PortError: a format, or a cache in few bits, that is not supported.
+    """
+    groups = config.get("config_groups") or {}
+    if not isinstance(groups, Mapping) or not all(isinstance(group, Mapping) for group in groups.values()):
+        raise PortError(f"config_groups is {groups!r:.60}, and not an object of objects")
+    formats = {config.get("format"), *(group.get("format") for group in groups.values())} - {None}
+    unknown = sorted(formats - _FORMATS)
+    if unknown:
+        raise PortError(
+            f"the format {', '.join(unknown)} of compressed-tensors is not supported",
+            fix=f"supported are {', '.join(sorted(_FORMATS))}; decompress it with transformers, and save it again",
+        )
+    settings = [group.get("weights") or {} for group in groups.values()]
+    weights, others = collect(tensors, _ENDINGS, "weight_scale")
+    return adapt_each(weights, others, lambda weight: _adapt_weight(weight, settings, dtype))
+
+
+def _adapt_weight(weight: WeightTensors, settings: list[Mapping[str, Any]], dtype: np.dtype) -> LazyTensor:
+    values = _values(weight, settings)
+    outputs, inputs = values.shape
+    scale = _matrix(weight.get("weight_scale", kinds="f"), outputs)
+    size, block = _group_sizes(scale, outputs, inputs, settings)
+    groups = scale.shape[1]
+    order = None
+    if "weight_g_idx" in weight:
+        order = group_order(weight.get("weight_g_idx", (inputs,), "i"), size, groups)
+    zero_point = None
+    if "weight_zero_point" in weight:
+        zero_point = transpose(_zero_point(weight, values.dtype, scale.shape, settings), 0, 1)
+    return QuantizedTensor(
+        values.shape,
+        dtype,
+        group_columns(values if order is None else permute(values, 1, order), size),
+        transpose(scale, 0, 1),
+        zero_point,
+        None if order is None else in_memory(order),
+        output_block=block,
+        scheme=f"compressed-tensors {values.dtype}",
+    )
+
+
+def _values(weight: WeightTensors, settings: list[Mapping[str, Any]]) -> LazyTensor:
+    """The values, [O, K]."""
+    if "weight_packed" not in weight:
+        values = weight.get("weight", (None, None), "fi")
+        if values.dtype.itemsize != 1:
+            raise BadWeightError(f"weight is {values.dtype}, and not of eight bits")
+        return values
+    packed = weight.get("weight_packed", (None, None), "i")
+    shape = read_whole(weight.get("weight_shape", (2,), "i")).tolist()
+    if shape[0] != packed.shape[0]:
+        raise BadWeightError(f"weight_shape is {shape}, and weight_packed has {packed.shape[0]} rows")
+    bits = _bits(packed.shape[1], shape[1], settings)
+    return unpack_words(packed, 1, bits, integer_dtype(bits, signed=True), shape[1], -(1 << (bits - 1)))
+
+
+def _bits(words: int, inputs: int, settings: list[Mapping[str, Any]]) -> int:
+    """Bits of a packed value: of those in the config, what fits the length of its rows."""
+    candidates = {setting.get("num_bits") for setting in settings}
+    valid = [bits for bits in candidates if isinstance(bits, int) and 1 <= bits <= 8]
+    fitting = [bits for bits in valid if words in (-(-inputs // (32 // bits)), -(-inputs * bits // 32))]
+    if len(fitting) != 1:
+        raise BadWeightError(
+            f"{words} integers of 32 bits for {inputs} inputs do not fit num_bits {sorted(map(str, candidates))}"
+        )
+    return fitting[0]
+
+
+def _matrix(scale: StoredTensor, outputs: int) -> LazyTensor:
+    """Scales as [outputs or blocks of them, groups]."""
+    match scale.shape:
+        case (rows, columns) if rows and columns:
+            return scale
+        case () | (1,):
+            return reshape(scale, 1, 1)
+        case (rows,) if rows == outputs:
+            return reshape(scale, rows, 1)
+    raise BadWeightError(f"weight_scale has shape {list(scale.shape)}, for {outputs} outputs")
+
+
+def _group_sizes(
+    scale: LazyTensor, outputs: int, inputs: int, settings: list[Mapping[str, Any]]
+) -> tuple[int, int]:
+    """Inputs, and outputs, that share a scale of these, [blocks, groups]."""
+    blocks, groups = scale.shape
+    structures = {tuple(setting["block_structure"]) for setting in settings if setting.get("block_structure")}
+    for block_outputs, block_inputs in structures:
+        if (blocks, groups) == (-(-outputs // block_outputs), -(-inputs // block_inputs)):
+            return min(block_inputs, inputs), block_outputs
+    if blocks not in (1, outputs) or inputs % groups:
+        raise BadWeightError(
+            f"weight_scale has shape {list(scale.shape)}, which does not divide {outputs} outputs, {inputs} inputs"
+        )
+    return inputs // groups, outputs // blocks
+
+
+def _zero_point(
+    weight: WeightTensors, dtype: np.dtype, scale_shape: tuple[int, ...], settings: list[Mapping[str, Any]]
+) -> LazyTensor:
+    """Zero points as [outputs, groups]: of the type of the values, packed along outputs if the values are."""
+    outputs, groups = scale_shape
+    stored = weight.get("weight_zero_point", kinds="fi")
+    if stored.dtype != np.int32:
+        if math.prod(stored.shape) != outputs * groups:
+            raise BadWeightError(
+                f"weight_zero_point has shape {list(stored.shape)}, and weight_scale {list(scale_shape)}"
+            )
+        return reshape(stored, outputs, groups)
+    if len(stored.shape) != 2 or stored.shape[1] != groups:
+        raise BadWeightError(f"weight_zero_point has shape {list(stored.shape)}, for {groups} groups")
+    bits = _bits(stored.shape[0], outputs, settings)
+    return unpack_words(stored, 0, bits, dtype, outputs, -(1 << (bits - 1)))

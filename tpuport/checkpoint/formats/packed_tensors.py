@@ -1,0 +1,189 @@
+"""Several small numbers in each stored integer, as tensors to be read."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from tpuport.checkpoint.formats.weight_tensors import BadWeightError
+from tpuport.checkpoint.lazy_tensors import Converted, Index, LazyTensor, Reader, full_index
+
+
+@dataclass(frozen=True, eq=False)
+class Unpacked(LazyTensor):
+    """The numbers in the integers of `base`, along `dim`.
+
+    Attributes:
+        shifts: the lowest bit of each number in its integer, in the order of the numbers.
+        bits: of a number.
+        offset: added to each; what is not negative after that is what `dtype` holds.
+    """
+
+    base: LazyTensor
+    dim: int
+    bits: int
+    shifts: tuple[int, ...]
+    offset: int
+
+    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+        dim, factor = self.dim, len(self.shifts)
+        part = index[dim]
+        first, last = part.start // factor, -(-part.stop // factor)
+        words_index = (*index[:dim], slice(first, last), *index[dim + 1 :])
+        words = self.base.read(reader, words_index, self.base.dtype)
+        # Logical shifts: the highest number has the sign bit.
+        words = words.view(np.dtype(f"u{words.dtype.itemsize}"))
+        shifts = np.asarray(self.shifts, words.dtype)
+        # The numbers of an integer become a new axis behind its own.
+        shifted = np.expand_dims(words, dim + 1) >> shifts.reshape(-1, *(1,) * (words.ndim - dim - 1))
+        numbers = (shifted & words.dtype.type((1 << self.bits) - 1)).astype(np.int16) + np.int16(self.offset)
+        shape = (*words.shape[:dim], (last - first) * factor, *words.shape[dim + 1 :])
+        start = part.start - first * factor
+        needed = slice(start, start + part.stop - part.start)
+        out[...] = numbers.reshape(shape)[(slice(None),) * dim + (needed,)].astype(out.dtype)
+
+
+def unpack(
+    base: LazyTensor,
+    dim: int,
+    bits: int,
+    dtype: np.dtype,
+    *,
+    size: int | None = None,
+    shifts: tuple[int, ...] | None = None,
+    offset: int = 0,
+) -> LazyTensor:
+    """The numbers of `bits` bits in the integers of `base`, along `dim`, as `dtype`.
+
+    Args:
+        size: of the result along `dim`; None if the last integer is full.
+        shifts: the lowest bit of each number; None for the lowest number first.
+        offset: added to each number.
+    """
+    if shifts is None:
+        shifts = tuple(range(0, base.dtype.itemsize * 8 - bits + 1, bits))
+    if size is None:
+        size = base.shape[dim] * len(shifts)
+    shape = (*base.shape[:dim], size, *base.shape[dim + 1 :])
+    return Unpacked(shape, dtype, base, dim, bits, shifts, offset)
+
+
+@dataclass(frozen=True, eq=False)
+class Reshaped(LazyTensor):
+    """All of `base` in another shape. It is read whole for every slice: for small tensors, such as scales."""
+
+    base: LazyTensor
+
+    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+        everything = tuple(slice(0, size) for size in self.base.shape)
+        out[...] = self.base.read(reader, everything, self.base.dtype).reshape(self.shape)[index]
+
+
+def reshape(base: LazyTensor, *shape: int) -> LazyTensor:
+    """A small tensor in another shape."""
+    return Reshaped(shape, base.dtype, base)
+
+
+@dataclass(frozen=True, eq=False)
+class BitStream(LazyTensor):
+    """Numbers of `bits` bits one after another in the integers of `base`, along `dim`, also across two integers.
+
+    32 numbers fill `bits` integers of 32 bits. `offset` is as in `Unpacked`.
+    """
+
+    base: LazyTensor
+    dim: int
+    bits: int
+    offset: int
+
+    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+        dim, part = self.dim, index[self.dim]
+        first, last = part.start // 32, -(-part.stop // 32)
+        stop = min(last * self.bits, self.base.shape[dim])
+        words_index = (*index[:dim], slice(first * self.bits, stop), *index[dim + 1 :])
+        words = np.moveaxis(self.base.read(reader, words_index, self.base.dtype), dim, -1)
+        missing = (last - first) * self.bits - words.shape[-1]
+        words = np.pad(words, [(0, 0)] * (words.ndim - 1) + [(0, missing)])
+        bits = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=-1, bitorder="little")
+        digits = bits.reshape(*bits.shape[:-1], -1, self.bits).astype(np.int16)
+        numbers = digits @ (1 << np.arange(self.bits, dtype=np.int16)) + np.int16(self.offset)
+        start = part.start - first * 32
+        needed = numbers[..., start : start + part.stop - part.start]
+        out[...] = np.moveaxis(needed, -1, dim).astype(out.dtype)
+
+
+def unpack_words(base: LazyTensor, dim: int, bits: int, dtype: np.dtype, size: int, offset: int) -> LazyTensor:
+    """The numbers of `bits` bits in the 32-bit integers of `base`, along `dim`, lowest bits first; see `unpack`.
+
+    Where `bits` does not divide 32, numbers go on in the next integer, or each integer has unused bits: its length
+    tells.
+
+    Raises:
+        BadWeightError: the length along `dim` is that of neither.
+    """
+    words = base.shape[dim]
+    factor = 32 // bits
+    if words == -(-size // factor):
+        return unpack(base, dim, bits, dtype, size=size, shifts=tuple(range(0, factor * bits, bits)), offset=offset)
+    if words != -(-size * bits // 32):
+        raise BadWeightError(f"{words} integers of 32 bits do not hold {size} numbers of {bits} bits")
+    shape = (*base.shape[:dim], size, *base.shape[dim + 1 :])
+    return BitStream(shape, dtype, base, dim, bits, offset)
+
+
+@dataclass(frozen=True, eq=False)
+class Permuted(LazyTensor):
+    """`base` with the entries of its dimension `dim` in another order; all of them are read for every slice."""
+
+    base: LazyTensor
+    dim: int
+    order: np.ndarray
+
+    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+        whole = (*index[: self.dim], slice(0, self.shape[self.dim]), *index[self.dim + 1 :])
+        values = self.base.read(reader, whole, self.base.dtype)
+        out[...] = np.take(values, self.order[index[self.dim]], axis=self.dim)
+
+
+def permute(base: LazyTensor, dim: int, order: np.ndarray) -> LazyTensor:
+    """`base` with the entry `order[i]` of its dimension `dim` at i."""
+    return Permuted(base.shape, base.dtype, base, dim, order)
+
+
+def in_memory(values: np.ndarray) -> LazyTensor:
+    """An array as a tensor to be read."""
+    return Converted(values.shape, values.dtype, lambda reader: values)
+
+
+def integer_dtype(bits: int, *, signed: bool) -> np.dtype:
+    """The smallest type of jax with these bits; BadWeightError for more than eight, or none."""
+    if not 1 <= bits <= 8:
+        raise BadWeightError(f"{bits} bits are not supported")
+    name = f"{'int' if signed else 'uint'}{4 if bits <= 4 else 8}"
+    return jnp.dtype(name)
+
+
+def read_whole(tensor: LazyTensor) -> np.ndarray:
+    """The values of a small tensor."""
+    with Reader() as reader:
+        return tensor.read(reader, full_index(tensor.shape), tensor.dtype)
+
+
+def group_order(index: LazyTensor, size: int, groups: int) -> np.ndarray | None:
+    """The order of inputs in which each group's follow one another; None if they do already.
+
+    Args:
+        index: integers [K], the group of each input.
+        size: inputs in a group.
+
+    Raises:
+        BadWeightError: groups have other sizes than `size`, the last one excepted.
+    """
+    group_of_input = read_whole(index)
+    expected = np.arange(len(group_of_input)) // size
+    if np.array_equal(group_of_input, expected):
+        return None
+    order = np.argsort(group_of_input, kind="stable").astype(np.int32)
+    if len(expected) != 0 and (expected[-1] + 1 != groups or not np.array_equal(group_of_input[order], expected)):
+        raise BadWeightError(f"the groups of its inputs do not have {size} inputs each")
+    return order
