@@ -109,7 +109,11 @@ def read_config(
 
 
 def _read_transformers_config(
-    model_class: Any, directory: Path, raw: Mapping[str, Any], trust_remote_code: bool, options: Mapping[str, Any]
+    model_class: Any,
+    directory: Path,
+    raw: Mapping[str, Any],
+    trust_remote_code: bool,
+    options: Mapping[str, Any],
 ) -> Any:
     from transformers import AutoConfig
 

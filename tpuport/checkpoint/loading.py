@@ -243,7 +243,9 @@ def _plan_arrays(
         for names, source in stored_groups
         if isinstance(source, QuantizedTensor) and _can_stay_quantized(model, names)
     }
-    part_plans = plan_parts({name: (source.parts, source.columns) for name, source in quantized.items()}, shardings)
+    part_plans = plan_parts(
+        {name: (source.parts, source.columns) for name, source in quantized.items()}, shardings
+    )
     plans: list[ArrayPlan] = []
     for names, source in stored_groups:
         name = names[0]

@@ -38,7 +38,10 @@ def part_shardings(
         raise PortError(
             f"{input_parts} devices would divide {columns} inputs, of which each {inputs} share a scale, within a group"
         )
-    specs = {"values": PartitionSpec(*leading, group_axes, within_axes, output_axes), "order": PartitionSpec()}
+    specs = {
+        "values": PartitionSpec(*leading, group_axes, within_axes, output_axes),
+        "order": PartitionSpec(),
+    }
     for name in ("scale", "zero_point"):
         if name in parts:
             blocks = parts[name].shape[-1]
@@ -100,4 +103,6 @@ def empty_weight(source: QuantizedTensor, dtype: torch.dtype) -> QuantizedWeight
         name: torch.empty(tensor.shape, dtype=torch.uint8, device="meta")
         for name, tensor in source.parts.items()
     }
-    return make_weight(source, parts, dtype)
+    weight = make_weight(source, parts, dtype)
+    weight.part_dtypes = {name: tensor.dtype for name, tensor in source.parts.items()}
+    return weight

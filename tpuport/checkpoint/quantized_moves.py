@@ -12,7 +12,7 @@ from tpuport import compat
 from tpuport.checkpoint.device_layout import find_owner
 from tpuport.checkpoint.lazy_tensors import Converted, LazyTensor, Reader
 from tpuport.checkpoint.quantized_layout import make_weight, plan_parts
-from tpuport.checkpoint.quantized_tensors import PARTS, QuantizedTensor, quantizing
+from tpuport.checkpoint.quantized_tensors import QuantizedTensor, quantizing
 from tpuport.checkpoint.sharded_arrays import make_sharded_array
 from tpuport.errors import PortError
 from tpuport.quantization import QuantizedWeight, Scheme, install, quantized_weights, restore_dense
@@ -92,8 +92,7 @@ def _move(weight: QuantizedWeight, shardings: Shardings, dtype: torch.dtype) -> 
 
 
 def _part_arrays(weight: QuantizedWeight) -> dict[str, jax.Array]:
-    buffers = {name: weight._buffers[name] for name in PARTS}
-    return {name: compat.to_jax(buffer) for name, buffer in buffers.items() if buffer is not None}
+    return {name: compat.to_jax(buffer) for name, buffer in weight.parts.items()}
 
 
 def _as_lazy(tensor: torch.Tensor, name: str) -> LazyTensor:

@@ -101,9 +101,7 @@ class Grouped(LazyTensor):
         size = self.shape[-2]
         columns = self.base.shape[-1]
         stop = min(groups.stop * size, columns)
-        block = self.base.read(
-            reader, (*leading, outputs, slice(groups.start * size, stop)), self.base.dtype
-        )
+        block = self.base.read(reader, (*leading, outputs, slice(groups.start * size, stop)), self.base.dtype)
         padding = groups.stop * size - stop
         if padding:
             zeros = np.zeros((*block.shape[:-1], padding), block.dtype)
@@ -162,8 +160,6 @@ def quantizing(source: LazyTensor, scheme: Scheme, dtype: np.dtype) -> Quantized
     *leading, outputs, columns = source.shape
     size = scheme.group_inputs(columns)
     groups = -(-columns // size)
-    values = _QuantizedValues(
-        (*leading, groups, size, outputs), scheme.dtype, source, scheme, dtype
-    )
+    values = _QuantizedValues((*leading, groups, size, outputs), scheme.dtype, source, scheme, dtype)
     scale = _QuantizedScale((*leading, groups, outputs), dtype, source, scheme, dtype)
     return QuantizedTensor(source.shape, dtype, values, scale, scheme=scheme.name)

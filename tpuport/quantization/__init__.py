@@ -3,6 +3,7 @@
 from tpuport.quantization.quantization_rules import QuantizationRules, as_quantization_rules
 from tpuport.quantization.quantized_weights import (
     QuantizedWeight,
+    find_weight,
     install,
     part_names,
     quantized_weights,
@@ -16,6 +17,7 @@ __all__ = [
     "Scheme",
     "as_quantization_rules",
     "as_scheme",
+    "find_weight",
     "install",
     "part_names",
     "quantized_weights",

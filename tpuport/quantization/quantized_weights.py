@@ -6,14 +6,17 @@ The module itself gets a class of its own, in which the weight is a property. Co
 
 import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 import torch
 
 from tpuport import compat
-from tpuport.compat.operators.quantized import QuantizedArray, mark_quantized
 from tpuport.errors import PortError
+
+if TYPE_CHECKING:
+    from tpuport.compat.operators.quantized import QuantizedArray
 
 # Appended to the name of a weight for the submodule that has its values.
 SUFFIX = "_quantized"
@@ -58,6 +61,8 @@ class QuantizedWeight(torch.nn.Module):
         self.columns = columns
         self.dtype = dtype
         self.scheme = scheme
+        # Of parts on the meta device, for which torch lacks some types.
+        self.part_dtypes: dict[str, np.dtype] = {}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -65,12 +70,26 @@ class QuantizedWeight(torch.nn.Module):
         *leading, _, _, outputs = self.values.shape
         return (*leading, outputs, self.columns)
 
-    def array(self) -> QuantizedArray:
+    @property
+    def ndim(self) -> int:
+        """How many dimensions the weight has."""
+        return len(self.shape)
+
+    @property
+    def parts(self) -> dict[str, torch.Tensor]:
+        """The buffers that are there, by name."""
+        return {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+
+    def array(self) -> "QuantizedArray":
         """The parts as arrays (or tracers)."""
+        # Imported late: it is an operator of torchax, whose version is checked first.
+        from tpuport.compat.operators.quantized import QuantizedArray
+
         parts = (self.values, self.scale, self.zero_point, self.order)
         arrays: list[jax.Array | None] = [None if part is None else compat.to_jax(part) for part in parts]
         values, scale, zero_point, order = arrays
-        assert values is not None and scale is not None
+        assert values is not None
+        assert scale is not None
         dtype = compat.jax_dtype(self.dtype)
         return QuantizedArray(
             values, scale, zero_point, order, self.levels, self.output_block, self.columns, dtype
@@ -78,6 +97,8 @@ class QuantizedWeight(torch.nn.Module):
 
     def forward(self) -> torch.Tensor:
         """The weight that the parts stand for."""
+        from tpuport.compat.operators.quantized import mark_quantized
+
         return mark_quantized(self.array())
 
     def _apply(self, fn: Any, recurse: bool = True) -> "QuantizedWeight":
@@ -119,13 +140,16 @@ def quantized_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Mo
                 yield (f"{path}.{name}" if path else name), module, name, child
 
 
+def find_weight(module: torch.nn.Module) -> Any:
+    """The parameter `weight` of a module, or the parts of it; None if there is neither. Both have a shape."""
+    quantized = module._modules.get("weight" + SUFFIX)
+    return getattr(module, "weight", None) if quantized is None else quantized
+
+
 def part_names(model: torch.nn.Module) -> frozenset[str]:
     """The names in `model` of the buffers that are parts of quantised weights."""
     return frozenset(
-        f"{name}{SUFFIX}.{part}"
-        for name, _, _, weight in quantized_weights(model)
-        for part, buffer in weight._buffers.items()
-        if buffer is not None
+        f"{name}{SUFFIX}.{part}" for name, _, _, weight in quantized_weights(model) for part in weight.parts
     )
 
 

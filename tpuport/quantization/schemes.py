@@ -22,17 +22,28 @@ class Scheme:
         name: as users write it, such as "int4:64".
         dtype: of the values.
         limit: the largest magnitude that a scaled weight has before it is rounded.
-        group_size: inputs that share a scale; None for all of them.
+        group_sizes: how many inputs may share a scale, in the order of preference; empty for all of them.
     """
 
     name: str
     dtype: np.dtype
     limit: float
-    group_size: int | None = None
+    group_sizes: tuple[int, ...] = ()
 
     def group_inputs(self, columns: int) -> int:
-        """How many of a weight's `columns` inputs share a scale."""
-        return columns if self.group_size is None else min(self.group_size, columns)
+        """How many of a weight's `columns` inputs share a scale.
+
+        Of several sizes it is the first that gives groups which eight devices can divide, or else that divides the
+        inputs. It does not depend on the mesh, so that a model has the same numbers on all meshes.
+        """
+        if not self.group_sizes:
+            return columns
+        devices = (_DEVICES, 1)
+        for count in devices:
+            for size in self.group_sizes:
+                if columns <= size or columns % (size * count) == 0:
+                    return min(size, columns)
+        return min(self.group_sizes[0], columns)
 
     def quantize(self, weights: np.ndarray, scale_dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
         """Values and scales of `weights` [..., I], whose last dimension shares a scale.
@@ -65,10 +76,12 @@ class Scheme:
         return np.clip(np.rint(quotient), limits.min, limits.max).astype(self.dtype)
 
 
+# Those that usually divide the weights of a model that needs several.
+_DEVICES = 8
 # 7.5 and not 7: the integers go from -8 to 7, and a step that is a fifteenth smaller is worth one clipped weight.
 _SCHEMES = {
     "int8": Scheme("int8", jnp.dtype(jnp.int8), 127.0),
-    "int4": Scheme("int4", jnp.dtype(jnp.int4), 7.5, group_size=128),
+    "int4": Scheme("int4", jnp.dtype(jnp.int4), 7.5, group_sizes=(128, 64, 32)),
     "fp8": Scheme("fp8", jnp.dtype(jnp.float8_e4m3fn), 448.0),
 }
 
@@ -91,4 +104,4 @@ def as_scheme(scheme: Any) -> Scheme:
     base = _SCHEMES[match[1]]
     if match[2] is None:
         return base
-    return Scheme(scheme, base.dtype, base.limit, int(match[2]))
+    return Scheme(scheme, base.dtype, base.limit, (int(match[2]),))

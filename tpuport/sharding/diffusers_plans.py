@@ -176,7 +176,9 @@ class _Search:
 
 def _matrix_shape(module: Any) -> tuple[int, int] | None:
     """The shape [out, in] of a linear layer's weight; None for any other module."""
-    weight = getattr(module, "weight", None)
+    from tpuport.quantization import find_weight
+
+    weight = find_weight(module)
     if weight is None or not hasattr(module, "in_features") or weight.ndim != 2:
         return None
     return int(weight.shape[0]), int(weight.shape[1])

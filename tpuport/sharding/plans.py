@@ -16,6 +16,7 @@ have none, and theirs is derived from their structure (`sharding.diffusers_plans
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections import Counter, defaultdict
@@ -175,7 +176,11 @@ class _Derivation:
         self.modules = dict(model.named_modules(remove_duplicate=False))
         self.parameters: dict[int, Any] = {}
         self.names: defaultdict[int, list[str]] = defaultdict(list)
-        for name, parameter in model.named_parameters(remove_duplicate=False):
+        # Imported late: it needs torch, which has been imported where there is a model.
+        from tpuport.quantization import quantized_weights
+
+        quantized = ((name, weight) for name, _, _, weight in quantized_weights(model))
+        for name, parameter in itertools.chain(model.named_parameters(remove_duplicate=False), quantized):
             self.parameters[id(parameter)] = parameter
             self.names[id(parameter)].append(name)
         self.vocabulary = set(_vocabulary_modules(model))
@@ -302,10 +307,12 @@ def _has_heads(module: Any) -> bool:
 
 def _vocabulary_modules(model: Any) -> Iterator[int]:
     """The ids of the modules whose rows are the vocabulary: the input embedding and the head."""
+    from tpuport.quantization import find_weight
+
     for getter in ("get_input_embeddings", "get_output_embeddings"):
         try:
             module = getattr(model, getter)()
         except (AttributeError, NotImplementedError):
             continue  # a model without embeddings may have the method and fail in it
-        if getattr(module, "weight", None) is not None:
+        if module is not None and find_weight(module) is not None:
             yield id(module)

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from torch.overrides import TorchFunctionMode
 
 from tpuport import compat
+from tpuport.checkpoint import quantized_moves
 from tpuport.checkpoint.device_layout import (
     dtype_overrides,
     parameter_groups,
@@ -20,6 +21,7 @@ from tpuport.checkpoint.device_layout import (
 )
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
+from tpuport.topology.abstract_quantization import abstract_parts
 from tpuport.trace_errors import first_line
 from tpuport.trace_errors.libraries import Owner, is_installed
 from tpuport.trace_errors.tracebacks import path_to
@@ -120,7 +122,10 @@ def abstract_weights(
     dtype: torch.dtype | None,
     allow: Any,
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Every parameter and buffer, named as by `compilation.collect_weights` and sharded as `port` would do it."""
+    """Every parameter and buffer, named as by `compilation.collect_weights` and sharded as `port` would do it.
+
+    A model that `quantize_abstract` has quantised has the parts of its weights.
+    """
     saved_names = model.state_dict().keys()
     override = dtype_overrides(model, dtype) if dtype else None
 
@@ -136,11 +141,14 @@ def abstract_weights(
     for names in groups:
         shape = shape_and_dtype(names[0], model.get_parameter(names[0]))
         shapes.update(dict.fromkeys(names, shape))
-    shardings = plan_shardings(model, groups, shapes, mesh, rules, allow)
+    quantized_shapes = quantized_moves.weight_shapes(model, dtype)
+    all_groups = [*groups, *([name] for name in quantized_shapes)]
+    shardings = plan_shardings(model, all_groups, shapes | quantized_shapes, mesh, rules, allow)
     weights = {names[0]: abstract_array(shapes[names[0]], shardings[names[0]]) for names in groups}
+    parts = abstract_parts(model, shardings)
     whole = replicated_sharding(mesh)
     for name, buffer in model.named_buffers():
-        weights[name] = abstract_array(shape_and_dtype(name, buffer), whole)
+        weights[name] = parts.get(name) or abstract_array(shape_and_dtype(name, buffer), whole)
     return weights
 
 

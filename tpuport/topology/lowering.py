@@ -30,9 +30,11 @@ from tpuport.hardware import assume_generation, described, generation_of, parse_
 from tpuport.jaxprs import without_dead_code
 from tpuport.library_classes import is_library_model
 from tpuport.mesh import create_mesh
+from tpuport.quantization import QuantizationRules
 from tpuport.sharding import ShardingRules
 from tpuport.sharding.sequence import transformer_blocks
 from tpuport.topology import abstract_steps
+from tpuport.topology.abstract_quantization import quantize_abstract
 from tpuport.topology.abstract_weights import abstract_weights, build_model
 from tpuport.topology.compile_report import Scanned
 from tpuport.topology.generation_tasks import Decode, Prefill
@@ -57,6 +59,7 @@ class LoweringOptions(TypedDict, total=False):
     rules: ShardingRules | None
     dtype: torch.dtype | str | None
     allow: str | tuple[str, ...]
+    quantize: QuantizationRules | Mapping[str, Any] | str | None
     scan_layers: bool | None
     unit: tuple[str, float] | None
     attention: str | None
@@ -170,6 +173,7 @@ def lower_for(
     rules: ShardingRules | None = None,
     dtype: torch.dtype | str | None = None,
     allow: str | tuple[str, ...] = (),
+    quantize: QuantizationRules | Mapping[str, Any] | str | None = None,
     scan_layers: bool | None = None,
     unit: tuple[str, float] | None = None,
     attention: str | None = None,
@@ -187,7 +191,7 @@ def lower_for(
             a generation that is compiled: `Prefill` or `Decode`.
         topology: as `described` takes it.
         mesh: over the topology's devices; None makes one of dp, sp and tp, of which one may be -1.
-        rules, allow: as in `tpuport.port`.
+        rules, allow, quantize: as in `tpuport.port`.
         dtype: for floating-point parameters; None keeps theirs.
         scan_layers: whether identical blocks are traced once and run in a loop; None if that wins.
         unit: what a step produces, and how many, for the estimate: ("images", 2); a task knows it.
@@ -204,7 +208,9 @@ def lower_for(
     else:
         _check_devices(mesh, chips)
     check_mesh_and_rules(mesh, rules)
-    weights = abstract_weights(owner, mesh, rules, as_torch_dtype(dtype), allow)
+    weight_dtype = as_torch_dtype(dtype)
+    quantize_abstract(owner, quantize, weight_dtype)
+    weights = abstract_weights(owner, mesh, rules, weight_dtype, allow)
     task = _TASK_NAMES.get(type(inputs), "forward")
     started = time.perf_counter()
     with (
@@ -223,14 +229,14 @@ def lower_for(
     if loops and scan_layers is None:
         lower_unrolled = functools.partial(
             lower_for, owner, inputs, topology=topology, mesh=mesh, rules=rules, dtype=dtype, allow=allow,
-            scan_layers=False, unit=unit, attention=attention,
+            quantize=quantize, scan_layers=False, unit=unit, attention=attention,
         )  # fmt: skip
 
     def lower_with(overrides: Mapping[str, Any]) -> Lowered:
         own_rules = ShardingRules.from_model(owner) if rules is None else rules
         return lower_for(
             owner, inputs, topology=topology, mesh=mesh, rules=own_rules.override(overrides), dtype=dtype, allow=allow,
-            scan_layers=scan_layers, unit=unit, attention=attention,
+            quantize=quantize, scan_layers=scan_layers, unit=unit, attention=attention,
         )  # fmt: skip
 
     return Lowered(

@@ -46,7 +46,12 @@ def _adapt_weight(weight: WeightTensors, block: Any, dtype: np.dtype) -> LazyTen
         stored = weight.get(_SCALE, (-(-outputs // rows), -(-inputs // columns)), "f")
         scales = transpose(stored, 0, 1)
     return QuantizedTensor(
-        values.shape, dtype, group_columns(values, min(columns, inputs)), scales, output_block=rows, scheme="fp8"
+        values.shape,
+        dtype,
+        group_columns(values, min(columns, inputs)),
+        scales,
+        output_block=rows,
+        scheme="fp8",
     )
 
 

@@ -112,7 +112,9 @@ class BitStream(LazyTensor):
         out[...] = np.moveaxis(needed, -1, dim).astype(out.dtype)
 
 
-def unpack_words(base: LazyTensor, dim: int, bits: int, dtype: np.dtype, size: int, offset: int) -> LazyTensor:
+def unpack_words(
+    base: LazyTensor, dim: int, bits: int, dtype: np.dtype, size: int, offset: int
+) -> LazyTensor:
     """The numbers of `bits` bits in the 32-bit integers of `base`, along `dim`, lowest bits first; see `unpack`.
 
     Where `bits` does not divide 32, numbers go on in the next integer, or each integer has unused bits: its length
@@ -124,7 +126,9 @@ def unpack_words(base: LazyTensor, dim: int, bits: int, dtype: np.dtype, size: i
     words = base.shape[dim]
     factor = 32 // bits
     if words == -(-size // factor):
-        return unpack(base, dim, bits, dtype, size=size, shifts=tuple(range(0, factor * bits, bits)), offset=offset)
+        return unpack(
+            base, dim, bits, dtype, size=size, shifts=tuple(range(0, factor * bits, bits)), offset=offset
+        )
     if words != -(-size * bits // 32):
         raise BadWeightError(f"{words} integers of 32 bits do not hold {size} numbers of {bits} bits")
     shape = (*base.shape[:dim], size, *base.shape[dim + 1 :])
@@ -184,6 +188,8 @@ def group_order(index: LazyTensor, size: int, groups: int) -> np.ndarray | None:
     if np.array_equal(group_of_input, expected):
         return None
     order = np.argsort(group_of_input, kind="stable").astype(np.int32)
-    if len(expected) != 0 and (expected[-1] + 1 != groups or not np.array_equal(group_of_input[order], expected)):
+    if len(expected) != 0 and (
+        expected[-1] + 1 != groups or not np.array_equal(group_of_input[order], expected)
+    ):
         raise BadWeightError(f"the groups of its inputs do not have {size} inputs each")
     return order

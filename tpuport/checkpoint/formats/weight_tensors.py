@@ -1,6 +1,6 @@
 """The tensors of one weight in a quantised checkpoint, collected by the name of the weight, and errors about them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,9 +36,7 @@ class WeightTensors:
     def __contains__(self, ending: str) -> bool:
         return ending in self.tensors
 
-    def get(
-        self, ending: str, shape: tuple[int | None, ...] | None = None, kinds: str = ""
-    ) -> StoredTensor:
+    def get(self, ending: str, shape: tuple[int | None, ...] | None = None, kinds: str = "") -> StoredTensor:
         """The tensor with this ending.
 
         Args:
@@ -64,7 +62,7 @@ class WeightTensors:
 
 
 def kind_of(dtype: np.dtype) -> str:
-    """ "f" for floating types, jax's too; otherwise NumPy's letter for the kind of a dtype."""
+    """NumPy's letter for the kind of a dtype, but "f" for floating types of jax too."""
     return "f" if dtype.kind == "V" else dtype.kind
 
 
