@@ -314,7 +314,10 @@ def _read_arrays(model: Any, plans: list[ArrayPlan]) -> None:
     ):
         previous: jax.Array | None = None
         for plan in plans:
-            array = make_sharded_array(reader, plan.source, plan.dtype, plan.sharding)
+            try:
+                array = make_sharded_array(reader, plan.source, plan.dtype, plan.sharding)
+            except PortError as error:
+                raise PortError(error.what, where=error.where or plan.names[0], fix=error.fix) from error
             plan.put(model, plan.names, compat.wrap(array))
             # Otherwise host copies of many parameters would wait for the device at once.
             jax.block_until_ready(previous)

@@ -99,6 +99,8 @@ def _as_lazy(tensor: torch.Tensor, name: str) -> LazyTensor:
     """A weight in memory; the values are taken from it when they are read."""
     if not tensor.dtype.is_floating_point:
         raise PortError(f"a weight of {tensor.dtype} cannot be quantised", where=name)
+    if not bool(torch.isfinite(tensor).all()):
+        raise PortError("a weight that is not finite cannot be quantised", where=name)
 
     def numbers(reader: Reader) -> np.ndarray:
         if compat.is_ported(tensor):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpuport.cli.arguments import CommandParser, UsageError, positive_integer
+from tpuport.errors import PortError
 from tpuport.hardware import parse_slice
 from tpuport.rules_format import read_rules
 from tpuport.topology.compile_messages import CompileRequest
@@ -94,6 +95,11 @@ def _add_program(group: Any) -> None:
         help="of weights, the config's by default; of your own code, its buffers and floating inputs too, as "
         "model.to(dtype) and inputs.to(dtype) make them; leave it out, and cast there, if an input stays float32",
     )
+    add(
+        "--quantize",
+        metavar="SCHEME",
+        help="weights of linear layers in few bits: int8, int4, fp8, or with the size of groups, int4:64",
+    )
     add("--attention", choices=("flash", "xla"), help="what computes attention")
     add("--component", metavar="NAME", help="of a pipeline's directory; each of them by default")
     add("--inputs", metavar="MODULE:FUNCTION", help="a function that returns the inputs to compile for")
@@ -117,6 +123,17 @@ def _add_output(group: Any) -> None:
         help="show the whole message of Python or the compiler for a failure",
     )
     add("--no-cache", action="store_true", help="compile again what is known, and store nothing")
+
+
+def _quantization(scheme: str | None) -> str | None:
+    if scheme is not None:
+        from tpuport.quantization.schemes import as_scheme
+
+        try:
+            as_scheme(scheme)
+        except PortError as error:
+            raise UsageError(error.what, where="--quantize", fix=error.fix or "") from error
+    return scheme
 
 
 def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
@@ -154,7 +171,8 @@ def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
     return [
         CompileRequest(
             target=options.target, options=target_options, topology=name, mesh=mesh, rules=rules,
-            rules_source=rules_source, allow=options.allow, attention=options.attention,
+            rules_source=rules_source, allow=options.allow,
+            quantize=_quantization(options.quantize), attention=options.attention,
             scan_layers=options.scan_layers, effort=options.effort, fixed_axes=fixed_axes,
             use_cache=not options.no_cache, notes=_mesh_notes(mesh, is_given=bool(sizes), suggest=options.suggest),
             wants_rules=options.write_rules is not None,

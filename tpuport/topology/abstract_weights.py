@@ -166,14 +166,19 @@ def device_dtype(dtype: Any) -> Any:
 
 def nbytes(array: Any) -> int:
     """Bytes of the whole array, all its shards together."""
-    return prod(array.shape) * array.dtype.itemsize
+    return _nbytes(array.shape, array.dtype)
 
 
 def local_nbytes(array: Any) -> int:
     """Bytes of an array's shard on one device; of the whole array if it has no sharding."""
     if array.sharding is None:
         return nbytes(array)
-    return prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
+    return _nbytes(array.sharding.shard_shape(tuple(array.shape)), array.dtype)
+
+
+def _nbytes(shape: tuple[int, ...], dtype: Any) -> int:
+    """Bytes on a device, where two numbers of four bits share one."""
+    return prod(shape) * jax.dtypes.itemsize_bits(jax.numpy.dtype(dtype)) // 8
 
 
 def bytes_by_dtype(weights: Mapping[str, Any]) -> dict[str, int]:

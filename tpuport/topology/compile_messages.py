@@ -17,7 +17,7 @@ class CompileRequest:
         rules: sharding rules, a regex to axis names; None for those that suit the model.
         rules_source: the option that gave the rules, for errors.
         allow: names of weights and patterns whose sharding errors are accepted.
-        attention, scan_layers, effort: as in `compile_for`.
+        quantize, attention, scan_layers, effort: as in `compile_for`.
         fixed_axes: to suggest a split, the sizes of axes that every split must have; None suggests nothing.
         save_hlo: the directory to write programs to, or None.
         use_cache: whether reports are read from the cache and written to it.
@@ -32,6 +32,7 @@ class CompileRequest:
     rules: dict[str, list[Any]] | None = None
     rules_source: str | None = None
     allow: list[str] = dataclasses.field(default_factory=list)
+    quantize: str | None = None
     attention: str | None = None
     scan_layers: bool | None = None
     effort: float | None = None

@@ -11,6 +11,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any, Final, NamedTuple, Unpack
 
 import jax
@@ -20,6 +21,7 @@ from jax.errors import JaxRuntimeError
 from tpuport import trace_errors
 from tpuport.errors import PortError
 from tpuport.hardware import GENERATIONS
+from tpuport.quantization import quantized_weights
 from tpuport.topology import abstract_steps, hlo, kernels, roofline
 from tpuport.topology.abstract_weights import bytes_by_dtype, local_nbytes
 from tpuport.topology.advice import CacheArray, Evidence, advise
@@ -99,6 +101,12 @@ def compile_for(
     return compile_lowered(lowered, effort)
 
 
+def _count_parameters(model: torch.nn.Module) -> int:
+    """The numbers that the model's parameters stand for, those of quantised weights too."""
+    quantized = sum(prod(weight.shape) for _, _, _, weight in quantized_weights(model))
+    return quantized + sum(map(torch.numel, model.parameters()))
+
+
 def compile_lowered(lowered: Lowered, effort: float | None = None, *, advised: bool = True) -> Report:
     """Compile a lowered program, and report what the compiler made of it; `effort` as in `compile_for`.
 
@@ -124,7 +132,7 @@ def compile_lowered(lowered: Lowered, effort: float | None = None, *, advised: b
     report = Report(
         topology=lowered.topology, generation=lowered.generation, devices=lowered.mesh.size,
         mesh={str(axis): int(size) for axis, size in lowered.mesh.shape.items()},
-        model=type(lowered.model).__name__, parameters=sum(map(torch.numel, lowered.model.parameters())),
+        model=type(lowered.model).__name__, parameters=_count_parameters(lowered.model),
         weight_bytes=sum(dtypes.values()), dtypes=dtypes, task=lowered.task,
         inputs={name: describe_input(value) for name, value in lowered.inputs.items()}, memory=memory, costs=costs,
         collectives=collectives, attention=lowered.attention, buffers=_largest_buffers(program, failure),

@@ -95,7 +95,7 @@ class TargetCompiler:
                 model, target.inputs, topology=request.topology, dp=mesh["dp"], sp=mesh["sp"],
                 tp=mesh["tp"], rules=rules, dtype=target.dtype,
                 scan_layers=request.scan_layers, unit=target.unit, attention=request.attention,
-                allow=tuple(request.allow),
+                allow=tuple(request.allow), quantize=request.quantize,
             )  # fmt: skip
         except PortError as error:
             raise _name_options(error, request.rules_source) from error

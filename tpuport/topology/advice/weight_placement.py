@@ -3,15 +3,17 @@
 import itertools
 import re
 from collections.abc import Iterable
-from math import prod
 from typing import Any, Final, NamedTuple
 
-import jax.numpy as jnp
 import torch
 
 from tpuport.sharding.specs import axis_names
+from tpuport.topology.abstract_weights import local_nbytes as device_bytes
+from tpuport.topology.abstract_weights import nbytes as whole_bytes
 from tpuport.topology.advice.data_movement import group_by
 from tpuport.topology.advice.evidence import Evidence
+
+__all__ = ["device_bytes", "whole_bytes"]
 
 MIB: Final = 1 << 20
 # The placement of less is not worth a rule: reading it takes a device about a microsecond.
@@ -36,18 +38,6 @@ def _spec(array: Any) -> Iterable[Any]:
     """The entries of an array's PartitionSpec; none for what has no sharding, such as a number among the inputs."""
     sharding = getattr(array, "sharding", None)
     return getattr(sharding, "spec", ())
-
-
-def whole_bytes(array: Any) -> int:
-    """Bytes of the array, all devices together."""
-    return prod(array.shape) * jnp.dtype(array.dtype).itemsize
-
-
-def device_bytes(array: Any) -> int:
-    """Bytes of the array on one device."""
-    if array.sharding is None:
-        return whole_bytes(array)
-    return prod(array.sharding.shard_shape(tuple(array.shape))) * jnp.dtype(array.dtype).itemsize
 
 
 def device_weight_bytes(evidence: Evidence, names: Iterable[str]) -> int:

@@ -1,0 +1,192 @@
+"""Models whose weights are quantised on their way to the devices, against torch with the numbers they stand for."""
+
+import copy
+
+import jax
+import numpy as np
+import pytest
+import torch
+from jax.sharding import PartitionSpec
+from transformers import AutoModelForCausalLM
+
+import tpuport
+from tpuport import PortError, compat
+from tpuport.checkpoint import load
+from tpuport.quantization import QuantizationRules, quantized_weights
+
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
+IDS = torch.arange(18).reshape(2, 9) % 64
+
+
+@pytest.fixture(scope="module")
+def llama(tiny_model):
+    return tiny_model("llama", **SIZES)
+
+
+def parts(model):
+    return {
+        (name, part): compat.as_jax(buffer)
+        for name, _, _, weight in quantized_weights(model)
+        for part, buffer in weight.parts.items()
+    }
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4:32", "fp8"])
+@pytest.mark.parametrize("sizes", [{}, {"tp": 2, "dp": 2}])
+def test_logits_are_those_of_the_numbers_that_the_values_stand_for(scheme, sizes, llama, mesh_of_size):
+    mesh = mesh_of_size(**sizes) if sizes else None
+    model = tpuport.port(copy.deepcopy(llama), mesh=mesh, quantize=scheme)
+    logits = tpuport.to_cpu(model(input_ids=IDS).logits)
+    dense = tpuport.to_cpu(model)
+    assert type(dense.model.layers[0].mlp.up_proj) is torch.nn.Linear
+    torch.testing.assert_close(logits, dense(input_ids=IDS).logits, rtol=1e-5, atol=1e-5)
+    # The weights are other numbers than before, and not far from them.
+    weight, original = (m.model.layers[1].mlp.down_proj.weight for m in (dense, llama))
+    assert 0 < (weight - original).abs().max() < original.abs().max() / 6
+
+
+def test_generation_is_that_of_the_dense_model(llama, mesh_of_size):
+    model = tpuport.port(copy.deepcopy(llama), mesh=mesh_of_size(tp=2), quantize="int4:32")
+    tokens = tpuport.generate(model, IDS, attention_mask=torch.ones_like(IDS), max_new_tokens=6)
+    dense = tpuport.to_cpu(model)
+    expected = dense.generate(IDS, attention_mask=torch.ones_like(IDS), max_new_tokens=6, do_sample=False)
+    assert torch.equal(torch.as_tensor(tokens), expected)
+
+
+def test_the_parts_are_sharded_with_their_weight(llama, mesh_of_size):
+    model = tpuport.port(copy.deepcopy(llama), mesh=mesh_of_size(tp=2), quantize="int4:32")
+    arrays = parts(model)
+    up, down = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight"
+    assert arrays[up, "values"].sharding.spec == PartitionSpec(None, None, "tp")
+    assert arrays[up, "scale"].sharding.spec == PartitionSpec(None, "tp")
+    assert arrays[down, "values"].sharding.spec == PartitionSpec("tp", None, None)
+    assert arrays[down, "scale"].sharding.spec == PartitionSpec("tp", None)
+    assert arrays[down, "values"].dtype == jax.numpy.int4
+    assert arrays[down, "values"].shape == (4, 32, 64)
+
+
+def test_loading_gives_what_porting_gives(saved, mesh_of_size):
+    original, directory = saved("llama", **SIZES)
+    mesh = mesh_of_size(tp=2)
+    loaded = load(AutoModelForCausalLM, directory, mesh=mesh, quantize="int4:16")
+    ported = tpuport.port(copy.deepcopy(original), mesh=mesh, quantize="int4:16")
+    expected = parts(ported)
+    for key, array in parts(loaded).items():
+        np.testing.assert_array_equal(np.asarray(array), np.asarray(expected[key]))
+        assert array.sharding == expected[key].sharding
+    assert len(expected) == 28
+
+
+def test_a_quantised_model_moves_to_another_mesh_and_dtype(llama, mesh_of_size):
+    model = tpuport.port(copy.deepcopy(llama), quantize="int8")
+    before = tpuport.to_cpu(model(input_ids=IDS).logits)
+    values = np.asarray(parts(model)["model.layers.0.mlp.up_proj.weight", "values"])
+    tpuport.port(model, mesh=mesh_of_size(tp=2))
+    torch.testing.assert_close(tpuport.to_cpu(model(input_ids=IDS).logits), before, rtol=1e-5, atol=1e-5)
+    moved = parts(model)["model.layers.0.mlp.up_proj.weight", "values"]
+    assert moved.sharding.spec == PartitionSpec(None, None, "tp")
+    tpuport.port(model, dtype="bfloat16")
+    moved = parts(model)["model.layers.0.mlp.up_proj.weight", "values"]
+    assert moved.dtype == np.int8
+    np.testing.assert_array_equal(np.asarray(moved), values)
+    assert model(input_ids=IDS).logits.dtype == torch.bfloat16
+    assert model.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16
+
+
+def test_rules_choose_weights(llama):
+    rules = QuantizationRules({r".*\.mlp\..*": "int4:32", r".*\.q_proj\.weight": "int8"})
+    model = tpuport.port(copy.deepcopy(llama), quantize=rules)
+    schemes = {name: weight.scheme for name, _, _, weight in quantized_weights(model)}
+    assert len(schemes) == 8
+    assert schemes["model.layers.1.mlp.up_proj.weight"] == "int4:32"
+    assert schemes["model.layers.1.self_attn.q_proj.weight"] == "int8"
+
+
+def test_groups_that_devices_would_cut_are_refused_before_anything_moves(llama, mesh_of_size):
+    model = copy.deepcopy(llama)
+    with pytest.raises(PortError, match="within a group") as caught:
+        tpuport.port(model, mesh=mesh_of_size(tp=4), quantize="int4:64")
+    assert "model.layers.0.mlp.down_proj.weight" in str(caught.value)
+    assert "up_proj" not in str(caught.value)
+    assert not any(map(compat.is_ported, model.parameters()))
+    assert type(model.model.layers[0].mlp.up_proj) is torch.nn.Linear
+
+
+def test_weights_that_are_not_finite_are_refused(llama):
+    model = copy.deepcopy(llama)
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[3, 5] = float("nan")
+    with pytest.raises(PortError, match="not finite") as caught:
+        tpuport.port(model, quantize="int8")
+    assert "model.layers.1.mlp.up_proj.weight" in str(caught.value)
+    assert not any(map(compat.is_ported, model.parameters()))
+
+
+def test_a_stored_weight_that_is_not_finite_is_refused(saved):
+    original, directory = saved("llama")
+    with torch.no_grad():
+        original.model.layers[1].mlp.up_proj.weight[3, 5] = float("inf")
+    original.save_pretrained(directory)
+    with pytest.raises(PortError, match="not finite") as caught:
+        load(AutoModelForCausalLM, directory, quantize="int8")
+    assert "model.layers.1.mlp.up_proj.weight" in str(caught.value)
+
+
+class TestOneLayer:
+    @pytest.fixture
+    def layer(self):
+        torch.manual_seed(0)
+        return tpuport.port(torch.nn.Sequential(torch.nn.Linear(8, 4)), quantize="int8")
+
+    def test_the_weight_reads_as_numbers(self, layer):
+        weight = layer[0].weight
+        assert weight.shape == (4, 8)
+        assert weight.dtype == torch.float32
+        assert isinstance(layer[0], torch.nn.Linear)
+        assert type(layer[0]).__name__ == "Linear"
+        values = parts(layer)["0.weight", "values"], parts(layer)["0.weight", "scale"]
+        numbers = np.asarray(values[0], np.float64)[0] * np.asarray(values[1], np.float64)
+        np.testing.assert_allclose(tpuport.to_cpu(weight), numbers.T, rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda weight: weight.add_(1),
+            lambda weight: weight.data.mul_(2),
+            lambda weight: weight.T.zero_(),
+            lambda weight: weight[0].fill_(1),
+        ],
+    )
+    def test_writes_would_be_lost_and_are_refused(self, layer, write):
+        with torch.no_grad(), pytest.raises(PortError, match="cannot be written to"):
+            write(layer[0].weight)
+
+    def test_any_product_with_it_is_that_of_the_numbers(self, layer):
+        x = torch.randn(3, 8)
+
+        def products(model, x):
+            weight = model[0].weight
+            return (
+                torch.nn.functional.linear(x, weight),
+                x @ weight.T,
+                torch.nn.functional.linear(x, weight.clone()),
+            )
+
+        device_x = x.to("jax")
+        first, second, third = map(tpuport.to_cpu, tpuport.compile(products)(layer, device_x))
+        dense = tpuport.to_cpu(layer)[0].weight
+        for result in (first, second, third):
+            torch.testing.assert_close(result, x @ dense.T, rtol=1e-5, atol=1e-6)
+
+    def test_it_stays_on_the_device(self, layer):
+        with pytest.raises(PortError, match="on the device only"):
+            layer.cpu()
+        layer.bfloat16()
+        assert layer[0].weight.dtype == torch.bfloat16
+        assert parts(layer)["0.weight", "values"].dtype == np.int8
+
+    def test_a_copy_has_weights_of_its_own(self, layer):
+        twin = copy.deepcopy(layer)
+        tpuport.to_cpu(layer)
+        assert twin[0].weight.shape == (4, 8)
+        assert len(parts(twin)) == 2

@@ -1,0 +1,95 @@
+"""Weights in few bits, against loops over their numbers in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tpuport.compat.operators.quantized import QuantizedArray
+
+LEVELS = tuple(np.linspace(-1, 1, 16).tolist())
+
+
+@st.composite
+def quantized_arrays(draw):
+    """A weight in few bits, and the numbers that it stands for, computed one by one."""
+    groups, inputs, outputs = draw(st.integers(1, 3)), draw(st.integers(1, 5)), draw(st.integers(1, 6))
+    columns = draw(st.integers((groups - 1) * inputs + 1, groups * inputs))
+    block = draw(st.integers(1, outputs))
+    blocks = -(-outputs // block)
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    kind = draw(st.sampled_from(["int8", "int4", "uint4", "float8_e4m3fn", "levels"]))
+    dtype = jnp.dtype("uint4" if kind == "levels" else kind)
+    low, high = (-8, 8) if kind in ("int4", "float8_e4m3fn") else (0, 16)
+    if kind == "int8":
+        low, high = -128, 128
+    values = rng.integers(low, high, (groups, inputs, outputs)).astype(dtype)
+    scale = rng.uniform(0.01, 2, (groups, blocks)).astype(draw(st.sampled_from([np.float32, jnp.bfloat16])))
+    zero_point = None
+    if kind not in ("levels", "float8_e4m3fn") and draw(st.booleans()):
+        zero_point = rng.integers(0, 8, (groups, blocks)).astype(dtype)
+    order = rng.permutation(columns).astype(np.int32) if draw(st.booleans()) else None
+    weight = np.zeros((outputs, columns))
+    for position in range(columns):
+        column = position if order is None else order[position]
+        group, item = divmod(position, inputs)
+        for output in range(outputs):
+            number = float(values[group, item, output])
+            if kind == "levels":
+                number = LEVELS[int(number)]
+            if zero_point is not None:
+                number -= float(zero_point[group, output // block])
+            weight[output, column] = number * float(scale[group, output // block])
+    array = QuantizedArray(
+        jnp.asarray(values),
+        jnp.asarray(scale),
+        None if zero_point is None else jnp.asarray(zero_point),
+        None if order is None else jnp.asarray(order),
+        LEVELS if kind == "levels" else None,
+        block,
+        columns,
+        np.dtype(np.float32),
+    )
+    return array, weight
+
+
+@settings(max_examples=25)
+@given(quantized_arrays())
+def test_the_numbers_are_those_of_the_formula(example):
+    array, weight = example
+    np.testing.assert_allclose(np.asarray(array.dequantize()), weight, rtol=1e-6, atol=1e-7)
+
+
+@settings(max_examples=25)
+@given(quantized_arrays(), st.integers(0, 3))
+def test_a_product_is_that_of_the_numbers(example, leading):
+    array, weight = example
+    rng = np.random.default_rng(0)
+    activations = rng.normal(size=(*(2,) * leading, weight.shape[1])).astype(np.float32)
+    product = np.asarray(array.linear(jnp.asarray(activations)))
+    expected = activations.astype(np.float64) @ weight.T
+    assert product.shape == expected.shape
+    np.testing.assert_allclose(product, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale_dtype", [jnp.bfloat16, np.float32])
+def test_a_number_in_bfloat16_is_rounded_once(scale_dtype):
+    values = np.arange(-128, 128, dtype=np.int8).reshape(1, 1, -1)
+    scale = np.linspace(0.001, 3, 256).reshape(1, -1).astype(scale_dtype)
+    array = QuantizedArray(
+        jnp.asarray(values), jnp.asarray(scale), None, None, None, 1, 1, jnp.dtype(jnp.bfloat16)
+    )
+    exact = values[0, 0].astype(np.float64) * scale[0].astype(np.float64)
+    np.testing.assert_array_equal(np.asarray(array.dequantize())[:, 0], exact.astype(jnp.bfloat16))
+
+
+def test_no_wide_zero_points_in_bfloat16():
+    """Differences of bytes need nine bits, and bfloat16 has eight."""
+    values = jnp.full((1, 1, 1), 127, jnp.int8)
+    zero_point = jnp.full((1, 1), -128, jnp.int8)
+    scale = jnp.ones((1, 1), jnp.bfloat16)
+    array = QuantizedArray(values, scale, zero_point, None, None, 1, 1, jnp.dtype(jnp.bfloat16))
+    # 255 needs all bits of bfloat16.
+    assert float(jax.jit(QuantizedArray.dequantize)(array)[0, 0]) == 255

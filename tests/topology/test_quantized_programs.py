@@ -1,0 +1,78 @@
+"""Quantised weights in compiled programs: what a chip holds and moves, and that no wide copy of a weight is written."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tpuport.errors import PortError
+from tpuport.topology import Decode, compile_for, hlo, lower_for
+
+HIDDEN, FEED_FORWARD, VOCABULARY, LAYERS, DEVICES = 1024, 4096, 512, 2, 4
+PRODUCTS = LAYERS * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * FEED_FORWARD)
+# The embedding and the head, each divided over all devices, and whole norms.
+DENSE_BYTES = 2 * (2 * VOCABULARY * HIDDEN // DEVICES + (2 * LAYERS + 1) * HIDDEN)
+# Numbers that share a scale of two bytes.
+GROUPS = {"int8": 2048, "int4": 128, "int4:32": 32, "fp8": 2048}
+BITS = {"int8": 8, "int4": 4, "int4:32": 4, "fp8": 8}
+
+
+def build():
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=FEED_FORWARD,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+    )
+    return LlamaForCausalLM(config).to(torch.bfloat16)
+
+
+def compile_decode(quantize=None, batch=1):
+    step = Decode(batch=batch, max_cache_len=128)
+    return compile_for(build, step, topology="v5e:2x2", tp=DEVICES, quantize=quantize)
+
+
+@pytest.fixture(scope="module")
+def dense():
+    return compile_decode()
+
+
+def collectives(report):
+    return {(item.kind, item.axes, item.count, item.nbytes) for item in report.collectives}
+
+
+def wide_buffers(report):
+    """Arrays of at least the smallest weight's size that an instruction writes to HBM."""
+    smallest = HIDDEN * HIDDEN // DEVICES
+    return [
+        (instruction.operation, str(array))
+        for instruction in hlo.parse(report.program.as_text()).instructions
+        if not instruction.is_fused and instruction.operation not in ("parameter", "bitcast", "tuple")
+        for array in instruction.arrays
+        if array.dtype in ("bf16", "f32") and array.size >= smallest and array.space == hlo.HBM
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4", pytest.param("int4:32", marks=pytest.mark.slow), "fp8"])
+def test_a_step_moves_the_bytes_of_the_format_and_nothing_wide(scheme, dense):
+    report = compile_decode(scheme)
+    quantized = PRODUCTS * BITS[scheme] / 8 + PRODUCTS / GROUPS[scheme] * 2
+    assert report.memory.weights == pytest.approx(quantized / DEVICES + DENSE_BYTES, rel=0.01)
+    assert report.parameters == dense.parameters
+    assert report.costs.hbm_bytes <= 1.05 * (report.memory.weights + report.memory.cache)
+    assert collectives(report) == collectives(dense)
+    assert wide_buffers(report) == []
+
+
+def test_groups_that_devices_would_cut():
+    with pytest.raises(PortError, match="within a group"):
+        lower_for(build, Decode(batch=1, max_cache_len=128), topology="v5e:2x4", tp=8, quantize="int4:256")
+
+
+def test_a_model_is_quantised_once():
+    model = build()
+    step = Decode(batch=1, max_cache_len=128)
+    lower_for(model, step, topology="v5e:2x2", tp=DEVICES, quantize="int8")
+    with pytest.raises(PortError, match="other quantised weights"):
+        lower_for(model, step, topology="v5e:2x2", tp=DEVICES)
