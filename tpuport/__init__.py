@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport.porting import load as load
     from tpuport.porting import port as port
     from tpuport.porting import to_cpu as to_cpu
+    from tpuport.quantization import QuantizationRules as QuantizationRules
     from tpuport.sharding import ShardingRules as ShardingRules
     from tpuport.verification import check as check
 
@@ -35,6 +36,7 @@ _PUBLIC = {
     "create_mesh": "tpuport.mesh",
     "initialize_distributed": "tpuport.mesh",
     "ShardingRules": "tpuport.sharding",
+    "QuantizationRules": "tpuport.quantization",
     "load": "tpuport.porting",
     "port": "tpuport.porting",
     "to_cpu": "tpuport.porting",

@@ -102,7 +102,9 @@ def port_and_generate(
     tokenizer = read_tokenizer(checkpoint, loading.get("trust_remote_code", False))
     inputs = read_prompts(tokenizer, prompts)
     model, seconds = timed(lambda: tpuport.load(AutoModelForCausalLM, checkpoint, mesh=mesh, **loading))
-    size = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    # Quantised weights are values, with a scale for many of them.
+    state = model.state_dict().items()
+    size = sum(tensor.numel() for name, tensor in state if not name.endswith("_quantized.scale")) / 1e6
     console.print(f"loaded {type(model).__name__}, {size:.1f} M parameters, in {seconds:.1f} s")
     tokens = generate_timed(model, inputs, options | {"pad_token_id": tokenizer.pad_token_id})
     for text in tokenizer.batch_decode(tokens, skip_special_tokens=True):
@@ -125,6 +127,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--dp", type=int, default=1, help="devices that shard the batch; -1: all that are left")
     add("--max-new-tokens", type=at_least(1), default=280, help="tokens to generate per row (default 280)")
     add("--dtype", default="float32", help="float32 (default) or bfloat16")
+    add("--quantize", help="weights of linear layers in few bits: int8, int4, fp8, or with groups, int4:64")
     add("--do-sample", action="store_true", help="sample instead of taking the most likely token")
     add("--temperature", type=float, help="with --do-sample; default 1")
     add("--top-p", type=float, help="with --do-sample; default 1")
@@ -144,7 +147,9 @@ def parse_arguments() -> argparse.Namespace:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in sampling)
         parser.error(f"{names}: nothing is sampled without --do-sample")
     if arguments.check and not is_comparable(arguments):
-        parser.error("--check: equal tokens are promised for greedy float32 decoding")
+        parser.error(
+            "--check: equal tokens are promised for greedy float32 decoding of weights as they are stored"
+        )
     return arguments
 
 
@@ -156,7 +161,7 @@ def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def is_comparable(arguments: argparse.Namespace) -> bool:
     """Whether torch must generate the same tokens."""
-    return not arguments.do_sample and arguments.dtype == "float32"
+    return not arguments.do_sample and arguments.dtype == "float32" and arguments.quantize is None
 
 
 def main() -> None:
@@ -182,6 +187,7 @@ def main() -> None:
         options,
         dtype=arguments.dtype,
         allow=arguments.allow or (),
+        quantize=arguments.quantize,
         trust_remote_code=arguments.trust_remote_code,
     )
     is_compared = arguments.check

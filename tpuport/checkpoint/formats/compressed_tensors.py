@@ -57,7 +57,7 @@ def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> Adapt
             f"the format {', '.join(unknown)} of compressed-tensors is not supported",
             fix=f"supported are {', '.join(sorted(_FORMATS))}; decompress it with transformers, and save it again",
         )
-    settings = [group.get("weights") or {} for group in groups.values()]
+    settings: list[Mapping[str, Any]] = [group.get("weights") or {} for group in groups.values()]
     weights, others = collect(tensors, _ENDINGS, "weight_scale")
     return adapt_each(weights, others, lambda weight: _adapt_weight(weight, settings, dtype))
 

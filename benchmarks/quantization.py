@@ -1,0 +1,131 @@
+"""Weights in few bits: what a chip holds and moves, and what the rounding costs in quality, by scheme.
+
+python -m benchmarks.quantization [--topology v5e:2x4] [--layers 32]
+python -m benchmarks.quantization --quality
+
+The first compiles a decoding step with the sizes of Llama-2-7B. Nothing runs: the time is the report's estimate from
+public peak figures. The second computes logits of the llama recipe's trained model, for stories that it was trained
+on, with the numbers that quantised weights stand for: perplexity, and the Kullback-Leibler divergence from the
+predictions of the unquantised model.
+"""
+
+import argparse
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+import tpuport
+from tpuport.topology import Decode, compile_for
+from tpuport.topology.compile_report import Report
+
+SCHEMES: tuple[str | None, ...] = (None, "int8", "fp8", "int4", "int4:32")
+MIB = 1 << 20
+CHECKPOINT = Path(__file__).parents[1] / "recipes" / "llama" / "checkpoint"
+CORPUS = CHECKPOINT.with_name("corpus")
+# Enough for three digits of the divergence.
+STORIES = 60
+
+
+def build(layers: int) -> LlamaForCausalLM:
+    """A model with the sizes of Llama-2-7B, and as many layers."""
+    config = LlamaConfig(
+        hidden_size=4096, intermediate_size=11008, num_hidden_layers=layers, num_attention_heads=32
+    )
+    return LlamaForCausalLM(config)
+
+
+def report_of(scheme: str | None, topology: str, tp: int, layers: int, batch: int) -> Report:
+    """The report of a decoding step."""
+    step = Decode(batch=batch, max_cache_len=1024)
+    return compile_for(
+        functools.partial(build, layers), step, topology=topology, tp=tp, quantize=scheme, dtype="bfloat16"
+    )
+
+
+def row(scheme: str | None, report: Report, baseline: Report) -> str:
+    """A line of the table."""
+    assert report.costs is not None
+    assert baseline.costs is not None
+    assert report.estimate is not None
+    assert baseline.estimate is not None
+    stored = report.memory.weights + report.memory.cache
+    cells = [
+        scheme or "bfloat16",
+        f"{report.memory.weights / MIB:.0f}",
+        f"{report.costs.hbm_bytes / MIB:.0f}",
+        f"{report.costs.hbm_bytes / stored:.3f}",
+        f"{report.estimate.memory * 1e6:.0f}",
+        f"{baseline.estimate.memory / report.estimate.memory:.2f}",
+        f"{sum(item.count for item in report.collectives)}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def measure_quality() -> None:
+    """Print perplexity and divergence for each scheme."""
+    tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
+    stories = "\n".join(path.read_text() for path in sorted(CORPUS.glob("*.txt"))).split("\n\n")
+    rows = [tokenizer(story, return_tensors="pt")["input_ids"] for story in stories[:STORIES]]
+    baseline = log_probabilities(AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32), rows)
+    print(f"{sum(row.shape[1] for row in rows)} tokens of {len(rows)} stories")
+    print("| weights | perplexity | KL, nats a token | most likely token is the same |")
+    print("| --- | --- | --- | --- |")
+    for scheme in SCHEMES:
+        predictions = baseline
+        if scheme is not None:
+            model = tpuport.load(AutoModelForCausalLM, CHECKPOINT, dtype="float32", quantize=scheme)
+            predictions = log_probabilities(tpuport.to_cpu(model), rows)
+        print(quality_row(scheme or "float32", rows, predictions, baseline), flush=True)
+
+
+def log_probabilities(model: Any, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """For each row of tokens [1, T], logarithms of the probabilities [T, V] of the next token."""
+    with torch.no_grad():
+        return [model.eval()(row).logits[0].double().log_softmax(-1) for row in rows]
+
+
+def quality_row(
+    name: str,
+    rows: Sequence[torch.Tensor],
+    predictions: Sequence[torch.Tensor],
+    baseline: Sequence[torch.Tensor],
+) -> str:
+    """A line of the table of quality."""
+    expected, actual = torch.cat(list(baseline)), torch.cat(list(predictions))
+    likelihoods = [log[:-1].gather(1, row[0, 1:, None]) for log, row in zip(predictions, rows, strict=True)]
+    perplexity = torch.cat(likelihoods).mean().neg().exp()
+    divergence = (expected.exp() * (expected - actual)).sum(-1).mean()
+    same = (expected.argmax(-1) == actual.argmax(-1)).double().mean()
+    return f"| {name} | {perplexity:.4f} | {divergence:.2e} | {same:.2%} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--topology", default="v5e:2x4")
+    parser.add_argument("--tp", type=int, default=8)
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--quality", action="store_true", help="of the recipe's model")
+    options = parser.parse_args(arguments)
+    if options.quality:
+        measure_quality()
+        return
+    print(
+        f"a decoding step, {options.layers} layers, batch {options.batch}, {options.topology}, tp={options.tp}"
+    )
+    print(
+        "| weights | MiB a chip | HBM traffic, MiB | of weights and cache | memory time, us | faster | collectives |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    reports: dict[str | None, Report] = {}
+    for scheme in SCHEMES:
+        reports[scheme] = report_of(scheme, options.topology, options.tp, options.layers, options.batch)
+        print(row(scheme, reports[scheme], reports[None]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
