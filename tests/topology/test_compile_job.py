@@ -136,7 +136,7 @@ def test_a_report_with_stages_notes_and_warnings(work: Work) -> None:
     [asked] = work.asked
     assert asked == {
         "topology": "v5e:2x2", "dp": 1, "sp": 1, "tp": 4, "rules": None, "dtype": "bfloat16", "scan_layers": True,
-        "unit": ("tokens", 4.0), "attention": "xla", "allow": (),
+        "unit": ("tokens", 4.0), "attention": "xla", "allow": (), "quantize": None,
     }  # fmt: skip
 
 

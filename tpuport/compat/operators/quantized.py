@@ -71,6 +71,10 @@ class QuantizedArray:
         padding = groups * inputs - self.columns
         if padding:
             activations = jnp.pad(activations, [(0, 0)] * (activations.ndim - 1) + [(0, padding)])
+        if groups > 1:
+            # XLA would move the reshape to what made the activations. If that is a product with quantised weights, it
+            # would write them to memory in the reshaped form, and wide.
+            activations = jax.lax.optimization_barrier(activations)
         grouped = activations.reshape(*activations.shape[:-1], groups, inputs)
         return jnp.einsum("...gi,gio->...o", grouped, self._grouped_weight())
 

@@ -129,7 +129,9 @@ def _read_config(config_file: ConfigFile, trust_remote_code: bool) -> tuple[Any,
     if config_file.raw.get("auto_map") and (trust_remote_code or not is_known):
         _check_remote_code(config_file, trust_remote_code)
         # Only the directory's own code knows the fields of such a config.
-        return building.read_config(AutoModelForCausalLM, config_file.directory, True, {}), True
+        return building.read_config(
+            AutoModelForCausalLM, config_file.directory, config_file.raw, True, {}
+        ), True
     if not is_known:
         raise PortError(
             f"transformers has no model_type {model_type!r}", where=f"{config_file.path}, model_type",
