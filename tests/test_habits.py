@@ -211,7 +211,10 @@ def test_another_dtype_and_back():
 def test_torch_compile(model, reference):
     """There is a program already, which torch's compiler leaves alone."""
     with torch.no_grad():
+        model(X)
+        compilations = model.forward.compiled.program.compilations
         result = torch.compile(model, backend="eager")(X)
+        assert model.forward.compiled.program.compilations == compilations
         assert_same(on_host(result), reference)
         module = tpuport.port(Model().eval())
         module.compile(backend="eager")

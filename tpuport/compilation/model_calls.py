@@ -79,6 +79,7 @@ class ModelCall:
             return self.original(*args, **kwargs)
         if self._is_on_host():
             return self.original(*args, **kwargs)
+        torch_transforms.refuse_transforms(type(self.module).__name__)
         _check_token_ids(self.module, kwargs.get("input_ids", args[0] if args else None))
         return self.compiled(*args, **kwargs)
 

@@ -46,9 +46,9 @@ from tpuport.static_values import Identity
 
 # Dictionaries of a module whose values are weights: which names there are is in the key, the values are arguments.
 _TENSOR_DICTS = ("_parameters", "_buffers")
-# Bookkeeping, which decides nothing: tpuport's own, and that of the hooks below.
+# Bookkeeping, which decides nothing: tpuport's own, that of the hooks below, and torch.compile's.
 _IGNORED_ATTRIBUTES = frozenset({
-    "tpuport_mesh", "tpuport_pickling", "tpuport_state", "_output_capturing_hooks_installed",
+    "tpuport_mesh", "tpuport_pickling", "tpuport_state", "_output_capturing_hooks_installed", "_is_torch_compile",
     # transformers looks these up once for each class, in the first call.
     "_can_set_attn_implementation_cached_value", "_can_set_experts_implementation_cached_value",
 })  # fmt: skip

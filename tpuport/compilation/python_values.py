@@ -50,6 +50,10 @@ def _has_hash(value: Any) -> bool:
     return True
 
 
+# Of `torch.nn.Module`, when torch.compile runs for the first time; its own do the same before and after.
+_REPLACED_BY_DYNAMO = ("__init__", "__setstate__")
+
+
 def namespace_key(names: Any) -> Hashable:
     """The key of the functions, classes and plain values that a class, or a file, has names for.
 
@@ -57,6 +61,8 @@ def namespace_key(names: Any) -> Hashable:
     """
     entries = []
     for name, value in list(names.items()):
+        if name in _REPLACED_BY_DYNAMO and str(getattr(value, "__module__", "")).startswith("torch."):
+            continue
         if isinstance(value, (type, *METHODS)):
             entries.append((name, Identity(value)))
         elif isinstance(value, PLAIN) and not name.startswith("_"):
