@@ -27,7 +27,7 @@ def port(model: Any, **options: Any) -> Any:
     Args:
         model: a `torch.nn.Module` (see `tpuport.checkpoint.port`) or a `DiffusionPipeline` (see
             `tpuport.diffusion.port_pipeline`).
-        options: `mesh`, `rules`, `dtype`, `allow`, and for a pipeline those of `port_pipeline`.
+        options: `mesh`, `rules`, `dtype`, `allow`, `quantize`; for a pipeline those of `port_pipeline`.
 
     Returns:
         The same object.
@@ -40,6 +40,13 @@ def port(model: Any, **options: Any) -> Any:
     if is_pipeline(model):
         from tpuport import diffusion
 
+        if options.pop("quantize", None) is not None:
+            raise PortError(
+                "a pipeline is not quantised as a whole",
+                where="quantize",
+                fix="port the model that denoises first, tpuport.port(pipe.transformer, quantize=...), and then the "
+                "pipeline, which leaves its quantised weights as they are",
+            )
         ported = diffusion.port_pipeline(model, **options)
     else:
         with keep_shared(model):

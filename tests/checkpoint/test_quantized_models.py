@@ -93,6 +93,12 @@ def test_a_quantised_model_moves_to_another_mesh_and_dtype(llama, mesh_of_size):
     assert model.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16
 
 
+def test_a_quantised_model_is_not_quantised_again(llama):
+    model = tpuport.port(copy.deepcopy(llama), quantize="int4:32")
+    with pytest.raises(PortError, match=r"quantised weights already \(int4:32\)"):
+        tpuport.port(model, quantize="int8")
+
+
 def test_rules_choose_weights(llama):
     rules = QuantizationRules({r".*\.mlp\..*": "int4:32", r".*\.q_proj\.weight": "int8"})
     model = tpuport.port(copy.deepcopy(llama), quantize=rules)
@@ -130,6 +136,23 @@ def test_a_stored_weight_that_is_not_finite_is_refused(saved):
     with pytest.raises(PortError, match="not finite") as caught:
         load(AutoModelForCausalLM, directory, quantize="int8")
     assert "model.layers.1.mlp.up_proj.weight" in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4:32"])
+def test_saving(scheme, llama, tmp_path):
+    model = tpuport.port(copy.deepcopy(llama), quantize=scheme)
+    with pytest.raises(PortError, match="cannot be saved"):
+        model.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+    torch.save(model.state_dict(), tmp_path / "state.pt")
+    name = "model.layers.0.mlp.up_proj.weight"
+    stored = torch.load(tmp_path / "state.pt", map_location="cpu", weights_only=False)
+    np.testing.assert_array_equal(
+        stored[f"{name}_quantized.values"], np.asarray(parts(model)[name, "values"], np.int8)
+    )
+    tpuport.to_cpu(model).save_pretrained(tmp_path)
+    restored = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(restored.get_parameter(name), model.get_parameter(name))
 
 
 class TestOneLayer:
@@ -178,12 +201,25 @@ class TestOneLayer:
         for result in (first, second, third):
             torch.testing.assert_close(result, x @ dense.T, rtol=1e-5, atol=1e-6)
 
-    def test_it_stays_on_the_device(self, layer):
-        with pytest.raises(PortError, match="on the device only"):
-            layer.cpu()
+    def test_it_moves_as_other_models_do(self, layer):
+        x = torch.randn(3, 8)
         layer.bfloat16()
         assert layer[0].weight.dtype == torch.bfloat16
         assert parts(layer)["0.weight", "values"].dtype == np.int8
+        before = tpuport.to_cpu(layer.float()(x))
+        layer.cpu()
+        assert not compat.is_ported(layer[0].weight)
+        torch.testing.assert_close(layer(x), before)
+        layer.to("jax")
+        torch.testing.assert_close(tpuport.to_cpu(layer(x)), before)
+
+    def test_weights_cannot_be_replaced(self, layer):
+        for value in (torch.nn.Parameter(torch.zeros(4, 8)), torch.zeros(4, 8)):
+            with pytest.raises(PortError, match="cannot be replaced"):
+                layer[0].weight = value
+        with pytest.raises(PortError, match="cannot be loaded into quantised"):
+            layer.load_state_dict({"0.weight": torch.zeros(4, 8), "0.bias": torch.zeros(4)})
+        layer.load_state_dict(layer.state_dict())
 
     def test_a_copy_has_weights_of_its_own(self, layer):
         twin = copy.deepcopy(layer)

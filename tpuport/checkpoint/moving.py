@@ -30,7 +30,13 @@ from tpuport.checkpoint.device_layout import (
 from tpuport.errors import PortError
 from tpuport.patches import registry
 from tpuport.plurals import count_noun
-from tpuport.quantization import QuantizationRules, as_quantization_rules, part_names
+from tpuport.quantization import (
+    QuantizationRules,
+    Scheme,
+    as_quantization_rules,
+    part_names,
+    quantized_weights,
+)
 from tpuport.sharding import ShardingRules
 
 _WIDE_INTEGERS = (torch.int64, torch.uint64)
@@ -120,7 +126,7 @@ def port(
     dtypes = _target_dtypes(model, as_torch_dtype(dtype))
     _check_movable(model, dtypes)
     quantization = as_quantization_rules(quantize)
-    schemes = {} if quantization is None else quantization.schemes(model)
+    schemes = {} if quantization is None else _choose_schemes(model, quantization)
     groups = parameter_groups(model)
     quantized_shapes = quantized_moves.weight_shapes(model, as_torch_dtype(dtype))
     shapes = _parameter_shapes(model, groups, dtypes) | quantized_shapes
@@ -139,6 +145,17 @@ def port(
         _move_computed_weights(model, mesh)
     record_port(model, mesh)
     return model
+
+
+def _choose_schemes(model: torch.nn.Module, quantization: QuantizationRules) -> dict[str, Scheme]:
+    """The scheme of each weight that is to be quantised; PortError if any is already."""
+    for name, _, _, weight in quantized_weights(model):
+        raise PortError(
+            f"the model has quantised weights already ({weight.scheme})",
+            where=name,
+            fix="port it without quantize=, and they stay as they are; tpuport.to_cpu(model) makes them ordinary first",
+        )
+    return quantization.schemes(model)
 
 
 def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dtype]) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+from tpuport.errors import PortError
+from tpuport.quantization import quantized_weights
+
 
 class ModelSave:
     """`model.save_pretrained` of a ported transformers model.
@@ -26,7 +29,15 @@ class ModelSave:
         functools.update_wrapper(self, type(model).save_pretrained)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if any(True for _ in quantized_weights(self.model)):
+            raise PortError(
+                "a model with quantised weights cannot be saved: no library reads them in this form",
+                where="save_pretrained",
+                fix="tpuport.to_cpu(model) gives it ordinary weights with the same numbers, which can be saved",
+            )
         config = self.model.config
+        if not hasattr(config, "dtype"):
+            return type(self.model).save_pretrained(self.model, *args, **kwargs)
         dtype = config.dtype
         try:
             return type(self.model).save_pretrained(self.model, *args, **kwargs)
@@ -38,9 +49,12 @@ class ModelSave:
 
 
 def replace_save(model: Any) -> None:
-    """Let saving a ported model leave its configuration alone. Does nothing for models that have none."""
+    """Let saving a ported model leave its configuration alone, and refuse quantised weights.
+
+    Does nothing for models that have no configuration.
+    """
     is_savable = callable(getattr(type(model), "save_pretrained", None))
-    if is_savable and hasattr(getattr(model, "config", None), "dtype"):
+    if is_savable and hasattr(model, "config"):
         model.save_pretrained = ModelSave(model)
 
 

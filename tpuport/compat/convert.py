@@ -16,6 +16,8 @@ from tpuport.errors import MissingDtypeError, PortError
 # NumPy has no type of its own for these, so their bits cross as integers of the same width.
 _BITS_BY_WIDTH = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
 
+_NARROW_INTEGERS = {jnp.dtype(jnp.int4): np.dtype(np.int8), jnp.dtype(jnp.uint4): np.dtype(np.uint8)}
+
 
 def jax_dtype(dtype: torch.dtype) -> np.dtype:
     """The dtype that an array holding this torch dtype has here: 64-bit types narrow unless jax runs with x64.
@@ -117,9 +119,14 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def to_torch(array: jax.Array) -> torch.Tensor:
-    """Copy an array (gathered from all its devices) into a torch tensor on the CPU, same shape and dtype."""
-    dtype = torch_dtype(array.dtype)
+    """Copy an array (gathered from all its devices) into a torch tensor on the CPU, same shape and dtype.
+
+    Integers of four bits become integers of eight, the smallest that torch computes with.
+    """
     host = np.array(array)
+    if host.dtype in _NARROW_INTEGERS:
+        host = host.astype(_NARROW_INTEGERS[host.dtype])
+    dtype = torch_dtype(host.dtype)
     try:
         return torch.from_numpy(host)
     except TypeError:

@@ -96,21 +96,26 @@ class QuantizedWeight(torch.nn.Module):
         )
 
     def forward(self) -> torch.Tensor:
-        """The weight that the parts stand for."""
-        from tpuport.compat.operators.quantized import mark_quantized
+        """The weight that the parts stand for, where they are: on the device or on the host."""
+        from tpuport.compat.operators.quantized import dequantize, mark_quantized
 
-        return mark_quantized(self.array())
+        if compat.is_ported(self.values):
+            return mark_quantized(self.array())
+        return compat.to_torch(dequantize(self.array()))
 
     def _apply(self, fn: Any, recurse: bool = True) -> "QuantizedWeight":
-        """Let `model.to(dtype)` change the dtype of the weight, not that of its parts."""
-        example = fn(compat.wrap(jax.numpy.zeros((), compat.jax_dtype(self.dtype))))
-        if not compat.is_ported(example):
-            raise PortError(
-                "quantised weights are on the device only",
-                where="model.to(), model.cpu()",
-                fix="tpuport.to_cpu(model), which gives them back as ordinary weights of their dtype",
-            )
+        """Let `model.to()` move the parts, and change the dtype of the weight, not theirs."""
+        was_ported = compat.is_ported(self.values)
+        example = torch.zeros((), dtype=self.dtype)
+        if was_ported:
+            example = compat.wrap(compat.to_jax(example))
+        example = fn(example)
         self.dtype = example.dtype
+        is_ported = compat.is_ported(example)
+        if is_ported != was_ported:
+            for name, part in self.parts.items():
+                array = compat.to_jax(part)
+                self._buffers[name] = compat.wrap(array) if is_ported else compat.to_torch(array)
         return self
 
     def extra_repr(self) -> str:
@@ -167,10 +172,42 @@ def _change_class(module: torch.nn.Module) -> None:
 @functools.cache
 def _class_with_properties(cls: type, names: tuple[str, ...]) -> type:
     # The same class for all modules of a kind: programs are keyed by it.
-    properties = {name: property(functools.partial(_read_weight, name=name)) for name in names}
-    origin = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "tpuport_dense_class": cls}
-    return type(cls.__name__, (cls,), properties | origin)
+    attributes: dict[str, Any] = {
+        name: property(functools.partial(_read_weight, name=name), _refuse_assignment) for name in names
+    }
+
+    def register_parameter(self: Any, name: str, parameter: Any) -> None:
+        if name in names:
+            _refuse_assignment(self, parameter)
+        cls.register_parameter(self, name, parameter)  # type: ignore[attr-defined]
+
+    def load_from_state_dict(self: Any, state_dict: Any, prefix: str, *args: Any) -> None:
+        stored = [prefix + name for name in names if prefix + name in state_dict]
+        if stored:
+            raise PortError(
+                "ordinary weights cannot be loaded into quantised ones",
+                where=stored[0],
+                fix="tpuport.to_cpu(model), load them, and port it again with quantize=",
+            )
+        cls._load_from_state_dict(self, state_dict, prefix, *args)  # type: ignore[attr-defined]
+
+    attributes |= {
+        "_load_from_state_dict": load_from_state_dict,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "register_parameter": register_parameter,
+        "tpuport_dense_class": cls,
+    }
+    return type(cls.__name__, (cls,), attributes)
 
 
 def _read_weight(module: torch.nn.Module, name: str) -> torch.Tensor:
     return module._modules[name + SUFFIX]()  # type: ignore[misc]
+
+
+def _refuse_assignment(module: torch.nn.Module, value: Any) -> None:
+    raise PortError(
+        "a quantised weight cannot be replaced",
+        where=type(module).__name__,
+        fix="tpuport.to_cpu(model), replace it, and port it again with quantize=",
+    )

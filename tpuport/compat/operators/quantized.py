@@ -115,13 +115,13 @@ def _look_up(indices: jax.Array, levels: tuple[float, ...], dtype: Any) -> jax.A
 
 
 # One equation for each weight in a program, which is dropped from it if only products read the weight.
-_dequantize = jax.jit(QuantizedArray.dequantize)
+dequantize = jax.jit(QuantizedArray.dequantize)
 _on_arrays = on_arrays(linear)
 
 
 def mark_quantized(array: QuantizedArray) -> torch.Tensor:
     """The weight as a torchax tensor; products with this very tensor use the values as they are stored."""
-    tensor: Any = wrap(_dequantize(array))
+    tensor: Any = wrap(dequantize(array))
     tensor.quantized = array
     return tensor
 
