@@ -189,3 +189,26 @@ def test_unknown_bits_and_formats(compress):
     (directory / "config.json").write_text(json.dumps(config))
     with pytest.raises(PortError, match="nvfp4-pack-quantized"):
         load(AutoModelForCausalLM, directory)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [4],
+        "int4",
+        {"num_bits": "four"},
+        {"num_bits": 4, "block_structure": 3},
+        {"num_bits": 4, "block_structure": [0, 0]},
+        {"num_bits": 4, "block_structure": [1, 2, 3]},
+        {"num_bits": -4},
+        {"num_bits": [4]},
+    ],
+)
+def test_settings_that_mean_nothing(weights, compress):
+    directory, _ = compress(*CASES["int4 in groups"])
+    config = json.loads((directory / "config.json").read_text())
+    config["quantization_config"]["config_groups"]["group_0"]["weights"] = weights
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(PortError) as caught:
+        load(AutoModelForCausalLM, directory)
+    assert "quantization_config" in str(caught.value)

@@ -48,3 +48,9 @@ def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype, where: s
         return _ADAPTERS[config["quant_method"]](config, tensors, dtype)
     except PortError as error:
         raise PortError(error.what, where=where, fix=error.fix) from error
+    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise PortError(
+            f"it does not describe a quantised checkpoint: {error!r:.200}",
+            where=where,
+            fix="check that config.json is the one that was published with these files",
+        ) from error
