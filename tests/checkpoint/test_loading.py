@@ -218,3 +218,17 @@ def test_weights_are_not_copied_on_a_cpu_device():
     array = make_sharded_array(Reader(), source, np.dtype(np.float32), replicated_sharding(one_device_mesh()))
     assert array.unsafe_buffer_pointer() == pointers[0]
     assert isinstance(array, jax.Array)
+
+
+def test_a_module_used_twice_has_one_weight(saved):
+    """torch takes the copy that comes last, which is no better than the other."""
+
+    class Twice(LlamaForCausalLM):
+        def __init__(self, config):
+            super().__init__(config)
+            self.model.layers[1].mlp = self.model.layers[0].mlp
+
+    _, directory = saved("llama")
+    with pytest.raises(PortError, match="belong to one module") as caught:
+        load(Twice, directory)
+    assert "model.layers.0.mlp.up_proj.weight and model.layers.1.mlp.up_proj.weight" in str(caught.value)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from tpuport import compat
-from tpuport.checkpoint.device_layout import parameter_groups, put_parameter
+from tpuport.checkpoint.device_layout import find_owner, parameter_groups, put_parameter
 from tpuport.checkpoint.lazy_tensors import (
     Converted,
     Index,
@@ -239,6 +239,11 @@ def untie_differing_weights(model: Any, match: Match) -> None:
         for name in stored[1:]:
             if has_same_contents(match.sources[stored[0]], match.sources[name]):
                 del match.sources[name]
+                continue
+            if find_owner(model, name)[0] is find_owner(model, stored[0])[0]:
+                match.problems.append(
+                    f"{stored[0]} and {name} differ in the checkpoint, and belong to one module of the model"
+                )
                 continue
             _logger.warning(
                 "%s and %s are tied in the model and differ in the checkpoint: untied", stored[0], name

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tpuport.checkpoint.formats import compressed_tensors, fine_grained_fp8, gptq_and_awq
+from tpuport.checkpoint.formats import bitsandbytes, compressed_tensors, fine_grained_fp8, gptq_and_awq
 from tpuport.checkpoint.formats.weight_tensors import Adapted, Tensors
 from tpuport.errors import PortError
 
@@ -14,6 +14,7 @@ Adapter = Callable[[Mapping[str, Any], Tensors, np.dtype], Adapted]
 # By the `quant_method` of a config.
 _ADAPTERS: dict[str, Adapter] = {
     "awq": gptq_and_awq.adapt_awq,
+    "bitsandbytes": bitsandbytes.adapt,
     "compressed-tensors": compressed_tensors.adapt,
     "fp8": fine_grained_fp8.adapt,
     "gptq": gptq_and_awq.adapt_gptq,
