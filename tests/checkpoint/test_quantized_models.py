@@ -99,6 +99,18 @@ def test_a_quantised_model_is_not_quantised_again(llama):
         tpuport.port(model, quantize="int8")
 
 
+def test_modules_that_stay_in_float32():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(vocab_size=32, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    model = tpuport.port(T5ForConditionalGeneration(config), quantize="int8", dtype="bfloat16")
+    feed_forward = model.encoder.block[0].layer[1].DenseReluDense
+    # transformers keeps `wo` in float32 where the others are in float16, whose range is too small for it.
+    assert (feed_forward.wi.weight.dtype, feed_forward.wo.weight.dtype) == (torch.bfloat16, torch.bfloat16)
+    tpuport.port(model, dtype="float16")
+    assert (feed_forward.wi.weight.dtype, feed_forward.wo.weight.dtype) == (torch.float16, torch.float32)
+
+
 def test_rules_choose_weights(llama):
     rules = QuantizationRules({r".*\.mlp\..*": "int4:32", r".*\.q_proj\.weight": "int8"})
     model = tpuport.port(copy.deepcopy(llama), quantize=rules)

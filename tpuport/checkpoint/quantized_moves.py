@@ -9,7 +9,7 @@ import torch
 from jax.sharding import NamedSharding
 
 from tpuport import compat
-from tpuport.checkpoint.device_layout import find_owner
+from tpuport.checkpoint.device_layout import dtype_overrides, find_owner
 from tpuport.checkpoint.lazy_tensors import Converted, LazyTensor, Reader
 from tpuport.checkpoint.quantized_layout import make_weight, plan_parts
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor, quantizing
@@ -23,10 +23,12 @@ Shardings = Mapping[str, NamedSharding]
 
 def weight_shapes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[str, jax.ShapeDtypeStruct]:
     """Shape and dtype that each weight of `model` that is quantised already stands for, by the weight's name."""
-    return {
-        name: jax.ShapeDtypeStruct(weight.shape, compat.jax_dtype(dtype or weight.dtype))
-        for name, _, _, weight in quantized_weights(model)
-    }
+    override = None if dtype is None else dtype_overrides(model, dtype)
+    shapes: dict[str, jax.ShapeDtypeStruct] = {}
+    for name, _, _, weight in quantized_weights(model):
+        weight_dtype = weight.dtype if override is None else override(name, dtype)
+        shapes[name] = jax.ShapeDtypeStruct(weight.shape, compat.jax_dtype(weight_dtype))
+    return shapes
 
 
 def plan_moves(

@@ -121,16 +121,19 @@ def unpack_words(
     tells.
 
     Raises:
-        BadWeightError: the length along `dim` is that of neither.
+        BadWeightError: the length along `dim` is that of neither, or of both, as of few numbers it may be.
     """
-    words = base.shape[dim]
-    factor = 32 // bits
-    if words == -(-size // factor):
-        return unpack(
-            base, dim, bits, dtype, size=size, shifts=tuple(range(0, factor * bits, bits)), offset=offset
-        )
-    if words != -(-size * bits // 32):
+    words, factor = base.shape[dim], 32 // bits
+    is_padded, is_stream = words == -(-size // factor), words == -(-size * bits // 32)
+    if not (is_padded or is_stream):
         raise BadWeightError(f"{words} integers of 32 bits do not hold {size} numbers of {bits} bits")
+    if is_padded and is_stream and 32 % bits:
+        raise BadWeightError(
+            f"{words} integers of 32 bits hold {size} numbers of {bits} bits in two ways, and nothing tells which"
+        )
+    if is_padded:
+        shifts = tuple(range(0, factor * bits, bits))
+        return unpack(base, dim, bits, dtype, size=size, shifts=shifts, offset=offset)
     shape = (*base.shape[:dim], size, *base.shape[dim + 1 :])
     return BitStream(shape, dtype, base, dim, bits, offset)
 

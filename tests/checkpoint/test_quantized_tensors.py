@@ -1,0 +1,119 @@
+"""Quantised weights that are read in any slices: their parts, and the numbers they stand for."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tpuport.checkpoint.formats.packed_tensors import in_memory, permute, unpack_words
+from tpuport.checkpoint.formats.weight_tensors import BadWeightError
+from tpuport.checkpoint.lazy_tensors import Reader, full_index
+from tpuport.checkpoint.quantized_tensors import QuantizedTensor, group_columns, quantizing
+from tpuport.compat.operators.quantized import QuantizedArray
+from tpuport.quantization import as_scheme
+
+READER = Reader()
+FLOAT32 = np.dtype(np.float32)
+
+
+@st.composite
+def slices(draw, shape):
+    """An index of an array of `shape`, with something in it."""
+    parts = []
+    for size in shape:
+        start = draw(st.integers(0, size - 1))
+        parts.append(slice(start, draw(st.integers(start + 1, size))))
+    return tuple(parts)
+
+
+@st.composite
+def weights(draw):
+    """A quantised weight [O, K] of one of the forms that formats have, and an index of it."""
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    outputs, columns = draw(st.integers(1, 9)), draw(st.integers(1, 12))
+    size, block = draw(st.integers(1, columns)), draw(st.integers(1, outputs))
+    groups, blocks = -(-columns // size), -(-outputs // block)
+    values = in_memory(rng.integers(-8, 8, (outputs, columns)).astype(np.int8))
+    order = rng.permutation(columns).astype(np.int32) if draw(st.booleans()) else None
+    zero_point = None
+    if draw(st.booleans()):
+        zero_point = in_memory(rng.integers(-3, 3, (groups, blocks)).astype(np.int8))
+    weight = QuantizedTensor(
+        (outputs, columns),
+        FLOAT32,
+        group_columns(values if order is None else permute(values, 1, order), size),
+        in_memory(rng.uniform(0.5, 2, (groups, blocks)).astype(np.float32)),
+        zero_point,
+        None if order is None else in_memory(order),
+        output_block=block,
+    )
+    return weight, draw(slices((outputs, columns)))
+
+
+def read(tensor, index=None):
+    return tensor.read(READER, index or full_index(tensor.shape), tensor.dtype)
+
+
+@settings(max_examples=60)
+@given(weights())
+def test_any_slice_has_the_numbers_that_the_parts_stand_for(example):
+    weight, index = example
+    parts = {name: jnp.asarray(read(tensor)) for name, tensor in weight.parts.items()}
+    array = QuantizedArray(
+        parts["values"], parts["scale"], parts.get("zero_point"), parts.get("order"),
+        None, weight.output_block, weight.columns, FLOAT32,
+    )  # fmt: skip
+    np.testing.assert_allclose(read(weight, index), np.asarray(array.dequantize())[index], rtol=1e-6)
+
+
+@st.composite
+def packed(draw):
+    """Numbers of a few bits, the integers that hold them along `dim`, and an index of the numbers."""
+    bits = draw(st.integers(1, 8))
+    dim = draw(st.integers(0, 1))
+    size = draw(st.integers(1, 70))
+    numbers = np.random.default_rng(draw(st.integers(0, 1000))).integers(0, 1 << bits, (size, 3))
+    stream = "".join(f"{number:0{bits}b}"[::-1] for number in numbers[:, 0])
+    words = -(-len(stream) // 32)
+    columns = []
+    for column in range(3):
+        stream = "".join(f"{number:0{bits}b}"[::-1] for number in numbers[:, column]).ljust(words * 32, "0")
+        columns.append([int(stream[start : start + 32][::-1], 2) for start in range(0, words * 32, 32)])
+    integers = np.array(columns, np.uint64).astype(np.uint32).view(np.int32)
+    if dim == 0:
+        integers = integers.T
+    else:
+        numbers = numbers.T
+    return bits, dim, numbers, np.ascontiguousarray(integers), draw(slices(numbers.shape))
+
+
+@settings(max_examples=60)
+@given(packed(), st.integers(-2, 2))
+def test_packed_numbers(example, offset):
+    bits, dim, numbers, integers, index = example
+    size = numbers.shape[dim]
+    if 32 % bits and integers.shape[dim] == -(-size // (32 // bits)):
+        # The integers could also have unused bits.
+        with pytest.raises(BadWeightError, match="in two ways"):
+            unpack_words(in_memory(integers), dim, bits, np.dtype(np.int16), size, offset)
+        return
+    lazy = unpack_words(in_memory(integers), dim, bits, np.dtype(np.int16), size, offset)
+    np.testing.assert_array_equal(read(lazy, index), numbers[index] + offset)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 1000), st.integers(1, 9), st.integers(1, 40), st.integers(1, 16), st.data())
+def test_slices_are_quantised_as_the_whole_is(seed, outputs, columns, size, data):
+    weight = np.random.default_rng(seed).normal(size=(outputs, columns)).astype(np.float32)
+    scheme = as_scheme(f"int4:{size}")
+    tensor = quantizing(in_memory(weight), scheme, FLOAT32)
+    for part in (tensor.values, tensor.scale):
+        index = data.draw(slices(part.shape))
+        np.testing.assert_array_equal(read(part, index), read(part)[index])
+    # A group at a time, by the scheme itself.
+    last = tensor.values.shape[0] - 1
+    rest = weight[:, last * size :]
+    values, scale = scheme.quantize(rest, FLOAT32)
+    np.testing.assert_array_equal(read(tensor.values)[last, : rest.shape[1]].T, values)
+    np.testing.assert_array_equal(read(tensor.scale)[last], scale)
