@@ -186,15 +186,21 @@ class TestOneLayer:
     @pytest.mark.parametrize(
         "write",
         [
-            lambda weight: weight.add_(1),
-            lambda weight: weight.data.mul_(2),
-            lambda weight: weight.T.zero_(),
-            lambda weight: weight[0].fill_(1),
+            lambda layer: layer.weight.add_(1),
+            lambda layer: layer.weight.data.mul_(2),
+            lambda layer: layer.weight.T.zero_(),
+            # Of what they view, nothing else is left.
+            lambda layer: layer.weight[0].fill_(1),
+            lambda layer: layer.weight.detach().zero_(),
+            lambda layer: layer.weight.data.__setitem__(0, 1),
+            lambda layer: layer.weight.set_(torch.zeros(4, 8).to("jax")),
+            lambda layer: setattr(layer.weight, "data", torch.zeros(4, 8).to("jax")),
+            lambda layer: torch.as_strided(layer.weight, (4,), (1,)).zero_(),
         ],
     )
     def test_writes_would_be_lost_and_are_refused(self, layer, write):
         with torch.no_grad(), pytest.raises(PortError, match="cannot be written to"):
-            write(layer[0].weight)
+            write(layer[0])
 
     def test_any_product_with_it_is_that_of_the_numbers(self, layer):
         x = torch.randn(3, 8)

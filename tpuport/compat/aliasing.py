@@ -11,54 +11,24 @@ tensors on the meta device, which have strides. The layout of a tensor that is n
 
 import contextlib
 import functools
-import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import torch
-from torch.utils import _mode_utils as mode_utils
 from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat import memory_layouts
-from tpuport.compat.convert import is_ported, wrap
-from tpuport.compat.slice_writes import write_slices
+from tpuport.compat.convert import is_ported
+from tpuport.compat.view_steps import VIEWS, VIEWS_IN_PLACE, Step, make_step, on_twins
 from tpuport.errors import PortError
 
 # A torchax tensor; importing its class here would import torchax before its versions are checked.
 Ported = Any
 
 _aten = torch.ops.aten
-# The views that torch's other views consist of, by what undoes them. All elements in their order:
-_RESHAPES = frozenset({
-    _aten.view, _aten._reshape_alias, _aten.squeeze, _aten.unsqueeze, _aten.expand, _aten.alias, _aten.detach,
-})  # fmt: skip
-# All elements, in an order of axes that depends on nothing but the rank.
-_PERMUTATIONS = frozenset({_aten.t, _aten.transpose, _aten.permute})
-# A range, or one index, of one axis; some give a list of these.
-_RANGES = frozenset({_aten.slice, _aten.split, _aten.split_with_sizes, _aten.narrow})
-_INDICES = frozenset({_aten.select, _aten.unbind})
-# Some elements, and which ones only torch itself computes.
-_GATHERS = frozenset({_aten.diagonal, _aten.unfold})
-# Other numbers than those that are stored.
-_COMPLEX_PARTS: dict[Any, Callable[[jax.Array, jax.Array], jax.Array]] = {
-    _aten.view_as_real: lambda viewed, values: jax.lax.complex(values[..., 0], values[..., 1]),
-    _aten.view_as_complex: lambda viewed, values: jnp.stack([values.real, values.imag], axis=-1),
-    _aten.real: lambda viewed, values: jax.lax.complex(values, viewed.imag),
-    _aten.imag: lambda viewed, values: jax.lax.complex(viewed.real, values),
-    _aten._conj: lambda viewed, values: values.conj(),
-}
-_VIEWS = _RESHAPES | _PERMUTATIONS | _RANGES | _INDICES | _GATHERS | _COMPLEX_PARTS.keys()
-# Operators that turn a tensor into a view of what it was.
-_VIEWS_IN_PLACE = {
-    _aten.squeeze_: _aten.squeeze, _aten.unsqueeze_: _aten.unsqueeze, _aten.transpose_: _aten.transpose,
-    _aten.t_: _aten.t,
-}  # fmt: skip
-
 _OVERLAP = (
     "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
     "Please clone() the tensor before performing the operation."
@@ -66,35 +36,6 @@ _OVERLAP = (
 
 # Of addresses, as of a GPU's.
 _ALIGNMENT = 512
-
-Read = Callable[[jax.Array], jax.Array]
-Write = Callable[[jax.Array, jax.Array], jax.Array]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One view: how its array is computed from that of the tensor it views, and how a changed one is put back.
-
-    Attributes:
-        name: of the operation.
-        read: the view's array from the viewed array.
-        find_write: gives the function that computes the viewed array from itself and the view's new array, or None if
-            elements of the view share memory. Called before the first write, as few views are ever written to.
-        has_known_places: whether the view has elements of what it views, and its twin says which ones.
-    """
-
-    name: str
-    read: Read
-    find_write: Callable[[], Write | None]
-    has_known_places: bool = True
-
-    @functools.cached_property
-    def write(self) -> Write | None:
-        return self.find_write()
-
-
-# A view of all elements as they are.
-WHOLE = Step("set_", lambda array: array, lambda: lambda array, values: values)
 
 
 class Storage:
@@ -104,9 +45,11 @@ class Storage:
         array: None while a single tensor is left, so that the array's memory is free.
         layout: a tensor on the meta device that has the array's elements where torch has them in memory.
         aliases: the tensors.
+        is_quantized: whether they show a quantised weight, which is computed for each reader.
     """
 
-    def __init__(self, array: jax.Array, layout: torch.Tensor) -> None:
+    def __init__(self, array: jax.Array, layout: torch.Tensor, is_quantized: bool = False) -> None:
+        self.is_quantized = is_quantized
         self.array: jax.Array | None = array
         self.layout = layout
         self.aliases: list[weakref.ref] = []
@@ -194,8 +137,9 @@ def check_writable(tensor: Ported) -> None:
 
     Raises:
         RuntimeError: elements of an expanded view share memory, so that torch refuses too.
-        PortError: it is a view that a write cannot be put back through.
+        PortError: it is a view that a write cannot be put back through, or shows a quantised weight.
     """
+    refuse_quantized(tensor)
     alias = getattr(tensor, "_alias", None)
     if alias is None:
         return
@@ -210,13 +154,25 @@ def check_writable(tensor: Ported) -> None:
             )
 
 
-def propagate(tensor: Ported) -> None:
-    """After a write to a tensor: put the new values into its storage and all that view it.
+def refuse_quantized(tensor: Ported) -> None:
+    """PortError for what shows a quantised weight, also where nothing else refers to the weight any more."""
+    if _is_quantized(tensor):
+        raise PortError(
+            "a quantised weight cannot be written to",
+            where=f"a tensor {list(tensor.shape)}",
+            fix="change the weights first (merge adapters, for example), and quantise after that",
+        )
 
-    Raises:
-        PortError: the tensor is a quantised weight, or views one, which the write would not reach.
-    """
-    _refuse_quantized(tensor)
+
+def _is_quantized(tensor: Ported) -> bool:
+    alias = getattr(tensor, "_alias", None)
+    return getattr(tensor, "quantized", None) is not None or (
+        alias is not None and alias.storage.is_quantized
+    )
+
+
+def propagate(tensor: Ported) -> None:
+    """After a write to a tensor: put the new values into its storage and all that view it."""
     alias = getattr(tensor, "_alias", None)
     if alias is None or alias.array is tensor._elem:
         return
@@ -233,19 +189,8 @@ def propagate(tensor: Ported) -> None:
     for reference in storage.aliases:
         other = reference()
         if other is not None and other is not tensor:
-            _refuse_quantized(other)
             other._elem = _read(storage.array, other._alias.steps)
             other._alias.array = other._elem
-
-
-def _refuse_quantized(tensor: Ported) -> None:
-    """PortError for what a quantised weight stands for: it is computed for each reader."""
-    if getattr(tensor, "quantized", None) is not None:
-        raise PortError(
-            "a quantised weight cannot be written to",
-            where=f"a weight {list(tensor.shape)}",
-            fix="change the weights first (merge adapters, for example), and quantise after that",
-        )
 
 
 def may_share_memory(tensor: Any) -> bool:
@@ -276,7 +221,7 @@ def alias_of(tensor: Ported) -> Alias:
         strides = twin(tensor)
         if alias is not None:
             alias.storage.remove(tensor)
-        storage = Storage(tensor._elem, strides)
+        storage = Storage(tensor._elem, strides, _is_quantized(tensor))
         storage.add(tensor)
         alias = tensor._alias = Alias(storage, (), strides, tensor._elem)
     return alias
@@ -335,9 +280,9 @@ def dispatch(run: Callable[[Any, tuple, dict], Any], func: Any, args: tuple, kwa
         kwargs: its keyword arguments.
     """
     packet = getattr(func, "overloadpacket", func)
-    if packet in _VIEWS:
+    if packet in VIEWS:
         return _dispatch_view(run, func, args, kwargs)
-    if packet in _VIEWS_IN_PLACE:
+    if packet in VIEWS_IN_PLACE:
         return _dispatch_view_in_place(run, func, args, kwargs)
     # A tensor that becomes another view is not written to.
     if not _written_positions(func) or packet is _aten.as_strided_:
@@ -365,7 +310,7 @@ def _dispatch_view(run: Callable[[Any, tuple, dict], Any], func: Any, args: tupl
     views = torch_pytree.tree_leaves(result)
     for index, (view, view_twin) in enumerate(zip(views, torch_pytree.tree_leaves(twins), strict=True)):
         if view is not source and _has_own_array(view):
-            step = _make_step(run, func, args, kwargs, index, viewed, view_twin)
+            step = make_step(run, func, args, kwargs, index, viewed, view_twin)
             link(view, source, step, view_twin)
     return result
 
@@ -377,20 +322,14 @@ def _dispatch_view_in_place(
     alias = getattr(tensor, "_alias", None)
     result = run(func, args, kwargs)
     if alias is not None:
-        packet = _VIEWS_IN_PLACE[func.overloadpacket]
+        packet = VIEWS_IN_PLACE[func.overloadpacket]
         # transpose_ has a single overload where transpose has several.
         overload = func._overloadname if func._overloadname in packet.overloads() else packet.overloads()[0]
         view = getattr(packet, overload)
         view_twin = on_twins(view, alias.twin, *args[1:], **kwargs)
-        step = _make_step(run, view, args, kwargs, 0, alias.twin, view_twin)
+        step = make_step(run, view, args, kwargs, 0, alias.twin, view_twin)
         tensor._alias = Alias(alias.storage, (*alias.steps, step), view_twin, tensor._elem)
     return result
-
-
-def on_twins(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run a function of torch on its own tensors, whatever torchax has enabled."""
-    with mode_utils.no_dispatch(), torch._C.DisableTorchFunction():
-        return func(*args, **kwargs)
 
 
 def _has_own_array(tensor: Any) -> bool:
@@ -416,95 +355,3 @@ def _written_arguments(func: Any, args: tuple, kwargs: dict) -> Iterator[Ported]
     for position, name in _written_positions(func):
         argument = args[position] if position < len(args) else kwargs.get(name)
         yield from filter(_has_own_array, torch_pytree.tree_leaves(argument))
-
-
-# --- steps ---
-
-
-def _make_step(
-    run: Callable[[Any, tuple, dict], Any],
-    func: Any,
-    args: tuple,
-    kwargs: dict,
-    index: int,
-    viewed: torch.Tensor,
-    view: torch.Tensor,
-) -> Step:
-    """The step of a view that is the `index`-th result of an operator, from the twins of both tensors."""
-    arguments = args[1:]
-
-    def read(array: jax.Array) -> jax.Array:
-        results = torch_pytree.tree_leaves(run(func, (wrap(array), *arguments), kwargs))
-        return results[index].jax()
-
-    def find_write() -> Write | None:
-        packet = getattr(func, "overloadpacket", func)
-        if packet in _COMPLEX_PARTS:
-            return _COMPLEX_PARTS[packet]
-        if packet in _PERMUTATIONS:
-            return _permutation_write(func, arguments, kwargs, viewed.ndim)
-        if packet in _RANGES:
-            return _indexed_write(_range_key(viewed, view))
-        if packet in _INDICES:
-            return _indexed_write(_index_key(viewed, view))
-        if packet in _GATHERS:
-            return _gathered_write(func, arguments, kwargs, viewed.shape)
-        if viewed.dtype != view.dtype:
-            return lambda array, values: run(_aten.view.dtype, (wrap(values), viewed.dtype), {}).jax()
-        if viewed.numel() != view.numel():
-            return None  # expanded
-        return lambda array, values: values.reshape(array.shape)
-
-    is_other_numbers = viewed.dtype != view.dtype or getattr(func, "overloadpacket", func) in _COMPLEX_PARTS
-    return Step(f"{func.__name__.partition('.')[0]}()", read, find_write, not is_other_numbers)
-
-
-def _permutation_write(func: Any, arguments: tuple, kwargs: dict, rank: int) -> Write:
-    # Axes of different sizes tell where each one goes.
-    sizes = list(range(2, 2 + rank))
-    axes = on_twins(torch.empty, sizes, device="meta")
-    order = [size - 2 for size in on_twins(func, axes, *arguments, **kwargs).shape]
-    inverse = np.argsort(order)
-    return lambda array, values: values.transpose(inverse)
-
-
-def _indexed_write(key: tuple) -> Write:
-    return lambda array, values: write_slices(array, key, values)
-
-
-def _range_key(viewed: torch.Tensor, view: torch.Tensor) -> tuple[slice, ...]:
-    """The key of a view that has some of the indices of one axis, from sizes, strides and where it starts."""
-    key = [slice(None)] * viewed.ndim
-    for axis, (size, view_size) in enumerate(zip(viewed.shape, view.shape, strict=True)):
-        if size != view_size and view_size > 0:
-            stride = viewed.stride(axis)
-            start = int(view.storage_offset() - viewed.storage_offset()) // stride
-            # Of a single index, torch keeps any stride.
-            step = view.stride(axis) // stride if view_size > 1 else 1
-            key[axis] = slice(start, start + (view_size - 1) * step + 1, step)
-        elif size != view_size:
-            key[axis] = slice(0, 0)
-    return tuple(key)
-
-
-def _index_key(viewed: torch.Tensor, view: torch.Tensor) -> tuple[slice | int, ...]:
-    """The key of a view that has one index of an axis, which it lacks."""
-    axis = 0
-    while axis < view.ndim and (viewed.shape[axis], viewed.stride(axis)) == (
-        view.shape[axis],
-        view.stride(axis),
-    ):
-        axis += 1
-    # Along an axis of size 1, all that torch may have taken away is index 0.
-    stride = max(viewed.stride(axis), 1)
-    index = int(view.storage_offset() - viewed.storage_offset()) // stride
-    return (*[slice(None)] * axis, index)
-
-
-def _gathered_write(func: Any, arguments: tuple, kwargs: dict, shape: Sequence[int]) -> Write | None:
-    """By the number of the viewed element that torch shows in each element of the view."""
-    numbers = on_twins(torch.from_numpy, np.arange(math.prod(shape)).reshape(shape))
-    order = on_twins(lambda: func(numbers, *arguments, **kwargs).numpy().ravel())
-    if len(np.unique(order)) < order.size:
-        return None
-    return lambda array, values: array.ravel().at[order].set(values.ravel()).reshape(array.shape)

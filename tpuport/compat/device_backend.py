@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat import aliasing
+from tpuport.compat import view_steps
 from tpuport.compat.convert import is_ported, jax_dtype, to_jax, wrap
 
 logger = logging.getLogger("tpuport")
@@ -111,7 +111,7 @@ def _empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -
 
 def _computing_on_host(function: Any) -> Callable[..., torch.Tensor]:
     def construct(*args: Any, device: Any = None, pin_memory: Any = None, **options: Any) -> torch.Tensor:
-        return wrap(to_jax(aliasing.on_twins(function, *args, device="cpu", **options)))
+        return wrap(to_jax(view_steps.on_twins(function, *args, device="cpu", **options)))
 
     return construct
 

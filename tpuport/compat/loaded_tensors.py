@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tpuport.compat import aliasing
+from tpuport.compat import aliasing, view_steps
 from tpuport.compat.convert import assign, to_jax
 from tpuport.errors import PortError
 
@@ -62,7 +62,7 @@ class LoadedStorage(torch.UntypedStorage):
 
     def _show(self, layout: tuple) -> torch.Tensor:
         dtype, *place = layout
-        return aliasing.on_twins(lambda: torch.empty(0, dtype=dtype).set_(self._contents, *place))
+        return view_steps.on_twins(lambda: torch.empty(0, dtype=dtype).set_(self._contents, *place))
 
     def _meet(self, layout: tuple, other: tuple) -> bool:
         return aliasing.may_overlap(self._show(layout), self._show(other))

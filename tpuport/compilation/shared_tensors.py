@@ -15,7 +15,7 @@ import torch
 
 from tpuport import compat
 from tpuport.checkpoint import fetch
-from tpuport.compat import aliasing, memory_layouts
+from tpuport.compat import aliasing, memory_layouts, view_steps
 from tpuport.compat.operators.strided_views import join_memory
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.state_places import WEIGHTS, Globals, Snapshot, item_path, refill, take_snapshots
@@ -47,7 +47,7 @@ def weights_in_state(
 def show_weight(tensor: Any, weight: Any) -> None:
     """Traced. Let a tensor be the weight that a trace computes with, until it gets its own attributes back."""
     vars(tensor).update(_elem=weight._elem, _alias=None)
-    aliasing.link(tensor, weight, aliasing.WHOLE, aliasing.twin(weight))
+    aliasing.link(tensor, weight, view_steps.WHOLE, aliasing.twin(weight))
 
 
 @contextlib.contextmanager
@@ -168,10 +168,10 @@ def _layout(tensor: torch.Tensor) -> torch.Tensor:
     if compat.is_ported(tensor):
         return aliasing.twin(tensor)
     size = tensor.untyped_storage().nbytes() // tensor.element_size() if _memory(tensor) else tensor.numel()
-    memory = aliasing.on_twins(torch.empty, size, dtype=tensor.dtype, device="meta")
+    memory = view_steps.on_twins(torch.empty, size, dtype=tensor.dtype, device="meta")
     if not _memory(tensor):
         return memory
-    return aliasing.on_twins(memory.as_strided, tensor.shape, tensor.stride(), tensor.storage_offset())
+    return view_steps.on_twins(memory.as_strided, tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def _find_views(members: list[_Member]) -> Iterator[tuple[_Member, _Member]]:

@@ -10,9 +10,9 @@ import torch
 from jax.core import Tracer
 from torch.utils._mode_utils import no_dispatch
 
-from tpuport.compat.aliasing import on_twins
 from tpuport.compat.convert import as_jax, assign, is_ported, jax_dtype, to_jax, wrap
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.view_steps import on_twins
 
 Number = int | float
 

@@ -21,7 +21,7 @@ import torch
 from jax.core import Tracer
 from torch.utils import _pytree as pytree
 
-from tpuport.compat import aliasing
+from tpuport.compat import aliasing, view_steps
 from tpuport.compat.asked_values import Selection, answer_mask
 from tpuport.compat.convert import is_ported, jax_dtype, to_jax, to_torch, wrap
 from tpuport.compat.operators.declarations import Lowering, Method
@@ -318,12 +318,12 @@ def getitem(tensor: Ported, key: Any) -> torch.Tensor:
     return view
 
 
-def _basic_step(basic: Key) -> aliasing.Step:
+def _basic_step(basic: Key) -> view_steps.Step:
     def write_back(array: jax.Array, values: jax.Array) -> jax.Array:
         return write_slices(array, basic, values)
 
     has_known_places = not any(isinstance(item, jax.Array) for item in basic)
-    return aliasing.Step(
+    return view_steps.Step(
         "indexing", lambda array: _select(array, basic), lambda: write_back, has_known_places
     )
 
@@ -331,7 +331,7 @@ def _basic_step(basic: Key) -> aliasing.Step:
 def _index_twin(twin: torch.Tensor, basic: Key) -> torch.Tensor:
     # An index in an array may be traced, without a value; which one it is changes no stride.
     key = tuple(0 if isinstance(item, (jax.Array, np.ndarray)) else item for item in basic)
-    return aliasing.on_twins(torch.Tensor.__getitem__, twin, key)
+    return view_steps.on_twins(torch.Tensor.__getitem__, twin, key)
 
 
 def set_item(tensor: Ported, key: Any, value: Any) -> None:

@@ -15,7 +15,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils import _pytree as torch_pytree
 from torch.utils._mode_utils import no_dispatch
 
-from tpuport.compat import aliasing, narrowing
+from tpuport.compat import aliasing, narrowing, view_steps
 from tpuport.compat.convert import assign, is_ported, to_jax, to_torch, wrap
 from tpuport.compat.inference_mode import without_inference_mode
 from tpuport.compat.loaded_tensors import LoadedStorage
@@ -295,6 +295,7 @@ def _set_data(tensor: Ported, other: torch.Tensor) -> None:
             where="x.data = y",
             fix='x.data = y.to("jax"); tpuport.to_cpu(model) takes a whole model back',
         )
+    aliasing.refuse_quantized(tensor)
     aliasing.leave(tensor)
     has_gradient = tensor.requires_grad
     # torch gives no other shape to a tensor that has a gradient.
@@ -318,27 +319,28 @@ def _set(tensor: Ported, source: Any = None, *memory: Any) -> Ported:
             where="x.set_(y)",
             fix='outside of compiled code, x.set_(y.to("jax")) for a tensor y',
         )
+    aliasing.refuse_quantized(tensor)
     # torch itself refuses another dtype, and a tensor that has a gradient.
-    twin = aliasing.on_twins(torch.empty, tensor.shape, dtype=tensor.dtype, device="meta")
-    twin = aliasing.on_twins(twin.requires_grad_(tensor.requires_grad).set_, aliasing.twin(source))
+    twin = view_steps.on_twins(torch.empty, tensor.shape, dtype=tensor.dtype, device="meta")
+    twin = view_steps.on_twins(twin.requires_grad_(tensor.requires_grad).set_, aliasing.twin(source))
     has_gradient = tensor.requires_grad
     aliasing.leave(tensor)
     tensor.requires_grad_(False)
     assign(tensor, source.jax())
     tensor.requires_grad_(has_gradient)
-    aliasing.link(tensor, source, aliasing.WHOLE, twin)
+    aliasing.link(tensor, source, view_steps.WHOLE, twin)
     return tensor
 
 
 def _type(tensor: Ported, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
     """`x.type()` and `x.type(name)`: the name has the device, as those of a GPU's tensors have."""
     if dtype is None:
-        name = aliasing.on_twins(lambda: torch.empty(0, dtype=tensor.dtype).type())
+        name = view_steps.on_twins(lambda: torch.empty(0, dtype=tensor.dtype).type())
         return name.replace("torch.", _TYPE_PREFIX, 1)
     device, _, name = str(dtype).rpartition(".")
     if not isinstance(dtype, str) or f"{device}." not in (_TYPE_PREFIX, "torch.cuda."):
         return torch.Tensor.type(tensor, dtype, *args, **kwargs)
-    return tensor.to(aliasing.on_twins(lambda: torch.empty(0).type(f"torch.{name}").dtype))
+    return tensor.to(view_steps.on_twins(lambda: torch.empty(0).type(f"torch.{name}").dtype))
 
 
 def _refuse_pinning(tensor: Ported, device: Any = None) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as torch_pytree
 
-from tpuport.compat import aliasing, randomness
+from tpuport.compat import aliasing, randomness, view_steps
 from tpuport.compat.convert import is_ported, to_jax, to_torch, wrap
 from tpuport.compat.operators import outside
 from tpuport.errors import PortError
@@ -74,7 +74,7 @@ def resolve(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[torch.Tenso
     if kind != "jax":
         return _made_elsewhere(func, args, kwargs, kind), kwargs
     if func in _COMPUTED_ON_HOST and not any(map(is_ported, args)):
-        host = aliasing.on_twins(func, *args, **kwargs | {"device": "cpu"})
+        host = view_steps.on_twins(func, *args, **kwargs | {"device": "cpu"})
         return wrap(to_jax(host)), kwargs
     others = {name: value for name, value in kwargs.items() if name != "device"}
     # What is like a tensor of the device needs no name for it, which the oldest of these functions would not know.
@@ -99,7 +99,7 @@ def kept_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | Non
     if func is torch.arange and _device_kind(func, args, kwargs) == "jax":
         numbers = [*args, *(kwargs.get(name) for name in ("start", "end", "step"))]
         if kwargs.get("out") is None and all(number is None or isinstance(number, int) for number in numbers):
-            return OnHost(aliasing.on_twins(func, *args, **kwargs | {"device": "cpu"}))
+            return OnHost(view_steps.on_twins(func, *args, **kwargs | {"device": "cpu"}))
         return None
     if func in _COPIES | _MOVES:
         return _moved_on_host(func, args, kwargs)
@@ -112,7 +112,7 @@ def kept_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | Non
         and kwargs.get("device") is not None
     ):
         return None
-    return OnHost(aliasing.on_twins(func, *args, **kwargs))
+    return OnHost(view_steps.on_twins(func, *args, **kwargs))
 
 
 _MOVES = frozenset({torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.type_as})
@@ -131,7 +131,7 @@ def _moved_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | N
         value.dtype if isinstance(value, torch.Tensor) else value for value in (*args[1:], *kwargs.values())
     ]
     dtype = next((value for value in targets if isinstance(value, torch.dtype)), args[0].dtype)
-    return OnHost(aliasing.on_twins(torch.Tensor.to, args[0], dtype))
+    return OnHost(view_steps.on_twins(torch.Tensor.to, args[0], dtype))
 
 
 def _is_on_host(tensor: torch.Tensor) -> bool:
@@ -166,7 +166,7 @@ def _written_out(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor
     out = kwargs["out"]
     if func in _DRAWS or not is_ported(out):
         return None
-    values = aliasing.on_twins(func, *args, **kwargs | {"out": None, "dtype": out.dtype, "device": "cpu"})
+    values = view_steps.on_twins(func, *args, **kwargs | {"out": None, "dtype": out.dtype, "device": "cpu"})
     if values.shape != out.shape:
         raise PortError(
             f"{func.__name__}() is to write {list(values.shape)} numbers into a tensor of {list(out.shape)}",
@@ -214,21 +214,21 @@ def _made_elsewhere(func: Any, args: tuple, kwargs: dict[str, Any], kind: str) -
             return None
         options = {name: value for name, value in kwargs.items() if name != "input"}
         others, options = torch_pytree.tree_map(_on_host, (args[1:], options))
-        return aliasing.on_twins(func, aliasing.twin(like), *others, **options)
+        return view_steps.on_twins(func, aliasing.twin(like), *others, **options)
     if kind == "meta" or func not in _DRAWS | _WITH_LOWERINGS - {torch.empty_permuted}:
-        return aliasing.on_twins(func, *args, **kwargs)
+        return view_steps.on_twins(func, *args, **kwargs)
     return None
 
 
 def _copied_elsewhere(func: Any, data: Any, kwargs: dict[str, Any], kind: str) -> torch.Tensor | None:
     if not any(map(is_ported, torch_pytree.tree_leaves(data))):
         # In torchax's environment, a tensor without values is one on the device to it.
-        return aliasing.on_twins(func, data, **_without_data(kwargs)) if kind == "meta" else None
+        return view_steps.on_twins(func, data, **_without_data(kwargs)) if kind == "meta" else None
     if not is_ported(data):
         return None
     if kind == "cpu":
         return data.to("cpu", kwargs.get("dtype") or data.dtype)
-    return aliasing.on_twins(torch.empty, data.shape, dtype=kwargs.get("dtype") or data.dtype, device=kind)
+    return view_steps.on_twins(torch.empty, data.shape, dtype=kwargs.get("dtype") or data.dtype, device=kind)
 
 
 def _without_data(kwargs: dict[str, Any]) -> dict[str, Any]:

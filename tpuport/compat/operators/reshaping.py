@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from tpuport.compat import aliasing
+from tpuport.compat import aliasing, view_steps
 from tpuport.compat.convert import assign, is_ported, jax_dtype, to_jax, wrap
 from tpuport.compat.operators.declarations import Lowering, Method, on_arrays
 from tpuport.compat.operators.samplers import is_known
@@ -111,7 +111,7 @@ def tensor_split(
     if isinstance(ends, torch.Tensor):
         ends = ends.tolist()
     # torch's errors, and where the parts begin.
-    parts = aliasing.on_twins(torch.tensor_split, aliasing.twin(input), ends, dim)
+    parts = view_steps.on_twins(torch.tensor_split, aliasing.twin(input), ends, dim)
     axis = dim % input.ndim
     limits = ends if isinstance(ends, (list, tuple)) else np.cumsum([part.shape[axis] for part in parts[:-1]])
     starts = [None, *map(int, limits), None]

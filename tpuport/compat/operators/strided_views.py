@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import torch
 
-from tpuport.compat import aliasing, memory_layouts
+from tpuport.compat import aliasing, memory_layouts, view_steps
 from tpuport.compat.convert import assign, wrap
 from tpuport.compat.operators.declarations import Lowering
 from tpuport.errors import PortError
@@ -42,7 +42,7 @@ def as_strided_(
 
 def _strided_view(
     tensor: Ported, size: Sequence[int], stride: Sequence[int], storage_offset: int | None
-) -> tuple[aliasing.Storage, aliasing.Step, torch.Tensor]:
+) -> tuple[aliasing.Storage, view_steps.Step, torch.Tensor]:
     """The memory that a view by strides is of, the step from it to the view, and the view's twin."""
     alias = aliasing.alias_of(tensor)
     if not all(step.has_known_places for step in alias.steps):
@@ -52,7 +52,7 @@ def _strided_view(
             fix="clone the view first, or index it",
         )
     # torch's errors.
-    view_twin = aliasing.on_twins(torch.as_strided, alias.twin, size, stride, storage_offset)
+    view_twin = view_steps.on_twins(torch.as_strided, alias.twin, size, stride, storage_offset)
     return alias.storage, _step(alias.storage.layout, view_twin), view_twin
 
 
@@ -71,7 +71,7 @@ def join_memory(whole: Ported, part: Ported, whole_layout: torch.Tensor, part_la
     aliasing.link(part, whole, _step(whole_layout, part_layout), part_layout)
 
 
-def _step(layout: torch.Tensor, view: torch.Tensor) -> aliasing.Step:
+def _step(layout: torch.Tensor, view: torch.Tensor) -> view_steps.Step:
     """From an array that has the elements of a layout to a view of the same memory."""
     # Of a weight that nobody writes to, this list of places is never needed.
     order = functools.cache(lambda: _order_in_memory(layout, view))
@@ -79,13 +79,13 @@ def _step(layout: torch.Tensor, view: torch.Tensor) -> aliasing.Step:
     def read(array: jax.Array) -> jax.Array:
         return array.ravel()[order()].reshape(view.shape)
 
-    def find_write() -> aliasing.Write | None:
+    def find_write() -> view_steps.Write | None:
         places = order()
         if len(np.unique(places)) < places.size:
             return None
         return lambda array, values: array.ravel().at[places].set(values.ravel()).reshape(array.shape)
 
-    return aliasing.Step("as_strided()", read, find_write)
+    return view_steps.Step("as_strided()", read, find_write)
 
 
 def _order_in_memory(layout: torch.Tensor, view: torch.Tensor) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from tpuport.compat import aliasing, autocast
+from tpuport.compat import aliasing, autocast, view_steps
 from tpuport.compat.convert import as_jax, is_ported, wrap
 from tpuport.compat.operators import argument_dtypes, expectations, placement
 from tpuport.compat.operators.declarations import Lowering, Method
@@ -62,7 +62,7 @@ def view(
         return _aten.view.dtype(tensor, dtype or shape[0])
     result = _aten.view.default(tensor, _as_size(shape))
     if getattr(result, "_alias", None) is None:
-        step = aliasing.Step("view()", lambda array: array.reshape(result.shape), _reshape_back)
+        step = view_steps.Step("view()", lambda array: array.reshape(result.shape), _reshape_back)
         aliasing.link(result, tensor, step, aliasing.twin(result))
     return result
 
@@ -74,7 +74,7 @@ def _as_size(shape: tuple) -> Any:
     return shape[0]
 
 
-def _reshape_back() -> aliasing.Write:
+def _reshape_back() -> view_steps.Write:
     return lambda array, values: values.reshape(array.shape)
 
 
@@ -93,7 +93,7 @@ def narrow(tensor: Ported, dim: int, start: Any, length: int) -> torch.Tensor:
         return _aten.narrow.default(tensor, dim, int(start), length)
     first, axis = start.jax(), dim % tensor.ndim
     twin = aliasing.twin(tensor)
-    view_twin = aliasing.on_twins(torch.narrow, twin, axis, 0, length)  # raises if it is too long
+    view_twin = view_steps.on_twins(torch.narrow, twin, axis, 0, length)  # raises if it is too long
     # Counted from the end, as torch does.
     first = jnp.where(first < 0, first + tensor.shape[axis], first)
 
@@ -104,7 +104,7 @@ def narrow(tensor: Ported, dim: int, start: Any, length: int) -> torch.Tensor:
         return jax.lax.dynamic_update_slice_in_dim(array, values, first, axis)
 
     result = wrap(read(tensor.jax()))
-    aliasing.link(result, tensor, aliasing.Step("narrow()", read, lambda: write, False), view_twin)
+    aliasing.link(result, tensor, view_steps.Step("narrow()", read, lambda: write, False), view_twin)
     return result
 
 
@@ -130,7 +130,7 @@ def contiguous(
 def detach(tensor: Ported) -> torch.Tensor:
     """`tensor.detach()`: a view without a gradient."""
     view = wrap(jax.lax.stop_gradient(tensor.jax()))
-    step = aliasing.Step("detach()", jax.lax.stop_gradient, lambda: lambda array, values: values)
+    step = view_steps.Step("detach()", jax.lax.stop_gradient, lambda: lambda array, values: values)
     aliasing.link(view, tensor, step, aliasing.twin(tensor))
     return view
 
@@ -165,7 +165,7 @@ def stride(tensor: torch.Tensor, *dim: int) -> Any:
 
 def _is_view_of_twin(func: Any, tensor: torch.Tensor, *args: Any) -> bool:
     twin = aliasing.twin(tensor)
-    result = aliasing.on_twins(func, twin, *args)
+    result = view_steps.on_twins(func, twin, *args)
     return result.untyped_storage()._cdata == twin.untyped_storage()._cdata
 
 
