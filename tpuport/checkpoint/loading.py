@@ -46,8 +46,7 @@ from tpuport.checkpoint.sharded_arrays import bounds_key, make_sharded_array
 from tpuport.errors import PortError
 from tpuport.library_classes import is_diffusers_class
 from tpuport.patches import registry
-from tpuport.quantization import QuantizationRules, as_quantization_rules, install
-from tpuport.quantization.quantized_weights import SUFFIX
+from tpuport.quantization import QuantizationRules, as_quantization_rules, install, part_name
 from tpuport.sharding import ShardingRules
 
 
@@ -300,7 +299,7 @@ def _install_quantized(
     module, leaf = find_owner(model, name)
     install(module, leaf, empty_weight(source, compat.torch_dtype(dtype)))
     return [
-        ArrayPlan((f"{name}{SUFFIX}.{part}",), tensor, tensor.dtype, shardings[part], put_buffer)
+        ArrayPlan((part_name(name, part),), tensor, tensor.dtype, shardings[part], put_buffer)
         for part, tensor in source.parts.items()
     ]
 

@@ -4,16 +4,12 @@ Letters as in `compat.operators.quantized`: a weight [..., O, K] is kept as valu
 [..., G, B].
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from tpuport.checkpoint.lazy_tensors import (
-    Index,
-    LazyTensor,
-    Reader,
-    full_index,
-)
+from tpuport.checkpoint.lazy_tensors import BLOCK_BYTES, Index, LazyTensor, Reader, full_index
 from tpuport.quantization import Scheme
 
 PARTS = ("values", "scale", "zero_point", "order")
@@ -118,35 +114,38 @@ class _Quantized(LazyTensor):
     scheme: Scheme
     scale_dtype: np.dtype
 
-    def quantize(
+    def blocks(
         self, reader: Reader, leading: list[slice], groups: slice, outputs: slice
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Values [..., O, G, I] and scales [..., O, G] of these groups and outputs."""
+    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Some outputs at a time, because numbers in float32 are much larger than what is left of them.
+
+        Yields:
+            Where in `outputs` they are, their values [..., O, G, I], and their scales [..., O, G].
+        """
         grouped = group_columns(self.source, self.scheme.group_inputs(self.source.shape[-1]))
-        *_, size, _ = grouped.shape
-        weights = grouped.read(reader, (*leading, groups, slice(0, size), outputs), self.source.dtype)
-        return self.scheme.quantize(np.moveaxis(weights, -1, -3), self.scale_dtype)
+        size = grouped.shape[-2]
+        step = max(1, BLOCK_BYTES // (self.source.shape[-1] * np.dtype(np.float32).itemsize))
+        for start in range(outputs.start, outputs.stop, step):
+            rows = slice(start, min(start + step, outputs.stop))
+            weights = grouped.read(reader, (*leading, groups, slice(0, size), rows), self.source.dtype)
+            values, scale = self.scheme.quantize(np.moveaxis(weights, -1, -3), self.scale_dtype)
+            yield slice(rows.start - outputs.start, rows.stop - outputs.start), values, scale
 
 
 @dataclass(frozen=True, eq=False)
 class _QuantizedValues(_Quantized):
     def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
         *leading, groups, inputs, outputs = index
-        # Some rows at a time: numbers in float32 are four times as large as the values.
-        step = max(1, (8 << 20) // (self.source.shape[-1] * 4))
-        for start in range(outputs.start, outputs.stop, step):
-            rows = slice(start, min(start + step, outputs.stop))
-            values, _ = self.quantize(reader, leading, groups, rows)
-            target = out[..., rows.start - outputs.start : rows.stop - outputs.start]
-            target[...] = np.moveaxis(values[..., inputs], -3, -1)
+        for rows, values, _ in self.blocks(reader, leading, groups, outputs):
+            out[..., rows] = np.moveaxis(values[..., inputs], -3, -1)
 
 
 @dataclass(frozen=True, eq=False)
 class _QuantizedScale(_Quantized):
     def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
         *leading, groups, outputs = index
-        _, scale = self.quantize(reader, leading, groups, outputs)
-        out[...] = np.moveaxis(scale, -2, -1)
+        for rows, _, scale in self.blocks(reader, leading, groups, outputs):
+            out[..., rows] = np.moveaxis(scale, -2, -1)
 
 
 def group_columns(base: LazyTensor, size: int) -> LazyTensor:

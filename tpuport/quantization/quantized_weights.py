@@ -151,10 +151,15 @@ def find_weight(module: torch.nn.Module) -> Any:
     return getattr(module, "weight", None) if quantized is None else quantized
 
 
+def part_name(weight: str, part: str) -> str:
+    """The name in a model of the buffer that is a part of the weight of this name."""
+    return f"{weight}{SUFFIX}.{part}"
+
+
 def part_names(model: torch.nn.Module) -> frozenset[str]:
     """The names in `model` of the buffers that are parts of quantised weights."""
     return frozenset(
-        f"{name}{SUFFIX}.{part}" for name, _, _, weight in quantized_weights(model) for part in weight.parts
+        part_name(name, part) for name, _, _, weight in quantized_weights(model) for part in weight.parts
     )
 
 

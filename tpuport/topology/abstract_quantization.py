@@ -13,8 +13,7 @@ from tpuport.checkpoint.lazy_tensors import LazyTensor
 from tpuport.checkpoint.quantized_layout import empty_weight, plan_parts
 from tpuport.checkpoint.quantized_tensors import quantizing
 from tpuport.errors import PortError
-from tpuport.quantization import as_quantization_rules, install, quantized_weights
-from tpuport.quantization.quantized_weights import SUFFIX
+from tpuport.quantization import as_quantization_rules, install, part_name, quantized_weights
 
 # The attribute of a model that says how it was quantised.
 _QUANTIZATION: Final = "tpuport_abstract_quantization"
@@ -57,7 +56,7 @@ def abstract_parts(
     weights = {name: weight for name, _, _, weight in quantized_weights(model)}
     plans = plan_parts({name: (weight.parts, weight.columns) for name, weight in weights.items()}, shardings)
     return {
-        f"{name}{SUFFIX}.{part}": jax.ShapeDtypeStruct(
+        part_name(name, part): jax.ShapeDtypeStruct(
             tuple(tensor.shape), weights[name].part_dtypes[part], sharding=plan[part]
         )
         for name, plan in plans.items()

@@ -30,6 +30,20 @@ def llama():
     return AutoModelForCausalLM.from_config(config).eval()
 
 
+@pytest.fixture(scope="session")
+def linear_layers():
+    """A function from a model to the names and modules of its linear layers, but not of the head."""
+
+    def find(model):
+        return [
+            (name, module)
+            for name, module in model.named_modules()
+            if isinstance(module, torch.nn.Linear) and name != "lm_head"
+        ]
+
+    return find
+
+
 @pytest.fixture
 def write_checkpoint(tmp_path, llama):
     """A function from tensors and a `quantization_config` to a directory with these."""

@@ -18,16 +18,8 @@ STATE = "quant_state.bitsandbytes__nf4"
 DOWN = "model.layers.1.mlp.down_proj"
 
 
-def linear_layers(model):
-    return [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and name != "lm_head"
-    ]
-
-
 @pytest.fixture
-def four_bits(llama):
+def four_bits(llama, linear_layers):
     """A function to the tensors of a checkpoint, and the model that they stand for."""
 
     def build(nested=False, block=64):
@@ -79,7 +71,7 @@ def test_four_bits(nested, four_bits, write_checkpoint, assert_logits):
     assert sum(1 for _ in quantized_weights(model)) == 14
 
 
-def test_eight_bits(llama, write_checkpoint, assert_logits):
+def test_eight_bits(llama, linear_layers, write_checkpoint, assert_logits):
     model = copy.deepcopy(llama)
     tensors = dict(model.state_dict())
     for name, module in linear_layers(model):

@@ -32,16 +32,26 @@ def quantize(weight, rows, columns):
 
 
 @pytest.fixture
-def fp8(llama):
-    """The tensors of a checkpoint, and the model that it stands for; blocks do not divide all weights."""
-    model = copy.deepcopy(llama)
-    tensors = dict(model.state_dict())
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and name != "lm_head":
-            values, scales, numbers = quantize(module.weight.data, 32, 48)
+def store(llama, linear_layers):
+    """A function from the sizes of blocks to the tensors of a checkpoint, and the model that it stands for."""
+
+    def run(rows=None, columns=None):
+        model = copy.deepcopy(llama)
+        tensors = dict(model.state_dict())
+        for name, module in linear_layers(model):
+            outputs, inputs = module.weight.shape
+            values, scales, numbers = quantize(module.weight.data, rows or outputs, columns or inputs)
             tensors |= {f"{name}.weight": values, f"{name}.weight_scale_inv": scales}
             module.weight.data = numbers
-    return tensors, model
+        return tensors, model
+
+    return run
+
+
+@pytest.fixture
+def fp8(store):
+    """Blocks do not divide all weights."""
+    return store(32, 48)
 
 
 def test_logits_are_those_of_the_formula(fp8, write_checkpoint, assert_logits):
@@ -49,29 +59,18 @@ def test_logits_are_those_of_the_formula(fp8, write_checkpoint, assert_logits):
     assert_logits(write_checkpoint(tensors, METHOD), expected)
 
 
-def test_transformers_dequantises_to_the_same(llama, write_checkpoint, assert_logits):
+def test_transformers_dequantises_to_the_same(store, write_checkpoint, assert_logits):
     """Blocks divide all weights, as they must for transformers."""
-    model = copy.deepcopy(llama)
-    tensors = dict(model.state_dict())
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and name != "lm_head":
-            values, scales, _ = quantize(module.weight.data, 32, 32)
-            tensors |= {f"{name}.weight": values, f"{name}.weight_scale_inv": scales}
+    tensors, _ = store(32, 32)
     config = {"quant_method": "fp8", "weight_block_size": [32, 32], "dequantize": True}
     directory = write_checkpoint(tensors, config)
     expected = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     assert_logits(directory, expected)
 
 
-def test_a_scale_for_the_whole_weight(fp8, llama, write_checkpoint, assert_logits):
-    model = copy.deepcopy(llama)
-    tensors = dict(model.state_dict())
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and name != "lm_head":
-            values, scales, numbers = quantize(module.weight.data, *module.weight.shape)
-            tensors |= {f"{name}.weight": values, f"{name}.weight_scale_inv": scales.reshape(())}
-            module.weight.data = numbers
-    assert_logits(write_checkpoint(tensors, {"quant_method": "fp8"}), model)
+def test_a_scale_for_the_whole_weight(store, write_checkpoint, assert_logits):
+    tensors, expected = store()
+    assert_logits(write_checkpoint(tensors, {"quant_method": "fp8"}), expected)
 
 
 DOWN = "model.layers.1.mlp.down_proj"

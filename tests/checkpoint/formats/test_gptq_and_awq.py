@@ -22,14 +22,6 @@ def pack_stream(values, bits, axis):
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(words, -1, axis)))
 
 
-def linear_layers(model):
-    return [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and name != "lm_head"
-    ]
-
-
 def draw(generator, inputs, outputs, bits, size, zero_low):
     """Values [K, O], zero points [G, O] and scales [G, O] of a random weight."""
     groups = inputs // size
@@ -40,7 +32,7 @@ def draw(generator, inputs, outputs, bits, size, zero_low):
 
 
 @pytest.fixture
-def gptq(llama, write_checkpoint):
+def gptq(llama, linear_layers, write_checkpoint):
     """A function from settings to the directory of a checkpoint, its tensors, and the model that it stands for."""
 
     def build(bits, size, version="gptq", desc_act=False):
@@ -100,7 +92,7 @@ def test_gptq_on_a_mesh(gptq, assert_logits):
 
 
 @pytest.fixture
-def awq(llama, write_checkpoint):
+def awq(llama, linear_layers, write_checkpoint):
     """The directory of a checkpoint, its tensors, its config, and the model that it stands for."""
     generator = np.random.default_rng(0)
     model = copy.deepcopy(llama)

@@ -20,6 +20,8 @@ from tpuport.compat.operators.linear_algebra import linear
 
 # Integers up to 2**8 are exact in bfloat16; differences of bytes are not.
 _EXACT_BITS = 4
+# Of values [G, I, O], without experts.
+_MATRIX_RANK = 3
 
 
 @functools.partial(
@@ -129,7 +131,7 @@ def mark_quantized(array: QuantizedArray) -> torch.Tensor:
 def linear_of_any(input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002
     """Traced. `torch.nn.functional.linear`; a quantised weight is multiplied as it is stored."""
     quantized: QuantizedArray | None = getattr(weight, "quantized", None)
-    if quantized is None or quantized.values.ndim != len(("groups", "inputs", "outputs")):
+    if quantized is None or quantized.values.ndim != _MATRIX_RANK:
         return _on_arrays(input, weight, bias)
     result = on_arrays(quantized.linear)(input)
     return result if bias is None else result + bias
