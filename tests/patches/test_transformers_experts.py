@@ -18,8 +18,15 @@ from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 
 from tpuport import compat
+from tpuport.compat.operators.quantized import QuantizedArray
 from tpuport.patches import transformers_experts as patch
-from tpuport.patches.transformers_experts import Weights, dense_experts, experts_on_mesh, ragged_experts
+from tpuport.patches.transformers_experts import (
+    Weights,
+    blocked_experts,
+    dense_experts,
+    experts_on_mesh,
+    ragged_experts,
+)
 
 WIDTH, INNER, EXPERTS = 16, 24, 8
 
@@ -100,6 +107,44 @@ def test_sorted_by_expert_or_dense_is_the_same_with_foreign_experts_ignored(seed
     hidden, weight = random.normal(size=(7, 6)).astype("f4"), random.uniform(size=(7, 3)).astype("f4")
     chosen = random.integers(-4, 8, size=(7, 3)).astype("i4")
     np.testing.assert_allclose(*both_forms(hidden, chosen, weight, weights, transposed), atol=2e-5)
+
+
+def quantized(random, experts, groups, inputs, outputs, columns, transposed):
+    """Random weights of several experts in eight bits, and the numbers that they stand for."""
+    values = random.integers(-127, 128, size=(experts, groups, inputs, outputs)).astype("i1")
+    scale = random.uniform(0.001, 0.01, size=(experts, groups, outputs)).astype("f4")
+    numbers = (values * scale[:, :, None]).reshape(experts, groups * inputs, outputs)[:, :columns]
+    array = QuantizedArray(
+        jnp.asarray(values), jnp.asarray(scale), None, None, None, 1, columns, np.dtype("f4"), transposed
+    )
+    return array, jnp.asarray(numbers if transposed else numbers.swapaxes(1, 2))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    transposed=st.booleans(),
+    tokens=st.sampled_from([1, 7, 40]),
+    experts=st.sampled_from([1, 4, 9]),
+    has_bias=st.booleans(),
+)
+def test_experts_in_few_bits_give_what_their_numbers_give(seed, transposed, tokens, experts, has_bias):
+    random = np.random.default_rng(seed)
+    first, first_numbers = quantized(random, experts, 2, 4, 10, 7, transposed)
+    second, second_numbers = quantized(random, experts, 1, 5, 7, 5, transposed)
+    biases = [random.normal(size=(experts, size)).astype("f4") if has_bias else None for size in (10, 7)]
+    hidden, weight = (
+        random.normal(size=(tokens, 7)).astype("f4"),
+        random.uniform(size=(tokens, 3)).astype("f4"),
+    )
+    chosen = random.integers(-2, experts + 2, size=(tokens, 3)).astype("i4")
+    rest = (lambda x: jnp.tanh(x[..., ::2]) * x[..., 1::2], transposed)
+    actual = jax.jit(blocked_experts, static_argnums=(4, 5))(
+        hidden, chosen, weight, Weights(first, biases[0], second, biases[1]), *rest
+    )
+    numbers = Weights(first_numbers, biases[0], second_numbers, biases[1])
+    np.testing.assert_allclose(actual, dense_experts(hidden, chosen, weight, numbers, *rest), atol=2e-5)
+    assert np.array_equal(first.dequantize(), first_numbers)
 
 
 def test_a_layer_is_one_all_reduce_of_its_output():

@@ -46,7 +46,14 @@ from tpuport.checkpoint.sharded_arrays import bounds_key, make_sharded_array
 from tpuport.errors import PortError
 from tpuport.library_classes import is_diffusers_class
 from tpuport.patches import registry
-from tpuport.quantization import QuantizationRules, as_quantization_rules, install, part_name
+from tpuport.quantization import (
+    QuantizationRules,
+    as_quantization_rules,
+    install,
+    is_transposed,
+    part_name,
+    quantizable_weights,
+)
 from tpuport.sharding import ShardingRules
 
 
@@ -242,9 +249,7 @@ def _plan_arrays(
         for names, source in stored_groups
         if isinstance(source, QuantizedTensor) and _can_stay_quantized(model, names)
     }
-    part_plans = plan_parts(
-        {name: (source.parts, source.columns) for name, source in quantized.items()}, shardings
-    )
+    part_plans = plan_parts(quantized, shardings)
     plans: list[ArrayPlan] = []
     for names, source in stored_groups:
         name = names[0]
@@ -279,13 +284,14 @@ def _quantize_sources(
         # Of tied weights only the first is stored.
         if name in match.sources:
             source = match.sources[name]
-            match.sources[name] = quantizing(source, scheme, array_dtype(name, source))
+            transposed = is_transposed(find_owner(model, name)[0])
+            match.sources[name] = quantizing(source, scheme, array_dtype(name, source), transposed=transposed)
 
 
 def _can_stay_quantized(model: Any, names: list[str]) -> bool:
     """Whether the module that has this weight multiplies by it, and nothing else shares it."""
     module, leaf = find_owner(model, names[0])
-    return len(names) == 1 and leaf == "weight" and isinstance(module, torch.nn.Linear)
+    return len(names) == 1 and leaf in quantizable_weights(module)
 
 
 def _install_quantized(

@@ -16,20 +16,19 @@ _NAMES_SHOWN = 5
 
 
 def part_shardings(
-    parts: Mapping[str, Any], columns: int, sharding: NamedSharding
+    weight: QuantizedTensor | QuantizedWeight, sharding: NamedSharding
 ) -> dict[str, NamedSharding]:
-    """The sharding of each part of a weight [..., O, K] that has this sharding.
-
-    Args:
-        parts: with their shapes, by the names of `QuantizedWeight`'s buffers.
-        columns: K.
+    """The sharding of each part of a weight that has this sharding.
 
     Raises:
         PortError: an axis of the mesh would cut a group of inputs that share a scale.
     """
     mesh: Any = sharding.mesh
+    parts, columns = weight.parts, weight.columns
     *leading_sizes, groups, inputs, outputs = parts["values"].shape
     *leading, output_axes, input_axes = pad(sharding.spec, len(leading_sizes) + 2)
+    if weight.transposed:
+        output_axes, input_axes = input_axes, output_axes
     input_parts = count_parts(mesh, axis_names(input_axes))
     # With a single group, what the axis cuts is the group, which all its devices then share.
     group_axes, within_axes = (None, input_axes) if groups == 1 else (input_axes, None)
@@ -52,22 +51,21 @@ def part_shardings(
 
 
 def plan_parts(
-    weights: Mapping[str, tuple[Mapping[str, Any], int]], shardings: Mapping[str, NamedSharding]
+    weights: Mapping[str, QuantizedTensor | QuantizedWeight], shardings: Mapping[str, NamedSharding]
 ) -> dict[str, dict[str, NamedSharding]]:
     """The shardings of the parts of every quantised weight, by its name.
 
     Args:
-        weights: parts and columns of each.
-        shardings: of each as a whole.
+        shardings: of each weight as a whole.
 
     Raises:
         PortError: axes cut groups; every weight's problem is in it.
     """
     plans: dict[str, dict[str, NamedSharding]] = {}
     problems: list[str] = []
-    for name, (parts, columns) in weights.items():
+    for name, weight in weights.items():
         try:
-            plans[name] = part_shardings(parts, columns, shardings[name])
+            plans[name] = part_shardings(weight, shardings[name])
         except PortError as error:
             problems.append(f"{name}: {error.what}")
     if problems:
@@ -94,6 +92,7 @@ def make_weight(
         columns=source.columns,
         dtype=dtype,
         scheme=source.scheme,
+        transposed=source.transposed,
     )
 
 

@@ -15,7 +15,14 @@ from tpuport.checkpoint.quantized_layout import make_weight, plan_parts
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor, quantizing
 from tpuport.checkpoint.sharded_arrays import make_sharded_array
 from tpuport.errors import PortError
-from tpuport.quantization import QuantizedWeight, Scheme, install, quantized_weights, restore_dense
+from tpuport.quantization import (
+    QuantizedWeight,
+    Scheme,
+    install,
+    is_transposed,
+    quantized_weights,
+    restore_dense,
+)
 
 Arrays = Mapping[str, jax.Array]
 Shardings = Mapping[str, NamedSharding]
@@ -49,11 +56,11 @@ def plan_moves(
     """
     sources: dict[str, QuantizedTensor] = {}
     for name, scheme in schemes.items():
-        sources[name] = quantizing(_as_lazy(model.get_parameter(name), name), scheme, shapes[name].dtype)
+        dense = _as_lazy(model.get_parameter(name), name)
+        transposed = is_transposed(find_owner(model, name)[0])
+        sources[name] = quantizing(dense, scheme, shapes[name].dtype, transposed=transposed)
     moved = {name: weight for name, _, _, weight in quantized_weights(model)}
-    parts = {name: (source.parts, source.columns) for name, source in sources.items()}
-    parts |= {name: (_part_arrays(weight), weight.columns) for name, weight in moved.items()}
-    plans = plan_parts(parts, shardings)
+    plans = plan_parts({**sources, **moved}, shardings)
 
     def run() -> None:
         for name, weight in moved.items():

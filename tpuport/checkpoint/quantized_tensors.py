@@ -4,12 +4,15 @@ Letters as in `compat.operators.quantized`: a weight [..., O, K] is kept as valu
 [..., G, B].
 """
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 
-from tpuport.checkpoint.lazy_tensors import BLOCK_BYTES, Index, LazyTensor, Reader, full_index
+from tpuport.checkpoint.lazy_tensors import BLOCK_BYTES, Index, LazyTensor, Reader, full_index, transpose
 from tpuport.quantization import Scheme
 
 PARTS = ("values", "scale", "zero_point", "order")
@@ -17,11 +20,14 @@ PARTS = ("values", "scale", "zero_point", "order")
 
 @dataclass(frozen=True, eq=False)
 class QuantizedTensor(LazyTensor):
-    """A weight [..., O, K] of `dtype` whose parts are tensors to be read; see `QuantizedArray` for their shapes.
+    """A weight [..., O, K], or transposed, of `dtype` whose parts are tensors to be read.
+
+    See `QuantizedArray` for their shapes.
 
     Attributes:
         output_block: neighbouring outputs that share a scale.
         scheme: its name, for people.
+        transposed: whether the weight is [..., K, O].
     """
 
     values: LazyTensor
@@ -31,6 +37,7 @@ class QuantizedTensor(LazyTensor):
     levels: tuple[float, ...] | None = None
     output_block: int = 1
     scheme: str = ""
+    transposed: bool = False
 
     @property
     def parts(self) -> dict[str, LazyTensor]:
@@ -41,7 +48,7 @@ class QuantizedTensor(LazyTensor):
     @property
     def columns(self) -> int:
         """Inputs of the weight."""
-        return self.shape[-1]
+        return self.shape[-2 if self.transposed else -1]
 
     @property
     def stored_bytes(self) -> int:
@@ -50,6 +57,8 @@ class QuantizedTensor(LazyTensor):
     def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
         """The numbers that the weight stands for, for a model that reads it in another form."""
         *leading, rows, columns = index
+        if self.transposed:
+            rows, columns, out = columns, rows, out.swapaxes(-1, -2)
         _, inputs, _ = self.values.shape[-3:]
         if self.order is not None:
             columns_stop, first_group, last_group = self.columns, 0, self.values.shape[-3]
@@ -80,6 +89,14 @@ class QuantizedTensor(LazyTensor):
         blocks = slice(0, tensor.shape[-1])
         everything = self._read(reader, tensor, (*leading, groups, blocks)).astype(np.float32)
         return np.repeat(everything, self.output_block, axis=-1)[..., None, rows]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func in _FUNCTIONS:
+            result = _FUNCTIONS[func](*args, **(kwargs or {}))
+            if result is not None:
+                return result
+        return super().__torch_function__(func, types, args, kwargs)
 
     @staticmethod
     def _read(reader: Reader, tensor: LazyTensor, index: Index) -> np.ndarray:
@@ -154,11 +171,60 @@ def group_columns(base: LazyTensor, size: int) -> LazyTensor:
     return Grouped((*leading, -(-columns // size), size, outputs), base.dtype, base)
 
 
-def quantizing(source: LazyTensor, scheme: Scheme, dtype: np.dtype) -> QuantizedTensor:
-    """`source` [..., O, K], quantised while it is read; scales have the weight's `dtype`."""
+def quantizing(
+    source: LazyTensor, scheme: Scheme, dtype: np.dtype, *, transposed: bool = False
+) -> QuantizedTensor:
+    """`source` [..., O, K], or transposed, quantised while it is read; scales have the weight's `dtype`."""
+    shape = source.shape
+    if transposed:
+        source = transpose(source, -1, -2)
     *leading, outputs, columns = source.shape
     size = scheme.group_inputs(columns)
     groups = -(-columns // size)
     values = _QuantizedValues((*leading, groups, size, outputs), scheme.dtype, source, scheme, dtype)
     scale = _QuantizedScale((*leading, groups, outputs), dtype, source, scheme, dtype)
-    return QuantizedTensor(source.shape, dtype, values, scale, scheme=scheme.name)
+    return QuantizedTensor(shape, dtype, values, scale, scheme=scheme.name, transposed=transposed)
+
+
+# What conversions of mixture-of-experts checkpoints do with the weights of single experts, where the result can stay in
+# few bits; otherwise None.
+
+
+def _stack(tensors: Sequence[Any], dim: int = 0) -> QuantizedTensor | None:
+    if dim != 0 or not _are_alike(tensors) or len({tensor.shape for tensor in tensors}) > 1:
+        return None
+    parts = {name: torch.stack([getattr(tensor, name) for tensor in tensors]) for name in tensors[0].parts}
+    return dataclasses.replace(tensors[0], shape=(len(tensors), *tensors[0].shape), **parts)
+
+
+def _cat(tensors: Sequence[Any], dim: int = 0) -> QuantizedTensor | None:
+    """Along outputs, as of gate and up."""
+    if not _are_alike(tensors) or dim % len(tensors[0].shape) != len(tensors[0].shape) - 2:
+        return None
+    first, *others = tensors
+    *leading, _, columns = first.shape
+    if any((*other.shape[:-2], other.columns) != (*leading, columns) for other in others):
+        return None
+    # Blocks of outputs go on from one weight to the next.
+    if any(tensor.shape[-2] % tensor.output_block for tensor in tensors):
+        return None
+    parts = {name: torch.cat([getattr(tensor, name) for tensor in tensors], dim=-1) for name in first.parts}
+    outputs = sum(tensor.shape[-2] for tensor in tensors)
+    return dataclasses.replace(first, shape=(*leading, outputs, columns), **parts)
+
+
+def _are_alike(tensors: Sequence[Any]) -> bool:
+    """Whether weights can be parts of a single one; the order of inputs of each is its own."""
+    return (
+        all(isinstance(tensor, QuantizedTensor) and tensor.order is None for tensor in tensors)
+        and not any(tensor.transposed for tensor in tensors)
+        and len({_form(tensor) for tensor in tensors}) == 1
+    )
+
+
+def _form(tensor: QuantizedTensor) -> tuple[Any, ...]:
+    parts = tuple((name, part.dtype) for name, part in tensor.parts.items())
+    return (tensor.dtype, tensor.levels, tensor.output_block, tensor.values.shape[-3:-1], parts)
+
+
+_FUNCTIONS: dict[Any, Callable[..., QuantizedTensor | None]] = {torch.stack: _stack, torch.cat: _cat}

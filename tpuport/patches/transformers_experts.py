@@ -23,6 +23,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from tpuport import compat
+from tpuport.compat.operators.quantized import QuantizedArray, dequantize
 
 NAME = "tpuport"
 
@@ -32,12 +33,30 @@ Activation = Callable[[jax.Array], jax.Array]
 
 
 class Weights(NamedTuple):
-    """The weights of X experts; `first` is gate and up in one, or up alone. Biases are [X, out] or None."""
+    """The weights of X experts; `first` is gate and up in one, or up alone. Biases are [X, out] or None.
 
-    first: jax.Array
+    Weights are arrays, or `QuantizedArray`s.
+    """
+
+    first: Any
     first_bias: jax.Array | None
-    second: jax.Array
+    second: Any
     second_bias: jax.Array | None
+
+    @property
+    def experts(self) -> int:
+        """X."""
+        return jax.tree.leaves(self.first)[0].shape[0]
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether any weight is in few bits."""
+        return isinstance(self.first, QuantizedArray) or isinstance(self.second, QuantizedArray)
+
+    def dequantized(self) -> "Weights":
+        """Traced. Wide weights."""
+        wide = [dequantize(w) if isinstance(w, QuantizedArray) else w for w in (self.first, self.second)]
+        return self._replace(first=wide[0], second=wide[1])
 
     def with_output_last(self) -> "Weights":
         """The weights as [X, in, out], given [X, out, in]."""
@@ -106,6 +125,90 @@ def ragged_experts(
     return out.astype(hidden_NE.dtype)
 
 
+def blocked_experts(
+    hidden_NE: Float[Array, "N E"],
+    chosen_NC: Int[Array, "N C"],
+    weight_NC: Float[Array, "N C"],
+    weights: Weights,
+    activation: Activation,
+    transposed: bool,
+    devices: int = 1,
+) -> Float[Array, "N E"]:
+    """Traced. As `ragged_experts`, for weights in few bits: a loop over blocks of pairs that chose the same expert.
+
+    Inside the loop an expert's weights are used by plain products, which XLA fuses with their conversion; the ragged
+    product is a kernel and would get wide weights through memory.
+
+    Args:
+        devices: how many share the experts out, each with as many as there are here.
+    """
+    experts, choices = weights.experts, chosen_NC.shape[1]
+    pairs = chosen_NC.size
+    rows = _block_rows(pairs, experts * devices)
+    blocks = _blocks_of_pairs(chosen_NC.reshape(-1), experts, rows)
+    flat_weight_S = weight_NC.reshape(-1)
+
+    def add_block(total: jax.Array, block: PairBlock) -> tuple[jax.Array, None]:
+        def compute(total: jax.Array) -> jax.Array:
+            tokens = block.pairs // choices
+            up = _expert_product(hidden_NE[tokens], weights.first, block.expert, transposed)
+            up = _add_bias(up, weights.first_bias, block.expert)
+            down = _expert_product(activation(up), weights.second, block.expert, transposed)
+            down = _add_bias(down, weights.second_bias, block.expert)
+            weighted = down.astype(jnp.float32) * flat_weight_S[block.pairs, None]
+            return total.at[tokens].add(jnp.where(block.is_pair[:, None], weighted, 0))
+
+        return jax.lax.cond(block.is_pair[0], compute, lambda total: total, total), None
+
+    total = jnp.zeros(hidden_NE.shape, jnp.float32)
+    return jax.lax.scan(add_block, total, blocks)[0].astype(hidden_NE.dtype)
+
+
+class PairBlock(NamedTuple):
+    """Pairs of one expert. `is_pair` is False behind the last of them, where `pairs` means nothing."""
+
+    expert: jax.Array
+    pairs: jax.Array
+    is_pair: jax.Array
+
+
+def _block_rows(pairs: int, experts: int) -> int:
+    """Pairs in a block: a power of two that holds what an expert gets on average, so that most are read once."""
+    average = -(-pairs // experts)
+    return min(max(8, 1 << (2 * average - 1).bit_length()), 256)
+
+
+def _blocks_of_pairs(chosen_S: jax.Array, experts: int, rows: int) -> PairBlock:
+    """Traced. All pairs of experts in 0..experts-1, in as many blocks [blocks, rows] as there may be at most."""
+    pairs = chosen_S.shape[0]
+    expert_S = jnp.where((chosen_S >= 0) & (chosen_S < experts), chosen_S, experts)
+    order_S = jnp.argsort(expert_S, stable=True)
+    sizes_X = jnp.sum(expert_S[:, None] == jnp.arange(experts), axis=0, dtype=jnp.int32)
+    starts_X = jnp.cumsum(sizes_X) - sizes_X
+    blocks_X = -(-sizes_X // rows)
+    block_ends_X = jnp.cumsum(blocks_X)
+    count = min(pairs, -(-pairs // rows) + experts)
+    block = jnp.arange(count)
+    # Behind the last block of the last expert, experts have no pairs left.
+    expert = jnp.searchsorted(block_ends_X, block, side="right", method="compare_all")
+    expert = jnp.minimum(expert, experts - 1)
+    block_in_expert = block - (block_ends_X - blocks_X)[expert]
+    position = block_in_expert[:, None] * rows + jnp.arange(rows)
+    is_pair = position < sizes_X[expert][:, None]
+    sorted_position = jnp.minimum(starts_X[expert][:, None] + position, pairs - 1)
+    return PairBlock(expert, order_S[sorted_position], is_pair)
+
+
+def _expert_product(
+    rows: jax.Array, weight: jax.Array | QuantizedArray, expert: jax.Array, transposed: bool
+) -> jax.Array:
+    """Traced. The product of rows [R, in] and the weight of one expert."""
+    if isinstance(weight, QuantizedArray):
+        return weight.expert(expert).linear(rows)
+    matrix = jax.lax.dynamic_index_in_dim(weight, expert, 0, keepdims=False)
+    return rows @ (matrix if transposed else matrix.T)
+
+
 def _add_bias(product: jax.Array, bias: jax.Array | None, rows: Any) -> jax.Array:
     """Traced. The product plus these rows of a bias [X, out], if there is a bias."""
     if bias is None:
@@ -113,8 +216,10 @@ def _add_bias(product: jax.Array, bias: jax.Array | None, rows: Any) -> jax.Arra
     return product + bias[rows]
 
 
-def _on_this_platform(*operands: Any, activation: Activation, transposed: bool) -> jax.Array:
+def _on_this_platform(*operands: Any, activation: Activation, transposed: bool, devices: int) -> jax.Array:
     """Traced. The ragged product is a kernel on TPU; elsewhere XLA computes it as C dense products."""
+    if operands[-1].is_quantized:
+        return blocked_experts(*operands, activation=activation, transposed=transposed, devices=devices)
     ragged, dense = (
         lambda *arrays, form=form: form(*arrays, activation, transposed)
         for form in (ragged_experts, dense_experts)
@@ -132,22 +237,29 @@ def experts_on_mesh(
     mesh: Mesh | None,
 ) -> jax.Array:
     """Traced. The layer with experts divided over `tp` and tokens over `dp`, if those axes divide them."""
-    experts = weights.first.shape[0]
+    experts = weights.experts
     tokens = hidden_NE.shape[0]
     tp = _axis_if_it_divides(mesh, "tp", experts)
+    if mesh is None and weights.is_quantized:
+        return blocked_experts(hidden_NE, chosen_NC, weight_NC, weights, activation, transposed)
     if mesh is None or (tp is None and mesh.shape.get("tp", 1) > 1):
         # The weights are then sharded in some other way, which the compiler has to follow. The dense form is plain
         # products, and so moves no weights.
-        return dense_experts(hidden_NE, chosen_NC, weight_NC, weights, activation, transposed)
+        return dense_experts(hidden_NE, chosen_NC, weight_NC, weights.dequantized(), activation, transposed)
     rows = PartitionSpec(_axis_if_it_divides(mesh, "dp", tokens))
 
     def compute_local(
         hidden: jax.Array, chosen: jax.Array, weight: jax.Array, local_weights: Weights
     ) -> jax.Array:
-        experts_of = functools.partial(_on_this_platform, activation=activation, transposed=transposed)
+        experts_of = functools.partial(
+            _on_this_platform,
+            activation=activation,
+            transposed=transposed,
+            devices=experts // local_weights.experts,
+        )
         if tp is None:
             return experts_of(hidden, chosen, weight, local_weights)
-        first_expert = jax.lax.axis_index(tp) * local_weights.first.shape[0]
+        first_expert = jax.lax.axis_index(tp) * local_weights.experts
         return jax.lax.psum(experts_of(hidden, chosen - first_expert, weight, local_weights), tp)
 
     # Every axis is manual: XLA's CPU compiler aborts on a bfloat16 all-reduce where only some of them are.
@@ -184,7 +296,7 @@ def transformers_experts(
         first, function = "gate_up_proj", module._apply_gate
     else:
         first, function = "up_proj", module.act_fn
-    weights = Weights(getattr(module, first), None, module.down_proj, None)
+    weights = Weights(_as_weight(getattr(module, first)), None, _as_weight(module.down_proj), None)
     if module.has_bias:
         weights = weights._replace(
             first_bias=getattr(module, f"{first}_bias"), second_bias=module.down_proj_bias
@@ -193,6 +305,11 @@ def transformers_experts(
     hidden, chosen, weight = compat.as_jax((hidden_states, top_k_index, top_k_weights))
     out = experts_on_mesh(hidden, chosen, weight, weights, activation, module.is_transposed, _mesh.get())
     return compat.wrap(out)
+
+
+def _as_weight(tensor: torch.Tensor) -> Any:
+    """Traced. The weight as it is stored, if it is in few bits."""
+    return getattr(tensor, "quantized", tensor)
 
 
 def longcat_forward(

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from tpuport.errors import PortError
+from tpuport.quantization.quantizable_modules import quantizable_weights
 from tpuport.quantization.schemes import Scheme, as_scheme
 
 # Small, or wrong by a little in every position: heads, routers, modulation and time embeddings, first and last layers.
@@ -26,7 +27,8 @@ class QuantizationRules(Mapping[str, Any]):
     >>> rules = QuantizationRules({r".*\.mlp\..*": "int4", r".*\.self_attn\..*": "int8"})
 
     A scheme is "int8", "int4" or "fp8", with a group size if wanted ("int4:64"), or None, which leaves a weight as
-    it is. Weights that no rule matches stay as they are. Weights of `torch.nn.Linear` can be quantised.
+    it is. Weights that no rule matches stay as they are. Weights of `torch.nn.Linear` can be quantised, and those of
+    transformers' experts.
     """
 
     def __init__(self, mapping: Mapping[str, Any]) -> None:
@@ -59,7 +61,7 @@ class QuantizationRules(Mapping[str, Any]):
         Raises:
             PortError: a rule matches no weight, or asks for a weight that cannot be quantised.
         """
-        candidates = linear_weights(model)
+        candidates = _candidates(model)
         schemes: dict[str, Scheme] = {}
         unused = set(self._rules)
         names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
@@ -76,8 +78,8 @@ class QuantizationRules(Mapping[str, Any]):
             raise PortError(
                 f"no weight can follow the quantisation rule {', '.join(sorted(unused))}",
                 where=type(model).__name__,
-                fix="quantised are weights of torch.nn.Linear, by their whole names; an earlier rule that matches "
-                "the same names decides first",
+                fix="quantised are weights of torch.nn.Linear and of experts, by their whole names; an earlier rule "
+                "that matches the same names decides first",
             )
         return schemes
 
@@ -111,13 +113,13 @@ def as_quantization_rules(quantize: Any) -> QuantizationRules | None:
     return DefaultRules(quantize)
 
 
-def linear_weights(model: torch.nn.Module) -> frozenset[str]:
-    """The names of the weights of `model`'s linear layers."""
-    names: set[str] = set()
-    for path, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, torch.nn.Linear) and module._parameters.get("weight") is not None:
-            names.add(f"{path}.weight" if path else "weight")
-    return frozenset(names)
+def _candidates(model: torch.nn.Module) -> frozenset[str]:
+    """The names of the weights of `model` that can be quantised."""
+    return frozenset(
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules(remove_duplicate=False)
+        for name in quantizable_weights(module)
+    )
 
 
 def _output_layers(model: Any) -> set[str]:

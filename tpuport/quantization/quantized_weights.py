@@ -31,6 +31,7 @@ class QuantizedWeight(torch.nn.Module):
         columns: the inputs of the weight.
         dtype: of the weight.
         scheme: its name, for people.
+        transposed: whether the weight is [..., K, O], and not [..., O, K].
     """
 
     values: torch.Tensor
@@ -50,6 +51,7 @@ class QuantizedWeight(torch.nn.Module):
         columns: int,
         dtype: torch.dtype,
         scheme: str,
+        transposed: bool = False,
     ) -> None:
         super().__init__()
         self.register_buffer("values", values)
@@ -61,14 +63,16 @@ class QuantizedWeight(torch.nn.Module):
         self.columns = columns
         self.dtype = dtype
         self.scheme = scheme
+        self.transposed = transposed
         # Of parts on the meta device, for which torch lacks some types.
         self.part_dtypes: dict[str, np.dtype] = {}
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The weight's shape, [..., O, K]."""
+        """The weight's shape, [..., O, K] or transposed."""
         *leading, _, _, outputs = self.values.shape
-        return (*leading, outputs, self.columns)
+        matrix = (self.columns, outputs) if self.transposed else (outputs, self.columns)
+        return (*leading, *matrix)
 
     @property
     def ndim(self) -> int:
@@ -92,7 +96,15 @@ class QuantizedWeight(torch.nn.Module):
         assert scale is not None
         dtype = compat.jax_dtype(self.dtype)
         return QuantizedArray(
-            values, scale, zero_point, order, self.levels, self.output_block, self.columns, dtype
+            values,
+            scale,
+            zero_point,
+            order,
+            self.levels,
+            self.output_block,
+            self.columns,
+            dtype,
+            self.transposed,
         )
 
     def forward(self) -> torch.Tensor:

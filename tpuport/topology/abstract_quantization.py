@@ -13,7 +13,7 @@ from tpuport.checkpoint.lazy_tensors import LazyTensor
 from tpuport.checkpoint.quantized_layout import empty_weight, plan_parts
 from tpuport.checkpoint.quantized_tensors import quantizing
 from tpuport.errors import PortError
-from tpuport.quantization import as_quantization_rules, install, part_name, quantized_weights
+from tpuport.quantization import as_quantization_rules, install, is_transposed, part_name, quantized_weights
 
 # The attribute of a model that says how it was quantised.
 _QUANTIZATION: Final = "tpuport_abstract_quantization"
@@ -40,11 +40,12 @@ def quantize_abstract(model: torch.nn.Module, quantize: Any, dtype: torch.dtype 
     if rules is None or earlier is not None:
         return
     for name, scheme in rules.schemes(model).items():
+        module, leaf = find_owner(model, name)
         weight = model.get_parameter(name)
         weight_dtype = dtype or weight.dtype
         array_dtype = compat.jax_dtype(weight_dtype)
-        source = quantizing(LazyTensor(tuple(weight.shape), array_dtype), scheme, array_dtype)
-        module, leaf = find_owner(model, name)
+        dense = LazyTensor(tuple(weight.shape), array_dtype)
+        source = quantizing(dense, scheme, array_dtype, transposed=is_transposed(module))
         install(module, leaf, empty_weight(source, weight_dtype))
     vars(model)[_QUANTIZATION] = description
 
@@ -54,7 +55,7 @@ def abstract_parts(
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """The parts of every quantised weight without values, by their names as buffers."""
     weights = {name: weight for name, _, _, weight in quantized_weights(model)}
-    plans = plan_parts({name: (weight.parts, weight.columns) for name, weight in weights.items()}, shardings)
+    plans = plan_parts(weights, shardings)
     return {
         part_name(name, part): jax.ShapeDtypeStruct(
             tuple(tensor.shape), weights[name].part_dtypes[part], sharding=plan[part]

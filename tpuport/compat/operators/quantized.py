@@ -5,6 +5,7 @@ outputs. A weight of torch is [..., O, G * I]. Its values are kept as [..., G, I
 the wide numbers inside the product, where those of a weight that has to be reshaped first are written to memory.
 """
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from tpuport.compat.convert import wrap
 from tpuport.compat.operators.declarations import Lowering, on_arrays
@@ -27,11 +29,11 @@ _MATRIX_RANK = 3
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["values", "scale", "zero_point", "order"],
-    meta_fields=["levels", "output_block", "columns", "dtype"],
+    meta_fields=["levels", "output_block", "columns", "dtype", "transposed"],
 )
 @dataclass(frozen=True, eq=False)
 class QuantizedArray:
-    """A weight [..., O, K] in few bits: `(values - zero_point) * scale`, rounded once to `dtype`.
+    """A weight [..., O, K], or transposed, in few bits: `(values - zero_point) * scale`, rounded once to `dtype`.
 
     Attributes:
         values: [..., G, I, O], an integer or small floating type, G * I at least K. What is beyond K is not used.
@@ -42,6 +44,7 @@ class QuantizedArray:
         output_block: outputs in a block.
         columns: K.
         dtype: of the weight.
+        transposed: whether the weight is [..., K, O].
     """
 
     values: jax.Array
@@ -52,18 +55,28 @@ class QuantizedArray:
     output_block: int
     columns: int
     dtype: np.dtype
+    transposed: bool = False
 
     def dequantize(self) -> jax.Array:
-        """Traced. The weight, [..., O, K]."""
+        """Traced. The weight, [..., O, K] or transposed."""
         grouped = self._grouped_weight()
         *leading, groups, inputs, outputs = grouped.shape
         weight = grouped.reshape(*leading, groups * inputs, outputs)[..., : self.columns, :]
         if self.order is not None:
             weight = weight[..., jnp.argsort(self.order), :]
-        return jnp.swapaxes(weight, -1, -2)
+        return weight if self.transposed else jnp.swapaxes(weight, -1, -2)
+
+    def expert(self, index: jax.Array) -> "QuantizedArray":
+        """Traced. The weight of a single expert, of several [E, ...]."""
+        weight = jax.tree.map(lambda part: jax.lax.dynamic_index_in_dim(part, index, 0, keepdims=False), self)
+        if weight.values.shape[0] == 1:
+            return weight
+        # XLA would choose another layout for the product, and copy the values of all experts into it.
+        values = with_layout_constraint(weight.values, Layout(tuple(range(_MATRIX_RANK))))
+        return dataclasses.replace(weight, values=values)
 
     def linear(self, activations: jax.Array) -> jax.Array:
-        """Traced. The product [..., O] of activations [..., K] and the weight's transpose [K, O].
+        """Traced. The product [..., O] of activations [..., K] and this weight as a matrix [K, O].
 
         It is computed as that of an ordinary weight of this dtype would be, promotion included.
         """
@@ -131,7 +144,7 @@ def mark_quantized(array: QuantizedArray) -> torch.Tensor:
 def linear_of_any(input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002
     """Traced. `torch.nn.functional.linear`; a quantised weight is multiplied as it is stored."""
     quantized: QuantizedArray | None = getattr(weight, "quantized", None)
-    if quantized is None or quantized.values.ndim != _MATRIX_RANK:
+    if quantized is None or quantized.transposed or quantized.values.ndim != _MATRIX_RANK:
         return _on_arrays(input, weight, bias)
     result = on_arrays(quantized.linear)(input)
     return result if bias is None else result + bias
