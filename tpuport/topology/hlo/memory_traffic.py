@@ -130,7 +130,20 @@ def _use_bytes(program: Program, computation: Computation, use: Use, whole: int)
         return 0
     if user.operation in _UPDATES and not _is_only_returned(computation, user):
         return whole
+    if _is_retiled_view(program, user):
+        return _inner_bytes(program, computation, user, whole)
     return _read_by_user(program, use, whole)
+
+
+def _is_retiled_view(program: Program, instruction: Instruction) -> bool:
+    """Whether an instruction in a fusion is its operand in other tiles that have the same bytes in the same order."""
+    inside = program.fused_computation(instruction)
+    return (
+        inside is not None
+        and len(instruction.aliased_results) == 1
+        and inside.root.operation == "copy"
+        and inside.operands(inside.root)[0].operation == "parameter"
+    )
 
 
 def _is_only_returned(computation: Computation, instruction: Instruction) -> bool:
