@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import torch
 
 from tpuport.compat import replacements, shim, versions, warnings
@@ -104,6 +105,14 @@ def _build() -> Any:
                 where=", ".join(f"{name} {version}" for name, version in versions.checked_versions().items()),
                 fix=versions.pip_line(versions.RECOMMENDED),
             ) from error
+    _add_dtypes()
     for name, reason in shim.active_shims().items():
         logger.info("import shim %s: %s", name, reason)
     return built
+
+
+def _add_dtypes() -> None:
+    """Let torchax wrap arrays of powers of two in eight bits, the scales of MXFP4."""
+    from torchax.ops import mappings
+
+    mappings.JAX_DTYPE_TO_TORCH[jnp.dtype(jnp.float8_e8m0fnu)] = torch.float8_e8m0fnu

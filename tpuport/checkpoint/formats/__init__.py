@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tpuport.checkpoint.formats import bitsandbytes, compressed_tensors, fine_grained_fp8, gptq_and_awq
+from tpuport.checkpoint.formats import bitsandbytes, compressed_tensors, fine_grained_fp8, gptq_and_awq, mxfp4
 from tpuport.checkpoint.formats.weight_tensors import Adapted, Tensors
 from tpuport.errors import PortError
 
@@ -18,6 +18,7 @@ _ADAPTERS: dict[str, Adapter] = {
     "compressed-tensors": compressed_tensors.adapt,
     "fp8": fine_grained_fp8.adapt,
     "gptq": gptq_and_awq.adapt_gptq,
+    "mxfp4": mxfp4.adapt,
 }
 
 

@@ -89,11 +89,12 @@ def collect(tensors: Tensors, endings: tuple[str, ...], marker: str) -> tuple[li
     return list(weights.values()), others
 
 
-def adapt_each(weights: list[WeightTensors], others: Adapted, adapt: Any) -> Adapted:
+def adapt_each(weights: list[WeightTensors], others: Adapted, adapt: Any, leaf: str = "weight") -> Adapted:
     """All tensors as an unquantised checkpoint would have them, by the names it would give them.
 
     Args:
         adapt: a function of `WeightTensors` to the weight, which raises `BadWeightError`.
+        leaf: the name of the weight in its module.
 
     Raises:
         PortError: the tensors of some weights do not fit together; all of these are listed.
@@ -101,7 +102,7 @@ def adapt_each(weights: list[WeightTensors], others: Adapted, adapt: Any) -> Ada
     adapted = dict(others)
     problems: list[str] = []
     for weight in weights:
-        name = f"{weight.module}.weight"
+        name = f"{weight.module}.{leaf}"
         if not weight.is_complete:
             adapted[name] = None
             continue

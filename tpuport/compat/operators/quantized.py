@@ -115,6 +115,9 @@ class QuantizedArray:
         A product that is rounded once is the same in both. The TPU compiler would convert all scales to float32 and
         write them to memory.
         """
+        is_power_of_two = self.scale.dtype == jnp.float8_e8m0fnu
+        if is_power_of_two and jnp.finfo(self.dtype).maxexp == jnp.finfo(jnp.float32).maxexp:
+            return self.dtype
         is_exact = self.zero_point is None or jnp.iinfo(self.values.dtype).bits <= _EXACT_BITS
         if is_exact and self.levels is None and self.scale.dtype == self.dtype:
             return self.dtype
