@@ -5,7 +5,7 @@ python -m benchmarks.quantization --quality
 
 The first compiles a decoding step with the sizes of Llama-2-7B. Nothing runs: the time is the report's estimate from
 public peak figures. The second computes logits of the llama recipe's trained model, for stories that it was trained
-on, with the numbers that quantised weights stand for: perplexity, and the Kullback-Leibler divergence from the
+on, with the numbers that quantised weights, or keys and values, stand for: perplexity, and the Kullback-Leibler divergence from the
 predictions of the unquantised model.
 """
 
@@ -15,10 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers.cache_utils import DynamicLayer
 
 import tpuport
+from tpuport.generation.rounded_states import dequantize_states, quantize_states
 from tpuport.topology import Decode, compile_for
 from tpuport.topology.compile_report import Report
 
@@ -80,12 +84,37 @@ def measure_quality() -> None:
             model = tpuport.load(AutoModelForCausalLM, CHECKPOINT, dtype="float32", quantize=scheme)
             predictions = log_probabilities(tpuport.to_cpu(model), rows)
         print(quality_row(scheme or "float32", rows, predictions, baseline), flush=True)
+    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
+    predictions = log_probabilities(model, rows, RoundingLayer)
+    print(quality_row('float32, kv_cache="int8"', rows, predictions, baseline), flush=True)
 
 
-def log_probabilities(model: Any, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+class RoundingLayer(DynamicLayer):
+    """A layer of transformers' cache with the keys and values that one in int8 gives to attention."""
+
+    def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
+        states = (round_states(states) for states in (key_states, value_states))
+        return super().update(*states, *args, **kwargs)
+
+
+def round_states(states: torch.Tensor) -> torch.Tensor:
+    """Keys or values [B, K, Q, D] as a cache in int8 keeps them."""
+    values, scales = quantize_states(jnp.asarray(states.numpy()))
+    return torch.from_numpy(np.array(dequantize_states(values, scales, jnp.float32)))
+
+
+def log_probabilities(
+    model: Any, rows: Sequence[torch.Tensor], layer_class: type[DynamicLayer] = DynamicLayer
+) -> list[torch.Tensor]:
     """For each row of tokens [1, T], logarithms of the probabilities [T, V] of the next token."""
-    with torch.no_grad():
-        return [model.eval()(row).logits[0].double().log_softmax(-1) for row in rows]
+    predictions = []
+    for row in rows:
+        cache = DynamicCache()
+        cache.layers = [layer_class() for _ in range(model.config.num_hidden_layers)]
+        with torch.no_grad():
+            logits = model.eval()(row, past_key_values=cache).logits
+        predictions.append(logits[0].double().log_softmax(-1))
+    return predictions
 
 
 def quality_row(

@@ -128,6 +128,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--max-new-tokens", type=at_least(1), default=280, help="tokens to generate per row (default 280)")
     add("--dtype", default="float32", help="float32 (default) or bfloat16")
     add("--quantize", help="weights of linear layers in few bits: int8, int4, fp8, or with groups, int4:64")
+    add("--kv-cache", choices=("int8",), help="keep keys and values in eight bits")
     add("--do-sample", action="store_true", help="sample instead of taking the most likely token")
     add("--temperature", type=float, help="with --do-sample; default 1")
     add("--top-p", type=float, help="with --do-sample; default 1")
@@ -148,7 +149,7 @@ def parse_arguments() -> argparse.Namespace:
         parser.error(f"{names}: nothing is sampled without --do-sample")
     if arguments.check and not is_comparable(arguments):
         parser.error(
-            "--check: equal tokens are promised for greedy float32 decoding of weights as they are stored"
+            "--check: equal tokens are promised for greedy float32 decoding of weights and a cache that are not rounded"
         )
     return arguments
 
@@ -161,7 +162,8 @@ def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def is_comparable(arguments: argparse.Namespace) -> bool:
     """Whether torch must generate the same tokens."""
-    return not arguments.do_sample and arguments.dtype == "float32" and arguments.quantize is None
+    is_rounded = arguments.quantize is not None or arguments.kv_cache is not None
+    return not arguments.do_sample and arguments.dtype == "float32" and not is_rounded
 
 
 def main() -> None:
@@ -178,6 +180,8 @@ def main() -> None:
     quiet_libraries()
     mesh = create_mesh({"dp": arguments.dp, "tp": arguments.tp}, console)
     options: dict[str, Any] = {"max_new_tokens": arguments.max_new_tokens, "do_sample": arguments.do_sample}
+    if arguments.kv_cache is not None:
+        options["kv_cache"] = arguments.kv_cache
     if arguments.do_sample:
         options |= SAMPLING_DEFAULTS | sampling_options(arguments)
     inputs, tokens, pad_token_id = port_and_generate(

@@ -21,7 +21,7 @@ from transformers import (
 import tpuport
 from tpuport import PortError
 from tpuport.generation import decoder_for, sampling
-from tpuport.generation.decoding_cache import _elements
+from tpuport.generation.decoding_cache import _sizes
 from tpuport.generation.generation_options import read_options
 from tpuport.generation.prompts import pad_prompts
 
@@ -56,9 +56,11 @@ def test_seven_billion_at_4096_is_the_known_two_gigabytes() -> None:
     assert tpuport.kv_cache_bytes(config, 1, 4096, torch.float16) == 1024**3 // 2
 
 
-def _prompt_cache_bytes(model: Any, ids: np.ndarray, mask: np.ndarray, slots: int) -> int:
+def _prompt_cache_bytes(
+    model: Any, ids: np.ndarray, mask: np.ndarray, slots: int, kv_cache: str | None
+) -> int:
     """Bytes of the arrays that the prompt's program makes; it is traced and not compiled."""
-    decoder = decoder_for(model)
+    decoder = decoder_for(model).with_kv_cache(kv_cache)
     options = read_options(model, None, {"max_new_tokens": 8}, ids.shape[1])
     prompts = pad_prompts(ids.astype(np.int32), mask.astype(bool), options, seed=0, row_multiple=1)
     state = jax.eval_shape(
@@ -67,7 +69,7 @@ def _prompt_cache_bytes(model: Any, ids: np.ndarray, mask: np.ndarray, slots: in
         np.int32(len(ids)), sampling.sampling_settings(options),
     )  # fmt: skip
     layers = [layer for layer in state.cache.layers if layer.keys is not None]
-    arrays = [array for layer in layers for array in (layer.keys, layer.values)]
+    arrays = [array for layer in layers for array in layer.arrays().values()]
     return sum(array.size * array.dtype.itemsize for array in arrays)
 
 
@@ -79,22 +81,25 @@ FAMILIES = [
 ]
 
 
+@pytest.mark.parametrize("kv_cache", [None, "int8"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_formula_gives_what_is_allocated(family: str, configs: dict, prompts: tuple) -> None:
+def test_the_formula_gives_what_is_allocated(
+    family: str, kv_cache: str | None, configs: dict, prompts: tuple
+) -> None:
     config = (configs | OTHERS)[family]
     model = tpuport.port(AutoModelForCausalLM.from_config(config))
     ids, mask = (tensor.numpy() for tensor in prompts)
     for rows in (3, 1):
-        nbytes = _prompt_cache_bytes(model, ids[:rows], mask[:rows], 64)
-        assert nbytes == tpuport.kv_cache_bytes(config, rows, 64, torch.float32) > 0
+        nbytes = _prompt_cache_bytes(model, ids[:rows], mask[:rows], 64, kv_cache)
+        assert nbytes == tpuport.kv_cache_bytes(config, rows, 64, torch.float32, kv_cache=kv_cache) > 0
 
 
 def test_a_model_is_asked_once() -> None:
     config = LlamaConfig(**_FALCON | {"num_hidden_layers": 5, "num_key_value_heads": 2})
-    before = len(_elements)
+    before = len(_sizes)
     sizes = {tpuport.kv_cache_bytes(config, 1, n, torch.bfloat16) // n for n in (32, 64, 128)}
     assert sizes == {5 * 2 * 2 * 8 * 2}
-    assert len(_elements) == before + 1
+    assert len(_sizes) == before + 1
 
 
 @pytest.mark.parametrize(("batch", "length"), [(-1, 64), (0, 64), (1, 0), (True, 64)])

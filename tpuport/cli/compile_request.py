@@ -18,7 +18,7 @@ from tpuport.topology.compile_messages import CompileRequest
 AXES: Final = ("dp", "sp", "tp")
 # Options that `targets.resolve` takes.
 _TARGET_OPTIONS: Final = (
-    "task", "batch", "length", "max_cache_len", "image_size", "frames", "dtype", "inputs", "component",
+    "task", "batch", "length", "max_cache_len", "kv_cache", "image_size", "frames", "dtype", "inputs", "component",
     "trust_remote_code",
 )  # fmt: skip
 
@@ -87,6 +87,7 @@ def _add_program(group: Any) -> None:
     add("--batch", type=positive_integer, metavar="N", help="rows of the inputs")
     add("--length", type=positive_integer, metavar="N", help="tokens of the prompt, or of the text")
     add("--max-cache-len", type=positive_integer, metavar="N", help="positions of the key and value cache")
+    add("--kv-cache", choices=("int8",), help="keep keys and values in eight bits")
     add("--image-size", type=_image_size, metavar="HxW", help="of images and videos, in pixels: 480x832")
     add("--frames", type=positive_integer, metavar="N", help="of a video")
     add(

@@ -59,7 +59,7 @@ class AssistedDecoder(Decoder):
         """Add drafts to the programs of a model by itself."""
         super().__init__(decoder.model, decoder.mesh)
         self._plain = decoder
-        self._decoder = _keeping_all(decoder)
+        self._decoder = _keeping_all(decoder, decoder.kv_cache)
         self._drafter = drafter
         self.spare_columns = drafter.count
 
@@ -136,10 +136,11 @@ class AssistedDecoder(Decoder):
         return state._replace(cache=caches)
 
 
-def _keeping_all(decoder: Decoder) -> Decoder:
+def _keeping_all(decoder: Decoder, kv_cache: str | None = None) -> Decoder:
     """A decoder of the same model whose caches keep all columns."""
     keeping = type(decoder)(decoder.model, decoder.mesh)
     keeping.keeps_all_columns = True
+    keeping.kv_cache = kv_cache
     return keeping
 
 

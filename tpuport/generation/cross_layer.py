@@ -41,7 +41,7 @@ class CrossLayer(CacheLayerMixin):
             return states
         array = compat.as_jax(states)
         return compat.wrap(
-            jax.lax.with_sharding_constraint(array, FixedLayer.sharding(self.mesh, array.shape))
+            jax.lax.with_sharding_constraint(array, FixedLayer.sharding(self.mesh, array.shape, array.ndim))
         )
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

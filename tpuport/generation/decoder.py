@@ -68,6 +68,7 @@ class Decoder:
         assisted: the programs of this model with drafts, by what drafts.
         takes_padding: whether rows of a batch may be padded.
         keeps_all_columns: whether layers with a window keep what is outside of it, for steps of several tokens.
+        takes_kv_cache: whether keys and values may be kept in few bits; kv_cache: how they are, as `generate` says it.
         prefill, advance: `Program`s; their `compilations` count.
     """
 
@@ -75,6 +76,8 @@ class Decoder:
     spare_columns = 0
     takes_padding = True
     keeps_all_columns = False
+    takes_kv_cache = True
+    kv_cache: str | None = None
 
     def __init__(self, model: Any, mesh: Mesh) -> None:
         pytrees.register()
@@ -84,6 +87,7 @@ class Decoder:
         self._hides_padding: bool | None = None
         self.continues: bool | None = None
         self.assisted: dict[tuple, Decoder] = {}
+        self._variants: dict[str, Decoder] = {}
         self._parameters = inspect.signature(model.forward).parameters
         name = type(model).__name__
         self.prefill = Program(self.run_prompt, f"{name} prefill", static_argnames=("slots", "parts"))
@@ -116,6 +120,24 @@ class Decoder:
         if self._hides_padding is None:
             self._hides_padding = not has_states(self.model.config) or hides_padding(self)
         return self._hides_padding
+
+    def with_kv_cache(self, kv_cache: str | None) -> "Decoder":
+        """The programs of the same model that keep keys and values in `kv_cache`; PortError if they cannot."""
+        if kv_cache is None:
+            return self
+        if not self.takes_kv_cache:
+            raise PortError(
+                f"{type(self.model).__name__} does not decode with layers of keys and values, which kv_cache is for",
+                where=f"kv_cache={kv_cache!r}",
+                fix="leave kv_cache out",
+            )
+        if kv_cache not in self._variants:
+            variant = type(self)(self.model, self.mesh)
+            variant.kv_cache = kv_cache
+            # Refuses layers of other kinds before anything is compiled.
+            variant.make_cache(1)
+            self._variants[kv_cache] = variant
+        return self._variants[kv_cache]
 
     @property
     def without_drafts(self) -> "Decoder":
@@ -226,8 +248,12 @@ class Decoder:
 
         What is computed once from further inputs, and needed for every token, is a part of the cache.
         """
-        cache = make_cache(self.model.config, slots, self.mesh, keeps_all=self.keeps_all_columns)
-        return self.forward_first(arrays, tokens, mask, cache)
+        return self.forward_first(arrays, tokens, mask, self.make_cache(slots))
+
+    def make_cache(self, slots: int, *, keeps_all: bool = False) -> Any:
+        """An empty cache of the model for `slots` columns, as `decoding_cache.make_cache` makes it."""
+        keeps_all = keeps_all or self.keeps_all_columns
+        return make_cache(self.model.config, slots, self.mesh, keeps_all=keeps_all, kv_cache=self.kv_cache)
 
     def forward_first(
         self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, cache: Any

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Hashable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from tpuport.generation.cross_layer import CrossLayer
 from tpuport.generation.fixed_layers import FixedLayer, RingLayer, WindowLayer
 from tpuport.generation.hybrid_layers import HybridLayer, HybridRingLayer, HybridWindowLayer
 from tpuport.generation.indexed_layers import IndexedLayer
+from tpuport.generation.option_values import check_kv_cache
 from tpuport.static_values import exact_key
 
 # Names of transformers' classes, because older releases lack the hybrid ones.
@@ -50,18 +51,40 @@ def _make_layer(layer: Any, length: int, mesh: Mesh | None, *, keeps_all: bool) 
 
 
 def make_cache(
-    config: PretrainedConfig, length: int, mesh: Mesh | None = None, *, keeps_all: bool = False
+    config: PretrainedConfig,
+    length: int,
+    mesh: Mesh | None = None,
+    *,
+    keeps_all: bool = False,
+    kv_cache: str | None = None,
 ) -> StaticCache:
     """An empty cache for `length` positions, by the layer types of the config; the prompt makes its arrays.
 
     Args:
         keeps_all: layers with a window keep all positions too, so that several tokens can be written at once.
+        kv_cache: "int8" keeps keys and values in eight bits; None in the model's dtype.
+
+    Raises:
+        PortError: int8 for a model with layers of another kind than attention.
     """
     cache = StaticCache(config=config, max_cache_len=length)
     cache.layers = [_make_layer(layer, length, mesh, keeps_all=keeps_all) for layer in cache.layers]
     for number in _cross_layers(config):
         cache.layers[number] = CrossLayer(mesh)
+    if kv_cache is not None:
+        for layer in cache.layers:
+            _keep_in_int8(layer)
     return cache
+
+
+def _keep_in_int8(layer: Any) -> None:
+    if type(layer) not in (FixedLayer, WindowLayer, RingLayer):
+        raise PortError(
+            f"kv_cache='int8' is for layers of keys and values alone, and this model has a {type(layer).__name__}",
+            where="kv_cache='int8'",
+            fix="leave kv_cache out",
+        )
+    layer.in_int8 = True
 
 
 def has_cross_layers(config: PretrainedConfig) -> bool:
@@ -95,7 +118,7 @@ def spread_over_rows(cache: Any, empty_cache: Any, padding: jax.Array) -> Any:
         slots = target.slots
         # Columns in front of a row and behind it are hidden, or written later.
         columns = jnp.clip(jnp.arange(slots) - padding[:, None], 0, layer.slots - 1)
-        arrays = {name: target.spread(getattr(layer, name), columns) for name in ("keys", "values")}
+        arrays = {name: target.spread(array, columns) for name, array in layer.arrays().items()}
         if isinstance(target, IndexedLayer):
             arrays |= target.spread_indexer(layer, columns)
         vars(target).update(vars(layer), slots=slots, **arrays)
@@ -107,7 +130,9 @@ def cut_to_windows(cache: Any, empty_cache: Any, columns: int) -> Any:
     for layer, ring in zip(cache.layers, empty_cache.layers, strict=True):
         if isinstance(ring, RingLayer):
             window = ring.slots
-            arrays = {name: ring.last_columns(getattr(layer, name), columns) for name in ("keys", "values")}
+            # Without the batch, the columns come one dimension earlier.
+            axis = layer.keys.ndim - 2
+            arrays = {name: ring.last_columns(array, columns, axis) for name, array in layer.arrays().items()}
             vars(ring).update(vars(layer), slots=window, **arrays)
     cache = copy.copy(cache)
     cache.layers = [
@@ -141,11 +166,31 @@ def has_states(config: PretrainedConfig) -> bool:
 _MODEL_ERRORS: Final = (
     AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
-# Elements that one position takes in each layer, by config; a large model takes a second or two to run.
-_elements: dict[Hashable, list[int]] = {}
 
 
-def kv_cache_bytes(config: PretrainedConfig, batch: int, length: int, dtype: torch.dtype | str) -> int:
+class _PositionSize(NamedTuple):
+    """Of one row's position in one layer: elements of keys and values together, and their scales in int8."""
+
+    elements: int
+    scales: int
+
+    def nbytes(self, itemsize: int, *, in_int8: bool) -> int:
+        """Bytes, in a dtype of so many."""
+        return self.elements + self.scales * itemsize if in_int8 else self.elements * itemsize
+
+
+# By config and layer; a large model takes a second or two to run.
+_sizes: dict[Hashable, list[_PositionSize]] = {}
+
+
+def kv_cache_bytes(
+    config: PretrainedConfig,
+    batch: int,
+    length: int,
+    dtype: torch.dtype | str,
+    *,
+    kv_cache: str | None = None,
+) -> int:
     """Bytes of the key/value cache that `generate` makes, over all devices. No weight is allocated for it.
 
     Sliding-window layers hold min(window, length) positions; layers without attention hold nothing. How many elements
@@ -157,10 +202,13 @@ def kv_cache_bytes(config: PretrainedConfig, batch: int, length: int, dtype: tor
         batch: rows of the batch.
         length: cache length in positions.
         dtype: dtype of keys and values, or its name.
+        kv_cache: as in `generate`: "int8" takes a byte for each number, and one number of `dtype` for each position
+            and head as the scale.
 
     Raises:
         PortError: a batch or length below 1, no dtype, or a model whose cache does not consist of keys and values.
     """
+    check_kv_cache(kv_cache)
     sizes = {"batch": batch, "length": length}
     wrong = [f"{name}={size!r}" for name, size in sizes.items() if not _is_count(size)]
     if wrong:
@@ -169,24 +217,24 @@ def kv_cache_bytes(config: PretrainedConfig, batch: int, length: int, dtype: tor
     if torch_dtype is None:
         raise PortError("a cache has a dtype", where="dtype=None", fix="give torch.bfloat16 or 'bfloat16'")
     text_config = config.get_text_config(decoder=True)
-    layers = _explain_errors(text_config, lambda: make_cache(text_config, length).layers)
-    elements = _position_elements(text_config)
-    if len(layers) != len(elements):
+    layers = _explain_errors(text_config, lambda: make_cache(text_config, length, kv_cache=kv_cache).layers)
+    sizes_by_layer = _position_sizes(text_config)
+    if len(layers) != len(sizes_by_layer):
         raise PortError(
             "the layers of this cache are not those of the model",
             where=type(text_config).__name__,
             fix="generate once, and measure what it takes",
         )
     total = 0
-    for layer, count in zip(layers, elements, strict=True):
+    for layer, size in zip(layers, sizes_by_layer, strict=True):
         if isinstance(layer, FixedLayer) and not isinstance(layer, HybridLayer):
-            total += layer.slots * count
+            total += layer.slots * size.nbytes(torch_dtype.itemsize, in_int8=layer.in_int8)
         # A layer without attention keeps no keys; one that does in another form is not counted in positions.
-        elif count or isinstance(layer, CrossLayer):
+        elif size.elements or isinstance(layer, CrossLayer):
             raise PortError(
                 "no formula for the size of this cache", where=type(layer).__name__, fix="measure the arrays"
             )
-    return batch * total * torch_dtype.itemsize
+    return batch * total
 
 
 def _is_count(value: Any) -> bool:
@@ -205,25 +253,29 @@ def _explain_errors(config: PretrainedConfig, function: Callable[[], Any]) -> An
         ) from error
 
 
-def _position_elements(config: PretrainedConfig) -> list[int]:
-    """Elements of keys and values together, for one row and one position, of each layer of the cache."""
+def _position_sizes(config: PretrainedConfig) -> list[_PositionSize]:
+    """For each layer of the cache."""
     key = exact_key(config)
-    if key not in _elements:
-        _elements[key] = _explain_errors(config, lambda: _measure_position(copy.deepcopy(config)))
-    return _elements[key]
+    if key not in _sizes:
+        _sizes[key] = _explain_errors(config, lambda: _measure_position(copy.deepcopy(config)))
+    return _sizes[key]
 
 
-def _measure_position(config: PretrainedConfig) -> list[int]:
+def _measure_position(config: PretrainedConfig) -> list[_PositionSize]:
     # bfloat16, because the grouped product of experts knows no other type on this device.
     with torch.device("meta"), torch.no_grad():
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
         # Some models look for it among the ids, which have no values here; some configs refuse to be without it.
         vars(model.config)["pad_token_id"] = None
         output = model(input_ids=torch.ones(1, 1, dtype=torch.int64), use_cache=True, return_dict=True)
-    return [_count_elements(layer) for layer in output.past_key_values.layers]
+    return [_measure_layer(layer) for layer in output.past_key_values.layers]
 
 
-def _count_elements(layer: Any) -> int:
+def _measure_layer(layer: Any) -> _PositionSize:
     # Layers without attention have neither, or None.
-    arrays = getattr(layer, "keys", None), getattr(layer, "values", None)
-    return sum(array.numel() for array in filter(torch.is_tensor, arrays))
+    states = [getattr(layer, "keys", None), getattr(layer, "values", None)]
+    arrays = [array for array in states if torch.is_tensor(array)]
+    return _PositionSize(
+        elements=sum(array.numel() for array in arrays),
+        scales=sum(array.numel() // max(array.shape[-1], 1) for array in arrays),
+    )

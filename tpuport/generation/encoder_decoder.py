@@ -58,6 +58,8 @@ class EncodedCache:
 class EncoderDecoder(Decoder):
     """The compiled programs of a ported encoder-decoder of transformers."""
 
+    takes_kv_cache = False
+
     def __init__(self, model: Any, mesh: Mesh) -> None:
         super().__init__(model, mesh)
         self._encoder_parameters = inspect.signature(model.get_encoder().forward).parameters

@@ -1,10 +1,10 @@
 """Cache layers of the decoding loop: fixed shapes, written in place, no Python state that changes.
 
 transformers' own static sliding-window layer keeps its length as a Python integer, which a loop cannot carry.
-Shapes: B batch, K key/value heads, T cache length, W sliding window, D head dimension.
+Shapes: B batch, K key/value heads, Q new columns, T cache length, W sliding window, D head dimension.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,11 @@ from transformers.cache_utils import CacheLayerMixin
 
 from tpuport import compat
 from tpuport.errors import PortError
+from tpuport.generation.rounded_states import dequantize_states, quantize_states
 from tpuport.mesh import dividing_axis
+
+# Dimensions of a layer's arrays, the batch included: [B, K, T, D] and [B, K, T].
+_DIMENSIONS: Final = {"keys": 4, "values": 4, "key_scales": 3, "value_scales": 3}
 
 
 class FixedLayer(CacheLayerMixin):
@@ -23,6 +27,10 @@ class FixedLayer(CacheLayerMixin):
 
     The first update (the prompt) must fill an empty cache and attends to the prompt alone, not to the empty slots;
     later updates write at `length` and attend to every slot, the mask hiding those not yet written.
+
+    With `in_int8`, keys and values are int8, and `key_scales` and `value_scales` [B, K, T], or [K, T], have what they
+    are to be multiplied with. Every query attends to rounded keys and values, those of its own update too: so it does
+    not matter which columns are written together.
     """
 
     is_compileable = True
@@ -32,6 +40,9 @@ class FixedLayer(CacheLayerMixin):
         super().__init__()
         self.slots = slots
         self.mesh = mesh
+        self.in_int8 = False
+        self.key_scales: torch.Tensor | None = None
+        self.value_scales: torch.Tensor | None = None
         # On a single device there is nothing to divide.
         self._is_divided = mesh is not None and mesh.size > 1
         self.length: torch.Tensor | None = None
@@ -46,37 +57,58 @@ class FixedLayer(CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Traced. Write [B, K, Q, D] and return what to attend to."""
         columns = key_states.shape[2]
-        if not self.is_initialized:
-            self.keys = self._allocate(key_states)
-            self.values = self._allocate(value_states)
-            self.length = compat.wrap(jnp.asarray(columns, jnp.int32))
-            self.is_initialized = True
-            return key_states, value_states
-        length = compat.as_jax(self.length)
-        slot = self._slot(length, columns)
-        self.keys, keys = self._write(self.keys, key_states, slot)
-        self.values, values = self._write(self.values, value_states, slot)
-        self.length = compat.wrap(length + columns)
+        length = compat.as_jax(self.length) if self.is_initialized else 0
+        keys, self.keys, self.key_scales = self._update(self.keys, self.key_scales, key_states)
+        values, self.values, self.value_scales = self._update(self.values, self.value_scales, value_states)
+        self.length = compat.wrap(jnp.asarray(length + columns, jnp.int32))
+        self.is_initialized = True
         return keys, values
 
-    def _allocate(self, states: torch.Tensor) -> torch.Tensor:
-        """Traced. The layer's array, with the prompt's states in it."""
-        return compat.wrap(self._pack(self._shard(self._place_prompt(compat.as_jax(states)))))
+    def arrays(self) -> dict[str, Any]:
+        """The arrays of the layer that have columns, by the names of its attributes."""
+        return {name: getattr(self, name) for name in _DIMENSIONS if getattr(self, name) is not None}
 
-    def _write(
-        self, cached: torch.Tensor | None, states: torch.Tensor, slot: jax.Array
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Traced. The cached array with [B, K, Q, D] written at `slot`, and all of it as [B, K, T, D]."""
-        old, new = compat.as_jax((cached, states))
+    def shardings(self, mesh: Mesh) -> dict[str, NamedSharding]:
+        """Of those arrays."""
+        return {
+            name: self.sharding(mesh, array.shape, _DIMENSIONS[name]) for name, array in self.arrays().items()
+        }
+
+    def _update(
+        self, cached: torch.Tensor | None, scales: torch.Tensor | None, states: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Traced. What to attend to, [B, K, P, D] or [B, K, T, D], and both arrays with [B, K, Q, D] in them."""
+        new = compat.as_jax(states)
+        if not self.in_int8:
+            whole, result = self._store(cached, new)
+            return compat.wrap(whole), compat.wrap(result), None
+        values, new_scales = quantize_states(new)
+        whole_values, result = self._store(cached, values)
+        whole_scales, result_scales = self._store(scales, new_scales)
+        whole = dequantize_states(whole_values, whole_scales, new.dtype)
+        return compat.wrap(whole), compat.wrap(result), compat.wrap(result_scales)
+
+    def _store(self, cached: torch.Tensor | None, new: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Traced. What the new columns [B, K, Q, ...] may attend to, and the layer's array with them in it."""
+        if not self.is_initialized:
+            return new, self._pack(self._shard(self._place_prompt(new)))
+        old = compat.as_jax(cached)
         packed = self._pack(new).astype(old.dtype)
-        result = self._keep_layout(jax.lax.dynamic_update_slice_in_dim(old, packed, slot, axis=old.ndim - 2))
-        return compat.wrap(result), compat.wrap(result.reshape(*new.shape[:2], self.slots, -1))
+        slot = self._slot(compat.as_jax(self.length), new.shape[2])
+        axis = packed.ndim - new.ndim + 2
+        result = self._keep_layout(
+            jax.lax.dynamic_update_slice_in_dim(old, packed, slot, axis=axis), new.ndim
+        )
+        return result.reshape(*new.shape[:2], self.slots, *new.shape[3:]), result
 
-    def _keep_layout(self, array: jax.Array) -> jax.Array:
+    def _keep_layout(self, array: jax.Array, dimensions: int) -> jax.Array:
         """Traced. The array in the row-major layout that it has outside of the decoding loop.
 
         Inside of the loop XLA would choose another for the TPU, and copy the whole cache into it before the loop and
         back after it: the cache would be in memory twice.
+
+        Args:
+            dimensions: of the array with the batch, which it may be without.
         """
 
         def constrain(shard: jax.Array) -> jax.Array:
@@ -87,11 +119,11 @@ class FixedLayer(CacheLayerMixin):
             # the outputs ask for, and refuse the arguments for not asking for it.
             return jax.jit(constrain)(array)
         # By shard: the partitioner would give every device the whole of a whole array.
-        spec = self.sharding(self.mesh, array.shape).spec
+        spec = self.sharding(self.mesh, array.shape, dimensions).spec
         return jax.shard_map(constrain, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False)(array)
 
     def _pack(self, states: jax.Array) -> jax.Array:
-        """Traced. [B, K, Q, D] as the layer stores it: without the batch dimension if that is 1.
+        """Traced. [B, K, Q, ...] as the layer stores it: without the batch dimension if that is 1.
 
         XLA drops such a dimension from the product. Were it there, XLA would not read the array that it has just
         written in place, but a second one of the product's shape: a copy of the whole cache in every step.
@@ -99,16 +131,17 @@ class FixedLayer(CacheLayerMixin):
         return states[0] if states.shape[0] == 1 else states
 
     def _place_prompt(self, states: jax.Array) -> jax.Array:
-        """The prompt's states [B, K, Q, D] in their slots [B, K, T, D]."""
+        """The prompt's states [B, K, Q, ...] in their slots [B, K, T, ...]."""
         if states.shape[2] > self.slots:
             # A ValueError, because it is the model's code that does not suit the loop.
             raise ValueError(
                 f"the prompt takes {states.shape[2]} columns of a cache of {self.slots}: the model adds some of its own"
             )
-        return jnp.pad(states, ((0, 0), (0, 0), (0, self.slots - states.shape[2]), (0, 0)))
+        others = [(0, 0)] * (states.ndim - 3)
+        return jnp.pad(states, ((0, 0), (0, 0), (0, self.slots - states.shape[2]), *others))
 
     def spread(self, states: jax.Array, columns: jax.Array) -> jax.Array:
-        """Traced. Of one row's [K, T, D], for each row the columns [B, T], as the layer stores them."""
+        """Traced. Of one row's [K, T, ...], for each row the columns [B, T], as the layer stores them."""
         return self._pack(self._shard(jnp.swapaxes(states[:, columns], 0, 1)))
 
     def _slot(self, length: jax.Array, columns: int) -> jax.Array:
@@ -118,13 +151,16 @@ class FixedLayer(CacheLayerMixin):
         """Divide the batch over dp and the heads over tp, if they divide evenly."""
         if not self._is_divided:
             return states
-        return jax.lax.with_sharding_constraint(states, self.sharding(self.mesh, states.shape))
+        return jax.lax.with_sharding_constraint(states, self.sharding(self.mesh, states.shape, states.ndim))
 
     @staticmethod
-    def sharding(mesh: Mesh, shape: tuple[int, ...]) -> NamedSharding:
-        """Of keys or values: [B, K, T, D] with its rows over dp and heads over tp, or [K, T, D]."""
+    def sharding(mesh: Mesh, shape: tuple[int, ...], dimensions: int) -> NamedSharding:
+        """Of an array that has so many dimensions with the batch: its rows over dp and its heads over tp.
+
+        Keys and values have four, [B, K, T, D], and scales three; there is one less without the batch.
+        """
         # Without the batch dimension, the heads come first.
-        axes = ("dp", "tp")[4 - len(shape) :]
+        axes = ("dp", "tp")[dimensions - len(shape) :]
         entries = [dividing_axis(mesh, axis, size) for axis, size in zip(axes, shape, strict=False)]
         return NamedSharding(mesh, PartitionSpec(*entries))
 
@@ -156,16 +192,16 @@ class RingLayer(FixedLayer):
         length = states.shape[2]
         if length < self.slots:
             return super()._place_prompt(states)
-        return self.last_columns(states, length)
+        return self.last_columns(states, length, axis=2)
 
-    def last_columns(self, states: jax.Array, columns: int) -> jax.Array:
-        """Traced. Of [..., T, D] with `columns` written the last W, [..., W, D], in their slots.
+    def last_columns(self, states: jax.Array, columns: int, axis: int) -> jax.Array:
+        """Traced. Of an array with T columns along an axis, of which `columns` are written, the last W in their slots.
 
         Of a longer prompt only these are kept, each in the slot that the loop will overwrite in turn.
         """
         first = max(columns - self.slots, 0)
-        kept = states[..., first : first + self.slots, :]
-        return jnp.roll(kept, first % self.slots, axis=kept.ndim - 2)
+        last = jax.lax.slice_in_dim(states, first, first + self.slots, axis=axis)
+        return jnp.roll(last, first % self.slots, axis=axis)
 
     def _slot(self, length: jax.Array, columns: int) -> jax.Array:
         # Several tokens might go past the end of the ring, which one slice cannot write.

@@ -39,6 +39,7 @@ from tpuport.generation.multimodal_inputs import (
     modality_contents,
     read_modalities,
 )
+from tpuport.generation.option_values import check_kv_cache
 from tpuport.generation.own_decoder import OwnDecoder
 from tpuport.generation.own_generate import has_own_generate
 from tpuport.generation.processor_options import check_token_ids
@@ -123,6 +124,7 @@ def generate(
     negative_prompt_attention_mask: Any = None,
     assistant_model: Any = None,
     share_prefix: bool = False,
+    kv_cache: str | None = None,
     **options: Any,
 ) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
     """Generate token ids as transformers' `model.generate` does, prompt included.
@@ -156,6 +158,9 @@ def generate(
         assistant_model: a smaller ported model on the same mesh, which drafts tokens; the tokens are the same.
         share_prefix: compute once what all rows of the batch begin with, such as the instructions in front of each
             prompt, or the whole prompt of several beams; the tokens are the same.
+        kv_cache: "int8" keeps keys and values in eight bits, with a scale for each position and head, in about half
+            the bytes of bfloat16. What is rounded are the keys and values of every position before attention reads
+            them, so that tokens do not depend on how a prompt is divided or drafted.
         options: fields of GenerationConfig, such as max_new_tokens, do_sample, temperature; and of an encoder-decoder
             further inputs by the names in its signature, [batch, ...] each, such as input_features, decoder_input_ids
             or encoder_outputs.
@@ -175,13 +180,13 @@ def generate(
             input_ids, generation_config, logits_processor, stopping_criteria, prefix_allowed_tokens_fn,
             streamer=streamer, attention_mask=attention_mask, seed=seed, tokenizer=tokenizer,
             negative_prompt_ids=negative_prompt_ids, negative_prompt_attention_mask=negative_prompt_attention_mask,
-            assistant_model=assistant_model, **options,
+            assistant_model=assistant_model, kv_cache=kv_cache, **options,
         )  # fmt: skip
     return run_generate(
         model, input_ids, attention_mask, generation_config, streamer, seed, stopping_criteria=stopping_criteria,
         tokenizer=tokenizer, logits_processor=logits_processor, prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
         negative_prompt_ids=negative_prompt_ids, negative_prompt_attention_mask=negative_prompt_attention_mask,
-        assistant_model=assistant_model, share_prefix=share_prefix, options=options,
+        assistant_model=assistant_model, share_prefix=share_prefix, kv_cache=kv_cache, options=options,
     )  # fmt: skip
 
 
@@ -202,9 +207,11 @@ def run_generate(
     negative_prompt_attention_mask: Any = None,
     assistant_model: Any = None,
     share_prefix: bool = False,
+    kv_cache: str | None = None,
     timestamps: TimestampRules | None = None,
 ) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
     """As `generate`, whatever `generate` the model's class may have; `timestamps` are the rules of Whisper's."""
+    check_kv_cache(kv_cache)
     _check_streamer(streamer)
     names = _input_names(model)
     input_ids, attention_mask, options = _split_encoding(input_ids, attention_mask, options, names)
@@ -244,7 +251,7 @@ def run_generate(
     padding_is_context = prompts_of_lengths is None and not isinstance(model, LanguageModel)
 
     def run_prompt(decoder: Decoder) -> HostLoop:
-        decoder = _with_drafts(decoder, assistant_model, request, inputs)
+        decoder = _with_drafts(decoder.with_kv_cache(kv_cache), assistant_model, request, inputs)
         # Whole prompts, with all their beams, fill up the batch.
         row_multiple = decoder.row_multiple * request.num_beams
         prompts = pad_prompts(

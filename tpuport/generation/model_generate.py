@@ -117,8 +117,8 @@ class ModelGenerate:
             prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
             negative_prompt_ids=_on_host(options.pop("negative_prompt_ids", None)),
             negative_prompt_attention_mask=_on_host(options.pop("negative_prompt_attention_mask", None)),
-            assistant_model=assistant_model, share_prefix=options.pop("share_prefix", False), options=options,
-            timestamps=timestamps,
+            assistant_model=assistant_model, share_prefix=options.pop("share_prefix", False),
+            kv_cache=options.pop("kv_cache", None), options=options, timestamps=timestamps,
         )  # fmt: skip
 
     def _samples(self, generation_config: GenerationConfig | None, options: dict[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from tpuport.compilation import HostInput, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import model_inputs
 from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
-from tpuport.generation.decoding_cache import has_cross_layers, make_cache
+from tpuport.generation.decoding_cache import has_cross_layers
 from tpuport.generation.deferred_checks import collect_checks
 from tpuport.generation.multimodal_inputs import POSITIONS, REAL_IMAGES, TOKEN_TYPES
 from tpuport.generation.residual_stream import summed_once
@@ -81,7 +81,7 @@ class MultimodalDecoder(Decoder):
         self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
     ) -> tuple[jax.Array, MultimodalCache]:
         """Traced. Float32 logits [B, V] after the prompt [B, P] with its images, and what the loop carries."""
-        cache = make_cache(self.model.config, slots, self.mesh)
+        cache = self.make_cache(slots)
         numbers = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         inputs = dict(inputs)
         positions = inputs.pop(POSITIONS, numbers)

@@ -29,6 +29,16 @@ def read_int(name: str, value: Any, default: int | None = 0) -> Any:
     raise PortError(f"{name} is not a whole number", where=f"{name}={value!r:.60}")
 
 
+def check_kv_cache(kv_cache: Any) -> None:
+    """PortError unless it is None or "int8"."""
+    if kv_cache not in (None, "int8"):
+        raise PortError(
+            "keys and values are kept in the model's dtype or in int8",
+            where=f"kv_cache={kv_cache!r:.60}",
+            fix="pass kv_cache='int8', or leave it out",
+        )
+
+
 def read_bool(name: str, value: Any) -> bool:
     """True or False, False for None; PortError for anything else."""
     if not isinstance(value, bool | None):

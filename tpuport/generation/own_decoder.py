@@ -43,6 +43,8 @@ _LARGEST_ERROR = 0.05
 class OwnDecoder(Decoder):
     """The compiled programs of a `LanguageModel`."""
 
+    takes_kv_cache = False
+
     def __init__(self, language_model: LanguageModel, mesh: Mesh) -> None:
         pytrees.register()
         # Weakly, because the language model is what keeps its decoder alive.

@@ -88,6 +88,12 @@ def _view_class(cls: type) -> type:
 
 def run_own_generate(model: Any, arguments: dict[str, Any]) -> Any:
     """Run the own `generate` of a ported model's class with these arguments, by name; `inputs` is the first."""
+    if "kv_cache" in arguments:
+        raise PortError(
+            f"{type(model).__name__} has a generate of its own, which knows no kv_cache",
+            where=f"kv_cache={arguments['kv_cache']!r}",
+            fix="leave kv_cache out",
+        )
     view = object.__new__(_view_class(type(model)))
     object.__setattr__(view, "__dict__", vars(model))
     # How to compile a call that is a compiled program already.

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tpuport.generation.decoding_cache import cut_to_windows, make_cache, spread_over_rows
+from tpuport.generation.decoding_cache import cut_to_windows, spread_over_rows
 from tpuport.generation.prompts import Prompts, bucket_length
 from tpuport.generation.residual_stream import summed_once
 from tpuport.tracing import trace_lock
@@ -69,9 +69,7 @@ def run_parts(
         logits, cache = _run_chunks(decoder, arrays, tokens, mask, slots, parts.chunk)
     if decoder.keeps_all_columns:
         return logits, cache
-    return logits, cut_to_windows(
-        cache, make_cache(decoder.model.config, slots, decoder.mesh), tokens.shape[1]
-    )
+    return logits, cut_to_windows(cache, decoder.make_cache(slots), tokens.shape[1])
 
 
 def _run_chunks(
@@ -87,7 +85,7 @@ def _run_chunks(
     chunk = min(chunk or columns, columns)
     first = columns % chunk or chunk
     present = _pad_mask(mask, slots)
-    cache = make_cache(decoder.model.config, slots, decoder.mesh, keeps_all=True)
+    cache = decoder.make_cache(slots, keeps_all=True)
     logits, cache = decoder.forward_first(arrays, tokens[:, :first], mask[:, :first], cache)
 
     def run_chunk(number: jax.Array, carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
@@ -114,8 +112,7 @@ def _run_shared(
     prefix = jax.lax.dynamic_slice(tokens, (0, padding[0]), (1, parts.shared))
     everything = jnp.ones(prefix.shape, jnp.bool_)
     _, cache = _run_chunks(decoder, arrays, prefix, everything, parts.shared, parts.chunk)
-    empty = make_cache(decoder.model.config, slots, decoder.mesh, keeps_all=True)
-    cache = spread_over_rows(cache, empty, padding)
+    cache = spread_over_rows(cache, decoder.make_cache(slots, keeps_all=True), padding)
     column = jnp.asarray(parts.shared, jnp.int32)
     return _run_after(decoder, arrays, tokens[:, parts.shared :], _pad_mask(mask, slots), column, cache)
 

@@ -33,6 +33,8 @@ _TOKENS, _PADDING, _COLUMNS = 19, 5, 32
 class RecomputingDecoder(Decoder):
     """The compiled programs of a model that runs without a cache."""
 
+    takes_kv_cache = False
+
     @property
     def uses_buckets(self) -> bool:
         """Whether the model hides padding in front of a prompt, as `verify` has found out.

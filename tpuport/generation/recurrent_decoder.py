@@ -27,6 +27,8 @@ from tpuport.tracing import trace_lock
 class RecurrentDecoder(Decoder):
     """The compiled programs of a model that makes its cache itself."""
 
+    takes_kv_cache = False
+
     @property
     def uses_buckets(self) -> bool:
         """Whether the model's states ignore padding, which its first call finds out: see `hides_padding`."""

@@ -55,6 +55,8 @@ def keeps_states_in_modules(model: Any) -> bool:
 class StatefulDecoder(Decoder):
     """The compiled programs of a ported model that keeps states in its modules."""
 
+    takes_kv_cache = False
+
     def _call_model(
         self,
         arrays: dict,

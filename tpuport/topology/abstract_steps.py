@@ -192,7 +192,7 @@ def _as_meta_tensor(value: Any, name: str, shardings: dict[int, Any]) -> Any:
 
 def prefill(model: Any, task: Prefill, weights: dict[str, Any], mesh: Mesh) -> Step:
     """`generate`'s program for a prompt, with its first token chosen greedily."""
-    decoder = _decoder(model, mesh)
+    decoder = _decoder(model, mesh).with_kv_cache(task.kv_cache)
     columns = bucket_length(task.length)
     slots = bucket_length(max(task.max_cache_len or columns, columns))
     _check_positions(model, slots, task)
@@ -207,7 +207,7 @@ def prefill(model: Any, task: Prefill, weights: dict[str, Any], mesh: Mesh) -> S
 
 def decode(model: Any, task: Decode, weights: dict[str, Any], mesh: Mesh) -> Step:
     """One iteration of `generate`'s loop: a token for each row, chosen greedily."""
-    decoder = _decoder(model, mesh)
+    decoder = _decoder(model, mesh).with_kv_cache(task.kv_cache)
     slots = bucket_length(task.max_cache_len)
     _check_positions(model, slots, task)
     # The state after the shortest prompt: only its shapes matter, which follow from the batch and the cache's length.
@@ -284,9 +284,9 @@ def _abstract_state(
     for layer in getattr(state.cache, "layers", ()):
         # Layers of states have no heads to divide.
         if isinstance(layer, FixedLayer):
-            arrays: tuple[Any, Any] = (layer.keys, layer.values)
-            for array in arrays:
-                shardings[id(array)] = FixedLayer.sharding(mesh, array.shape)
+            shardings |= {
+                id(getattr(layer, name)): sharding for name, sharding in layer.shardings(mesh).items()
+            }
     whole = replicated_sharding(mesh)
     return jax.tree.map(lambda array: abstract_array(array, shardings.get(id(array), whole)), state)
 

@@ -9,12 +9,13 @@ from tpuport.errors import PortError
 class Prefill:
     """The prompt [batch, length] of a generation and its first token; creates a cache of `max_cache_len` positions.
 
-    None for `max_cache_len` is `length`, rounded up as `generate` does it.
+    None for `max_cache_len` is `length`, rounded up as `generate` does it. `kv_cache` is as in `generate`.
     """
 
     batch: int = 1
     length: int = 1024
     max_cache_len: int | None = None
+    kv_cache: str | None = None
 
     @property
     def positions(self) -> int:
@@ -34,10 +35,14 @@ class Prefill:
 
 @dataclasses.dataclass(frozen=True)
 class Decode:
-    """One new token for each of `batch` rows, whose cache has room for `max_cache_len` positions."""
+    """One new token for each of `batch` rows, whose cache has room for `max_cache_len` positions.
+
+    `kv_cache` is as in `generate`.
+    """
 
     batch: int = 1
     max_cache_len: int = 1024
+    kv_cache: str | None = None
 
     @property
     def positions(self) -> int:
@@ -49,7 +54,13 @@ class Decode:
 
 
 def _check_positive(task: Prefill | Decode) -> None:
-    for name, value in vars(task).items():
+    if task.kv_cache is not None:
+        # It imports torch, which most calls do not need.
+        from tpuport.generation.option_values import check_kv_cache
+
+        check_kv_cache(task.kv_cache)
+    sizes = {name: value for name, value in vars(task).items() if name != "kv_cache"}
+    for name, value in sizes.items():
         # None is a default that depends on the other fields.
         if value is not None and value < 1:
             raise PortError(f"{name} is {value}", where=type(task).__name__, fix="use a positive number")

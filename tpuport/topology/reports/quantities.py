@@ -144,10 +144,8 @@ def mesh_name(sizes: dict[str, int], devices: int = 1) -> str:
 
 
 def compiled_inputs(report: dict[str, Any]) -> dict[str, str]:
-    """What the program was compiled for, without a cache length that the user left open."""
-    return {
-        name: value for name, value in report["inputs"].items() if (name, value) != ("max_cache_len", "None")
-    }
+    """What the program was compiled for, without what the user left open."""
+    return {name: value for name, value in report["inputs"].items() if value != "None"}
 
 
 def short_source(source: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ def resolve(
     batch: int | None = None,
     length: int | None = None,
     max_cache_len: int | None = None,
+    kv_cache: str | None = None,
     image_size: int | str | tuple[int, int] | None = None,
     frames: int | None = None,
     dtype: str | None = None,
@@ -32,6 +33,7 @@ def resolve(
             anything else.
         batch: rows of a call, 1 by default.
         length: of the prompt, or of an encoder's text; max_cache_len: positions of the cache, `length` by default.
+        kv_cache: "int8" for keys and values in eight bits, as in `generate`.
         image_size: in pixels: a number for a square, "720x1280" or (720, 1280) for height and width.
         frames: of a video.
         dtype: of floating-point weights; None is the config's, or bfloat16 if it has none.
@@ -46,7 +48,7 @@ def resolve(
         PortError: anything about it is impossible, before any work starts.
     """
     options = Options(
-        task=task, batch=batch, length=length, max_cache_len=max_cache_len,
+        task=task, batch=batch, length=length, max_cache_len=max_cache_len, kv_cache=kv_cache,
         image_size=parse_image_size(image_size), frames=frames, dtype=dtype, inputs=inputs,
         component=component, trust_remote_code=trust_remote_code,
     )  # fmt: skip

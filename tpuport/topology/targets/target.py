@@ -49,7 +49,8 @@ class Options:
 
     Attributes:
         task: one of `TASKS`; batch: rows of a call; length: tokens of a prompt or text.
-        max_cache_len: positions of the cache; image_size: height and width in pixels; frames: of a video.
+        max_cache_len: positions of the cache; kv_cache: "int8", or None for the model's dtype.
+        image_size: height and width in pixels; frames: of a video.
         dtype: of floating-point weights, by torch's name; inputs: "module:function" that makes the inputs.
         component: of a pipeline; trust_remote_code: whether Python code in the directory may run.
     """
@@ -58,6 +59,7 @@ class Options:
     batch: int | None = None
     length: int | None = None
     max_cache_len: int | None = None
+    kv_cache: str | None = None
     image_size: tuple[int, int] | None = None
     frames: int | None = None
     dtype: str | None = None
@@ -85,8 +87,8 @@ class Options:
         return self.batch or 1
 
     def stray(self, applicable: Collection[str]) -> list[str]:
-        """The names of the sizes that the user gave, and of the task, that are not in `applicable`."""
-        names = (*_NUMBERS, "image_size", "task")
+        """Of the sizes, the cache's format and the task, the names that the user gave and that are not `applicable`."""
+        names = (*_NUMBERS, "kv_cache", "image_size", "task")
         return [name for name in names if getattr(self, name) is not None and name not in applicable]
 
     def check_apply(self, applicable: tuple[str, ...], what: str) -> None:

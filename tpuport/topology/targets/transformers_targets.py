@@ -26,8 +26,8 @@ from tpuport.topology.targets.target import Options, Target, empty
 # A prompt whose length the user does not give: what most reports of serving speed take.
 _PROMPT_LENGTH: Final = 4096
 _APPLICABLE: Final = {
-    "prefill": ("batch", "length", "max_cache_len"),
-    "decode": ("batch", "length", "max_cache_len"),
+    "prefill": ("batch", "length", "max_cache_len", "kv_cache"),
+    "decode": ("batch", "length", "max_cache_len", "kv_cache"),
     "forward": ("batch", "length"),
 }
 # Fields that say how many positions a model has.
@@ -290,9 +290,9 @@ def _generation_targets(target: Target, config: Any, options: Options) -> Iterat
         inputs: Any
         match task:
             case "prefill":
-                inputs = Prefill(batch, length, options.max_cache_len)
+                inputs = Prefill(batch, length, options.max_cache_len, options.kv_cache)
             case "decode":
-                inputs, tokens = Decode(batch, slots), batch
+                inputs, tokens = Decode(batch, slots, options.kv_cache), batch
                 note = f"batch {batch}, a cache of {slots} positions{remark}"
             case _:
                 inputs = {"input_ids": empty(batch, length, dtype=torch.int64), "use_cache": False}

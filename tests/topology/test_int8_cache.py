@@ -1,0 +1,57 @@
+"""Keys and values in int8 in compiled programs: what a step moves, and that no wide copy of a cache is written."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import tpuport
+from tpuport.errors import PortError
+from tpuport.topology import Decode, compile_for, hlo
+
+# Arrays larger than VMEM, where XLA would put them otherwise.
+ROWS, COLUMNS, HEADS, WIDTH, DEVICES = 16, 65536, 8, 128, 4
+CONFIG = LlamaConfig(
+    vocab_size=512, hidden_size=1024, intermediate_size=1024, num_hidden_layers=1, num_attention_heads=16,
+    num_key_value_heads=HEADS, head_dim=WIDTH, max_position_embeddings=COLUMNS,
+)  # fmt: skip
+
+
+def build():
+    return LlamaForCausalLM(CONFIG).to(torch.bfloat16)
+
+
+def compile_decode(kv_cache=None):
+    step = Decode(batch=ROWS, max_cache_len=COLUMNS, kv_cache=kv_cache)
+    return compile_for(build, step, topology="v5e:2x2", tp=DEVICES)
+
+
+def collectives(report):
+    return {(item.kind, item.axes, item.count, item.nbytes) for item in report.collectives}
+
+
+def wide_buffers(report):
+    """Arrays of at least a quarter of keys that an instruction computes in wide numbers."""
+    return [
+        (instruction.operation, str(array))
+        for instruction in hlo.parse(report.program.as_text()).instructions
+        if not instruction.is_fused
+        for array in instruction.results
+        if array.dtype in ("bf16", "f32") and array.size >= ROWS * COLUMNS * HEADS // DEVICES * WIDTH // 4
+    ]
+
+
+def test_a_step_moves_the_bytes_of_the_cache():
+    report, dense = compile_decode("int8"), compile_decode()
+    nbytes = tpuport.kv_cache_bytes(CONFIG, ROWS, COLUMNS, torch.bfloat16, kv_cache="int8")
+    assert report.memory.cache == nbytes // DEVICES
+    assert report.memory.cache / dense.memory.cache == pytest.approx(130 / 256)
+    assert report.costs.hbm_bytes <= 1.05 * (report.memory.weights + report.memory.cache)
+    assert collectives(report) == collectives(dense)
+    assert wide_buffers(report) == []
+    # The search itself sees what it looks for.
+    assert wide_buffers(dense) != []
+
+
+def test_unknown_formats():
+    with pytest.raises(PortError, match="kv_cache"):
+        Decode(kv_cache="int3")
