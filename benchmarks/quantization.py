@@ -5,8 +5,8 @@ python -m benchmarks.quantization --quality
 
 The first compiles a decoding step with the sizes of Llama-2-7B. Nothing runs: the time is the report's estimate from
 public peak figures. The second computes logits of the llama recipe's trained model, for stories that it was trained
-on, with the numbers that quantised weights, or keys and values, stand for: perplexity, and the Kullback-Leibler divergence from the
-predictions of the unquantised model.
+on, with the numbers that quantised weights, or keys and values, stand for: perplexity, and the Kullback-Leibler
+divergence from the predictions of the unquantised model.
 """
 
 import argparse
