@@ -109,7 +109,7 @@ def log_probabilities(
     """For each row of tokens [1, T], logarithms of the probabilities [T, V] of the next token."""
     predictions = []
     for row in rows:
-        cache = DynamicCache()
+        cache: Any = DynamicCache()
         cache.layers = [layer_class() for _ in range(model.config.num_hidden_layers)]
         with torch.no_grad():
             logits = model.eval()(row, past_key_values=cache).logits

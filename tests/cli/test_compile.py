@@ -103,8 +103,8 @@ def test_what_is_asked_for_reaches_the_process(child: Child, tmp_path: Path) -> 
     options = (
         f"--topology v6e-8 --dp 2 --tp -1 --task prefill --batch 3 --length 64 --max-cache-len 128 "
         f"--image-size 480x832 --frames 81 --dtype float32 --rules {rules} --attention xla --component vae "
-        "--inputs json:b --trust-remote-code --no-scan-layers --effort -0.5 --suggest --no-cache --allow norm "
-        "--allow bias"
+        "--inputs json:b --trust-remote-code --kv-cache int8 --no-scan-layers --effort -0.5 --suggest --no-cache "
+        "--allow norm --allow bias"
     )
     assert run([TARGET, *options.split()]) == 0
     [request] = child.requests
@@ -115,7 +115,7 @@ def test_what_is_asked_for_reaches_the_process(child: Child, tmp_path: Path) -> 
         notes=["the mesh is the best of the splits that were tried"],
         options={
             "task": "prefill", "batch": 3, "length": 64, "max_cache_len": 128, "image_size": (480, 832), "frames": 81,
-            "dtype": "float32", "inputs": "json:b", "component": "vae", "trust_remote_code": True,
+            "dtype": "float32", "inputs": "json:b", "component": "vae", "trust_remote_code": True, "kv_cache": "int8",
         },
     )  # fmt: skip
 
