@@ -5,6 +5,9 @@ import pytest
 import torch
 from jax.sharding import AxisType, Mesh
 
+from tpuport.quantization import quantized_weights
+from tpuport.topology.targets import resolve
+
 COMMON = {
     "vocab_size": 64,
     "hidden_size": 32,
@@ -125,3 +128,29 @@ def logits():
         return compat.to_torch(compat.as_jax(compile(model)(tokens, use_cache=False).logits))
 
     return run
+
+
+def describe_parts(model):
+    """The shapes and dtypes of everything that quantised weights consist of, and how it is to be read."""
+    return {
+        name: (
+            {part: (tuple(tensor.shape), weight.part_dtypes[part]) for part, tensor in weight.parts.items()},
+            weight.output_block,
+            weight.transposed,
+            weight.levels and len(weight.levels),
+        )
+        for name, _, _, weight in quantized_weights(model)
+    }
+
+
+@pytest.fixture
+def assert_described():
+    """A function that compares a loaded model with what `tpuport compile` builds from its config alone."""
+
+    def check(directory, model):
+        [target] = resolve(str(directory), task="forward", dtype="float32")
+        expected = describe_parts(model)
+        assert expected
+        assert describe_parts(target.build()) == expected
+
+    return check

@@ -116,7 +116,7 @@ def fp8_directory(tmp_path):
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-def test_experts_that_are_stored_one_by_one_in_fp8(tp, fp8_directory, mesh_of_size):
+def test_experts_that_are_stored_one_by_one_in_fp8(tp, fp8_directory, mesh_of_size, assert_described):
     expected = AutoModelForCausalLM.from_pretrained(fp8_directory, dtype=torch.float32).eval()
     model = load(AutoModelForCausalLM, fp8_directory, mesh=mesh_of_size(tp=tp))
     logits = tpuport.to_cpu(tpuport.compile(model)(IDS, use_cache=False).logits)
@@ -124,3 +124,4 @@ def test_experts_that_are_stored_one_by_one_in_fp8(tp, fp8_directory, mesh_of_si
     values = parts(model)["model.layers.0.mlp.experts.gate_up_proj", "values"]
     assert values.dtype == jax.numpy.float8_e4m3fn
     assert values.shape == (EXPERTS, 64 // BLOCK, BLOCK, 2 * 96)
+    assert_described(fp8_directory, model)

@@ -39,6 +39,11 @@ def quantize_abstract(model: torch.nn.Module, quantize: Any, dtype: torch.dtype 
         )
     if rules is None or earlier is not None:
         return
+    stored = next((name for name, _, _, _ in quantized_weights(model)), None)
+    if stored is not None:
+        raise PortError(
+            "the checkpoint is quantised already", where=stored, fix="compile it without quantize="
+        )
     for name, scheme in rules.schemes(model).items():
         module, leaf = find_owner(model, name)
         weight = model.get_parameter(name)

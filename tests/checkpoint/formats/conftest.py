@@ -62,7 +62,7 @@ def write_checkpoint(tmp_path, llama):
 
 
 @pytest.fixture
-def assert_logits():
+def assert_logits(assert_described):
     """A function that loads a checkpoint and compares its logits with those of a model of torch."""
 
     def check(directory, expected, **options):
@@ -71,6 +71,7 @@ def assert_logits():
             reference = expected(IDS).logits
         logits = compat.to_torch(compat.as_jax(compat_call(model)))
         torch.testing.assert_close(logits, reference, rtol=1e-5, atol=1e-5)
+        assert_described(directory, model)
         return model
 
     def compat_call(model):

@@ -198,7 +198,7 @@ def test_that_an_encoder_takes_its_inputs(tmp_path, name, tiny):
         (LLAMA, {"dtype": "int8"}, "weights cannot be int8"),
         (LLAMA, {"dtype": "bf17"}, "not a dtype"),
         (LLAMA, {"component": "unet"}, "not a pipeline"),
-        (LLAMA | {"quantization_config": {"quant_method": "fp8"}}, {}, "quantised .fp8."),
+        (LLAMA | {"quantization_config": {"quant_method": "quanto"}}, {}, "quantised .quanto."),
         ({"model_type": "gpt2", "n_positions": 64}, {"length": 65}, "positions for 64 tokens, not for 65"),
         ({"model_type": "t5"}, {"task": "decode"}, "no decode"),
         ({"model_type": "bert"}, {"length": 513}, "positions for 512 tokens"),

@@ -112,22 +112,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return raw
 
 
-def check_not_quantized(config_file: ConfigFile) -> None:
-    """PortError for the config of a quantised checkpoint."""
-    quantization = config_file.raw.get("quantization_config")
-    if not quantization:
-        return
-    method = "unknown method"
-    match quantization:
-        case {"quant_method": str(stated)}:
-            method = stated
-    raise PortError(
-        f"the checkpoint is quantised ({method}), which is not supported",
-        where=f"{config_file.path}, quantization_config",
-        fix="take that entry out of a copy of the config, to compile the model unquantised",
-    )
-
-
 def check_heads(config: Any, config_file: ConfigFile) -> None:
     """PortError unless a language model's key/value heads divide its query heads."""
     heads: Any = getattr(config, "num_attention_heads", None)

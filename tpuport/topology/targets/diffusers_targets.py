@@ -14,7 +14,6 @@ from tpuport.errors import PortError
 from tpuport.topology.targets import transformers_targets, user_code, vae_decoders
 from tpuport.topology.targets.config_files import (
     ConfigFile,
-    check_not_quantized,
     name_wrong_fields,
     read_json,
 )
@@ -28,6 +27,7 @@ from tpuport.topology.targets.denoiser_calls import (
     plan_call,
 )
 from tpuport.topology.targets.image_denoisers import IMAGES
+from tpuport.topology.targets.quantized_configs import quantization_note, quantize_as_file
 from tpuport.topology.targets.target import Options, Target
 from tpuport.topology.targets.transformers_targets import choose_dtype
 from tpuport.topology.targets.video_denoisers import VIDEOS
@@ -213,6 +213,7 @@ def component_target(
         raise PortError(f"{name} has no {options.task}", where="task", fix="--task forward, or none")
     config = full_config(config_file)
     dtype, notes = choose_dtype(config_file.raw, options.dtype)
+    notes += quantization_note(config_file)
     is_vae = vae_decoders.is_vae(model_class)
     kind = "vae" if is_vae else "denoiser"
     build = _make_builder(model_class, config_file, dtype)
@@ -309,15 +310,14 @@ def _sibling_compression(config_file: ConfigFile, family: Family) -> Compression
 
 def _make_builder(model_class: Any, config_file: ConfigFile, dtype: str) -> Callable[[], torch.nn.Module]:
     """A function that makes the model without memory for parameters; of an autoencoder, the decoder."""
-    check_not_quantized(config_file)
     is_vae = vae_decoders.is_vae(model_class)
     torch_dtype: Any = as_torch_dtype(dtype)
 
     def build() -> torch.nn.Module:
-        # The entry is empty: `check_not_quantized` has refused any other.
-        raw = {name: value for name, value in config_file.raw.items() if name != "quantization_config"}
+        raw = {name: value for name, value in config_file.raw.items() if name != building.QUANTIZATION}
         with name_wrong_fields(config_file, f"{model_class.__name__} cannot be built"):
             model = building.build_empty(model_class, raw, torch_dtype, False, Path(config_file.path))
+        quantize_as_file(model, config_file, torch_dtype)
         return vae_decoders.make_decoder(model) if is_vae else model
 
     return build

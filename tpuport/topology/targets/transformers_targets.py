@@ -18,9 +18,9 @@ from tpuport.topology.targets import encoder_inputs, user_code
 from tpuport.topology.targets.config_files import (
     ConfigFile,
     check_heads,
-    check_not_quantized,
     name_wrong_fields,
 )
+from tpuport.topology.targets.quantized_configs import quantization_note, quantize_as_file
 from tpuport.topology.targets.target import Options, Target, empty
 
 # A prompt whose length the user does not give: what most reports of serving speed take.
@@ -68,6 +68,7 @@ def transformers_targets(
     """
     config, is_remote = _read_config(config_file, options.trust_remote_code)
     dtype, notes = choose_dtype(config_file.raw, options.dtype)
+    notes += quantization_note(config_file)
     architectures = getattr(config, "architectures", None) or (None,)
     name = class_name or architectures[0]
     text_config = _text_model_config(config, class_name, options)
@@ -122,7 +123,7 @@ def _read_config(config_file: ConfigFile, trust_remote_code: bool) -> tuple[Any,
     """The config as transformers' object, and whether the directory's own code is what reads it."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    check_not_quantized(config_file)
+    raw = {name: value for name, value in config_file.raw.items() if name != building.QUANTIZATION}
     model_type = str(config_file.raw.get("model_type"))
     is_known = model_type in CONFIG_MAPPING
     # The code of a type that transformers knows too is run only if the user says so.
@@ -138,7 +139,7 @@ def _read_config(config_file: ConfigFile, trust_remote_code: bool) -> tuple[Any,
             fix="check the spelling, or install the transformers that has it",
         )  # fmt: skip
     with name_wrong_fields(config_file, "transformers refuses the config"):
-        return CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(config_file.raw)), False
+        return CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(raw)), False
 
 
 def _check_remote_code(config_file: ConfigFile, is_trusted: bool) -> None:
@@ -195,7 +196,9 @@ def _make_builder(
         # Building may change the config.
         config = copy.deepcopy(model.config)
         with name_wrong_fields(config_file, f"{model_class.__name__} cannot be built"):
-            return building.build_empty(model_class, config, torch_dtype, is_remote, Path(config_file.path))
+            built = building.build_empty(model_class, config, torch_dtype, is_remote, Path(config_file.path))
+        quantize_as_file(built, config_file, torch_dtype)
+        return built
 
     return build
 

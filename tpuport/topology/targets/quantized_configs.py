@@ -1,0 +1,368 @@
+"""The weights of a quantised checkpoint by its config alone: their parts have shapes and dtypes, and no files.
+
+What `tpuport.load` would keep in few bits, in the form in which it would. Letters as in
+`checkpoint.quantized_tensors`: a weight [..., O, K] is values [..., G, I, O] with scales [..., G, B].
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from tpuport import compat
+from tpuport.checkpoint import formats
+from tpuport.checkpoint.building import QUANTIZATION
+from tpuport.checkpoint.device_layout import as_torch_dtype, find_owner
+from tpuport.checkpoint.formats.fine_grained_fp8 import block_sizes
+from tpuport.checkpoint.formats.packed_tensors import integer_dtype
+from tpuport.checkpoint.formats.weight_tensors import BadWeightError
+from tpuport.checkpoint.lazy_tensors import LazyTensor
+from tpuport.checkpoint.quantized_layout import empty_weight
+from tpuport.checkpoint.quantized_tensors import QuantizedTensor
+from tpuport.errors import PortError
+from tpuport.quantization import install, is_transposed, quantizable_weights
+from tpuport.topology.targets.config_files import ConfigFile
+
+_FP8: Final = jnp.dtype(jnp.float8_e4m3fn)
+_MXFP4_GROUP: Final = 32
+_BITSANDBYTES_BLOCK: Final = 64
+_NIBBLES: Final = 16
+# Of the scales that GPTQ and AWQ write, whatever the model's dtype.
+_HALF: Final = np.dtype(np.float16)
+
+
+class _Format(NamedTuple):
+    """How the weights of a module are stored.
+
+    Attributes:
+        values: dtype of the values; scale: of their scales; zero_point: of zero points, if there are any.
+        group: inputs that share a scale; None: all.
+        block: outputs that share a scale; None: all.
+        is_reordered: whether inputs are in groups by importance.
+        levels: how many numbers the values stand for, if they are indices.
+    """
+
+    name: str
+    values: np.dtype
+    scale: np.dtype
+    zero_point: np.dtype | None = None
+    group: int | None = None
+    block: int | None = 1
+    is_reordered: bool = False
+    levels: int | None = None
+
+
+class _Weight(NamedTuple):
+    """A weight that can be quantised: the name of its module, its own name there, and the module."""
+
+    path: str
+    leaf: str
+    module: Any
+
+    @property
+    def checkpoint_path(self) -> str:
+        """A module that a checkpoint has: one of each expert, in place of their stack."""
+        if isinstance(self.module, torch.nn.Linear):
+            return self.path
+        projection = "down_proj" if self.leaf == "down_proj" else "up_proj"
+        return f"{self.path}.0.{projection}"
+
+
+# From a weight to how it is stored; None if it is as in an unquantised checkpoint.
+_Chooser = Callable[[_Weight], _Format | None]
+
+
+def quantization_note(config_file: ConfigFile) -> tuple[str, ...]:
+    """What is to be said about a config's weights, if they are in few bits.
+
+    Raises:
+        PortError: they are in a format that `tpuport.load` does not read.
+    """
+    quantization = config_file.raw.get(QUANTIZATION)
+    if not quantization:
+        return ()
+    formats.check_method(quantization, f"{config_file.path}, {QUANTIZATION}")
+    return (f"weights are in few bits, as the config says: {quantization['quant_method']}",)
+
+
+def quantize_as_file(model: torch.nn.Module, config_file: ConfigFile, dtype: torch.dtype) -> None:
+    """As `quantize_as_config`, if the config says that the checkpoint is quantised."""
+    raw = config_file.raw
+    if not raw.get(QUANTIZATION):
+        return
+    where = f"{config_file.path}, {QUANTIZATION}"
+    stored_dtype = as_torch_dtype(raw.get("dtype", raw.get("torch_dtype"))) or dtype
+    try:
+        quantize_as_config(model, raw[QUANTIZATION], dtype, stored_dtype)
+    except PortError as error:
+        raise PortError(error.what, where=where, fix=error.fix) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise PortError(
+            f"it does not describe a quantised checkpoint: {error!r:.200}",
+            where=where,
+            fix="take that entry out of a copy of the config, to compile the model unquantised",
+        ) from error
+
+
+def quantize_as_config(
+    model: torch.nn.Module, config: Mapping[str, Any], dtype: torch.dtype, stored_dtype: torch.dtype
+) -> None:
+    """Give a model without values the quantised weights that `tpuport.load` would give it.
+
+    Args:
+        config: the `quantization_config`, whose method is one that can be read.
+        dtype: of the weights; stored_dtype: of scales in the files, where the format leaves it open.
+
+    Raises:
+        PortError: the config leaves open what the files have.
+    """
+    choosers: dict[str, Callable[..., _Chooser]] = {
+        "awq": _awq, "bitsandbytes": _bitsandbytes, "compressed-tensors": _compressed_tensors, "fp8": _fp8,
+        "gptq": _gptq, "mxfp4": _mxfp4,
+    }  # fmt: skip
+    method = config["quant_method"]
+    if method not in choosers:
+        raise PortError(
+            f"what a checkpoint of {method} has cannot be derived from its config",
+            fix="compile the model with --quantize, without that entry in a copy of the config",
+        )
+    choose = choosers[method](config, model, compat.jax_dtype(stored_dtype))
+    for weight in list(_candidates(model)):
+        stored = choose(weight)
+        if stored is None:
+            continue
+        source = _describe(weight, stored, compat.jax_dtype(dtype))
+        if source is not None:
+            install(weight.module, weight.leaf, empty_weight(source, dtype))
+
+
+def _candidates(model: torch.nn.Module) -> Iterator[_Weight]:
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    counts: dict[int, int] = {}
+    for parameter in parameters.values():
+        counts[id(parameter)] = counts.get(id(parameter), 0) + 1
+    for name, parameter in parameters.items():
+        module, leaf = find_owner(model, name)
+        # What is shared is read wide.
+        if leaf in quantizable_weights(module) and counts[id(parameter)] == 1:
+            yield _Weight(name.removesuffix(f".{leaf}"), leaf, module)
+
+
+def _describe(weight: _Weight, stored: _Format, dtype: np.dtype) -> QuantizedTensor | None:
+    """The weight as it would be read; None where it would be made wide."""
+    shape = tuple(weight.module._parameters[weight.leaf].shape)
+    transposed = is_transposed(weight.module)
+    *leading, outputs, inputs = shape
+    if transposed:
+        outputs, inputs = inputs, outputs
+    group = min(stored.group or inputs, inputs)
+    groups = -(-inputs // group)
+    is_reordered = stored.is_reordered and groups > 1
+    # A stack has these one behind the other, each with blocks of its own.
+    pieces = 2 if weight.leaf == "gate_up_proj" and not transposed else 1
+    rows = outputs // pieces
+    block = min(stored.block or rows, rows) if leading else stored.block or rows
+    blocks = pieces * -(-rows // block)
+    if leading and (is_reordered or (pieces > 1 and rows % block)):
+        return None
+    scales = (*leading, groups, blocks)
+    return QuantizedTensor(
+        shape,
+        dtype,
+        LazyTensor((*leading, groups, group, outputs), stored.values),
+        LazyTensor(scales, stored.scale),
+        None if stored.zero_point is None else LazyTensor(scales, stored.zero_point),
+        LazyTensor((inputs,), np.dtype(np.int32)) if is_reordered else None,
+        # Only their number matters to a program.
+        levels=None if stored.levels is None else tuple(float(level) for level in range(stored.levels)),
+        output_block=block,
+        scheme=stored.name,
+        transposed=transposed,
+    )
+
+
+def _unless(patterns: Sequence[str], stored: _Format) -> _Chooser:
+    """One format for all weights but those that a list of transformers' names."""
+    from transformers.quantizers.quantizers_utils import should_convert_module
+
+    def choose(weight: _Weight) -> _Format | None:
+        if is_transposed(weight.module):
+            _refuse_experts(weight, stored.name)
+        return stored if should_convert_module(weight.checkpoint_path, list(patterns)) else None
+
+    return choose
+
+
+def _refuse_experts(weight: _Weight, name: str) -> None:
+    raise PortError(
+        f"how a checkpoint of {name} stores transposed experts cannot be derived from its config",
+        where=weight.path,
+        fix="compile the model with --quantize, without that entry in a copy of the config",
+    )
+
+
+def _default_exceptions(model: Any) -> list[str]:
+    """What transformers does not quantise by itself: output layers and tied weights."""
+    from transformers.quantizers.base import get_keys_to_not_convert
+
+    return get_keys_to_not_convert(model) if hasattr(model, "all_tied_weights_keys") else []
+
+
+def _fp8(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
+    exceptions = config.get("modules_to_not_convert")
+    if exceptions is None:
+        exceptions = _default_exceptions(model)
+    scale = np.dtype(np.float32)
+    if config.get("weight_block_size") is None:
+        return _unless(exceptions, _Format("fp8", _FP8, scale, block=None))
+    try:
+        rows, columns = block_sizes(config["weight_block_size"])
+    except BadWeightError as error:
+        raise PortError(str(error)) from error
+    return _unless(exceptions, _Format("fp8", _FP8, scale, group=columns, block=rows))
+
+
+def _awq(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
+    exceptions = [*_default_exceptions(model), *(config.get("modules_to_not_convert") or ())]
+    values = integer_dtype(4, signed=False)
+    group = _group_size(config.get("group_size", config.get("q_group_size", 128)))
+    return _unless(exceptions, _Format("awq int4", values, _HALF, values, group))
+
+
+def _gptq(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
+    if config.get("dynamic"):
+        raise PortError(
+            "the checkpoint has other bits for some modules ('dynamic'), which cannot be derived from its config",
+            fix="compile the model with --quantize, without that entry in a copy of the config",
+        )
+    bits = config["bits"]
+    values = integer_dtype(bits, signed=False)
+    is_first = config.get("checkpoint_format", "gptq") == "gptq"
+    stored = _Format(
+        f"gptq int{bits}", values, _HALF, np.dtype(np.int16) if is_first else values,
+        _group_size(config.get("group_size", 128)), is_reordered=bool(config.get("desc_act")),
+    )  # fmt: skip
+    named = config.get("modules_in_block_to_quantize")
+    endings = None if named is None else tuple(name for names in named for name in _as_list(names))
+    choose_any = _unless([] if config.get("lm_head") else _default_exceptions(model), stored)
+
+    def choose(weight: _Weight) -> _Format | None:
+        # Only what is in a block.
+        is_in_block = re.search(r"\.\d+\.", weight.checkpoint_path) or config.get("lm_head")
+        if not is_in_block or (endings is not None and not weight.checkpoint_path.endswith(endings)):
+            return None
+        return choose_any(weight)
+
+    return choose
+
+
+def _as_list(names: Any) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _group_size(size: Any) -> int | None:
+    """Inputs of a group; None for all, which libraries write as -1."""
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 1:
+        return size
+    if size in (None, -1):
+        return None
+    raise PortError(f"group_size is {size!r:.60}, and not a positive integer or -1")
+
+
+def _bitsandbytes(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
+    exceptions = config.get("llm_int8_skip_modules")
+    if exceptions is None:
+        exceptions = _default_exceptions(model)
+    scale = np.dtype(np.float32)
+    if config.get("load_in_8bit"):
+        stored = _Format("bitsandbytes int8", np.dtype(np.int8), scale)
+    else:
+        kind = config.get("bnb_4bit_quant_type", "fp4")
+        values = integer_dtype(4, signed=False)
+        stored = _Format(f"bitsandbytes {kind}", values, scale, group=_BITSANDBYTES_BLOCK, levels=_NIBBLES)
+    choose_any = _unless(exceptions, stored)
+
+    def choose(weight: _Weight) -> _Format | None:
+        # The library replaces linear layers alone.
+        return choose_any(weight) if isinstance(weight.module, torch.nn.Linear) else None
+
+    return choose
+
+
+def _mxfp4(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
+    stored = _Format("mxfp4", jnp.dtype(jnp.float4_e2m1fn), jnp.dtype(jnp.float8_e8m0fnu), group=_MXFP4_GROUP)
+
+    def choose(weight: _Weight) -> _Format | None:
+        return stored if is_transposed(weight.module) else None
+
+    return choose
+
+
+def _compressed_tensors(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
+    ignored = config.get("ignore") or ()
+    groups = list((config.get("config_groups") or {}).values())
+
+    def choose(weight: _Weight) -> _Format | None:
+        # The class that the weight has in the checkpoint.
+        names = (weight.checkpoint_path, "Linear")
+        if _matches(names, ignored):
+            return None
+        for group in groups:
+            if _matches(names, group.get("targets") or ()):
+                if is_transposed(weight.module):
+                    _refuse_experts(weight, "compressed-tensors")
+                stored_as = group.get("format") or config.get("format") or ""
+                return _compressed_format(group.get("weights"), stored_as, stored_dtype)
+        return None
+
+    return choose
+
+
+def _matches(names: tuple[str, ...], targets: Sequence[str]) -> bool:
+    """Whether one of the names is a target: a regex after "re:", or else a whole name."""
+    for target in targets:
+        pattern = target.removeprefix("re:")
+        if target in names or (pattern != target and re.match(pattern, names[0])):
+            return True
+    return False
+
+
+def _compressed_format(
+    settings: Mapping[str, Any] | None, stored_as: str, stored_dtype: np.dtype
+) -> _Format | None:
+    if not settings or stored_as == "dense":
+        return None
+    bits, kind = settings.get("num_bits"), settings.get("type", "int")
+    match kind, bits:
+        case "float", 8:
+            values = _FP8
+        case "int", int() if 1 <= bits <= 8:
+            # What is not packed takes a byte.
+            values = integer_dtype(bits if stored_as == "pack-quantized" else 8, signed=True)
+        case _:
+            raise PortError(f"weights of compressed-tensors with num_bits={bits!r:.60} and type={kind!r:.60}")
+    group, block = _shared_sizes(settings)
+    return _Format(
+        f"compressed-tensors {values}", values, stored_dtype,
+        None if settings.get("symmetric", True) else values, group, block,
+        is_reordered=group is not None and settings.get("actorder") in ("group", "dynamic", True),
+    )  # fmt: skip
+
+
+def _shared_sizes(settings: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Inputs and outputs that share a scale; None for all."""
+    match settings.get("strategy"):
+        case "tensor":
+            return None, None
+        case "channel":
+            return None, 1
+        case "group" | "tensor_group":
+            return _group_size(settings.get("group_size")), 1
+        case "block":
+            rows, columns = settings["block_structure"]
+            return columns, rows
+        case strategy:
+            raise PortError(f"the strategy {strategy!r:.60} of compressed-tensors is not supported")
