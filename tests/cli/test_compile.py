@@ -207,7 +207,8 @@ def test_several_topologies_have_a_process_each_and_the_same_one_only_once(child
 
 def test_suggestions(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
     split = {
-        "target": "model", "topology": "v5e:2x4", "mesh": {"dp": 2, "sp": 1, "tp": 4}, "tried": True, "fits": True,
+        "target": "model", "topology": "v5e:2x4", "mesh": {"dp": 2, "sp": 1, "tp": 4}, "quantize": None,
+        "tried": True, "fits": True,
         "used": GIB, "capacity": 16 * GIB, "seconds": 0.5, "unit": "tokens",
         "units_per_second": 16.0, "binds": "memory", "why": "",
     }  # fmt: skip

@@ -27,15 +27,16 @@ MEMORY = {"capacity": 100, "used": 50, "fits": True}
 class FakeReport(Report):
     """Takes the place of a compiled program's report."""
 
-    def __init__(self, mesh: dict[str, int], effort: float | None) -> None:
+    def __init__(self, mesh: dict[str, int], effort: float | None, quantize: str | None) -> None:
         program = SimpleNamespace(as_text=lambda: "HloModule compiled")
         seconds = {"lower": 1.0, "compile": 2.0}
         vars(self).update(
-            mesh=mesh, effort=effort, topology="v5e:2x2", task="decode", program=program, seconds=seconds
-        )
+            mesh=mesh, effort=effort, topology="v5e:2x2", task="decode", program=program, seconds=seconds,
+            quantize=quantize,
+        )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        fits = self.mesh["dp"] < 4
+        fits = self.mesh["dp"] < 4 or self.quantize == "int4"
         estimate = {
             "compute": 0.0,
             "memory": 1.0 / self.mesh["tp"],
@@ -84,14 +85,15 @@ class Work:
 
         call = SimpleNamespace(query=(4, 8, 1, 64), key=(4, 2, 128, 64))
         return FakeLowered(
-            key=str(mesh), mesh=SimpleNamespace(shape=mesh, size=4), topology="v5e:2x2", task="decode",
+            key=f"{mesh} {options['quantize']}", quantize=options["quantize"],
+            mesh=SimpleNamespace(shape=mesh, size=4), topology="v5e:2x2", task="decode",
             inputs={"batch": 4, "max_cache_len": 128}, attention=((call, 32),), sequences=(), model=torch.nn.Identity(),
             stage=SimpleNamespace(as_text=lambda: "module @lowered"),
         )  # fmt: skip
 
     def compile(self, lowered: Any, effort: float | None) -> Report:
         self.compiled.append((lowered.key, effort))
-        return FakeReport(lowered.mesh.shape, effort)
+        return FakeReport(lowered.mesh.shape, effort, lowered.quantize)
 
 
 @pytest.fixture
@@ -290,6 +292,29 @@ def test_axes_that_are_given_stay_and_the_best_split_is_reported(work: Work) -> 
     events = said(fixed_axes={}, mesh={"dp": 4, "sp": 1, "tp": 1})
     [report] = only(events, "CompileResult")
     assert report["report"]["mesh"] == {"dp": 1, "sp": 1, "tp": 4}
+
+
+def test_where_nothing_fits_weights_in_few_bits_are_tried(work: Work) -> None:
+    mesh = {"dp": 4, "sp": 1, "tp": 1}
+    events = said(fixed_axes=mesh, mesh=mesh)
+    [splits] = only(events, "SplitRanking")
+    rows = [(split["quantize"], split["fits"]) for split in splits["splits"] if split["tried"]]
+    assert rows == [("int4", True), ("int8", False), (None, False)]
+    [result] = only(events, "CompileResult")
+    assert result["report"]["fits"]
+    assert result["notes"][-1] == "nothing fits with the weights as they are: this is --quantize int4"
+    # What is asked for is what is compiled.
+    [splits] = only(said(fixed_axes=mesh, mesh=mesh, quantize="int8"), "SplitRanking")
+    assert [(split["quantize"], split["fits"]) for split in splits["splits"]] == [("int8", False)]
+
+
+def test_a_model_that_cannot_be_quantised_is_ranked_as_it_is(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing(work, monkeypatch, quantize=("int8", "int4"), words="no weight can follow the rule")
+    mesh = {"dp": 4, "sp": 1, "tp": 1}
+    [splits] = only(said(fixed_axes=mesh, mesh=mesh), "SplitRanking")
+    assert [(split["quantize"], split["fits"]) for split in splits["splits"]] == [(None, False)]
 
 
 @pytest.mark.parametrize("mesh", [{"dp": 1, "sp": 1, "tp": 4}, {"dp": 4, "sp": 1, "tp": 1}])

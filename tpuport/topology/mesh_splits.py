@@ -77,11 +77,13 @@ class SplitOutcome:
     binds: str | None = None
     why: str = ""
 
-    def to_dict(self, target: str, topology: str) -> dict[str, Any]:
-        """Plain values for JSON."""
+    def to_dict(self, target: str, topology: str, quantize: str | None = None) -> dict[str, Any]:
+        """Plain values for JSON; `quantize` is the scheme of the program's weights."""
         fields = dict(vars(self))
         split = fields.pop("split")
-        return {"target": target, "topology": topology, "mesh": split._asdict(), **fields}
+        return {
+            "target": target, "topology": topology, "mesh": split._asdict(), "quantize": quantize, **fields,
+        }  # fmt: skip
 
 
 def suitable_splits(devices: int, facts: Facts) -> tuple[Split, ...]:

@@ -39,6 +39,9 @@ _INFERRED_NOTE: Final = (
     "there is no plan, and sharding rules were inferred: give ShardingRules.infer(model, inputs) to port too"
 )
 
+# Where nothing fits, the one that loses least first.
+_SCHEMES_TO_TRY: Final = ("int8", "int4")
+
 
 class CompiledProgram(NamedTuple):
     """A report as plain values, the seconds that it took, and whether it comes from the cache."""
@@ -74,16 +77,17 @@ class TargetCompiler:
         result = CompileResult(target.name, request.topology, notes=[*request.notes, *target.notes])
         try:
             if request.fixed_axes is None:
-                lowered = self._lower(target, request.mesh)
+                lowered = self._lower(target, request.mesh, request.quantize)
             else:
-                lowered = self._lower_best_split(target, request.fixed_axes)
+                lowered, note = self._lower_best_split(target, request.fixed_axes)
+                result.notes.extend(note)
         except CannotTrace as error:
             return dataclasses.replace(result, failure=dataclasses.asdict(Failure(**vars(error.failure))))
         result.notes.extend(self._report_rules(target, lowered))
         compiled = self._compile_lowered(target, lowered, request.effort, request.save_hlo)
         return dataclasses.replace(result, **compiled._asdict())
 
-    def _lower(self, target: Target, mesh: dict[str, int]) -> Lowered:
+    def _lower(self, target: Target, mesh: dict[str, int], quantize: str | None) -> Lowered:
         request = self.request
         self.emit(Progress("tracing", target.name, mesh))
         model = self._build(target)
@@ -95,7 +99,7 @@ class TargetCompiler:
                 model, target.inputs, topology=request.topology, dp=mesh["dp"], sp=mesh["sp"],
                 tp=mesh["tp"], rules=rules, dtype=target.dtype,
                 scan_layers=request.scan_layers, unit=target.unit, attention=request.attention,
-                allow=tuple(request.allow), quantize=request.quantize,
+                allow=tuple(request.allow), quantize=quantize,
             )  # fmt: skip
         except PortError as error:
             raise _name_options(error, request.rules_source) from error
@@ -140,13 +144,42 @@ class TargetCompiler:
         check_arguments(model, target.inputs, source)
         return model
 
-    def _lower_best_split(self, target: Target, fixed_axes: dict[str, int]) -> Lowered:
-        """The program of the best split, after an event with the ranking of all."""
+    def _lower_best_split(self, target: Target, fixed_axes: dict[str, int]) -> tuple[Lowered, list[str]]:
+        """The program of the best split, after an event with the ranking of all; and a note about its weights.
+
+        If nothing fits, weights in few bits are tried.
+        """
+        requested = self.request.quantize
+        ranking = self._rank_splits(target, fixed_axes, requested)
+        others: list[dict[str, Any]] = []
+        schemes = _SCHEMES_TO_TRY if requested is None else ()
+        for scheme in schemes:
+            if ranking.fits:
+                break
+            try:
+                quantized = self._rank_splits(target, fixed_axes, scheme)
+            except PortError:
+                # No weight of this model can be quantised, or none once more, or its groups do not fit the mesh.
+                continue
+            if quantized.fits:
+                ranking, quantized = quantized, ranking
+            others += quantized.rows
+        self.emit(SplitRanking([*ranking.rows, *others]))
+        for event in ranking.warnings:
+            self.emit(event)
+        if ranking.quantize == requested:
+            return ranking.lowered, []
+        return ranking.lowered, [
+            f"nothing fits with the weights as they are: this is --quantize {ranking.quantize}"
+        ]
+
+    def _rank_splits(self, target: Target, fixed_axes: dict[str, int], quantize: str | None) -> "_Ranking":
+        """Compile the splits of a program with weights by this scheme."""
         warnings: dict[Split, list[Event]] = {}
 
         def lower(**mesh: int) -> Lowered:
             with self.warnings.collect() as warnings[Split(**mesh)]:
-                return self._lower(target, mesh)
+                return self._lower(target, mesh, quantize)
 
         def compile(lowered: Lowered, effort: float | None) -> dict[str, Any]:
             return self._compile_lowered(target, lowered, effort).report
@@ -157,10 +190,8 @@ class TargetCompiler:
                 lower, self.request.mesh, fixed=fixed_axes, effort=self.request.effort, compile=compile
             )
         topology = suggestion.lowered.topology
-        self.emit(SplitRanking([outcome.to_dict(target.name, topology) for outcome in suggestion.outcomes]))
-        for event in warnings[suggestion.best]:
-            self.emit(event)
-        return suggestion.lowered
+        rows = [outcome.to_dict(target.name, topology, quantize) for outcome in suggestion.outcomes]
+        return _Ranking(quantize, rows, suggestion.lowered, warnings[suggestion.best])
 
     def _compile_lowered(
         self, target: Target, lowered: Lowered, effort: float | None, save_hlo: str | None = None
@@ -188,6 +219,19 @@ class TargetCompiler:
         if self.request.use_cache and (entry := report_cache.read(key)):
             return CompiledProgram(entry["report"], entry["seconds"], cached=True)
         return None
+
+
+class _Ranking(NamedTuple):
+    """The splits of a program, as `SplitOutcome.to_dict` gives them, and the best one's program and warnings."""
+
+    quantize: str | None
+    rows: list[dict[str, Any]]
+    lowered: Lowered
+    warnings: list[Event]
+
+    @property
+    def fits(self) -> bool:
+        return any(row["fits"] for row in self.rows)
 
 
 def _sharding_rules(rules: dict[str, list[Any]] | None) -> ShardingRules | None:

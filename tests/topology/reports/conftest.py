@@ -89,13 +89,17 @@ def plain(value: Any) -> Any:
 
 
 SPLITS = [
-    {"target": "llama decode", "topology": "v5e:2x4", "mesh": {"dp": 1, "sp": 1, "tp": 8}, "tried": True, "fits": True,
-     "used": 10 * GIB, "capacity": 16 * GIB, "seconds": 0.00216, "unit": "tokens", "units_per_second": 14814.8,
+    {"target": "llama decode", "topology": "v5e:2x4", "mesh": {"dp": 1, "sp": 1, "tp": 8}, "tried": True,
+     "quantize": None,
+     "fits": True, "used": 10 * GIB,
+     "capacity": 16 * GIB, "seconds": 0.00216, "unit": "tokens", "units_per_second": 14814.8,
      "binds": "memory", "why": ""},
-    {"target": "llama decode", "topology": "v5e:2x4", "mesh": {"dp": 8, "sp": 1, "tp": 1}, "tried": True, "fits": False,
-     "used": None, "capacity": 16 * GIB, "seconds": None, "unit": "tokens", "units_per_second": None,
+    {"target": "llama decode", "topology": "v5e:2x4", "mesh": {"dp": 8, "sp": 1, "tp": 1}, "tried": True,
+     "quantize": "int8",
+     "fits": False, "used": None, "capacity": 16 * GIB, "seconds": None, "unit": "tokens", "units_per_second": None,
      "binds": None, "why": "does not fit"},
     {"target": "llama decode", "topology": "v5e:2x4", "mesh": {"dp": 1, "sp": 4, "tp": 2}, "tried": False,
+     "quantize": None,
      "fits": False, "used": None, "capacity": None, "seconds": None, "unit": None, "units_per_second": None,
      "binds": None, "why": f"sp=4 does not divide 6 tokens; dp=2 is {HOSTILE}"},
 ]  # fmt: skip

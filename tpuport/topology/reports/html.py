@@ -112,7 +112,7 @@ def _suggestion(splits: list[dict[str, Any]] | None) -> str:
     rows = [
         [
             text_cell(f"{split['target']} on {split['topology']}", "wide"),
-            text_cell(quantities.mesh_name(split["mesh"]), "nowrap"),
+            text_cell(quantities.split_name(split), "nowrap"),
             cell(_split_badge(split), "nowrap"),
             number_cell(quantities.optional(quantities.memory_size, split["used"])),
             number_cell(quantities.optional(quantities.duration, split["seconds"])),

@@ -59,6 +59,10 @@ _SPLIT: Final = {
     "target": (_TEXT, "as in results"),
     "topology": (_TEXT, "the slice's full name"),
     "mesh": (_SIZES, "axis sizes"),
+    "quantize": (
+        _OPTIONAL_TEXT,
+        "the scheme that weights were quantised by, also where only that fits; null for weights as they are",
+    ),
     "tried": (
         _FLAG,
         "whether it was compiled; false for a split that is left out, with the reason in why",

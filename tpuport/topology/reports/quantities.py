@@ -143,6 +143,11 @@ def mesh_name(sizes: dict[str, int], devices: int = 1) -> str:
     return f"{axes} over {devices} devices"
 
 
+def split_name(split: dict[str, Any]) -> str:
+    """The mesh of a split, and the scheme of its weights: "tp=8, int8"."""
+    return ", ".join(filter(None, (mesh_name(split["mesh"]), split["quantize"])))
+
+
 def compiled_inputs(report: dict[str, Any]) -> dict[str, str]:
     """What the program was compiled for, without what the user left open."""
     return {name: value for name, value in report["inputs"].items() if value != "None"}

@@ -291,7 +291,7 @@ def _suggestion(splits: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
             verdict = Text(split["why"], style="red")
         rows.add_row(
             Text(f"{split['target']} on {split['topology']}"),
-            Text(quantities.mesh_name(split["mesh"])),
+            Text(quantities.split_name(split)),
             verdict,
             quantities.optional(quantities.gib, split["used"], missing="?"),
             quantities.optional(quantities.duration, split["seconds"]),
