@@ -127,6 +127,17 @@ def _add_file(inventory: Inventory, path: Path, promised_names: set[str]) -> boo
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """The tensors that a safetensors file describes; ValueError, which says how, for a truncated or corrupt one."""
+    tensors, _ = _parse_header(path)
+    return tensors
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """What whoever saved a safetensors file has written beside its tensors; ValueError as `read_header`."""
+    _, metadata = _parse_header(path)
+    return metadata
+
+
+def _parse_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     size = path.stat().st_size
     with path.open("rb") as file:
         # Eight bytes say how long the JSON header is that follows them.
@@ -139,8 +150,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     data_start = 8 + length
     try:
         header = json.loads(header_bytes)
-        # Free text of whoever saved it.
-        header.pop("__metadata__", None)
+        metadata = header.pop("__metadata__", None) or {}
         tensors = {name: _parse_entry(path, name, entry, data_start) for name, entry in header.items()}
     except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"its header is corrupt: {error!r}") from error
@@ -149,7 +159,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         raise ValueError(f"truncated: {size} bytes, the header describes {end}")
     if end < size:
         raise ValueError(f"corrupt: {size} bytes, the header describes {end}")
-    return tensors
+    return tensors, metadata
 
 
 def _parse_entry(path: Path, name: str, entry: dict, data_start: int) -> StoredTensor:

@@ -48,11 +48,13 @@ def linear_layers():
 def write_checkpoint(tmp_path, llama):
     """A function from tensors and a `quantization_config` to a directory with these."""
 
-    def write(tensors, quantization):
+    def write(tensors, quantization, metadata=None):
         directory = tmp_path / "checkpoint"
         directory.mkdir(exist_ok=True)
         save_file(
-            {name: tensor.contiguous() for name, tensor in tensors.items()}, directory / "model.safetensors"
+            {name: tensor.contiguous() for name, tensor in tensors.items()},
+            directory / "model.safetensors",
+            metadata,
         )
         config = llama.config.to_dict() | {"quantization_config": quantization}
         (directory / "config.json").write_text(json.dumps(config))

@@ -5,7 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from tpuport.checkpoint.formats import bitsandbytes, compressed_tensors, fine_grained_fp8, gptq_and_awq, mxfp4
+from tpuport.checkpoint.formats import (
+    bitsandbytes,
+    compressed_tensors,
+    fine_grained_fp8,
+    gptq_and_awq,
+    mxfp4,
+    torchao,
+)
 from tpuport.checkpoint.formats.weight_tensors import Adapted, Tensors
 from tpuport.errors import PortError
 
@@ -19,6 +26,7 @@ _ADAPTERS: dict[str, Adapter] = {
     "fp8": fine_grained_fp8.adapt,
     "gptq": gptq_and_awq.adapt_gptq,
     "mxfp4": mxfp4.adapt,
+    "torchao": torchao.adapt,
 }
 
 

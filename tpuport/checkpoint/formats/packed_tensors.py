@@ -17,6 +17,7 @@ class Unpacked(LazyTensor):
         shifts: the lowest bit of each number in its integer, in the order of the numbers.
         bits: of a number.
         offset: added to each; what is not negative after that is what `dtype` holds.
+        is_signed: whether they are in two's complement.
     """
 
     base: LazyTensor
@@ -24,6 +25,7 @@ class Unpacked(LazyTensor):
     bits: int
     shifts: tuple[int, ...]
     offset: int
+    is_signed: bool = False
 
     def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
         dim, factor = self.dim, len(self.shifts)
@@ -36,7 +38,11 @@ class Unpacked(LazyTensor):
         shifts = np.asarray(self.shifts, words.dtype)
         # The numbers of an integer become a new axis behind its own.
         shifted = np.expand_dims(words, dim + 1) >> shifts.reshape(-1, *(1,) * (words.ndim - dim - 1))
-        numbers = (shifted & words.dtype.type((1 << self.bits) - 1)).astype(np.int16) + np.int16(self.offset)
+        numbers = (shifted & words.dtype.type((1 << self.bits) - 1)).astype(np.int16)
+        if self.is_signed:
+            sign = np.int16(1 << (self.bits - 1))
+            numbers = (numbers ^ sign) - sign
+        numbers += np.int16(self.offset)
         shape = (*words.shape[:dim], (last - first) * factor, *words.shape[dim + 1 :])
         start = part.start - first * factor
         needed = slice(start, start + part.stop - part.start)
@@ -52,20 +58,21 @@ def unpack(
     size: int | None = None,
     shifts: tuple[int, ...] | None = None,
     offset: int = 0,
+    is_signed: bool = False,
 ) -> LazyTensor:
     """The numbers of `bits` bits in the integers of `base`, along `dim`, as `dtype`.
 
     Args:
         size: of the result along `dim`; None if the last integer is full.
         shifts: the lowest bit of each number; None for the lowest number first.
-        offset: added to each number.
+        offset: added to each number; is_signed: whether they are in two's complement.
     """
     if shifts is None:
         shifts = tuple(range(0, base.dtype.itemsize * 8 - bits + 1, bits))
     if size is None:
         size = base.shape[dim] * len(shifts)
     shape = (*base.shape[:dim], size, *base.shape[dim + 1 :])
-    return Unpacked(shape, dtype, base, dim, bits, shifts, offset)
+    return Unpacked(shape, dtype, base, dim, bits, shifts, offset, is_signed)
 
 
 @dataclass(frozen=True, eq=False)

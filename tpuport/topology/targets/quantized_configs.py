@@ -121,7 +121,7 @@ def quantize_as_config(
     """
     choosers: dict[str, Callable[..., _Chooser]] = {
         "awq": _awq, "bitsandbytes": _bitsandbytes, "compressed-tensors": _compressed_tensors, "fp8": _fp8,
-        "gptq": _gptq, "mxfp4": _mxfp4,
+        "gptq": _gptq, "mxfp4": _mxfp4, "torchao": _torchao,
     }  # fmt: skip
     method = config["quant_method"]
     if method not in choosers:
@@ -299,6 +299,55 @@ def _mxfp4(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Ch
         return stored if is_transposed(weight.module) else None
 
     return choose
+
+
+def _torchao(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
+    exceptions = config.get("modules_to_not_convert")
+    if exceptions is None:
+        exceptions = _default_exceptions(model)
+    quant_type = config["quant_type"]["default"]
+    choose_any = _unless(exceptions, _torchao_format(quant_type["_type"], quant_type["_data"], stored_dtype))
+
+    def choose(weight: _Weight) -> _Format | None:
+        # The library replaces linear layers alone.
+        return choose_any(weight) if isinstance(weight.module, torch.nn.Linear) else None
+
+    return choose
+
+
+def _torchao_format(kind: str, data: Mapping[str, Any], stored_dtype: np.dtype) -> _Format:
+    int8, scale = np.dtype(np.int8), np.dtype(np.float32)
+    match kind:
+        case "Int8WeightOnlyConfig" | "Int8DynamicActivationInt8WeightConfig":
+            group, block = _granularity(data.get("granularity"))
+            return _Format("torchao Int8Tensor", int8, scale, int8, data.get("group_size") or group, block)
+        case "Float8WeightOnlyConfig" | "Float8DynamicActivationFloat8WeightConfig":
+            granularity = data.get("granularity")
+            # Of activations, and of weights.
+            group, block = _granularity(granularity[-1] if isinstance(granularity, list) else granularity)
+            return _Format("torchao Float8Tensor", _FP8, scale, None, group, block)
+        case "IntxWeightOnlyConfig" | "Int8DynamicActivationIntxWeightConfig":
+            group, block = _granularity(data.get("granularity") or data.get("weight_granularity"))
+            return _Format("torchao IntxUnpackedToInt8Tensor", int8, stored_dtype, int8, group, block)
+        case "Int4WeightOnlyConfig":
+            values = integer_dtype(4, signed=True)
+            return _Format("torchao Int4Tensor", values, stored_dtype, scale, _group_size(data["group_size"]))
+    raise PortError(
+        f"what a checkpoint of torchao's {kind} has cannot be derived from its config",
+        fix="compile the model with --quantize, without that entry in a copy of the config",
+    )
+
+
+def _granularity(granularity: Mapping[str, Any] | None) -> tuple[int | None, int | None]:
+    """Inputs and outputs that share a scale in torchao; None for all."""
+    match granularity:
+        case None | {"_type": "PerRow" | "PerAxis"}:
+            return None, 1
+        case {"_type": "PerTensor"}:
+            return None, None
+        case {"_type": "PerGroup", "_data": {"group_size": size}}:
+            return _group_size(size), 1
+    raise PortError(f"the granularity {granularity!r:.80} of torchao is not supported")
 
 
 def _compressed_tensors(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
