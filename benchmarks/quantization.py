@@ -22,11 +22,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, Llam
 from transformers.cache_utils import DynamicLayer
 
 import tpuport
+from tpuport.compat.operators.quantized import round_rows
 from tpuport.generation.rounded_states import dequantize_states, quantize_states
+from tpuport.quantization import quantized_weights
 from tpuport.topology import Decode, compile_for
 from tpuport.topology.compile_report import Report
 
-SCHEMES: tuple[str | None, ...] = (None, "int8", "fp8", "int4", "int4:32")
+SCHEMES: tuple[str | None, ...] = (None, "int8", "fp8", "w8a8", "int4", "int4:32")
 MIB = 1 << 20
 CHECKPOINT = Path(__file__).parents[1] / "recipes" / "llama" / "checkpoint"
 CORPUS = CHECKPOINT.with_name("corpus")
@@ -82,11 +84,22 @@ def measure_quality() -> None:
         predictions = baseline
         if scheme is not None:
             model = tpuport.load(AutoModelForCausalLM, CHECKPOINT, dtype="float32", quantize=scheme)
-            predictions = log_probabilities(tpuport.to_cpu(model), rows)
+            # Before it is dense.
+            rounding = [name for name, _, _, weight in quantized_weights(model) if weight.rounds_activations]
+            dense = tpuport.to_cpu(model)
+            for name in rounding:
+                dense.get_submodule(name.removesuffix(".weight")).register_forward_pre_hook(round_activations)
+            predictions = log_probabilities(dense, rows)
         print(quality_row(scheme or "float32", rows, predictions, baseline), flush=True)
     model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
     predictions = log_probabilities(model, rows, RoundingLayer)
     print(quality_row('float32, kv_cache="int8"', rows, predictions, baseline), flush=True)
+
+
+def round_activations(module: Any, arguments: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """What a product of integers makes of activations [..., K]."""
+    values, scales = round_rows(jnp.asarray(arguments[0].numpy()), jnp.float32)
+    return torch.from_numpy(np.array(values * scales))
 
 
 class RoundingLayer(DynamicLayer):

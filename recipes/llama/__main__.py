@@ -127,7 +127,10 @@ def parse_arguments() -> argparse.Namespace:
     add("--dp", type=int, default=1, help="devices that shard the batch; -1: all that are left")
     add("--max-new-tokens", type=at_least(1), default=280, help="tokens to generate per row (default 280)")
     add("--dtype", default="float32", help="float32 (default) or bfloat16")
-    add("--quantize", help="weights of linear layers in few bits: int8, int4, fp8, or with groups, int4:64")
+    add(
+        "--quantize",
+        help="weights of linear layers in few bits: int8, int4, fp8, w8a8, or with groups, int4:64",
+    )
     add("--kv-cache", choices=("int8",), help="keep keys and values in eight bits")
     add("--do-sample", action="store_true", help="sample instead of taking the most likely token")
     add("--temperature", type=float, help="with --do-sample; default 1")

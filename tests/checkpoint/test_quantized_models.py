@@ -45,6 +45,27 @@ def test_logits_are_those_of_the_numbers_that_the_values_stand_for(scheme, sizes
     assert 0 < (weight - original).abs().max() < original.abs().max() / 6
 
 
+def round_rows(module, arguments):
+    """What a product of integers makes of activations."""
+    [activations] = arguments
+    scale = activations.abs().amax(-1, keepdim=True) / 127
+    return torch.where(scale == 0, 0.0, (activations / scale).round()) * scale
+
+
+@pytest.mark.parametrize("sizes", [{}, {"tp": 2, "dp": 2}])
+def test_w8a8_rounds_activations_too(sizes, llama, mesh_of_size):
+    mesh = mesh_of_size(**sizes) if sizes else None
+    model = tpuport.port(copy.deepcopy(llama), mesh=mesh, quantize="w8a8")
+    logits = tpuport.to_cpu(model(input_ids=IDS).logits)
+    dense = tpuport.to_cpu(model)
+    unrounded = dense(input_ids=IDS).logits
+    for name, module in dense.named_modules():
+        if isinstance(module, torch.nn.Linear) and name != "lm_head":
+            module.register_forward_pre_hook(round_rows)
+    torch.testing.assert_close(logits, dense(input_ids=IDS).logits, rtol=1e-4, atol=1e-4)
+    assert (logits - unrounded).abs().max() > 1e-3
+
+
 def test_generation_is_that_of_the_dense_model(llama, mesh_of_size):
     model = tpuport.port(copy.deepcopy(llama), mesh=mesh_of_size(tp=2), quantize="int4:32")
     tokens = tpuport.generate(model, IDS, attention_mask=torch.ones_like(IDS), max_new_tokens=6)

@@ -55,6 +55,24 @@ def test_a_step_moves_the_bytes_of_the_format(scheme, dense):
     assert collectives(report) == collectives(dense)
 
 
+def operand_dtypes(report):
+    """Of each product of the program."""
+    program = hlo.parse(report.program.as_text())
+    products = [item for item in program.instructions if item.operation in ("dot", "convolution")]
+    return [{operand.arrays[0].dtype for operand in program.operands(item)[:2]} for item in products]
+
+
+def test_w8a8_multiplies_integers():
+    report, dense = compile_decode("w8a8", batch=64), compile_decode(batch=64)
+    weights = PRODUCTS * (1 + 2 / GROUPS["int8"]) / DEVICES + DENSE_BYTES
+    assert report.memory.weights == pytest.approx(weights, rel=0.01)
+    assert {"s8"} not in operand_dtypes(dense)
+    assert operand_dtypes(report).count({"s8"}) == 7 * LAYERS
+    # Integers are multiplied at twice the rate, and those products are nearly all there is.
+    assert report.estimate.compute < 0.6 * dense.estimate.compute
+    assert report.costs.hbm_bytes < 0.8 * dense.costs.hbm_bytes
+
+
 class FeedForward(torch.nn.Module):
     """Two products, each of whose weights is larger than VMEM when it is wide."""
 

@@ -94,7 +94,7 @@ def load(
         trust_remote_code: whether Python code in the checkpoint may run.
         allow: names whose errors the sharding audit accepts, and names (or patterns with `*`) of tensors in the
             checkpoint that the model does not have; a single name may be a plain string.
-        quantize: "int8", "int4" or "fp8" for the weights of linear layers (but not of heads, routers and the like), or
+        quantize: "int8", "int4", "fp8" or "w8a8" for linear layers (but not heads, routers and the like), or
             `QuantizationRules`; None keeps weights as they are stored.
         config_options: config fields to override, `attn_implementation` for example.
 

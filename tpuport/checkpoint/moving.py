@@ -109,7 +109,7 @@ def port(
         rules: None for the model's own tensor-parallel plan.
         dtype: for floating-point parameters and saved buffers; None keeps theirs.
         allow: names of rules and parameters (or a single name) whose errors the sharding audit accepts.
-        quantize: "int8", "int4" or "fp8" for the weights of linear layers (but not of heads, routers and the like), or
+        quantize: "int8", "int4", "fp8" or "w8a8" for linear layers (but not heads, routers and the like), or
             `QuantizationRules`; None leaves weights as they are. `to_cpu` gives back what the values stand for.
 
     Returns:

@@ -93,6 +93,7 @@ def make_weight(
         dtype=dtype,
         scheme=source.scheme,
         transposed=source.transposed,
+        rounds_activations=source.rounds_activations,
     )
 
 

@@ -28,6 +28,7 @@ class QuantizedTensor(LazyTensor):
         output_block: neighbouring outputs that share a scale.
         scheme: its name, for people.
         transposed: whether the weight is [..., K, O].
+        rounds_activations: whether products with it round activations too.
     """
 
     values: LazyTensor
@@ -38,6 +39,7 @@ class QuantizedTensor(LazyTensor):
     output_block: int = 1
     scheme: str = ""
     transposed: bool = False
+    rounds_activations: bool = False
 
     @property
     def parts(self) -> dict[str, LazyTensor]:
@@ -183,7 +185,16 @@ def quantizing(
     groups = -(-columns // size)
     values = _QuantizedValues((*leading, groups, size, outputs), scheme.dtype, source, scheme, dtype)
     scale = _QuantizedScale((*leading, groups, outputs), dtype, source, scheme, dtype)
-    return QuantizedTensor(shape, dtype, values, scale, scheme=scheme.name, transposed=transposed)
+    return QuantizedTensor(
+        shape,
+        dtype,
+        values,
+        scale,
+        scheme=scheme.name,
+        transposed=transposed,
+        # Stacks of experts are multiplied in forms that would not all round.
+        rounds_activations=scheme.rounds_activations and not leading,
+    )
 
 
 # What conversions of mixture-of-experts checkpoints do with the weights of single experts, where the result can stay in

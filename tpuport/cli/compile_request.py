@@ -99,7 +99,7 @@ def _add_program(group: Any) -> None:
     add(
         "--quantize",
         metavar="SCHEME",
-        help="weights of linear layers in few bits: int8, int4, fp8, or with the size of groups, int4:64",
+        help="weights of linear layers in few bits: int8, int4, fp8, w8a8, or with the size of groups, int4:64",
     )
     add("--attention", choices=("flash", "xla"), help="what computes attention")
     add("--component", metavar="NAME", help="of a pipeline's directory; each of them by default")

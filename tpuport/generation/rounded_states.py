@@ -3,13 +3,10 @@
 Shapes: B batch, K key/value heads, Q columns, D head dimension.
 """
 
-from typing import Final
-
 import jax
 import jax.numpy as jnp
 
-# Symmetric, so that zero is exact.
-_LARGEST: Final = 127
+from tpuport.compat.operators.quantized import round_rows
 
 
 def quantize_states(states: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -17,12 +14,8 @@ def quantize_states(states: jax.Array) -> tuple[jax.Array, jax.Array]:
 
     What is not finite makes its whole position not finite, as the product with a query would be.
     """
-    wide = states.astype(jnp.float32)
-    scales = (jnp.max(jnp.abs(wide), axis=-1) / _LARGEST).astype(states.dtype)
-    # By the scale as it is stored: then its own rounding costs nothing.
-    divisors = scales.astype(jnp.float32)[..., None]
-    quotients = jnp.where(divisors == 0, 0, wide / divisors)
-    return jnp.clip(jnp.round(quotients), -_LARGEST, _LARGEST).astype(jnp.int8), scales
+    values, scales = round_rows(states, states.dtype)
+    return values, scales[..., 0]
 
 
 def dequantize_states(values: jax.Array, scales: jax.Array, dtype: jnp.dtype) -> jax.Array:

@@ -32,6 +32,7 @@ class QuantizedWeight(torch.nn.Module):
         dtype: of the weight.
         scheme: its name, for people.
         transposed: whether the weight is [..., K, O], and not [..., O, K].
+        rounds_activations: whether products with it round activations too.
     """
 
     values: torch.Tensor
@@ -52,6 +53,7 @@ class QuantizedWeight(torch.nn.Module):
         dtype: torch.dtype,
         scheme: str,
         transposed: bool = False,
+        rounds_activations: bool = False,
     ) -> None:
         super().__init__()
         self.register_buffer("values", values)
@@ -64,6 +66,7 @@ class QuantizedWeight(torch.nn.Module):
         self.dtype = dtype
         self.scheme = scheme
         self.transposed = transposed
+        self.rounds_activations = rounds_activations
         # Of parts on the meta device, for which torch lacks some types.
         self.part_dtypes: dict[str, np.dtype] = {}
 
@@ -105,6 +108,7 @@ class QuantizedWeight(torch.nn.Module):
             self.columns,
             dtype,
             self.transposed,
+            self.rounds_activations,
         )
 
     def forward(self) -> torch.Tensor:

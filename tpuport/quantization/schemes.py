@@ -23,12 +23,15 @@ class Scheme:
         dtype: of the values.
         limit: the largest magnitude that a scaled weight has before it is rounded.
         group_sizes: how many inputs may share a scale, in the order of preference; empty for all of them.
+        rounds_activations: whether products round what the weight is multiplied with to int8 too, each row by its
+            largest magnitude.
     """
 
     name: str
     dtype: np.dtype
     limit: float
     group_sizes: tuple[int, ...] = ()
+    rounds_activations: bool = False
 
     def group_inputs(self, columns: int) -> int:
         """How many of a weight's `columns` inputs share a scale.
@@ -83,11 +86,12 @@ _SCHEMES = {
     "int8": Scheme("int8", jnp.dtype(jnp.int8), 127.0),
     "int4": Scheme("int4", jnp.dtype(jnp.int4), 7.5, group_sizes=(128, 64, 32)),
     "fp8": Scheme("fp8", jnp.dtype(jnp.float8_e4m3fn), 448.0),
+    "w8a8": Scheme("w8a8", jnp.dtype(jnp.int8), 127.0, rounds_activations=True),
 }
 
 
 def as_scheme(scheme: Any) -> Scheme:
-    """A scheme from its name: "int8", "int4", "fp8", each also with the size of its groups, "int4:64".
+    """A scheme from its name: "int8", "int4", "fp8", each also with the size of its groups, "int4:64"; or "w8a8".
 
     Raises:
         PortError: there is no such scheme.
@@ -104,4 +108,10 @@ def as_scheme(scheme: Any) -> Scheme:
     base = _SCHEMES[match[1]]
     if match[2] is None:
         return base
+    if base.rounds_activations:
+        raise PortError(
+            f"{scheme!r} has groups, which a product of integers cannot have: it is summed over all inputs first",
+            where="quantize",
+            fix=f"give {base.name!r}",
+        )
     return Scheme(scheme, base.dtype, base.limit, (int(match[2]),))

@@ -74,6 +74,41 @@ def test_a_product_is_that_of_the_numbers(example, leading):
     np.testing.assert_allclose(product, expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("leading", [(), (4,), (2, 3)])
+def test_a_product_of_integers_is_exact(leading, dtype):
+    rng = np.random.default_rng(1)
+    columns, outputs = 40, 6
+    values = rng.integers(-127, 128, (1, columns, outputs)).astype(np.int8)
+    scale = rng.uniform(0.01, 2, (1, outputs)).astype(np.float32)
+    array = QuantizedArray(
+        jnp.asarray(values), jnp.asarray(scale), None, None, None, 1, columns, np.dtype(dtype),
+        rounds_activations=True,
+    )  # fmt: skip
+    activations = jnp.asarray(rng.normal(size=(*leading, columns)), dtype).at[..., 0].set(-9)
+    numbers = np.asarray(activations, np.float64)
+    step = np.abs(numbers).max(-1, keepdims=True) / 127
+    rounded = np.rint(numbers / step) * step
+    product = array.linear(activations)
+    assert product.dtype == dtype
+    assert np.abs(rounded - numbers).max() > 0.01
+    expected = rounded @ (values[0] * scale.astype(np.float64))
+    tolerance = 1e-5 if dtype == jnp.float32 else 2**-8
+    np.testing.assert_allclose(np.asarray(product, np.float64), expected, rtol=tolerance, atol=1e-3)
+
+
+def test_rows_of_zeros_and_of_what_is_not_finite():
+    values = jnp.ones((1, 4, 2), jnp.int8)
+    array = QuantizedArray(
+        values, jnp.ones((1, 2)), None, None, None, 1, 4, np.dtype(np.float32), rounds_activations=True
+    )
+    rows = jnp.zeros((3, 4)).at[1, 2].set(jnp.nan).at[2].set(1)
+    product = np.asarray(array.linear(rows))
+    assert (product[0] == 0).all()
+    assert not np.isfinite(product[1]).any()
+    np.testing.assert_allclose(product[2], 4, rtol=1e-6)
+
+
 @pytest.mark.parametrize("scale_dtype", [jnp.bfloat16, np.float32])
 def test_a_number_in_bfloat16_is_rounded_once(scale_dtype):
     values = np.arange(-128, 128, dtype=np.int8).reshape(1, 1, -1)

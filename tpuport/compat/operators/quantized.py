@@ -22,6 +22,8 @@ from tpuport.compat.operators.linear_algebra import linear
 
 # Integers up to 2**8 are exact in bfloat16; differences of bytes are not.
 _EXACT_BITS = 4
+# Symmetric, so that zero is exact.
+_LARGEST = 127
 # Of values [G, I, O], without experts.
 _MATRIX_RANK = 3
 
@@ -29,7 +31,7 @@ _MATRIX_RANK = 3
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["values", "scale", "zero_point", "order"],
-    meta_fields=["levels", "output_block", "columns", "dtype", "transposed"],
+    meta_fields=["levels", "output_block", "columns", "dtype", "transposed", "rounds_activations"],
 )
 @dataclass(frozen=True, eq=False)
 class QuantizedArray:
@@ -45,6 +47,8 @@ class QuantizedArray:
         columns: K.
         dtype: of the weight.
         transposed: whether the weight is [..., K, O].
+        rounds_activations: whether products round activations to int8 too. Values are int8 then, in a single group,
+            with neither zero points nor levels nor an order.
     """
 
     values: jax.Array
@@ -56,6 +60,7 @@ class QuantizedArray:
     columns: int
     dtype: np.dtype
     transposed: bool = False
+    rounds_activations: bool = False
 
     def dequantize(self) -> jax.Array:
         """Traced. The weight, [..., O, K] or transposed."""
@@ -80,6 +85,8 @@ class QuantizedArray:
 
         It is computed as that of an ordinary weight of this dtype would be, promotion included.
         """
+        if self.rounds_activations:
+            return self._integer_product(activations)
         if self.order is not None:
             activations = activations[..., self.order]
         groups, inputs, _ = self.values.shape
@@ -92,6 +99,18 @@ class QuantizedArray:
             activations = jax.lax.optimization_barrier(activations)
         grouped = activations.reshape(*activations.shape[:-1], groups, inputs)
         return jnp.einsum("...gi,gio->...o", grouped, self._grouped_weight())
+
+    def _integer_product(self, activations: jax.Array) -> jax.Array:
+        """Traced. The product of activations [..., K], each row rounded to 255 levels, and int8 values.
+
+        Integers are multiplied and summed exactly, in int32.
+        """
+        rows, scale = round_rows(activations, jnp.float32)
+        values = self.values[0]
+        contraction = (((rows.ndim - 1,), (0,)), ((), ()))
+        sums = jax.lax.dot_general(rows, values, contraction, preferred_element_type=jnp.int32)
+        wide = sums.astype(jnp.float32) * scale * self._per_output(self.scale.astype(jnp.float32))[0, 0]
+        return wide.astype(jnp.promote_types(activations.dtype, self.dtype))
 
     def _grouped_weight(self) -> jax.Array:
         """Traced. The weight as its values are kept, [..., G, I, O]."""
@@ -122,6 +141,19 @@ class QuantizedArray:
         if is_exact and self.levels is None and self.scale.dtype == self.dtype:
             return self.dtype
         return jnp.promote_types(self.dtype, jnp.float32)
+
+
+def round_rows(numbers: jax.Array, scale_dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """Traced. [..., K] as int8, and a scale [..., 1] for each row, its largest magnitude / 127.
+
+    A row with a number that is not finite gets a scale that is not, as its product would be.
+    """
+    wide = numbers.astype(jnp.float32)
+    scale = (jnp.max(jnp.abs(wide), axis=-1, keepdims=True, initial=0) / _LARGEST).astype(scale_dtype)
+    # By the scale as it is stored: then its own rounding costs nothing.
+    divisor = scale.astype(jnp.float32)
+    quotients = jnp.where(divisor == 0, 0, wide / divisor)
+    return jnp.clip(jnp.round(quotients), -_LARGEST, _LARGEST).astype(jnp.int8), scale
 
 
 def _look_up(indices: jax.Array, levels: tuple[float, ...], dtype: Any) -> jax.Array:
