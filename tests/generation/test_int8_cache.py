@@ -175,6 +175,14 @@ def test_rounding_loses_half_a_level(shape: tuple, exponent: int, dtype: Any, se
     assert (result[exact == 0] == 0).all()
 
 
+def test_a_product_in_bfloat16_is_rounded_once() -> None:
+    values = jnp.arange(-127, 128, dtype=jnp.int8).reshape(1, 1, 1, -1).repeat(64, axis=2)
+    scales = jnp.asarray(np.geomspace(1e-3, 10, 64), jnp.bfloat16).reshape(1, 1, -1)
+    wide = values.astype(jnp.float32) * scales[..., None].astype(jnp.float32)
+    result = dequantize_states(values, scales, jnp.bfloat16)
+    np.testing.assert_array_equal(np.asarray(result), np.asarray(wide.astype(jnp.bfloat16)))
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_stays_so(value: float) -> None:
     states = jnp.ones((1, 1, 3, 4)).at[0, 0, 1, 2].set(value)
