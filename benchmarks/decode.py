@@ -161,11 +161,11 @@ def step_by_step(ported: Any, ids: torch.Tensor) -> Callable[[], np.ndarray]:
     return run
 
 
-def whole_loop(ported: Any, ids: torch.Tensor) -> Callable[[], np.ndarray]:
+def whole_loop(ported: Any, ids: torch.Tensor, **options: Any) -> Callable[[], np.ndarray]:
     """tpuport.generate."""
 
     def call() -> np.ndarray:
-        tokens: Any = tpuport.generate(ported, ids, max_new_tokens=NEW, do_sample=False)
+        tokens: Any = tpuport.generate(ported, ids, max_new_tokens=NEW, do_sample=False, **options)
         return tokens.numpy()
 
     return call
@@ -180,16 +180,20 @@ def hand_written(model: Any, ids: torch.Tensor) -> Callable[[], np.ndarray]:
 
 
 def measure(
-    rivals: dict[str, Callable[[], np.ndarray]], rounds: int, bandwidth: CopyBandwidth
+    rivals: dict[str, Callable[[], np.ndarray]],
+    rounds: int,
+    bandwidth: CopyBandwidth,
+    *,
+    gives_same_tokens: bool = True,
 ) -> dict[str, list[float]]:
     """Seconds a call in interleaved rounds with the copies, after one call that compiles.
 
-    All must give the same tokens.
+    All must give the same tokens, unless `gives_same_tokens` is False.
     """
     tokens = {name: call() for name, call in rivals.items()}
     first = next(iter(tokens.values()))
     for name, got in tokens.items():
-        if not np.array_equal(got, first):
+        if gives_same_tokens and not np.array_equal(got, first):
             raise SystemExit(f"{name} does not give the tokens that the others give")
     times: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(rounds):
@@ -264,6 +268,30 @@ def measure_kinds(rounds: int, bandwidth: CopyBandwidth, console: Console) -> No
     console.print(table)
 
 
+def measure_formats(rounds: int, bandwidth: CopyBandwidth, console: Console) -> None:
+    """Print how fast the first table's model decodes with weights, or keys and values, in other formats."""
+    formats: dict[str, dict[str, Any]] = {
+        "float32": {},
+        "bfloat16": {"dtype": "bfloat16"},
+        "float32, weights in int8": {"quantize": "int8"},
+        "float32, weights and activations in int8": {"quantize": "w8a8"},
+    }
+    calls = {}
+    for name, options in formats.items():
+        model, ids = model_and_prompt()
+        calls[name] = whole_loop(tpuport.port(model, **options), ids)
+    model, ids = model_and_prompt()
+    calls["float32, keys and values in int8"] = whole_loop(tpuport.port(model), ids, kv_cache="int8")
+    times = measure(calls, rounds, bandwidth, gives_same_tokens=False)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    table = Table(title=f"Formats, {NEW} tokens after {PROMPT}")
+    for heading in ("", "tokens/s", "faster than float32, times"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, value in medians.items():
+        table.add_row(name, f"{NEW / value:.1f}", f"{medians['float32'] / value:.2f} x")
+    console.print(table)
+
+
 def main() -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -282,6 +310,7 @@ def main() -> None:
         report(times, read, bandwidth, remarks, console)
         if not args.quick:
             measure_kinds(rounds, bandwidth, console)
+            measure_formats(rounds, bandwidth, console)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpuport.compat.operators.quantized import QuantizedArray
+from tpuport.errors import PortError
 
 LEVELS = tuple(np.linspace(-1, 1, 16).tolist())
 
@@ -95,6 +96,15 @@ def test_a_product_of_integers_is_exact(leading, dtype):
     expected = rounded @ (values[0] * scale.astype(np.float64))
     tolerance = 1e-5 if dtype == jnp.float32 else 2**-8
     np.testing.assert_allclose(np.asarray(product, np.float64), expected, rtol=tolerance, atol=1e-3)
+
+
+def test_a_product_of_integers_has_no_gradient():
+    array = QuantizedArray(
+        jnp.ones((1, 4, 2), jnp.int8), jnp.ones((1, 2)), None, None, None, 1, 4, np.dtype(np.float32),
+        rounds_activations=True,
+    )  # fmt: skip
+    with pytest.raises(PortError, match="no gradients"):
+        jax.grad(lambda rows: array.linear(rows).sum())(jnp.ones((3, 4)))
 
 
 def test_rows_of_zeros_and_of_what_is_not_finite():

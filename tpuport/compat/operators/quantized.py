@@ -19,6 +19,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from tpuport.compat.convert import wrap
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.linear_algebra import linear
+from tpuport.errors import PortError
 
 # Integers up to 2**8 are exact in bfloat16; differences of bytes are not.
 _EXACT_BITS = 4
@@ -105,7 +106,7 @@ class QuantizedArray:
 
         Integers are multiplied and summed exactly, in int32.
         """
-        rows, scale = round_rows(activations, jnp.float32)
+        rows, scale = round_rows(_without_gradient(activations), jnp.float32)
         values = self.values[0]
         contraction = (((rows.ndim - 1,), (0,)), ((), ()))
         sums = jax.lax.dot_general(rows, values, contraction, preferred_element_type=jnp.int32)
@@ -141,6 +142,23 @@ class QuantizedArray:
         if is_exact and self.levels is None and self.scale.dtype == self.dtype:
             return self.dtype
         return jnp.promote_types(self.dtype, jnp.float32)
+
+
+@jax.custom_vjp
+def _without_gradient(activations: jax.Array) -> jax.Array:
+    """Traced. The same; a gradient of what it becomes is an error, and not the zero that rounding has."""
+    return activations
+
+
+def _refuse_gradient(residuals: None, cotangent: jax.Array) -> tuple[jax.Array]:
+    raise PortError(
+        "weights in 'w8a8' have no gradients: their products round activations",
+        where="quantize='w8a8'",
+        fix="train with quantize='int8', whose products are differentiable",
+    )
+
+
+_without_gradient.defvjp(lambda activations: (activations, None), _refuse_gradient)
 
 
 def round_rows(numbers: jax.Array, scale_dtype: Any) -> tuple[jax.Array, jax.Array]:
