@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from compressed_tensors.compressors import ModelCompressor
+from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
 from compressed_tensors.quantization import (
     QuantizationArgs,
     QuantizationConfig,
@@ -14,6 +15,7 @@ from compressed_tensors.quantization import (
     apply_quantization_config,
 )
 from compressed_tensors.quantization.utils import calculate_qparams
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tpuport import PortError
@@ -43,6 +45,10 @@ CASES = {
     "int3 in groups": (
         "pack-quantized",
         {"num_bits": 3, "type": "int", "strategy": "group", "group_size": 32},
+    ),
+    "mxfp4": (
+        "mxfp4-pack-quantized",
+        {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32},
     ),
     "int8 packed": ("pack-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"}),
 }
@@ -89,7 +95,8 @@ def compress(llama, write_checkpoint):
         }
         directory = write_checkpoint(model.state_dict(), written)
         compressor.decompress_model(model)
-        return directory, model
+        # Numbers of FP4 come back in bfloat16, which those of MXFP4 fit into.
+        return directory, model.float()
 
     return run
 
@@ -102,6 +109,88 @@ def test_logits_are_those_of_the_decompressed_model(case, compress, assert_logit
     assert len(weights) == 14
     assert all(weight.values.dtype.itemsize == 1 for *_, weight in weights)
     assert "quantization_config" not in vars(model.config)
+
+
+LEVELS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+@pytest.fixture
+def nvfp4(llama, linear_layers, write_checkpoint):
+    """A function from a change of the tensors to a checkpoint, and the model that it stands for by the formula."""
+
+    def run(change=lambda tensors: None):
+        model = copy.deepcopy(llama)
+        tensors = dict(model.state_dict())
+        for name, module in linear_layers(model):
+            weight = module.weight.data
+            grouped = weight.view(weight.shape[0], -1, 16)
+            factor = 448 * 6 / weight.abs().max()
+            scale = (grouped.abs().amax(-1) / 6 * factor).to(torch.float8_e4m3fn)
+            step = (scale.float() / factor)[..., None]
+            indices = ((grouped / step).abs()[..., None] - LEVELS).abs().argmin(-1)
+            numbers = LEVELS[indices] * grouped.sign() * step
+            codes = (indices + 8 * (grouped < 0)).to(torch.uint8).view(weight.shape)
+            del tensors[f"{name}.weight"]
+            tensors |= {
+                f"{name}.weight_packed": codes[:, ::2] | (codes[:, 1::2] << 4),
+                f"{name}.weight_scale": scale,
+                f"{name}.weight_global_scale": factor.reshape(1),
+                f"{name}.input_global_scale": torch.ones(1),
+            }
+            module.weight.data = numbers.view(weight.shape)
+        change(tensors)
+        weights = {
+            "num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True
+        }  # fmt: skip
+        form = "nvfp4-pack-quantized"
+        groups = {"group_0": {"targets": ["Linear"], "weights": weights, "format": form}}
+        quantization = {
+            "quant_method": "compressed-tensors", "format": form, "config_groups": groups, "ignore": ["lm_head"]
+        }  # fmt: skip
+        return write_checkpoint(tensors, quantization), model
+
+    return run
+
+
+def test_nvfp4(nvfp4, assert_logits):
+    directory, expected = nvfp4()
+    assert_logits(directory, expected)
+
+
+def test_nvfp4_is_what_the_library_decompresses(nvfp4):
+    """In bfloat16, to which it rounds."""
+    directory, expected = nvfp4()
+    config = json.loads((directory / "config.json").read_text())["quantization_config"]
+    scheme = QuantizationScheme(**config["config_groups"]["group_0"])
+    name = "model.layers.1.mlp.down_proj"
+    tensors = load_file(directory / "model.safetensors")
+    state = {ending: tensors[f"{name}.{ending}"] for ending in ("weight_packed", "weight_scale")}
+    state["weight_global_scale"] = tensors[f"{name}.weight_global_scale"]
+    weight = NVFP4PackedCompressor.decompress(state, scheme)["weight"]
+    torch.testing.assert_close(weight.float(), expected.get_submodule(name).weight, rtol=2**-7, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("ending", "tensor", "message"),
+    [
+        ("weight_global_scale", None, "weight_global_scale is missing"),
+        ("weight_global_scale", torch.zeros(1), "weight_global_scale is zero"),
+        ("weight_global_scale", torch.ones(2), "weight_global_scale has shape"),
+        ("weight_scale", torch.ones(64, 3), "3 groups"),
+        ("weight_scale", torch.ones(63, 8), "weight_scale has shape"),
+        ("weight_zero_point", torch.ones(64, 8), "zero_point is not supported"),
+    ],
+)
+def test_nvfp4_that_does_not_fit_is_named(ending, tensor, message, nvfp4):
+    name = f"model.layers.1.mlp.down_proj.{ending}"
+
+    def change(tensors):
+        tensors.pop(name, None)
+        if tensor is not None:
+            tensors[name] = tensor
+
+    with pytest.raises(PortError, match=message):
+        load(AutoModelForCausalLM, nvfp4(change)[0])
 
 
 def test_on_a_mesh(compress, assert_logits):
@@ -185,9 +274,9 @@ def test_unknown_bits_and_formats(compress):
     (directory / "config.json").write_text(json.dumps(config))
     with pytest.raises(PortError, match="do not fit num_bits"):
         load(AutoModelForCausalLM, directory)
-    config["quantization_config"]["format"] = "nvfp4-pack-quantized"
+    config["quantization_config"]["format"] = "marlin-24"
     (directory / "config.json").write_text(json.dumps(config))
-    with pytest.raises(PortError, match="nvfp4-pack-quantized"):
+    with pytest.raises(PortError, match="marlin-24"):
         load(AutoModelForCausalLM, directory)
 
 

@@ -1,14 +1,18 @@
-"""Weights as the compressed-tensors library saves them: int8, FP8, and packed integers of two to eight bits.
+"""Weights as the compressed-tensors library saves them: int8, FP8, packed integers of two to eight bits, and FP4.
 
 A weight is `(weight - weight_zero_point) * weight_scale`, with a scale for the weight, for each output, for each group
 of inputs of an output, or for each block. Activations are computed in the model's dtype: scales of theirs are left out,
 as they are when transformers decompresses such a checkpoint.
+
+A number of FP4 has one bit of mantissa, and two share a byte, the first in its lower bits. Its scales are powers of two
+(MXFP4), or FP8 numbers that are divided by a `weight_global_scale` (NVFP4): `weight * weight_scale / global scale`.
 """
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from tpuport.checkpoint.formats.packed_tensors import (
@@ -17,7 +21,9 @@ from tpuport.checkpoint.formats.packed_tensors import (
     integer_dtype,
     permute,
     read_whole,
+    reinterpret,
     reshape,
+    unpack,
     unpack_words,
 )
 from tpuport.checkpoint.formats.weight_tensors import (
@@ -33,11 +39,12 @@ from tpuport.checkpoint.quantized_tensors import QuantizedTensor, group_columns
 from tpuport.errors import PortError
 
 _ENDINGS = (
-    "weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx", "weight",
-    "input_scale", "input_zero_point", "output_scale", "output_zero_point",
+    "weight_packed", "weight_scale", "weight_global_scale", "weight_zero_point", "weight_shape", "weight_g_idx",
+    "weight", "input_scale", "input_zero_point", "input_global_scale", "output_scale", "output_zero_point",
 )  # fmt: skip
 _FORMATS = frozenset({
-    "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense", "mixed-precision",
+    "pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "int-quantized", "float-quantized",
+    "naive-quantized", "dense", "mixed-precision",
 })  # fmt: skip
 
 
@@ -63,6 +70,8 @@ def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> Adapt
 
 
 def _adapt_weight(weight: WeightTensors, settings: list[Mapping[str, Any]], dtype: np.dtype) -> LazyTensor:
+    if "weight_packed" in weight and weight.get("weight_packed").dtype == np.uint8:
+        return _adapt_four_bit_floats(weight, dtype)
     values = _values(weight, settings)
     outputs, inputs = values.shape
     scale = _matrix(weight.get("weight_scale", kinds="f"), outputs)
@@ -82,6 +91,34 @@ def _adapt_weight(weight: WeightTensors, settings: list[Mapping[str, Any]], dtyp
         zero_point,
         None if order is None else in_memory(order),
         output_block=block,
+        scheme=f"compressed-tensors {values.dtype}",
+    )
+
+
+def _adapt_four_bit_floats(weight: WeightTensors, dtype: np.dtype) -> LazyTensor:
+    packed = weight.get("weight_packed", (None, None))
+    if "weight_zero_point" in weight:
+        raise BadWeightError("weight_zero_point is not supported for numbers of FP4")
+    outputs, inputs = packed.shape[0], 2 * packed.shape[1]
+    scale = weight.get("weight_scale", (outputs, None), "fu")
+    groups = scale.shape[1]
+    if not groups or inputs % groups:
+        raise BadWeightError(f"weight_scale has {groups} groups, which do not divide {inputs} inputs")
+    scales: LazyTensor
+    if scale.dtype in (np.uint8, jnp.float8_e8m0fnu):
+        scales = reinterpret(scale, jnp.float8_e8m0fnu)
+    else:
+        factor = read_whole(weight.get("weight_global_scale", (1,), "f")).astype(np.float32)
+        if not factor.all():
+            raise BadWeightError("weight_global_scale is zero")
+        # One product of two factors needs more digits than either has.
+        scales = in_memory(read_whole(scale).astype(np.float32) / factor)
+    values = reinterpret(unpack(packed, 1, 4, np.dtype(np.uint8)), jnp.float4_e2m1fn)
+    return QuantizedTensor(
+        values.shape,
+        dtype,
+        group_columns(values, inputs // groups),
+        transpose(scales, 0, 1),
         scheme=f"compressed-tensors {values.dtype}",
     )
 

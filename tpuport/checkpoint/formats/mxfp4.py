@@ -6,13 +6,12 @@ exponents of two, 127 more than they mean. The model has these weights transpose
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from tpuport.checkpoint.formats.packed_tensors import unpack
+from tpuport.checkpoint.formats.packed_tensors import reinterpret, unpack
 from tpuport.checkpoint.formats.weight_tensors import (
     Adapted,
     BadWeightError,
@@ -21,7 +20,7 @@ from tpuport.checkpoint.formats.weight_tensors import (
     adapt_each,
     collect,
 )
-from tpuport.checkpoint.lazy_tensors import Index, LazyTensor, Reader, transpose
+from tpuport.checkpoint.lazy_tensors import LazyTensor, transpose
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor
 
 _GROUP = 32
@@ -48,28 +47,13 @@ def _adapt_weight(weight: WeightTensors, projection: str, dtype: np.dtype) -> La
     scales = weight.get(f"{projection}_scales", (experts, outputs, groups), "u")
     if blocks.dtype != np.uint8 or scales.dtype != np.uint8:
         raise BadWeightError(f"blocks are {blocks.dtype} and scales {scales.dtype}, and not uint8")
-    codes = unpack(blocks, 3, 4, np.dtype(np.uint8))
-    values = _with_bits_of(codes, jnp.dtype(jnp.float4_e2m1fn))
+    values = reinterpret(unpack(blocks, 3, 4, np.dtype(np.uint8)), jnp.float4_e2m1fn)
     return QuantizedTensor(
         (experts, groups * _GROUP, outputs),
         dtype,
         # [X, O, G, I] as [X, G, I, O]
         transpose(transpose(values, 1, 2), 2, 3),
-        transpose(_with_bits_of(scales, jnp.dtype(jnp.float8_e8m0fnu)), 1, 2),
+        transpose(reinterpret(scales, jnp.float8_e8m0fnu), 1, 2),
         scheme="mxfp4",
         transposed=True,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Reinterpreted(LazyTensor):
-    """The bytes of `base` as numbers of another type of a byte each."""
-
-    base: LazyTensor
-
-    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
-        out[...] = self.base.read(reader, index, self.base.dtype).view(self.dtype)
-
-
-def _with_bits_of(base: LazyTensor, dtype: np.dtype) -> LazyTensor:
-    return _Reinterpreted(base.shape, dtype, base)

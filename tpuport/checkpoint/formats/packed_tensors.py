@@ -1,6 +1,7 @@
 """Several small numbers in each stored integer, as tensors to be read."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -73,6 +74,21 @@ def unpack(
         size = base.shape[dim] * len(shifts)
     shape = (*base.shape[:dim], size, *base.shape[dim + 1 :])
     return Unpacked(shape, dtype, base, dim, bits, shifts, offset, is_signed)
+
+
+@dataclass(frozen=True, eq=False)
+class Reinterpreted(LazyTensor):
+    """The bytes of `base` as numbers of another type of a byte each."""
+
+    base: LazyTensor
+
+    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+        out[...] = self.base.read(reader, index, self.base.dtype).view(self.dtype)
+
+
+def reinterpret(base: LazyTensor, dtype: Any) -> LazyTensor:
+    """The bytes of a tensor as numbers of another type of a byte each."""
+    return Reinterpreted(base.shape, np.dtype(dtype), base)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ from tpuport.quantization import install, is_transposed, quantizable_weights
 from tpuport.topology.targets.config_files import ConfigFile
 
 _FP8: Final = jnp.dtype(jnp.float8_e4m3fn)
+_FP4: Final = jnp.dtype(jnp.float4_e2m1fn)
 _MXFP4_GROUP: Final = 32
 _BITSANDBYTES_BLOCK: Final = 64
 _NIBBLES: Final = 16
@@ -293,7 +294,7 @@ def _bitsandbytes(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype)
 
 
 def _mxfp4(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
-    stored = _Format("mxfp4", jnp.dtype(jnp.float4_e2m1fn), jnp.dtype(jnp.float8_e8m0fnu), group=_MXFP4_GROUP)
+    stored = _Format("mxfp4", _FP4, jnp.dtype(jnp.float8_e8m0fnu), group=_MXFP4_GROUP)
 
     def choose(weight: _Weight) -> _Format | None:
         return stored if is_transposed(weight.module) else None
@@ -388,6 +389,10 @@ def _compressed_format(
     match kind, bits:
         case "float", 8:
             values = _FP8
+        case "float", 4:
+            values = _FP4
+            is_power_of_two = stored_as.startswith("mxfp4")
+            stored_dtype = jnp.dtype(jnp.float8_e8m0fnu) if is_power_of_two else np.dtype(np.float32)
         case "int", int() if 1 <= bits <= 8:
             # What is not packed takes a byte.
             values = integer_dtype(bits if stored_as == "pack-quantized" else 8, signed=True)
