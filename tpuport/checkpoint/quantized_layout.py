@@ -75,8 +75,8 @@ def plan_parts(
         raise PortError(
             "\n  - ".join(["groups of quantised weights do not fit the mesh:", *shown]),
             where="quantize, mesh",
-            fix="take smaller groups, fewer devices on this axis, or another rule for these weights, such as int8, "
-            "whose scales are for whole rows",
+            fix="take fewer devices on this axis, or a sharding rule that divides the outputs of these weights or "
+            "leaves them whole; or, of weights that are quantised here, smaller groups or int8, which has none",
         )
     return plans
 
