@@ -6,6 +6,7 @@ import torch
 
 import tpuport
 
+GGUF_SUFFIX = ".gguf"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -14,6 +15,14 @@ def check_directory(checkpoint: Path) -> None:
     if not checkpoint.is_dir():
         fix = "give a local directory; `hf download NAME --local-dir DIR` creates one"
         raise tpuport.PortError("there is no such directory", where=str(checkpoint), fix=fix)
+
+
+def check_checkpoint(checkpoint: Path) -> None:
+    """Raise PortError unless the checkpoint is a local directory, or a GGUF file."""
+    if checkpoint.suffix != GGUF_SUFFIX:
+        check_directory(checkpoint)
+    elif not checkpoint.is_file():
+        raise tpuport.PortError("there is no such file", where=str(checkpoint), fix="give a local GGUF file")
 
 
 def check_dtype(name: str) -> None:

@@ -9,15 +9,18 @@ from rich.console import Console
 from rich.markup import escape
 
 import tpuport
+from recipes.checks import GGUF_SUFFIX
 from tpuport import lint
 
 
 def read_model_config(checkpoint: Path) -> dict[str, Any]:
-    """The configuration of a model of transformers, which names its type.
+    """The configuration of a model of transformers, in a directory or a GGUF file, which names its type.
 
     Raises:
         PortError: it is not there, is not JSON, or names no type.
     """
+    if checkpoint.suffix == GGUF_SUFFIX:
+        return _read_gguf_config(checkpoint)
     try:
         config = dict(json.loads((checkpoint / "config.json").read_text(encoding="utf-8")))
         str(config["model_type"])
@@ -28,6 +31,19 @@ def read_model_config(checkpoint: Path) -> dict[str, Any]:
             fix="give a directory that save_pretrained wrote",
         ) from error
     return config
+
+
+def _read_gguf_config(checkpoint: Path) -> dict[str, Any]:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(checkpoint.parent, gguf_file=checkpoint.name).to_dict()
+    except (ImportError, LookupError, OSError, ValueError) as error:
+        raise tpuport.PortError(
+            f"transformers cannot read the configuration: {str(error).strip().splitlines()[0]}",
+            where=str(checkpoint),
+            fix="pip install 'tpuport[gguf]', and check that the file was copied whole",
+        ) from error
 
 
 def model_files(checkpoint: Path) -> list[Path]:

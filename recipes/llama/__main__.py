@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import tpuport
-from recipes.checks import check_directory
+from recipes.checks import GGUF_SUFFIX, check_checkpoint
 from recipes.command import at_least, create_mesh, quiet_libraries, run_command, simulate_devices, timed
 from recipes.model_linting import lint_model_code
 
@@ -23,12 +23,20 @@ DEFAULT_PROMPTS = ["To port a model", "The harbour", "On Wednesday the Blue Hero
 console = Console(highlight=False, soft_wrap=True)
 
 
+def locate(checkpoint: Path) -> tuple[Path, dict[str, Any]]:
+    """A checkpoint as transformers and tpuport take it: a directory, and the name of a GGUF file in it if it is one."""
+    if checkpoint.suffix == GGUF_SUFFIX:
+        return checkpoint.parent, {"gguf_file": checkpoint.name}
+    return checkpoint, {}
+
+
 def read_tokenizer(checkpoint: Path, trust_remote_code: bool) -> Any:
     """The checkpoint's tokenizer."""
     from transformers import AutoTokenizer
 
+    directory, file = locate(checkpoint)
     try:
-        return AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=trust_remote_code)
+        return AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code, **file)
     except (OSError, ValueError, ImportError) as error:
         raise tpuport.PortError(
             f"the tokenizer cannot be read: {str(error).strip().splitlines()[0]}",
@@ -83,7 +91,8 @@ def compare(checkpoint: Path, inputs: Any, options: dict[str, Any], tokens: Any)
     import torch
     from transformers import AutoModelForCausalLM
 
-    reference: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    directory, file = locate(checkpoint)
+    reference: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, **file).eval()
     expected = reference.generate(**inputs, **options)
     if expected.shape == tokens.shape and bool((expected == tokens).all()):
         count = tokens[:, inputs["input_ids"].shape[1] :].numel()
@@ -101,10 +110,16 @@ def port_and_generate(
 
     tokenizer = read_tokenizer(checkpoint, loading.get("trust_remote_code", False))
     inputs = read_prompts(tokenizer, prompts)
-    model, seconds = timed(lambda: tpuport.load(AutoModelForCausalLM, checkpoint, mesh=mesh, **loading))
-    # Quantised weights are values, with a scale for many of them.
-    state = model.state_dict().items()
-    size = sum(tensor.numel() for name, tensor in state if not name.endswith("_quantized.scale")) / 1e6
+    directory, file = locate(checkpoint)
+    model, seconds = timed(
+        lambda: tpuport.load(AutoModelForCausalLM, directory, mesh=mesh, **file, **loading)
+    )
+    # Quantised weights are values, with scales and the like for many of them.
+    parts = model.state_dict().items()
+    size = (
+        sum(part.numel() for name, part in parts if "_quantized." not in name or name.endswith(".values"))
+        / 1e6
+    )
     console.print(f"loaded {type(model).__name__}, {size:.1f} M parameters, in {seconds:.1f} s")
     tokens = generate_timed(model, inputs, options | {"pad_token_id": tokenizer.pad_token_id})
     for text in tokenizer.batch_decode(tokens, skip_special_tokens=True):
@@ -122,7 +137,12 @@ def parse_arguments() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--prompt", action="append", help="text to continue; may be repeated")
-    add("--checkpoint", type=Path, default=DEFAULT_CHECKPOINT, help="a local Hugging Face causal LM")
+    add(
+        "--checkpoint",
+        type=Path,
+        default=DEFAULT_CHECKPOINT,
+        help="a local Hugging Face causal LM, or a GGUF file",
+    )
     add("--tp", type=int, default=1, help="devices that shard the weights; -1: all that are left")
     add("--dp", type=int, default=1, help="devices that shard the batch; -1: all that are left")
     add("--max-new-tokens", type=at_least(1), default=280, help="tokens to generate per row (default 280)")
@@ -173,7 +193,7 @@ def main() -> None:
     """Run the recipe."""
     arguments = parse_arguments()
     checkpoint = arguments.checkpoint
-    check_directory(checkpoint)
+    check_checkpoint(checkpoint)
     if arguments.lint:
         lint_model_code(checkpoint, console)
     if arguments.cpu_devices:

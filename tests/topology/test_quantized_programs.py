@@ -1,10 +1,16 @@
 """Quantised weights in compiled programs: what a chip holds and moves, and that no wide copy of a weight is written."""
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tpuport.checkpoint.formats.ggml_blocks import BLOCK_TYPES, quantized_tensor
+from tpuport.checkpoint.lazy_tensors import LazyTensor
+from tpuport.checkpoint.quantized_layout import empty_weight
 from tpuport.errors import PortError
+from tpuport.quantization import install
 from tpuport.topology import Decode, compile_for, hlo, lower_for
 
 HIDDEN, FEED_FORWARD, VOCABULARY, LAYERS, DEVICES = 1024, 4096, 512, 2, 4
@@ -51,6 +57,40 @@ def test_a_step_moves_the_bytes_of_the_format(scheme, dense):
     quantized = PRODUCTS * BITS[scheme] / 8 + PRODUCTS / GROUPS[scheme] * 2
     assert report.memory.weights == pytest.approx(quantized / DEVICES + DENSE_BYTES, rel=0.01)
     assert report.parameters == dense.parameters
+    assert report.costs.hbm_bytes <= 1.05 * (report.memory.weights + report.memory.cache)
+    assert collectives(report) == collectives(dense)
+
+
+def build_gguf(kind):
+    """A function that builds the model with linear layers in blocks of a GGUF file."""
+    block = BLOCK_TYPES[kind]
+
+    def build_quantized():
+        model = build()
+        for module in list(model.model.layers.modules()):
+            if isinstance(module, torch.nn.Linear):
+                outputs, inputs = module.weight.shape
+                stored = LazyTensor((outputs, inputs // block.inputs * block.block_bytes), np.dtype(np.uint8))
+                source = quantized_tensor(stored, kind, jnp.dtype(jnp.bfloat16))
+                install(module, "weight", empty_weight(source, torch.bfloat16))
+        return model
+
+    return build_quantized
+
+
+# Bits of a weight: of the value itself, and its share of what 16, 32 or 256 of them have in common.
+@pytest.mark.parametrize(
+    ("kind", "bits"),
+    [
+        ("Q4_K", 4 + (8 + 8) / 32 + (16 + 16) / 256),
+        pytest.param("Q8_0", 8 + 16 / 32, marks=pytest.mark.slow),
+        pytest.param("Q6_K", 8 + 8 / 16 + 16 / 256, marks=pytest.mark.slow),
+    ],
+)
+def test_blocks_of_a_gguf_file_are_read_once(kind, bits, dense):
+    step = Decode(batch=1, max_cache_len=64)
+    report = compile_for(build_gguf(kind), step, topology="v5e:2x2", tp=DEVICES)
+    assert report.memory.weights == pytest.approx(PRODUCTS * bits / 8 / DEVICES + DENSE_BYTES, rel=0.01)
     assert report.costs.hbm_bytes <= 1.05 * (report.memory.weights + report.memory.cache)
     assert collectives(report) == collectives(dense)
 

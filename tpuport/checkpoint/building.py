@@ -53,9 +53,10 @@ def check_directory(directory: Path) -> None:
     if directory.is_dir():
         return
     if directory.exists():
-        raise PortError(
-            "a checkpoint is a directory, this is a file", where=str(directory), fix="give its directory"
-        )
+        fix = "give its directory"
+        if directory.suffix == ".gguf":
+            fix += f", and gguf_file={directory.name!r}"
+        raise PortError("a checkpoint is a directory, this is a file", where=str(directory), fix=fix)
     fix = "check the path"
     # What looks like a repository of the Hugging Face Hub.
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(directory)):
@@ -108,6 +109,16 @@ def read_config(
     return config
 
 
+def read_gguf_config(model_class: Any, directory: Path, name: str, options: Mapping[str, Any]) -> Any:
+    """The config in the GGUF file `name`; PortError if transformers cannot read it, or for an unknown option."""
+    from transformers import AutoConfig
+
+    config_class: Any = getattr(model_class, "config_class", None) or AutoConfig
+    config = _load_config(config_class, directory, options, gguf_file=name)
+    vars(config).pop(QUANTIZATION, None)
+    return config
+
+
 def _read_transformers_config(
     model_class: Any,
     directory: Path,
@@ -126,13 +137,18 @@ def _read_transformers_config(
             fix="put the code into the checkpoint's directory and name it without '--'",
         )
     config_class: Any = getattr(model_class, "config_class", None)
-    loading_options: dict[str, Any] = {"local_files_only": True, "return_unused_kwargs": True}
+    if config_class is not None:
+        return _load_config(config_class, directory, options)
     # AutoModel classes have none: the checkpoint itself says which it is.
-    if config_class is None:
-        config_class = AutoConfig
-        loading_options["trust_remote_code"] = trust_remote_code
+    return _load_config(AutoConfig, directory, options, trust_remote_code=trust_remote_code)
+
+
+def _load_config(config_class: Any, directory: Path, options: Mapping[str, Any], **loading: Any) -> Any:
+    """The config in `directory` with `options` in it; `loading` says how transformers reads it."""
     with _library_errors(directory):
-        loaded: Any = config_class.from_pretrained(directory, **loading_options, **options)
+        loaded: Any = config_class.from_pretrained(
+            directory, local_files_only=True, return_unused_kwargs=True, **loading, **options
+        )
     config, unused = loaded
     unknown = sorted(options.keys() & unused.keys())
     if unknown:

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 from tqdm import tqdm
 
 from tpuport import compat
-from tpuport.checkpoint import building, formats, safetensors_files
+from tpuport.checkpoint import building, formats, gguf_files, safetensors_files
 from tpuport.checkpoint.device_layout import (
     allowed_names,
     as_torch_dtype,
@@ -40,7 +40,7 @@ from tpuport.checkpoint.name_matching import (
     match_names,
     untie_differing_weights,
 )
-from tpuport.checkpoint.quantized_layout import empty_weight, plan_parts
+from tpuport.checkpoint.quantized_layout import are_factors_cut, empty_weight, plan_parts
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor, quantizing
 from tpuport.checkpoint.sharded_arrays import bounds_key, make_sharded_array
 from tpuport.errors import PortError
@@ -78,6 +78,7 @@ def load(
     trust_remote_code: bool = False,
     allow: str | Iterable[str] = (),
     quantize: QuantizationRules | Mapping[str, Any] | str | None = None,
+    gguf_file: str | None = None,
     **config_options: Any,
 ) -> Any:
     """Load a checkpoint from a local directory onto the devices of `mesh`.
@@ -87,15 +88,18 @@ def load(
 
     Args:
         model_class: a transformers `AutoModel...` or model class, or a diffusers model class.
-        directory: as `save_pretrained` writes it: config.json, and either one safetensors file or an index of several.
+        directory: as `save_pretrained` writes it: config.json, and either one safetensors file or an index of several;
+            or one with a GGUF file.
         mesh: None for one device.
         rules: None for the model's own tensor-parallel plan.
-        dtype: for floating-point weights; None for the config's, or if it has none, the checkpoint's.
+        dtype: for floating-point weights; None for the config's, or if it has none, the checkpoint's (and float32 for a
+            GGUF file, as in transformers).
         trust_remote_code: whether Python code in the checkpoint may run.
         allow: names whose errors the sharding audit accepts, and names (or patterns with `*`) of tensors in the
             checkpoint that the model does not have; a single name may be a plain string.
         quantize: "int8", "int4", "fp8" or "w8a8" for linear layers (but not heads, routers and the like), or
             `QuantizationRules`; None keeps weights as they are stored.
+        gguf_file: the name of a GGUF file in `directory`, which holds the config too.
         config_options: config fields to override, `attn_implementation` for example.
 
     Returns:
@@ -113,14 +117,22 @@ def load(
     # Patches of modeling code, before the model is built from it.
     registry.apply_all()
     requested_dtype = as_torch_dtype(dtype)
-    inventory, config, raw_config = _read_metadata(model_class, path, trust_remote_code, config_options)
-    model_dtype = requested_dtype or _default_dtype(config, inventory)
-    tensors = _adapt_quantized(path, raw_config, inventory, model_dtype)
-    model: Any = building.build_empty(model_class, config, model_dtype, trust_remote_code, path)
+    model: Any
+    if gguf_file is None:
+        inventory, config, raw_config = _read_metadata(model_class, path, trust_remote_code, config_options)
+        model_dtype = requested_dtype or _default_dtype(config, inventory)
+        tensors = _adapt_quantized(path, raw_config, inventory, model_dtype)
+        model = building.build_empty(model_class, config, model_dtype, trust_remote_code, path)
+        problems = inventory.problems
+    else:
+        model, tensors, model_dtype = _open_gguf(
+            model_class, path, gguf_file, requested_dtype, config_options
+        )
+        problems = []
     match = match_names(model, tensors)
     # Before mismatches are looked for: untied weights are two, and each must be in the checkpoint.
     untie_differing_weights(model, match)
-    _raise_problems(path, inventory.problems + find_mismatches(model, match, allow))
+    _raise_problems(path, problems + find_mismatches(model, match, allow))
     initialize_absent(model, match)
     mesh = mesh or one_device_mesh()
     array_dtype = _array_dtypes(model, model_dtype, requested_dtype)
@@ -162,6 +174,28 @@ def _read_metadata(
     if not inventory.is_complete:
         _raise_problems(directory, inventory.problems)
     return inventory, config, raw_config
+
+
+def _open_gguf(
+    model_class: Any,
+    directory: Path,
+    name: str,
+    requested_dtype: torch.dtype | None,
+    options: Mapping[str, Any],
+) -> tuple[torch.nn.Module, dict[str, LazyTensor | None], torch.dtype]:
+    """The empty model that a GGUF file describes, its tensors by the model's names, and the dtype of its weights."""
+    building.check_directory(directory)
+    if is_diffusers_class(model_class):
+        raise PortError(
+            "GGUF files of diffusers' models are not supported",
+            where=str(directory / str(name)),
+            fix="load the checkpoint in safetensors, with quantize='int4' for weights in four bits",
+        )
+    file = gguf_files.read_file(directory, name)
+    config = building.read_gguf_config(model_class, directory, name, options)
+    dtype = requested_dtype or as_torch_dtype(getattr(config, "dtype", None)) or torch.float32
+    model = building.build_empty(model_class, config, dtype, trust_remote_code=False, directory=directory)
+    return model, gguf_files.adapt(file, model, compat.jax_dtype(dtype)), dtype
 
 
 def _adapt_quantized(
@@ -245,7 +279,7 @@ def _plan_arrays(
         shapes.update(dict.fromkeys(names, jax.ShapeDtypeStruct(tuple(parameter.shape), dtype)))
     shardings = plan_shardings(model, groups, shapes, mesh, rules, allow)
     quantized = {
-        names[0]: source
+        names[0]: source.multiply_out() if are_factors_cut(source, shardings[names[0]]) else source
         for names, source in stored_groups
         if isinstance(source, QuantizedTensor) and _can_stay_quantized(model, names)
     }

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -11,6 +12,8 @@ from tpuport.errors import PortError
 from tpuport.quantization import QuantizedWeight
 from tpuport.sharding.specs import axis_names, count_parts, pad
 
+# The parts that have a number for each group, or for some neighbouring ones.
+_OF_GROUPS = ("scale", "zero_point", "outer_scale", "minimum", "outer_minimum")
 # How many weights an error names.
 _NAMES_SHOWN = 5
 
@@ -41,13 +44,29 @@ def part_shardings(
         "values": PartitionSpec(*leading, group_axes, within_axes, output_axes),
         "order": PartitionSpec(),
     }
-    for name in ("scale", "zero_point"):
+    for name in _OF_GROUPS:
         if name in parts:
-            blocks = parts[name].shape[-1]
-            # A few blocks of outputs need not be divided.
+            count, blocks = parts[name].shape[-2:]
+            if count > 1 and count % input_parts:
+                raise PortError(
+                    f"{input_parts} devices would divide {columns} inputs, of which each {columns // count} share a "
+                    "factor, within these"
+                )
+            # A few blocks of outputs need not be divided, nor what all groups share.
             block_axes = output_axes if blocks == outputs else None
-            specs[name] = PartitionSpec(*leading, group_axes, block_axes)
+            specs[name] = PartitionSpec(*leading, None if count == 1 else group_axes, block_axes)
     return {name: NamedSharding(mesh, specs[name]) for name in parts}
+
+
+def are_factors_cut(weight: QuantizedTensor | QuantizedWeight, sharding: NamedSharding) -> bool:
+    """Whether devices would have to divide groups that share a factor on their scales between them."""
+    if "outer_scale" not in weight.parts:
+        return False
+    *_, output_axes, input_axes = pad(sharding.spec, len(weight.shape))
+    mesh: Any = sharding.mesh
+    devices = count_parts(mesh, axis_names(output_axes if weight.transposed else input_axes))
+    shared = weight.parts["outer_scale"].shape[-2]
+    return shared > 1 and shared % devices != 0
 
 
 def plan_parts(
@@ -106,3 +125,10 @@ def empty_weight(source: QuantizedTensor, dtype: torch.dtype) -> QuantizedWeight
     weight = make_weight(source, parts, dtype)
     weight.part_dtypes = {name: tensor.dtype for name, tensor in source.parts.items()}
     return weight
+
+
+def multiply_empty(weight: QuantizedWeight) -> None:
+    """Give a weight without values the parts that it has without shared factors, as `multiply_out` has them."""
+    weight.outer_scale = weight.outer_minimum = None
+    for name in ("scale", "minimum"):
+        weight.part_dtypes[name] = np.dtype(np.float32)

@@ -7,15 +7,24 @@ Letters as in `compat.operators.quantized`: a weight [..., O, K] is kept as valu
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 
-from tpuport.checkpoint.lazy_tensors import BLOCK_BYTES, Index, LazyTensor, Reader, full_index, transpose
+from tpuport.checkpoint.lazy_tensors import (
+    BLOCK_BYTES,
+    Index,
+    LazyTensor,
+    Reader,
+    full_index,
+    index_shape,
+    transpose,
+)
 from tpuport.quantization import Scheme
 
-PARTS = ("values", "scale", "zero_point", "order")
+PARTS = ("values", "scale", "zero_point", "order", "outer_scale", "minimum", "outer_minimum")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +44,9 @@ class QuantizedTensor(LazyTensor):
     scale: LazyTensor
     zero_point: LazyTensor | None = None
     order: LazyTensor | None = None
+    outer_scale: LazyTensor | None = None
+    minimum: LazyTensor | None = None
+    outer_minimum: LazyTensor | None = None
     levels: tuple[float, ...] | None = None
     output_block: int = 1
     scheme: str = ""
@@ -61,6 +73,17 @@ class QuantizedTensor(LazyTensor):
         *leading, rows, columns = index
         if self.transposed:
             rows, columns, out = columns, rows, out.swapaxes(-1, -2)
+        # Some at a time, because numbers in float32 are much larger than what they become.
+        stacked = prod(index_shape(tuple(leading)))
+        step = max(1, BLOCK_BYTES // max(1, stacked * self.columns * np.dtype(np.float32).itemsize))
+        for start in range(rows.start, rows.stop, step):
+            some = slice(start, min(start + step, rows.stop))
+            target = out[..., some.start - rows.start : some.stop - rows.start, :]
+            self._read_rows(reader, leading, some, columns, target)
+
+    def _read_rows(
+        self, reader: Reader, leading: list[slice], rows: slice, columns: slice, out: np.ndarray
+    ) -> None:
         _, inputs, _ = self.values.shape[-3:]
         if self.order is not None:
             columns_stop, first_group, last_group = self.columns, 0, self.values.shape[-3]
@@ -75,7 +98,10 @@ class QuantizedTensor(LazyTensor):
             numbers = np.asarray(self.levels, np.float32)[values.astype(np.int32)]
         if self.zero_point is not None:
             numbers -= self._per_output(reader, self.zero_point, leading, groups, rows)
-        numbers *= self._per_output(reader, self.scale, leading, groups, rows)
+        numbers *= self._per_output(reader, _multiplied(self.scale, self.outer_scale), leading, groups, rows)
+        if self.minimum is not None:
+            minimum = _multiplied(self.minimum, self.outer_minimum)
+            numbers -= self._per_output(reader, minimum, leading, groups, rows)
         # [..., G, I, O] to [..., O, K]
         flat = numbers.reshape(*numbers.shape[:-3], -1, numbers.shape[-1]).swapaxes(-1, -2)
         flat = flat[..., : columns_stop - first_group * inputs]
@@ -89,8 +115,20 @@ class QuantizedTensor(LazyTensor):
     ) -> np.ndarray:
         """[..., G, B] as float32 [..., G, 1, O], of these groups and outputs."""
         blocks = slice(0, tensor.shape[-1])
+        if blocks.stop == self.values.shape[-1]:
+            return self._read(reader, tensor, (*leading, groups, rows)).astype(np.float32)[..., None, :]
         everything = self._read(reader, tensor, (*leading, groups, blocks)).astype(np.float32)
         return np.repeat(everything, self.output_block, axis=-1)[..., None, rows]
+
+    def multiply_out(self) -> "QuantizedTensor":
+        """The same without factors that groups share: scales and minima are float32."""
+        return dataclasses.replace(
+            self,
+            scale=_multiplied(self.scale, self.outer_scale),
+            outer_scale=None,
+            minimum=None if self.minimum is None else _multiplied(self.minimum, self.outer_minimum),
+            outer_minimum=None,
+        )
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -103,6 +141,30 @@ class QuantizedTensor(LazyTensor):
     @staticmethod
     def _read(reader: Reader, tensor: LazyTensor, index: Index) -> np.ndarray:
         return tensor.read(reader, index, tensor.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class _Multiplied(LazyTensor):
+    """Numbers of groups [..., G, B], times those that neighbouring groups share [..., S, B], in float32."""
+
+    inner: LazyTensor
+    outer: LazyTensor
+
+    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+        *others, groups, blocks = index
+        size = self.inner.shape[-2] // self.outer.shape[-2]
+        shared = slice(groups.start // size, -(-groups.stop // size))
+        inner = self.inner.read(reader, index, self.inner.dtype).astype(np.float32)
+        outer = self.outer.read(reader, (*others, shared, blocks), self.outer.dtype).astype(np.float32)
+        start = groups.start - shared.start * size
+        factors = np.repeat(outer, size, axis=-2)[..., start : start + groups.stop - groups.start, :]
+        out[...] = inner * factors
+
+
+def _multiplied(inner: LazyTensor, outer: LazyTensor | None) -> LazyTensor:
+    if outer is None:
+        return inner
+    return _Multiplied(inner.shape, np.dtype(np.float32), inner, outer)
 
 
 @dataclass(frozen=True, eq=False)

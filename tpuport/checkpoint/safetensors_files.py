@@ -78,6 +78,9 @@ def _describe_missing_weights(directory: Path, stem: str) -> str:
             "in the file; on a machine that may run it, load the model with from_pretrained and call "
             "save_pretrained(directory), which writes safetensors"
         )
+    gguf = sorted(path.name for path in directory.glob("*.gguf"))
+    if gguf:
+        return f"no safetensors; it holds GGUF, which is loaded by its name: gguf_file={gguf[0]!r}"
     text = f"no weights: neither {stem}.safetensors nor {stem}.safetensors.index.json is there"
     others = sorted(path.name for path in directory.glob("*.safetensors"))
     return f"{text}; it holds {', '.join(others)}" if others else text

@@ -8,7 +8,6 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 import torch
 
@@ -39,6 +38,9 @@ class QuantizedWeight(torch.nn.Module):
     scale: torch.Tensor
     zero_point: torch.Tensor | None
     order: torch.Tensor | None
+    outer_scale: torch.Tensor | None
+    minimum: torch.Tensor | None
+    outer_minimum: torch.Tensor | None
 
     def __init__(
         self,
@@ -46,6 +48,9 @@ class QuantizedWeight(torch.nn.Module):
         scale: torch.Tensor,
         zero_point: torch.Tensor | None = None,
         order: torch.Tensor | None = None,
+        outer_scale: torch.Tensor | None = None,
+        minimum: torch.Tensor | None = None,
+        outer_minimum: torch.Tensor | None = None,
         *,
         levels: tuple[float, ...] | None = None,
         output_block: int = 1,
@@ -60,6 +65,9 @@ class QuantizedWeight(torch.nn.Module):
         self.register_buffer("scale", scale)
         self.register_buffer("zero_point", zero_point)
         self.register_buffer("order", order)
+        self.register_buffer("outer_scale", outer_scale)
+        self.register_buffer("minimum", minimum)
+        self.register_buffer("outer_minimum", outer_minimum)
         self.levels = levels
         self.output_block = output_block
         self.columns = columns
@@ -92,23 +100,17 @@ class QuantizedWeight(torch.nn.Module):
         # Imported late: it is an operator of torchax, whose version is checked first.
         from tpuport.compat.operators.quantized import QuantizedArray
 
-        parts = (self.values, self.scale, self.zero_point, self.order)
-        arrays: list[jax.Array | None] = [None if part is None else compat.to_jax(part) for part in parts]
-        values, scale, zero_point, order = arrays
-        assert values is not None
-        assert scale is not None
-        dtype = compat.jax_dtype(self.dtype)
+        arrays: dict[str, Any] = {name: compat.to_jax(part) for name, part in self.parts.items()}
+        for name in ("zero_point", "order"):
+            arrays.setdefault(name, None)
         return QuantizedArray(
-            values,
-            scale,
-            zero_point,
-            order,
-            self.levels,
-            self.output_block,
-            self.columns,
-            dtype,
-            self.transposed,
-            self.rounds_activations,
+            **arrays,
+            levels=self.levels,
+            output_block=self.output_block,
+            columns=self.columns,
+            dtype=compat.jax_dtype(self.dtype),
+            transposed=self.transposed,
+            rounds_activations=self.rounds_activations,
         )
 
     def forward(self) -> torch.Tensor:

@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding
 from tpuport import compat
 from tpuport.checkpoint.device_layout import find_owner
 from tpuport.checkpoint.lazy_tensors import LazyTensor
-from tpuport.checkpoint.quantized_layout import empty_weight, plan_parts
+from tpuport.checkpoint.quantized_layout import are_factors_cut, empty_weight, multiply_empty, plan_parts
 from tpuport.checkpoint.quantized_tensors import quantizing
 from tpuport.errors import PortError
 from tpuport.quantization import as_quantization_rules, install, is_transposed, part_name, quantized_weights
@@ -60,6 +60,9 @@ def abstract_parts(
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """The parts of every quantised weight without values, by their names as buffers."""
     weights = {name: weight for name, _, _, weight in quantized_weights(model)}
+    for name, weight in weights.items():
+        if are_factors_cut(weight, shardings[name]):
+            multiply_empty(weight)
     plans = plan_parts(weights, shardings)
     return {
         part_name(name, part): jax.ShapeDtypeStruct(

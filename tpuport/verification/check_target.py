@@ -124,6 +124,12 @@ def _config_target(name: str, options: Mapping[str, Any]) -> CheckTarget:
     config_file = find_config(name)
     chosen = _chosen(options)
     raw = config_file.raw
+    if config_file.path.endswith(".gguf"):
+        raise PortError(
+            "a GGUF file has no random weights to check with",
+            where=name,
+            fix="check the model by the config.json that it was converted from",
+        )
     # transformers' configs have a model_type; diffusers' components are named by their class.
     if "model_type" in raw and "_class_name" not in raw:
         chosen.setdefault("length", _LENGTH)

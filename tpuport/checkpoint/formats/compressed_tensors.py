@@ -104,21 +104,23 @@ def _adapt_four_bit_floats(weight: WeightTensors, dtype: np.dtype) -> LazyTensor
     groups = scale.shape[1]
     if not groups or inputs % groups:
         raise BadWeightError(f"weight_scale has {groups} groups, which do not divide {inputs} inputs")
-    scales: LazyTensor
+    scales: LazyTensor = scale
+    outer_scale = None
     if scale.dtype in (np.uint8, jnp.float8_e8m0fnu):
         scales = reinterpret(scale, jnp.float8_e8m0fnu)
     else:
-        factor = read_whole(weight.get("weight_global_scale", (1,), "f")).astype(np.float32)
-        if not factor.all():
+        divisor = read_whole(weight.get("weight_global_scale", (1,), "f")).astype(np.float32)
+        if not divisor.all():
             raise BadWeightError("weight_global_scale is zero")
-        # One product of two factors needs more digits than either has.
-        scales = in_memory(read_whole(scale).astype(np.float32) / factor)
+        # For each output, because those of other weights may be put beside them.
+        outer_scale = in_memory(np.broadcast_to(1 / divisor, (1, outputs)))
     values = reinterpret(unpack(packed, 1, 4, np.dtype(np.uint8)), jnp.float4_e2m1fn)
     return QuantizedTensor(
         values.shape,
         dtype,
         group_columns(values, inputs // groups),
         transpose(scales, 0, 1),
+        outer_scale=outer_scale,
         scheme=f"compressed-tensors {values.dtype}",
     )
 

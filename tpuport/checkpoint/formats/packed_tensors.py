@@ -163,16 +163,21 @@ def unpack_words(
 
 @dataclass(frozen=True, eq=False)
 class Permuted(LazyTensor):
-    """`base` with the entries of its dimension `dim` in another order; all of them are read for every slice."""
+    """`base` with the entries of its dimension `dim` in another order."""
 
     base: LazyTensor
     dim: int
     order: np.ndarray
 
     def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
-        whole = (*index[: self.dim], slice(0, self.shape[self.dim]), *index[self.dim + 1 :])
-        values = self.base.read(reader, whole, self.base.dtype)
-        out[...] = np.take(values, self.order[index[self.dim]], axis=self.dim)
+        entries = self.order[index[self.dim]]
+        if not len(entries):
+            return
+        # All entries between the first and the last that are needed, as of the heads of a device.
+        first, last = int(entries.min()), int(entries.max()) + 1
+        needed = (*index[: self.dim], slice(first, last), *index[self.dim + 1 :])
+        values = self.base.read(reader, needed, self.base.dtype)
+        out[...] = np.take(values, entries - first, axis=self.dim)
 
 
 def permute(base: LazyTensor, dim: int, order: np.ndarray) -> LazyTensor:

@@ -86,15 +86,12 @@ def _adapt_packed(weight: WeightTensors, dtype: np.dtype) -> LazyTensor:
     if not groups or inputs % groups:
         raise BadWeightError(f"{_SCALE} has {groups} groups, which do not divide {inputs} inputs")
     added = weight.get(_ZERO_POINT, (groups, outputs), "f")
-    scales, terms = (read_whole(tensor).astype(np.float32) for tensor in (scale, added))
-    if not scales.all():
-        raise BadWeightError(f"{_SCALE} is zero somewhere")
     return QuantizedTensor(
         (outputs, inputs),
         dtype,
         group_columns(unpack(packed, 1, 4, integer_dtype(4, signed=True), is_signed=True), inputs // groups),
         scale,
-        in_memory(-terms / scales),
+        minimum=in_memory(-read_whole(added).astype(np.float32)),
         scheme=f"torchao {_PACKED}",
     )
 

@@ -31,18 +31,23 @@ _MATRIX_RANK = 3
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["values", "scale", "zero_point", "order"],
+    data_fields=["values", "scale", "zero_point", "order", "outer_scale", "minimum", "outer_minimum"],
     meta_fields=["levels", "output_block", "columns", "dtype", "transposed", "rounds_activations"],
 )
 @dataclass(frozen=True, eq=False)
 class QuantizedArray:
-    """A weight [..., O, K], or transposed, in few bits: `(values - zero_point) * scale`, rounded once to `dtype`.
+    """A weight [..., O, K], or transposed, in few bits: `(values - zero_point) * scale - minimum`, rounded to `dtype`.
+
+    Scales and minima may be in few bits themselves; then some neighbouring groups share a factor on theirs.
 
     Attributes:
         values: [..., G, I, O], an integer or small floating type, G * I at least K. What is beyond K is not used.
         scale: [..., G, B], each for `output_block` neighbouring outputs; the last block may be shorter.
         zero_point: as `scale`, an integer type; None for zero.
         order: int32 [K], None for the weight's own: which input of the weight each of the stored ones is.
+        outer_scale: [..., S, B], a factor on the scales of G / S neighbouring groups; None for 1.
+        minimum: as `scale`; None for zero.
+        outer_minimum: as `outer_scale`, for `minimum`.
         levels: the numbers that unsigned values are the indices of; None if values are numbers themselves.
         output_block: outputs in a block.
         columns: K.
@@ -62,6 +67,9 @@ class QuantizedArray:
     dtype: np.dtype
     transposed: bool = False
     rounds_activations: bool = False
+    outer_scale: jax.Array | None = None
+    minimum: jax.Array | None = None
+    outer_minimum: jax.Array | None = None
 
     def dequantize(self) -> jax.Array:
         """Traced. The weight, [..., O, K] or transposed."""
@@ -120,7 +128,10 @@ class QuantizedArray:
         numbers = values.astype(dtype) if self.levels is None else _look_up(values, self.levels, dtype)
         if self.zero_point is not None:
             numbers -= self._per_output(self.zero_point.astype(dtype))
-        return (numbers * self._per_output(self.scale.astype(dtype))).astype(self.dtype)
+        numbers *= self._per_output(_multiply_groups(self.scale, self.outer_scale, dtype))
+        if self.minimum is not None:
+            numbers -= self._per_output(_multiply_groups(self.minimum, self.outer_minimum, dtype))
+        return numbers.astype(self.dtype)
 
     def _per_output(self, blocks: jax.Array) -> jax.Array:
         """Traced. [..., G, B] as [..., G, 1, O]: each block's number for all of its outputs, or [..., G, 1, 1]."""
@@ -135,6 +146,8 @@ class QuantizedArray:
         A product that is rounded once is the same in both. The TPU compiler would convert all scales to float32 and
         write them to memory.
         """
+        if self.outer_scale is not None or self.minimum is not None:
+            return jnp.promote_types(self.dtype, jnp.float32)
         is_power_of_two = self.scale.dtype == jnp.float8_e8m0fnu
         if is_power_of_two and jnp.finfo(self.dtype).maxexp == jnp.finfo(jnp.float32).maxexp:
             return self.dtype
@@ -172,6 +185,14 @@ def round_rows(numbers: jax.Array, scale_dtype: Any) -> tuple[jax.Array, jax.Arr
     divisor = scale.astype(jnp.float32)
     quotients = jnp.where(divisor == 0, 0, wide / divisor)
     return jnp.clip(jnp.round(quotients), -_LARGEST, _LARGEST).astype(jnp.int8), scale
+
+
+def _multiply_groups(inner: jax.Array, outer: jax.Array | None, dtype: np.dtype) -> jax.Array:
+    """Traced. Numbers of groups [..., G, B] as `dtype`, times those of neighbouring groups [..., S, B]."""
+    numbers = inner.astype(dtype)
+    if outer is None:
+        return numbers
+    return numbers * jnp.repeat(outer.astype(dtype), inner.shape[-2] // outer.shape[-2], axis=-2)
 
 
 def _look_up(indices: jax.Array, levels: tuple[float, ...], dtype: Any) -> jax.Array:

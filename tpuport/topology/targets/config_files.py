@@ -59,6 +59,9 @@ def find_config(target: str) -> ConfigFile:
         # The libraries' own names for their files say nothing of the model.
         if path.name in _FILES:
             name = path.resolve().parent.name
+        # What is in one of these is read when the model is built.
+        if path.suffix == ".gguf":
+            return ConfigFile({}, name, str(path), path.parent)
         return ConfigFile(read_json(path), name, str(path), path.parent)
     name = target.lower()
     if name not in known():

@@ -25,6 +25,7 @@ from tpuport.checkpoint.quantized_tensors import QuantizedTensor
 from tpuport.errors import PortError
 from tpuport.quantization import install, is_transposed, quantizable_weights
 from tpuport.topology.targets.config_files import ConfigFile
+from tpuport.topology.targets.gguf_configs import is_gguf, quantize_as_gguf
 
 _FP8: Final = jnp.dtype(jnp.float8_e4m3fn)
 _FP4: Final = jnp.dtype(jnp.float4_e2m1fn)
@@ -44,6 +45,8 @@ class _Format(NamedTuple):
         block: outputs that share a scale; None: all.
         is_reordered: whether inputs are in groups by importance.
         levels: how many numbers the values stand for, if they are indices.
+        minimum: dtype of what is subtracted from every group, if anything is.
+        outer_scale: dtype of a factor that all groups share, if they do.
     """
 
     name: str
@@ -54,6 +57,8 @@ class _Format(NamedTuple):
     block: int | None = 1
     is_reordered: bool = False
     levels: int | None = None
+    minimum: np.dtype | None = None
+    outer_scale: np.dtype | None = None
 
 
 class _Weight(NamedTuple):
@@ -82,6 +87,8 @@ def quantization_note(config_file: ConfigFile) -> tuple[str, ...]:
     Raises:
         PortError: they are in a format that `tpuport.load` does not read.
     """
+    if is_gguf(config_file):
+        return ("weights are in the types of their GGUF file",)
     quantization = config_file.raw.get(QUANTIZATION)
     if not quantization:
         return ()
@@ -90,7 +97,10 @@ def quantization_note(config_file: ConfigFile) -> tuple[str, ...]:
 
 
 def quantize_as_file(model: torch.nn.Module, config_file: ConfigFile, dtype: torch.dtype) -> None:
-    """As `quantize_as_config`, if the config says that the checkpoint is quantised."""
+    """As `quantize_as_config`, if the config says that the checkpoint is quantised, or it is a GGUF file."""
+    if is_gguf(config_file):
+        quantize_as_gguf(model, config_file, dtype)
+        return
     raw = config_file.raw
     if not raw.get(QUANTIZATION):
         return
@@ -177,6 +187,8 @@ def _describe(weight: _Weight, stored: _Format, dtype: np.dtype) -> QuantizedTen
         LazyTensor(scales, stored.scale),
         None if stored.zero_point is None else LazyTensor(scales, stored.zero_point),
         LazyTensor((inputs,), np.dtype(np.int32)) if is_reordered else None,
+        None if stored.outer_scale is None else LazyTensor((*leading, 1, blocks), stored.outer_scale),
+        None if stored.minimum is None else LazyTensor(scales, stored.minimum),
         # Only their number matters to a program.
         levels=None if stored.levels is None else tuple(float(level) for level in range(stored.levels)),
         output_block=block,
@@ -332,7 +344,8 @@ def _torchao_format(kind: str, data: Mapping[str, Any], stored_dtype: np.dtype) 
             return _Format("torchao IntxUnpackedToInt8Tensor", int8, stored_dtype, int8, group, block)
         case "Int4WeightOnlyConfig":
             values = integer_dtype(4, signed=True)
-            return _Format("torchao Int4Tensor", values, stored_dtype, scale, _group_size(data["group_size"]))
+            group = _group_size(data["group_size"])
+            return _Format("torchao Int4Tensor", values, stored_dtype, group=group, minimum=scale)
     raise PortError(
         f"what a checkpoint of torchao's {kind} has cannot be derived from its config",
         fix="compile the model with --quantize, without that entry in a copy of the config",
@@ -386,13 +399,15 @@ def _compressed_format(
     if not settings or stored_as == "dense":
         return None
     bits, kind = settings.get("num_bits"), settings.get("type", "int")
+    outer_scale: np.dtype | None = None
     match kind, bits:
         case "float", 8:
             values = _FP8
         case "float", 4:
             values = _FP4
-            is_power_of_two = stored_as.startswith("mxfp4")
-            stored_dtype = jnp.dtype(jnp.float8_e8m0fnu) if is_power_of_two else np.dtype(np.float32)
+            stored_dtype = jnp.dtype(jnp.float8_e8m0fnu)
+            if not stored_as.startswith("mxfp4"):
+                stored_dtype, outer_scale = _FP8, np.dtype(np.float32)
         case "int", int() if 1 <= bits <= 8:
             # What is not packed takes a byte.
             values = integer_dtype(bits if stored_as == "pack-quantized" else 8, signed=True)
@@ -403,6 +418,7 @@ def _compressed_format(
         f"compressed-tensors {values}", values, stored_dtype,
         None if settings.get("symmetric", True) else values, group, block,
         is_reordered=group is not None and settings.get("actorder") in ("group", "dynamic", True),
+        outer_scale=outer_scale,
     )  # fmt: skip
 
 

@@ -6,6 +6,8 @@ from tpuport.errors import PortError
 from tpuport.topology.targets import diffusers_targets, transformers_targets, user_code
 from tpuport.topology.targets.config_files import ConfigFile, find_config
 from tpuport.topology.targets.early_checks import is_user_code
+from tpuport.topology.targets.gguf_configs import is_gguf
+from tpuport.topology.targets.gguf_configs import read_config as read_gguf_config
 from tpuport.topology.targets.target import Options, Target, parse_image_size
 
 
@@ -59,6 +61,8 @@ def resolve(
 
 
 def _config_targets(config_file: ConfigFile, options: Options) -> tuple[Target, ...]:
+    if is_gguf(config_file):
+        config_file = read_gguf_config(config_file)
     raw: dict[str, Any] = config_file.raw
     # Only a pipeline has components; its index names no class of a model.
     if config_file.path.endswith("model_index.json"):
