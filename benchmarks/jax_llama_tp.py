@@ -3,8 +3,9 @@
 No torch and no tpuport, but for one choice: the prompt's attention is a Pallas kernel in a shard_map over the heads,
 either jax's own splash attention or tpuport's kernel, called as bare as any other.
 
-- Weights are [in, out] in bfloat16. Queries, keys, values, gate and up are cut over what goes out, output and down
-  over what goes in, embedding and head over the vocabulary: two all-reduces a layer, one for the embedding.
+- Weights are [in, out] in bfloat16, or int8 with a scale for each output, by which the product is multiplied.
+  Queries, keys, values, gate and up are cut over what goes out, output and down over what goes in, embedding and head
+  over the vocabulary: two all-reduces a layer, one for the embedding.
 - The cache is a list of arrays [B, K, T, D], donated, heads over "tp", written in place.
 - Layers are unrolled. Norms, rotary angles, scores and logits are float32; all else is bfloat16.
 
@@ -39,6 +40,13 @@ class Shape(NamedTuple):
     theta: float
 
 
+class Int8(NamedTuple):
+    """A weight [in, out] in int8, and the scale [out] of its products."""
+
+    values: Any
+    scale: Any
+
+
 class Cache(NamedTuple):
     """Keys and values of each layer [B, K, T, D], and how many positions are written."""
 
@@ -63,18 +71,25 @@ _LAYER = {
 }  # fmt: skip
 
 
-def weights_for(shape: Shape, mesh: Mesh, dtype: Any = jnp.bfloat16) -> dict[str, Any]:
-    """The weights as jax.ShapeDtypeStruct, placed on the mesh."""
+def weights_for(
+    shape: Shape, mesh: Mesh, dtype: Any = jnp.bfloat16, *, in_int8: bool = False
+) -> dict[str, Any]:
+    """The weights as jax.ShapeDtypeStruct, placed on the mesh; those of the layers' products as `Int8`, or not."""
 
-    def at(spec: tuple, *dims: int) -> jax.ShapeDtypeStruct:
+    def at(spec: tuple, *dims: int, dtype: Any = dtype) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(dims, dtype, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
+
+    def product(spec: tuple, *dims: int) -> jax.ShapeDtypeStruct | Int8:
+        if not in_int8:
+            return at(spec, *dims)
+        return Int8(at(spec, *dims, dtype=jnp.int8), at(spec[1:], *dims[1:]))
 
     wide, kept = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     dims = {
         "q": (shape.width, wide), "k": (shape.width, kept), "v": (shape.width, kept), "o": (wide, shape.width),
         "gate": (shape.width, shape.inside), "up": (shape.width, shape.inside), "down": (shape.inside, shape.width),
     }  # fmt: skip
-    layer = {name: at(_LAYER[name], *size) for name, size in dims.items()}
+    layer: dict[str, Any] = {name: product(_LAYER[name], *size) for name, size in dims.items()}
     layer |= {name: at((), shape.width) for name in ("in_norm", "mlp_norm")}
     return {
         "embed": at(("tp", None), shape.vocabulary, shape.width),
@@ -192,6 +207,12 @@ def _at(x: jax.Array, mesh: Mesh | None, *axes: str | None) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*axes)))
 
 
+def _times(x: jax.Array, weight: Any) -> jax.Array:
+    if isinstance(weight, Int8):
+        return x @ weight.values.astype(x.dtype) * weight.scale
+    return x @ weight
+
+
 def _norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     wide = x.astype(jnp.float32)
     return (wide * jax.lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + eps)).astype(x.dtype) * weight
@@ -225,14 +246,15 @@ def _block(
 ) -> jax.Array:
     h = _norm(x_BQE, layer["in_norm"], shape.eps)
     q, k, v = (
-        (h @ layer[name]).reshape(*h.shape[:2], -1, shape.head_dim).swapaxes(1, 2) for name in ("q", "k", "v")
+        _times(h, layer[name]).reshape(*h.shape[:2], -1, shape.head_dim).swapaxes(1, 2)
+        for name in ("q", "k", "v")
     )
     q, k, v = (_at(x, mesh, "dp", "tp") for x in (q, k, v))
     mixed = attend(_rotate(q, angles), _rotate(k, angles), v).swapaxes(1, 2)
-    x_BQE = _at(x_BQE + mixed.reshape(*h.shape[:2], -1) @ layer["o"], mesh, "dp")
+    x_BQE = _at(x_BQE + _times(mixed.reshape(*h.shape[:2], -1), layer["o"]), mesh, "dp")
     h = _norm(x_BQE, layer["mlp_norm"], shape.eps)
-    inner = _at(jax.nn.silu(h @ layer["gate"]) * (h @ layer["up"]), mesh, "dp", None, "tp")
-    return _at(x_BQE + inner @ layer["down"], mesh, "dp")
+    inner = _at(jax.nn.silu(_times(h, layer["gate"])) * _times(h, layer["up"]), mesh, "dp", None, "tp")
+    return _at(x_BQE + _times(inner, layer["down"]), mesh, "dp")
 
 
 def _chosen(weights: dict, x_BE: jax.Array, shape: Shape, mesh: Mesh | None) -> tuple[jax.Array, jax.Array]:
@@ -242,7 +264,13 @@ def _chosen(weights: dict, x_BE: jax.Array, shape: Shape, mesh: Mesh | None) -> 
 
 
 def prefill_for(
-    shape: Shape, mesh: Mesh, batch: int, length: int, attention: Attention | None = None
+    shape: Shape,
+    mesh: Mesh,
+    batch: int,
+    length: int,
+    attention: Attention | None = None,
+    *,
+    in_int8: bool = False,
 ) -> tuple[Any, tuple]:
     """(the function to compile, its arguments): a prompt that fills its cache."""
     tokens = jax.ShapeDtypeStruct(
@@ -255,10 +283,12 @@ def prefill_for(
         token, _, cache = prefill(weights, tokens, shape=shape, slots=length, attention=attention, mesh=mesh)
         return token, cache
 
-    return first, (weights_for(shape, mesh), tokens)
+    return first, (weights_for(shape, mesh, in_int8=in_int8), tokens)
 
 
-def decode_for(shape: Shape, mesh: Mesh, batch: int, slots: int) -> tuple[Any, tuple]:
+def decode_for(
+    shape: Shape, mesh: Mesh, batch: int, slots: int, *, in_int8: bool = False
+) -> tuple[Any, tuple]:
     """(the function to compile, its arguments): one token for each row, the cache donated."""
     token = jax.ShapeDtypeStruct((batch,), jnp.int32, sharding=NamedSharding(mesh, PartitionSpec("dp")))
 
@@ -267,4 +297,4 @@ def decode_for(shape: Shape, mesh: Mesh, batch: int, slots: int) -> tuple[Any, t
         token, _, cache = decode(weights, token, cache, shape=shape, mesh=mesh)
         return token, cache
 
-    return step, (weights_for(shape, mesh), token, cache_for(shape, batch, slots, mesh))
+    return step, (weights_for(shape, mesh, in_int8=in_int8), token, cache_for(shape, batch, slots, mesh))

@@ -40,6 +40,8 @@ from tpuport.topology.targets import resolve
 OUT = Path(__file__).parent.parent / "docs" / "data" / "topology.json"
 TOPOLOGY, TP = "v5e:2x4", 8
 TASKS = {"prefill 4096": Prefill(1, 4096), "decode 1": Decode(1, 1024), "decode 32": Decode(32, 1024)}
+# With weights in int8, a scale for each output, on both sides.
+INT8_TASKS = {f"{name}, int8": task for name, task in TASKS.items()}
 # What ours may have at most, as a multiple of the rival's.
 LIMITS = {"flops": 1.02, "hbm_bytes": 1.02, "collectives": 1.0, "memory": 1.05}
 SAME_KERNEL, SPLASH = "JAX with the same kernel", "JAX with splash attention"
@@ -91,24 +93,40 @@ def measured(program: Any, mesh: Any, jaxpr: Any) -> dict[str, float]:
 
 
 def ours(
-    config: LlamaConfig, task: Prefill | Decode, topology: str = TOPOLOGY, tp: int = TP
+    config: LlamaConfig,
+    task: Prefill | Decode,
+    topology: str = TOPOLOGY,
+    tp: int = TP,
+    quantize: str | None = None,
 ) -> dict[str, float]:
     """transformers' Llama, by tpuport."""
-    lowered = lower_for(lambda: LlamaForCausalLM(config), task, topology=topology, tp=tp, dtype="bfloat16")
+    lowered = lower_for(
+        lambda: LlamaForCausalLM(config),
+        task,
+        topology=topology,
+        tp=tp,
+        dtype="bfloat16",
+        quantize=quantize,
+    )
     return measured(compile_lowered(lowered).program, _mesh(topology, tp), lowered.jaxpr)
 
 
 def rivals(
-    config: LlamaConfig, task: Prefill | Decode, topology: str = TOPOLOGY, tp: int = TP
+    config: LlamaConfig,
+    task: Prefill | Decode,
+    topology: str = TOPOLOGY,
+    tp: int = TP,
+    quantize: str | None = None,
 ) -> dict[str, dict[str, float]]:
     """The Llama written by hand, with each kernel that a prompt can have."""
+    in_int8 = quantize == "int8"
     mesh, shape = _mesh(topology, tp), rival.shape_of(config)
     if isinstance(task, Decode):
-        made = {"JAX": rival.decode_for(shape, mesh, task.batch, task.max_cache_len)}
+        made = {"JAX": rival.decode_for(shape, mesh, task.batch, task.max_cache_len, in_int8=in_int8)}
     else:
         kernels = {SAME_KERNEL: _same_kernel(mesh, topology), SPLASH: None}
         made = {
-            name: rival.prefill_for(shape, mesh, task.batch, task.length, kernel)
+            name: rival.prefill_for(shape, mesh, task.batch, task.length, kernel, in_int8=in_int8)
             for name, kernel in kernels.items()
         }
     traced = {name: function.trace(*arguments) for name, (function, arguments) in made.items()}
@@ -137,6 +155,13 @@ def compared(config: LlamaConfig, task: Prefill | Decode, **where: Any) -> dict[
         for name, other in others.items()
     }
     return {"ours": own, "rivals": others, "ratios": ratios}
+
+
+def compare_task(config: LlamaConfig, name: str) -> dict[str, Any]:
+    """`compared` for one of the tasks."""
+    if name in INT8_TASKS:
+        return compared(config, INT8_TASKS[name], quantize="int8")
+    return compared(config, TASKS[name])
 
 
 def missed(row: dict[str, Any]) -> list[str]:
@@ -244,7 +269,7 @@ def main() -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--task", choices=TASKS, help="one of them")
+    parser.add_argument("--task", choices=[*TASKS, *INT8_TASKS], help="one of them")
     parser.add_argument("--zoo", nargs="?", const="", help="models whose name has this in it; all without it")
     parser.add_argument("--one", choices=ZOO, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -256,9 +281,9 @@ def main() -> None:
     elif given.zoo is not None:
         run(console, "zoo", [name for name in ZOO if given.zoo in name], in_a_process, write=True)
     else:
-        tasks = [given.task] if given.task else list(TASKS)
+        tasks = [given.task] if given.task else [*TASKS, *INT8_TASKS]
         config = llama(given.layers)
-        rows = run(console, "rival", tasks, lambda name: compared(config, TASKS[name]), given.layers == 32)
+        rows = run(console, "rival", tasks, lambda name: compare_task(config, name), given.layers == 32)
         show(rows, console)
 
 

@@ -1,5 +1,6 @@
 """tpuport's Llama and one written by hand in JAX: the same results, and programs that cost the same."""
 
+import copy
 import json
 
 import jax.numpy as jnp
@@ -11,10 +12,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import tpuport
 from benchmarks import jax_llama_tp as rival
 from benchmarks import topology
+from tpuport import compat
 from tpuport.topology import Decode, Prefill, compile_for
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 TOPOLOGY, TP = "v5e:2x4", 8
+SLOW_TASKS = ("decode 32", "decode 32, int8", "prefill 4096, int8")
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +63,40 @@ def test_the_rival_is_transformers_llama_prompt_and_steps(tiny) -> None:
     assert int(cache.length) == 9
 
 
-@pytest.mark.parametrize("name", ["decode 1", pytest.param("decode 32", marks=pytest.mark.slow)])
+def test_the_rival_in_int8_is_our_model_in_int8(tiny) -> None:
+    config, model = tiny
+    quantized = tpuport.port(copy.deepcopy(model), quantize="int8")
+    weights = rival.weights_of(model)
+    for layer, module in zip(weights["layers"], quantized.model.layers, strict=True):
+        for child in (module.self_attn, module.mlp):
+            for name, product in child.named_children():
+                parts = getattr(product, "weight_quantized", None)
+                if parts is not None:
+                    values, scale = (compat.to_jax(part)[0] for part in (parts.values, parts.scale))
+                    layer[name.removesuffix("_proj")] = rival.Int8(values, scale)
+    assert isinstance(weights["layers"][1]["down"], rival.Int8)
+    tokens = torch.randint(0, 64, (2, 9))
+    _, logits, _ = rival.prefill(
+        weights,
+        jnp.asarray(tokens.numpy()),
+        shape=rival.shape_of(config),
+        slots=9,
+        attention=lambda q, k, v: rival.plain_attention(
+            q, *(jnp.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
+        ),
+    )
+    expected = compat.to_numpy(
+        compat.to_torch(compat.to_jax(quantized(compat.wrap(jnp.asarray(tokens))).logits))
+    )
+    np.testing.assert_allclose(logits, expected[:, -1], atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["decode 1", "decode 1, int8", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_TASKS)],
+)
 def test_two_layers_of_llama_cost_a_step_no_more_than_by_hand(name) -> None:
-    row = topology.compared(topology.llama(2), topology.TASKS[name])
+    row = topology.compare_task(topology.llama(2), name)
     assert topology.missed(row) == []
     assert row["ours"]["collectives"] == 2 * 2 + 1 + 2
 
@@ -120,8 +154,9 @@ def committed():
 
 
 def test_the_committed_comparison_holds_what_is_said_of_it(committed) -> None:
-    assert committed["rival"].keys() == topology.TASKS.keys()
-    assert committed["rival"]["prefill 4096"]["ratios"].keys() == {topology.SAME_KERNEL, topology.SPLASH}
+    assert committed["rival"].keys() == topology.TASKS.keys() | topology.INT8_TASKS.keys()
+    for name in ("prefill 4096", "prefill 4096, int8"):
+        assert committed["rival"][name]["ratios"].keys() == {topology.SAME_KERNEL, topology.SPLASH}
     for row in committed["rival"].values():
         assert topology.missed(row) == []
         assert row["ours"]["collectives"] == 67

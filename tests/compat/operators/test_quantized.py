@@ -31,6 +31,12 @@ def quantized_arrays(draw):
     zero_point = None
     if kind not in ("levels", "float8_e4m3fn") and draw(st.booleans()):
         zero_point = rng.integers(0, 8, (groups, blocks)).astype(dtype)
+    # Factors that all groups share, or none.
+    outer_scale = rng.uniform(0.5, 2, (1, blocks)).astype(np.float16) if draw(st.booleans()) else None
+    minimum = outer_minimum = None
+    if draw(st.booleans()):
+        minimum = rng.integers(0, 8, (groups, blocks)).astype(jnp.dtype("uint4"))
+        outer_minimum = rng.uniform(0.5, 2, (groups, blocks)).astype(np.float16)
     order = rng.permutation(columns).astype(np.int32) if draw(st.booleans()) else None
     weight = np.zeros((outputs, columns))
     for position in range(columns):
@@ -42,7 +48,14 @@ def quantized_arrays(draw):
                 number = LEVELS[int(number)]
             if zero_point is not None:
                 number -= float(zero_point[group, output // block])
-            weight[output, column] = number * float(scale[group, output // block])
+            number *= float(scale[group, output // block])
+            if outer_scale is not None:
+                number *= float(outer_scale[0, output // block])
+            if minimum is not None:
+                number -= float(minimum[group, output // block]) * float(
+                    outer_minimum[group, output // block]
+                )
+            weight[output, column] = number
     array = QuantizedArray(
         jnp.asarray(values),
         jnp.asarray(scale),
@@ -52,6 +65,9 @@ def quantized_arrays(draw):
         block,
         columns,
         np.dtype(np.float32),
+        outer_scale=None if outer_scale is None else jnp.asarray(outer_scale),
+        minimum=None if minimum is None else jnp.asarray(minimum),
+        outer_minimum=None if outer_minimum is None else jnp.asarray(outer_minimum),
     )
     return array, weight
 
@@ -73,6 +89,25 @@ def test_a_product_is_that_of_the_numbers(example, leading):
     expected = activations.astype(np.float64) @ weight.T
     assert product.shape == expected.shape
     np.testing.assert_allclose(product, expected, rtol=1e-5, atol=1e-4)
+
+
+def test_a_scaled_product_is_as_near_to_the_numbers_as_one_with_rounded_weights():
+    """In bfloat16, in which a weight that is a value times a scale is rounded."""
+    rng = np.random.default_rng(0)
+    values, scale = rng.integers(-127, 128, (1, 512, 64)), rng.uniform(0.001, 0.01, (1, 64))
+    array = QuantizedArray(
+        jnp.asarray(values, jnp.int8), jnp.asarray(scale, jnp.float32), None, None, None, 1, 512,
+        jnp.dtype(jnp.bfloat16),
+    )  # fmt: skip
+    activations = jnp.asarray(rng.normal(size=(256, 512)), jnp.bfloat16)
+    exact = np.asarray(activations, np.float64) @ (values[0] * np.asarray(array.scale, np.float64))
+    rounded = jnp.einsum("bi,oi->bo", activations, array.dequantize())
+
+    def error(product):
+        assert product.dtype == jnp.bfloat16
+        return np.sqrt(np.mean((np.asarray(product, np.float64) - exact) ** 2))
+
+    assert error(array.linear(activations)) < 1.05 * error(rounded)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

@@ -92,10 +92,13 @@ class QuantizedArray:
     def linear(self, activations: jax.Array) -> jax.Array:
         """Traced. The product [..., O] of activations [..., K] and this weight as a matrix [K, O].
 
-        It is computed as that of an ordinary weight of this dtype would be, promotion included.
+        It is computed as that of an ordinary weight of this dtype would be, promotion included; where each output has a
+        single scale, the product is scaled and not the weight, which is not rounded to its dtype then.
         """
         if self.rounds_activations:
             return self._integer_product(activations)
+        if self._has_scales_of_outputs():
+            return self._scaled_product(activations)
         if self.order is not None:
             activations = activations[..., self.order]
         groups, inputs, _ = self.values.shape
@@ -108,6 +111,20 @@ class QuantizedArray:
             activations = jax.lax.optimization_barrier(activations)
         grouped = activations.reshape(*activations.shape[:-1], groups, inputs)
         return jnp.einsum("...gi,gio->...o", grouped, self._grouped_weight())
+
+    def _has_scales_of_outputs(self) -> bool:
+        """Whether a weight is values that its dtype holds exactly, times a scale that all inputs share."""
+        others = (self.zero_point, self.order, self.outer_scale, self.minimum, self.levels)
+        # Sums of unscaled values could leave the range of float16.
+        is_wide = jnp.finfo(self.dtype).maxexp == jnp.finfo(jnp.float32).maxexp
+        has_one_group = self.values.shape[-_MATRIX_RANK:-1] == (1, self.columns)
+        return has_one_group and is_wide and all(other is None for other in others)
+
+    def _scaled_product(self, activations: jax.Array) -> jax.Array:
+        """Traced. The product with the values, scaled: a multiplication for each output, and not for each weight."""
+        sums = jnp.einsum("...i,io->...o", activations, self.values[0].astype(self.dtype))
+        scale = self._per_output(self.scale.astype(jnp.float32))[0, 0]
+        return (sums.astype(jnp.float32) * scale).astype(sums.dtype)
 
     def _integer_product(self, activations: jax.Array) -> jax.Array:
         """Traced. The product of activations [..., K], each row rounded to 255 levels, and int8 values.
