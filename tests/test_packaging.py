@@ -40,7 +40,8 @@ def test_every_line_of_the_constraints_is_an_exact_pin() -> None:
 
 
 def test_every_import_is_a_declared_dependency() -> None:
-    lines = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["server"]]
+    optional = PROJECT["optional-dependencies"]
+    lines = [*PROJECT["dependencies"], *optional["gguf"], *optional["server"]]
     declared = {re.match(r"[\w.-]+", line).group() for line in lines}
     assert imported() - declared <= {"jaxlib"}  # comes with jax
     assert declared <= imported()
