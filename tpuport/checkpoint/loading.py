@@ -346,21 +346,27 @@ def _install_quantized(
 
 def _read_arrays(model: Any, plans: list[ArrayPlan]) -> None:
     """Create every array and put it into the model; after a second, a bar shows the bytes."""
-    total = sum(map(_local_bytes, plans))
-    with (
-        tqdm(total=total, desc="Loading weights", unit="B", unit_scale=True, delay=1.0) as bar,
-        Reader(bar.update) as reader,
-    ):
-        previous: jax.Array | None = None
-        for plan in plans:
-            try:
-                array = make_sharded_array(reader, plan.source, plan.dtype, plan.sharding)
-            except PortError as error:
-                raise PortError(error.what, where=error.where or plan.names[0], fix=error.fix) from error
-            plan.put(model, plan.names, compat.wrap(array))
-            # Otherwise host copies of many parameters would wait for the device at once.
-            jax.block_until_ready(previous)
-            previous = array
+    sizes = [_local_bytes(plan) for plan in plans]
+    end = 0
+    with tqdm(total=sum(sizes), desc="Loading weights", unit="B", unit_scale=True, delay=1.0) as bar:
+
+        def advance(count: int) -> None:
+            # What packs several parts of a weight is read once for each of them.
+            bar.update(min(count, end - bar.n))
+
+        with Reader(advance) as reader:
+            previous: jax.Array | None = None
+            for plan, size in zip(plans, sizes, strict=True):
+                end += size
+                try:
+                    array = make_sharded_array(reader, plan.source, plan.dtype, plan.sharding)
+                except PortError as error:
+                    raise PortError(error.what, where=error.where or plan.names[0], fix=error.fix) from error
+                plan.put(model, plan.names, compat.wrap(array))
+                # Otherwise host copies of many parameters would wait for the device at once.
+                jax.block_until_ready(previous)
+                previous = array
+                advance(size)
 
 
 def _local_bytes(plan: ArrayPlan) -> int:
