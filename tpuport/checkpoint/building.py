@@ -1,7 +1,6 @@
 """Build the empty model that a checkpoint's config describes: parameters without memory, buffers with values."""
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -12,11 +11,16 @@ import torch
 from accelerate import init_empty_weights
 
 from tpuport.checkpoint import formats
+from tpuport.config_values import check_values, read_json
 from tpuport.errors import PortError
 from tpuport.library_classes import is_diffusers_class
 
 QUANTIZATION = "quantization_config"
 """The field of a config that describes weights in few bits."""
+
+# The file, and the fields in it for the dtype of weights, of which the second is the older.
+CONFIG = "config.json"
+_DTYPES = ("dtype", "torch_dtype")
 
 # What a class has that its library can build from a config: an auto class, a model of transformers, one of diffusers.
 _BUILDERS = ("_model_mapping", "_from_config", "from_config")
@@ -68,19 +72,46 @@ def read_raw_config(directory: Path) -> dict[str, Any]:
     """The contents of a checkpoint's config.json.
 
     Raises:
-        PortError: there is none, it is unreadable, or it describes weights in few bits of an unknown format.
+        PortError: there is none, it is unreadable, it describes weights in few bits of an unknown format, or it has
+            values that no model can have.
     """
-    path = directory / "config.json"
-    if not path.is_file():
+    path = directory / CONFIG
+    if not path.exists():
         raise PortError("there is no config.json", where=str(directory), fix="save it with save_pretrained")
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        quantization = raw.get(QUANTIZATION)
-    except (ValueError, AttributeError) as error:
-        raise PortError(f"the config cannot be read: {error!r}", where=str(path)) from error
+    raw = read_json(path)
+    quantization = raw.get(QUANTIZATION)
     if quantization:
-        formats.check_method(quantization, f"{path}, quantization_config")
+        formats.check_method(quantization, f"{path}, {QUANTIZATION}")
+    _check_kinds(raw, path)
+    check_values(raw, str(path))
     return raw
+
+
+def _check_kinds(raw: Mapping[str, Any], path: Path) -> None:
+    """PortError for fields that say how a config is to be read, and are not of their kind."""
+    for name in ("model_type", "_class_name", *_DTYPES):
+        if not isinstance(raw.get(name), str | None):
+            raise PortError(f"{name} is {raw[name]!r:.60}, and not a name", where=f"{path}, {name}")
+    for name in filter(raw.get, _DTYPES):
+        dtype = getattr(torch, str(raw[name]).removeprefix("torch."), None)
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise PortError(
+                f"{name} is {raw[name]!r:.60}, and not a floating dtype of torch", where=f"{path}, {name}"
+            )
+    code = raw.get("auto_map")
+    references = code.values() if isinstance(code, Mapping) else ()
+    is_right = all(_is_reference(reference) for reference in references)
+    if code is not None and not (isinstance(code, Mapping) and is_right):
+        raise PortError(
+            f"auto_map is {code!r:.60}, and not an object of names of classes", where=f"{path}, auto_map"
+        )
+
+
+def _is_reference(value: Any) -> bool:
+    """Whether this names a class of a checkpoint's code, or as a tokenizer's entry does, one or two or none."""
+    if isinstance(value, list):
+        return all(isinstance(name, str | None) for name in value)
+    return isinstance(value, str)
 
 
 def read_config(
@@ -176,12 +207,19 @@ def _library_errors(directory: Path) -> Iterator[None]:
         yield
     except (ValueError, OSError, ImportError) as error:
         fix = None
+        if isinstance(error, ImportError):
+            fix = "install what the model needs"
         if "remote_code" in str(error):
             fix = "if you trust the code in it, pass trust_remote_code=True"
         first_line = str(error).strip().splitlines()[0]
         raise PortError(
-            f"transformers cannot build this model: {first_line}", where=str(directory), fix=fix
+            f"transformers cannot build this model: {first_line}", where=str(_config_of(directory)), fix=fix
         ) from error
+
+
+def _config_of(directory: Path) -> Path:
+    path = directory / CONFIG
+    return path if path.is_file() else directory
 
 
 def build_empty(
@@ -227,12 +265,3 @@ def _resolve_diffusers_class(model_class: Any, config: Mapping[str, Any]) -> Any
     if not hasattr(diffusers, str(name)):
         raise ValueError(f"the config names the class {name!r}, which diffusers does not have")
     return getattr(diffusers, str(name))
-
-
-def add_generation_config(model: Any, directory: Path) -> None:
-    """Give a generating model the generation defaults that were saved beside its weights."""
-    can_generate = hasattr(model, "can_generate") and model.can_generate()
-    if can_generate and (directory / "generation_config.json").is_file():
-        from transformers import GenerationConfig
-
-        model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)

@@ -31,6 +31,7 @@ from tpuport.checkpoint.device_layout import (
     put_parameter,
     replicated_sharding,
 )
+from tpuport.checkpoint.generation_defaults import read_generation_config
 from tpuport.checkpoint.lazy_tensors import Converted, LazyTensor, Reader, fill_bounds, index_shape
 from tpuport.checkpoint.moving import move_buffers, record_port
 from tpuport.checkpoint.name_matching import (
@@ -43,6 +44,7 @@ from tpuport.checkpoint.name_matching import (
 from tpuport.checkpoint.quantized_layout import are_factors_cut, empty_weight, plan_parts
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor, quantizing
 from tpuport.checkpoint.sharded_arrays import bounds_key, make_sharded_array
+from tpuport.config_values import check_heads, name_wrong_fields
 from tpuport.errors import PortError
 from tpuport.library_classes import is_diffusers_class
 from tpuport.patches import registry
@@ -122,13 +124,17 @@ def load(
         inventory, config, raw_config = _read_metadata(model_class, path, trust_remote_code, config_options)
         model_dtype = requested_dtype or _default_dtype(config, inventory)
         tensors = _adapt_quantized(path, raw_config, inventory, model_dtype)
-        model = building.build_empty(model_class, config, model_dtype, trust_remote_code, path)
+        with name_wrong_fields(raw_config, str(path / building.CONFIG), "the model cannot be built"):
+            model = building.build_empty(model_class, config, model_dtype, trust_remote_code, path)
         problems = inventory.problems
     else:
         model, tensors, model_dtype = _open_gguf(
             model_class, path, gguf_file, requested_dtype, config_options
         )
         problems = []
+    generation_config = None
+    if hasattr(model, "can_generate") and model.can_generate():
+        generation_config = read_generation_config(path)
     match = match_names(model, tensors)
     # Before mismatches are looked for: untied weights are two, and each must be in the checkpoint.
     untie_differing_weights(model, match)
@@ -142,7 +148,8 @@ def load(
     with compat.environment():
         _read_arrays(model, plans)
         move_buffers(model, mesh, {})
-    building.add_generation_config(model, path)
+    if generation_config is not None:
+        model.generation_config = generation_config
     record_port(model, mesh)
     return model.eval().requires_grad_(False)
 
@@ -162,7 +169,10 @@ def _read_metadata(
     inventory = safetensors_files.take_inventory(directory, stem)
     try:
         raw_config = building.read_raw_config(directory)
-        config = building.read_config(model_class, directory, raw_config, trust_remote_code, options)
+        where = str(directory / building.CONFIG)
+        with name_wrong_fields(raw_config, where, "transformers refuses the config"):
+            config = building.read_config(model_class, directory, raw_config, trust_remote_code, options)
+            check_heads(config, where)
     except PortError as error:
         # Reported together with what is wrong with the files.
         if inventory.problems:
@@ -217,7 +227,8 @@ def _raise_problems(directory: Path, problems: list[str]) -> None:
     raise PortError(
         "\n  - ".join([f"the checkpoint cannot be loaded, for {reasons}:", *problems]),
         where=str(directory),
-        fix="check that the model class is the one that was saved and that every file was copied whole; "
+        fix="check that the model class is the one that was saved, that config.json belongs to these weights, and that "
+        "every file was copied whole; "
         "a tensor that may go unused is allowed by its name, allow=('lm_head.weight',)",
     )
 

@@ -290,7 +290,17 @@ def find_mismatches(model: Any, match: Match, allow: Iterable[str]) -> list[str]
         for name, source in match.sources.items()
         if source.shape != tuple(expected[name].shape)
     ]
-    kinds = {"missing tensor": missing, "unexpected tensor": unexpected, "wrongly shaped tensor": misshapen}
+    mistyped = [
+        f"{name}: {source.dtype} in the checkpoint, {expected[name].dtype} in the model"
+        for name, source in match.sources.items()
+        if source.dtype.kind in "biu" and expected[name].dtype.is_floating_point
+    ]
+    kinds = {
+        "missing tensor": missing,
+        "unexpected tensor": unexpected,
+        "wrongly shaped tensor": misshapen,
+        "tensor of the wrong type": mistyped,
+    }
     return match.problems + [_format_names(kind, names) for kind, names in kinds.items() if names]
 
 

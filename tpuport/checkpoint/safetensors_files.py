@@ -1,9 +1,11 @@
 """Find a checkpoint's safetensors files and check them by their headers, before any weight is read."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +36,8 @@ TRANSFORMERS_STEM = "model"
 DIFFUSERS_STEM = "diffusion_pytorch_model"
 # The limit of the safetensors library itself.
 _HEADER_LIMIT = 100_000_000
+# NumPy's limit.
+_MOST_DIMENSIONS = 64
 _PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl"})
 
 
@@ -91,7 +95,7 @@ def _read_index(inventory: Inventory, index: Path) -> dict[str, set[str]]:
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         pairs = [(str(name), str(file)) for name, file in weight_map.items()]
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
         inventory.problems.append(f"{index.name} is not a weight index: {error!r}")
         inventory.is_complete = False
         return {}
@@ -119,6 +123,12 @@ def _add_file(inventory: Inventory, path: Path, promised_names: set[str]) -> boo
         if absent:
             inventory.problems.append(
                 f"the index promises tensors that {path.name} does not hold: {', '.join(absent)}"
+            )
+        # Those of the index and those of the files are the same in any checkpoint that a library wrote.
+        unnamed = sorted(tensors.keys() - promised_names) if promised_names else []
+        if unnamed:
+            inventory.problems.append(
+                f"{path.name} holds tensors that the index does not promise there: {', '.join(unnamed)}"
             )
         inventory.tensors.update(tensors)
         inventory.tensors.update(dict.fromkeys(absent))
@@ -152,27 +162,58 @@ def _parse_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
         header_bytes = file.read(length)
     data_start = 8 + length
     try:
-        header = json.loads(header_bytes)
+        header = json.loads(header_bytes.decode("utf-8"), object_pairs_hook=_unique_names)
         metadata = header.pop("__metadata__", None) or {}
         tensors = {name: _parse_entry(path, name, entry, data_start) for name, entry in header.items()}
-    except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"its header is corrupt: {error!r}") from error
-    end = max((tensor.offset + tensor.stored_bytes for tensor in tensors.values()), default=data_start)
-    if end > size:
-        raise ValueError(f"truncated: {size} bytes, the header describes {end}")
-    if end < size:
-        raise ValueError(f"corrupt: {size} bytes, the header describes {end}")
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, UnicodeDecodeError) as error:
+        raise ValueError(f"its header is corrupt: {error!r:.200}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"its header is corrupt: {error!r:.200}") from error
+    _check_places(tensors, data_start, size)
     return tensors, metadata
 
 
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        raise ValueError("its header is corrupt: two entries have the same name")
+    return entries
+
+
 def _parse_entry(path: Path, name: str, entry: dict, data_start: int) -> StoredTensor:
-    if entry["dtype"] not in DTYPES:
-        raise ValueError(f"tensor {name} has the type {entry['dtype']}, which is not supported")
+    if not isinstance(entry["dtype"], str) or entry["dtype"] not in DTYPES:
+        raise ValueError(f"tensor {name} has the type {entry['dtype']!r:.60}, which is not supported")
     dtype = DTYPES[entry["dtype"]]
-    shape = tuple(map(int, entry["shape"]))
-    start, end = map(int, entry["data_offsets"])
-    if min((start, *shape)) < 0 or end - start != prod(shape) * dtype.itemsize:
+    shape, offsets = (_read_numbers(entry[field], name, field) for field in ("shape", "data_offsets"))
+    if len(offsets) != 2 or len(shape) > _MOST_DIMENSIONS:
+        raise ValueError(
+            f"its header is corrupt: tensor {name} has {len(shape)} dimensions and {len(offsets)} offsets"
+        )
+    start, end = offsets
+    if end - start != prod(shape) * dtype.itemsize:
         raise ValueError(
             f"its header is corrupt: tensor {name} of shape {shape} does not fill bytes {start} to {end}"
         )
     return StoredTensor(shape, dtype, name, path, data_start + start)
+
+
+def _read_numbers(values: Any, name: str, field: str) -> tuple[int, ...]:
+    """Whole numbers from 0 up, and nothing that could be converted to them."""
+    is_right = isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+    if not is_right:
+        raise ValueError(f"its header is corrupt: tensor {name} has {field} {values!r:.60}")
+    return tuple(values)
+
+
+def _check_places(tensors: Mapping[str, StoredTensor], data_start: int, size: int) -> None:
+    """ValueError unless the tensors fill the file behind the header, each in bytes of its own."""
+    end = data_start
+    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.offset, tensor.stored_bytes)):
+        if tensor.offset != end:
+            kind = "shares bytes with another" if tensor.offset < end else "has unused bytes before it"
+            raise ValueError(f"its header is corrupt: tensor {tensor.name} {kind}")
+        end += tensor.stored_bytes
+    if end > size:
+        raise ValueError(f"truncated: {size} bytes, the header describes {end}")
+    if end < size:
+        raise ValueError(f"corrupt: {size} bytes, the header describes {end}")

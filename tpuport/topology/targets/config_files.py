@@ -1,16 +1,14 @@
 """Config files as they are on disk, and those of well-known models that come with tpuport. Needs no torch."""
 
-import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tpuport.config_values import read_json
 from tpuport.errors import PortError
 from tpuport.topology.reports import known_models
-from tpuport.trace_errors import first_line
 
 # A pipeline's index comes first: its directory may have a config.json as well.
 _FILES: Final = ("model_index.json", "config.json")
@@ -18,10 +16,6 @@ _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 # What a file of `known` says about itself: whose config it is, the public copies it was compared with number by number,
 # and the parameters that the published checkpoint has.
 _ABOUT: Final = ("_source", "_checked", "_parameters")
-# Numbers of something that a model has at least one of.
-_COUNTS: Final = re.compile(
-    r"(size|heads|layers|dims?|channels|experts|embeddings|embd|width|groups)$|^(n|d|num)_"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,91 +86,3 @@ def _missing(target: str) -> PortError:
     else:
         fix = f"a path, or a module:function; {hint}"
     return PortError("there is no such file or directory", where=target, fix=fix)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in the file.
-
-    Raises:
-        PortError: there is none; the message names the line.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PortError(f"the file cannot be read: {error}", where=str(path)) from error
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
-        what = f"this is not JSON: {error.msg}" if text.strip() else "the file is empty"
-        where = f"{path}:{error.lineno}"
-        raise PortError(what, where=where, fix="give a model's config.json, whole") from error
-    if not isinstance(raw, dict):
-        raise PortError("this is JSON, but not an object", where=str(path), fix="give a model's config.json")
-    return raw
-
-
-def check_heads(config: Any, config_file: ConfigFile) -> None:
-    """PortError unless a language model's key/value heads divide its query heads."""
-    heads: Any = getattr(config, "num_attention_heads", None)
-    groups: Any = getattr(config, "num_key_value_heads", None)
-    # Numbers that are not counts are reported where the model is built.
-    if not all(map(_is_count, (heads, groups))) or heads % groups == 0:
-        return
-    raise PortError(
-        f"num_attention_heads={heads} is not a multiple of num_key_value_heads={groups}", where=config_file.path,
-        fix="each key/value head serves as many query heads as the others: correct one of the two",
-    )  # fmt: skip
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and value > 0
-
-
-@contextlib.contextmanager
-def name_wrong_fields(config_file: ConfigFile, what: str) -> Iterator[None]:
-    """Turn an error that a library's code raises inside into a PortError that names the fields with strange values.
-
-    Args:
-        what: the beginning of the message: "transformers refuses the config".
-    """
-    try:
-        yield
-    except PortError as error:
-        # An error that says what to do knows more than the config's values show.
-        if error.fix is not None:
-            raise
-        raise PortError(error.what, where=error.where, fix=_fix(config_file.raw)) from error
-    except Exception as error:
-        message = f"{type(error).__name__}: {first_line(error)}"
-        # The hub's validation errors begin with the name of their class.
-        if type(error).__module__.startswith("huggingface_hub"):
-            message = first_line(error)
-        raise PortError(f"{what}: {message}", where=config_file.path, fix=_fix(config_file.raw)) from error
-
-
-def _fix(raw: Mapping[str, Any]) -> str:
-    wrong = ", ".join(_wrong_counts(raw))
-    if not wrong:
-        return "correct the config: the model's class does not accept these values"
-    return f"{wrong}: give a whole number above 0"
-
-
-def _wrong_counts(raw: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Fields, at any depth, that count something and are not whole numbers above 0."""
-    for name, value in raw.items():
-        if isinstance(value, Mapping):
-            yield from _wrong_counts(value, f"{prefix}{name}.")
-        elif _COUNTS.search(name) and _is_wrong_count(value):
-            yield f"{prefix}{name} is {value!r}"
-
-
-def _is_wrong_count(value: Any) -> bool:
-    match value:
-        case bool():
-            return False
-        case int():
-            return value < 1
-        # A number in quotes: a word is the name of something.
-        case str():
-            return value.strip("-").isdigit()
-    return False

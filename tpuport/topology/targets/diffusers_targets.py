@@ -10,13 +10,10 @@ import torch
 
 from tpuport.checkpoint import building
 from tpuport.checkpoint.device_layout import as_torch_dtype
+from tpuport.config_values import name_wrong_fields, read_json
 from tpuport.errors import PortError
 from tpuport.topology.targets import transformers_targets, user_code, vae_decoders
-from tpuport.topology.targets.config_files import (
-    ConfigFile,
-    name_wrong_fields,
-    read_json,
-)
+from tpuport.topology.targets.config_files import ConfigFile
 from tpuport.topology.targets.denoiser_calls import (
     Compression,
     Config,
@@ -315,7 +312,7 @@ def _make_builder(model_class: Any, config_file: ConfigFile, dtype: str) -> Call
 
     def build() -> torch.nn.Module:
         raw = {name: value for name, value in config_file.raw.items() if name != building.QUANTIZATION}
-        with name_wrong_fields(config_file, f"{model_class.__name__} cannot be built"):
+        with name_wrong_fields(config_file.raw, config_file.path, f"{model_class.__name__} cannot be built"):
             model = building.build_empty(model_class, raw, torch_dtype, False, Path(config_file.path))
         quantize_as_file(model, config_file, torch_dtype)
         return vae_decoders.make_decoder(model) if is_vae else model

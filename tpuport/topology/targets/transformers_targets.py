@@ -12,14 +12,11 @@ import torch
 
 from tpuport.checkpoint import building
 from tpuport.checkpoint.device_layout import as_torch_dtype
+from tpuport.config_values import check_heads, name_wrong_fields
 from tpuport.errors import PortError
 from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.targets import encoder_inputs, user_code
-from tpuport.topology.targets.config_files import (
-    ConfigFile,
-    check_heads,
-    name_wrong_fields,
-)
+from tpuport.topology.targets.config_files import ConfigFile
 from tpuport.topology.targets.quantized_configs import quantization_note, quantize_as_file
 from tpuport.topology.targets.target import Options, Target, empty
 
@@ -76,7 +73,7 @@ def transformers_targets(
         config, name = text_config, None
         notes += (f"the text model alone, {type(config).__name__}: no tower for images or sound is in it",)
     # Left to the trace, it would be an error about shapes.
-    check_heads(config, config_file)
+    check_heads(config, config_file.path)
     model = _choose_model(config, name, class_name, is_remote, config_file, options.task)
     build = _make_builder(model, dtype, is_remote, config_file)
     target = Target(config_file.name, build, {}, None, dtype, model.kind, notes)
@@ -138,7 +135,7 @@ def _read_config(config_file: ConfigFile, trust_remote_code: bool) -> tuple[Any,
             f"transformers has no model_type {model_type!r}", where=f"{config_file.path}, model_type",
             fix="check the spelling, or install the transformers that has it",
         )  # fmt: skip
-    with name_wrong_fields(config_file, "transformers refuses the config"):
+    with name_wrong_fields(config_file.raw, config_file.path, "transformers refuses the config"):
         return CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(raw)), False
 
 
@@ -195,7 +192,7 @@ def _make_builder(
     def build() -> torch.nn.Module:
         # Building may change the config.
         config = copy.deepcopy(model.config)
-        with name_wrong_fields(config_file, f"{model_class.__name__} cannot be built"):
+        with name_wrong_fields(config_file.raw, config_file.path, f"{model_class.__name__} cannot be built"):
             built = building.build_empty(model_class, config, torch_dtype, is_remote, Path(config_file.path))
         quantize_as_file(built, config_file, torch_dtype)
         return built
