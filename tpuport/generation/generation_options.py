@@ -59,6 +59,8 @@ _MOVED: Final = {
     "penalty_alpha": "contrastive search",
     "dola_layers": "DoLa",
 }
+# Of one prompt; more would not fit the memory of any device.
+_MOST_SEQUENCES = 65_536
 _DEFAULT_TOP_K: Final = 50  # transformers' own
 _DEFAULT_NEW_TOKENS: Final = 20  # transformers' own
 _DEFAULT_NGRAM_SIZE: Final = 2  # transformers' own
@@ -245,7 +247,7 @@ def merge_configs(model: Any, generation_config: GenerationConfig, named: dict[s
     if passed.get("max_new_tokens") is None and passed.get("max_length") is not None:
         # The caller's length comes before the max_new_tokens that came with the checkpoint.
         config.max_new_tokens = None
-    if config.top_k is None and config.do_sample:
+    if config.top_k is None and read_bool("do_sample", config.do_sample):
         config.top_k = _DEFAULT_TOP_K
     return config
 
@@ -371,8 +373,8 @@ def _check_ranges(options: Options) -> None:
         "top_p": 0.0 <= options.top_p <= 1.0,
         "min_p": 0.0 <= options.min_p <= 1.0,
         "repetition_penalty": options.repetition_penalty > 0.0,
-        "num_return_sequences": options.num_return_sequences >= 1,
-        "num_beams": options.num_beams >= 1,
+        "num_return_sequences": 1 <= options.num_return_sequences <= _MOST_SEQUENCES,
+        "num_beams": 1 <= options.num_beams <= _MOST_SEQUENCES,
         "min_new_tokens": 0 <= options.min_new <= options.max_new,
     }
     wrong = [name for name, valid in is_valid.items() if not valid]
@@ -381,7 +383,8 @@ def _check_ranges(options: Options) -> None:
             "generation options out of range",
             where=", ".join(wrong),
             fix="temperature, repetition_penalty > 0 (do_sample=False instead of temperature=0); top_k >= 0; "
-            "top_p, min_p in [0, 1]; 0 <= min_new_tokens <= the new; num_beams, num_return_sequences >= 1",
+            "top_p, min_p in [0, 1]; 0 <= min_new_tokens <= the new; num_beams, num_return_sequences from 1 to "
+            f"{_MOST_SEQUENCES:,}",
         )
     # transformers refuses both too.
     if 1 < options.num_beams < options.num_return_sequences:

@@ -245,8 +245,33 @@ def apply_criteria(
             tokens[finished, column] = pad
         if criteria:
             prefix: Any = _as_long_tensor(tokens[:, : column + 1])
-            finished |= criteria(prefix, None).cpu().numpy()
+            finished |= _ask(criteria, prefix)
         finished |= np.isin(tokens[:, column], eos)
         if finished.all():
             return tokens[:, : column + 1], finished
     return tokens, finished
+
+
+def _ask(criteria: StoppingCriteriaList, tokens: torch.Tensor) -> np.ndarray:
+    """bool [B], which rows the criteria would end after these tokens [B, N].
+
+    Raises:
+        PortError: one of them fails, or answers with anything else.
+    """
+    rows = len(tokens)
+    fix = f"return torch.full(({rows},), ...) of booleans, one for each row, from __call__(input_ids, scores)"
+    try:
+        answer: Any = criteria(tokens, None)  # type: ignore[arg-type]
+    except PortError:
+        raise
+    except Exception as error:
+        message = f"a stopping criterion fails: {type(error).__name__}: {error}"
+        raise PortError(message, where="stopping_criteria", fix=fix) from error
+    is_right = isinstance(answer, torch.Tensor) and answer.dtype == torch.bool and answer.shape == (rows,)
+    if not is_right:
+        raise PortError(
+            f"a stopping criterion does not answer for {rows} rows: {answer!r:.80}",
+            where="stopping_criteria",
+            fix=fix,
+        )
+    return answer.cpu().numpy()

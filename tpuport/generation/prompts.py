@@ -60,7 +60,8 @@ def read_token_ids(input_ids: Any) -> torch.Tensor:
     PortError for anything else: text, ragged lists, floats, another rank, or nothing.
     """
     ids = _read_tensor(input_ids, "input_ids")
-    if ids.ndim != 2 or ids.dtype.is_floating_point or ids.dtype == torch.bool or 0 in ids.shape:
+    is_integer = not (ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool)
+    if ids.ndim != 2 or not is_integer or 0 in ids.shape:
         raise PortError(
             "input_ids must be integers [batch, length], both at least 1",
             where=f"{ids.dtype} {tuple(ids.shape)}",
@@ -69,7 +70,39 @@ def read_token_ids(input_ids: Any) -> torch.Tensor:
     return ids
 
 
+def _read_mask(value: Any) -> np.ndarray:
+    """Which positions are tokens, from numbers that are zero for padding; PortError for fractions and the like."""
+    mask = _read_tensor(value, "attention_mask").cpu()
+    is_float = mask.dtype.is_floating_point
+    if mask.dtype.is_complex or (is_float and not bool(((mask == 0) | (mask == 1)).all())):
+        raise PortError(
+            "attention_mask has numbers between zero and one, or that are none",
+            where=f"attention_mask, {mask.dtype}",
+            fix="give 1 for a token and 0 for padding",
+        )
+    return mask.to(torch.bool).numpy()
+
+
+def _check_dense(tensor: torch.Tensor, name: str) -> None:
+    """PortError for a tensor that is not an array of numbers."""
+    kind = None
+    if tensor.is_nested:
+        kind = "nested"
+    elif tensor.is_quantized:
+        kind = "quantised"
+    elif tensor.device.type == "meta":
+        kind = "meta"
+    elif tensor.layout is not torch.strided:
+        kind = str(tensor.layout).removeprefix("torch.")
+    if kind is not None:
+        raise PortError(
+            f"{name} is a {kind} tensor", where=name, fix="give a dense tensor [batch, length] with values"
+        )
+
+
 def _read_tensor(value: Any, name: str) -> torch.Tensor:
+    if isinstance(value, torch.Tensor) and not compat.is_ported(value):
+        _check_dense(value, name)
     try:
         return compat.to_torch(compat.as_jax(value)) if compat.is_ported(value) else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -146,7 +179,7 @@ def check_prompt(
         )
     mask = np.ones(tokens.shape, bool)
     if attention_mask is not None:
-        mask = _read_tensor(attention_mask, "attention_mask").cpu().numpy().astype(bool)
+        mask = _read_mask(attention_mask)
     elif pad is not None and pad not in eos:
         mask = tokens != pad
     if mask.shape != tokens.shape:
