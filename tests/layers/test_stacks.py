@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import tpuport
 from tpuport import PortError, compat, layers
+from tpuport.layers.stacks import StackedWeight
 
 CONFIG = LlamaConfig(
     vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
@@ -48,6 +49,24 @@ def test_a_compiled_model_in_a_loop_gives_what_torch_gives(mesh, expected) -> No
     assert step.scanned == (layers.ScannedBlocks("model.layers", 3),)
     assert step.declined == ()
     assert "while" in step.lower(input_ids=IDS).as_text()
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4:8", pytest.param("w8a8", marks=pytest.mark.slow)])
+def test_quantised_blocks_are_computed_in_a_loop(scheme) -> None:
+    torch.manual_seed(0)
+    mesh = tpuport.create_mesh(tp=2, devices=jax.devices()[:2])
+    model = tpuport.port(LlamaForCausalLM(CONFIG).eval(), mesh=mesh, quantize=scheme)
+    before = {name: np.asarray(compat.as_jax(part)) for name, part in model.named_buffers()}
+    expected = tpuport.to_cpu(tpuport.compile(model)(input_ids=IDS).logits)
+    step = tpuport.compile(model, scan_layers=True)
+    torch.testing.assert_close(tpuport.to_cpu(step(input_ids=IDS).logits), expected, atol=1e-6, rtol=1e-6)
+    assert step.scanned == (layers.ScannedBlocks("model.layers", 3),)
+    assert isinstance(model.model.layers[1].mlp.up_proj.weight_quantized.values, StackedWeight)
+    layers.unstack_layers(model)
+    after = {name: np.asarray(compat.as_jax(part)) for name, part in model.named_buffers()}
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert model.model.layers[0].mlp.up_proj.weight_quantized.values.shape[-1] == 48
 
 
 def test_weights_are_there_once_and_sharded_as_before() -> None:

@@ -18,8 +18,9 @@ import torch
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tpuport import compat
-from tpuport.checkpoint.device_layout import put_parameter
+from tpuport.checkpoint.device_layout import find_owner, put_buffer, put_parameter
 from tpuport.errors import PortError
+from tpuport.quantization import part_names
 from tpuport.tracing import trace_lock
 
 _STACKED_NAME = re.compile(r"(?P<list>.*?)\.(?:(?P<all>\*)|\[(?P<blocks>[^\]]+)\])\.(?P<weight>.+)")
@@ -75,9 +76,15 @@ def find_stacks(model: torch.nn.Module, arrays: Mapping[str, Any]) -> tuple[Stac
         model: the model.
         arrays: its weights by name, jax arrays or jax.ShapeDtypeStruct, with shardings.
     """
-    # Buffers are small, and are not stacked.
-    parameters = {name for name, _ in model.named_parameters()} & arrays.keys()
-    return tuple(_find_in_module(model, "", {name: arrays[name] for name in parameters}))
+    weights = _weights(model).keys() & arrays.keys()
+    return tuple(_find_in_module(model, "", {name: arrays[name] for name in weights}))
+
+
+def _weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Its parameters and the parts of its quantised weights. Other buffers are small, and are not stacked."""
+    parts = part_names(module)
+    buffers = {name: buffer for name, buffer in module.named_buffers() if name in parts}
+    return dict(module.named_parameters()) | buffers
 
 
 def _find_in_module(module: torch.nn.Module, path: str, arrays: dict[str, Any]) -> Iterator[Stack]:
@@ -95,7 +102,7 @@ def _find_in_list(blocks: torch.nn.Module, path: str, arrays: dict[str, Any]) ->
         # A container has no forward of its own, so no model calls it as a block.
         if isinstance(block, torch.nn.ModuleList | torch.nn.ModuleDict):
             continue
-        names = {weight: f"{path}.{name}.{weight}" for weight, _ in block.named_parameters()}
+        names = {weight: f"{path}.{name}.{weight}" for weight in _weights(block)}
         forms = {weight: _array_form(arrays[own]) for weight, own in names.items() if own in arrays}
         if forms:
             groups[type(block), tuple(forms), tuple(forms.values())].append(name)
@@ -258,7 +265,7 @@ def stack_layers(model: torch.nn.Module) -> tuple[Stack, ...]:
         What was stacked now.
     """
     with trace_lock:
-        ported = {name: tensor for name, tensor in model.named_parameters() if compat.is_ported(tensor)}
+        ported = {name: tensor for name, tensor in _weights(model).items() if compat.is_ported(tensor)}
         stacks = find_stacks(model, {name: compat.as_jax(tensor) for name, tensor in ported.items()})
         shared = _shared_parameters(model)
         # Or these references keep every weight alive.
@@ -280,18 +287,27 @@ def _shared_parameters(model: torch.nn.Module) -> set[str]:
 
 def _stack_weight(model: torch.nn.Module, stack: Stack, weight: str) -> None:
     names = stack.block_weights(weight)
-    array = _stack_arrays([compat.as_jax(model.get_parameter(name)) for name in names])
+    weights = _weights(model)
+    array = _stack_arrays([compat.as_jax(weights[name]) for name in names])
+    # Or these references keep every weight alive.
+    del weights
     # The blocks' own arrays can go only when they have been copied.
     array.block_until_ready()
     stacked = StackedArray(array, weight, stack.is_whole_list)
     for row, name in enumerate(names):
-        put_parameter(model, [name], StackedWeight(stacked, row))
+        _put_weight(model, name, StackedWeight(stacked, row))
+
+
+def _put_weight(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
+    module, leaf = find_owner(model, name)
+    put = put_parameter if leaf in module._parameters else put_buffer
+    put(model, [name], tensor)
 
 
 def unstack_layers(model: torch.nn.Module) -> None:
     """Give each block its own weights again, one stacked weight after another; nothing happens if none is stacked."""
     with trace_lock:
-        members = _group_rows(dict(model.named_parameters()))
+        members = _group_rows(_weights(model))
         while members:
             # Taken out first, so that each stacked array is freed before the next one is copied.
             _unstack_weight(model, members.popitem()[1])
@@ -314,7 +330,7 @@ def _unstack_weight(model: torch.nn.Module, rows: dict[str, StackedWeight]) -> N
     )
     arrays = jax.block_until_ready(take_all(stacked))
     for name, tensor in rows.items():
-        put_parameter(model, [name], compat.wrap(arrays[tensor.row]))
+        _put_weight(model, name, compat.wrap(arrays[tensor.row]))
 
 
 def split_stacked(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
