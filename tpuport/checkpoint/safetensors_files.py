@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpuport.checkpoint.lazy_tensors import StoredTensor
+from tpuport.plurals import count_noun
 
 # safetensors' names for the types that a weight can have here.
 DTYPES: dict[str, np.dtype] = {
@@ -187,7 +188,8 @@ def _parse_entry(path: Path, name: str, entry: dict, data_start: int) -> StoredT
     shape, offsets = (_read_numbers(entry[field], name, field) for field in ("shape", "data_offsets"))
     if len(offsets) != 2 or len(shape) > _MOST_DIMENSIONS:
         raise ValueError(
-            f"its header is corrupt: tensor {name} has {len(shape)} dimensions and {len(offsets)} offsets"
+            f"its header is corrupt: tensor {name} has {count_noun(len(shape), 'dimension')} and "
+            f"{count_noun(len(offsets), 'offset')}"
         )
     start, end = offsets
     if end - start != prod(shape) * dtype.itemsize:
