@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -75,25 +75,39 @@ def _interrupt(*_: object) -> None:
     raise TimeoutError
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+def run(description: str | None, cases: Iterable[Any], outcome: Callable[[Any], str]) -> None:
+    """Print what is wrong with each case that the command line names, and counts; exits with 1 if anything is.
+
+    Args:
+        description: of the command.
+        cases: each with a name.
+        outcome: of a case, "right" or a description of what is not.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose name has this in it")
-    options = parser.parse_args(arguments)
-    signal.signal(signal.SIGALRM, _interrupt)
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    options = parser.parse_args()
     counts: collections.Counter[str] = collections.Counter()
-    for case in CASES:
+    for case in cases:
         if options.only not in case.name:
             continue
-        with tempfile.TemporaryDirectory() as directory:
-            result = outcome(case, Path(directory))
-        counts["right" if result == "right" else result.split(" ", 1)[0]] += 1
+        result = outcome(case)
+        counts[result.split(" ", 1)[0]] += 1
         if result != "right":
             print(f"{case.name}: {result}", flush=True)
-    print(
-        f"{sum(counts.values())} cases: {', '.join(f'{count} {kind}' for kind, count in counts.most_common())}"
-    )
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
+    print(f"{sum(counts.values())} cases: {kinds}")
     sys.exit(0 if set(counts) <= {"right"} else 1)
+
+
+def _outcome_in_a_directory(case: Case) -> str:
+    with tempfile.TemporaryDirectory() as directory:
+        return outcome(case, Path(directory))
+
+
+def main() -> None:
+    signal.signal(signal.SIGALRM, _interrupt)
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    run(__doc__, CASES, _outcome_in_a_directory)
 
 
 if __name__ == "__main__":

@@ -160,7 +160,6 @@ def _move(header: dict[str, Any], by: int) -> None:
 
 def _header_cases() -> Iterator[Case]:
     words = (WEIGHTS,)
-    shape = [32, 32]
     shapes = {
         "strings": ["32", "32"], "floats": [32.0, 32.0], "fractions": [32.5, 32], "negative": [-32, -32], "null": None,
         "number": 1024, "string": "32x32", "nested": [[32, 32]], "booleans": [True, 1024], "object": {"0": 32},
@@ -249,7 +248,6 @@ def _header_cases() -> Iterator[Case]:
             words,
             may_load=True,
         )
-    assert shape
 
 
 def _file_cases() -> Iterator[Case]:
@@ -335,10 +333,10 @@ def _index_cases() -> Iterator[Case]:
         ".",
     ):
         yield Case(f"index: file {value!r}", sharded(set_file(value)), ())
-    for value in (None, 3, "x", [], True):
+    for value in (1.5, 3, "x", [], True):
         yield Case(
             f"index: {value!r} for all of it",
-            sharded(lambda index, directory, value=value: [value][0] if value is not None else "null"),
+            sharded(lambda index, directory, value=value: value),
             words,
         )
     yield Case(

@@ -7,13 +7,10 @@ the tokens that transformers gives. Where transformers cannot be called so, a re
 tokens: lists and arrays of NumPy are taken, for example. The exit status is 1 if any case is not right.
 """
 
-import argparse
-import collections
 import copy
 import math
-import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, StoppingCriteria, StoppingCriteriaList
 
 import tpuport
+from benchmarks.abuse import run
 from tpuport.errors import PortError
 
 VOCABULARY = 64
@@ -184,24 +182,10 @@ def outcome(case: Case, reference: Any, ported: Any) -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", default="", help="cases whose name has this in it")
-    options = parser.parse_args(arguments)
+def main() -> None:
     reference = build()
     ported = tpuport.port(copy.deepcopy(reference))
-    counts: collections.Counter[str] = collections.Counter()
-    for case in cases():
-        if options.only not in case.name:
-            continue
-        result = outcome(case, reference, ported)
-        counts[result.split(" ", 1)[0]] += 1
-        if result != "right":
-            print(f"{case.name}: {result}", flush=True)
-    print(
-        f"{sum(counts.values())} cases: {', '.join(f'{count} {kind}' for kind, count in counts.most_common())}"
-    )
-    sys.exit(0 if set(counts) <= {"right"} else 1)
+    run(__doc__, cases(), lambda case: outcome(case, reference, ported))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Numbers of things in messages."""
+"""Numbers of things in messages, and lists of them."""
+
+from collections.abc import Sequence
 
 
 def count_noun(number: int, noun: str) -> str:
@@ -9,3 +11,11 @@ def count_noun(number: int, noun: str) -> str:
 def is_or_are(number: int) -> str:
     """The verb after a number of things."""
     return "is" if number == 1 else "are"
+
+
+def list_some(headline: str, items: Sequence[str], most: int = 20) -> str:
+    """A headline, a line for each of the first items, and how many others there are."""
+    shown = [headline, *items[:most]]
+    if len(items) > most:
+        shown.append(f"and {len(items) - most} more")
+    return "\n  - ".join(shown)

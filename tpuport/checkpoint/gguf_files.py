@@ -28,6 +28,7 @@ from tpuport.checkpoint.lazy_tensors import (
     transpose,
 )
 from tpuport.errors import PortError
+from tpuport.plurals import list_some
 
 _FLOATS: Final = {
     "BF16": jnp.dtype(jnp.bfloat16),
@@ -120,12 +121,9 @@ def _describe(path: Path, architecture: str, entries: list[Any]) -> GGUFFile:
         tensors[entry.name] = tensor
         types[entry.name] = kind
     if problems:
-        shown = problems[:20]
-        if len(problems) > len(shown):
-            shown.append(f"and {len(problems) - len(shown)} more")
         supported = ", ".join(sorted([*BLOCK_TYPES, *_FLOATS]))
         raise PortError(
-            "\n  - ".join(["tensors of the file cannot be read:", *shown]),
+            list_some("tensors of the file cannot be read:", problems),
             where=str(path),
             fix=f"the types that are supported are {supported}; check that the file was copied whole",
         )

@@ -9,6 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor
 from tpuport.errors import PortError
+from tpuport.plurals import list_some
 from tpuport.quantization import QuantizedWeight
 from tpuport.sharding.specs import axis_names, count_parts, pad
 
@@ -88,11 +89,8 @@ def plan_parts(
         except PortError as error:
             problems.append(f"{name}: {error.what}")
     if problems:
-        shown = problems[:_NAMES_SHOWN]
-        if len(problems) > _NAMES_SHOWN:
-            shown.append(f"and {len(problems) - _NAMES_SHOWN} more")
         raise PortError(
-            "\n  - ".join(["groups of quantised weights do not fit the mesh:", *shown]),
+            list_some("groups of quantised weights do not fit the mesh:", problems, _NAMES_SHOWN),
             where="quantize, mesh",
             fix="take fewer devices on this axis, or a sharding rule that divides the outputs of these weights or "
             "leaves them whole; or, of weights that are quantised here, smaller groups or int8, which has none",

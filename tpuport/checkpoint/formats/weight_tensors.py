@@ -8,6 +8,7 @@ import numpy as np
 
 from tpuport.checkpoint.lazy_tensors import LazyTensor, StoredTensor
 from tpuport.errors import PortError
+from tpuport.plurals import list_some
 
 Tensors = Mapping[str, StoredTensor | None]
 Adapted = dict[str, LazyTensor | None]
@@ -111,11 +112,8 @@ def adapt_each(weights: list[WeightTensors], others: Adapted, adapt: Any, leaf: 
         except BadWeightError as error:
             problems.append(f"{weight.module}: {error}")
     if problems:
-        shown = problems[:20]
-        if len(problems) > len(shown):
-            shown.append(f"and {len(problems) - len(shown)} more")
         raise PortError(
-            "\n  - ".join(["quantised weights of the checkpoint cannot be read:", *shown]),
+            list_some("quantised weights of the checkpoint cannot be read:", problems),
             fix="check that config.json belongs to these files, and that every file was copied whole",
         )
     return adapted
