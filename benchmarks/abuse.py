@@ -2,9 +2,10 @@
 
     python -m benchmarks.abuse [--only NAME]
 
-Each case changes a checkpoint of a tiny Llama and loads it. Right is a single PortError that names the file, before any
-weight is on a device, in bounded time and memory. Everything else is listed: raw exceptions, errors that name no file,
-checkpoints that load, and cases that take too long. The exit status is 1 if there is any.
+Each case changes a checkpoint of a tiny Llama and loads it. Right is a single PortError in bounded time and memory,
+which has the words that the case asks for: mostly the name of the file. Where the weights are sound, a model may be
+right too. Everything else is listed: raw exceptions, errors that name no file, checkpoints that load, and cases that
+take too long. The exit status is 1 if there is any.
 """
 
 import argparse
