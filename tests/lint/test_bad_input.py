@@ -81,6 +81,32 @@ def test_a_file_nobody_may_read(project: Path, monkeypatch: pytest.MonkeyPatch) 
     assert rules(report) == {"./good.py": {"TPU101"}, "./secret.py": {"TPU002"}}
 
 
+# What takes time or memory that is exponential in the length of the file, if every element is told apart.
+DOUBLING = {
+    "concatenated": "t = t + t",
+    "starred": "t = (*t, *t)",
+    "in place": "t += t",
+    "repeated": "t = t * 2",
+    "chosen": "t = t + t if x.ndim else (*t, *t)",
+}
+
+
+@pytest.mark.parametrize("name", DOUBLING)
+def test_sequences_that_double(
+    project: Path, name: str, lines_run: Callable[[Callable[[], object]], int]
+) -> None:
+    head = (
+        "from torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        t = (x, x)\n"
+    )
+    tail = "        return t[0].item()\n"
+    text = head + f"        {DOUBLING[name]}\n" * 60 + tail
+    (project / "m.py").write_text(text)
+    reports: list[Report] = []
+    assert lines_run(lambda: reports.append(lint("m.py"))) < 3_000_000
+    # The elements of a sequence that is cut off are tensors still.
+    assert {(finding.rule, finding.line) for finding in reports[0].findings} == {("TPU201", 67)}
+
+
 @pytest.mark.slow
 def test_a_file_of_100_000_lines(project: Path) -> None:
     method = "    def m{0}(self, x):\n        y = x + {0}\n        return self.m{1}(y)\n\n"

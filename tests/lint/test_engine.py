@@ -144,6 +144,17 @@ def test_a_baseline_that_is_none_is_an_error(project: Path, text: str | None) ->
         lint("m.py", baseline=project / "known.json")
 
 
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_a_baseline_without_an_end_is_an_error(project: Path, kind: str) -> None:
+    (project / "m.py").write_text("")
+    if kind == "device":
+        (project / "known.json").symlink_to("/dev/zero")
+    else:
+        os.mkfifo(project / "known.json")
+    with pytest.raises(tpuport.PortError, match="not a regular file"):
+        lint("m.py", baseline=project / "known.json")
+
+
 def test_nothing_to_lint_is_an_error() -> None:
     with pytest.raises(tpuport.PortError, match="nothing to lint"):
         lint()

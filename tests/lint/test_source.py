@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tpuport.lint import source
+from tpuport.lint.regular_files import read_regular_file
 from tpuport.lint.source import node_span
 
 NOT_READ = {
@@ -67,7 +68,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_file_of_data_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "MAX_BYTES", 10)
+    monkeypatch.setattr(read_regular_file, "__defaults__", (10,))
     (tmp_path / "m.py").write_text("x = 1234567890\n")
     with pytest.raises(source.Unreadable, match="15 bytes, more than the 10"):
         source.read(tmp_path / "m.py", "m.py")

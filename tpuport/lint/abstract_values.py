@@ -170,12 +170,16 @@ INT_TENSOR: Final = tensor("int")
 BOOL_TENSOR: Final = tensor("bool")
 
 
+# The elements of longer sequences are not told apart: `t = t + t` on sixty lines has more of them than memory.
+_MOST_ITEMS: Final = 4096
+
+
 class Sequence(_ByContent):
     """A tuple, list, set or iterator.
 
     Attributes:
         kind: "tuple", "list", "set", "dict_views", "iterator", "modules" (an `nn.ModuleList`), "sequential".
-        items: the elements if their number is known, else None.
+        items: the elements if their number is known and at most 4,096, else None.
         element: what any element is: the join of `items` if these are known.
         tensors: some element is certainly a traced tensor, whatever the others are: `[0, x.sum()]`.
     """
@@ -185,8 +189,10 @@ class Sequence(_ByContent):
     def __init__(
         self, kind: str, items: tuple[Value, ...] | None, element: Value, tensors: bool = False
     ) -> None:
-        self.kind, self.items, self.element = kind, items, element
         self.tensors = tensors or any(map(is_traced, (element, *(items or ()))))
+        if items is not None and len(items) > _MOST_ITEMS:
+            items = None
+        self.kind, self.items, self.element = kind, items, element
         self._set_key(kind, items, element, self.tensors)
 
     def of_any_length(self) -> "Sequence":

@@ -11,8 +11,11 @@ from typing import Any, Final, NamedTuple
 from tpuport.errors import PortError
 from tpuport.lint.findings import Finding
 from tpuport.lint.paths import write_atomically
+from tpuport.lint.regular_files import read_regular_file
 
 _FORMAT: Final = 1
+# Of a million findings.
+_MAX_BYTES: Final = 256_000_000
 
 # Returns a file's lines, by absolute path.
 ReadLines = Callable[[str], Sequence[str]]
@@ -79,7 +82,7 @@ def read_baseline(file: Path) -> collections.Counter[FindingKey]:
         PortError: the file cannot be read, or is not a baseline.
     """
     try:
-        content: Any = json.loads(file.read_bytes())
+        content: Any = json.loads(read_regular_file(file, _MAX_BYTES))
         if content["format"] != _FORMAT:
             raise PortError(
                 f"the baseline has format {content['format']!r}, and this version reads {_FORMAT}",

@@ -12,6 +12,7 @@ from tpuport.lint.diagnostics import ALWAYS_ENABLED, DIAGNOSTIC_PREFIX
 from tpuport.lint.findings import Severity
 from tpuport.lint.paths import common_directory
 from tpuport.lint.patterns import Excluder
+from tpuport.lint.regular_files import read_regular_file
 from tpuport.lint.rule_catalogue import longest_match, normalize_prefixes
 
 _T = TypeVar("_T")
@@ -111,7 +112,7 @@ def settings_file(paths: Sequence[str | Path]) -> Path | None:
 def _has_table(file: Path) -> bool:
     try:
         # The search in the bytes spares most files the import of tomllib and the parsing.
-        return b"tpuport" in file.read_bytes() and _read_table(file) is not None
+        return b"tpuport" in read_regular_file(file) and _read_table(file) is not None
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -122,9 +123,12 @@ def _read_table(file: Path) -> dict[str, Any] | None:
     import tomllib
 
     try:
-        content: Any = tomllib.loads(file.read_text(encoding="utf-8"))
+        content: Any = tomllib.loads(read_regular_file(file).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PortError(f"this is not TOML: {error}", where=str(file), fix="correct the file") from None
+    except RecursionError:
+        reason = "the tables and lists are nested too deeply"
+        raise PortError(reason, where=str(file), fix="correct the file") from None
     for key in TABLE.split("."):
         content = content.get(key) if isinstance(content, dict) else None
     if content is not None and not isinstance(content, dict):

@@ -6,7 +6,6 @@ import dataclasses
 import gc
 import io
 import re
-import stat
 import tokenize
 import warnings
 from collections.abc import Iterator
@@ -16,9 +15,7 @@ from typing import Final, NamedTuple
 from tpuport.errors import PortError
 from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.notebooks import SUFFIX, NotANotebookError, Notebook
-
-# No source file is larger. A larger file is data, and parsing takes three hundred times its size in memory.
-MAX_BYTES: Final = 32_000_000
+from tpuport.lint.regular_files import read_regular_file
 
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
@@ -175,14 +172,7 @@ def garbage_collection_off() -> Iterator[None]:
 
 def _read_bytes(path: Path, display: str) -> bytes:
     try:
-        # Checked first: reading a device or a pipe may never end.
-        info = path.stat()
-        if not stat.S_ISREG(info.st_mode):
-            raise Unreadable(_unreadable(display, "this is not a regular file", "exclude it"))
-        if info.st_size > MAX_BYTES:
-            reason = f"the file has {info.st_size:,} bytes, more than the {MAX_BYTES:,} that are read"
-            raise Unreadable(_unreadable(display, reason, "exclude it, or split it"))
-        return path.read_bytes()
+        return read_regular_file(path)
     except (OSError, ValueError) as error:
         message = getattr(error, "strerror", None) or str(error)
         reason = f"the file cannot be read: {_lower_first(message)}"

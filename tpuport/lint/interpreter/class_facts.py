@@ -106,16 +106,16 @@ class Classes:
         return facts["mro"]
 
     def _linearise(self, info: ClassInfo) -> list[ClassInfo]:
-        order = [info]
+        # A dict keeps the order and finds an ancestor at once, in hierarchies of thousands of classes too.
+        order = {info: None}
         for base in self.bases(info):
             if not isinstance(base, Class):
                 continue
             for ancestor in self.mro(base.info):
                 # A base that two share comes after both.
-                if ancestor in order:
-                    order.remove(ancestor)
-                order.append(ancestor)
-        return order
+                order.pop(ancestor, None)
+                order[ancestor] = None
+        return list(order)
 
     @_stored
     def external_bases(self, info: ClassInfo) -> list[str]:
