@@ -193,8 +193,12 @@ def test_half_precision_is_computed_in_float32(dtype):
     want = attend(*inputs, table(bias), causal)
     out, aux = attend(*map(on_device, inputs), table(on_device(bias)), causal)
     assert (out.dtype, aux.lse.dtype) == (dtype, torch.float32)
-    torch.testing.assert_close(out.cpu(), want[0])
     torch.testing.assert_close(aux.lse.cpu(), want[1].lse)
+    # Weights and outputs are rounded to `dtype`, where exponentials that differ in the last bit of float32, as those of
+    # two processors do, may round to two neighbours. Rounding moves a weight or an output by half an epsilon at most.
+    magnitudes = attend(*inputs[:2], inputs[2].abs(), table(bias), causal)[0].float()
+    bound = 2 * torch.finfo(dtype).eps * magnitudes
+    assert ((out.cpu().float() - want[0].float()).abs() <= bound).all()
 
 
 def test_groups_of_heads_and_one_row_of_keys():
