@@ -6,6 +6,8 @@ be either, so no error may rest on it. Values are immutable and compared by cont
 
 from typing import Any, Final, NamedTuple
 
+from tpuport.lint.work import meter
+
 # None is a constant that programs use, so `...` marks a constant that the source text does not tell.
 NOT_CONSTANT: Final = ...
 
@@ -190,6 +192,7 @@ class Sequence(_ByContent):
         self, kind: str, items: tuple[Value, ...] | None, element: Value, tensors: bool = False
     ) -> None:
         self.tensors = tensors or any(map(is_traced, (element, *(items or ()))))
+        meter.units += len(items or ()) >> 2
         if items is not None and len(items) > _MOST_ITEMS:
             items = None
         self.kind, self.items, self.element = kind, items, element
@@ -207,6 +210,7 @@ class Mapping(_ByContent):
 
     def __init__(self, entries: tuple[tuple[Any, Value], ...], element: Value) -> None:
         self.entries, self.element = entries, element
+        meter.units += len(entries) >> 2
         self._set_key(entries, element)
 
     @property

@@ -1,11 +1,12 @@
 """From a file to raw findings: the interpretation of what is traced, and the scan of everything else."""
 
 import ast
+import collections
 import dataclasses
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from tpuport.lint import scenarios
@@ -20,6 +21,7 @@ from tpuport.lint.abstract_values import (
     class_of,
     is_tensor,
 )
+from tpuport.lint.diagnostics import make_finding
 from tpuport.lint.entry_verdicts import Stop, TracedEntry, key_of
 from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.interpreter import TracingInterpreter
@@ -31,6 +33,7 @@ from tpuport.lint.project import Project
 from tpuport.lint.rules.rule import Rule
 from tpuport.lint.scanner import Scanner
 from tpuport.lint.source import SourceFile, garbage_collection_off
+from tpuport.lint.work import WorkLimitError, meter
 
 # Functions that are passed to one of these, or decorated with one, are traced.
 _COMPILERS: Final = frozenset(
@@ -110,7 +113,11 @@ class Analyser:
         self._scanner = Scanner(self._interpreter)
 
     def analyse(self, source: SourceFile) -> Outcome:
-        """The findings reached from the entry points in this file, and those in the rest of its text."""
+        """The findings reached from the entry points in this file, and those in the rest of its text.
+
+        Where that takes too much work, the findings so far and one that says so.
+        """
+        meter.reset()
         try:
             with garbage_collection_off():
                 return self._analyse_module(self._project.add(source))
@@ -121,7 +128,34 @@ class Analyser:
 
     def _analyse_module(self, module: ModuleInfo) -> Outcome:
         record = self._interpreter.start_recording()
-        entry_points = dict.fromkeys(self._entry_points(module))
+        entry_points: dict[EntryPoint, None] = {}
+        try:
+            entry_points.update(dict.fromkeys(self._entry_points(module)))
+            entries = self._interpret(module, entry_points, record)
+        except WorkLimitError as error:
+            self._interpreter.stop_recording_calls()
+            finding = _cut_off_finding(module, error)
+            record.findings[finding.rule, finding.path] = finding
+            entries = _stopped_entries(entry_points, finding)
+        self._interpreter.stop_recording()
+        self._interpreter.forget_calls()
+        path = str(module.path)
+        dependencies = self._project.dependencies({path, *record.consulted}) - {path}
+        if meter.is_exhausted:
+            # The next file must not take half an interpretation for a whole one.
+            self._reset()
+        return Outcome(
+            findings=sorted(record.findings.values()),
+            dependencies=tuple(sorted(dependencies)),
+            entry_points=len(entry_points),
+            traced=frozenset(_traced_name(function) for function, _ in record.traced),
+            entries=entries,
+        )
+
+    def _interpret(
+        self, module: ModuleInfo, entry_points: Iterable[EntryPoint], record: Record
+    ) -> tuple[TracedEntry, ...]:
+        """Add what a file results in to its record; the entry points with the errors that stop them."""
         records: dict[EntryPoint, Record] = {}
         for function, receiver in entry_points:
             # An outer model has called this one with real arguments, which are better than declared ones.
@@ -148,18 +182,7 @@ class Analyser:
         for function in traced:
             self._scanner.scan_traced(function)
         self._scanner.scan_rest(module, {function.node for function in traced})
-        entries = self._entries(module, entry_points, records, record.findings.values())
-        self._interpreter.stop_recording()
-        self._interpreter.forget_calls()
-        path = str(module.path)
-        dependencies = self._project.dependencies({path, *record.consulted}) - {path}
-        return Outcome(
-            findings=sorted(record.findings.values()),
-            dependencies=tuple(sorted(dependencies)),
-            entry_points=len(entry_points),
-            traced=frozenset(map(_traced_name, traced)),
-            entries=entries,
-        )
+        return self._entries(module, entry_points, records, record.findings.values())
 
     def _entries(
         self,
@@ -170,6 +193,11 @@ class Analyser:
     ) -> tuple[TracedEntry, ...]:
         """The entry points by class or function, each with the keys of the errors that stop it."""
         stops = [finding for finding in findings if finding.stops_trace]
+        # The scanner knows functions and no calls.
+        scanned: dict[str, list[Finding]] = collections.defaultdict(list)
+        for finding in stops:
+            if finding.rule.startswith("TPU3"):
+                scanned[f"{finding.path}:{finding.function}"].append(finding)
         stops_of: dict[tuple[str, int], dict[str, str]] = {}
         for entry in entry_points:
             definition = class_of(entry.receiver) or entry.function
@@ -177,7 +205,7 @@ class Analyser:
             # Most files have no errors, and need no look at what their entry points reach.
             if stops:
                 is_forward = entry.function.name == "forward" or not self._has_forward(entry)
-                for finding in _errors_of(module, entry, self._reached(entry, records), stops):
+                for finding in _errors_of(module, entry, self._reached(entry, records), scanned):
                     scenario = finding.scenario or ("" if is_forward else entry.function.qualname)
                     # Whoever asks for a class asks for its forward first.
                     known = own.get(key_of(finding), scenario)
@@ -345,18 +373,42 @@ def _add_warnings(record: Record, reached: Record) -> None:
 
 
 def _errors_of(
-    module: ModuleInfo, entry: EntryPoint, reached: Record, stops: Iterable[Finding]
+    module: ModuleInfo, entry: EntryPoint, reached: Record, scanned: Mapping[str, list[Finding]]
 ) -> Iterator[Finding]:
-    """The errors that stop an entry point: in what it calls, in its constructor, and upon import of its file."""
+    """The errors that stop an entry point: in what it calls, in its constructor, and upon import of its file.
+
+    Args:
+        module: the file.
+        entry: the entry point.
+        reached: what it results in.
+        scanned: the errors that the scanner has found, by `path:qualname` of their functions.
+    """
     owner = class_of(entry.receiver)
     places = {_traced_name(function) for function, _ in reached.traced} | {f"{module.path}:"}
     if owner is not None:
         places.add(f"{module.path}:{owner.qualname}.__init__")
     yield from (finding for finding in reached.findings.values() if finding.stops_trace)
-    # The scanner knows functions and no calls.
-    for finding in stops:
-        if finding.rule.startswith("TPU3") and f"{finding.path}:{finding.function}" in places:
-            yield finding
+    for place in sorted(scanned.keys() & places):
+        yield from scanned[place]
+
+
+def _cut_off_finding(module: ModuleInfo, error: WorkLimitError) -> Finding:
+    """What tells that the analysis of a file has ended before its end."""
+    innermost = error.route[-1] if error.route else "the module"
+    reason = (
+        f"the analysis was cut off in `{innermost}`, after as much work as five of the largest models take"
+    )
+    finding = make_finding(
+        "TPU007", str(module.path), reason, line=error.line if error.path == str(module.path) else 1
+    )
+    return dataclasses.replace(finding, function=innermost if error.route else "", route=error.route)
+
+
+def _stopped_entries(entry_points: Iterable[EntryPoint], finding: Finding) -> tuple[TracedEntry, ...]:
+    """The entry points of a file whose analysis was cut off: none of them is known to trace."""
+    definitions = dict.fromkeys(class_of(entry.receiver) or entry.function for entry in entry_points)
+    names = sorted((definition.qualname, definition.node.lineno) for definition in definitions)
+    return tuple(TracedEntry(*name, (Stop(key_of(finding)),)) for name in names)
 
 
 def _runs_loop(method: FunctionInfo) -> bool:

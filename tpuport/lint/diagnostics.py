@@ -87,14 +87,27 @@ DIAGNOSTICS: Final = (
         "exclude the file, and report it as a bug of tpuport with the file's text",
         failure=True,
     ),
+    Diagnostic(
+        "TPU007",
+        "work-limit",
+        Severity.ERROR,
+        "a file whose analysis takes more work than a file may",
+        "Some code takes the analysis time or memory that grows without bound: functions that call each other in ever "
+        "new ways, thousands of branches in one function, a table of half a million numbers. Limits are counts, not "
+        "times, and lie far above what any model needs. A file of more tokens is not looked at; of a file that is cut "
+        "off later, the findings so far are reported, and none of its entry points counts as expected to trace. The "
+        "other files are linted as usual, and the exit code is 2.",
+        "split the function or the file, or exclude the file",
+        failure=True,
+    ),
 )
 
 DIAGNOSTIC_BY_ID: Final = {diagnostic.id: diagnostic for diagnostic in DIAGNOSTICS}
 
 _FAILURES: Final = frozenset(diagnostic.id for diagnostic in DIAGNOSTICS if diagnostic.failure)
 
-# A file with one of these has not been analysed. No selection of rules may hide that.
-ALWAYS_ENABLED: Final = frozenset({"TPU001", "TPU002", "TPU006"})
+# A file with one of these has not been analysed, or not all of it. No selection of rules may hide that.
+ALWAYS_ENABLED: Final = frozenset({"TPU001", "TPU002", "TPU006", "TPU007"})
 
 # No rule's id starts like this, every diagnostic's does.
 DIAGNOSTIC_PREFIX: Final = "TPU0"

@@ -193,6 +193,11 @@ class ModuleInfo:
         methods = itertools.chain.from_iterable(info.methods.values() for info in self.classes)
         return [*self.functions, *methods]
 
+    @functools.cached_property
+    def method_names(self) -> frozenset[str]:
+        """The names of all classes' methods."""
+        return frozenset(itertools.chain.from_iterable(info.methods for info in self.classes))
+
     def klass(self, node: ast.ClassDef, prefix: str) -> ClassInfo:
         """The class that a definition in this file creates.
 
@@ -203,6 +208,10 @@ class ModuleInfo:
         if node not in self._class_by_node:
             self._class_by_node[node] = ClassInfo(node, self, prefix)
         return self._class_by_node[node]
+
+    def known_class(self, node: ast.ClassDef) -> ClassInfo | None:
+        """The class of a definition; None for one of another file."""
+        return self._class_by_node.get(node)
 
     def _add_inner_classes(self) -> None:
         inner: list[ClassInfo] = []

@@ -237,7 +237,7 @@ class _Scan:
 
     def _visit_class(self, node: ast.ClassDef) -> None:
         self._visit_decorators(node.decorator_list)
-        owner = next((info for info in self.module.classes if info.node is node), None)
+        owner = self.module.known_class(node)
         with self.inside(join_names(self.function, node.name), owner):
             self.visit_all(node.body)
 

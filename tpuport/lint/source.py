@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import gc
 import io
+import itertools
 import re
 import tokenize
 import warnings
@@ -17,6 +18,22 @@ from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.notebooks import SUFFIX, NotANotebookError, Notebook
 from tpuport.lint.regular_files import read_regular_file
 
+# A million take Python's parser some 600 MB. The largest file of torch, transformers and their like has 200,000.
+_MOST_TOKENS: Final = 500_000
+# Comments, strings (triple quotes first) and names count as one token each, and so does any other character. What
+# starts like a string is one to the end of the text, so that nothing is looked at twice.
+_TOKEN: Final = re.compile(
+    r"""
+    \#[^\r\n]*+
+    | "{3}[^"\\]*+(?:(?:\\.|"(?!""))[^"\\]*+)*+(?:"{3})?+
+    | '{3}[^'\\]*+(?:(?:\\.|'(?!''))[^'\\]*+)*+(?:'{3})?+
+    | "[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"?+
+    | '[^'\\\n]*+(?:\\.[^'\\\n]*+)*+'?+
+    | \w++
+    | \S
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 # Text that replaces a file's own, by absolute path: results of fixes that are not written yet.
@@ -136,13 +153,15 @@ def parse(text: str, path: Path, display: str, encoding: str = "utf-8") -> Sourc
     """Parse a file's text.
 
     Raises:
-        Unreadable: a syntax error, a null byte, or nesting too deep for Python's parser.
+        Unreadable: a syntax error, a null byte, nesting too deep for Python's parser, or more than 500,000 tokens.
     """
     # Python's own error for this has no line.
     if "\0" in text:
         line = text.count("\n", 0, text.find("\0")) + 1
         reason = f"Python cannot read this file: there is a null byte on line {line}"
         raise Unreadable(_unreadable(display, reason, "remove the null bytes, or exclude the file", line))
+    if _has_too_many_tokens(text):
+        raise Unreadable(_too_large(display))
     try:
         # The linted code's own invalid escapes and odd comparisons are for others to report.
         with warnings.catch_warnings(action="ignore"), garbage_collection_off():
@@ -177,6 +196,19 @@ def _read_bytes(path: Path, display: str) -> bytes:
         message = getattr(error, "strerror", None) or str(error)
         reason = f"the file cannot be read: {_lower_first(message)}"
         raise Unreadable(_unreadable(display, reason, "make it readable, or exclude it")) from None
+
+
+def _has_too_many_tokens(text: str) -> bool:
+    # A token has at least one character.
+    if len(text) <= _MOST_TOKENS:
+        return False
+    return next(itertools.islice(_TOKEN.finditer(text), _MOST_TOKENS, None), None) is not None
+
+
+def _too_large(display: str) -> Finding:
+    reason = f"the file has more than {_MOST_TOKENS:,} names, numbers, strings and signs"
+    remedy = "move its data to a file of another format, or exclude the file; nothing in it was looked at"
+    return Finding(display, 1, 1, 1, 2, "TPU007", Severity.ERROR, reason, remedy)
 
 
 def _syntax_error(display: str, error: SyntaxError) -> Finding:

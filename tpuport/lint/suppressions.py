@@ -2,9 +2,10 @@
 
 import dataclasses
 import io
+import itertools
 import re
 import tokenize
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from tpuport.lint.diagnostics import make_finding
@@ -260,8 +261,8 @@ def filter_findings(
     # Of several comments on one finding all count as used.
     used: set[tuple[Suppression, str]] = set()
     remaining: list[Finding] = []
-    for finding in findings:
-        uses = _uses(suppressions, finding)
+    for finding, covering in _with_covering_comments(findings, suppressions):
+        uses = _uses(covering, finding)
         used.update(uses)
         if not uses:
             remaining.append(finding)
@@ -278,9 +279,33 @@ def filter_findings(
     return FilteredFindings(remaining, comment_findings, len(findings) - len(remaining))
 
 
-def _uses(suppressions: Suppressions, finding: Finding) -> list[tuple[Suppression, str]]:
-    """The comments that suppress a finding, each with the prefix that does it."""
-    covering = [comment for comment in suppressions.comments if comment.covers(finding)]
+def _with_covering_comments(
+    findings: Sequence[Finding], suppressions: Suppressions
+) -> Iterator[tuple[Finding, list[Suppression]]]:
+    """Each finding with the comments that cover it, in time that grows with their number and not with its square."""
+    at_line: dict[int, list[Suppression]] = {}
+    over_lines: list[Suppression] = []
+    for comment in suppressions.comments:
+        if comment.first == comment.last:
+            at_line.setdefault(comment.first, []).append(comment)
+        else:
+            over_lines.append(comment)
+    pending = sorted(over_lines, key=lambda comment: comment.first, reverse=True)
+    active: list[Suppression] = []
+    around: dict[int, list[Suppression]] = {}
+    for line in sorted({finding.line for finding in findings}):
+        while pending and pending[-1].first <= line:
+            active.append(pending.pop())
+        active = [comment for comment in active if line <= comment.last]
+        around[line] = list(active)
+    for finding in findings:
+        lines = {finding.line, max(finding.line, finding.end_line)}
+        comments = [*around[finding.line], *itertools.chain(*(at_line.get(line, ()) for line in lines))]
+        yield finding, sorted(comments, key=lambda comment: (comment.line, comment.column))
+
+
+def _uses(covering: Iterable[Suppression], finding: Finding) -> list[tuple[Suppression, str]]:
+    """The comments that suppress a finding, of those that cover it, each with the prefix that does it."""
     return [
         (comment, prefix) for comment in covering for prefix in comment.ids if finding.rule.startswith(prefix)
     ]

@@ -176,7 +176,7 @@ class Classes:
         transformers' experts run a grouped matrix product unless they are configured otherwise, by the user or by a
         model that computes its experts in its own way.
         """
-        if any("get_correct_experts_implementation" in other.methods for other in info.module.classes):
+        if "get_correct_experts_implementation" in info.module.method_names:
             return False
         decorators = itertools.chain.from_iterable(ancestor.decorators for ancestor in self.mro(info))
         return "use_experts_implementation" in last_names(decorators)

@@ -23,6 +23,7 @@ from tpuport.lint.interpreter.evaluation import arithmetic
 from tpuport.lint.interpreter.frame import (
     Environment,
     Frame,
+    copy_environment,
     forget_attributes,
     merge,
     merge_optional,
@@ -149,7 +150,7 @@ def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Value:
 
 def _comprehension_element(frame: Frame, generators: list[ast.comprehension], *elements: ast.expr) -> Value:
     """What the last of a comprehension's element expressions is."""
-    env = dict(frame.env)
+    env = copy_environment(frame.env)
     for generator in generators:
         source = frame.evaluate(generator.iter)
         frame.report(Iteration(generator.iter, source))
@@ -351,7 +352,7 @@ def _while(frame: Frame, node: ast.While) -> None:
 def _loop(frame: Frame, run: Callable[[], bool]) -> None:
     """Interpret a loop's first run, and later ones until they change nothing."""
     for _ in range(_LOOP_RUNS):
-        start = dict(frame.env)
+        start = copy_environment(frame.env)
         frame.exits.append([])
         goes_on = run()
         exits = frame.exits.pop()
@@ -368,7 +369,7 @@ def _loop(frame: Frame, run: Callable[[], bool]) -> None:
 
 def _before_next_run(start: Environment, after: Environment) -> Environment:
     """The environment of a later run, by the one before the last run and the one after it."""
-    result = dict(after)
+    result = copy_environment(after)
     # Names that the run binds for the first time stay as the run leaves them.
     for name in start.keys() & after.keys():
         match start[name], after[name]:
@@ -383,12 +384,12 @@ def _before_next_run(start: Environment, after: Environment) -> Environment:
 def _leave_loop(frame: Frame, node: ast.Break | ast.Continue) -> bool:
     # Python's parser accepts `break` outside loops.
     if frame.exits:
-        frame.exits[-1].append(dict(frame.env))
+        frame.exits[-1].append(copy_environment(frame.env))
     return False
 
 
 def _try(frame: Frame, node: Any) -> bool:
-    start = dict(frame.env)
+    start = copy_environment(frame.env)
     before_handlers = start
     after: Environment | None = None
     frame.doubts += 1
@@ -399,7 +400,7 @@ def _try(frame: Frame, node: Any) -> bool:
         # Any statement of the body may have been the last.
         before_handlers = merge(start, after)
     for handler in node.handlers:
-        frame.env = dict(before_handlers)
+        frame.env = copy_environment(before_handlers)
         if handler.name:
             frame.env[handler.name] = UNKNOWN
         if frame.execute(handler.body):
@@ -418,11 +419,11 @@ def _with(frame: Frame, node: ast.With | ast.AsyncWith) -> bool:
 
 def _match(frame: Frame, node: ast.Match) -> None:
     subject = frame.evaluate(node.subject)
-    start = dict(frame.env)
+    start = copy_environment(frame.env)
     # No case need match.
     after = start
     for case in node.cases:
-        frame.env = dict(start)
+        frame.env = copy_environment(start)
         _bind_pattern(frame, case.pattern, subject)
         if case.guard is not None:
             decide(frame, case.guard, "if")

@@ -36,6 +36,7 @@ from tpuport.lint.joins import (
 )
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
 from tpuport.lint.project import Project
+from tpuport.lint.work import WorkLimitError, meter
 
 # Values by name; what is known of attributes is stored under paths such as "self.x".
 Environment = dict[str, Value]
@@ -51,6 +52,7 @@ class Interpreter(Evaluator):
         options: `analysis.Options`.
         classes: facts about classes.
         constructs: a constructor is interpreted for what it demands of packages that need a GPU.
+        route: qualified names of the functions that are being interpreted, the outermost first.
         expression_handlers: by syntax class, a function that evaluates such an expression in a frame.
         statement_handlers: by syntax class, a function that executes such a statement in a frame, and returns False
             if control does not reach the next statement.
@@ -60,6 +62,7 @@ class Interpreter(Evaluator):
     options: Any
     classes: Classes
     constructs: bool = False
+    route: list[str]
     expression_handlers: HandlersByType[type[ast.AST], Callable[["Frame", Any], Value]]
     statement_handlers: HandlersByType[type[ast.AST], Callable[["Frame", Any], bool | None]]
 
@@ -166,6 +169,7 @@ class Frame:
 
     def evaluate(self, node: ast.expr) -> Value:
         """What an expression may be. Rules hear of the events in it."""
+        meter.units += 1
         handler = self.interpreter.expression_handlers.get(type(node))
         if handler is None:
             return UNKNOWN
@@ -187,10 +191,16 @@ class Frame:
             self.emitting = emitting
 
     def execute(self, body: list[ast.stmt]) -> bool:
-        """Interpret statements; False if control does not reach their end."""
+        """Interpret statements; False if control does not reach their end.
+
+        Raises:
+            WorkLimitError: the file has taken too much work.
+        """
         handlers = self.interpreter.statement_handlers
         for statement in body:
             self.statement = statement
+            if meter.is_exhausted:
+                raise WorkLimitError(str(self.module.path), statement.lineno, tuple(self.interpreter.route))
             handler = handlers.get(type(statement))
             # What follows a `return` or `raise` never runs, so rules must not hear of it.
             if handler is not None and handler(self, statement) is False:
@@ -295,6 +305,12 @@ class Frame:
 # --- environments ---
 
 
+def copy_environment(env: Environment) -> Environment:
+    """The same values by name, to be changed apart from these."""
+    meter.units += len(env) >> 4
+    return dict(env)
+
+
 def path_of(node: ast.AST) -> str | None:
     """`a`, `self.x`, `a.b.c` as a key of an environment; None for any other expression."""
     attributes: list[str] = []
@@ -313,6 +329,7 @@ def tuple_elements(node: ast.expr) -> list[ast.expr]:
 
 def forget_attributes(env: Environment, path: str) -> None:
     """Drop what is known of a name's attributes, when the name is bound to another object."""
+    meter.units += len(env) >> 4
     prefix = path + "."
     for key in list(env):
         if key.startswith(prefix):
@@ -327,6 +344,7 @@ def merge(left: Environment, right: Environment) -> Environment:
     """
     if left is right:
         return left
+    meter.units += len(left) + len(right) >> 3
     result = left | right
     for name in left.keys() & right.keys():
         # Checked first, since branches leave most names alone.

@@ -24,6 +24,7 @@ from tpuport.lint.abstract_values import (
     tensor,
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES
+from tpuport.lint.work import meter
 
 # Functions that create a tensor of the host if they get no device. `as_tensor` may get a traced tensor.
 _FACTORIES: Final = frozenset(
@@ -191,18 +192,29 @@ def _moved(result: Value) -> Value:
 
 
 def _operands(arguments: Arguments) -> Iterator[Value]:
-    """All values that a function gets, those in lists and dicts too."""
+    """All values that a function gets, those in lists and dicts too, each container once."""
     pending = [*arguments.positional, *arguments.keywords.values()]
+    # A list that holds another one twice, in itself held twice, has more elements than can be counted.
+    seen: set[int] = set()
     while pending:
-        match pending.pop():
-            case Sequence(items=tuple(items)):
-                pending += items
-            case Sequence(element=element):
-                pending.append(element)
-            case Mapping() as mapping:
-                pending += mapping.values
-            case value:
-                yield value
+        value = pending.pop()
+        if isinstance(value, Sequence | Mapping):
+            if id(value) not in seen:
+                seen.add(id(value))
+                meter.units += 1
+                pending += _elements(value)
+        else:
+            yield value
+
+
+def _elements(container: Sequence | Mapping) -> Iterable[Value]:
+    match container:
+        case Sequence(items=tuple(items)):
+            return items
+        case Sequence(element=element):
+            return [element]
+        case Mapping() as mapping:
+            return mapping.values
 
 
 def _has_traced(arguments: Arguments) -> bool:

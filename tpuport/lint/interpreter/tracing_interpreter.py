@@ -91,7 +91,7 @@ class TracingInterpreter(Interpreter):
         self._remembered: dict[tuple[Any, ...], Record] = {}
         self._running: set[tuple[Any, ...]] = set()
         self._call_counts: collections.Counter[FunctionInfo] = collections.Counter()
-        self._route: list[str] = []
+        self.route = []
         self._patched: dict[FunctionInfo, bool] = {}
         self.records = [Record()]
 
@@ -106,6 +106,12 @@ class TracingInterpreter(Interpreter):
         """Stop the innermost record, and add it to the one around it."""
         record = self.records.pop()
         self.records[-1].absorb(record)
+
+    def stop_recording_calls(self) -> None:
+        """Stop all records but the file's, when the interpretation of the file is cut off."""
+        # The first is that of no call, the second the file's.
+        while len(self.records) > 2:
+            self.stop_recording()
 
     def calls_of(self, info: FunctionInfo, owner: ClassInfo | None) -> Record:
         """What all remembered calls of a function resulted in, on objects of a class."""
@@ -265,12 +271,12 @@ class TracingInterpreter(Interpreter):
         # Code that is only evaluated, a constructor's for instance, is not traced.
         if emitting:
             record.traced.add((info, class_of(function.bound)))
-        self._route.append(info.qualname)
+        self.route.append(info.qualname)
         try:
             frame.report(FunctionEntry(info.node, info, entry, values))
             return self._result(frame, info)
         finally:
-            self._route.pop()
+            self.route.pop()
 
     def _result(self, frame: Frame, info: FunctionInfo) -> Value:
         if isinstance(info.node, ast.Lambda):
@@ -439,7 +445,7 @@ class TracingInterpreter(Interpreter):
             reason=hit.reason or rule.reason,
             remedy=hit.remedy or rule.remedy,
             function=function,
-            route=tuple(self._route),
+            route=tuple(self.route),
             fix=rule.fix if hit.fix is None else hit.fix,
             stops=hit.stops,
         )

@@ -33,7 +33,7 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES
 from tpuport.lint.events import Truth
-from tpuport.lint.interpreter.frame import Frame, path_of, tuple_elements
+from tpuport.lint.interpreter.frame import Frame, copy_environment, path_of, tuple_elements
 from tpuport.lint.joins import (
     choice,
     join,
@@ -89,7 +89,7 @@ def _decide_boolean(frame: Frame, node: ast.BoolOp, construct: str) -> Answer:
     # The value of a part at which evaluation stops: True ends `or`, False ends `and`.
     deciding = isinstance(node.op, ast.Or)
     env = frame.env
-    frame.env = dict(env)
+    frame.env = copy_environment(env)
     answer: Answer = not deciding
     for part in node.values:
         part_answer = decide(frame, part, construct)
@@ -111,7 +111,7 @@ def boolean_operation(frame: Frame, node: ast.BoolOp) -> Value:
     passing = isinstance(node.op, ast.And)
     construct = "and" if passing else "or"
     env = frame.env
-    frame.env = dict(env)
+    frame.env = copy_environment(env)
     *guards, last = node.values
     result: Value | None = None
     for guard in guards:
@@ -160,7 +160,7 @@ def possible_branches(
     env = frame.env
     frame.doubts += answer is None
     for holds, branch in ((True, body), (False, orelse)):
-        frame.env = dict(env)
+        frame.env = copy_environment(env)
         if answer in (holds, None) and narrow(frame, test, holds):
             yield branch
     frame.doubts -= answer is None

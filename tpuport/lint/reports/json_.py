@@ -11,6 +11,7 @@ from tpuport.lint.run_report import Report
 from tpuport.version import __version__
 
 SCHEMA_VERSION: Final = 1
+_FIELDS: Final = tuple(field.name for field in dataclasses.fields(Finding))
 
 
 def render(report: Report, options: Options) -> str:
@@ -65,7 +66,7 @@ def _summary_fields(report: Report) -> dict[str, Any]:
 
 def _finding_fields(finding: Finding, report: Report) -> dict[str, Any]:
     return {
-        **dataclasses.asdict(finding),
+        **{name: getattr(finding, name) for name in _FIELDS},
         "name": entry_for(finding.rule).name,
         "fingerprint": report.fingerprint(finding),
     }
