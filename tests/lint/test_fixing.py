@@ -1,5 +1,7 @@
 """The loop around the fixes: to a fixpoint, checked, written whole."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -159,3 +161,12 @@ def test_what_could_not_be_rewritten_is_not_called_fixable(
     (project / "m.py").write_text("BAD\n")
     assert lint_paths(["m.py"], None, Run(cache=False)).fixable(Applicability.SAFE) == 1
     assert fix("m.py").fixable(Applicability.SAFE) == 0
+
+
+def test_killed_at_random_moments_every_file_is_the_old_or_the_fixed_one() -> None:
+    """A share of `python -m benchmarks.abuse_fix`, in a process of its own, since it forks."""
+    command = [sys.executable, "-m", "benchmarks.abuse_fix", "--count", "6"]
+    result = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=300
+    )
+    assert result.stdout.endswith(": 6 right\n"), result.stdout + result.stderr

@@ -196,3 +196,14 @@ def test_a_read_only_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(PermissionError):
         write_atomically(file, b"new")
     assert file.read_bytes() == b"old"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give files away")
+def test_the_owner_stays(tmp_path: Path) -> None:
+    file = tmp_path / "m.py"
+    file.write_bytes(b"old")
+    os.chown(file, 12345, 23456)
+    file.chmod(0o2750)
+    write_atomically(file, b"new")
+    status = file.stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (12345, 23456, 0o2750)

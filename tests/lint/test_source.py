@@ -119,3 +119,11 @@ def test_what_has_no_place_is_at_the_start() -> None:
 
 def test_lines_that_are_missing_do_no_harm() -> None:
     assert node_span(first("\n\nf(x)", ast.Call), ("one line",)) == (3, 1, 3, 5)
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+def test_an_encoding_is_named_in_a_line_of_any_end(line_end: bytes) -> None:
+    data = b"# -*- coding: latin-1 -*-" + line_end + b"x = '\xe9'" + line_end
+    text, encoding = source.decode(data, "x.py")
+    assert encoding == "iso-8859-1"
+    assert text.encode(encoding) == data

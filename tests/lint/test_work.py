@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.abuse_lint_cases import FAMILIES, LINES, lines_of_forward
+from benchmarks.abuse_lint_mutations import mutated_file, real_files
 from tpuport.lint import lint_paths, source, work
 from tpuport.lint.configuration import Settings
 from tpuport.lint.engine import Run
+from tpuport.lint.findings import Applicability
 from tpuport.lint.workers import analyse_file, make_real_analyser
 
 MODEL = """
@@ -124,4 +126,17 @@ def test_adversarial_files_are_answered_in_bounded_work(tmp_path):
         if "TPU006" in rules or work.meter.units > 2 * work.LIMIT:
             wrong[name] = rules
     assert len(texts) == 54
+    assert wrong == {}
+
+
+def test_a_share_of_the_mutated_files(tmp_path):
+    """Of `python -m benchmarks.abuse_lint_mutations`."""
+    files = real_files()
+    file = tmp_path / "model.py"
+    wrong = {}
+    for number in range(100):
+        file.write_text(mutated_file(number, 0, files), newline="")
+        report = lint_paths([file], Settings(), Run(cache=False, fix=Applicability.UNSAFE, write=False))
+        if any(finding.rule == "TPU006" for finding in report.findings):
+            wrong[number] = [finding.reason for finding in report.findings]
     assert wrong == {}

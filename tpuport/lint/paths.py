@@ -182,25 +182,36 @@ def relative_to_working_directory(path: str) -> str:
     return path if relative.startswith("..") else relative
 
 
+def _owner(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_uid, status.st_gid
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file's bytes so that a crash leaves either the old file or the new one whole.
 
-    The mode stays. If `path` is a symbolic link, its target is replaced and not the link.
+    The mode stays, and the owner where this process may give files away. If `path` is a symbolic link, its target is
+    replaced and not the link.
 
     Raises:
         OSError: the file or its directory cannot be written; the file is unchanged.
     """
     target = Path(os.path.realpath(path))
-    mode = None
+    mode = owner = None
     if target.exists():
         if not os.access(target, os.W_OK):
             raise PermissionError(13, "the file is read-only", str(path))
-        mode = target.stat().st_mode & 0o7777
+        status = target.stat()
+        mode, owner = status.st_mode & 0o7777, (status.st_uid, status.st_gid)
     # The name is chosen before the file exists: an interruption right after its creation must still remove it.
     temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
+            # Changing the owner takes bits off the mode, so that comes first.
+            if owner is not None and hasattr(os, "chown") and owner != _owner(temporary):
+                with contextlib.suppress(PermissionError):
+                    os.chown(temporary, *owner)
             if mode is not None:
                 temporary.chmod(mode)
             file.write(data)

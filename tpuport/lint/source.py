@@ -128,8 +128,10 @@ def decode(data: bytes, display: str) -> tuple[str, str]:
     Raises:
         Unreadable: the encoding is unknown, or the bytes do not fit it.
     """
+    # Python takes a carriage return alone for the end of a line too; the first two lines may name the encoding.
+    lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(lines).readline)
     except SyntaxError as error:
         if not error.msg.startswith("invalid or missing"):
             reason = f"the file's encoding is unclear: {_lower_first(error.msg)}"
