@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuport.child_process import ChildDiedError, ChildProcess
+from tpuport.child_process import ChildDiedError, ChildProcess, ChildStalledError
 
 REPLY = "from tpuport.child_process import open_replies, exit_with_parent; import os, sys, json, time;"
 
@@ -56,6 +56,25 @@ def test_a_child_that_takes_too_long_is_killed_on_exit() -> None:
     ):
         child.receive(timeout=0.1)
     assert child.process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells of processor time")
+def test_a_child_that_computes_nothing_has_stalled() -> None:
+    with ChildProcess("import time; time.sleep(60)") as child:
+        with pytest.raises(ChildStalledError):
+            child.receive_while_busy(0.5)
+        assert child.process.poll() is None
+
+
+def test_a_child_that_computes_is_waited_for() -> None:
+    code = "import time; start = time.monotonic()\nwhile time.monotonic() - start < 1.5: pass\nprint(7, flush=True)"
+    with ChildProcess(code) as child:
+        assert child.receive_while_busy(0.4) == 7
+
+
+def test_a_child_that_dies_while_it_is_waited_for() -> None:
+    with ChildProcess("import os; os._exit(4)") as child, pytest.raises(ChildDiedError):
+        child.receive_while_busy(5)
 
 
 def test_a_message_that_json_cannot_carry_is_not_sent() -> None:

@@ -14,7 +14,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 # A killed process ends at once unless it waits inside a driver, and then nobody should wait for it.
@@ -53,6 +55,18 @@ class ChildDiedError(Exception):
         if self.exit_code < 0:
             return f"killed by {signal.Signals(-self.exit_code).name}"
         return f"exit code {self.exit_code}"
+
+
+class ChildStalledError(Exception):
+    """The process has neither answered nor used any processor time for too long.
+
+    Attributes:
+        seconds: for how long.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
 
 
 class ChildProcess:
@@ -117,6 +131,40 @@ class ChildProcess:
             line = self._lines.get(timeout=timeout)
         except queue.Empty:
             raise TimeoutError(f"no message within {timeout:g} seconds") from None
+        return self._message(line)
+
+    def receive_while_busy(self, idle_seconds: float) -> Any:
+        """The child's next message, however long that takes while the child computes.
+
+        Args:
+            idle_seconds: how long the child may use no processor time. Only Linux tells; elsewhere this waits for ever.
+
+        Raises:
+            ChildStalledError: it has used none for so long. The child runs on.
+            ChildDiedError: the child has ended.
+        """
+        busy_until = time.monotonic()
+        used = self._processor_time()
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._message(self._lines.get(timeout=idle_seconds / 10))
+            now_used = self._processor_time()
+            if now_used is None or now_used != used:
+                busy_until, used = time.monotonic(), now_used
+            elif time.monotonic() - busy_until >= idle_seconds:
+                raise ChildStalledError(idle_seconds)
+
+    def _processor_time(self) -> tuple[str, ...] | None:
+        """What the system says of the child's processor time, which only grows; None where it says nothing."""
+        try:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        except OSError:
+            return None
+        # The second field, the name, may hold spaces and brackets. User and system time are fields 14 and 15.
+        fields = stat.rpartition(")")[2].split()
+        return tuple(fields[11:13])
+
+    def _message(self, line: str) -> Any:
         # The reading thread puts an empty line when the output ends.
         if not line:
             raise ChildDiedError(self.process.wait(), self._log_lines())

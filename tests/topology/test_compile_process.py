@@ -3,6 +3,7 @@
 import pytest
 
 from tpuport.errors import PortError
+from tpuport.topology import compile_process
 from tpuport.topology.compile_messages import CompileRequest, Event, LogMessage, Progress
 from tpuport.topology.compile_process import run_in_child
 
@@ -62,3 +63,10 @@ def test_a_death_is_a_sentence_with_the_last_words(ending: str, cause: str, fix:
         events(f"say('Progress', stage='compiling'); os.write(2, b'last words'); {ending}")
     assert fix in (caught.value.fix or "")
     assert "last words" in str(caught.value)
+
+
+def test_a_process_that_stands_still_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_process, "_IDLE_SECONDS", 0.5)
+    with pytest.raises(PortError, match=r"has computed nothing for 0\.5 seconds") as caught:
+        events("say('Progress', stage='compiling'); import time; time.sleep(60)")
+    assert "again" in (caught.value.fix or "")

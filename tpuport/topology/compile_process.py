@@ -10,12 +10,14 @@ import signal
 from collections.abc import Iterator
 from typing import Final
 
-from tpuport.child_process import COMPILER_ENVIRONMENT, ChildDiedError, ChildProcess
+from tpuport.child_process import COMPILER_ENVIRONMENT, ChildDiedError, ChildProcess, ChildStalledError
 from tpuport.errors import PortError
 from tpuport.hardware import LIBTPU_ENVIRONMENT
 from tpuport.topology.compile_messages import CompileRequest, Crash, Done, Event, Problem, decode_event
 
 _JOB: Final = "from tpuport.topology import compile_job; compile_job.main()"
+# A compiler that computes nothing for so long waits for something that never comes.
+_IDLE_SECONDS: Final = 300.0
 
 
 def run_in_child(request: CompileRequest, code: str = _JOB) -> Iterator[Event]:
@@ -29,7 +31,7 @@ def run_in_child(request: CompileRequest, code: str = _JOB) -> Iterator[Event]:
         `Progress`, `LogMessage`, `SplitRanking` and `CompileResult` events.
 
     Raises:
-        PortError: the request cannot be served, or the process died.
+        PortError: the request cannot be served, or the process has died, or computes nothing for five minutes.
     """
     # Only defaults: a user who has said how libtpu is shared keeps their word.
     environment = {**LIBTPU_ENVIRONMENT, **os.environ, **COMPILER_ENVIRONMENT}
@@ -37,9 +39,14 @@ def run_in_child(request: CompileRequest, code: str = _JOB) -> Iterator[Event]:
         child.send(dataclasses.asdict(request))
         while True:
             try:
-                event = decode_event(child.receive())
+                event = decode_event(child.receive_while_busy(_IDLE_SECONDS))
             except ChildDiedError as error:
                 raise _explain_death(error) from None
+            except ChildStalledError as error:
+                raise PortError(
+                    f"the process that compiles has computed nothing for {error.seconds:g} seconds, and was ended",
+                    fix="run the command again; tpuport doctor shows what is installed",
+                ) from None
             match event:
                 case Done():
                     return

@@ -1,0 +1,105 @@
+"""The persistent compilation cache damaged, on a full disk, in a place that is none, and shared: always an answer."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Answers with whether the compiled model agrees with torch, for the cache as it is and after each kind of damage.
+PROGRAM = """
+import json, random, sys, warnings
+from pathlib import Path
+
+import jax
+import torch
+from jax.experimental.compilation_cache import compilation_cache
+
+import tpuport
+
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+source = random.Random(0)
+network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+inputs = torch.randn(3, 8)
+expected = network(inputs)
+
+
+def agrees():
+    jax.clear_caches()
+    compilation_cache.reset_cache()
+    result = tpuport.compile(tpuport.port(network))(inputs).cpu()
+    return torch.allclose(result, expected, atol=1e-5)
+
+
+def flipped(data):
+    place = source.randrange(len(data))
+    return data[:place] + bytes([data[place] ^ 1 << source.randrange(8)]) + data[place + 1 :]
+
+
+answers = {"as it is": agrees()}
+damage = {
+    "empty": lambda data: b"",
+    "cut": lambda data: data[: source.randrange(len(data))],
+    "random bytes": lambda data: source.randbytes(len(data)),
+    "longer": lambda data: data + b"more",
+    "a bit flipped": flipped,
+}
+directory = Path(sys.argv[1])
+entries = {file: file.read_bytes() for file in directory.iterdir()} if directory.is_dir() else {}
+for kind, change in damage.items() if len(sys.argv) > 2 else ():
+    for file, data in entries.items():
+        file.write_bytes(change(data))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answers[kind] = agrees()
+    # Read, and not left aside: but for what follows the end of the data, jax says what is wrong.
+    assert kind == "longer" or any("persistent compilation cache" in str(warning.message) for warning in caught)
+print(json.dumps([len(entries), answers]))
+"""
+
+
+def start(directory: Path, *arguments: str, limit: str = "") -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TPUPORT_COMPILATION_CACHE": str(directory)}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    command = [sys.executable, "-W", "ignore", "-c", limit + PROGRAM, str(directory), *arguments]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def answers(process: subprocess.Popen[str]) -> tuple[int, dict[str, bool]]:
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    entries, by_kind = json.loads(output)
+    return entries, by_kind
+
+
+def test_damaged_entries_are_compiled_again(tmp_path: Path) -> None:
+    entries, by_kind = answers(start(tmp_path / "xla", "damage"))
+    assert entries > 0
+    assert len(by_kind) == 6
+    assert all(by_kind.values()), by_kind
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    # A limit to the size of files ends a write midway, as a full disk does.
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+    assert answers(start(tmp_path, limit=limit))[1] == {"as it is": True}
+    # Entries that are cut are compiled again, as above.
+    assert {file.stat().st_size for file in tmp_path.iterdir()} == {1000}
+
+
+@pytest.mark.slow  # a process each
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_place_that_cannot_be_a_directory(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    assert answers(start(tmp_path / place))[1] == {"as it is": True}
+
+
+def test_two_processes_at_once(tmp_path: Path) -> None:
+    processes = [start(tmp_path) for _ in range(2)]
+    assert [answers(process)[1] for process in processes] == [{"as it is": True}] * 2
