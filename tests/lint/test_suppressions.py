@@ -1,5 +1,6 @@
 """`# tpuport: ignore[...]`."""
 
+import dataclasses
 import textwrap
 from pathlib import Path
 
@@ -110,6 +111,16 @@ def test_a_whole_file() -> None:
 def apply(code: str, enabled_ids: tuple[str, ...] = ("TPU101", "TPU501")) -> list[Finding]:
     filtered = filter_code(code, enabled_ids)
     return filtered.findings + filtered.comment_findings
+
+
+def test_a_comment_at_the_end_of_a_finding() -> None:
+    finding = dataclasses.replace(words("m.py", ("BAD",))[0], end_line=3)
+    for line, remaining in ((1, 0), (2, 1), (3, 0), (4, 1)):
+        code = "".join(f"x{'  # tpuport: ignore[TPU101]' * (number == line)}\n" for number in range(1, 5))
+        comments = suppressions.parse_suppressions(code)
+        assert (
+            len(suppressions.filter_findings([finding], comments, "m.py", ("TPU101",)).findings) == remaining
+        )
 
 
 def test_an_unused_comment_is_a_finding() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+from typing import Final
 
 
 class Severity(enum.StrEnum):
@@ -88,3 +89,6 @@ class Finding:
     def stops_trace(self) -> bool:
         """Whether this is an error at which tracing ends."""
         return self.severity == Severity.ERROR and self.stops
+
+
+FIELD_NAMES: Final = tuple(field.name for field in dataclasses.fields(Finding))

@@ -182,9 +182,13 @@ def relative_to_working_directory(path: str) -> str:
     return path if relative.startswith("..") else relative
 
 
-def _owner(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_uid, status.st_gid
+def _copy_owner_and_mode(status: os.stat_result, path: Path) -> None:
+    # Changing the owner takes bits off the mode, so that comes first.
+    if hasattr(os, "chown"):
+        # Not permitted, or an owner that this container or file system does not know.
+        with contextlib.suppress(OSError):
+            os.chown(path, status.st_uid, status.st_gid)
+    path.chmod(status.st_mode & 0o7777)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -197,23 +201,18 @@ def write_atomically(path: Path, data: bytes) -> None:
         OSError: the file or its directory cannot be written; the file is unchanged.
     """
     target = Path(os.path.realpath(path))
-    mode = owner = None
+    status = None
     if target.exists():
         if not os.access(target, os.W_OK):
             raise PermissionError(13, "the file is read-only", str(path))
         status = target.stat()
-        mode, owner = status.st_mode & 0o7777, (status.st_uid, status.st_gid)
     # The name is chosen before the file exists: an interruption right after its creation must still remove it.
     temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
-            # Changing the owner takes bits off the mode, so that comes first.
-            if owner is not None and hasattr(os, "chown") and owner != _owner(temporary):
-                with contextlib.suppress(PermissionError):
-                    os.chown(temporary, *owner)
-            if mode is not None:
-                temporary.chmod(mode)
+            if status is not None:
+                _copy_owner_and_mode(status, temporary)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from tpuport.lint.configuration import Settings
 from tpuport.lint.entry_verdicts import Stop, TracedEntry
-from tpuport.lint.findings import Applicability, Finding, Severity
+from tpuport.lint.findings import FIELD_NAMES, Applicability, Finding, Severity
 from tpuport.lint.suppressions import Suppressions
 from tpuport.lint.workers import FileResult
 from tpuport.version import __version__
@@ -279,9 +279,6 @@ class _Table:
         return index
 
 
-_FIELDS: Final = tuple(field.name for field in dataclasses.fields(Finding))
-
-
 def _encode_result(result: FileResult, stamps: Sequence[Any], bucket: dict[str, Any]) -> list[Any]:
     stamp_table = _Table(bucket, "stamps")
     texts = _Table(bucket, "texts")
@@ -305,7 +302,7 @@ def _encode_result(result: FileResult, stamps: Sequence[Any], bucket: dict[str, 
 
 def _encode_finding(finding: Finding, texts: _Table) -> list[Any]:
     """The fields in order, each text as its index."""
-    return [_encode_field(getattr(finding, name), texts) for name in _FIELDS]
+    return [_encode_field(getattr(finding, name), texts) for name in FIELD_NAMES]
 
 
 def _encode_field(value: Any, texts: _Table) -> Any:
@@ -342,7 +339,7 @@ def _decode_result(path: str, entry: list[Any], bucket: dict[str, Any]) -> FileR
 
 
 def _decode_finding(values: list[Any], texts: list[str]) -> Finding:
-    fields = dict(zip(_FIELDS, values, strict=True))
+    fields = dict(zip(FIELD_NAMES, values, strict=True))
     for name in ("path", "rule", "reason", "remedy", "function", "scenario"):
         fields[name] = texts[fields[name]]
     fields["severity"] = Severity(texts[fields["severity"]])

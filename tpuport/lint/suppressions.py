@@ -37,12 +37,6 @@ class Suppression:
     last: int
     ids: tuple[str, ...]
 
-    def covers(self, finding: Finding) -> bool:
-        """Whether a finding starts in these lines or, if this is a single line, ends on it."""
-        if self.first <= finding.line <= self.last:
-            return True
-        return self.first == self.last == finding.end_line and finding.line <= self.first
-
 
 class CommentProblem(NamedTuple):
     """A comment that suppresses nothing because it cannot be understood."""
@@ -282,7 +276,10 @@ def filter_findings(
 def _with_covering_comments(
     findings: Sequence[Finding], suppressions: Suppressions
 ) -> Iterator[tuple[Finding, list[Suppression]]]:
-    """Each finding with the comments that cover it, in time that grows with their number and not with its square."""
+    """Each finding with the comments that cover it, in time that grows with their number and not with its square.
+
+    A comment covers a finding that starts in its lines or, if it is about a single line, ends on it.
+    """
     at_line: dict[int, list[Suppression]] = {}
     over_lines: list[Suppression] = []
     for comment in suppressions.comments:
@@ -300,8 +297,7 @@ def _with_covering_comments(
         around[line] = list(active)
     for finding in findings:
         lines = {finding.line, max(finding.line, finding.end_line)}
-        comments = [*around[finding.line], *itertools.chain(*(at_line.get(line, ()) for line in lines))]
-        yield finding, sorted(comments, key=lambda comment: (comment.line, comment.column))
+        yield finding, [*around[finding.line], *itertools.chain(*(at_line.get(line, ()) for line in lines))]
 
 
 def _uses(covering: Iterable[Suppression], finding: Finding) -> list[tuple[Suppression, str]]:

@@ -1,17 +1,15 @@
 """JSON with a versioned schema, which docs/lint.md describes. Within a version fields are only ever added."""
 
-import dataclasses
 import json
 from typing import Any, Final
 
-from tpuport.lint.findings import Applicability, Finding, Severity
+from tpuport.lint.findings import FIELD_NAMES, Applicability, Finding, Severity
 from tpuport.lint.reports import Options
 from tpuport.lint.rule_catalogue import entry_for
 from tpuport.lint.run_report import Report
 from tpuport.version import __version__
 
 SCHEMA_VERSION: Final = 1
-_FIELDS: Final = tuple(field.name for field in dataclasses.fields(Finding))
 
 
 def render(report: Report, options: Options) -> str:
@@ -66,7 +64,7 @@ def _summary_fields(report: Report) -> dict[str, Any]:
 
 def _finding_fields(finding: Finding, report: Report) -> dict[str, Any]:
     return {
-        **{name: getattr(finding, name) for name in _FIELDS},
+        **{name: getattr(finding, name) for name in FIELD_NAMES},
         "name": entry_for(finding.rule).name,
         "fingerprint": report.fingerprint(finding),
     }
