@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -70,6 +72,27 @@ def test_a_child_that_computes_is_waited_for() -> None:
     code = "import time; start = time.monotonic()\nwhile time.monotonic() - start < 1.5: pass\nprint(7, flush=True)"
     with ChildProcess(code) as child:
         assert child.receive_while_busy(0.4) == 7
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells of processor time")
+def test_a_child_that_was_suspended_with_its_parent_has_not_stalled() -> None:
+    waiting = (
+        "from tpuport.child_process import ChildProcess\n"
+        "code = 'import time; print(1, flush=True); [time.sleep(0.1) for _ in range(7)]; print(2, flush=True)'\n"
+        "with ChildProcess(code) as child:\n"
+        "    print(child.receive(), child.process.pid, flush=True)\n"
+        "    print(child.receive_while_busy(1.0), flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", waiting], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(parent.stdout.readline().split()[1]), parent.pid]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        # The clock says more than twice what a child may be idle for.
+        time.sleep(2.5)
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGCONT)
+        assert parent.stdout.read() == "2\n"
 
 
 def test_a_child_that_dies_while_it_is_waited_for() -> None:

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,8 @@ from typing import Any, Final
 # A killed process ends at once unless it waits inside a driver, and then nobody should wait for it.
 _SECONDS_TO_END: Final = 5.0
 _LAST_LINES: Final = 12
+# How often a child is looked at before it counts as stalled.
+_IDLE_WAITS: Final = 10
 
 # Variables for a child that compiles for described TPUs. jax and libtpu read them when they are imported.
 COMPILER_ENVIRONMENT: Final = {
@@ -143,16 +144,16 @@ class ChildProcess:
             ChildStalledError: it has used none for so long. The child runs on.
             ChildDiedError: the child has ended.
         """
-        busy_until = time.monotonic()
+        # Waits are counted, not the clock: while this process is suspended, the child may be too.
+        idle_waits = 0
         used = self._processor_time()
-        while True:
+        while idle_waits < _IDLE_WAITS:
             with contextlib.suppress(queue.Empty):
-                return self._message(self._lines.get(timeout=idle_seconds / 10))
-            now_used = self._processor_time()
-            if now_used is None or now_used != used:
-                busy_until, used = time.monotonic(), now_used
-            elif time.monotonic() - busy_until >= idle_seconds:
-                raise ChildStalledError(idle_seconds)
+                return self._message(self._lines.get(timeout=idle_seconds / _IDLE_WAITS))
+            used_before, used = used, self._processor_time()
+            is_idle = used is not None and used == used_before
+            idle_waits = idle_waits + 1 if is_idle else 0
+        raise ChildStalledError(idle_seconds)
 
     def _processor_time(self) -> tuple[str, ...] | None:
         """What the system says of the child's processor time, which only grows; None where it says nothing."""
