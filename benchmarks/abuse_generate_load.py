@@ -3,11 +3,13 @@
     python -m benchmarks.abuse_generate_load [--interrupts 200] [--calls 10000] [--rounds 25] [--seed 0]
 
 A tiny Llama continues prompts of mixed lengths. Right is that every answer has transformers' tokens: that of the call
-after an interrupt, of each of the many calls, and of each thread's. After the first calls, which compile a program
-for each bucket of lengths, nothing may be compiled again, no array may stay behind and memory may not grow.
+after an interrupt, of each of the many calls, and of each thread's. An interrupt ends a call as an interrupt, and
+leaves the model decoding with its cache. After the first calls, which compile a program for each bucket of lengths,
+nothing may be compiled again, no array may stay behind and memory may not grow.
 """
 
 import argparse
+import collections
 import random
 import signal
 import sys
@@ -20,6 +22,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 import tpuport
+from tpuport.generation.generating import decoder_for
+from tpuport.generation.recomputing_decoder import RecomputingDecoder
 
 _LENGTHS: Final = (3, 5, 9, 11, 17, 30, 40, 63, 64, 65, 100)
 _NEW_TOKENS: Final = 12
@@ -71,28 +75,44 @@ def _interrupt(*_: object) -> None:
 
 
 def interrupted_calls(load: Load, count: int, source: random.Random) -> int:
-    """How many answers are not right of the calls that follow an interrupted one; `count` are interrupted."""
+    """The number of problems with `count` calls that an interrupt ends, and with the call after each.
+
+    A problem is a call that ends with anything but the interrupt or the right answer, a next answer that is wrong, and
+    a model that decodes without its cache from then on.
+    """
     signal.signal(signal.SIGALRM, _interrupt)
-    right = interrupted = attempts = 0
+    outcomes: collections.Counter[str] = collections.Counter()
+    right_afterwards = attempts = 0
     model = load.model
-    while interrupted < count:
+    while outcomes["interrupted"] < count:
         # A new model compiles anew: every tenth interrupt may fall into that.
         is_new = attempts % 10 == 0
         attempts += 1
         if is_new:
             model = tpuport.port(load.host)
         prompt = source.randrange(len(_LENGTHS))
-        signal.setitimer(signal.ITIMER_REAL, source.uniform(0.0001, 1.0 if is_new else 0.02))
-        try:
-            load.is_right(prompt, model)
-        except KeyboardInterrupt:
-            interrupted += 1
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            right += load.is_right(prompt, model)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-    print(f"{interrupted} interrupts of {attempts} calls: {right} right afterwards", flush=True)
-    return interrupted - right
+        outcomes[
+            _outcome_with_alarm(load, prompt, model, source.uniform(0.0001, 1.0 if is_new else 0.02))
+        ] += 1
+        is_right = load.is_right(prompt, model)
+        right_afterwards += is_right and not isinstance(decoder_for(model), RecomputingDecoder)
+    print(
+        f"{attempts} calls with an alarm: {dict(outcomes)}; {right_afterwards} right afterwards", flush=True
+    )
+    return attempts - right_afterwards + attempts - outcomes["interrupted"] - outcomes["right"]
+
+
+def _outcome_with_alarm(load: Load, prompt: int, model: Any, seconds: float) -> str:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        is_right = load.is_right(prompt, model)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        return "interrupted"
+    except Exception as error:  # noqa: BLE001 - the point is to see every one
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return repr(error)
+    return "right" if is_right else "wrong"
 
 
 def many_calls(load: Load, count: int, source: random.Random) -> int:

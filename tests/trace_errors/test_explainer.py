@@ -18,12 +18,13 @@ import torch
 import transformers
 
 import tpuport
+from tpuport import trace_errors
 from tpuport.errors import PortError
 from tpuport.lint.rules import all_rules
 from tpuport.patches import Patch, registry
 from tpuport.patches.patch import Status
 from tpuport.topology import compile_for
-from tpuport.trace_errors import CannotTrace, TraceFailure, explain, has_model_code
+from tpuport.trace_errors import CannotTrace, TraceFailure, explain, has_model_code, is_explicable
 
 
 def load(name: str, file: Path) -> ModuleType:
@@ -312,3 +313,27 @@ def test_an_error_that_is_not_about_tracing_is_left_to_the_caller_of_a_program()
     program = tpuport.compile(tpuport.port(models.Key().eval()))
     with pytest.raises(KeyError, match="cos"):
         program(torch.ones(2, 4))
+
+
+class Interrupted:
+    """A part of a pytree's structure whose comparison is interrupted."""
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_that_jax_turns_into_an_error_remains_an_interrupt() -> None:
+    class Leaf:
+        pass
+
+    jax.tree_util.register_pytree_node(
+        Leaf, lambda leaf: ((1.0,), Interrupted()), lambda metadata, children: Leaf()
+    )
+    program = jax.jit(lambda leaf: 0)
+    program(Leaf())
+    with pytest.raises(KeyboardInterrupt) as caught, trace_errors.explained(program, catch=is_explicable):
+        program(Leaf())
+    assert isinstance(caught.value.__cause__, ValueError)

@@ -39,6 +39,7 @@ from tpuport.compilation.host_inputs import (
     is_discrete,
     small_counts,
 )
+from tpuport.compilation.interrupted_caches import cleared_if_spoiled
 from tpuport.compilation.model_weights import (
     check_constants,
     collect_arrays,
@@ -164,6 +165,7 @@ class CompiledFunction:
         args, kwargs = torch_pytree.tree_map_only(torch.Tensor, _on_device, (args, kwargs))
         return self._function(*args, **kwargs)
 
+    @cleared_if_spoiled()
     def _call_program(self, stage: Callable, args: tuple, kwargs: dict) -> tuple[Any, PreparedCall]:
         """The result of the program, or of a method of it, for a call of the function."""
         args, kwargs = prepare_arguments(self._function, args, kwargs)

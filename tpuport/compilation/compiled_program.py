@@ -12,6 +12,7 @@ import jax
 import torch
 
 from tpuport.compat import autocast, index_checks, randomness
+from tpuport.compilation.interrupted_caches import cleared_if_spoiled
 from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
@@ -156,6 +157,7 @@ class Program:
         """The arrays that the program for these arguments contains; traces the function if a call would."""
         return list(self._with_keys(self._jitted.trace, signature, args, kwargs).jaxpr.consts)
 
+    @cleared_if_spoiled()
     def _with_keys(
         self,
         stage: Callable,

@@ -13,7 +13,7 @@ from transformers.utils.generic import ModelOutput
 
 from tpuport import checkpoint
 from tpuport.checkpoint.device_layout import one_device_mesh
-from tpuport.compilation import WrittenInLoop, settings_key
+from tpuport.compilation import WrittenInLoop, cleared_if_spoiled, settings_key
 from tpuport.errors import PortError
 from tpuport.generation.assisted_decoder import divide_prompt, with_drafts
 from tpuport.generation.decoder import Decoder
@@ -190,6 +190,7 @@ def generate(
     )  # fmt: skip
 
 
+@cleared_if_spoiled()
 def run_generate(
     model: Any,
     input_ids: Any,

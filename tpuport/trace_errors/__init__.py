@@ -44,6 +44,11 @@ def explained(
         model: the module that is traced, or a function.
         catch: whether an error is one of tracing; others go through.
         alternative: what the user can do instead of changing the code, the end of a sentence.
+
+    Raises:
+        CannotTrace: in place of the error.
+        KeyboardInterrupt: in place of an error that a library has raised because of one, as jax does where an
+            interrupt falls into a comparison of its own.
     """
     try:
         yield
@@ -51,9 +56,21 @@ def explained(
         # Explained already, by a block inside of this one; only the alternative is added.
         raise _with_alternative(error, error.failure, alternative) from error.__cause__
     except Exception as error:
+        if _is_interrupt(error):
+            raise KeyboardInterrupt from error
         if not catch(error):
             raise
         raise _with_alternative(error, explain(error, model), alternative) from error
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether an error, or one that it was explicitly raised from, is an interrupt."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def _with_alternative(error: Exception, failure: TraceFailure, alternative: str) -> CannotTrace:
