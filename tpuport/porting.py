@@ -40,13 +40,6 @@ def port(model: Any, **options: Any) -> Any:
     if is_pipeline(model):
         from tpuport import diffusion
 
-        if options.pop("quantize", None) is not None:
-            raise PortError(
-                "a pipeline is not quantised as a whole",
-                where="quantize",
-                fix="port the model that denoises first, tpuport.port(pipe.transformer, quantize=...), and then the "
-                "pipeline, which leaves its quantised weights as they are",
-            )
         ported = diffusion.port_pipeline(model, **options)
     else:
         with keep_shared(model):

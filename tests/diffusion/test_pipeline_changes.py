@@ -19,6 +19,7 @@ from peft.utils import get_peft_model_state_dict
 
 import tpuport
 from tpuport.errors import PortError
+from tpuport.quantization import quantized_weights
 
 # Flux's rotary embedding asks for float64.
 pytestmark = pytest.mark.filterwarnings("ignore:float64 becomes float32")
@@ -126,6 +127,28 @@ def test_lora_is_sharded_as_the_model_was(lora: Any) -> None:
     after = pipe.transformer.transformer_blocks[0].attn.to_q.base_layer.weight
     assert tpuport.compat.as_jax(after).sharding == tpuport.compat.as_jax(before).sharding
     assert "tp" in tpuport.compat.as_jax(after).sharding.spec
+
+
+def test_lora_beside_quantised_weights(lora: Any) -> None:
+    theirs = flux()
+    # What the values of quantised weights stand for.
+    tpuport.to_cpu(tpuport.port(theirs, quantize="int8"))
+    theirs.load_lora_weights(lora)
+    ours = tpuport.port(flux(), quantize="int8")
+    ours.load_lora_weights(lora)
+    quantized = [name for name, *_ in quantized_weights(ours.transformer)]
+    assert any(name.endswith("to_q.base_layer.weight") for name in quantized)
+    assert not any("lora" in name for name in quantized)
+    torch.testing.assert_close(call_flux(ours), call_flux(theirs), **TOLERANCE)
+
+
+def test_lora_that_would_make_weights_wide_is_refused(lora: Any) -> None:
+    pipe = flux()
+    tpuport.port(pipe.transformer, quantize="int8")
+    tpuport.port(pipe)
+    with pytest.raises(PortError, match="weights of transformer are quantised"):
+        pipe.load_lora_weights(lora)
+    assert any(quantized_weights(pipe.transformer))
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from tpuport.checkpoint.moving import (
     fetch,
     forget_mesh,
     model_mesh,
+    plan_port,
     port,
     port_count,
     ported_models,
@@ -13,5 +14,6 @@ from tpuport.checkpoint.moving import (
 )
 
 __all__ = [
-    "fetch", "forget_mesh", "load", "model_mesh", "port", "port_count", "ported_models", "record_port", "to_cpu",
+    "fetch", "forget_mesh", "load", "model_mesh", "plan_port", "port", "port_count", "ported_models", "record_port",
+    "to_cpu",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Move a model that is in memory to the devices of a mesh and back, in place; fetch results to the host."""
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, cast
 
 import jax
@@ -118,6 +118,25 @@ def port(
     Raises:
         PortError: a tensor that cannot be moved, or sharding rules that do not fit; nothing was moved then.
     """
+    move = plan_port(model, mesh=mesh, rules=rules, dtype=dtype, allow=allow, quantize=quantize)
+    move()
+    return model
+
+
+def plan_port(
+    model: Any,
+    *,
+    mesh: Mesh | None = None,
+    rules: ShardingRules | None = None,
+    dtype: torch.dtype | str | None = None,
+    allow: str | Iterable[str] = (),
+    quantize: QuantizationRules | Mapping[str, Any] | str | None = None,
+) -> Callable[[], None]:
+    """A function that moves `model` as `port` does, whose errors are raised here.
+
+    Raises:
+        PortError: as of `port`.
+    """
     _check_module(model)
     check_mesh_and_rules(mesh, rules)
     # Patches of models that need one; does nothing after `tpuport.enable`, which has applied them.
@@ -131,20 +150,23 @@ def port(
     quantized_shapes = quantized_moves.weight_shapes(model, as_torch_dtype(dtype))
     shapes = _parameter_shapes(model, groups, dtypes) | quantized_shapes
     all_groups = [*groups, *([name] for name in quantized_shapes)]
-    # The audits are the last thing that can fail: from here on the model changes.
+    # The audits are the last thing that can fail.
     shardings = plan_shardings(model, all_groups, shapes, mesh, rules, allow)
     move_quantized = quantized_moves.plan_moves(model, schemes, shapes, shardings)
-    model.eval().requires_grad_(False)
-    with compat.environment():
-        move_quantized()
-        for names in parameter_groups(model):
-            first = names[0]
-            array = scatter(model.get_parameter(first), dtypes[first], shardings[first])
-            put_parameter(model, names, compat.wrap(array))
-        move_buffers(model, mesh, dtypes)
-        _move_computed_weights(model, mesh)
-    record_port(model, mesh)
-    return model
+
+    def move() -> None:
+        model.eval().requires_grad_(False)
+        with compat.environment():
+            move_quantized()
+            for names in parameter_groups(model):
+                first = names[0]
+                array = scatter(model.get_parameter(first), dtypes[first], shardings[first])
+                put_parameter(model, names, compat.wrap(array))
+            move_buffers(model, mesh, dtypes)
+            _move_computed_weights(model, mesh)
+        record_port(model, mesh)
+
+    return move
 
 
 def _choose_schemes(model: torch.nn.Module, quantization: QuantizationRules) -> dict[str, Scheme]:

@@ -8,7 +8,7 @@ torch does it. Latents and predictions are on the device from the first call of 
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -30,6 +30,7 @@ from tpuport.diffusion.compiled_components import (
 from tpuport.diffusion.pipeline_calls import original_class, ported_class
 from tpuport.diffusion.step_bar import StepBar
 from tpuport.errors import PortError
+from tpuport.quantization import QuantizationRules, as_quantization_rules, quantized_weights
 from tpuport.sharding import ShardingRules
 
 __all__ = ["CompiledForward", "PortedState", "port_pipeline", "restore", "take_back"]
@@ -63,7 +64,20 @@ class PortedState:
     bar: StepBar | None = None
 
     def take_back(self, pipe: Any, names: Iterable[str]) -> None:
-        """Move these components of the pipeline to the host, until `port_again`."""
+        """Move these components of the pipeline to the host, until `port_again`.
+
+        Raises:
+            PortError: one has quantised weights, and the pipeline was not told to quantise it.
+        """
+        quantized = _quantization_by_name(self.components, self.options["quantize"])
+        for name in names:
+            if name not in quantized and any(quantized_weights(self.components[name])):
+                raise PortError(
+                    f"weights of {name} are quantised, and this method would leave them wide",
+                    where=type(pipe).__name__,
+                    fix="call it before the port; or let the pipeline quantise them, tpuport.port(pipe, quantize=...), "
+                    "which does so again after each change",
+                )
         del vars(pipe)["_tpuport"]
         pipe.__class__ = original_class(type(pipe))
         for module in _distinct(self.components[name] for name in names):
@@ -79,6 +93,7 @@ class PortedState:
         # Only for those, because an option that is given for a component ports it again.
         options["rules"] = _only(moved, _rules_by_name(modules, options["rules"]))
         options["dtype"] = _only(moved, _dtype_by_name(modules, options["dtype"]))
+        options["quantize"] = _only(moved, _quantization_by_name(modules, options["quantize"]))
         port_pipeline(
             pipe, mesh=self.mesh, scheduler=self.scheduler, batch_guidance=self.batch_guidance, **options
         )
@@ -87,10 +102,11 @@ class PortedState:
 
 @dataclasses.dataclass(frozen=True)
 class _ModelOptions:
-    """How to port a component; `is_explicit` if the user named rules or a dtype for it."""
+    """How to port a component; `is_explicit` if the user named rules, a dtype or a scheme for it."""
 
     rules: ShardingRules | None
     dtype: Any
+    quantize: QuantizationRules | None
     is_explicit: bool
 
 
@@ -105,6 +121,7 @@ def port_pipeline(
     scheduler: Literal["device", "host"] = "device",
     batch_guidance: bool | None = None,
     scan_layers: bool = False,
+    quantize: QuantizationRules | str | Mapping[str, Any] | None = None,
 ) -> Any:
     """Move the models of a diffusers pipeline to the devices of a mesh, in place, and compile their forwards.
 
@@ -128,6 +145,8 @@ def port_pipeline(
         scan_layers: whether the identical blocks of the models that denoise run in a loop, their weights stacked: a
             program that does the same and is compiled several times sooner. Until `tpuport.to_cpu`, other code cannot
             read those weights.
+        quantize: "int8", "int4", "fp8", "w8a8" or `QuantizationRules` for the models that denoise, or by component's
+            name. None leaves weights as they are.
 
     Returns:
         The same pipeline.
@@ -145,7 +164,7 @@ def port_pipeline(
     _check_guidance(pipe, batch_guidance)
     state: PortedState | None = vars(pipe).get("_tpuport")
     modules = _select_models(pipe, components)
-    options = _model_options(modules, rules, dtype)
+    options = _model_options(modules, rules, dtype, quantize)
     # The user may have replaced models since, so the pipeline's own mesh comes before theirs.
     own_mesh: Mesh | None = getattr(state, "mesh", None)
     mesh = mesh or own_mesh or _shared_mesh(modules.values())
@@ -167,7 +186,11 @@ def port_pipeline(
     # Past the pipeline's own __setattr__, which looks names up in its configuration.
     requested: dict[str, Any] = {
         "rules": rules, "dtype": dtype, "allow": allow, "components": components, "scan_layers": scan_layers,
+        "quantize": quantize,
     }  # fmt: skip
+    if state is not None and quantize is None:
+        # Weights that are quantised already stay so, and are quantised again after a change of the model.
+        requested["quantize"] = state.options["quantize"]
     vars(pipe)["_tpuport"] = PortedState(mesh, modules, scheduler, batch_guidance, requested)
     return pipe
 
@@ -239,20 +262,25 @@ def _check_names(names: Iterable[str], modules: Mapping[str, torch.nn.Module], w
         )
 
 
-def _model_options(modules: dict[str, torch.nn.Module], rules: Any, dtype: Any) -> dict[str, _ModelOptions]:
+def _model_options(
+    modules: dict[str, torch.nn.Module], rules: Any, dtype: Any, quantize: Any
+) -> dict[str, _ModelOptions]:
     """The options of each component, by name."""
     rules_by_name = _rules_by_name(modules, rules)
     dtype_by_name = _dtype_by_name(modules, dtype)
+    quantization_by_name = _quantization_by_name(modules, quantize)
     _check_names(rules_by_name, modules, "rules")
     _check_names(dtype_by_name, modules, "dtype")
+    _check_names(quantization_by_name, modules, "quantize")
     options = {}
     for name, module in modules.items():
         # Convolutions have no plan, and an empty set of rules replicates without a warning.
         default_rules = ShardingRules({}) if is_autoencoder(module) else None
         model_rules, model_dtype = rules_by_name.get(name, default_rules), dtype_by_name.get(name)
         check_mesh_and_rules(None, model_rules)
-        is_explicit = name in rules_by_name or bool(model_dtype)
-        options[name] = _ModelOptions(model_rules, model_dtype, is_explicit)
+        quantization = as_quantization_rules(quantization_by_name.get(name))
+        is_explicit = name in rules_by_name or bool(model_dtype) or quantization is not None
+        options[name] = _ModelOptions(model_rules, model_dtype, quantization, is_explicit)
     return options
 
 
@@ -261,21 +289,30 @@ def _dtype_by_name(modules: dict[str, torch.nn.Module], dtype: Any) -> dict[str,
 
 
 def _rules_by_name(modules: dict[str, torch.nn.Module], rules: Any) -> dict[str, Any]:
-    match rules:
-        case None:
-            return {}
-        case ShardingRules():
-            pass  # a mapping too, of patterns and not of names
-        case Mapping():
-            return dict(rules)
+    # They are mappings too, of patterns and not of names.
+    if isinstance(rules, Mapping) and not isinstance(rules, ShardingRules):
+        return dict(rules)
+    return _for_denoisers(modules, rules, "rules")
+
+
+def _quantization_by_name(modules: dict[str, torch.nn.Module], quantize: Any) -> dict[str, Any]:
+    if isinstance(quantize, Mapping) and not isinstance(quantize, QuantizationRules):
+        return dict(quantize)
+    return _for_denoisers(modules, quantize, "quantize")
+
+
+def _for_denoisers(modules: dict[str, torch.nn.Module], option: Any, where: str) -> dict[str, Any]:
+    """A single option of this name as one for each model that denoises."""
+    if option is None:
+        return {}
     denoisers = [name for name in modules if name in _DENOISER_NAMES]
     if not denoisers:
         raise PortError(
-            "this pipeline has no model of a known denoiser's name, for which a single set of rules would be",
-            where="rules",
-            fix="rules={component name: ShardingRules}",
+            f"this pipeline has no model of a known denoiser's name, which a single {where}= would be for",
+            where=where,
+            fix=f"{where}={{component name: ...}}",
         )
-    return dict.fromkeys(denoisers, rules)
+    return dict.fromkeys(denoisers, option)
 
 
 def _port_models(
@@ -286,21 +323,29 @@ def _port_models(
     *,
     is_first_port: bool,
 ) -> None:
-    """Port every model once; if one cannot be, those that were on the host go back."""
-    done: set[torch.nn.Module] = set()
+    """Port every model once; if one cannot be, none is."""
+    moves: dict[torch.nn.Module, Callable[[], None]] = {}
+    for name, module in modules.items():
+        option = options[name]
+        # By another pipeline, whose programs would be compiled again if the model were ported again.
+        is_ported = is_first_port and model_mesh(module) == mesh and not option.is_explicit
+        if not is_ported and module not in moves:
+            moves[module] = checkpoint.plan_port(
+                module,
+                mesh=mesh,
+                rules=option.rules,
+                dtype=option.dtype,
+                allow=allow,
+                quantize=option.quantize,
+            )
     with contextlib.ExitStack() as undo:
-        for name, module in modules.items():
-            option, previous_mesh = options[name], model_mesh(module)
-            # By another pipeline, whose programs would be compiled again if the model were ported again.
-            is_ported = is_first_port and previous_mesh == mesh and not option.is_explicit
-            if is_ported or module in done:
-                continue
-            done.add(module)
+        for module, move in moves.items():
+            was_on_host = model_mesh(module) is None
             with keep_shared(module):
-                checkpoint.port(module, mesh=mesh, rules=option.rules, dtype=option.dtype, allow=allow)
-            if previous_mesh is None:
+                move()
+            # What a device has no memory for. Numbers of quantised weights would come back rounded.
+            if was_on_host and not any(quantized_weights(module)):
                 undo.callback(checkpoint.to_cpu, module)
-        # All of them could be ported: none goes back.
         undo.pop_all()
 
 

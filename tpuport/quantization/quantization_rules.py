@@ -10,13 +10,15 @@ from tpuport.errors import PortError
 from tpuport.quantization.quantizable_modules import quantizable_weights
 from tpuport.quantization.schemes import Scheme, as_scheme
 
-# Small, or wrong by a little in every position: heads, routers, modulation and time embeddings, first and last layers.
+# Small, or wrong by a little in every position: heads, routers, modulation and time embeddings, first and last layers,
+# and adapters.
 _EXCEPTIONS = re.compile(
     r"(^|\.)("
     r"lm_head|embed_out|output_projection|score|scores|classifier|qa_outputs|"
     r"router|gate|shared_expert_gate|"
     r"time_embed\w*|time_text_embed|timestep_embed\w*|condition_embedder|context_embedder|x_embedder|time_proj|"
-    r"adaln\w*|adaLN\w*|modulation|img_mod|txt_mod|norm\w*|proj_out|final_layer"
+    r"adaln\w*|adaLN\w*|modulation|img_mod|txt_mod|norm\w*|proj_out|final_layer|"
+    r"lora_\w+"
     r")(\.|$)"
 )
 
