@@ -79,6 +79,9 @@ class Generation:
             code of a program took that still compiled, found by bisection.
         vmem: bytes of vector memory a core.
         bytes_per_cycle: that one core reads from HBM: published bandwidth over published clock.
+        flops_per_cycle: of bf16 products that the matrix units of one core start in a cycle: two for each of their
+            cells, four units of 128 x 128 cells until v5p; v6e and tpu7x have two units of 256 x 256, into which a
+            bundle puts two rows each.
     """
 
     name: str
@@ -104,6 +107,12 @@ class Generation:
     program_hbm: int
     vmem: int
     bytes_per_cycle: int
+    flops_per_cycle: int
+
+    @property
+    def clock(self) -> float:
+        """Cycles a second of a core: the published peak over what the matrix units start in a cycle."""
+        return self.bf16.value / (self.cores * self.flops_per_cycle)
 
     @property
     def device(self) -> DeviceShare:
@@ -169,6 +178,7 @@ GENERATIONS: Final[dict[str, Generation]] = {
             program_hbm=31485 * MIB,
             vmem=16 * MIB,
             bytes_per_cycle=585,
+            flops_per_cycle=1 << 17,
         ),
         Generation(
             name="v5e", title="TPU v5e", page=_page("v5e"),
@@ -185,6 +195,7 @@ GENERATIONS: Final[dict[str, Generation]] = {
             program_hbm=16126 * MIB,
             vmem=128 * MIB,
             bytes_per_cycle=546,
+            flops_per_cycle=1 << 17,
         ),
         Generation(
             name="v5p", title="TPU v5p", page=_page("v5p"),
@@ -201,6 +212,7 @@ GENERATIONS: Final[dict[str, Generation]] = {
             program_hbm=98041 * MIB,
             vmem=64 * MIB,
             bytes_per_cycle=790,
+            flops_per_cycle=1 << 17,
         ),
         Generation(
             name="v6e", title="TPU v6e (Trillium)", page=_page("v6e"),
@@ -217,6 +229,7 @@ GENERATIONS: Final[dict[str, Generation]] = {
             program_hbm=31996 * MIB,
             vmem=128 * MIB,
             bytes_per_cycle=937,
+            flops_per_cycle=1 << 19,
         ),
         Generation(
             name="tpu7x", title="TPU7x (Ironwood)", page=_page("tpu7x"),
@@ -235,6 +248,7 @@ GENERATIONS: Final[dict[str, Generation]] = {
             program_hbm=97020 * MIB,
             vmem=64 * MIB,
             bytes_per_cycle=1600,
+            flops_per_cycle=1 << 19,
         ),
     )
 }  # fmt: skip

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tpuport.errors import PortError
 from tpuport.hardware.generations import generation_of_kind
 from tpuport.hardware.slices import parse_slice
+from tpuport.schedules import recording_flags
 
 if TYPE_CHECKING:
     from jax.experimental.topologies import TopologyDescription
@@ -44,11 +45,13 @@ def generation_of(topology: "TopologyDescription") -> str:
     return name
 
 
-def described(name: str) -> "TopologyDescription":
+def described(name: str, *, schedules: bool = False) -> "TopologyDescription":
     """A described TPU slice for jax to compile for: its `devices` go into a mesh or a sharding.
 
     Args:
         name: a generation and a layout, such as "v5e:2x4"; a generation alone means its smallest slice.
+        schedules: whether `schedules.record` should find the schedules of what is compiled: only if this is the first
+            call in the process, because libtpu reads its flags when it is loaded.
 
     Raises:
         PortError: there is no such slice, libtpu is not installed, or this process cannot load it.
@@ -66,8 +69,9 @@ def described(name: str) -> "TopologyDescription":
 
     for variable, value in LIBTPU_ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
+    flags = recording_flags() if schedules else contextlib.nullcontext()
     try:
-        with _filtered_stderr(_drop_all):
+        with _filtered_stderr(_drop_all), flags:
             return topologies.get_topology_desc(requested.name, platform="tpu", **requested.libtpu_options)
     except JaxRuntimeError as error:
         raise _explain_refusal(name, str(error)) from None

@@ -172,6 +172,81 @@ class Estimate:
 
 
 @dataclasses.dataclass(frozen=True)
+class ModuleTime:
+    """The time of a part of the model.
+
+    Attributes:
+        name: its path in the model, "transformer_blocks.*.attn" for the same module of all blocks; empty for code that
+            is in no module.
+        seconds: a step; kinds: the same by kind.
+    """
+
+    name: str
+    seconds: float
+    kinds: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class LineTime:
+    """The time of what a line of code compiles to; `source` is None for what the compiler names no line of."""
+
+    source: Source | None
+    seconds: float
+    kinds: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class InstructionTime:
+    """The time of an instruction of the compiled program.
+
+    Attributes:
+        name, operation: as the program has them; kind: as in `Profile.kinds`.
+        shape: of its result, with the layout.
+        times: executions a step.
+        seconds: a step, of all executions, with those that the core waits for it.
+        bound: what takes longest: "core", "memory" or "links".
+        mfu: its products a second over the device's bf16 peak; 0 without products.
+        hbm: bytes a second that it reads and writes over the device's bandwidth.
+        module: as in `ModuleTime`; source: the line of code.
+    """
+
+    name: str
+    operation: str
+    kind: str
+    shape: str
+    times: int
+    seconds: float
+    bound: str
+    mfu: float
+    hbm: float
+    module: str
+    source: Source | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """Where the time of a step goes, by the schedules of the compiled program.
+
+    Attributes:
+        seconds: of a step on each device.
+        kinds: seconds of matrix products, attention and so on; "waiting" is when the core waits for copies and
+            collectives that run beside it.
+        modules, lines: all of a step, what takes longest first.
+        instructions: the ten that take longest.
+        schedule_share: the part of the core's cycles that is from schedules; the rest is the compiler's own estimate.
+        clock: cycles a second.
+    """
+
+    seconds: float
+    kinds: dict[str, float]
+    modules: tuple[ModuleTime, ...]
+    lines: tuple[LineTime, ...]
+    instructions: tuple[InstructionTime, ...]
+    schedule_share: float
+    clock: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Finding:
     """Advice: a rule that fired, what was measured, and what to do.
 
@@ -241,7 +316,7 @@ class Report:
         collectives: most bytes first.
         attention: each distinct attention call that was traced, and how often.
         buffers: the largest temporaries, largest first.
-        estimate: None if the program does not fit.
+        estimate: None if the program does not fit; profile: likewise.
         advice: findings, the costliest first.
         failure: why the program does not fit, or None.
         scanned: the blocks that run in loops.
@@ -250,6 +325,7 @@ class Report:
         seconds: of tracing and lowering ("lower"), and of compiling ("compile"); not in `to_dict`, which is the same
             for every run.
         program: the jax.stages.Compiled, or None if the program does not fit; not in `to_dict`.
+        timeline: when each instruction runs, a `timing.Timeline`, or None; not in `to_dict`.
     """
 
     topology: str
@@ -273,8 +349,10 @@ class Report:
     scanned: tuple[Scanned, ...]
     effort: float | None
     versions: dict[str, str]
+    profile: Profile | None = None
     seconds: dict[str, float] = dataclasses.field(default_factory=dict, compare=False)
     program: Any = dataclasses.field(default=None, repr=False, compare=False)
+    timeline: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def fits(self) -> bool:
@@ -284,8 +362,8 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, the same for every run: without the seconds that compiling took."""
         # `asdict` would copy the program, which cannot be copied.
-        plain = dataclasses.asdict(dataclasses.replace(self, program=None))
-        del plain["program"], plain["seconds"]
+        plain = dataclasses.asdict(dataclasses.replace(self, program=None, timeline=None))
+        del plain["program"], plain["timeline"], plain["seconds"]
         plain["memory"]["fits"] = plain["fits"] = self.fits
         plain["attention"] = [{**dataclasses.asdict(call), "calls": count} for call, count in self.attention]
         return {"schema": SCHEMA, **plain}

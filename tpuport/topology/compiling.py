@@ -12,17 +12,19 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from math import prod
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Unpack
 
 import jax
 import torch
 from jax.errors import JaxRuntimeError
 
-from tpuport import trace_errors
+from tpuport import schedules, trace_errors
 from tpuport.errors import PortError
 from tpuport.hardware import GENERATIONS
 from tpuport.quantization import quantized_weights
-from tpuport.topology import abstract_steps, hlo, kernels, roofline
+from tpuport.schedules import KernelSchedule
+from tpuport.topology import abstract_steps, hlo, kernels, roofline, timing
 from tpuport.topology.abstract_weights import bytes_by_dtype, local_nbytes
 from tpuport.topology.advice import CacheArray, Evidence, advise
 from tpuport.topology.compile_report import Buffer, Costs, Failure, Memory, Report
@@ -51,11 +53,13 @@ class Compilation(NamedTuple):
             is told to ignore the memory.
         refusal: the error of the compiler, or None.
         assignment: of a program that does not fit, the memory that the compiler assigns to it, if that is known.
+        schedules: of the kernels of a program that fits, as far as the compiler wrote them.
     """
 
     program: Any
     refusal: Exception | None = None
     assignment: BufferAssignment | None = None
+    schedules: Mapping[str, KernelSchedule] = MappingProxyType({})
 
     @property
     def text(self) -> str | None:
@@ -139,12 +143,15 @@ def compile_lowered(lowered: Lowered, effort: float | None = None, *, advised: b
         estimate=None, advice=(), failure=failure, scanned=lowered.scanned, effort=effort, versions=versions(),
         seconds=seconds, program=compilation.program,
     )  # fmt: skip
-    if costs is not None and failure is None:
+    if program is not None and costs is not None and failure is None:
         estimate = roofline.estimate(
             report.generation, report.mesh, costs, collectives, *lowered.unit, topology=report.topology,
             device_mesh=lowered.mesh,
         )  # fmt: skip
-        report = dataclasses.replace(report, estimate=estimate)
+        timeline, profile = timing.time_program(
+            program, compilation.schedules, report.generation, report.topology, lowered.mesh
+        )
+        report = dataclasses.replace(report, estimate=estimate, profile=profile, timeline=timeline)
     if not advised:
         return report
     return dataclasses.replace(report, advice=advise(_evidence(report, lowered, program, effort)))
@@ -152,7 +159,9 @@ def compile_lowered(lowered: Lowered, effort: float | None = None, *, advised: b
 
 def _compile(lowered: Lowered, effort: float | None) -> Compilation:
     try:
-        return Compilation(_run_compiler(lowered, effort, {}))
+        with schedules.record() as recorded:
+            program = _run_compiler(lowered, effort, {})
+        return Compilation(program, schedules=recorded)
     except Exception as error:  # noqa: BLE001  kernels raise what they like; all of it is the compiler's verdict
         return Compilation(None, error)
 

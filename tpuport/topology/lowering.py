@@ -38,6 +38,7 @@ from tpuport.topology.abstract_quantization import quantize_abstract
 from tpuport.topology.abstract_weights import abstract_weights, build_model
 from tpuport.topology.compile_report import Scanned
 from tpuport.topology.generation_tasks import Decode, Prefill
+from tpuport.topology.module_scopes import module_scopes
 
 # The packages that decide what a program is, and what the compiler makes of it.
 _DECIDING_PACKAGES: Final = (
@@ -202,7 +203,7 @@ def lower_for(
         CannotTrace: the model's code cannot be traced; says where, and what to do.
     """
     owner = build_model(model)
-    chips = described(topology)
+    chips = described(topology, schedules=True)
     if mesh is None:
         mesh = create_mesh(dp, sp, tp, devices=chips.devices)
     else:
@@ -341,7 +342,7 @@ def _trace(
 
 def _trace_step(step: abstract_steps.Step, model: torch.nn.Module, mesh: Mesh) -> _Traced:
     earlier_calls = call_counts()
-    with abstract_steps.on_mesh(model, mesh):
+    with abstract_steps.on_mesh(model, mesh), module_scopes(model):
         # Weights that this step does not use take memory all the same.
         program = jax.jit(step.function, donate_argnums=step.donated, keep_unused=True)
         traced = program.trace(*step.arguments)

@@ -80,7 +80,9 @@ def estimate(
     hardware = GENERATIONS[generation]
     rings = layout(hardware, mesh, topology, device_mesh)
     seconds = {
-        "compute": _compute_seconds(costs, hardware),
+        "compute": compute_seconds(
+            costs.flops, costs.int8_flops, costs.fp8_flops, costs.pass_flops, hardware
+        ),
         "memory": costs.hbm_bytes / hardware.device.hbm_bandwidth,
         "interconnect": float(sum(collective_seconds(one_kind, rings, hardware) for one_kind in collectives)),
     }
@@ -102,11 +104,13 @@ def _ratio(amount: float | int, seconds: float) -> float:
     return amount / seconds
 
 
-def _compute_seconds(costs: Costs, hardware: Generation) -> float:
-    """Seconds of all operations, each at the peak of its dtype."""
-    flops = costs.flops + costs.pass_flops
+def compute_seconds(
+    flops: float, int8_flops: float, fp8_flops: float, pass_flops: float, hardware: Generation
+) -> float:
+    """Seconds of a device for operations, each at the peak of its dtype; the parts are as in `Costs`."""
+    flops += pass_flops
     seconds = 0.0
-    for low_precision_flops, peak in ((costs.int8_flops, hardware.int8), (costs.fp8_flops, hardware.fp8)):
+    for low_precision_flops, peak in ((int8_flops, hardware.int8), (fp8_flops, hardware.fp8)):
         # Without a published peak they run at the bf16 one.
         if peak is not None:
             flops -= low_precision_flops

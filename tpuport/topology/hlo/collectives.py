@@ -78,6 +78,12 @@ def sent_bytes(program: Program, instruction: Instruction) -> float:
     return _EMPTY_COST + sum(array.nbytes for array in arrays)
 
 
+def describe_execution(program: Program, instruction: Instruction, mesh: Mesh) -> Collective:
+    """One execution of an instruction for which `sent_bytes` is not 0."""
+    nbytes = int(sent_bytes(program, instruction))
+    return dataclasses.replace(_describe(program, instruction, mesh), count=1, nbytes=nbytes)
+
+
 def _describe(program: Program, instruction: Instruction, mesh: Mesh) -> Collective:
     """Everything but the counts."""
     kind = instruction.kind

@@ -3,6 +3,7 @@
 import functools
 import math
 import re
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tpuport.topology.hlo.array_types import Array, parse_numbers, search_group
@@ -108,6 +109,25 @@ def count_product_flops(program: Program) -> float:
     """
     return program.total(
         lambda instruction: _product_flops(program, instruction) + kernel_flops(program, instruction)
+    )
+
+
+def executed_products(program: Program, instruction: Instruction) -> list[Instruction]:
+    """The products and convolutions that one execution of an instruction computes, also those that it fuses."""
+    inside = program.fused_computation(instruction)
+    if inside is not None:
+        return [product for fused in inside.instructions for product in executed_products(program, fused)]
+    if instruction.operation in _PRODUCTS:
+        return [instruction]
+    return []
+
+
+def product_flops_by_rate(program: Program, products: Sequence[Instruction]) -> tuple[float, OtherRateFlops]:
+    """FLOPs of one execution of each of some products, and of these what does not run at the rate of bfloat16."""
+    return sum(_product_flops(program, product) for product in products), OtherRateFlops(
+        sum(_narrow_flops(program, _INT8, product) for product in products),
+        sum(_narrow_flops(program, _FP8, product) for product in products),
+        sum(_pass_flops(program, product) for product in products),
     )
 
 

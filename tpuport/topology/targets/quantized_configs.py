@@ -16,8 +16,10 @@ from tpuport import compat
 from tpuport.checkpoint import formats
 from tpuport.checkpoint.building import QUANTIZATION
 from tpuport.checkpoint.device_layout import as_torch_dtype, find_owner
+from tpuport.checkpoint.formats.compressed_tensors import shared_sizes
 from tpuport.checkpoint.formats.fine_grained_fp8 import block_sizes
-from tpuport.checkpoint.formats.packed_tensors import integer_dtype
+from tpuport.checkpoint.formats.gptq_and_awq import DEFAULT_GROUP
+from tpuport.checkpoint.formats.packed_tensors import group_size, integer_dtype
 from tpuport.checkpoint.formats.weight_tensors import BadWeightError
 from tpuport.checkpoint.lazy_tensors import LazyTensor
 from tpuport.checkpoint.quantized_layout import empty_weight
@@ -110,6 +112,8 @@ def quantize_as_file(model: torch.nn.Module, config_file: ConfigFile, dtype: tor
         quantize_as_config(model, raw[QUANTIZATION], dtype, stored_dtype)
     except PortError as error:
         raise PortError(error.what, where=where, fix=error.fix) from error
+    except BadWeightError as error:
+        raise PortError(str(error), where=where) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise PortError(
             f"it does not describe a quantised checkpoint: {error!r:.200}",
@@ -231,17 +235,14 @@ def _fp8(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Choo
     scale = np.dtype(np.float32)
     if config.get("weight_block_size") is None:
         return _unless(exceptions, _Format("fp8", _FP8, scale, block=None))
-    try:
-        rows, columns = block_sizes(config["weight_block_size"])
-    except BadWeightError as error:
-        raise PortError(str(error)) from error
+    rows, columns = block_sizes(config["weight_block_size"])
     return _unless(exceptions, _Format("fp8", _FP8, scale, group=columns, block=rows))
 
 
 def _awq(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
     exceptions = [*_default_exceptions(model), *(config.get("modules_to_not_convert") or ())]
     values = integer_dtype(4, signed=False)
-    group = _group_size(config.get("group_size", config.get("q_group_size", 128)))
+    group = group_size(config.get("group_size", config.get("q_group_size", DEFAULT_GROUP)))
     return _unless(exceptions, _Format("awq int4", values, _HALF, values, group))
 
 
@@ -256,7 +257,7 @@ def _gptq(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Cho
     is_first = config.get("checkpoint_format", "gptq") == "gptq"
     stored = _Format(
         f"gptq int{bits}", values, _HALF, np.dtype(np.int16) if is_first else values,
-        _group_size(config.get("group_size", 128)), is_reordered=bool(config.get("desc_act")),
+        group_size(config.get("group_size", DEFAULT_GROUP)), is_reordered=bool(config.get("desc_act")),
     )  # fmt: skip
     named = config.get("modules_in_block_to_quantize")
     endings = None if named is None else tuple(name for names in named for name in _as_list(names))
@@ -274,15 +275,6 @@ def _gptq(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Cho
 
 def _as_list(names: Any) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
-
-
-def _group_size(size: Any) -> int | None:
-    """Inputs of a group; None for all, which libraries write as -1."""
-    if isinstance(size, int) and not isinstance(size, bool) and size >= 1:
-        return size
-    if size in (None, -1):
-        return None
-    raise PortError(f"group_size is {size!r:.60}, and not a positive integer or -1")
 
 
 def _bitsandbytes(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
@@ -344,7 +336,7 @@ def _torchao_format(kind: str, data: Mapping[str, Any], stored_dtype: np.dtype) 
             return _Format("torchao IntxUnpackedToInt8Tensor", int8, stored_dtype, int8, group, block)
         case "Int4WeightOnlyConfig":
             values = integer_dtype(4, signed=True)
-            group = _group_size(data["group_size"])
+            group = group_size(data["group_size"])
             return _Format("torchao Int4Tensor", values, stored_dtype, group=group, minimum=scale)
     raise PortError(
         f"what a checkpoint of torchao's {kind} has cannot be derived from its config",
@@ -360,7 +352,7 @@ def _granularity(granularity: Mapping[str, Any] | None) -> tuple[int | None, int
         case {"_type": "PerTensor"}:
             return None, None
         case {"_type": "PerGroup", "_data": {"group_size": size}}:
-            return _group_size(size), 1
+            return group_size(size), 1
     raise PortError(f"the granularity {granularity!r:.80} of torchao is not supported")
 
 
@@ -413,26 +405,10 @@ def _compressed_format(
             values = integer_dtype(bits if stored_as == "pack-quantized" else 8, signed=True)
         case _:
             raise PortError(f"weights of compressed-tensors with num_bits={bits!r:.60} and type={kind!r:.60}")
-    group, block = _shared_sizes(settings)
+    group, block = shared_sizes(settings)
     return _Format(
         f"compressed-tensors {values}", values, stored_dtype,
         None if settings.get("symmetric", True) else values, group, block,
         is_reordered=group is not None and settings.get("actorder") in ("group", "dynamic", True),
         outer_scale=outer_scale,
     )  # fmt: skip
-
-
-def _shared_sizes(settings: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Inputs and outputs that share a scale; None for all."""
-    match settings.get("strategy"):
-        case "tensor":
-            return None, None
-        case "channel":
-            return None, 1
-        case "group" | "tensor_group":
-            return _group_size(settings.get("group_size")), 1
-        case "block":
-            rows, columns = settings["block_structure"]
-            return columns, rows
-        case strategy:
-            raise PortError(f"the strategy {strategy!r:.60} of compressed-tensors is not supported")

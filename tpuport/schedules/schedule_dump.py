@@ -1,0 +1,55 @@
+"""The files that libtpu writes about the schedules of a program's kernels: fusions, copies, Pallas kernels.
+
+libtpu reads its flags when it is loaded, so that a process writes the schedules of all its programs or of none.
+Kernels that are the same but for their names are compiled, and written, once.
+"""
+
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tpuport.schedules.execution import execute
+from tpuport.schedules.listing import read_listing
+
+ANALYSIS: Final = "schedule-analysis_final_bundles"
+BUNDLES: Final = "final_bundles"
+_LISTING: Final = re.compile(rf"\d+-(?P<kernel>.+)-\d+-{BUNDLES}\.txt")
+
+
+class KernelSchedule(NamedTuple):
+    """One kernel of a program.
+
+    Attributes:
+        name: of its instruction in the program.
+        cycles: bundles that one call executes.
+        exact: False if their number depends on what only a run knows, such as an index.
+    """
+
+    name: str
+    cycles: int
+    exact: bool
+
+
+def dump_flags(directory: Path | str, *labels: str) -> str:
+    """LIBTPU_INIT_ARGS that make the compiler write schedules into a directory, and little else.
+
+    Args:
+        directory: must exist.
+        labels: the kinds of files, as the compiler names them; by default those that `read_schedules` needs.
+    """
+    # All passes of one kernel would be 150 MB. The compiler writes nothing for a pattern with one alternative.
+    passes = "|".join(labels or (ANALYSIS, BUNDLES))
+    return f"--xla_jf_dump_to={directory} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=({passes})"
+
+
+def read_schedules(directory: Path | str) -> dict[str, KernelSchedule]:
+    """Every kernel that was compiled since the directory was empty, by name."""
+    schedules = {}
+    for file in sorted(Path(directory).iterdir()):
+        match = _LISTING.fullmatch(file.name)
+        # "TLP" is the program that calls the kernels, and "<late-initialization>" is not of the program.
+        if match is None or match["kernel"] == "TLP" or match["kernel"].startswith("<"):
+            continue
+        execution = execute(read_listing(file.read_text(errors="replace")))
+        schedules[match["kernel"]] = KernelSchedule(match["kernel"], execution.cycles, execution.exact)
+    return schedules

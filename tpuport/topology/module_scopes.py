@@ -1,0 +1,55 @@
+"""Names of the model's modules in the compiled program: each instruction knows the module whose code it is."""
+
+import contextlib
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import jax
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+# Marks a module among the names of a traced operation, "jit(call)/~layers.0/~attn/linear/dot_general".
+_MARK: Final = "~"
+_NUMBER: Final = re.compile(r"\.\d+(?=\.|$)")
+
+
+@contextlib.contextmanager
+def module_scopes(model: torch.nn.Module) -> Iterator[None]:
+    """Mark what the model's modules compute while they are traced inside."""
+    names = {id(module): name for name, module in model.named_modules() if name}
+    # The modules whose forward runs, outermost first; others, and the model itself, have no name.
+    running: list[tuple[str, Any]] = []
+
+    def enter(module: torch.nn.Module, arguments: Any) -> None:
+        outer = next((name for name, _ in reversed(running) if name), "")
+        name = names.get(id(module), "")
+        scope = contextlib.nullcontext()
+        if name:
+            scope = jax.named_scope(_MARK + name.removeprefix(f"{outer}."))
+        scope.__enter__()
+        running.append((name, scope))
+
+    def leave(module: torch.nn.Module, arguments: Any, result: Any) -> None:
+        if running:
+            running.pop()[1].__exit__(None, None, None)
+
+    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def module_of(op_name: str) -> str:
+    """The path of the module whose code an operation is, with "*" for the numbers of blocks; empty if there is none.
+
+    Args:
+        op_name: the operation's name in the compiled program.
+    """
+    parts = [part.removeprefix(_MARK) for part in op_name.split("/") if part.startswith(_MARK)]
+    # A path is repeated where the compiler joins names of a loop and of its body.
+    path = ".".join(part for part, _ in itertools.groupby(parts))
+    return _NUMBER.sub(".*", path)

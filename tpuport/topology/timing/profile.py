@@ -1,0 +1,114 @@
+"""A profile of a compiled program: its timeline summed up by kind, module, line and instruction."""
+
+import collections
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, TypeVar
+
+from tpuport.hardware import Generation
+from tpuport.topology.compile_report import InstructionTime, LineTime, ModuleTime, Profile, Source
+from tpuport.topology.hlo.instructions import Instruction
+from tpuport.topology.hlo.program import Program
+from tpuport.topology.module_scopes import module_of
+from tpuport.topology.timing.instruction_work import KINDS, WAITING
+from tpuport.topology.timing.timeline import Span, Timeline
+
+_MOST_INSTRUCTIONS: Final = 10
+# A user that is further away says little of an instruction.
+_MOST_OWNERS: Final = 8
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def summarize(program: Program, timeline: Timeline, hardware: Generation) -> Profile:
+    """The profile of one step on one device."""
+    leaves = timeline.leaves
+    modules = _group(leaves, lambda span: _module(program, span.instruction))
+    lines = _group(leaves, lambda span: _source(program, span.instruction))
+    return Profile(
+        seconds=timeline.seconds,
+        kinds=_kind_seconds(leaves),
+        modules=tuple(ModuleTime(name, _seconds(spans), _kind_seconds(spans)) for name, spans in modules),
+        lines=tuple(LineTime(source, _seconds(spans), _kind_seconds(spans)) for source, spans in lines),
+        instructions=_largest(program, leaves, hardware),
+        schedule_share=_schedule_share(leaves),
+        clock=hardware.clock,
+    )
+
+
+def span_seconds(span: Span) -> float:
+    """Seconds of a step that an instruction takes, with those in which the core waits for it."""
+    return span.times * (span.busy + span.waiting)
+
+
+def _seconds(spans: Iterable[Span]) -> float:
+    return float(sum(map(span_seconds, spans)))
+
+
+def _kind_seconds(spans: Iterable[Span]) -> dict[str, float]:
+    seconds: dict[str, float] = collections.defaultdict(float)
+    for span in spans:
+        seconds[span.work.kind] += span.times * span.busy
+        seconds[WAITING] += span.times * span.waiting
+    return {kind: seconds[kind] for kind in KINDS if seconds[kind]}
+
+
+def _group(spans: Iterable[Span], key: Callable[[Span], Key]) -> list[tuple[Key, list[Span]]]:
+    """Spans by key, the groups that take longest first."""
+    groups: dict[Key, list[Span]] = {}
+    for span in spans:
+        groups.setdefault(key(span), []).append(span)
+    return sorted(groups.items(), key=lambda group: (-_seconds(group[1]), str(group[0])))
+
+
+def _largest(program: Program, leaves: Iterable[Span], hardware: Generation) -> tuple[InstructionTime, ...]:
+    ordered = sorted(leaves, key=lambda span: (-span_seconds(span), span.instruction.name))
+    return tuple(_instruction_time(program, span, hardware) for span in ordered[:_MOST_INSTRUCTIONS])
+
+
+def _instruction_time(program: Program, span: Span, hardware: Generation) -> InstructionTime:
+    instruction, work = span.instruction, span.work
+    device = hardware.device
+    seconds = span.busy + span.waiting
+    bounds = {
+        "core": work.core_seconds,
+        "memory": work.hbm_bytes / device.hbm_bandwidth,
+        "links": work.link_seconds,
+    }
+    return InstructionTime(
+        name=instruction.name, operation=instruction.operation, kind=work.kind, shape=instruction.type,
+        times=span.times, seconds=span_seconds(span), bound=max(bounds, key=bounds.__getitem__),
+        mfu=work.flops / seconds / device.bf16, hbm=work.hbm_bytes / seconds / device.hbm_bandwidth,
+        module=_module(program, instruction), source=_source(program, instruction),
+    )  # fmt: skip
+
+
+def _module(program: Program, instruction: Instruction) -> str:
+    """The module whose code an instruction is, or else the one whose code uses its result."""
+    named = (module_of(owner.op_name) for owner in _owners(program, instruction))
+    return next(filter(None, named), "")
+
+
+def _source(program: Program, instruction: Instruction) -> Source | None:
+    sources = map(program.source, _owners(program, instruction))
+    return next((source for source in sources if source is not None), None)
+
+
+def _owners(program: Program, instruction: Instruction) -> list[Instruction]:
+    """An instruction, then those that use its result, the nearest first: the compiler's own copies have no names."""
+    owners = [instruction]
+    for owner in owners:
+        if len(owners) >= _MOST_OWNERS:
+            break
+        owners.extend(user for user in program.users(owner) if user not in owners and not user.is_root)
+    return owners[:_MOST_OWNERS]
+
+
+def _schedule_share(leaves: Iterable[Span]) -> float:
+    """The part of the core's cycles that schedules tell."""
+    cycles: collections.Counter[str] = collections.Counter()
+    for span in leaves:
+        if span.work.cycles is not None:
+            cycles[span.work.cycles.source] += span.times * span.work.cycles.cycles
+    if not cycles:
+        return 0.0
+    return cycles["schedule"] / cycles.total()
