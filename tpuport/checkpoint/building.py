@@ -145,7 +145,15 @@ def read_gguf_config(model_class: Any, directory: Path, name: str, options: Mapp
     from transformers import AutoConfig
 
     config_class: Any = getattr(model_class, "config_class", None) or AutoConfig
-    config = _load_config(config_class, directory, options, gguf_file=name)
+    try:
+        config = _load_config(config_class, directory, options, gguf_file=name)
+    except (KeyError, TypeError) as error:
+        # What an architecture needs is looked up by name, and used as it is.
+        raise PortError(
+            f"its config cannot be read: {error!r:.200}",
+            where=str(directory / name),
+            fix="check that the file was copied whole, or make it again with a newer llama.cpp",
+        ) from error
     vars(config).pop(QUANTIZATION, None)
     return config
 

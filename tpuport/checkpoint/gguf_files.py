@@ -42,6 +42,8 @@ _KNOWN_PROCESSORS: Final = frozenset({
     "LlamaTensorProcessor", "MambaTensorProcessor", "MiniMaxM2TensorProcessor", "NemotronTensorProcessor",
     "Qwen2MoeTensorProcessor", "T5TensorProcessor", "TensorProcessor",
 })  # fmt: skip
+# What the tensors of these need is in other places of transformers, or not reached by its reader.
+_UNREAD: Final = frozenset({"gpt-oss", "qwen35", "qwen35moe"})
 _EXPERTS: Final = re.compile(r"(?P<layer>.*)\.ffn_(?P<projection>gate|up|down)_exps\.weight")
 # Of GPT-2, whose layers multiply by transposed weights.
 _TRANSPOSED: Final = re.compile(r".*\.(attn_qkv|attn_output|ffn_up|ffn_down)\.weight")
@@ -90,6 +92,8 @@ def read_file(directory: Path, name: Any) -> GGUFFile:
         raise PortError(f"it is not a GGUF file, or is damaged: {error!r:.200}", where=str(path)) from error
     if reader.byte_order != "I":
         raise PortError("its byte order is not that of this machine", where=str(path))
+    if architecture in _UNREAD:
+        raise _unsupported(path, architecture)
     if splits > 1:
         raise PortError(
             f"it is one of {splits} parts of a checkpoint",
@@ -125,7 +129,8 @@ def _describe(path: Path, architecture: str, entries: list[Any]) -> GGUFFile:
         raise PortError(
             list_some("tensors of the file cannot be read:", problems),
             where=str(path),
-            fix=f"the types that are supported are {supported}; check that the file was copied whole",
+            fix=f"take a file in other types, Q4_K_M for example (supported are {supported}), and check that it was "
+            "copied whole",
         )
     return GGUFFile(path, architecture, tensors, types)
 
@@ -160,11 +165,11 @@ def adapt(file: GGUFFile, model: Any, dtype: np.dtype) -> dict[str, LazyTensor |
 
     processor = TENSOR_PROCESSORS.get(file.architecture, TensorProcessor)(config=model.config.to_dict())
     if type(processor).__name__ not in _KNOWN_PROCESSORS:
-        raise _unsupported(file)
+        raise _unsupported(file.path, file.architecture)
     try:
         names = get_gguf_hf_weights_map(model, processor)
     except NotImplementedError as error:
-        raise _unsupported(file) from error
+        raise _unsupported(file.path, file.architecture) from error
     adapted: dict[str, LazyTensor | None] = {}
     pairs: dict[str, dict[str, LazyTensor]] = {}
     for name, tensor in _tensors(file, processor, dtype):
@@ -181,11 +186,11 @@ def adapt(file: GGUFFile, model: Any, dtype: np.dtype) -> dict[str, LazyTensor |
     return adapted
 
 
-def _unsupported(file: GGUFFile) -> PortError:
+def _unsupported(path: Path, architecture: str) -> PortError:
     return PortError(
-        f"the architecture {file.architecture} is not supported",
-        where=str(file.path),
-        fix="load the model's checkpoint in safetensors",
+        f"the architecture {architecture} is not supported",
+        where=str(path),
+        fix="load the model's checkpoint in safetensors, quantised as it is published, or with quantize='int4'",
     )
 
 

@@ -176,7 +176,7 @@ def test_nvfp4_is_what_the_library_decompresses(nvfp4):
         ("weight_global_scale", None, "weight_global_scale is missing"),
         ("weight_global_scale", torch.zeros(1), "weight_global_scale is zero"),
         ("weight_global_scale", torch.ones(2), "weight_global_scale has shape"),
-        ("weight_scale", torch.ones(64, 3), "3 groups"),
+        ("weight_scale", torch.ones(64, 3), r"weight_scale has shape \[64, 3\].* needs \[64, 8\]"),
         ("weight_scale", torch.ones(63, 8), "weight_scale has shape"),
         ("weight_zero_point", torch.ones(64, 8), "zero_point is not supported"),
     ],

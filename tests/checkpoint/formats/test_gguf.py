@@ -275,6 +275,51 @@ def test_other_types_are_refused_by_name(write_llama, monkeypatch):
         load(AutoModelForCausalLM, directory, gguf_file="model.gguf")
 
 
+@pytest.mark.parametrize("kind", ["IQ1_S", "IQ2_XXS", "IQ3_S", "TQ1_0", "TQ2_0"])
+def test_types_that_are_not_read_are_refused_by_name(kind, tmp_path):
+    writer = Writer(tmp_path / "model.gguf", "llama", {})
+    _, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    blocks = np.zeros((HIDDEN, size), np.uint8)
+    writer.file.add_tensor("blk.0.attn_q.weight", blocks, raw_dtype=GGMLQuantizationType[kind])
+    writer.close()
+    with pytest.raises(PortError, match=rf"(?s)the type {kind} is not supported.*Q4_K_M"):
+        load(AutoModelForCausalLM, tmp_path, gguf_file="model.gguf")
+
+
+@pytest.mark.parametrize("rows", [HIDDEN, 2 * HIDDEN])
+def test_a_weight_of_another_shape_than_the_config_is_named(rows, write_llama, monkeypatch):
+    monkeypatch.setattr(Writer, "add_feed_forward", _add_feed_forward_of(rows))
+    with pytest.raises(PortError, match=r"model\.layers\.0\.mlp\.(up|down|gate)_proj\.weight") as caught:
+        load(AutoModelForCausalLM, write_llama(MIXED), gguf_file="model.gguf")
+    assert str([rows, HIDDEN]) in str(caught.value) or str((rows, HIDDEN)) in str(caught.value)
+
+
+def _add_feed_forward_of(rows):
+    def add(writer, layer):
+        writer.add(f"blk.{layer}.ffn_gate", rows, HIDDEN)
+        writer.add(f"blk.{layer}.ffn_up", FEED_FORWARD + HIDDEN, HIDDEN)
+        writer.add(f"blk.{layer}.ffn_down", HIDDEN, FEED_FORWARD)
+
+    return add
+
+
+def test_an_entry_that_its_config_needs_is_named(tmp_path):
+    writer = Writer(tmp_path / "model.gguf", "lfm2", {})
+    writer.add_ends()
+    writer.close()
+    with pytest.raises(PortError, match=r"model\.gguf"):
+        load(AutoModelForCausalLM, tmp_path, gguf_file="model.gguf")
+
+
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe", "gpt-oss"])
+def test_architectures_that_are_not_read_are_refused_by_name(architecture, tmp_path):
+    writer = Writer(tmp_path / "model.gguf", architecture, {})
+    writer.add_ends()
+    writer.close()
+    with pytest.raises(PortError, match=rf"(?s){architecture}.*safetensors"):
+        load(AutoModelForCausalLM, tmp_path, gguf_file="model.gguf")
+
+
 def test_parts_of_a_checkpoint_are_refused(write_llama):
     with pytest.raises(PortError, match=r"(?s)one of 3 parts.*--merge"):
         load(AutoModelForCausalLM, write_llama(MIXED, splits=3), gguf_file="model.gguf")

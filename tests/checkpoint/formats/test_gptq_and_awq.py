@@ -138,7 +138,12 @@ def test_other_kinds_of_awq_are_refused(changes, message, awq, write_checkpoint)
     ("changes", "config", "message"),
     [
         ({"qzeros": None}, {}, "qzeros is missing"),
-        ({"scales": torch.ones(3, 64)}, {}, r"qzeros has shape \[4, 8\], and needs \[3, 'any'\]"),
+        ({"scales": torch.ones(3, 64)}, {}, r"scales has shape \[3, 64\], and needs \[4, 64\]"),
+        (
+            {"qzeros": torch.zeros(3, 8, dtype=torch.int32)},
+            {},
+            r"qzeros has shape \[3, 8\], and needs \[4, 'any'\]",
+        ),
         ({"scales": torch.ones(4, 63)}, {}, r"scales has shape \[4, 63\]"),
         ({"qweight": torch.zeros(16, 64)}, {}, "qweight is float32"),
         ({"qweight": torch.zeros(16, 64, dtype=torch.int64)}, {}, "qweight is int64"),

@@ -42,7 +42,9 @@ def write_mxfp4(tmp_path):
             shape = (experts, outputs, inputs // 32)
             tensors[f"{name}_blocks"] = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8)
             tensors[f"{name}_scales"] = torch.randint(120, 125, shape, dtype=torch.uint8)
-        save_file(tensors | (changes or {}), file, {"format": "pt"})
+        tensors |= changes or {}
+        tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        save_file(tensors, file, {"format": "pt"})
         config = json.loads((tmp_path / "config.json").read_text())
         config["quantization_config"] = {"quant_method": "mxfp4", "dequantize": True}
         (tmp_path / "config.json").write_text(json.dumps(config))
@@ -69,6 +71,8 @@ def test_transformers_dequantises_to_the_same(tp, write_mxfp4, mesh_of_size, ass
         ({f"{DOWN}_blocks": torch.zeros(EXPERTS, 64, 3, 8, dtype=torch.uint8)}, "down_proj_blocks has shape"),
         ({f"{DOWN}_scales": torch.zeros(EXPERTS, 64, 2, dtype=torch.uint8)}, "down_proj_scales has shape"),
         ({f"{DOWN}_scales": torch.zeros(EXPERTS, 64, 3)}, "down_proj_scales is float32"),
+        ({f"{DOWN}_scales": None}, "down_proj_scales is missing"),
+        ({f"{DOWN}_blocks": None}, "down_proj"),
     ],
 )
 def test_what_does_not_fit_is_named(changes, message, write_mxfp4):

@@ -13,7 +13,7 @@ from tpuport.checkpoint.formats import (
     mxfp4,
     torchao,
 )
-from tpuport.checkpoint.formats.weight_tensors import Adapted, Tensors
+from tpuport.checkpoint.formats.weight_tensors import Adapted, BadWeightError, Tensors
 from tpuport.errors import PortError
 
 Adapter = Callable[[Mapping[str, Any], Tensors, np.dtype], Adapted]
@@ -28,6 +28,7 @@ _ADAPTERS: dict[str, Adapter] = {
     "mxfp4": mxfp4.adapt,
     "torchao": torchao.adapt,
 }
+_FIX = "check that config.json is the one that was published with these files"
 
 
 def check_method(config: Any, where: str) -> None:
@@ -58,9 +59,11 @@ def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype, where: s
         return _ADAPTERS[config["quant_method"]](config, tensors, dtype)
     except PortError as error:
         raise PortError(error.what, where=where, fix=error.fix) from error
+    except BadWeightError as error:
+        raise PortError(str(error), where=where, fix=_FIX) from error
     except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise PortError(
             f"it does not describe a quantised checkpoint: {error!r:.200}",
             where=where,
-            fix="check that config.json is the one that was published with these files",
+            fix=_FIX,
         ) from error

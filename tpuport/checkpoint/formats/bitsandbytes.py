@@ -20,6 +20,7 @@ from tpuport.checkpoint.formats.weight_tensors import (
     WeightTensors,
     adapt_each,
     collect,
+    kind_of,
 )
 from tpuport.checkpoint.lazy_tensors import Converted, LazyTensor, Reader, full_index, transpose
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor, group_columns
@@ -107,9 +108,13 @@ def _scales(weight: WeightTensors, state: Mapping[str, Any], shape: tuple[int, i
     """The scale of each block, [outputs, blocks of a row]."""
     count = shape[0] * shape[1]
     stored = weight.get("weight.absmax", (count,), "uf")
-    if "weight.nested_absmax" not in weight:
+    if kind_of(stored.dtype) == "f":
         return dataclasses.replace(stored, shape=shape)
-    nested_size = int(state["nested_blocksize"])
+    nested_size = state.get("nested_blocksize")
+    if not isinstance(nested_size, int) or nested_size < 1 or "nested_offset" not in state:
+        raise BadWeightError(
+            "its state has no nested_blocksize or no nested_offset, for scales that are quantised"
+        )
     nested = weight.get("weight.nested_absmax", (-(-count // nested_size),), "f")
     levels = weight.get("weight.nested_quant_map", (256,), "f")
     offset = np.float32(state["nested_offset"])

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from tpuport.checkpoint.formats.packed_tensors import reshape
@@ -35,8 +36,8 @@ def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> Adapt
 
 def _adapt_weight(weight: WeightTensors, block: Any, dtype: np.dtype) -> LazyTensor:
     values = weight.get("weight", (None, None), "f")
-    if values.dtype.itemsize != 1:
-        raise BadWeightError(f"weight is {values.dtype}, and not of eight bits")
+    if values.dtype != jnp.float8_e4m3fn:
+        raise BadWeightError(f"weight is {values.dtype}, and not float8_e4m3fn")
     outputs, inputs = values.shape
     if block is None:
         rows, columns = outputs, inputs

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from tpuport.checkpoint.formats.packed_tensors import (
+    count_groups,
     group_order,
+    group_size,
     in_memory,
     integer_dtype,
     permute,
@@ -32,6 +34,8 @@ from tpuport.errors import PortError
 
 _ENDINGS = ("qweight", "qzeros", "scales", "g_idx")
 _GPTQ_BITS = (2, 3, 4, 8)
+# What transformers takes where a config has no group size.
+DEFAULT_GROUP = 128
 # The lowest bit of each of eight outputs in an integer.
 _AWQ_SHIFTS = (0, 16, 4, 20, 8, 24, 12, 28)
 
@@ -51,30 +55,44 @@ def adapt_gptq(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> 
     if version not in offsets:
         raise PortError(f"checkpoint_format is {version!r:.60}, and not 'gptq' or 'gptq_v2'")
     weights, others = collect(tensors, _ENDINGS, "qweight")
-    return adapt_each(weights, others, lambda weight: _adapt_gptq(weight, bits, offsets[version], dtype))
+    size = group_size(config.get("group_size", DEFAULT_GROUP))
+
+    def adapt_weight(weight: WeightTensors) -> LazyTensor:
+        return _adapt_gptq(weight, config, bits, size, offsets[version], dtype)
+
+    return adapt_each(weights, others, adapt_weight)
 
 
-def _adapt_gptq(weight: WeightTensors, bits: int, zero_offset: int, dtype: np.dtype) -> LazyTensor:
+def _adapt_gptq(
+    weight: WeightTensors,
+    config: Mapping[str, Any],
+    bits: int,
+    size: int | None,
+    zero_offset: int,
+    dtype: np.dtype,
+) -> LazyTensor:
     packed = weight.get("qweight", (None, None), "i")
-    scales = weight.get("scales", (None, packed.shape[1]), "f")
-    groups, outputs = scales.shape
     _check_words(packed, "qweight")
     inputs = packed.shape[0] * 32 // bits
+    # With rules for some modules, their groups may have another size.
+    groups = None if config.get("dynamic") else count_groups(size, inputs)
+    scales = weight.get("scales", (groups, packed.shape[1]), "f")
+    groups, outputs = scales.shape
     # Zero points of 8 bits become 256 when one is added.
     zero_dtype = np.dtype(np.int16) if zero_offset else integer_dtype(bits, signed=False)
     zeros = weight.get("qzeros", (groups, None), "i")
     _check_words(zeros, "qzeros")
     values = unpack_words(packed, 0, bits, integer_dtype(bits, signed=False), inputs, 0)
-    size = _group_size(inputs, groups)
+    inputs_of_group = _divide_inputs(inputs, groups)
     order = None
-    if "g_idx" in weight:
-        order = group_order(weight.get("g_idx", (inputs,), "i"), size, groups)
+    if config.get("desc_act") or "g_idx" in weight:
+        order = group_order(weight.get("g_idx", (inputs,), "i"), inputs_of_group, groups)
         if order is not None:
             values = permute(values, 0, order)
     return QuantizedTensor(
         (outputs, inputs),
         dtype,
-        group_columns(transpose(values, 0, 1), size),
+        group_columns(transpose(values, 0, 1), inputs_of_group),
         scales,
         unpack_words(zeros, 1, bits, zero_dtype, outputs, zero_offset),
         None if order is None else in_memory(order),
@@ -94,14 +112,15 @@ def adapt_awq(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> A
         raise PortError(
             f"AWQ of {bits!r:.60} bits in the version {version!r:.60} is not supported, 4 in 'gemm' is"
         )
+    size = group_size(config.get("group_size", config.get("q_group_size", DEFAULT_GROUP)))
     weights, others = collect(tensors, _ENDINGS, "qweight")
-    return adapt_each(weights, others, lambda weight: _adapt_awq(weight, dtype))
+    return adapt_each(weights, others, lambda weight: _adapt_awq(weight, size, dtype))
 
 
-def _adapt_awq(weight: WeightTensors, dtype: np.dtype) -> LazyTensor:
+def _adapt_awq(weight: WeightTensors, size: int | None, dtype: np.dtype) -> LazyTensor:
     packed = weight.get("qweight", (None, None), "i")
     inputs, words = packed.shape
-    scales = weight.get("scales", (None, words * 8), "f")
+    scales = weight.get("scales", (count_groups(size, inputs), words * 8), "f")
     groups, outputs = scales.shape
     zeros = weight.get("qzeros", (groups, words), "i")
     _check_words(packed, "qweight")
@@ -112,7 +131,7 @@ def _adapt_awq(weight: WeightTensors, dtype: np.dtype) -> LazyTensor:
     return QuantizedTensor(
         (outputs, inputs),
         dtype,
-        group_columns(transpose(values, 0, 1), _group_size(inputs, groups)),
+        group_columns(transpose(values, 0, 1), inputs // groups),
         scales,
         zero_points,
         scheme="awq int4",
@@ -124,7 +143,7 @@ def _check_words(tensor: LazyTensor, name: str) -> None:
         raise BadWeightError(f"{name} is {tensor.dtype}, and not int32")
 
 
-def _group_size(inputs: int, groups: int) -> int:
+def _divide_inputs(inputs: int, groups: int) -> int:
     if inputs % groups:
         raise BadWeightError(f"scales are for {groups} groups, which do not divide {inputs} inputs")
     return inputs // groups

@@ -204,6 +204,28 @@ def read_whole(tensor: LazyTensor) -> np.ndarray:
         return tensor.read(reader, full_index(tensor.shape), tensor.dtype)
 
 
+def group_size(size: Any) -> int | None:
+    """Inputs that share a scale, as a config gives them; None for all of them, which libraries write as -1.
+
+    Raises:
+        BadWeightError: it is neither a positive integer nor one of these.
+    """
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 1:
+        return size
+    if size in (None, -1):
+        return None
+    raise BadWeightError(f"group_size is {size!r:.60}, and not a positive integer or -1")
+
+
+def count_groups(size: int | None, inputs: int) -> int:
+    """How many groups of `size` inputs there are, None for a single one; BadWeightError if they are not whole."""
+    if size is None or size >= inputs:
+        return 1
+    if inputs % size:
+        raise BadWeightError(f"groups of {size} do not divide {inputs} inputs")
+    return inputs // size
+
+
 def group_order(index: LazyTensor, size: int, groups: int) -> np.ndarray | None:
     """The order of inputs in which each group's follow one another; None if they do already.
 

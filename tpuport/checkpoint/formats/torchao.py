@@ -12,7 +12,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from tpuport.checkpoint.formats.packed_tensors import in_memory, integer_dtype, read_whole, reshape, unpack
+from tpuport.checkpoint.formats.packed_tensors import (
+    count_groups,
+    in_memory,
+    integer_dtype,
+    read_whole,
+    reshape,
+    unpack,
+)
 from tpuport.checkpoint.formats.weight_tensors import (
     Adapted,
     BadWeightError,
@@ -44,21 +51,28 @@ def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> Adapt
     metadata_of = functools.cache(read_metadata)
 
     def adapt_weight(weight: WeightTensors) -> LazyTensor:
-        return _adapt_weight(weight, _kind(weight, metadata_of(weight.get(_QDATA).path)), dtype)
+        return _adapt_weight(weight, _header(weight, metadata_of(weight.get(_QDATA).path)), dtype)
 
     return adapt_each(weights, others, adapt_weight)
 
 
-def _adapt_weight(weight: WeightTensors, kind: str, dtype: np.dtype) -> LazyTensor:
+def _adapt_weight(weight: WeightTensors, header: Mapping[str, Any], dtype: np.dtype) -> LazyTensor:
     if _PRE_SCALE in weight:
         raise BadWeightError(f"{_PRE_SCALE}, a factor on activations, is not supported")
+    for name in header.get("_tensor_data_names", ()):
+        weight.get(f"_weight_{name}")
+    kind, block = header["_type"], _block_size(header)
     if kind == _PACKED:
-        return _adapt_packed(weight, dtype)
+        return _adapt_packed(weight, block, dtype)
     values = weight.get(_QDATA, (None, None), _BYTES[kind])
     if values.dtype.itemsize != 1:
         raise BadWeightError(f"{_QDATA} is {values.dtype}, and not of eight bits")
     outputs, inputs = values.shape
     scale = _blocks(weight, _SCALE, values.shape)
+    if block is not None and (scale.shape[0] * block[0], scale.shape[1] * block[1]) != values.shape:
+        raise BadWeightError(
+            f"{_SCALE} is {list(scale.shape)}, for blocks of {list(block)} of {list(values.shape)}"
+        )
     zero_point = None
     if _ZERO_POINT in weight:
         zero_point = _blocks(weight, _ZERO_POINT, values.shape)
@@ -75,13 +89,14 @@ def _adapt_weight(weight: WeightTensors, kind: str, dtype: np.dtype) -> LazyTens
     )
 
 
-def _adapt_packed(weight: WeightTensors, dtype: np.dtype) -> LazyTensor:
+def _adapt_packed(weight: WeightTensors, block: tuple[int, int] | None, dtype: np.dtype) -> LazyTensor:
     """Two inputs in each byte, the first in its lower bits; scales and zero points are [groups, outputs]."""
     packed = weight.get(_QDATA, (None, None), "iu")
     if packed.dtype.itemsize != 1:
         raise BadWeightError(f"{_QDATA} is {packed.dtype}, and not of eight bits")
     outputs, inputs = packed.shape[0], 2 * packed.shape[1]
-    scale = weight.get(_SCALE, (None, outputs), "f")
+    groups = None if block is None else count_groups(block[1], inputs)
+    scale = weight.get(_SCALE, (groups, outputs), "f")
     groups = scale.shape[0]
     if not groups or inputs % groups:
         raise BadWeightError(f"{_SCALE} has {groups} groups, which do not divide {inputs} inputs")
@@ -113,15 +128,26 @@ def _blocks(weight: WeightTensors, ending: str, shape: tuple[int, ...]) -> LazyT
     return tensor if sizes == tensor.shape else reshape(tensor, *sizes)
 
 
-def _kind(weight: WeightTensors, metadata: Mapping[str, str]) -> str:
-    """The name of the weight's class, from the header of the file that has it."""
+def _block_size(header: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Outputs and inputs that share a scale; None if the header does not say."""
+    match header.get("_data"):
+        case {"block_size": [int(rows), int(columns)]} if rows > 0 and columns > 0:
+            return rows, columns
+        case {"block_size": block} if block is not None:
+            raise BadWeightError(f"its block_size is {block!r:.60}, and not two positive integers")
+    return None
+
+
+def _header(weight: WeightTensors, metadata: Mapping[str, str]) -> Mapping[str, Any]:
+    """What the header of its file says about a weight: its class, the names of its tensors, the size of its blocks."""
     name = f"{weight.module}.weight"
     try:
-        kind = json.loads(metadata[name])["_type"]
+        header = json.loads(metadata[name])
+        kind = header["_type"]
     except (KeyError, TypeError, ValueError) as error:
         raise BadWeightError(f"the header of its file does not say what {name} is") from error
     if kind not in (*_BYTES, _PACKED):
         raise BadWeightError(
             f"{kind} of torchao is not supported; supported are {', '.join(sorted((*_BYTES, _PACKED)))}"
         )
-    return kind
+    return header

@@ -67,6 +67,11 @@ def kind_of(dtype: np.dtype) -> str:
     return "f" if dtype.kind == "V" else dtype.kind
 
 
+def _needs_scale(dtype: np.dtype) -> bool:
+    """Whether no weight has this dtype without being quantised; integers are refused where they become weights."""
+    return kind_of(dtype) == "f" and dtype.itemsize == 1
+
+
 def collect(tensors: Tensors, endings: tuple[str, ...], marker: str) -> tuple[list[WeightTensors], Adapted]:
     """Collect the tensors of every quantised weight.
 
@@ -101,7 +106,11 @@ def adapt_each(weights: list[WeightTensors], others: Adapted, adapt: Any, leaf: 
         PortError: the tensors of some weights do not fit together; all of these are listed.
     """
     adapted = dict(others)
-    problems: list[str] = []
+    problems = [
+        f"{name}: it is {tensor.dtype}, and its scale is missing"
+        for name, tensor in others.items()
+        if tensor is not None and _needs_scale(tensor.dtype)
+    ]
     for weight in weights:
         name = f"{weight.module}.{leaf}"
         if not weight.is_complete:
