@@ -201,14 +201,14 @@ class _StageDisplay:
 def _write_report(outcome: _Outcome, options: argparse.Namespace) -> None:
     # A file gets plain text, whatever the terminal shows.
     if options.output is None:
-        _print_report(_render_report(outcome, options.format, sys.stdout))
+        _print_report(_render_report(outcome, options, sys.stdout))
     else:
-        report = _render_report(outcome, options.format, None)
+        report = _render_report(outcome, options, None)
         write_file(options.output, report, "the report", "--output")
 
 
-def _render_report(outcome: _Outcome, form: str, stream: Any) -> str:
-    match form:
+def _render_report(outcome: _Outcome, options: argparse.Namespace, stream: Any) -> str:
+    match options.format:
         case "json":
             return as_json(document(outcome.results, outcome.splits))
         case "html":
@@ -218,7 +218,8 @@ def _render_report(outcome: _Outcome, form: str, stream: Any) -> str:
         case _:
             from tpuport.topology.reports.text import render_results
 
-            return _render_text(render_results(outcome.results, outcome.splits), stream)
+            report = render_results(outcome.results, outcome.splits, profile=options.profile)
+            return _render_text(report, stream)
 
 
 def _render_text(renderable: Any, stream: Any) -> str:

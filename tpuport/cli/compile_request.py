@@ -117,6 +117,11 @@ def _add_output(group: Any) -> None:
     add = group.add_argument
     add("--format", choices=("text", "json", "html"), default="text", help="how the report is written")
     add("--output", type=Path, metavar="FILE", help="write the report there")
+    add(
+        "--profile",
+        action="store_true",
+        help="show where the time of a step goes: by module, by line of code, and the longest instructions",
+    )
     add("--save-hlo", type=Path, metavar="DIR", help="write the compiled programs there")
     add(
         "--traceback",

@@ -188,7 +188,12 @@ class ModuleTime:
 
 @dataclasses.dataclass(frozen=True)
 class LineTime:
-    """The time of what a line of code compiles to; `source` is None for what the compiler names no line of."""
+    """The time of what a line of code compiles to.
+
+    Attributes:
+        source: None for what the compiler names no line of.
+        seconds: a step; kinds: the same by kind.
+    """
 
     source: Source | None
     seconds: float

@@ -15,8 +15,12 @@ from tpuport.topology.compile_report import (
     Estimate,
     Failure,
     Finding,
+    InstructionTime,
     Kernel,
+    LineTime,
     Memory,
+    ModuleTime,
+    Profile,
     Report,
     Scanned,
     Source,
@@ -31,6 +35,26 @@ EMBED = Source("/srv/me/llama/modeling_llama.py", 402, "LlamaModel.forward", "x 
 ESTIMATE = Estimate(
     compute=0.0002, memory=0.00216, interconnect=0.00018, binds="memory", seconds=0.00216, seconds_apart=0.00254,
     unit="tokens", units=32.0, units_per_second=14814.8, units_per_second_apart=12598.4, mfu=0.09, mfu_apart=0.08,
+)  # fmt: skip
+PROFILE = Profile(
+    seconds=0.003, kinds={"matrix products": 0.002, "elementwise": 0.0004, "waiting": 0.0006},
+    modules=(
+        ModuleTime("model.layers.*.mlp.down_proj", 0.0016, {"matrix products": 0.001, "waiting": 0.0006}),
+        ModuleTime("model.layers.*.self_attn.q_proj", 0.0009, {"matrix products": 0.0009}),
+        ModuleTime("model.layers.*", 0.0003, {"elementwise": 0.0003}),
+        ModuleTime("", 0.0001, {"matrix products": 0.0001}),
+        ModuleTime("lm_head", 0.0001, {"elementwise": 0.0001}),
+    ),
+    lines=(
+        LineTime(LINE, 0.0026, {"matrix products": 0.002, "waiting": 0.0006}),
+        LineTime(None, 0.0004, {"elementwise": 0.0004}),
+    ),
+    instructions=(
+        InstructionTime("fusion.7", "fusion", "matrix products", "bf16[32,4096]{1,0:T(8,128)(2,1)S(1)}", 32, 0.0016,
+                        "memory", 0.12, 0.97, "model.layers.*.mlp.down_proj", LINE),
+        InstructionTime(f"copy.1 {HOSTILE}", "copy", "elementwise", "f32[8]", 1, 0.0003, "core", 0, 0.5, "", None),
+    ),
+    schedule_share=0.875, clock=9.4e8,
 )  # fmt: skip
 CALL = Call(
     "llama/modeling_llama.py:231", "LlamaAttention", "transformers", (32, 32, 1, 128), (32, 32, 4096, 128),
@@ -59,7 +83,7 @@ def fitting() -> Report:
                     "shard the embedding over the vocabulary", 3.4e7, "bytes sent", EMBED),
         ),
         failure=None, scanned=(Scanned("model.layers", 32),), effort=None,
-        versions={"jax": "0.10.2", "libtpu": "0.0.42.1"}, seconds={"lower": 1.2, "compile": 6.6},
+        versions={"jax": "0.10.2", "libtpu": "0.0.42.1"}, profile=PROFILE, seconds={"lower": 1.2, "compile": 6.6},
     )  # fmt: skip
 
 
@@ -70,7 +94,7 @@ def too_large() -> Report:
     )  # fmt: skip
     memory = Memory(int(15.75 * GIB), 10 * GIB, 2 * GIB, GIB // 2, 0, 9 * GIB, 0, used=int(21.5 * GIB))
     return dataclasses.replace(
-        fitting(), memory=memory, costs=None, estimate=None, failure=failure, collectives=(), buffers=(),
+        fitting(), memory=memory, costs=None, estimate=None, profile=None, failure=failure, collectives=(), buffers=(),
         attention=(), advice=(), scanned=(), effort=-1.0, model=HOSTILE, inputs={HOSTILE: HOSTILE},
     )  # fmt: skip
 

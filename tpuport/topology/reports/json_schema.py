@@ -22,9 +22,10 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _DATACLASSES: Final = (
     compile_report.Report, compile_report.Memory, compile_report.Costs, compile_report.Kernel,
     compile_report.Collective, compile_report.Buffer, compile_report.Estimate, compile_report.Finding,
-    compile_report.Failure, compile_report.Source, compile_report.Scanned, Call,
+    compile_report.Failure, compile_report.Source, compile_report.Scanned, compile_report.Profile,
+    compile_report.ModuleTime, compile_report.LineTime, compile_report.InstructionTime, Call,
 )  # fmt: skip
-_HIDDEN_FIELDS: Final = {(compile_report.Report, "program"), (compile_report.Report, "seconds")}
+_HIDDEN_FIELDS: Final = {(compile_report.Report, name) for name in ("program", "seconds", "timeline")}
 _TYPE_NAMES: Final = {
     int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null",
 }  # fmt: skip

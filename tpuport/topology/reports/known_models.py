@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import RenderableType
 
 from tpuport.topology.reports import quantities
-from tpuport.topology.reports.text import table
+from tpuport.topology.reports.text_layout import table
 
 SCHEMA: Final = 1
 KNOWN: Final = Path(__file__).parents[1] / "targets" / "known"

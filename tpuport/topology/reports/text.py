@@ -1,20 +1,26 @@
 """Reports as tables for a terminal."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from tpuport.topology.compile_messages import CompileResult
 from tpuport.topology.mesh_splits import RANKED_BY, tried_splits, untried_reasons
-from tpuport.topology.reports import quantities
+from tpuport.topology.reports import profile_text, quantities
+from tpuport.topology.reports.text_layout import (
+    BAR_COLUMNS,
+    MAX_ROWS,
+    grid,
+    indent,
+    section,
+    source_line,
+    table,
+)
 
 _PART_COLOURS: Final = {
     "weights": "blue", "cache": "cyan", "arguments": "magenta", "outputs": "green", "temporaries": "yellow",
@@ -22,27 +28,32 @@ _PART_COLOURS: Final = {
 }  # fmt: skip
 # Any other implementation is slower than tpuport's own kernel.
 _KERNEL_STYLES: Final = {"flash": "green"}
-_BAR_COLUMNS: Final = 24
 # Parts smaller than half a permille get no bar at all.
 _SMALLEST_BAR: Final = 0.0005
-# A terminal shows the most important rows; the page has more, and JSON has all.
-_MAX_ROWS: Final = 8
 _MAX_KERNELS: Final = 4
 
 
 def render_results(
-    results: Sequence[CompileResult], splits: Sequence[dict[str, Any]] | None = None
+    results: Sequence[CompileResult],
+    splits: Sequence[dict[str, Any]] | None = None,
+    *,
+    profile: bool = False,
 ) -> RenderableType:
     """The ranking of splits, and all results, one below the other.
 
     Args:
         results: as `document` takes them; splits: likewise.
+        profile: whether each result ends with where its time goes, by module, line and instruction.
     """
     parts: list[RenderableType] = []
     # First, because it is what the user asked for; the results are of the best split.
     if splits is not None:
         parts += [*_suggestion(splits), Text("")]
-    parts += itertools.chain.from_iterable(map(_result, results))
+    for result in results:
+        parts += _result(result, profile)
+        if profile and result.report is not None and result.report["profile"] is not None:
+            parts += profile_text.where_time_goes(result.target, result.topology, result.report)
+            parts.append(Text(""))
     return Group(*parts)
 
 
@@ -58,7 +69,7 @@ def _headline(result: CompileResult) -> Text:
     return Text.assemble(("does not fit: ", "bold red"), figures)
 
 
-def _result(result: CompileResult) -> Iterator[RenderableType]:
+def _result(result: CompileResult, profile: bool) -> Iterator[RenderableType]:
     report = result.report
     title = quantities.title(result.target, result.topology, report)
     # Names of models and paths are `Text`, as rich would read brackets in a plain string as markup.
@@ -76,7 +87,7 @@ def _result(result: CompileResult) -> Iterator[RenderableType]:
         yield from notes
         if report["failure"] is not None:
             yield from _failure(report["failure"])
-        yield from _sections(report)
+        yield from _sections(report, profile)
     yield Text("")
 
 
@@ -99,44 +110,41 @@ def _compilation_line(result: CompileResult, report: dict[str, Any]) -> Text:
     return Text("; ".join(filter(None, (times, loops, effort))), style="dim")
 
 
-def _sections(report: dict[str, Any]) -> Iterator[RenderableType]:
-    yield from _section("Memory", _memory(report["memory"]))
+def _sections(report: dict[str, Any], profile: bool) -> Iterator[RenderableType]:
+    yield from section("Memory", _memory(report["memory"]))
     if report["costs"] is not None:
-        yield from _section("Work a step", _costs(report["costs"]))
+        yield from section("Work a step", _costs(report["costs"]))
     if report["estimate"] is not None:
-        yield from _section("Roofline, an estimate from public peak figures", _estimate(report["estimate"]))
+        yield from section("Roofline, an estimate from public peak figures", _estimate(report["estimate"]))
+    # The profile begins with it.
+    if report["profile"] is not None and not profile:
+        yield from section("Estimated time", profile_text.time_of_step(report))
     has_program = quantities.has_program(report)
     if has_program:
-        yield from _section("Collectives a step", _collectives(report["collectives"]))
+        yield from section("Collectives a step", _collectives(report["collectives"]))
     if report["buffers"] and not report["failure"]:
-        yield from _section("Largest temporaries", _buffers(report["buffers"]))
+        yield from section("Largest temporaries", _buffers(report["buffers"]))
     if report["attention"]:
-        yield from _section("Attention", _attention(report["attention"]))
+        yield from section("Attention", _attention(report["attention"]))
     if has_program or report["advice"]:
-        yield from _section("Advice", _advice(report["advice"]))
-
-
-def _section(title: str, body: RenderableType) -> Iterator[RenderableType]:
-    yield Text("")
-    yield Text(title, style="bold")
-    yield _indent(body)
+        yield from section("Advice", _advice(report["advice"]))
 
 
 def _memory(memory: dict[str, Any]) -> RenderableType:
-    grid = _grid(3)
+    rows = grid(3)
     # Bars: one that wraps cannot be read.
-    grid.add_column(no_wrap=True)
+    rows.add_column(no_wrap=True)
     capacity = memory["capacity"]
     for part, nbytes in quantities.memory_parts(memory).items():
-        grid.add_row(part, *_memory_cells(nbytes, capacity, _PART_COLOURS[part]))
+        rows.add_row(part, *_memory_cells(nbytes, capacity, _PART_COLOURS[part]))
     if memory["used"] is None:
-        return grid
+        return rows
     free = capacity - memory["used"]
     if free >= 0:
-        grid.add_row("free", *_memory_cells(free, capacity, "dim", block="░"))
+        rows.add_row("free", *_memory_cells(free, capacity, "dim", block="░"))
     else:
-        grid.add_row("too much", *_memory_cells(-free, capacity, "red"))
-    return grid
+        rows.add_row("too much", *_memory_cells(-free, capacity, "red"))
+    return rows
 
 
 def _memory_cells(
@@ -147,56 +155,56 @@ def _memory_cells(
         return Text("unknown", justify="right"), "", ""
     # A program that does not fit may need a hundred times the capacity.
     share = nbytes / capacity
-    bar = block * min(2 * _BAR_COLUMNS, round(share * _BAR_COLUMNS))
+    bar = block * min(2 * BAR_COLUMNS, round(share * BAR_COLUMNS))
     if not bar and share >= _SMALLEST_BAR:
         bar = "▏"
     return Text(quantities.memory_size(nbytes), justify="right"), f"{share:.1%}", Text(bar, style=colour)
 
 
 def _costs(costs: dict[str, Any]) -> RenderableType:
-    grid = _grid(2)
-    grid.add_row("operations", quantities.operations(costs, per=" a device"))
+    rows = grid(2)
+    rows.add_row("operations", quantities.operations(costs, per=" a device"))
     if costs["model_flops"]:
-        grid.add_row("of the model", quantities.model_operations(costs, per=" a device"))
-    grid.add_row("HBM traffic", f"{quantities.traffic(costs['hbm_bytes'])} a device")
+        rows.add_row("of the model", quantities.model_operations(costs, per=" a device"))
+    rows.add_row("HBM traffic", f"{quantities.traffic(costs['hbm_bytes'])} a device")
     for kernel in costs["kernels"][:_MAX_KERNELS]:
-        grid.add_row(f"kernel {kernel['name']}", quantities.kernel_work(kernel))
-    return grid
+        rows.add_row(f"kernel {kernel['name']}", quantities.kernel_work(kernel))
+    return rows
 
 
 def _estimate(estimate: dict[str, Any]) -> RenderableType:
-    grid = _grid(2)
+    rows = grid(2)
     parts = {name: estimate[name] for name in ("compute", "memory", "interconnect")}
     # A program that does nothing takes no time.
     longest = max(parts.values()) or 1.0
     styles = dict.fromkeys(parts, "dim") | {estimate["binds"]: "yellow"}
     for name, seconds in parts.items():
-        bar = "█" * round(seconds / longest * _BAR_COLUMNS)
-        grid.add_row(name, Text.assemble(f"{quantities.duration(seconds):>8} ", (bar, styles[name])))
-    grid.add_row(
+        bar = "█" * round(seconds / longest * BAR_COLUMNS)
+        rows.add_row(name, Text.assemble(f"{quantities.duration(seconds):>8} ", (bar, styles[name])))
+    rows.add_row(
         "a step",
         f"{quantities.duration(estimate['seconds'])}, bound by {estimate['binds']} "
         f"({quantities.duration(estimate['seconds_apart'])} without overlap)",
     )
     if estimate["units"]:
-        grid.add_row(
+        rows.add_row(
             estimate["unit"],
             f"{quantities.plain_number(estimate['units_per_second'])} a second at most "
             f"({quantities.plain_number(estimate['units_per_second_apart'])})",
         )
-    grid.add_row("MFU", f"{estimate['mfu']:.1%} at most ({estimate['mfu_apart']:.1%})")
-    return grid
+    rows.add_row("MFU", f"{estimate['mfu']:.1%} at most ({estimate['mfu_apart']:.1%})")
+    return rows
 
 
 def _collectives(collectives: list[dict[str, Any]]) -> RenderableType:
     if not collectives:
         return Text("none")
     rows = table("kind", "axes", ">times", ">bytes", "from")
-    for collective in collectives[:_MAX_ROWS]:
+    for collective in collectives[:MAX_ROWS]:
         axes = "+".join(collective["axes"]) or f"groups of {collective['group']}"
-        rows.add_row(collective["kind"], axes, *_totals([collective]), _source_line(collective["source"]))
+        rows.add_row(collective["kind"], axes, *_totals([collective]), source_line(collective["source"]))
     # In one row, so that the sum below adds up.
-    if others := collectives[_MAX_ROWS:]:
+    if others := collectives[MAX_ROWS:]:
         rows.add_row(f"{len(others)} more", "", *_totals(others), "")
     if len(collectives) > 1:
         rows.add_row("all", "", *_totals(collectives), "", style="bold")
@@ -212,19 +220,19 @@ def _totals(collectives: list[dict[str, Any]]) -> tuple[str, str]:
 
 def _buffers(buffers: list[dict[str, Any]]) -> RenderableType:
     rows = table(">size", "array", ">times", "from")
-    for buffer in buffers[:_MAX_ROWS]:
+    for buffer in buffers[:MAX_ROWS]:
         rows.add_row(
             quantities.memory_size(buffer["nbytes"]),
             Text(f"{buffer['shape']} {buffer['operation']}"),
             f"{buffer['count']:,}",
-            _source_line(buffer["source"]),
+            source_line(buffer["source"]),
         )
     return rows
 
 
 def _attention(calls: list[dict[str, Any]]) -> RenderableType:
     rows: list[RenderableType] = []
-    for call in calls[:_MAX_ROWS]:
+    for call in calls[:MAX_ROWS]:
         implementation = call["implementation"]
         style = _KERNEL_STYLES.get(implementation, "yellow")
         site = "/".join(PurePath(call["site"]).parts[-2:])
@@ -235,9 +243,9 @@ def _attention(calls: list[dict[str, Any]]) -> RenderableType:
                 (f"  {call['module']} {site}", "dim"),
             )
         )
-        rows.append(_indent(Text(quantities.attention_reasons(call, "reason", "mask", "mesh", "padding"))))
-    if len(calls) > _MAX_ROWS:
-        rows.append(Text(f"{len(calls) - _MAX_ROWS} more", style="dim"))
+        rows.append(indent(Text(quantities.attention_reasons(call, "reason", "mask", "mesh", "padding"))))
+    if len(calls) > MAX_ROWS:
+        rows.append(Text(f"{len(calls) - MAX_ROWS} more", style="dim"))
     return Group(*rows)
 
 
@@ -252,7 +260,7 @@ def _advice(findings: list[dict[str, Any]]) -> RenderableType:
         body = Table.grid(padding=(0, 1))
         body.add_row(Text("why"), Text(finding["message"]))
         body.add_row(Text("do"), Text(finding["remedy"]))
-        rows += [title, _indent(body, expand=True)]
+        rows += [title, indent(body, expand=True)]
     return Group(*rows)
 
 
@@ -264,16 +272,16 @@ def _failure(failure: dict[str, Any]) -> Iterator[RenderableType]:
         "rule": quantities.optional("{0}: `tpuport lint --explain {0}` explains it".format, failure["rule"]),
         "do": failure["remedy"],
     }
-    body = _grid(2)
+    body = grid(2)
     for name, text in explanations.items():
         if text:
             # `Text` and not markup: messages and code may contain brackets.
             body.add_row(name, Text(text))
     yield Text("")
-    yield _indent(body, expand=True)
+    yield indent(body, expand=True)
     if failure["buffers"]:
         yield Text("What the compiler wanted to keep", style="bold")
-        yield _indent(_buffers(failure["buffers"]))
+        yield indent(_buffers(failure["buffers"]))
     if failure["traceback"]:
         yield Text(failure["traceback"].rstrip(), style="dim")
 
@@ -302,32 +310,3 @@ def _suggestion(splits: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
     for program, reasons in untried_reasons(splits).items():
         yield Text(f"Left out for {program}: {reasons}", style="dim")
     yield Text(RANKED_BY, style="dim")
-
-
-def table(*headings: str) -> Table:
-    """A table without a frame; a heading that starts with ">" is of numbers."""
-    rows = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    for heading in headings:
-        if heading.startswith(">"):
-            rows.add_column(heading[1:], justify="right", overflow="fold", no_wrap=True)
-        else:
-            # Folded, because a name that is cut off cannot be searched for.
-            rows.add_column(heading, overflow="fold")
-    return rows
-
-
-def _grid(columns: int) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    for _ in range(columns):
-        grid.add_column(overflow="fold")
-    return grid
-
-
-def _indent(body: RenderableType, *, expand: bool = False) -> Padding:
-    return Padding(body, (0, 0, 0, 2), expand=expand)
-
-
-def _source_line(source: dict[str, Any] | None) -> Text:
-    if source is None:
-        return Text("")
-    return Text(f"{quantities.short_source(source)} {source['function']}", style="dim")

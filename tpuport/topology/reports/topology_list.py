@@ -10,7 +10,7 @@ from tpuport.hardware import GENERATIONS, Generation
 from tpuport.hardware.listing import slice_rows
 from tpuport.hardware.slices import listed_slices
 from tpuport.topology.reports import quantities
-from tpuport.topology.reports.text import table
+from tpuport.topology.reports.text_layout import table
 
 SCHEMA: Final = 1
 _FIGURES: Final = {"hbm": "HBM", "bf16": "bf16", "hbm_bandwidth": "HBM bandwidth", "ici": "interconnect"}
