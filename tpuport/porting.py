@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tpuport import checkpoint
-from tpuport.checkpoint import saving
+from tpuport.checkpoint import model_sizes, saving
 from tpuport.compilation import LostValue, keep_shared, model_calls
 from tpuport.errors import PortError
 from tpuport.library_classes import is_pipeline
@@ -103,6 +103,7 @@ def _replace_calls(model: torch.nn.Module) -> torch.nn.Module:
     """Let a ported model's own call, and its `generate`, run on the device."""
     model_calls.compile_call(model)
     saving.replace_save(model)
+    model_sizes.replace_sizes(model)
     if hasattr(model, "can_generate"):  # a model of transformers, which has been imported then
         from tpuport.generation import model_generate
 
@@ -115,6 +116,7 @@ def _replace_calls(model: torch.nn.Module) -> torch.nn.Module:
 def _restore_calls(model: torch.nn.Module) -> None:
     model_calls.restore_call(model)
     saving.restore_save(model)
+    model_sizes.restore_sizes(model)
     vars(model).pop("tpuport_state", None)
     if vars(model).get(_DEVICE_MAP) == _PORTED_MAP:
         delattr(model, _DEVICE_MAP)

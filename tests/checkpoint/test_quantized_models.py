@@ -13,6 +13,7 @@ import tpuport
 from tpuport import PortError, compat
 from tpuport.checkpoint import load
 from tpuport.quantization import QuantizationRules, quantized_weights
+from tpuport.sharding import ShardingRules, audit
 
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
 IDS = torch.arange(18).reshape(2, 9) % 64
@@ -43,6 +44,52 @@ def test_logits_are_those_of_the_numbers_that_the_values_stand_for(scheme, sizes
     # The weights are other numbers than before, and not far from them.
     weight, original = (m.model.layers[1].mlp.down_proj.weight for m in (dense, llama))
     assert 0 < (weight - original).abs().max() < original.abs().max() / 6
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4:32"])
+def test_sizes_are_those_of_what_is_stored(scheme, llama, mesh_of_size):
+    mesh = mesh_of_size(tp=2)
+    dense = llama.get_memory_footprint()
+    model = tpuport.port(copy.deepcopy(llama), mesh=mesh, quantize=scheme)
+    assert model.num_parameters() == llama.num_parameters()
+    assert model.num_parameters(exclude_embeddings=True) == llama.num_parameters(exclude_embeddings=True)
+    linear = [module.weight.shape for module in llama.modules() if isinstance(module, torch.nn.Linear)][:-1]
+    count = sum(map(np.prod, linear))
+    scales = sum(outputs for outputs, _ in linear) if scheme == "int8" else count // 32
+    stored = count // (1 if scheme == "int8" else 2) + 4 * scales
+    assert model.get_memory_footprint() == dense - 4 * count + stored
+    report = audit(ShardingRules.from_model(model), model, mesh)
+    on_device = {
+        name: sum(shard.data.size for shard in array.addressable_shards if shard.device == jax.devices()[0])
+        * jax.dtypes.itemsize_bits(array.dtype) / 8
+        for name, array in parts(model).items()
+    }  # fmt: skip
+    placed = {placement.name: placement for placement in report.placements}
+    for name, _, _, weight in quantized_weights(model):
+        own = [size for (owner, _), size in on_device.items() if owner == name]
+        assert placed[name].device_bytes == sum(own)
+        assert placed[name].total_bytes == sum(weight.part_bytes.values())
+    assert report.total_bytes == sum(p.nelement() * 4 for p in llama.parameters()) - 4 * count + stored
+    tpuport.to_cpu(model)
+    assert model.num_parameters() == llama.num_parameters()
+    assert model.get_memory_footprint() == dense
+
+
+def test_the_audit_sees_groups_that_an_axis_would_cut(llama, mesh_of_size):
+    model = tpuport.port(copy.deepcopy(llama), quantize="int4:64")
+    report = audit(ShardingRules.from_model(model), model, mesh_of_size(tp=4))
+    assert any("within a group" in error for error in report.errors)
+
+
+def test_four_bits_come_back_from_the_host(llama):
+    model = tpuport.port(copy.deepcopy(llama), quantize="int4:32")
+    logits = tpuport.to_cpu(model(input_ids=IDS).logits)
+    before = {name: array.dtype for name, array in parts(model).items()}
+    model.cpu()
+    assert not any(compat.is_ported(buffer) for buffer in model.buffers())
+    tpuport.port(model)
+    assert {name: array.dtype for name, array in parts(model).items()} == before
+    torch.testing.assert_close(tpuport.to_cpu(model(input_ids=IDS).logits), logits, rtol=0, atol=0)
 
 
 def round_rows(module, arguments):

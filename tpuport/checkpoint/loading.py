@@ -41,7 +41,7 @@ from tpuport.checkpoint.name_matching import (
     match_names,
     untie_differing_weights,
 )
-from tpuport.checkpoint.quantized_layout import are_factors_cut, empty_weight, plan_parts
+from tpuport.checkpoint.quantized_layout import empty_weight
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor, quantizing
 from tpuport.checkpoint.sharded_arrays import bounds_key, make_sharded_array
 from tpuport.config_values import check_heads, name_wrong_fields
@@ -57,6 +57,7 @@ from tpuport.quantization import (
     quantizable_weights,
 )
 from tpuport.sharding import ShardingRules
+from tpuport.sharding.quantized_parts import are_factors_cut, plan_parts
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from tpuport import compat
 from tpuport.checkpoint.device_layout import dtype_overrides, find_owner
 from tpuport.checkpoint.lazy_tensors import Converted, LazyTensor, Reader
-from tpuport.checkpoint.quantized_layout import make_weight, plan_parts
+from tpuport.checkpoint.quantized_layout import make_weight
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor, quantizing
 from tpuport.checkpoint.sharded_arrays import make_sharded_array
 from tpuport.errors import PortError
@@ -23,6 +23,7 @@ from tpuport.quantization import (
     quantized_weights,
     restore_dense,
 )
+from tpuport.sharding.quantized_parts import plan_parts
 
 Arrays = Mapping[str, jax.Array]
 Shardings = Mapping[str, NamedSharding]
@@ -95,13 +96,9 @@ def _install(
 
 
 def _move(weight: QuantizedWeight, shardings: Shardings, dtype: torch.dtype) -> None:
-    for part, array in _part_arrays(weight).items():
+    for part, array in weight.part_arrays.items():
         weight._buffers[part] = compat.wrap(jax.device_put(array, shardings[part]))
     weight.dtype = dtype
-
-
-def _part_arrays(weight: QuantizedWeight) -> dict[str, jax.Array]:
-    return {name: compat.to_jax(buffer) for name, buffer in weight.parts.items()}
 
 
 def _as_lazy(tensor: torch.Tensor, name: str) -> LazyTensor:

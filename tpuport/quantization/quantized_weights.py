@@ -8,6 +8,7 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 import torch
 
@@ -75,7 +76,7 @@ class QuantizedWeight(torch.nn.Module):
         self.scheme = scheme
         self.transposed = transposed
         self.rounds_activations = rounds_activations
-        # Of parts on the meta device, for which torch lacks some types.
+        # Of parts on the meta device or on the host, for which torch lacks some types.
         self.part_dtypes: dict[str, np.dtype] = {}
 
     @property
@@ -95,12 +96,33 @@ class QuantizedWeight(torch.nn.Module):
         """The buffers that are there, by name."""
         return {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
 
+    @property
+    def part_bytes(self) -> dict[str, int]:
+        """The bytes of each part, by name, in the number of bits that its type has."""
+        return {
+            name: part.numel() * jax.dtypes.itemsize_bits(self._part_dtype(name, part)) // 8
+            for name, part in self.parts.items()
+        }
+
+    @property
+    def part_arrays(self) -> dict[str, jax.Array]:
+        """The parts as arrays, or tracers, of the types that they have on the device."""
+        return {
+            name: compat.to_jax(part).astype(self._part_dtype(name, part))
+            for name, part in self.parts.items()
+        }
+
+    def _part_dtype(self, name: str, part: torch.Tensor) -> np.dtype:
+        if compat.is_ported(part):
+            return compat.to_jax(part).dtype
+        return self.part_dtypes.get(name) or compat.jax_dtype(part.dtype)
+
     def array(self) -> "QuantizedArray":
-        """The parts as arrays (or tracers)."""
+        """The weight with its parts as arrays."""
         # Imported late: it is an operator of torchax, whose version is checked first.
         from tpuport.compat.operators.quantized import QuantizedArray
 
-        arrays: dict[str, Any] = {name: compat.to_jax(part) for name, part in self.parts.items()}
+        arrays: dict[str, Any] = self.part_arrays
         for name in ("zero_point", "order"):
             arrays.setdefault(name, None)
         return QuantizedArray(
@@ -131,8 +153,8 @@ class QuantizedWeight(torch.nn.Module):
         self.dtype = example.dtype
         is_ported = compat.is_ported(example)
         if is_ported != was_ported:
-            for name, part in self.parts.items():
-                array = compat.to_jax(part)
+            for name, array in self.part_arrays.items():
+                self.part_dtypes[name] = array.dtype
                 self._buffers[name] = compat.wrap(array) if is_ported else compat.to_torch(array)
         return self
 

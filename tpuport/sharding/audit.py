@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport.errors import PortError
+from tpuport.sharding.quantized_parts import part_shardings
 from tpuport.sharding.sharding_rules import ShardingRules
 from tpuport.sharding.specs import count_parts, dtype_bytes, fit, format_bytes, format_spec, spec_axes
 
@@ -95,7 +96,7 @@ class AuditReport:
 
 def audit(
     rules: ShardingRules,
-    parameters: Mapping[str, Any],
+    parameters: Mapping[str, Any] | Any,
     mesh: Mesh,
     allow: str | Iterable[str] = (),
     *,
@@ -106,11 +107,14 @@ def audit(
     Two names for the same object are one tied weight. Nothing is raised: call `raise_on_errors()`.
 
     Args:
+        parameters: by name; or a model, whose quantised weights count as they are stored.
         allow: parameter names, or rule patterns, whose errors are accepted; those dimensions are replicated.
         large_bytes: from what size a weight that no rule matches is reported.
     """
     if isinstance(allow, str):
         allow = (allow,)
+    if not isinstance(parameters, Mapping):
+        parameters = _parameters_of(parameters)
     examination = _Audit(rules, parameters, mesh, allow)
     placements = examination.place_parameters()
     unmatched_rules = examination.check_rules(placements)
@@ -128,6 +132,15 @@ def audit(
         total_bytes=total_bytes,
         bytes_per_device=bytes_per_device,
     )
+
+
+def _parameters_of(model: Any) -> dict[str, Any]:
+    """The parameters of a model by name, and its quantised weights."""
+    # Needs torchax, which rules do not.
+    from tpuport.quantization import quantized_weights
+
+    quantized = {name: weight for name, _, _, weight in quantized_weights(model)}
+    return {**dict(model.named_parameters(remove_duplicate=False)), **quantized}
 
 
 def _sum_bytes(placements: Iterable[Placement]) -> tuple[int, int]:
@@ -169,8 +182,7 @@ class _Audit:
                 is_allowed = self._is_allowed(name, rule.pattern)
                 fault = _Fault(rule.pattern, misfit.text, is_allowed or misfit.is_tolerated(rule))
                 faults[fault].append(f"{name} {shape}")
-            # The empty product is 1: a scalar has one element.
-            total_bytes = prod(shape) * dtype_bytes(value.dtype)
+            total_bytes, device_bytes = self._count_bytes(name, value, spec)
             placement = Placement(
                 name,
                 shape,
@@ -178,8 +190,7 @@ class _Audit:
                 pattern=rule.pattern or None,
                 spec=spec,
                 total_bytes=total_bytes,
-                # Exact: `fit` leaves only axes that divide their dimension.
-                device_bytes=total_bytes // count_parts(self.mesh, spec_axes(spec)),
+                device_bytes=device_bytes,
             )
             # Two names of one object are a tied weight.
             first = first_by_weight.setdefault(id(value), placement)
@@ -191,6 +202,26 @@ class _Audit:
         for fault, names in faults.items():
             self._report(fault, names)
         return placements
+
+    def _count_bytes(self, name: str, value: Any, spec: PartitionSpec) -> tuple[int, int]:
+        """Bytes of a weight in all, and on each device."""
+        # Exact: `fit` leaves only axes that divide their dimension.
+        parts = count_parts(self.mesh, spec_axes(spec))
+        if not hasattr(value, "part_bytes"):
+            # The empty product is 1: a scalar has one element.
+            total = prod(value.shape) * dtype_bytes(value.dtype)
+            return total, total // parts
+        sizes = value.part_bytes
+        try:
+            shardings = part_shardings(value, NamedSharding(self.mesh, spec))
+        except PortError as error:
+            self.errors.append(f"{name}: {error.what}")
+            return sum(sizes.values()), sum(sizes.values()) // parts
+        on_device = {
+            part: size // count_parts(self.mesh, spec_axes(shardings[part].spec))
+            for part, size in sizes.items()
+        }
+        return sum(sizes.values()), sum(on_device.values())
 
     def check_rules(self, placements: list[Placement]) -> tuple[str, ...]:
         """The patterns that match no parameter, each an error unless it is allowed."""

@@ -10,10 +10,11 @@ from jax.sharding import NamedSharding
 from tpuport import compat
 from tpuport.checkpoint.device_layout import find_owner
 from tpuport.checkpoint.lazy_tensors import LazyTensor
-from tpuport.checkpoint.quantized_layout import are_factors_cut, empty_weight, multiply_empty, plan_parts
+from tpuport.checkpoint.quantized_layout import empty_weight, multiply_empty
 from tpuport.checkpoint.quantized_tensors import quantizing
 from tpuport.errors import PortError
 from tpuport.quantization import as_quantization_rules, install, is_transposed, part_name, quantized_weights
+from tpuport.sharding.quantized_parts import are_factors_cut, plan_parts
 
 # The attribute of a model that says how it was quantised.
 _QUANTIZATION: Final = "tpuport_abstract_quantization"
