@@ -188,3 +188,10 @@ def test_processes_that_cannot_join(arguments, part, monkeypatch):
     with pytest.raises(tpuport.PortError) as raised:
         tpuport.initialize_distributed(*arguments)
     assert part in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["heartbeat_timeout_seconds", "stall_timeout_seconds"])
+@pytest.mark.parametrize("seconds", [0, True, "100", math.nan, math.inf])
+def test_times_that_are_none(name, seconds):
+    with pytest.raises(tpuport.PortError, match=f"{name} is"):
+        tpuport.initialize_distributed("10.0.0.1:80", 2, 0, **{name: seconds})

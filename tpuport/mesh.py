@@ -14,6 +14,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
+from tpuport import process_watch
 from tpuport.errors import PortError
 from tpuport.hardware import start_backends
 
@@ -182,6 +183,9 @@ def initialize_distributed(
     coordinator_address: str | None = None,
     num_processes: int | None = None,
     process_id: int | None = None,
+    *,
+    heartbeat_timeout_seconds: float = 100,
+    stall_timeout_seconds: float | None = 600,
     **options: Any,
 ) -> None:
     """Join this process to the others, on this host or on several, so that jax.devices() are those of all of them.
@@ -193,6 +197,10 @@ def initialize_distributed(
         coordinator_address: "host:port" of process 0, reachable from all; JAX_COORDINATOR_ADDRESS by default.
         num_processes: how many processes there are.
         process_id: the number of this process, from 0.
+        heartbeat_timeout_seconds: a process that dies, is stopped or fails ends the others in this time, with exit code
+            1 and a sentence that names it.
+        stall_timeout_seconds: so does one that runs, but has not begun a call of tpuport in this time that others have
+            begun; it may compile meanwhile. None: the others wait for ever.
         options: further arguments of jax.distributed.initialize, such as initialization_timeout in seconds.
 
     Raises:
@@ -201,6 +209,9 @@ def initialize_distributed(
             this one after initialization_timeout seconds, 300 by default.
     """
     _check_arguments(coordinator_address, num_processes, process_id)
+    _check_seconds(heartbeat_timeout_seconds=heartbeat_timeout_seconds)
+    if stall_timeout_seconds is not None:
+        _check_seconds(stall_timeout_seconds=stall_timeout_seconds)
     if jax.distributed.is_initialized():
         _check_earlier_call(num_processes, process_id)
         return
@@ -215,7 +226,10 @@ def initialize_distributed(
     # Without an implementation, CPU devices of several processes cannot communicate.
     if jax.config.jax_cpu_collectives_implementation in (None, "none"):  # pyright: ignore[reportAttributeAccessIssue]
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # Process 0 itself is missed by jax's own heartbeats alone.
+    options["heartbeat_timeout_seconds"] = math.ceil(heartbeat_timeout_seconds)
     _join(coordinator_address, num_processes, process_id, options)
+    process_watch.start(heartbeat_timeout_seconds, stall_timeout_seconds)
 
 
 def _check_arguments(
@@ -238,6 +252,14 @@ def _check_arguments(
         raise PortError(
             f"{address or None!r} is not host:port", where="coordinator_address", fix="such as 10.0.0.1:1234"
         )
+
+
+def _check_seconds(**options: Any) -> None:
+    for name, seconds in options.items():
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 1 <= seconds < 10**6:
+            raise PortError(
+                f"{name} is {seconds!r:.60}", where="initialize_distributed", fix="a second or more"
+            )
 
 
 def _check_earlier_call(num_processes: int | None, process_id: int | None) -> None:

@@ -27,7 +27,7 @@ def answer(value):
     with open(os.environ["TEST_ANSWER"], "w") as file:
         json.dump(value, file)
 """
-JOIN = "tpuport.initialize_distributed(*meeting)\n"
+JOIN = "tpuport.initialize_distributed(*meeting, **{options})\n"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,17 +98,17 @@ def _free_port() -> int:
 
 
 @pytest.fixture
-def run_processes(tmp_path: Path) -> Iterator[Callable[..., list[Finished]]]:
-    """`run_processes(script, *arguments, join=True, timeout=180, **environment)` runs a script in two processes.
+def start_processes(tmp_path: Path) -> Iterator[Callable[..., Processes]]:
+    """`start_processes(script, *arguments, join=True, **environment)` starts a script in two processes.
 
-    They run in tmp_path and have joined one jax system when the script starts, unless join is False. The script finds
-    `tpuport`, `arguments`, `meeting` and `answer(value)`. What hangs is killed after timeout seconds (code -9).
+    They run in tmp_path and have joined one jax system when the script starts, unless join is False; join may be
+    options of initialize_distributed. The script finds `tpuport`, `arguments`, `meeting` and `answer(value)`.
     """
     started: list[Processes] = []
 
-    def run(
-        script: str, *arguments: object, join: bool = True, timeout: float = 180, **environment: str
-    ) -> list[Finished]:
+    def start(
+        script: str, *arguments: object, join: bool | Mapping[str, Any] = True, **environment: str
+    ) -> Processes:
         directory = tmp_path / f"run-{len(started)}"
         directory.mkdir()
         started.append(processes := Processes(directory))
@@ -119,13 +119,25 @@ def run_processes(tmp_path: Path) -> Iterator[Callable[..., list[Finished]]]:
             "TEST_COORDINATOR": f"127.0.0.1:{_free_port()}",
             "TEST_PROCESSES": "2",
         }
+        options = dict(join) if isinstance(join, Mapping) else {}
+        begin = PRELUDE + (JOIN.format(options=options) if join else "")
         for _ in range(2):
-            processes.start(PRELUDE + JOIN * join + script, [str(a) for a in arguments], common | environment)
-        return processes.wait(timeout)
+            processes.start(begin + script, [str(a) for a in arguments], common | environment)
+        return processes
 
-    yield run
+    yield start
     for processes in started:
         processes.end()
+
+
+@pytest.fixture
+def run_processes(start_processes: Callable[..., Processes]) -> Callable[..., list[Finished]]:
+    """As start_processes, until both have ended. What hangs is killed after timeout seconds (code -9)."""
+
+    def run(script: str, *arguments: object, timeout: float = 180, **options: Any) -> list[Finished]:
+        return start_processes(script, *arguments, **options).wait(timeout)
+
+    return run
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import torch
 
+from tpuport import process_watch
 from tpuport.compat import autocast, index_checks, randomness
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled
 from tpuport.errors import PortError
@@ -141,6 +142,7 @@ class Program:
     def _run(
         self, signature: Hashable, args: tuple, kwargs: dict[str, Any], *, moves_generators: bool
     ) -> Any:
+        process_watch.begin_call(self.name, (args, kwargs))
         run = functools.partial(
             self._with_keys, self._jitted, signature, args, kwargs, moves_generators=moves_generators
         )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import torch
 
-from tpuport import compat
+from tpuport import compat, process_watch
 from tpuport.checkpoint import fetch
 from tpuport.compat import aliasing, memory_layouts, view_steps
 from tpuport.compat.operators.strided_views import join_memory
@@ -225,7 +225,7 @@ def _moved(
 def _move_beside(tensor: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if not compat.is_ported(weight):
         return fetch(tensor)
-    return compat.wrap(jax.device_put(compat.to_jax(tensor), _whole(compat.as_jax(weight).sharding)))
+    return compat.wrap(process_watch.put(compat.to_jax(tensor), _whole(compat.as_jax(weight).sharding)))
 
 
 def _whole(sharding: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tpuport import compat, pytrees, rotary, trace_errors
+from tpuport import compat, process_watch, pytrees, rotary, trace_errors
 from tpuport.compat import randomness
 from tpuport.compilation import (
     Program,
@@ -236,7 +236,7 @@ class Denoiser:
 
     def put(self, array: jax.Array, *, has_rows: bool = True) -> jax.Array:
         """An array on the devices of the mesh: its rows over dp, or whole on each."""
-        return jax.device_put(array, self.sharding(array.shape[:has_rows]))
+        return process_watch.put(array, self.sharding(array.shape[:has_rows]))
 
 
 def _shapes_key(tree: Any) -> Hashable:

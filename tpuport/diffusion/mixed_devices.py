@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as torch_pytree
 
-from tpuport import compat
+from tpuport import compat, process_watch
 from tpuport.checkpoint.moving import fetch as to_host
 
 logger = logging.getLogger("tpuport")
@@ -153,7 +153,7 @@ class MixedDevices(TorchFunctionMode):
         # The id of a tensor that was freed may be used again, which the weak reference shows.
         if upload is not None and upload.tensor() is tensor and upload.version == version:
             return upload.copy
-        copy = compat.wrap(jax.device_put(compat.to_jax(tensor), self._sharding))
+        copy = compat.wrap(process_watch.put(compat.to_jax(tensor), self._sharding))
         if version is not None:
             key, uploads = id(tensor), self._uploads
             reference = weakref.ref(tensor, lambda _: uploads.pop(key, None))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as torch_pytree
 
-from tpuport import compat
+from tpuport import compat, process_watch
 from tpuport.compilation import Program
 from tpuport.diffusion.mixed_devices import suspend, to_host
 from tpuport.diffusion.scheduler_probing import ProbedScheduler, clone_scheduler, probe_scheduler
@@ -402,7 +402,7 @@ class PortedStep:
         sharding = compat.as_jax(sample).sharding
 
         def to_device(tensor: torch.Tensor) -> torch.Tensor:
-            return compat.wrap(jax.device_put(compat.to_jax(tensor), sharding))
+            return compat.wrap(process_watch.put(compat.to_jax(tensor), sharding))
 
         # diffusers registers its outputs as trees of torch.
         return torch_pytree.tree_map_only(torch.Tensor, to_device, result)

@@ -10,6 +10,7 @@ from jax.experimental import multihost_utils
 from transformers import StoppingCriteriaList
 from transformers.generation.stopping_criteria import MaxTimeCriteria, StopStringCriteria
 
+from tpuport import process_watch
 from tpuport.errors import PortError
 from tpuport.generation.beam_search import Result, read_result
 from tpuport.generation.decoder import Decoder, State
@@ -42,6 +43,7 @@ class HostLoop:
     ) -> None:
         self._decoder, self._prompts, self._options = decoder, prompts, options
         self._arrays = decoder.arrays
+        process_watch.begin_call("generate", self._arrays)
         self._functions = HostFunctions(functions or {}, prompts)
         if functions and self._is_divided_over_processes():
             raise PortError(
@@ -161,6 +163,7 @@ class HostLoop:
         """
         if not self._is_divided_over_processes():
             return tokens, finished
+        process_watch.begin_call("generate, between tokens", self._state.tokens)
         # All processes have to send arrays of one shape.
         buffer = np.zeros((len(tokens), self._prompts.length + self._options.max_new), tokens.dtype)
         buffer[:, : tokens.shape[1]] = tokens
