@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tpuport.errors import PortError
+from tpuport.quantization import QuantizedWeight, install
 from tpuport.sharding import ShardingRules
 from tpuport.topology import compile_job, report_cache
 from tpuport.topology.compile_messages import CompileRequest
@@ -66,6 +67,7 @@ class Work:
         self.compiled: list[tuple[str, float | None]] = []
         self.targets: tuple[Target, ...] = (self.target("first"),)
         self.error: Exception | None = None
+        self.model = torch.nn.Identity()
 
     @staticmethod
     def target(name: str) -> Target:
@@ -87,7 +89,7 @@ class Work:
         return FakeLowered(
             key=f"{mesh} {options['quantize']}", quantize=options["quantize"],
             mesh=SimpleNamespace(shape=mesh, size=4), topology="v5e:2x2", task="decode",
-            inputs={"batch": 4, "max_cache_len": 128}, attention=((call, 32),), sequences=(), model=torch.nn.Identity(),
+            inputs={"batch": 4, "max_cache_len": 128}, attention=((call, 32),), sequences=(), model=self.model,
             stage=SimpleNamespace(as_text=lambda: "module @lowered"),
         )  # fmt: skip
 
@@ -102,7 +104,7 @@ def work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Work:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("TPUPORT_COMPILATION_CACHE", "")
     monkeypatch.setattr("tpuport.enable", lambda: None)
-    monkeypatch.setattr("tpuport.hardware.described", lambda name: None)
+    monkeypatch.setattr("tpuport.hardware.described", lambda name, **options: None)
     monkeypatch.setattr("tpuport.topology.targets.resolve", made.resolve)
     monkeypatch.setattr("tpuport.topology.target_compiler.lower_for", made.lower)
     monkeypatch.setattr("tpuport.topology.target_compiler.compile_lowered", made.compile)
@@ -118,6 +120,15 @@ def said(**changes: Any) -> list[dict[str, Any]]:
 
 def only(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [event for event in events if event["event"] == kind]
+
+
+def test_counts_that_depend_on_values_are_noted(work: Work) -> None:
+    values, scale = torch.empty(4, 1, 8, 8, device="meta"), torch.empty(4, 1, 8, device="meta")
+    weight = QuantizedWeight(values, scale, columns=8, dtype=torch.bfloat16, scheme="int8")
+    install(work.model, "down_proj", weight)
+    [result] = only(said(), "CompileResult")
+    assert "experts in few bits" in result["notes"][-1]
+    assert "at most" in result["notes"][-1]
 
 
 def test_a_report_with_stages_notes_and_warnings(work: Work) -> None:

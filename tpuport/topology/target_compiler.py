@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from tpuport.errors import PortError
+from tpuport.quantization import quantized_weights
 from tpuport.sharding import ShardingRules
 from tpuport.topology import report_cache
 from tpuport.topology.abstract_weights import build_model
@@ -38,17 +39,24 @@ _INFERRED_KINDS: Final = ("code", "causal-lm")
 _INFERRED_NOTE: Final = (
     "there is no plan, and sharding rules were inferred: give ShardingRules.infer(model, inputs) to port too"
 )
+_MATRIX_RANK: Final = 2
+# Who chooses which expert is known when the program runs.
+_EXPERTS_NOTE: Final = (
+    "experts in few bits are counted as if all that the tokens choose were on one chip, in as many blocks as there may "
+    "be: their FLOPs, HBM traffic and times are at most these"
+)
 
 # Where nothing fits, the one that loses least first.
 _SCHEMES_TO_TRY: Final = ("int8", "int4")
 
 
 class CompiledProgram(NamedTuple):
-    """A report as plain values, the seconds that it took, and whether it comes from the cache."""
+    """A report as plain values, the seconds that it took, whether it comes from the cache, and its trace."""
 
     report: dict[str, Any]
     seconds: dict[str, float]
     cached: bool = False
+    trace: dict[str, Any] | None = None
 
 
 class TargetCompiler:
@@ -84,7 +92,10 @@ class TargetCompiler:
         except CannotTrace as error:
             return dataclasses.replace(result, failure=dataclasses.asdict(Failure(**vars(error.failure))))
         result.notes.extend(self._report_rules(target, lowered))
+        result.notes.extend(_describe_counting(lowered.model))
         compiled = self._compile_lowered(target, lowered, request.effort, request.save_hlo)
+        if not request.wants_trace:
+            compiled = compiled._replace(trace=None)
         return dataclasses.replace(result, **compiled._asdict())
 
     def _lower(self, target: Target, mesh: dict[str, int], quantize: str | None) -> Lowered:
@@ -199,25 +210,30 @@ class TargetCompiler:
         # Reports quote paths of the user's code relative to the working directory.
         key = json.dumps([lowered.key, effort, str(Path.cwd())])
         known = self._read_report(key)
-        # A report is not enough to save the programs.
-        if known is not None and save_hlo is None:
+        # A report is not enough to save the programs, nor to show when its instructions run.
+        if known is not None and save_hlo is None and not self._lacks_trace(known):
             return known
         self.emit(Progress("compiling", target.name, dict(lowered.mesh.shape)))
         report = compile_lowered(lowered, effort)
         # Through JSON, so that it equals what a later run reads from the cache.
-        compiled = CompiledProgram(json.loads(json.dumps(report.to_dict())), report.seconds)
+        plain, trace = json.loads(json.dumps([report.to_dict(), report.plain_trace()]))
+        compiled = CompiledProgram(plain, report.seconds, trace=trace)
         self._compiled[key] = compiled
         if self.request.use_cache:
-            report_cache.write(key, {"report": compiled.report, "seconds": compiled.seconds})
+            report_cache.write(key, {"report": plain, "seconds": compiled.seconds, "trace": trace})
         if save_hlo is not None:
             _save_programs(Path(save_hlo), f"{target.name}-{report.task}-{report.topology}", lowered, report)
         return compiled
+
+    def _lacks_trace(self, known: CompiledProgram) -> bool:
+        """Whether a trace is requested of a program that has one, and is not there."""
+        return self.request.wants_trace and known.trace is None and known.report["profile"] is not None
 
     def _read_report(self, key: str) -> CompiledProgram | None:
         if key in self._compiled:
             return self._compiled[key]
         if self.request.use_cache and (entry := report_cache.read(key)):
-            return CompiledProgram(entry["report"], entry["seconds"], cached=True)
+            return CompiledProgram(entry["report"], entry["seconds"], cached=True, trace=entry.get("trace"))
         return None
 
 
@@ -232,6 +248,12 @@ class _Ranking(NamedTuple):
     @property
     def fits(self) -> bool:
         return any(row["fits"] for row in self.rows)
+
+
+def _describe_counting(model: torch.nn.Module) -> list[str]:
+    """A note about work that depends on values, if the model has any."""
+    has_experts = any(weight.ndim > _MATRIX_RANK for *_, weight in quantized_weights(model))
+    return [_EXPERTS_NOTE] if has_experts else []
 
 
 def _sharding_rules(rules: dict[str, list[Any]] | None) -> ShardingRules | None:
