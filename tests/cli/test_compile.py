@@ -1,7 +1,9 @@
 """`tpuport compile` up to the process that compiles, whose place a generator of events takes."""
 
 import dataclasses
+import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -203,6 +205,59 @@ def test_json_is_the_same_for_two_runs_and_holds_no_times(
 def test_several_topologies_have_a_process_each_and_the_same_one_only_once(child: Child) -> None:
     run([TARGET, "--topology", "v6e", "--topology", "v5e:2x4", "--topology", "v6e:2x2"])
     assert [request.topology for request in child.requests] == ["v6e:2x2", "v5e:2x4"]
+
+
+TRACE = {
+    "seconds": 0.25,
+    "entry": "main",
+    "computations": {"main": {"seconds": 0.25, "core": [], "copies": [], "collectives": []}},
+    "instructions": [],
+    "sources": [],
+}
+
+
+def traced(request: CompileRequest) -> Iterator[Event]:
+    assert request.wants_trace
+    for event in fine(request):
+        assert isinstance(event, CompileResult)
+        yield dataclasses.replace(event, trace=TRACE)
+
+
+@pytest.mark.parametrize("name", ["step.json", "step.json.gz"])
+def test_a_trace_goes_into_a_file(child: Child, tmp_path: Path, name: str, capsys: Any) -> None:
+    child.say = traced
+    file = tmp_path / name
+    assert run([TARGET, "--topology", "v5e:2x4", "--trace", str(file), "--format", "json"]) == 0
+    data = file.read_bytes()
+    text = gzip.decompress(data) if name.endswith(".gz") else data
+    steps = [event for event in json.loads(text)["traceEvents"] if event["ph"] == "X"]
+    # Waiting for what has not ended is all that this step does.
+    assert [event["dur"] for event in steps] == [250_000] * 3
+    assert json.loads(capsys.readouterr().out)["results"][0]["trace"] is None, "which --profile asks for"
+    assert [made.name for made in tmp_path.iterdir()] == [name]
+
+
+def test_json_has_the_trace_with_profile_only(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
+    child.say = traced
+    assert run([TARGET, "--topology", "v5e:2x4", "--profile", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"][0]["trace"] == TRACE
+    child.say = fine
+    assert run([TARGET, "--topology", "v5e:2x4", "--profile"]) == 0
+    assert not child.requests[-1].wants_trace
+    assert run([TARGET, "--topology", "v5e:2x4", "--format", "html", "--output", os.devnull]) == 0
+    assert child.requests[-1].wants_trace
+
+
+def test_nothing_is_traced_where_nothing_fits(child: Child, tmp_path: Path, capsys: Any) -> None:
+    child.say = lambda request: iter([result(report=report(fits=False))])
+    file = tmp_path / "step.json"
+    assert run([TARGET, "--topology", "v5e:2x4", "--trace", str(file)]) == 1
+    out, err = capsys.readouterr()
+    assert "does not fit" in out
+    assert "there is no program that fits" in err
+    assert not file.exists()
+    assert run([TARGET, "--topology", "v5e:2x4", "--trace", str(tmp_path / "none" / "x")]) == 2
+    assert "there is no directory" in capsys.readouterr().err
 
 
 def test_suggestions(child: Child, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,8 +48,11 @@ class FakeReport(Report):
         }
         return {
             "mesh": self.mesh, "effort": self.effort, "fits": fits, "memory": MEMORY, "failure": None,
-            "estimate": estimate if fits else None,
+            "estimate": estimate if fits else None, "profile": {"seconds": 0.5} if fits else None,
         }  # fmt: skip
+
+    def plain_trace(self) -> dict[str, Any] | None:
+        return {"seconds": 0.5}
 
 
 class FakeLowered(Lowered):
@@ -162,6 +165,19 @@ def test_a_program_is_compiled_once_for_each_effort(work: Work) -> None:
     said(effort=-1.0)
     said(use_cache=False)
     assert [effort for _, effort in work.compiled] == [None, -1.0, None]
+
+
+def test_a_trace_is_sent_where_it_is_requested(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    [plain] = only(said(), "CompileResult")
+    assert plain["trace"] is None
+    [traced] = only(said(wants_trace=True), "CompileResult")
+    assert traced["cached"], "the cache has the trace, whoever asked first"
+    assert traced["trace"] == {"seconds": 0.5}
+    # An entry without one is compiled again.
+    read = report_cache.read
+    monkeypatch.setattr(report_cache, "read", lambda key: {**(read(key) or {}), "trace": None})
+    [again] = only(said(wants_trace=True), "CompileResult")
+    assert (again["cached"], again["trace"]) == (False, {"seconds": 0.5})
 
 
 def test_no_cache_keeps_nothing(work: Work) -> None:

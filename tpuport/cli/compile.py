@@ -61,6 +61,8 @@ def run(options: argparse.Namespace) -> int:
         outcome.write_rules(options.write_rules)
     if outcome.results:
         _write_report(outcome, options)
+        if options.trace is not None:
+            outcome.write_trace(options.trace)
     return outcome.exit_code
 
 
@@ -124,6 +126,22 @@ class _Outcome:
             rules |= known.rules
             reasons |= known.reasons
         write_file(file, format_rules(file, rules, reasons), "the rules", "--write-rules")
+
+    def write_trace(self, file: Path) -> None:
+        """Write when the instructions of all programs that fit run into a file.
+
+        Raises:
+            PortError: the file cannot be written.
+        """
+        from tpuport.topology.reports.trace_events import trace_file
+
+        if all(result.trace is None for result in self.results):
+            say(f"{file} is not written: there is no program that fits", "yellow")
+            return
+        trace = trace_file(self.results)
+        write_file(file, trace.encoded(file), "the trace", "--trace")
+        if trace.left_out:
+            say(f"{file} leaves out {trace.left_out:,} events, of later rounds of loops", "yellow")
 
     def collect(self, request: CompileRequest) -> None:
         """Compile for one topology. An error is shown, and the next topology gets its turn."""
@@ -210,7 +228,11 @@ def _write_report(outcome: _Outcome, options: argparse.Namespace) -> None:
 def _render_report(outcome: _Outcome, options: argparse.Namespace, stream: Any) -> str:
     match options.format:
         case "json":
-            return as_json(document(outcome.results, outcome.splits))
+            results = outcome.results
+            # It is large, and may be there for a file only.
+            if not options.profile:
+                results = [replace(result, trace=None) for result in results]
+            return as_json(document(results, outcome.splits))
         case "html":
             from tpuport.topology.reports.html import page
 

@@ -122,6 +122,12 @@ def _add_output(group: Any) -> None:
         action="store_true",
         help="show where the time of a step goes: by module, by line of code, and the longest instructions",
     )
+    add(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write the instructions of a step there as a trace for Perfetto; compressed if the name ends in .gz",
+    )
     add("--save-hlo", type=Path, metavar="DIR", help="write the compiled programs there")
     add(
         "--traceback",
@@ -158,6 +164,8 @@ def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
 
     target_options = {name: getattr(options, name) for name in _TARGET_OPTIONS}
     early_checks.check(options.target, target_options)
+    if options.trace is not None:
+        check_output(options.trace, "--trace", "the trace")
     rules = rules_source = None
     if options.write_rules is not None:
         _check_rules_output(options)
@@ -181,10 +189,19 @@ def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
             quantize=_quantization(options.quantize), attention=options.attention,
             scan_layers=options.scan_layers, effort=options.effort, fixed_axes=fixed_axes,
             use_cache=not options.no_cache, notes=_mesh_notes(mesh, is_given=bool(sizes), suggest=options.suggest),
-            wants_rules=options.write_rules is not None,
+            wants_rules=options.write_rules is not None, wants_trace=_wants_trace(options),
         )
         for name, mesh in meshes.items()
     ]  # fmt: skip
+
+
+def _wants_trace(options: argparse.Namespace) -> bool:
+    """Whether something is to be made of when each instruction runs: a file, a page's charts, or JSON with it."""
+    return (
+        options.trace is not None
+        or options.format == "html"
+        or (options.profile and options.format == "json")
+    )
 
 
 def _check_rules_output(options: argparse.Namespace) -> None:

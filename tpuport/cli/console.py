@@ -64,8 +64,8 @@ def print_text(text: str, subject: str, fix: str) -> None:
         raise _unwritable(subject, error.strerror or str(error), fix) from None
 
 
-def write_file(file: Path, text: str, subject: str, option: str) -> None:
-    """Write text to the file that an option names: all of it, or nothing.
+def write_file(file: Path, content: str | bytes, subject: str, option: str) -> None:
+    """Write text or bytes to the file that an option names: all of it, or nothing.
 
     Raises:
         PortError: it cannot be written.
@@ -73,8 +73,10 @@ def write_file(file: Path, text: str, subject: str, option: str) -> None:
     # Not at the top: importing any command would import the linter.
     from tpuport.lint.paths import write_atomically
 
+    if isinstance(content, str):
+        content = content.encode(errors="backslashreplace")
     try:
-        write_atomically(file, text.encode(errors="backslashreplace"))
+        write_atomically(file, content)
     except OSError as error:
         raise PortError(f"{subject} cannot be written: {error.strerror}", where=f"{option} {file}") from None
 

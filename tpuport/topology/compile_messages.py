@@ -23,6 +23,7 @@ class CompileRequest:
         use_cache: whether reports are read from the cache and written to it.
         notes: what was assumed about the mesh, a sentence each.
         wants_rules: whether the sharding rules of the program are requested, even if they are the model's own.
+        wants_trace: whether results have traces.
     """
 
     target: str
@@ -41,6 +42,7 @@ class CompileRequest:
     use_cache: bool = True
     notes: list[str] = dataclasses.field(default_factory=list)
     wants_rules: bool = False
+    wants_trace: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +95,7 @@ class CompileResult:
         notes: what was assumed, a sentence each.
         seconds: of each stage, from the run that compiled the program.
         cached: whether the report came from the cache.
+        trace: a `step_trace.StepTrace` as a dict, if it was requested and the program fits.
     """
 
     target: str
@@ -102,6 +105,7 @@ class CompileResult:
     notes: list[str] = dataclasses.field(default_factory=list)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     cached: bool = False
+    trace: dict[str, Any] | None = None
 
     @property
     def fits(self) -> bool:

@@ -10,6 +10,7 @@ import dataclasses
 from typing import Any, Final
 
 from tpuport.attention.call_report import Call
+from tpuport.topology.step_trace import StepTrace
 from tpuport.trace_errors import Source as Source
 
 # The version of `Report.to_dict`, which `tpuport compile --format json` prints; docs/compile.md describes it.
@@ -331,6 +332,7 @@ class Report:
             for every run.
         program: the jax.stages.Compiled, or None if the program does not fit; not in `to_dict`.
         timeline: when each instruction runs, a `timing.Timeline`, or None; not in `to_dict`.
+        trace: the same in plain values, or None; not in `to_dict`, as it is large.
     """
 
     topology: str
@@ -358,17 +360,25 @@ class Report:
     seconds: dict[str, float] = dataclasses.field(default_factory=dict, compare=False)
     program: Any = dataclasses.field(default=None, repr=False, compare=False)
     timeline: Any = dataclasses.field(default=None, repr=False, compare=False)
+    trace: StepTrace | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def fits(self) -> bool:
         """Whether the program fits into the devices' memory."""
         return self.failure is None and self.memory.fits
 
+    def plain_trace(self) -> dict[str, Any] | None:
+        """The trace as plain values, of a program that fits."""
+        if self.trace is None:
+            return None
+        return dataclasses.asdict(self.trace)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, the same for every run: without the seconds that compiling took."""
         # `asdict` would copy the program, which cannot be copied.
-        plain = dataclasses.asdict(dataclasses.replace(self, program=None, timeline=None))
-        del plain["program"], plain["timeline"], plain["seconds"]
+        plain = dataclasses.asdict(dataclasses.replace(self, program=None, timeline=None, trace=None))
+        for name in ("program", "timeline", "trace", "seconds"):
+            del plain[name]
         plain["memory"]["fits"] = plain["fits"] = self.fits
         plain["attention"] = [{**dataclasses.asdict(call), "calls": count} for call, count in self.attention]
         return {"schema": SCHEMA, **plain}

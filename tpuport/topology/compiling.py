@@ -148,10 +148,10 @@ def compile_lowered(lowered: Lowered, effort: float | None = None, *, advised: b
             report.generation, report.mesh, costs, collectives, *lowered.unit, topology=report.topology,
             device_mesh=lowered.mesh,
         )  # fmt: skip
-        timeline, profile = timing.time_program(
+        times = timing.time_program(
             program, compilation.schedules, report.generation, report.topology, lowered.mesh
         )
-        report = dataclasses.replace(report, estimate=estimate, profile=profile, timeline=timeline)
+        report = dataclasses.replace(report, estimate=estimate, **times._asdict())
     if not advised:
         return report
     return dataclasses.replace(report, advice=advise(_evidence(report, lowered, program, effort)))

@@ -49,7 +49,11 @@ def module_of(op_name: str) -> str:
     Args:
         op_name: the operation's name in the compiled program.
     """
+    return _NUMBER.sub(".*", module_path(op_name))
+
+
+def module_path(op_name: str) -> str:
+    """The path of the module whose code an operation is; empty if there is none."""
     parts = [part.removeprefix(_MARK) for part in op_name.split("/") if part.startswith(_MARK)]
     # A path is repeated where the compiler joins names of a loop and of its body.
-    path = ".".join(part for part, _ in itertools.groupby(parts))
-    return _NUMBER.sub(".*", path)
+    return ".".join(part for part, _ in itertools.groupby(parts))

@@ -25,6 +25,7 @@ from tpuport.topology.compile_report import (
     Scanned,
     Source,
 )
+from tpuport.topology.step_trace import CoreSpan, StepTrace, TracedComputation, TracedInstruction, Transfer
 
 GIB = 1 << 30
 HOSTILE = (
@@ -55,6 +56,35 @@ PROFILE = Profile(
         InstructionTime(f"copy.1 {HOSTILE}", "copy", "elementwise", "f32[8]", 1, 0.0003, "core", 0, 0.5, "", None),
     ),
     schedule_share=0.875, clock=9.4e8,
+)  # fmt: skip
+# The same step as in `PROFILE`: an embedding, a loop of four rounds, and logits.
+TRACE = StepTrace(
+    seconds=0.003, entry="main",
+    computations={
+        "main": TracedComputation(
+            0.003,
+            core=(CoreSpan(0, 0.0, 0.0004, 0.0, 1, ()), CoreSpan(1, 0.0004, 0.0024, 0.0, 4, ("condition", "body")),
+                  CoreSpan(2, 0.0028, 0.0002, 0.0, 1, ())),
+            copies=(Transfer(5, 0.0001, 0.0002, ()),), collectives=(),
+        ),
+        "condition": TracedComputation(0.0, (), (), ()),
+        "body": TracedComputation(
+            0.0006, core=(CoreSpan(3, 0.00015, 0.00045, 0.00015, 1, ()),),
+            copies=(Transfer(5, 0.0001, 0.0002, ()), Transfer(5, 0.0003, 0.0001, ())),
+            collectives=(Transfer(4, 0.0, 0.0004, ("tp",)), Transfer(4, 0.0001, 0.0003, ("dp", "sp"))),
+        ),
+    },
+    instructions=(
+        TracedInstruction("fusion.1", "fusion", "elementwise", "bf16[8]", "model.embed_tokens", 0, 1e6, 0.0),
+        TracedInstruction("while.1", "while", "elementwise", "(s32[])", "", None, 0.0, 0.0),
+        TracedInstruction("fusion.9", "fusion", "matrix products", "f32[8]", "lm_head", None, 0.0, 1e9),
+        TracedInstruction(f"fusion.7 {HOSTILE}", "fusion", "matrix products", "bf16[32,4096]{1,0:T(8,128)(2,1)S(1)}",
+                          "model.layers.0.mlp.down_proj", 0, 1e6, 1e9),
+        TracedInstruction("all-gather-start", "all-gather-start", "collectives", "bf16[8]", "model.layers.0.mlp", 0,
+                          1e6, 0.0),
+        TracedInstruction("copy-start.1", "copy-start", "copies and layouts", "f32[8]", "", None, 1e6, 0.0),
+    ),
+    sources=("/srv/me/llama/modeling_llama.py:248 LlamaAttention.forward",),
 )  # fmt: skip
 CALL = Call(
     "llama/modeling_llama.py:231", "LlamaAttention", "transformers", (32, 32, 1, 128), (32, 32, 4096, 128),
@@ -138,6 +168,7 @@ def results() -> list[CompileResult]:
             plain(fitting().to_dict()),
             notes=["no mesh was given: tp over all devices"],
             seconds={"lower": 1.2, "compile": 6.6},
+            trace=plain(dataclasses.asdict(TRACE)),
         ),
         CompileResult("llama prefill", "v5e:2x4", plain(too_large().to_dict())),
         CompileResult(HOSTILE, "v6e:2x2", failure=plain(dataclasses.asdict(untraceable()))),

@@ -33,6 +33,7 @@ def document(
                 "notes": list(result.notes),
                 "report": result.report,
                 "failure": result.failure,
+                "trace": result.trace,
             }
             for result in results
         ],

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpuport.attention.call_report import Call
-from tpuport.topology import compile_report
+from tpuport.topology import compile_report, step_trace
 from tpuport.topology.reports import SCHEMA
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -24,8 +24,12 @@ _DATACLASSES: Final = (
     compile_report.Collective, compile_report.Buffer, compile_report.Estimate, compile_report.Finding,
     compile_report.Failure, compile_report.Source, compile_report.Scanned, compile_report.Profile,
     compile_report.ModuleTime, compile_report.LineTime, compile_report.InstructionTime, Call,
+    step_trace.StepTrace, step_trace.TracedComputation, step_trace.CoreSpan, step_trace.Transfer,
+    step_trace.TracedInstruction,
 )  # fmt: skip
-_HIDDEN_FIELDS: Final = {(compile_report.Report, name) for name in ("program", "seconds", "timeline")}
+_HIDDEN_FIELDS: Final = {
+    (compile_report.Report, name) for name in ("program", "seconds", "timeline", "trace")
+}
 _TYPE_NAMES: Final = {
     int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null",
 }  # fmt: skip
@@ -54,6 +58,10 @@ _RESULT: Final = {
     "failure": (
         _optional_reference("Failure"),
         "why it cannot be traced; null if there is a report, whose own failure says why it does not fit",
+    ),
+    "trace": (
+        _optional_reference("StepTrace"),
+        "when each instruction runs; null without --profile, or if the program does not fit",
     ),
 }
 _SPLIT: Final = {
