@@ -83,7 +83,8 @@ def _mark_block(block: torch.nn.Module, record: CallRecord, list_index: int) -> 
         scopes.pop().close()
 
     before = block.register_forward_pre_hook(open_scope)
-    after = block.register_forward_hook(close_scope, always_call=True)
+    # Before other hooks leave their scopes, which are around this one.
+    after = block.register_forward_hook(close_scope, prepend=True, always_call=True)
     try:
         yield
     finally:

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import jax
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 # Marks a module among the names of a traced operation, "jit(call)/~layers.0/~attn/linear/dot_general".
 _MARK: Final = "~"
@@ -18,16 +17,14 @@ _NUMBER: Final = re.compile(r"\.\d+(?=\.|$)")
 @contextlib.contextmanager
 def module_scopes(model: torch.nn.Module) -> Iterator[None]:
     """Mark what the model's modules compute while they are traced inside."""
-    names = {id(module): name for name, module in model.named_modules() if name}
-    # The modules whose forward runs, outermost first; others, and the model itself, have no name.
+    names = {module: name for name, module in model.named_modules() if name}
+    # The modules whose forward runs, outermost first.
     running: list[tuple[str, Any]] = []
 
     def enter(module: torch.nn.Module, arguments: Any) -> None:
-        outer = next((name for name, _ in reversed(running) if name), "")
-        name = names.get(id(module), "")
-        scope = contextlib.nullcontext()
-        if name:
-            scope = jax.named_scope(_MARK + name.removeprefix(f"{outer}."))
+        outer = running[-1][0] if running else ""
+        name = names[module]
+        scope = jax.named_scope(_MARK + name.removeprefix(f"{outer}."))
         scope.__enter__()
         running.append((name, scope))
 
@@ -35,12 +32,14 @@ def module_scopes(model: torch.nn.Module) -> Iterator[None]:
         if running:
             running.pop()[1].__exit__(None, None, None)
 
-    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
-    try:
+    with contextlib.ExitStack() as stack:
+        for module in names:
+            # Around the module's other hooks: scopes that these open are left before this one is.
+            before = module.register_forward_pre_hook(enter, prepend=True)
+            after = module.register_forward_hook(leave, always_call=True)
+            stack.callback(before.remove)
+            stack.callback(after.remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def module_of(op_name: str) -> str:
