@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.abuse_lint_cases import FAMILIES, LINES, lines_of_forward
 from benchmarks.abuse_lint_mutations import mutated_file, real_files
-from tpuport.lint import lint_paths, source, work
+from tpuport.lint import lint_paths, project, source, work
 from tpuport.lint.configuration import Settings
 from tpuport.lint.engine import Run
 from tpuport.lint.findings import Applicability
@@ -34,6 +34,10 @@ SHORT = MODEL.format(lines="")
 
 def lint(*files: Path):
     return lint_paths(files, Settings(), Run(cache=False))
+
+
+def calls_of(names):
+    return "".join(f"        x = {name}.call(x)\n" for name in names)
 
 
 def write(file: Path, text: str) -> Path:
@@ -96,6 +100,42 @@ def test_a_file_of_too_many_tokens_is_not_parsed(tmp_path, monkeypatch):
     assert finding.rule == "TPU007"
     assert "more than 500,000" in finding.reason
     assert report.exit_code == 2
+
+
+def test_modules_of_too_many_tokens_are_not_all_read(tmp_path, monkeypatch):
+    """Neither one after the other, nor where another file has had them read before."""
+    monkeypatch.setattr(work.meter, "most_tokens", 2_000)
+    names = [f"big{number}" for number in range(6)]
+    for name in names:
+        write(tmp_path / f"{name}.py", f"X = [{'1,' * 250}]\n\n\ndef call(x):\n    return x\n")
+    head = "".join(f"import {name}\n" for name in names) + SHORT
+    some = [
+        write(
+            tmp_path / f"some{start}.py",
+            head.replace("        y =", calls_of(names[start:][:2]) + "        y ="),
+        )
+        for start in (0, 2, 4)
+    ]
+    every = write(tmp_path / "every.py", head.replace("        y =", calls_of(names) + "        y ="))
+    alone = lint(every)
+    (cut_off,) = alone.findings
+    assert cut_off.rule == "TPU007"
+    assert "read modules with more than 2,000 names" in cut_off.reason
+    together = lint(*some, every)
+    rules = {Path(finding.path).name: finding.rule for finding in together.findings}
+    assert rules == {**{file.name: "TPU101" for file in some}, "every.py": "TPU007"}
+
+
+def test_modules_in_memory_are_forgotten_by_their_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(project, "_MAX_TOKENS", 100)
+    modules = project.Project()
+    files = [write(tmp_path / f"m{number}.py", "X = [" + "1," * 20 + "]\n") for number in range(4)]
+    for file in files:
+        modules.add(source.read(file, file.name))
+    assert list(modules._modules) == files[-2:]
+    large = write(tmp_path / "large.py", "X = [" + "1," * 200 + "]\n")
+    modules.add(source.read(large, "large.py"))
+    assert list(modules._modules) == [large]
 
 
 @pytest.mark.parametrize("quotes", ["'", '"', "'''", '"""', "r'''", 'f"'])

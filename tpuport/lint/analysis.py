@@ -395,9 +395,10 @@ def _errors_of(
 def _cut_off_finding(module: ModuleInfo, error: WorkLimitError) -> Finding:
     """What tells that the analysis of a file has ended before its end."""
     innermost = error.route[-1] if error.route else "the module"
-    reason = (
-        f"the analysis was cut off in `{innermost}`, after as much work as five of the largest models take"
-    )
+    why = "after as much work as five of the largest models take"
+    if meter.tokens > meter.most_tokens:
+        why = f"where it had read modules with more than {meter.most_tokens:,} names, numbers, strings and signs"
+    reason = f"the analysis was cut off in `{innermost}`, {why}"
     finding = make_finding(
         "TPU007", str(module.path), reason, line=error.line if error.path == str(module.path) else 1
     )

@@ -20,9 +20,11 @@ from tpuport.lint.modules import (
     package_root,
     search_directories,
 )
+from tpuport.lint.work import MOST_TOKENS, meter
 
-# Number of parsed modules in memory. The tree of a thousand-line file takes some ten megabytes.
+# Number of parsed modules in memory, and of tokens in them all. 96 modules of models have about a million.
 _MAX_MODULES: Final = 96
+_MAX_TOKENS: Final = MOST_TOKENS
 # A package that collects hundreds of modules by stars would have to be read as a whole for one name.
 _MAX_STARS: Final = 12
 _MAX_STAR_DEPTH: Final = 6
@@ -48,6 +50,8 @@ class Project:
 
     def __init__(self) -> None:
         self._modules: collections.OrderedDict[Path, ModuleInfo | None] = collections.OrderedDict()
+        # Of every module that was ever in memory.
+        self._tokens: dict[Path, int] = {}
         self._locations: dict[tuple[str, Path], _Location] = {}
         self._package_roots: dict[Path, Path] = {}
         # By file, the paths consulted for the names that it imports. This outlives the file's module.
@@ -132,6 +136,7 @@ class Project:
     def _load(self, path: Path) -> ModuleInfo | None:
         if path in self._modules:
             self._modules.move_to_end(path)
+            meter.use_module(path, self._tokens.get(path, 0))
             return self._modules[path]
         try:
             file = source.read(path, str(path))
@@ -145,11 +150,19 @@ class Project:
         module = ModuleInfo(file.path, name, file.tree, file.path.name == "__init__.py", file.lines)
         # An `__init__.py` there would change the module's name.
         self._consulted[str(file.path)].add(str(root / "__init__.py"))
+        self._tokens[file.path] = source.count_tokens(file.text)
+        meter.use_module(file.path, self._tokens[file.path])
         self._modules[file.path] = module
         self._modules.move_to_end(file.path)
-        while len(self._modules) > _MAX_MODULES:
-            self._modules.popitem(last=False)
+        self._forget_modules()
         return module
+
+    def _forget_modules(self) -> None:
+        """Keep the modules that were used last, as many as fit."""
+        tokens = sum(self._tokens.get(path, 0) for path in self._modules)
+        while len(self._modules) > _MAX_MODULES or (tokens > _MAX_TOKENS and len(self._modules) > 1):
+            path, _ = self._modules.popitem(last=False)
+            tokens -= self._tokens.get(path, 0)
 
     # --- names ---
 

@@ -200,6 +200,11 @@ def _read_bytes(path: Path, display: str) -> bytes:
         raise Unreadable(_unreadable(display, reason, "make it readable, or exclude it")) from None
 
 
+def count_tokens(text: str) -> int:
+    """The names, numbers, strings, comments and signs of a file, by which the size of its tree goes."""
+    return sum(1 for _ in _TOKEN.finditer(text))
+
+
 def _has_too_many_tokens(text: str) -> bool:
     # A token has at least one character.
     if len(text) <= _MOST_TOKENS:

@@ -4,8 +4,12 @@ Counted are evaluated expressions, and elements of containers and environments t
 ends the analysis at the same place on every machine. A time would not.
 """
 
+from pathlib import Path
 from typing import Final
 
+# Of all modules that are read for a file. They take some 150 MB in ordinary code and at most 600 MB; the model of
+# transformers that reads most, Llama, has 200,000.
+MOST_TOKENS: Final = 1_000_000
 # The model of transformers and diffusers that takes most, Qwen3 Omni, takes a fifth of it. It is some five seconds.
 LIMIT: Final = 1_000_000
 
@@ -28,24 +32,34 @@ class WorkMeter:
     """Counts the work on the file that is being analysed.
 
     Attributes:
-        units: those spent since the last reset.
-        limit: after how many the analysis ends.
+        units: those spent since the last reset; tokens: of the modules that were used since then.
+        limit, most_tokens: after how many the analysis ends.
     """
 
-    __slots__ = ("limit", "units")
+    __slots__ = ("_modules", "limit", "most_tokens", "tokens", "units")
 
     def __init__(self) -> None:
         self.units = 0
+        self.tokens = 0
         self.limit = LIMIT
+        self.most_tokens = MOST_TOKENS
+        self._modules: set[Path] = set()
 
     @property
     def is_exhausted(self) -> bool:
         """Whether the limit has been passed."""
-        return self.units > self.limit
+        return self.units > self.limit or self.tokens > self.most_tokens
 
     def reset(self) -> None:
         """Start to count anew, for another file."""
-        self.units = 0
+        self.units = self.tokens = 0
+        self._modules.clear()
+
+    def use_module(self, path: Path, tokens: int) -> None:
+        """Count a module, once for each file that is analysed, whether it has to be read or is known already."""
+        if path not in self._modules:
+            self._modules.add(path)
+            self.tokens += tokens
 
 
 meter: Final = WorkMeter()
