@@ -62,6 +62,9 @@ def test_a_weight_that_is_not_finite_is_refused(weight):
         ("int4", 4096, 128),
         # Eight devices can divide groups of 32 of Llama's feed-forward, not of 128.
         ("int4", 11008, 32),
+        # Four devices, or two.
+        ("int4", 1408, 32),
+        ("int4", 448, 32),
         ("int4", 96, 96),
         ("int4", 200, 128),
         ("int4:64", 11008, 64),

@@ -36,13 +36,12 @@ class Scheme:
     def group_inputs(self, columns: int) -> int:
         """How many of a weight's `columns` inputs share a scale.
 
-        Of several sizes it is the first that gives groups which eight devices can divide, or else that divides the
-        inputs. It does not depend on the mesh, so that a model has the same numbers on all meshes.
+        Of several sizes it is the first that gives groups which eight devices can divide, or else four or two, or that
+        divides the inputs. It does not depend on the mesh, so that a model has the same numbers on all meshes.
         """
         if not self.group_sizes:
             return columns
-        devices = (_DEVICES, 1)
-        for count in devices:
+        for count in _DEVICES:
             for size in self.group_sizes:
                 if columns <= size or columns % (size * count) == 0:
                     return min(size, columns)
@@ -80,7 +79,7 @@ class Scheme:
 
 
 # Those that usually divide the weights of a model that needs several.
-_DEVICES = 8
+_DEVICES = (8, 4, 2, 1)
 # 7.5 and not 7: the integers go from -8 to 7, and a step that is a fifteenth smaller is worth one clipped weight.
 _SCHEMES = {
     "int8": Scheme("int8", jnp.dtype(jnp.int8), 127.0),
