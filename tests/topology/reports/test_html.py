@@ -202,14 +202,32 @@ def test_bars_are_as_wide_as_their_figures(browser: Browser, file: Path, results
         else:
             assert bar["limit"] == pytest.approx(memory["capacity"] / whole * bar["width"], abs=0.3)
     tracks = browser.read(
-        "[...document.querySelectorAll('.track')].map(t => t.firstChild.getBoundingClientRect().width /"
-        " t.getBoundingClientRect().width)"
+        "[...document.querySelectorAll('.time:not(.kinds) .track')].map(t =>"
+        " t.firstChild.getBoundingClientRect().width / t.getBoundingClientRect().width)"
     )
     estimate = reports[0]["estimate"]
     longest = max(estimate[name] for name in ("compute", "memory", "interconnect"))
     assert tracks == pytest.approx(
         [estimate[name] / longest for name in ("compute", "memory", "interconnect")], abs=0.02
     )
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_bars_of_the_profile_are_as_wide_as_their_seconds(
+    browser: Browser, file: Path, results, width: int
+) -> None:
+    browser.open(file, width)
+    charts = {".kinds .track": 0.002, ".flame": 0.003, ".lane": 0.0006}
+    for chart, whole in charts.items():
+        bars = browser.read(
+            f"[...document.querySelectorAll('{chart} > span')].map(bar => [Number(bar.dataset.seconds),"
+            " bar.getBoundingClientRect().width / bar.parentElement.getBoundingClientRect().width,"
+            " bar.getBoundingClientRect().right - bar.parentElement.getBoundingClientRect().right])"
+        )
+        assert len(bars) >= 3, chart
+        for seconds, share, beyond in bars:
+            assert share == pytest.approx(seconds / whole, abs=0.004), chart
+            assert beyond < 0.5, chart
 
 
 def test_the_point_is_on_the_roof_where_the_figures_put_it(browser: Browser, file: Path, results) -> None:
@@ -291,7 +309,8 @@ def test_every_text_of_a_report_is_escaped(results, splits, hostile: str) -> Non
             return {name: soiled(one, name) for name, one in value.items()}
         if isinstance(value, list):
             return [soiled(one, key) for one in value]
-        if not isinstance(value, str) or key == "generation":
+        # What other parts of a document are found by.
+        if not isinstance(value, str) or key in ("generation", "entry", "calls"):
             return value
         count += 1
         return f"{hostile}{value}"
@@ -315,6 +334,10 @@ def test_the_page_says_what_the_report_does(file: Path) -> None:
         "estimate",
         "TPU101",
         "model.layers (32 blocks)",
+        "3.00 ms, 1.4 x the roofline",
+        "One round of a loop of 4",
+        "600 µs, of which the core waits 150 µs",
+        "down_proj",
     ):
         assert said in found.text, said
 

@@ -69,7 +69,7 @@ def _result(index: int, result: dict[str, Any]) -> str:
         failure = report["failure"]
         unit = quantities.memory_unit(report["generation"])
         figures = f"<span>{quantities.used_memory(report['memory'])} a {unit}</span>"
-        body = sections(report)
+        body = sections(report, result["trace"])
     if failure is not None:
         body = _failure(failure) + body
     notes = "".join(f'<p class="quiet">{prose(note)}</p>' for note in result["notes"])

@@ -4,7 +4,13 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final
+
+# The colour of each kind of work, by the name of a CSS class.
+_KIND_CLASSES: Final = {
+    "matrix products": "products", "attention": "attention", "other kernels": "kernels",
+    "copies and layouts": "copies", "elementwise": "elementwise", "collectives": "collectives", "waiting": "waiting",
+}  # fmt: skip
 
 
 def card(title: str, body: str) -> str:
@@ -42,6 +48,11 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     # With a tab stop, a table can be scrolled by the keyboard.
     return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def kind_class(kind: str) -> str:
+    """The CSS classes of a kind of work, as in `Profile.kinds`."""
+    return f"kind {_KIND_CLASSES.get(kind, 'other')}"
 
 
 def quiet(text: str) -> str:

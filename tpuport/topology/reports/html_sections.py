@@ -17,15 +17,18 @@ from tpuport.topology.reports.html_markup import (
     table,
     text_cell,
 )
+from tpuport.topology.reports.html_profile import profile_cards, time_card
 
 # More rows would make the page slow to read and slow to show.
 _MAX_ROWS: Final = 40
 _ESTIMATE: Final = "An estimate from public peak figures, which the hardware cannot beat: not a prediction."
 
 
-def sections(report: dict[str, Any]) -> str:
-    """All cards of a report."""
+def sections(report: dict[str, Any], trace: dict[str, Any] | None = None) -> str:
+    """All cards of a report, with a timeline if there is a trace."""
     cards = [card("Memory of one device", _memory(report["memory"])), _work(report)]
+    if report["profile"] is not None:
+        cards.append(profile_cards(report, trace))
     has_program = quantities.has_program(report)
     if has_program or report["advice"]:
         cards.append(card("Advice", _advice(report["advice"])))
@@ -108,9 +111,12 @@ def _work(report: dict[str, Any]) -> str:
     work = card("Work a step", _costs(costs))
     if estimate is None:
         return work
-    time = card("Time a step (estimate)", _time(estimate))
+    bounds = card("The least a step can take", _time(estimate))
     plot = card("Roofline (estimate)", roofline_plot.roofline(costs, estimate))
-    return f'<div class="pair"><div>{time}{work}</div><div>{plot}</div></div>'
+    time = ""
+    if report["profile"] is not None:
+        time = time_card(report)
+    return f'<div class="pair"><div>{time}{work}</div><div>{bounds}{plot}</div></div>'
 
 
 def _time(estimate: dict[str, Any]) -> str:
