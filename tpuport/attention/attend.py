@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from tpuport.attention.attention_settings import Settings, current_settings
 from tpuport.attention.call_report import Call, find_call_site, record_call
+from tpuport.attention.lane_maps import with_matrix_products
 from tpuport.attention.mask import Mask, broadcasts_to
 from tpuport.attention.mesh_attention import attention_on_mesh
 from tpuport.attention.reference import apply_sinks, attention_with_lse
@@ -99,6 +100,8 @@ def attend(
     if _is_empty(query_BHQD, value_BKTC):
         return jnp.zeros((*query_BHQD.shape[:3], value_BKTC.shape[3]), query_BHQD.dtype)
     if choice.implementation == "flash":
+        # Rotary embeddings of so many tokens would be copied in several layouts.
+        query_BHQD, key_BKTD = map(with_matrix_products, (query_BHQD, key_BKTD))
         return attention_on_mesh(
             query_BHQD, key_BKTD, value_BKTC, mask, settings, scale=scale, softcap=softcap, sinks_H=sinks
         )

@@ -117,7 +117,7 @@ def _read_scalar(text: str) -> ScalarInstruction | None:
 
 
 def _operand(text: str) -> str:
-    """ "%s17_s22" is the value "s17"; numbers and addresses stay as they are."""
+    """The value "s17" of "%s17_s22"; numbers and addresses stay as they are."""
     text = text.strip()
     if text.startswith("%"):
         return text[1:].partition("_")[0]
