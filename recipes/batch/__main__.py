@@ -69,7 +69,11 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
     )
     add("--coordinator", help="with --together, but not on TPU pods and SLURM: host:port of process 0")
     add("--tp", type=int, default=1, help="devices that shard the weights; -1: all that are left")
-    add("--dp", type=int, default=1, help="devices that shard the batch; -1: all that are left")
+    add(
+        "--dp",
+        type=int,
+        help="devices that shard the batch; -1: all that are left, as --together by default; else 1",
+    )
     add("--cpu-devices", type=at_least(0), default=0, help="let the CPU simulate this many devices")
     add("--collect", action="store_true", help="only join the results of all chunks in results.jsonl")
     arguments = parser.parse_args(words)
@@ -141,13 +145,17 @@ def run_chunks(
     job: Job, chunks: list[int], options: dict[str, Any], arguments: argparse.Namespace, *, writes: bool
 ) -> None:
     """Do these chunks, one after the other."""
-    console.print(f"{len(chunks)} chunks to do, of {len(job.chunks)} in all")
+    console.print(f"chunks to do: {len(chunks)} of {len(job.chunks)}")
     if not chunks:
         return
-    mesh = create_mesh({"dp": arguments.dp, "tp": arguments.tp}, console)
+    if arguments.together:
+        # Of all devices: every process has to have some.
+        mesh = tpuport.create_mesh(dp=arguments.dp or -1, tp=arguments.tp)
+    else:
+        mesh = create_mesh({"dp": arguments.dp or 1, "tp": arguments.tp}, console)
     generator = Generator(arguments.checkpoint, mesh, arguments.dtype, options)
     for chunk in chunks:
-        texts = generator.continue_rows(job.rows_of(chunk), job.chunk_size, chunk)
+        texts = generator.continue_rows(job.rows_of(chunk), job.batch_size, chunk)
         if writes:
             job.write(chunk, texts)
             console.print(f"chunk {chunk} is done")

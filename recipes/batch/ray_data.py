@@ -26,7 +26,7 @@ class Worker:
         """Do a chunk, unless a worker that has died since had done it."""
         chunk = int(row["chunk"])
         if not self._job.is_done(chunk):
-            texts = self._generator.continue_rows(self._job.rows_of(chunk), self._job.chunk_size, chunk)
+            texts = self._generator.continue_rows(self._job.rows_of(chunk), self._job.batch_size, chunk)
             self._job.write(chunk, texts)
         return row | {"node": ray.get_runtime_context().get_node_id()}
 
@@ -56,7 +56,7 @@ def main() -> None:
     job, options = plan_job(arguments)
     job.open()
     pending = job.pending()
-    print(f"{len(pending)} chunks to do, of {len(job.chunks)} in all")
+    print(f"chunks to do: {len(pending)} of {len(job.chunks)}")
     if pending:
         ray.init(address=arguments.address)
         resources = {"TPU": arguments.tpus} if arguments.tpus else None
@@ -71,7 +71,7 @@ def main() -> None:
             resources=resources,
         ).take_all()
         nodes = {row["node"] for row in done}
-        print(f"{len(done)} chunks done on {len(nodes)} nodes")
+        print(f"chunks done: {len(done)}, on {len(nodes)} nodes")
     print(f"all results: {job.collect()}")
 
 

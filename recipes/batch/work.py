@@ -67,6 +67,11 @@ class Job:
         """The number of each chunk."""
         return range(-(-len(self.rows) // self.chunk_size))
 
+    @property
+    def batch_size(self) -> int:
+        """How many rows run together, also in the last chunk, whose program is then that of the others."""
+        return min(self.chunk_size, len(self.rows))
+
     def rows_of(self, chunk: int) -> list[Row]:
         """The rows of a chunk; the last may have fewer."""
         return self.rows[chunk * self.chunk_size : (chunk + 1) * self.chunk_size]

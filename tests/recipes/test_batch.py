@@ -207,7 +207,7 @@ def test_the_recipe_continues_where_it_was_killed(
         if together:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
-                meeting = ["--together", "--coordinator", f"127.0.0.1:{free.getsockname()[1]}", "--dp", 2]
+                meeting = ["--together", "--coordinator", f"127.0.0.1:{free.getsockname()[1]}"]
         words = [*meeting, "--cpu-devices", 1, "--processes", 2, "--process"]
         return [start(*_recipe(prompts, output, *words, process)) for process in range(2)]
 

@@ -56,7 +56,7 @@ def test_two_workers_of_which_one_is_killed(tmp_path: Path) -> None:
 
     said = run("-c", CLUSTER, str(output))
     assert "killed 1 of 2" in said
-    assert "8 chunks done on 2 nodes" in said
+    assert "chunks done: 8, on 2 nodes" in said
     run("-m", "recipes.batch", "--output", str(tmp_path / "alone"))
     run("-m", "recipes.batch", "--output", str(tmp_path / "alone"), "--collect")
     names = {path.name: path.read_bytes() for path in output.glob("part-*")}
