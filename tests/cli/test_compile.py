@@ -264,7 +264,7 @@ def test_suggestions(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
     split = {
         "target": "model", "topology": "v5e:2x4", "mesh": {"dp": 2, "sp": 1, "tp": 4}, "quantize": None,
         "tried": True, "fits": True,
-        "used": GIB, "capacity": 16 * GIB, "seconds": 0.5, "unit": "tokens",
+        "used": GIB, "capacity": 16 * GIB, "seconds": 0.5, "roofline": 0.25, "unit": "tokens",
         "units_per_second": 16.0, "binds": "memory", "why": "",
     }  # fmt: skip
 

@@ -45,10 +45,11 @@ class FakeReport(Report):
             "unit": "tokens",
             "units": 4.0,
             "binds": "memory",
+            "seconds": 0.125,
         }
         return {
             "mesh": self.mesh, "effort": self.effort, "fits": fits, "memory": MEMORY, "failure": None,
-            "estimate": estimate if fits else None, "profile": {"seconds": 0.5} if fits else None,
+            "estimate": estimate if fits else None, "profile": {"seconds": 1.0 / self.mesh["tp"]} if fits else None,
         }  # fmt: skip
 
     def plain_trace(self) -> dict[str, Any] | None:
@@ -234,6 +235,7 @@ def test_splits_that_suit_are_compiled_in_haste_and_ranked(work: Work) -> None:
     assert [tuple(split["mesh"].values()) for split in splits] == [(1, 1, 4), (2, 1, 2), (4, 1, 1)]
     assert [split["fits"] for split in splits] == [True, True, False]
     assert [split["seconds"] for split in splits] == [0.25, 0.5, None]
+    assert [split["roofline"] for split in splits] == [0.125, 0.125, None]
     assert [split["units_per_second"] for split in splits] == [16.0, 8.0, None]
     assert splits[2]["why"]
     assert [effort for _, effort in work.compiled] == [-1.0, -1.0, -1.0, None]

@@ -8,8 +8,10 @@ from tpuport.hardware import compiled, described, generation_of
 from tpuport.topology.generation_tasks import Decode, Prefill
 
 if TYPE_CHECKING:
+    from tpuport.topology.compile_report import Profile as Profile
     from tpuport.topology.compile_report import Report as Report
     from tpuport.topology.compiling import compile_for as compile_for
+    from tpuport.topology.compiling import estimate as estimate
     from tpuport.topology.lowering import lower_for as lower_for
     from tpuport.topology.split_search import suggest_splits as suggest_splits
     from tpuport.trace_errors import CannotTrace as CannotTrace
@@ -17,15 +19,17 @@ if TYPE_CHECKING:
 # Imported on first use: these need torch, jax and the whole package, and describing a TPU needs none of it.
 _LAZY = {
     "CannotTrace": "tpuport.trace_errors",
+    "Profile": "tpuport.topology.compile_report",
     "Report": "tpuport.topology.compile_report",
     "compile_for": "tpuport.topology.compiling",
+    "estimate": "tpuport.topology.compiling",
     "lower_for": "tpuport.topology.lowering",
     "suggest_splits": "tpuport.topology.split_search",
 }
 
 __all__ = [
-    "GENERATIONS", "CannotTrace", "Decode", "Prefill", "Report", "compile_for", "compiled", "described",
-    "generation_of", "lower_for", "suggest_splits",
+    "GENERATIONS", "CannotTrace", "Decode", "Prefill", "Profile", "Report", "compile_for", "compiled", "described",
+    "estimate", "generation_of", "lower_for", "suggest_splits",
 ]  # fmt: skip
 
 

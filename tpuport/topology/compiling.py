@@ -27,7 +27,7 @@ from tpuport.schedules import KernelSchedule
 from tpuport.topology import abstract_steps, hlo, kernels, roofline, timing
 from tpuport.topology.abstract_weights import bytes_by_dtype, local_nbytes
 from tpuport.topology.advice import CacheArray, Evidence, advise
-from tpuport.topology.compile_report import Buffer, Costs, Failure, Memory, Report
+from tpuport.topology.compile_report import Buffer, Costs, Failure, Memory, Profile, Report
 from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.lowering import Lowered, LoweringOptions, describe_input, lower_for, versions
 from tpuport.topology.memory import (
@@ -103,6 +103,33 @@ def compile_for(
     lowered = lower_for(model, inputs, **options)
     logger.info("lowered in %.1f s; compiling for %s", lowered.seconds, lowered.topology)
     return compile_lowered(lowered, effort)
+
+
+def estimate(
+    model: Any,
+    inputs: Mapping[str, Any] | Prefill | Decode,
+    *,
+    effort: float | None = None,
+    **options: Unpack[LoweringOptions],
+) -> Profile:
+    """How long a step of a model takes on a described TPU, and where its time goes. No TPU is used.
+
+    Args:
+        model, inputs, options: as `lower_for` describes them.
+        effort: as in `compile_for`.
+
+    Raises:
+        PortError: as `compile_for`; or the program does not fit into memory.
+        CannotTrace: the model's code cannot be traced.
+    """
+    report = compile_lowered(lower_for(model, inputs, **options), effort, advised=False)
+    if report.profile is None:
+        why = report.failure.message if report.failure is not None else "the compiler made no program"
+        raise PortError(
+            f"there is no program to estimate: {why}", where=f"topology {report.topology}",
+            fix="tpuport.topology.compile_for reports what takes the memory",
+        )  # fmt: skip
+    return report.profile
 
 
 def _count_parameters(model: torch.nn.Module) -> int:

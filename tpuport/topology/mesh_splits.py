@@ -11,9 +11,8 @@ from tpuport.hardware import GIB
 
 # How `rank` orders splits, for people.
 RANKED_BY: Final = (
-    "Ranked by the estimated time of a step that computes nothing while devices send to each other: the longer of "
-    "compute and memory, plus the interconnect; then by memory. If there are several they are compiled in haste "
-    "(effort -1), which takes more memory: what fits here fits."
+    "Ranked by the estimated time of a step, of the instructions as they were scheduled; then by memory. If there are "
+    "several they are compiled in haste (effort -1), which takes more memory: what fits here fits."
 )
 # One reason against a split: the axis, or two axes together, and what is wrong with it.
 _REASON: Final = re.compile(r"(?P<axes>\w+=\d+(?: beside \w+=\d+)?) (?P<explanation>.*)")
@@ -61,7 +60,7 @@ class SplitOutcome:
     """What compiling a program for a split came to. The JSON Schema describes the fields.
 
     Attributes:
-        seconds: of a step, as `RANKED_BY` says; None if it does not fit.
+        seconds: of a step, as `RANKED_BY` says; roofline: that it takes at least; None if it does not fit.
         used: bytes of HBM of one device; None if unknown. capacity: bytes that it can have.
         why: why it does not fit, or was not tried, in a sentence.
     """
@@ -72,6 +71,7 @@ class SplitOutcome:
     used: int | None = None
     capacity: int | None = None
     seconds: float | None = None
+    roofline: float | None = None
     unit: str | None = None
     units_per_second: float | None = None
     binds: str | None = None
@@ -178,15 +178,18 @@ def outcome_of(split: Split, report: Mapping[str, Any]) -> SplitOutcome:
     outcome = SplitOutcome(split, used=memory["used"], capacity=memory["capacity"], unit=estimate.get("unit"))
     if not (report["fits"] and estimate):
         return dataclasses.replace(outcome, why=_why_not(report))
-    # Collectives stand between products, while arrays come from HBM during products. By the longest of the three alone,
-    # all splits that are bound by compute would rank the same, however much they send.
-    seconds = float(max(estimate["compute"], estimate["memory"]) + estimate["interconnect"])
+    seconds = report["profile"]["seconds"]
     rate = None
     # A program that does nothing takes no time.
     if seconds:
         rate = estimate["units"] / seconds
     return dataclasses.replace(
-        outcome, fits=True, seconds=seconds, units_per_second=rate, binds=estimate["binds"]
+        outcome,
+        fits=True,
+        seconds=seconds,
+        roofline=estimate["seconds"],
+        units_per_second=rate,
+        binds=estimate["binds"],
     )
 
 

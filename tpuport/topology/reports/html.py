@@ -116,12 +116,13 @@ def _suggestion(splits: list[dict[str, Any]] | None) -> str:
             cell(_split_badge(split), "nowrap"),
             number_cell(quantities.optional(quantities.memory_size, split["used"])),
             number_cell(quantities.optional(quantities.duration, split["seconds"])),
+            number_cell(quantities.optional(quantities.duration, split["roofline"])),
             number_cell(quantities.units_per_second(split)),
             text_cell(split["binds"] or split["why"]),
         ]
         for split in tried_splits(splits)
     ]
-    headings = ("program", "split", "", ">memory", ">a step, estimated", ">a second, at most", "bound by")
+    headings = ("program", "split", "", ">memory", ">a step, estimated", ">at least", ">a second", "bound by")
     # Splits that were not tried have a sentence for each program in place of a row each.
     notes = [f"Left out for {program}: {reasons}" for program, reasons in untried_reasons(splits).items()]
     return card(

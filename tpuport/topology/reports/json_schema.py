@@ -81,10 +81,11 @@ _SPLIT: Final = {
     "capacity": (_OPTIONAL_INTEGER, "bytes of HBM that it can have; null if nothing was compiled"),
     "seconds": (
         _OPTIONAL_NUMBER,
-        "a step's estimate: the longer of compute and memory, then the interconnect; null unless it fits",
+        "a step's estimate, as in the profile of its program; null unless it fits",
     ),
+    "roofline": (_OPTIONAL_NUMBER, "seconds that a step takes at least; null unless it fits"),
     "unit": (_OPTIONAL_TEXT, "what a step produces"),
-    "units_per_second": (_OPTIONAL_NUMBER, "how many of them, at most, by the same estimate"),
+    "units_per_second": (_OPTIONAL_NUMBER, "how many of them, by the same estimate"),
     "binds": (_OPTIONAL_TEXT, "compute, memory or interconnect; null if it does not fit"),
     "why": (_TEXT, "why it does not fit, cannot be, or was not tried; empty if it fits"),
 }

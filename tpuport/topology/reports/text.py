@@ -292,7 +292,7 @@ def _source_and_code(source: dict[str, Any]) -> str:
 
 def _suggestion(splits: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
     yield Rule(Text("Mesh splits, the best first", style="bold"), align="left", style="dim")
-    rows = table("program", "split", "", ">GiB used", ">a step", ">a second", "bound by")
+    rows = table("program", "split", "", ">GiB used", ">a step", ">at least", ">a second", "bound by")
     for split in tried_splits(splits):
         verdict = Text("fits", style="green")
         if not split["fits"]:
@@ -303,6 +303,7 @@ def _suggestion(splits: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
             verdict,
             quantities.optional(quantities.gib, split["used"], missing="?"),
             quantities.optional(quantities.duration, split["seconds"]),
+            quantities.optional(quantities.duration, split["roofline"]),
             quantities.units_per_second(split),
             split["binds"],
         )
