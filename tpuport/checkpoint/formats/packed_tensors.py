@@ -36,13 +36,16 @@ class Unpacked(LazyTensor):
         words = self.base.read(reader, words_index, self.base.dtype)
         # Logical shifts: the highest number has the sign bit.
         words = words.view(np.dtype(f"u{words.dtype.itemsize}"))
-        shifts = np.asarray(self.shifts, words.dtype)
-        # The numbers of an integer become a new axis behind its own.
-        shifted = np.expand_dims(words, dim + 1) >> shifts.reshape(-1, *(1,) * (words.ndim - dim - 1))
-        numbers = (shifted & words.dtype.type((1 << self.bits) - 1)).astype(np.int16)
+        mask = words.dtype.type((1 << self.bits) - 1)
+        # The numbers of an integer become a new axis behind its own. One after another, because all of them in the
+        # type of the integers would take several times the memory.
+        numbers = np.empty((*words.shape[: dim + 1], factor, *words.shape[dim + 1 :]), np.int16)
+        for position, shift in enumerate(self.shifts):
+            numbers[(slice(None),) * (dim + 1) + (position,)] = (words >> words.dtype.type(shift)) & mask
         if self.is_signed:
             sign = np.int16(1 << (self.bits - 1))
-            numbers = (numbers ^ sign) - sign
+            numbers ^= sign
+            numbers -= sign
         numbers += np.int16(self.offset)
         shape = (*words.shape[:dim], (last - first) * factor, *words.shape[dim + 1 :])
         start = part.start - first * factor
