@@ -114,12 +114,7 @@ def port_and_generate(
     model, seconds = timed(
         lambda: tpuport.load(AutoModelForCausalLM, directory, mesh=mesh, **file, **loading)
     )
-    # Quantised weights are values, with scales and the like for many of them.
-    parts = model.state_dict().items()
-    size = (
-        sum(part.numel() for name, part in parts if "_quantized." not in name or name.endswith(".values"))
-        / 1e6
-    )
+    size = model.num_parameters() / 1e6
     console.print(f"loaded {type(model).__name__}, {size:.1f} M parameters, in {seconds:.1f} s")
     tokens = generate_timed(model, inputs, options | {"pad_token_id": tokenizer.pad_token_id})
     for text in tokenizer.batch_decode(tokens, skip_special_tokens=True):

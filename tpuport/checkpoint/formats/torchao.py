@@ -148,6 +148,7 @@ def _header(weight: WeightTensors, metadata: Mapping[str, str]) -> Mapping[str, 
         raise BadWeightError(f"the header of its file does not say what {name} is") from error
     if kind not in (*_BYTES, _PACKED):
         raise BadWeightError(
-            f"{kind} of torchao is not supported; supported are {', '.join(sorted((*_BYTES, _PACKED)))}"
+            f"{kind} of torchao is not supported; supported are {', '.join(sorted((*_BYTES, _PACKED)))}, or an "
+            "unquantised checkpoint with quantize='int8'"
         )
     return header
