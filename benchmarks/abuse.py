@@ -2,10 +2,10 @@
 
     python -m benchmarks.abuse [--only NAME]
 
-Each case changes a checkpoint of a tiny Llama and loads it. Right is a single PortError in bounded time and memory,
-which has the words that the case asks for: mostly the name of the file. Where the weights are sound, a model may be
-right too. Everything else is listed: raw exceptions, errors that name no file, checkpoints that load, and cases that
-take too long. The exit status is 1 if there is any.
+Each case changes a checkpoint, mostly of a tiny Llama, and loads it. Right is a single PortError in bounded time and
+memory, which has the words that the case asks for: mostly the name of the file. Where the weights are sound, a model
+may be right too. Everything else is listed: raw exceptions, errors that name no file, checkpoints that load, and cases
+that take too long. The exit status is 1 if there is any.
 """
 
 import argparse
@@ -23,10 +23,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-import tpuport
 from benchmarks.abuse_cases import CASES, Case
+from benchmarks.abuse_formats import FORMAT_CASES, load, quantise, write_diffusers, write_gguf
 from tpuport.errors import PortError
 
+ALL_CASES = (*CASES, *FORMAT_CASES)
 SECONDS = 20
 # Beyond what the libraries take; a case that wants more fails with MemoryError.
 ADDRESS_SPACE = 16 << 30
@@ -43,14 +44,26 @@ def write_checkpoint(directory: Path) -> None:
     model.save_pretrained(directory)
 
 
+def write_base(base: str, directory: Path) -> None:
+    """The checkpoint that a case changes."""
+    if base == "gguf":
+        write_gguf(directory)
+    elif base == "diffusers":
+        write_diffusers(directory)
+    else:
+        write_checkpoint(directory)
+        if base == "quantised":
+            quantise(directory)
+
+
 def outcome(case: Case, directory: Path) -> str:
     """What became of a case: "right", or what is wrong with it."""
-    write_checkpoint(directory)
+    write_base(case.base, directory)
     case.change(directory)
     started = time.perf_counter()
     signal.alarm(SECONDS)
     try:
-        tpuport.load(AutoModelForCausalLM, directory)
+        load(case.base, directory)
     except PortError as error:
         message = f"{error.what} {error.where} {error.fix}"
         result = (
@@ -108,7 +121,7 @@ def _outcome_in_a_directory(case: Case) -> str:
 def main() -> None:
     signal.signal(signal.SIGALRM, _interrupt)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
-    run(__doc__, CASES, _outcome_in_a_directory)
+    run(__doc__, ALL_CASES, _outcome_in_a_directory)
 
 
 if __name__ == "__main__":

@@ -31,12 +31,14 @@ class Case(NamedTuple):
 
     Attributes:
         may_load: whether a model is a right answer too, because nothing is wrong with the weights.
+        base: what is changed: the Llama, the same "quantised", a "gguf" file, or a model of "diffusers".
     """
 
     name: str
     change: Change
     words: tuple[str, ...] = ()
     may_load: bool = False
+    base: str = "llama"
 
 
 def read_file(directory: Path) -> tuple[dict[str, Any], bytes]:

@@ -19,8 +19,9 @@ _COUNTS: Final = re.compile(
     r"(size|heads|layers|dims?|channels|experts|embeddings|embd|width|groups)$|^(n|d|num)_"
 )
 # Sizes that every model has if its config has them, and the largest that are read; no model is near them.
+_MOST_LAYERS: Final = 10_000
 _SIZES: Final = {
-    "vocab_size": 2**31, "hidden_size": 2**31, "num_hidden_layers": 10_000, "num_attention_heads": 2**31,
+    "vocab_size": 2**31, "hidden_size": 2**31, "num_hidden_layers": _MOST_LAYERS, "num_attention_heads": 2**31,
     "num_key_value_heads": 2**31, "head_dim": 2**31,
 }  # fmt: skip
 # Added to a variance before its root is taken.
@@ -79,6 +80,8 @@ def _wrong_values(raw: Mapping[str, Any], prefix: str, depth: int) -> Iterator[s
         if isinstance(value, int | float):
             # A part of a model may have none of something.
             yield from _wrong_number(name, value, prefix, smallest=0 if prefix else 1)
+        elif _EPSILON.search(name) and isinstance(value, str | list):
+            yield f"{prefix}{name} is {value!r:.60}, and not a number from 0 up"
         elif name in _ROTARY and isinstance(value, Mapping):
             yield from _wrong_rotary(value, f"{prefix}{name}.")
         elif isinstance(value, Mapping) and depth < _LARGEST_DEPTH:
@@ -93,6 +96,8 @@ def _wrong_values(raw: Mapping[str, Any], prefix: str, depth: int) -> Iterator[s
 def _wrong_number(name: str, value: float, prefix: str, smallest: int) -> Iterator[str]:
     if name in _SIZES and not (_is_whole(value) and smallest <= value <= _SIZES[name]):
         yield f"{prefix}{name} is {value!r}, and not a whole number from {smallest} to {_SIZES[name]:,}"
+    elif name.endswith("layers") and value > _MOST_LAYERS:
+        yield f"{prefix}{name} is {value!r}, and no model has more than {_MOST_LAYERS:,}"
     elif _EPSILON.search(name) and not 0 <= value < math.inf:
         yield f"{prefix}{name} is {value!r}, and not a number from 0 up"
     elif name == "rope_theta" and not 0 < value < math.inf:

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
+
+from tpuport.compilation import Program
+from tpuport.errors import PortError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -103,3 +107,82 @@ def test_a_place_that_cannot_be_a_directory(tmp_path: Path, place: str) -> None:
 def test_two_processes_at_once(tmp_path: Path) -> None:
     processes = [start(tmp_path) for _ in range(2)]
     assert [answers(process)[1] for process in processes] == [{"as it is": True}] * 2
+
+
+EXCHANGED = """
+import json, sys
+from pathlib import Path
+
+import jax
+import torch
+
+import tpuport
+
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+ones = lambda *shape: torch.ones(shape, device="jax")
+programs = {
+    "sum": (tpuport.compile(lambda x, y: (x @ y).sum(0)), ones(4, 5), ones(5, 2)),
+    "three": (tpuport.compile(lambda x: x * 2 + 1), ones(3)),
+    "five": (tpuport.compile(lambda x: x * 2 + 1), ones(5)),
+}
+answers = {}
+for name, (program, *inputs) in programs.items():
+    try:
+        answers[name] = program(*inputs).cpu().tolist()
+    except tpuport.PortError as error:
+        answers[name] = str(error)
+print(json.dumps(answers))
+"""
+
+
+@pytest.mark.slow  # the test below has the same errors without a cache
+def test_files_of_programs_exchanged(tmp_path: Path) -> None:
+    def run() -> dict[str, object]:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "TPUPORT_COMPILATION_CACHE": str(tmp_path)}
+        script = "import tpuport.auto\n" + EXCHANGED
+        command = [sys.executable, "-W", "ignore", "-c", script]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    assert run() == {"sum": [20, 20], "three": [3] * 3, "five": [3] * 5}
+    files = sorted(tmp_path.glob("jit__run_program-*-cache"))
+    contents = [file.read_bytes() for file in files]
+    assert len(files) == 3
+    for file, content in zip(files, [*contents[1:], contents[0]], strict=True):
+        file.write_bytes(content)
+    for text in run().values():
+        assert "the compiled program that was kept on disk is another one" in str(text)
+        assert str(tmp_path) in str(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_explained"),
+    [
+        (ValueError("safe_zip() argument 1 has length 2 but argument 0 has length 1."), True),
+        (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: E0102: RuntimeProgramInputMismatch: 3"), True),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory"), False),
+        (ValueError("safe"), False),
+    ],
+)
+@pytest.mark.parametrize("directory", [None, "/cache"])
+def test_a_program_of_another_name_is_explained(error, is_explained, directory, monkeypatch) -> None:
+    def fail(x):
+        # A new one: an error keeps the frames that it has passed.
+        raise type(error)(*error.args)
+
+    program = Program(lambda x: x, "step")
+    traced = Program(fail, "step")
+    monkeypatch.setattr(program, "_jitted", lambda *args, **kwargs: fail(0))
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", directory)
+    try:
+        explained = is_explained and directory is not None
+        with pytest.raises(PortError if explained else type(error)) as raised:
+            program(1.0)
+        assert not explained or "step, in /cache" in str(raised.value)
+        # An error of the function itself is its own.
+        with pytest.raises(type(error)):
+            traced(1.0)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)

@@ -184,7 +184,7 @@ def _read_transformers_config(
 
 def _load_config(config_class: Any, directory: Path, options: Mapping[str, Any], **loading: Any) -> Any:
     """The config in `directory` with `options` in it; `loading` says how transformers reads it."""
-    with _library_errors(directory):
+    with _library_errors(directory / loading.get("gguf_file", "")):
         loaded: Any = config_class.from_pretrained(
             directory, local_files_only=True, return_unused_kwargs=True, **loading, **options
         )

@@ -44,10 +44,11 @@ from tpuport.checkpoint.name_matching import (
 from tpuport.checkpoint.quantized_layout import empty_weight
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor, quantizing
 from tpuport.checkpoint.sharded_arrays import bounds_key, make_sharded_array
-from tpuport.config_values import check_heads, name_wrong_fields
+from tpuport.config_values import check_heads, check_values, name_wrong_fields
 from tpuport.errors import PortError
 from tpuport.library_classes import is_diffusers_class
 from tpuport.patches import registry
+from tpuport.plurals import count_noun
 from tpuport.quantization import (
     QuantizationRules,
     as_quantization_rules,
@@ -139,7 +140,7 @@ def load(
     match = match_names(model, tensors)
     # Before mismatches are looked for: untied weights are two, and each must be in the checkpoint.
     untie_differing_weights(model, match)
-    _raise_problems(path, problems + find_mismatches(model, match, allow))
+    _raise_problems(path / (gguf_file or ""), problems + find_mismatches(model, match, allow))
     initialize_absent(model, match)
     mesh = mesh or one_device_mesh()
     array_dtype = _array_dtypes(model, model_dtype, requested_dtype)
@@ -203,10 +204,30 @@ def _open_gguf(
             fix="load the checkpoint in safetensors, with quantize='int4' for weights in four bits",
         )
     file = gguf_files.read_file(directory, name)
-    config = building.read_gguf_config(model_class, directory, name, options)
+    where = str(file.path)
+    with name_wrong_fields({}, where, "transformers refuses its config"):
+        config = building.read_gguf_config(model_class, directory, name, options)
+    # The defaults of a class are those of another vocabulary.
+    values = config.to_diff_dict()
+    check_values(values, where)
+    check_heads(config, where)
+    _check_layers(config, file)
     dtype = requested_dtype or as_torch_dtype(getattr(config, "dtype", None)) or torch.float32
-    model = building.build_empty(model_class, config, dtype, trust_remote_code=False, directory=directory)
-    return model, gguf_files.adapt(file, model, compat.jax_dtype(dtype)), dtype
+    with name_wrong_fields(values, where, "the model cannot be built"):
+        model = building.build_empty(model_class, config, dtype, trust_remote_code=False, directory=file.path)
+    with name_wrong_fields(values, where, "its tensors do not fit its config"):
+        return model, gguf_files.adapt(file, model, compat.jax_dtype(dtype)), dtype
+
+
+def _check_layers(config: Any, file: gguf_files.GGUFFile) -> None:
+    """PortError where the file has fewer tensors than layers, before modules are built for all of these."""
+    layers = getattr(config, "num_hidden_layers", None) or 0
+    if layers > len(file.tensors):
+        raise PortError(
+            f"its config has {count_noun(layers, 'layer')}, and the file {count_noun(len(file.tensors), 'tensor')}",
+            where=str(file.path),
+            fix="check that the file was copied whole, and that its block_count is that of the model",
+        )
 
 
 def _adapt_quantized(
@@ -220,14 +241,14 @@ def _adapt_quantized(
     return formats.adapt(quantization, inventory.tensors, compat.jax_dtype(dtype), where)
 
 
-def _raise_problems(directory: Path, problems: list[str]) -> None:
+def _raise_problems(checkpoint: Path, problems: list[str]) -> None:
     """Raise a PortError that lists `problems`, if there are any."""
     if not problems:
         return
     reasons = "one reason" if len(problems) == 1 else f"{len(problems)} reasons"
     raise PortError(
         "\n  - ".join([f"the checkpoint cannot be loaded, for {reasons}:", *problems]),
-        where=str(directory),
+        where=str(checkpoint),
         fix="check that the model class is the one that was saved, that config.json belongs to these weights, and that "
         "every file was copied whole; "
         "a tensor that may go unused is allowed by its name, allow=('lm_head.weight',)",

@@ -1,10 +1,13 @@
 """A jitted function that counts its compilations, and warns if one argument keeps causing them."""
 
+import contextlib
 import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable, Hashable
+import re
+import traceback
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +26,9 @@ _FIRST_WARNING = 4
 _VALUES_SHOWN = 4
 # The first counts the draws, the second has keys for them; more only if the code changes from trace to trace.
 _MOST_TRACES = 4
+# What jax and XLA say of a program that is not the one that was asked for, and the name of the function that is traced.
+_OTHER_PROGRAM = re.compile(r"safe_zip\(\) argument|INVALID_ARGUMENT: .*RuntimeProgramInputMismatch")
+_TRACED = "counted"
 
 
 class ShapeText(str):
@@ -143,6 +149,12 @@ class Program:
         self, signature: Hashable, args: tuple, kwargs: dict[str, Any], *, moves_generators: bool
     ) -> Any:
         process_watch.begin_call(self.name, (args, kwargs))
+        with _explained_cache(self.name):
+            return self._call(signature, args, kwargs, moves_generators=moves_generators)
+
+    def _call(
+        self, signature: Hashable, args: tuple, kwargs: dict[str, Any], *, moves_generators: bool
+    ) -> Any:
         run = functools.partial(
             self._with_keys, self._jitted, signature, args, kwargs, moves_generators=moves_generators
         )
@@ -270,6 +282,29 @@ def _suggest_remedy(name: str, different: list[str]) -> str:
     if len(sizes) == 1:
         return "Give it one dtype"
     return "Pad it to a few fixed lengths"
+
+
+@contextlib.contextmanager
+def _explained_cache(name: str) -> Iterator[None]:
+    """Explain what jax and XLA raise where the directory has the file of another program in the place of this one's.
+
+    They notice that only by the numbers and shapes of arguments and results.
+    """
+    settings: Any = jax.config
+    try:
+        yield
+    except (ValueError, jax.errors.JaxRuntimeError) as error:
+        message = str(error)
+        if not settings.jax_compilation_cache_dir or not _OTHER_PROGRAM.match(message):
+            raise
+        # The same message may come from the function while it is traced.
+        if any(frame.f_code.co_name == _TRACED for frame, _ in traceback.walk_tb(error.__traceback__)):
+            raise
+        raise PortError(
+            "the compiled program that was kept on disk is another one, by its arguments or results",
+            where=f"{name}, in {settings.jax_compilation_cache_dir}",
+            fix="delete that directory; programs are compiled again",
+        ) from error
 
 
 def use_persistent_cache() -> None:
