@@ -72,9 +72,9 @@ class Step(nn.Module):
 _HEAD: Final = """# Advice of `tpuport compile`
 
 `docs/gen_advice.py` generates this page from the rules. Each rule examines measurements of the compiled program: its
-collectives, its arrays, the attention calls that were traced, and how the weights are sharded. Findings are sorted by
-their cost per device and step. To compare costs, a byte sent counts as four bytes of HBM traffic, and 256 FLOPs count
-as one byte; on a v5e or v6e these take roughly the same time. Rule ids are never reused.
+collectives, its arrays, the attention calls that were traced, how the weights are sharded, and [when each instruction
+runs](time.md). Findings are sorted by the time that they cost per step: what the profile says of the instructions in
+question or, for a cost in bytes or FLOPs, what it takes at the device's published peak. Rule ids are never reused.
 
 The examples are complete: after [these lines](#before-every-example), each of them compiles without a TPU. The code
 under "Before" triggers the advice, and the code under "After" does not.

@@ -27,10 +27,12 @@ class Execution:
 
     Attributes:
         cycles: bundles, one a cycle.
+        copies: that it starts between memories.
         exact: False if a branch depended on what only a run knows, or the kernel runs too long to be followed.
     """
 
     cycles: int
+    copies: int
     exact: bool
 
 
@@ -45,6 +47,7 @@ class _ScalarCore:
     def __init__(self, bundles: Sequence[Bundle]) -> None:
         self._bundles = bundles
         self._starts = {region: index for index, bundle in enumerate(bundles) for region in bundle.regions}
+        self._copies = 0
         self._values: dict[str, Number] = {}
         # What a register holds, which is how a loop hands a value to its next round.
         self._registers: dict[str, Number] = {}
@@ -56,7 +59,8 @@ class _ScalarCore:
         # From each bundle on, the next one that has anything to execute.
         self._next_active = [len(bundles)] * (len(bundles) + 1)
         for index in reversed(range(len(bundles))):
-            active = self._instructions[index] or bundles[index].branch is not None
+            bundle = bundles[index]
+            active = self._instructions[index] or bundle.copies or bundle.branch is not None
             self._next_active[index] = index if active else self._next_active[index + 1]
 
     def run(self) -> Execution:
@@ -77,7 +81,7 @@ class _ScalarCore:
                 continue
             branches += 1
             if branches > _MOST_BRANCHES:
-                return Execution(cycles, exact=False)
+                return Execution(cycles, self._copies, exact=False)
             if taken is None:
                 exact = False
             target = self._starts.get(branch.region)
@@ -87,7 +91,7 @@ class _ScalarCore:
                 self._execute(slot)
                 cycles += 1
             index = target
-        return Execution(cycles, exact)
+        return Execution(cycles, self._copies, exact)
 
     def _is_taken(self, branch: Branch) -> bool | None:
         """None if it is unknown."""
@@ -103,6 +107,9 @@ class _ScalarCore:
 
     def _execute(self, index: int) -> None:
         """Execute the scalar instructions of a bundle, which all read before any of them writes."""
+        for guard in self._bundles[index].copies:
+            if guard is None or self._holds(guard) is not False:
+                self._copies += 1
         computing = []
         for instruction in self._instructions[index]:
             if instruction.operation == "sphi":
@@ -138,12 +145,13 @@ class _ScalarCore:
 
 
 def _relevant_results(bundles: Sequence[Bundle]) -> set[str]:
-    """The values on which a branch depends, directly or not."""
+    """The values on which a branch or a copy depends, directly or not."""
     definitions: dict[str, list[ScalarInstruction]] = {}
     for bundle in bundles:
         for instruction in bundle.instructions:
             definitions.setdefault(instruction.result, []).append(instruction)
     guards = [bundle.branch.guard for bundle in bundles if bundle.branch is not None]
+    guards += [guard for bundle in bundles for guard in bundle.copies]
     waiting = [guard.predicate for guard in guards if guard is not None]
     relevant: set[str] = set()
     while waiting:

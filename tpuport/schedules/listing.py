@@ -21,6 +21,8 @@ _COMMENT: Final = re.compile(r"/\*.*?\*/")
 _SCALAR: Final = re.compile(r"%([sp]\d+)_([sp]\d+) = ([a-z_]+)([\w.]*)(.*)", re.DOTALL)
 _SPILL: Final = re.compile(r"%\d+ = sst (\[smem:\[#allocation\w+_spill\]\]) %([sp]\d+)_[sp]\d+")
 _BRANCH: Final = re.compile(r"sbr\.rel (?:\((!?)%([sp]\d+)_[sp]\d+\) )?target = \$region(\d+)")
+# "dma.hbm_to_vmem [thread:$0]  (!%p857_p9), ...", but not the instruction that waits for one.
+_COPY: Final = re.compile(r"= dma\.(?!done)[\w.]+(?: \[[^\]]*\])?\s*(?:\((!?)%([sp]\d+)_[sp]\d+\))?")
 # "(!%p3_p0)" or "(!%p3_p0, %s188_s1)" before the operands: a condition, and the result where it does not hold.
 _GUARD: Final = re.compile(r"\s*\((!?)%([sp]\d+)_[sp]\d+(?:, ([^)]*))?\),?")
 
@@ -64,11 +66,19 @@ class Branch(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """The scalar instructions of one cycle, the branch if there is one, and the regions that start here."""
+    """What a core does in one cycle, as far as it matters for how often it does it.
+
+    Attributes:
+        instructions: of the scalar unit.
+        branch: the branch, if there is one.
+        regions: those that start here.
+        copies: for each copy that is started between memories, its condition, or None.
+    """
 
     instructions: tuple[ScalarInstruction, ...]
     branch: Branch | None
     regions: tuple[str, ...]
+    copies: tuple[Guard | None, ...] = ()
 
 
 def read_listing(text: str) -> list[Bundle]:
@@ -80,14 +90,21 @@ def read_listing(text: str) -> list[Bundle]:
 def _read_bundle(text: str) -> Bundle:
     regions = tuple(_REGION.findall(text))
     # Comments may quote anything, and separators are not in them once they are gone.
-    instructions = _COMMENT.sub("", text).split(";;")
-    scalars = [_read_scalar(instruction.strip(" {}\n")) for instruction in instructions if "%" in instruction]
-    branch = _BRANCH.search(text)
+    code = _COMMENT.sub("", text)
+    instructions = [instruction.strip(" {}\n") for instruction in code.split(";;") if "%" in instruction]
+    scalars = map(_read_scalar, instructions)
+    branch = _BRANCH.search(code)
     return Bundle(
         tuple(scalar for scalar in scalars if scalar is not None),
         None if branch is None else _read_branch(branch),
         regions,
+        tuple(_read_copy(match) for match in _COPY.finditer(code)),
     )
+
+
+def _read_copy(match: re.Match[str]) -> Guard | None:
+    negation, predicate = match.groups()
+    return None if predicate is None else Guard(predicate, bool(negation))
 
 
 def _read_branch(match: re.Match[str]) -> Branch:

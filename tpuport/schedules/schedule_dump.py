@@ -4,6 +4,7 @@ libtpu reads its flags when it is loaded, so that a process writes the schedules
 Kernels that are the same but for their names are compiled, and written, once.
 """
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,11 +23,13 @@ class KernelSchedule(NamedTuple):
     Attributes:
         name: of its instruction in the program.
         cycles: bundles that one call executes.
+        copies: that one call starts between memories.
         exact: False if their number depends on what only a run knows, such as an index.
     """
 
     name: str
     cycles: int
+    copies: int
     exact: bool
 
 
@@ -51,5 +54,5 @@ def read_schedules(directory: Path | str) -> dict[str, KernelSchedule]:
         if match is None or match["kernel"] == "TLP" or match["kernel"].startswith("<"):
             continue
         execution = execute(read_listing(file.read_text(errors="replace")))
-        schedules[match["kernel"]] = KernelSchedule(match["kernel"], execution.cycles, execution.exact)
+        schedules[match["kernel"]] = KernelSchedule(match["kernel"], *dataclasses.astuple(execution))
     return schedules

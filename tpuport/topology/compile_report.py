@@ -260,7 +260,9 @@ class Finding:
         rule: its id, "TPC001"; name: "width-sharded-activations".
         message: the measured cause, in a sentence.
         remedy: what to do.
-        cost: what it costs a step, in `unit` ("bytes" of HBM, "bytes sent", "flops"); findings are sorted by it.
+        cost: what it costs a step, in `unit` ("bytes" of HBM, "bytes sent", "flops", "seconds").
+        seconds: the same as time: what the profile says of the instructions, or else the cost at the device's published
+            peak; findings are sorted by it.
         source: the line of code, if one is known.
         rules: all sharding rules that the remedy proposes, as a file for --rules has them; the text has the largest.
     """
@@ -271,6 +273,7 @@ class Finding:
     remedy: str
     cost: float = 0.0
     unit: str = "bytes"
+    seconds: float = 0.0
     source: Source | None = None
     rules: dict[str, tuple[str | None, ...]] = dataclasses.field(default_factory=dict)
 

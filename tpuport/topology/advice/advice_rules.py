@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from tpuport.errors import PortError
+from tpuport.hardware import GENERATIONS, Generation
 from tpuport.plurals import count_noun
 from tpuport.topology.advice.data_movement import count_by_kind
 from tpuport.topology.advice.evidence import Evidence
@@ -17,10 +18,6 @@ from tpuport.topology.hlo import Instruction
 
 _FILE: Final = re.compile(r"tpc\d{3}_")
 _SITE: Final = re.compile(r"(?P<file>.+):(?P<line>\d+)", re.DOTALL)
-# What a unit weighs beside a byte of HBM, so that findings of all kinds have one order: on every generation a device
-# sends bytes about four times slower than it reads them from HBM (v5e: 819 against 200 GB/s; v6e: 1,640 against 448),
-# and does from 240 (v5e) to 560 (v6e) FLOPs in the time that a byte takes.
-_WEIGHTS: Final = {"bytes": 1.0, "bytes sent": 4.0, "flops": 1 / 256}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +28,7 @@ class Hit:
         message: the measured cause, in a sentence without a full stop.
         remedy: what to write instead, in a sentence without a full stop.
         cost: what it costs a device in a step.
-        unit: of the cost: "bytes" of HBM, "bytes sent" or "flops".
+        unit: of the cost: "bytes" of HBM, "bytes sent", "flops" or "seconds".
         source: the line of code, if the evidence has one.
         explained_by: ids of rules that explain it better. If any of them has hits, this one is left out.
         rules: all the sharding rules that the remedy proposes, of which its text has the largest.
@@ -108,6 +105,7 @@ def advise(evidence: Evidence) -> tuple[Finding, ...]:
             hit.remedy,
             float(hit.cost),
             hit.unit,
+            _seconds(hit, GENERATIONS[evidence.report.generation]),
             hit.source,
             dict(hit.rules),
         )
@@ -118,8 +116,17 @@ def advise(evidence: Evidence) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=_report_order))
 
 
+def _seconds(hit: Hit, hardware: Generation) -> float:
+    """Seconds of a step that a cost takes alone, at the published peaks of a device."""
+    device = hardware.device
+    # All links of a chip together, one way.
+    links = hardware.ici.value / 2 / hardware.devices
+    rates = {"bytes": device.hbm_bandwidth, "bytes sent": links, "flops": device.bf16, "seconds": 1.0}
+    return hit.cost / rates[hit.unit]
+
+
 def _report_order(finding: Finding) -> tuple[float, str, str]:
-    return -finding.cost * _WEIGHTS[finding.unit], finding.rule, finding.message
+    return -finding.seconds, finding.rule, finding.message
 
 
 def format_bytes(nbytes: int | float) -> str:

@@ -40,7 +40,8 @@ class Work:
     Attributes:
         kind: one of `KINDS`.
         core_seconds: of the core by its schedule, with everything that it reads at hand, and at least what its products
-            take at the published peak: a schedule does not have the bundles that wait for a busy matrix unit.
+            take at the published peak: a schedule does not have the bundles that wait for a busy matrix unit. Each copy
+            that it starts adds to that.
         hbm_bytes: read and written.
         link_seconds: that a collective takes of the links along `axes`.
         flops: of products and kernels.
@@ -94,15 +95,24 @@ class WorkCounter:
         core_seconds = 0.0
         if cycles is not None and not _is_asynchronous(instruction):
             core_seconds = max(cycles.cycles / self._hardware.clock, product_seconds)
+            core_seconds += cycles.copies * self._hardware.copy_start.value
         return Work(
             kind=self._kind(instruction),
             core_seconds=core_seconds,
-            hbm_bytes=memory_traffic.instruction_bytes(self.program, instruction),
+            hbm_bytes=self._hbm_bytes(instruction),
             link_seconds=link_seconds,
             axes=axes,
             flops=flops,
             cycles=cycles,
         )
+
+    def _hbm_bytes(self, instruction: Instruction) -> float:
+        nbytes = memory_traffic.instruction_bytes(self.program, instruction)
+        if instruction.operation != "async-start":
+            return nbytes
+        # What runs beside the core is in a computation of its own.
+        inside = [self.program.computations[name].instructions for name in instruction.callees]
+        return nbytes + sum(self._hbm_bytes(part) for parts in inside for part in parts)
 
     def _kind(self, instruction: Instruction) -> str:
         if self.collectives_of(instruction):

@@ -26,11 +26,13 @@ class KernelCycles(NamedTuple):
 
     Attributes:
         cycles: of one execution.
+        copies: between memories that it starts.
         source: "schedule" or "compiler's estimate".
         exact: whether the schedule tells the number, whatever the data.
     """
 
     cycles: int
+    copies: int
     source: str
     exact: bool = True
 
@@ -51,11 +53,13 @@ def count_cycles(program: Program, schedules: Mapping[str, KernelSchedule]) -> d
     for instruction in instructions:
         schedule = schedules.get(instruction.name) or by_form.get(forms.of(instruction))
         if schedule is not None:
-            cycles[instruction.name] = KernelCycles(schedule.cycles, "schedule", schedule.exact)
+            cycles[instruction.name] = KernelCycles(
+                schedule.cycles, schedule.copies, "schedule", schedule.exact
+            )
             continue
         estimate = search_group(_ESTIMATE, instruction.attributes)
         if estimate:
-            cycles[instruction.name] = KernelCycles(int(estimate), "compiler's estimate", exact=False)
+            cycles[instruction.name] = KernelCycles(int(estimate), 0, "compiler's estimate", exact=False)
     return cycles
 
 

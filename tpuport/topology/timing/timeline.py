@@ -14,7 +14,7 @@ from typing import Final
 from tpuport.hardware import Generation
 from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.program import Program
-from tpuport.topology.timing.instruction_work import Work, WorkCounter
+from tpuport.topology.timing.instruction_work import COLLECTIVES, Work, WorkCounter
 
 _COLLECTIVE_START: Final = "AsyncCollectiveStart"
 _COLLECTIVE_DONE: Final = "AsyncCollectiveDone"
@@ -156,9 +156,9 @@ class _Core:
         start = self._now
         if _contains_code(instruction):
             self._call(instruction)
-        elif _starts_collective(self._walker.program, instruction):
+        elif work.kind == COLLECTIVES and _starts(self._walker.program, instruction):
             self._start_collective(instruction, work)
-        elif _starts_copy(instruction):
+        elif instruction.operation.endswith("-start"):
             self._copies[instruction.name] = _Transfer(work.hbm_bytes)
             self._hbm_bytes += work.hbm_bytes
         else:
@@ -246,20 +246,12 @@ def _contains_code(instruction: Instruction) -> bool:
     return instruction.operation in ("while", "conditional", "call")
 
 
-def _starts_copy(instruction: Instruction) -> bool:
-    return instruction.operation.endswith("-start")
-
-
-def _starts_collective(program: Program, instruction: Instruction) -> bool:
-    """Whether links are busy after it with what something else ends."""
-    if instruction.operation == "fusion":
-        inside = program.fused_computation(instruction)
-        return inside is not None and any(fused.target == _COLLECTIVE_START for fused in inside.instructions)
-    return instruction.operation.endswith("-start") and instruction.kind not in (
-        "copy",
-        "slice",
-        "dynamic-slice",
-    )
+def _starts(program: Program, instruction: Instruction) -> bool:
+    """Whether something else ends what an instruction, or a fusion, begins."""
+    inside = program.fused_computation(instruction)
+    if inside is None:
+        return instruction.operation.endswith("-start")
+    return any(fused.target == _COLLECTIVE_START for fused in inside.instructions)
 
 
 def _ends_something(program: Program, instruction: Instruction) -> bool:

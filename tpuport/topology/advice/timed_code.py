@@ -1,0 +1,60 @@
+"""The time that lines of code take in the compiled program, for advice about some of their instructions."""
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.compile_report import Source
+from tpuport.topology.hlo import Array
+from tpuport.topology.timing import Span, span_seconds
+
+# Of a step, and in seconds: what takes less is not worth a change.
+_SHARE: Final = 0.02
+_LEAST_SECONDS: Final = 5e-6
+
+
+class TimedCode(NamedTuple):
+    """Instructions that one line of code compiles to.
+
+    Attributes:
+        source: None if the compiler does not name the line.
+        seconds: of a step; share: of the step's time.
+        largest: the array that is computed by what takes longest.
+    """
+
+    source: Source | None
+    seconds: float
+    share: float
+    largest: Array
+
+
+def timed_lines(evidence: Evidence, select: Callable[[Span], Array | None]) -> Iterator[TimedCode]:
+    """The lines whose selected instructions take at least 2% of a step, what takes longest first.
+
+    Args:
+        evidence: of a program that fits; of any other there is no time.
+        select: the array for which an instruction counts, or None for one that does not.
+    """
+    timeline = evidence.report.timeline
+    if timeline is None:
+        return
+    selected: dict[Source | None, list[tuple[float, Array]]] = {}
+    for span in timeline.leaves:
+        array = select(span)
+        if array is not None:
+            source = evidence.compiled.source(span.instruction)
+            selected.setdefault(source, []).append((span_seconds(span), array))
+    lines = [
+        TimedCode(source, seconds, seconds / timeline.seconds, max(parts, key=lambda part: part[0])[1])
+        for source, parts in selected.items()
+        if (seconds := sum(part[0] for part in parts)) >= max(_LEAST_SECONDS, _SHARE * timeline.seconds)
+    ]
+    yield from sorted(lines, key=lambda line: -line.seconds)
+
+
+def format_time(line: TimedCode) -> str:
+    """As in "1.2 ms a step, 4% of it"."""
+    milliseconds = line.seconds * 1e3
+    if milliseconds >= 0.1:
+        return f"{milliseconds:.3g} ms a step, {line.share:.0%} of it"
+    return f"{line.seconds * 1e6:.3g} us a step, {line.share:.0%} of it"
