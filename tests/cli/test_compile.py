@@ -207,6 +207,10 @@ def test_several_topologies_have_a_process_each_and_the_same_one_only_once(child
     assert [request.topology for request in child.requests] == ["v6e:2x2", "v5e:2x4"]
 
 
+PROFILE = {
+    "seconds": 3.7, "kinds": {"matrix products": 3.7}, "modules": [], "lines": [], "instructions": [],
+    "schedule_share": 1.0, "clock": 1e9,
+}  # fmt: skip
 TRACE = {
     "seconds": 0.25,
     "entry": "main",
@@ -258,6 +262,33 @@ def test_nothing_is_traced_where_nothing_fits(child: Child, tmp_path: Path, caps
     assert not file.exists()
     assert run([TARGET, "--topology", "v5e:2x4", "--trace", str(tmp_path / "none" / "x")]) == 2
     assert "there is no directory" in capsys.readouterr().err
+
+
+def test_a_run_is_added_up(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
+    clip = "a clip of 121 frames of 720x1280"
+
+    def say(request: CompileRequest) -> Iterator[Event]:
+        assert request.is_denoised
+        plain = report() | {"profile": PROFILE}
+        yield result(report=plain, kind="denoiser", product=clip)
+
+    child.say = say
+    command = [TARGET, "--topology", "v5e:2x4", "--steps", "50", "--guidance"]
+    assert run(command) == 0
+    assert f"50 steps of {clip}: 6 min 10 s on v5e:2x4" in capsys.readouterr().out
+    assert run([*command, "--format", "json"]) == 0
+    [whole] = json.loads(capsys.readouterr().out)["runs"]
+    assert whole["seconds"] == pytest.approx(370)
+    assert [(part["target"], part["times"]) for part in whole["parts"]] == [("model", 100)]
+    assert run([*command, "--format", "html", "--output", os.devnull]) == 0
+
+
+def test_a_generation_has_room_for_all_of_its_tokens(child: Child) -> None:
+    command = [TARGET, "--topology", "v5e:2x4", "--task", "generate", "--length", "100", "--new-tokens", "28"]
+    assert run(command) == 0
+    [request] = child.requests
+    assert (request.options["task"], request.options["max_cache_len"]) == ("generate", 128)
+    assert not request.is_denoised
 
 
 def test_suggestions(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
@@ -383,6 +414,9 @@ def test_programs_are_saved(child: Child, tmp_path: Path) -> None:
         ([TARGET, "--topology", "v5e:2x4", "--tp", "3", "--dp", "-1"], "a multiple of 3 devices"),
         ([TARGET, "--topology", "v5e:2x4", "--topology", "v6e", "--tp", "8"], "v6e:2x2 has 4"),
         ([TARGET, "--topology", "v6e", "--tp", "0"], "at least one device"),
+        ([TARGET, "--topology", "v6e", "--guidance"], "add --steps N"),
+        ([TARGET, "--topology", "v6e", "--task", "generate", "--length", "8"], "--new-tokens 256"),
+        ([TARGET, "--topology", "v6e", "--new-tokens", "8"], "new tokens are of a generation"),
         ([TARGET, "--topology", "v6e", "--tp", "-1", "--dp", "-1"], "only one axis"),
         ([TARGET, "--topology", "v6e", "--batch", "0"], "is not a positive integer"),
         ([TARGET, "--topology", "v6e", "--image-size", "wide"], "is not a size"),

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tpuport.cli.compile_request import check_report, parser, requests_from
+from tpuport.cli.compile_request import check_report, parser, recipe_of, requests_from
 from tpuport.cli.console import print_text, say, write_file
 from tpuport.cli.rules_file import rules_text
 from tpuport.errors import PortError
@@ -28,6 +28,7 @@ from tpuport.topology.compile_messages import (
     SplitRanking,
 )
 from tpuport.topology.reports import as_json, document, quantities
+from tpuport.topology.whole_runs import whole_runs
 
 __all__ = ["parser", "run"]
 
@@ -226,21 +227,22 @@ def _write_report(outcome: _Outcome, options: argparse.Namespace) -> None:
 
 
 def _render_report(outcome: _Outcome, options: argparse.Namespace, stream: Any) -> str:
+    runs = whole_runs(outcome.results, recipe_of(options))
     match options.format:
         case "json":
             results = outcome.results
             # It is large, and may be there for a file only.
             if not options.profile:
                 results = [replace(result, trace=None) for result in results]
-            return as_json(document(results, outcome.splits))
+            return as_json(document(results, outcome.splits, runs))
         case "html":
             from tpuport.topology.reports.html import page
 
-            return page(document(outcome.results, outcome.splits))
+            return page(document(outcome.results, outcome.splits, runs))
         case _:
             from tpuport.topology.reports.text import render_results
 
-            report = render_results(outcome.results, outcome.splits, profile=options.profile)
+            report = render_results(outcome.results, outcome.splits, runs, profile=options.profile)
             return _render_text(report, stream)
 
 

@@ -14,6 +14,7 @@ from tpuport.errors import PortError
 from tpuport.hardware import parse_slice
 from tpuport.rules_format import read_rules
 from tpuport.topology.compile_messages import CompileRequest
+from tpuport.topology.whole_runs import Recipe
 
 AXES: Final = ("dp", "sp", "tp")
 # Options that `targets.resolve` takes.
@@ -81,8 +82,8 @@ def _add_program(group: Any) -> None:
     # What is left out follows from the target's config.
     add(
         "--task",
-        choices=("prefill", "decode", "forward"),
-        help="which program of a model that generates text",
+        choices=("prefill", "decode", "generate", "forward"),
+        help="which program of a model that generates text; generate is prefill and decode, added up",
     )
     add("--batch", type=positive_integer, metavar="N", help="rows of the inputs")
     add("--length", type=positive_integer, metavar="N", help="tokens of the prompt, or of the text")
@@ -90,6 +91,18 @@ def _add_program(group: Any) -> None:
     add("--kv-cache", choices=("int8",), help="keep keys and values in eight bits")
     add("--image-size", type=_image_size, metavar="HxW", help="of images and videos, in pixels: 480x832")
     add("--frames", type=positive_integer, metavar="N", help="of a video")
+    add("--steps", type=positive_integer, metavar="N", help="add up a run of N steps of denoising")
+    add(
+        "--guidance",
+        action="store_true",
+        help="with --steps: each step needs a second prediction, in the same call if --batch is even, or in another",
+    )
+    add(
+        "--new-tokens",
+        type=positive_integer,
+        metavar="N",
+        help="with --task generate and --length: add up a prompt and N new tokens",
+    )
     add(
         "--dtype",
         choices=("bfloat16", "float32", "float16"),
@@ -162,7 +175,10 @@ def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
     # These checks read configs, and import no library.
     from tpuport.topology.targets import early_checks
 
+    _check_recipe(options)
     target_options = {name: getattr(options, name) for name in _TARGET_OPTIONS}
+    if options.new_tokens is not None and options.max_cache_len is None:
+        target_options["max_cache_len"] = options.length + options.new_tokens
     early_checks.check(options.target, target_options)
     if options.trace is not None:
         check_output(options.trace, "--trace", "the trace")
@@ -190,6 +206,7 @@ def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
             scan_layers=options.scan_layers, effort=options.effort, fixed_axes=fixed_axes,
             use_cache=not options.no_cache, notes=_mesh_notes(mesh, is_given=bool(sizes), suggest=options.suggest),
             wants_rules=options.write_rules is not None, wants_trace=_wants_trace(options),
+            is_denoised=options.steps is not None,
         )
         for name, mesh in meshes.items()
     ]  # fmt: skip
@@ -202,6 +219,28 @@ def _wants_trace(options: argparse.Namespace) -> bool:
         or options.format == "html"
         or (options.profile and options.format == "json")
     )
+
+
+def recipe_of(options: argparse.Namespace) -> Recipe:
+    """How often the programs are called, as the options say."""
+    return Recipe(options.steps, options.guidance, options.length, options.new_tokens)
+
+
+def _check_recipe(options: argparse.Namespace) -> None:
+    """Refuse a run that does not say how long it is.
+
+    Raises:
+        UsageError: an option is missing, or there are two kinds of runs.
+    """
+    example = "--task generate --length 1024 --new-tokens 256"
+    if options.guidance and options.steps is None:
+        raise UsageError("guidance is of steps of denoising", where="--guidance", fix="add --steps N")
+    if options.task == "generate" and None in (options.length, options.new_tokens):
+        raise UsageError("a generation has a length", where="--task generate", fix=example)
+    if options.new_tokens is not None and options.task != "generate":
+        raise UsageError("new tokens are of a generation", where="--new-tokens", fix=example)
+    if options.new_tokens is not None and options.steps is not None:
+        raise UsageError("a run denoises or generates", where="--steps --new-tokens", fix="leave one out")
 
 
 def _check_rules_output(options: argparse.Namespace) -> None:

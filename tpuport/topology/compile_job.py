@@ -19,6 +19,7 @@ from tpuport.topology.compile_messages import (
     WarningEvents,
     encode_event,
 )
+from tpuport.topology.whole_runs import STEPPED_KINDS
 
 
 def main() -> None:
@@ -63,5 +64,11 @@ def _compile_targets(request: CompileRequest, emit: Callable[[Event], None], war
     # As `import tpuport.auto` does: before a model's code is imported.
     tpuport.enable()
     compiler = TargetCompiler(request, emit, warnings)
-    for target in resolve(request.target, **request.options):
+    targets = resolve(request.target, **request.options)
+    if request.is_denoised and not any(target.kind in STEPPED_KINDS for target in targets):
+        raise PortError(
+            "there is no denoiser whose steps could be added up", where="--steps",
+            fix="leave it out, or for a language model, --task generate --length P --new-tokens N",
+        )  # fmt: skip
+    for target in targets:
         emit(compiler.compile(target))

@@ -24,6 +24,7 @@ class CompileRequest:
         notes: what was assumed about the mesh, a sentence each.
         wants_rules: whether the sharding rules of the program are requested, even if they are the model's own.
         wants_trace: whether results have traces.
+        is_denoised: whether the programs are to be added up to steps of denoising.
     """
 
     target: str
@@ -43,6 +44,7 @@ class CompileRequest:
     notes: list[str] = dataclasses.field(default_factory=list)
     wants_rules: bool = False
     wants_trace: bool = False
+    is_denoised: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +98,7 @@ class CompileResult:
         seconds: of each stage, from the run that compiled the program.
         cached: whether the report came from the cache.
         trace: a `step_trace.StepTrace` as a dict, if it was requested and the program fits.
+        kind, product, rows, is_distilled: as in `targets.Target`.
     """
 
     target: str
@@ -106,6 +109,10 @@ class CompileResult:
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     cached: bool = False
     trace: dict[str, Any] | None = None
+    kind: str = "code"
+    product: str = ""
+    rows: int = 1
+    is_distilled: bool = False
 
     @property
     def fits(self) -> bool:

@@ -82,7 +82,10 @@ class TargetCompiler:
     def compile(self, target: Target) -> CompileResult:
         """The target on the requested mesh, or on the best of the splits that suit it."""
         request = self.request
-        result = CompileResult(target.name, request.topology, notes=[*request.notes, *target.notes])
+        result = CompileResult(
+            target.name, request.topology, notes=[*request.notes, *target.notes], kind=target.kind,
+            product=target.product, rows=target.rows, is_distilled=target.is_distilled,
+        )  # fmt: skip
         try:
             if request.fixed_axes is None:
                 lowered = self._lower(target, request.mesh, request.quantize)

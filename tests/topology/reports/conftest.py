@@ -110,7 +110,7 @@ def fitting() -> Report:
         estimate=ESTIMATE,
         advice=(
             Finding("TPC001", "width-sharded-activations", "65 all-gathers of 512 kB follow from the embedding",
-                    "shard the embedding over the vocabulary", 3.4e7, "bytes sent", EMBED),
+                    "shard the embedding over the vocabulary", 3.4e7, "bytes sent", source=EMBED),
         ),
         failure=None, scanned=(Scanned("model.layers", 32),), effort=None,
         versions={"jax": "0.10.2", "libtpu": "0.0.42.1"}, profile=PROFILE, seconds={"lower": 1.2, "compile": 6.6},

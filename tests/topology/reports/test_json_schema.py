@@ -10,6 +10,7 @@ import pytest
 import tpuport
 from tpuport.topology.reports import as_json, document
 from tpuport.topology.reports.json_schema import schema
+from tpuport.topology.whole_runs import Recipe, whole_runs
 
 PUBLISHED = Path(__file__).parents[3] / "docs" / "data" / "compile-schema.json"
 
@@ -31,6 +32,9 @@ def test_the_published_schema_is_of_this_code() -> None:
 def test_documents_are_what_the_schema_says(validator, results, splits) -> None:
     validator.validate(document(results, splits))
     validator.validate(document(results, None))
+    [timed, *_] = results
+    runs = whole_runs([timed], Recipe(length=128, new_tokens=32))
+    validator.validate(json.loads(as_json(document(results, None, runs))))
     validator.validate(json.loads(as_json(document(results, splits))))
 
 
@@ -76,7 +80,7 @@ def test_nothing_that_differs_between_runs(results, splits) -> None:
     assert as_json(document(results, splits)) == first
     assert "99.5" not in first
     found = json.loads(first)
-    assert list(found) == ["schema", "tpuport", "results", "suggestion"]
+    assert list(found) == ["schema", "tpuport", "results", "suggestion", "runs"]
     assert found["tpuport"] == tpuport.__version__
     assert not {"program", "seconds"} & set(found["results"][0]["report"])
 

@@ -15,13 +15,16 @@ SCHEMA: Final = 1
 
 
 def document(
-    results: Sequence[CompileResult], splits: Sequence[dict[str, Any]] | None = None
+    results: Sequence[CompileResult],
+    splits: Sequence[dict[str, Any]] | None = None,
+    runs: Sequence[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """What `tpuport compile --format json` prints: the same values for every run.
 
     Args:
         results: in the order of the request.
         splits: as `SplitOutcome.to_dict` gives them, the best first; None if no suggestion was requested.
+        runs: as `whole_runs` gives them; None if none was requested.
     """
     return {
         "schema": SCHEMA,
@@ -38,6 +41,7 @@ def document(
             for result in results
         ],
         "suggestion": splits,
+        "runs": runs,
     }
 
 

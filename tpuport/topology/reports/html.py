@@ -32,9 +32,24 @@ def page(document: dict[str, Any]) -> str:
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title} on {topologies}</title>'
         f"<style>\n{style}</style></head>\n<body><header><h1>{title}</h1>"
         f'<p class="quiet">compiled for {topologies} by tpuport {escape(document["tpuport"])}, without a TPU</p>'
-        f"{_summary(results)}{_suggestion(document['suggestion'])}</header>\n<main>{body}</main>\n"
+        f"{_runs(document['runs'])}{_summary(results)}{_suggestion(document['suggestion'])}</header>\n<main>{body}</main>\n"
         f"<footer><p>{_UNITS}</p></footer></body></html>\n"
     )
+
+
+def _runs(runs: list[dict[str, Any]] | None) -> str:
+    """A card for each run of all programs."""
+    cards = []
+    for run in runs or []:
+        rows = [
+            [text_cell(name, "wide"), *map(number_cell, figures)]
+            for name, *figures in map(quantities.run_part, run["parts"])
+        ]
+        calls = table(("program", ">calls", ">each", ">all"), rows)
+        cards.append(
+            card("A whole run", f"<p><strong>{escape(quantities.run_headline(run))}</strong></p>{calls}")
+        )
+    return "".join(cards)
 
 
 def _summary(results: list[dict[str, Any]]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpuport.attention.call_report import Call
-from tpuport.topology import compile_report, step_trace
+from tpuport.topology import compile_report, step_trace, whole_runs
 from tpuport.topology.reports import SCHEMA
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -25,7 +25,7 @@ _DATACLASSES: Final = (
     compile_report.Failure, compile_report.Source, compile_report.Scanned, compile_report.Profile,
     compile_report.ModuleTime, compile_report.LineTime, compile_report.InstructionTime, Call,
     step_trace.StepTrace, step_trace.TracedComputation, step_trace.CoreSpan, step_trace.Transfer,
-    step_trace.TracedInstruction,
+    step_trace.TracedInstruction, whole_runs.WholeRun, whole_runs.RunPart,
 )  # fmt: skip
 _HIDDEN_FIELDS: Final = {
     (compile_report.Report, name) for name in ("program", "seconds", "timeline", "trace")
@@ -112,11 +112,13 @@ def schema() -> dict[str, Any]:
         definitions[name]["required"] = list(definitions[name]["properties"])
     results = _array(_object(_RESULT), "one for each program and topology, in the order asked for")
     splits = _array(_object(_SPLIT), "mesh splits, the best first, and after them those that were not tried")
+    runs = _array({"$ref": "#/$defs/WholeRun"}, "programs added up, on each topology")
     document = {
         "schema": ({"const": SCHEMA}, "raised when something goes or changes its meaning"),
         "tpuport": (_TEXT, "the version that wrote this"),
         "results": (results, results["description"]),
         "suggestion": ({"anyOf": [splits, {"type": "null"}]}, "null without --suggest"),
+        "runs": ({"anyOf": [runs, {"type": "null"}]}, "null without --steps or --new-tokens"),
     }
     return {
         "$schema": DIALECT,

@@ -93,6 +93,16 @@ def duration(seconds: Number) -> str:
     return _with_prefix(seconds, "s", _FRACTIONS)
 
 
+def long_duration(seconds: Number) -> str:
+    """A time that people wait: "6 min 10 s", "2 h 5 min"; below a minute as `duration` gives it."""
+    if seconds < 59.5:
+        return duration(seconds)
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60:,} h {minutes % 60} min"
+
+
 def plain_number(value: Number) -> str:
     """A count or a rate without a unit: "12,345" or "3.21"."""
     if value >= 1000 or value == int(value):
@@ -131,6 +141,22 @@ def title(target: str, topology: str, report: dict[str, Any] | None) -> str:
     if report is not None and report["task"] not in f"forward {target}":
         target = f"{target}, {report['task']}"
     return f"{target} on {topology}"
+
+
+def run_headline(run: dict[str, Any]) -> str:
+    """A whole run in one line: "a clip of 121 frames of 720x1280: 6 min 10 s on v6e:2x4"."""
+    text = f"{run['product']}: {long_duration(run['seconds'])} on {run['topology']}"
+    if run["missing"]:
+        text += f", without {', '.join(run['missing'])}"
+    return text
+
+
+def run_part(part: dict[str, Any]) -> tuple[str, str, str, str]:
+    """A program of a run, how often it is called, the time of a call, and of all."""
+    return (
+        part["target"], f"{part['times']:,g} x", duration(part["seconds"]),
+        f"= {long_duration(part['times'] * part['seconds'])}",
+    )  # fmt: skip
 
 
 def mesh_name(sizes: dict[str, int], devices: int = 1) -> str:

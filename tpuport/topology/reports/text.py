@@ -1,5 +1,6 @@
 """Reports as tables for a terminal."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, Final
@@ -36,19 +37,22 @@ _MAX_KERNELS: Final = 4
 def render_results(
     results: Sequence[CompileResult],
     splits: Sequence[dict[str, Any]] | None = None,
+    runs: Sequence[dict[str, Any]] | None = None,
     *,
     profile: bool = False,
 ) -> RenderableType:
     """The ranking of splits, and all results, one below the other.
 
     Args:
-        results: as `document` takes them; splits: likewise.
+        results: as `document` takes them; splits, runs: likewise.
         profile: whether each result ends with where its time goes, by module, line and instruction.
     """
     parts: list[RenderableType] = []
     # First, because it is what the user asked for; the results are of the best split.
     if splits is not None:
         parts += [*_suggestion(splits), Text("")]
+    if runs is not None:
+        parts += itertools.chain.from_iterable(map(_run, runs))
     for result in results:
         parts += _result(result, profile)
         if profile and result.report is not None and result.report["profile"] is not None:
@@ -288,6 +292,16 @@ def _failure(failure: dict[str, Any]) -> Iterator[RenderableType]:
 
 def _source_and_code(source: dict[str, Any]) -> str:
     return f"{source['file']}:{source['line']}, in {source['function']}\n{source['code']}".rstrip()
+
+
+def _run(run: dict[str, Any]) -> Iterator[RenderableType]:
+    """What a run comes to, and the calls that it consists of."""
+    yield Text(quantities.run_headline(run), style="bold")
+    rows = grid(4)
+    for part in run["parts"]:
+        rows.add_row(*quantities.run_part(part))
+    yield indent(rows)
+    yield Text("")
 
 
 def _suggestion(splits: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:

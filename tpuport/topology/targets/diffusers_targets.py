@@ -229,7 +229,18 @@ def component_target(
     notes += (planned.note,)
     if name not in _FAMILIES:
         notes += (f"the inputs of {name} are guessed from their names",)
-    return dataclasses.replace(target, inputs=family.inputs(planned.call), unit=("steps", 1.0), notes=notes)
+    return dataclasses.replace(
+        target, inputs=family.inputs(planned.call), unit=("steps", 1.0), notes=notes, product=_product(planned),
+        rows=planned.call.batch, is_distilled=bool(config.get("guidance_embeds")),
+    )  # fmt: skip
+
+
+def _product(planned: PlannedCall) -> str:
+    """What a run of the denoiser makes."""
+    height, width = planned.call.pixels
+    if planned.frames > 1:
+        return f"a clip of {planned.frames} frames of {height}x{width}"
+    return f"an image of {height}x{width}"
 
 
 def applicable(config_file: ConfigFile) -> tuple[str, ...]:

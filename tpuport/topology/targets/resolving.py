@@ -31,8 +31,8 @@ def resolve(
     Args:
         target: a directory or file with the config of a transformers or diffusers model; a diffusers pipeline's
             directory; a name of `known`; or "module:function" that returns (model, inputs).
-        task: "prefill", "decode" or "forward"; None is the first two for a causal language model, and "forward" for
-            anything else.
+        task: "prefill", "decode", "generate" for both, or "forward"; None is "generate" for a causal language model,
+            and "forward" for anything else.
         batch: rows of a call, 1 by default.
         length: of the prompt, or of an encoder's text; max_cache_len: positions of the cache, `length` by default.
         kv_cache: "int8" for keys and values in eight bits, as in `generate`.

@@ -15,7 +15,7 @@ from tpuport.topology.generation_tasks import Decode, Prefill
 if TYPE_CHECKING:
     import torch
 
-TASKS: Final = ("prefill", "decode", "forward")
+TASKS: Final = ("prefill", "decode", "generate", "forward")
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _NUMBERS: Final = ("batch", "length", "max_cache_len", "frames")
 
@@ -32,6 +32,8 @@ class Target:
         dtype: of floating-point parameters; None keeps theirs, as for the user's own code, which is built in its dtype.
         kind: "causal-lm", "encoder", "denoiser", "vae", or "code" for the user's own.
         notes: what was chosen that the user did not say, a sentence each.
+        product: of a denoiser, what its steps make, for people: "an image of 1024x1024".
+        rows: of a call; is_distilled: whether a denoiser takes the scale of guidance as an input.
     """
 
     name: str
@@ -41,6 +43,9 @@ class Target:
     dtype: str | None = None
     kind: str = "code"
     notes: tuple[str, ...] = ()
+    product: str = ""
+    rows: int = 1
+    is_distilled: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

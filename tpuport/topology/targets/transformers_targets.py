@@ -104,7 +104,7 @@ def _choose_model(
     is_causal = class_name is None and (has_own_class or _is_causal(config, name))
     display_name = name or config.model_type
     # A model that fills in masked words by default may have a class that generates: the user asks for that.
-    if task in ("prefill", "decode") and not is_causal:
+    if task in ("prefill", "decode", "generate") and not is_causal:
         known = _model_mappings().MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
         if class_name is not None or config.model_type not in known:
             raise PortError(
@@ -272,7 +272,7 @@ def _find_remote_class(is_causal: bool, config_file: ConfigFile) -> Any:
 
 def _generation_targets(target: Target, config: Any, options: Options) -> Iterator[Target]:
     """The programs of a causal language model; `target` has what they share."""
-    tasks = [options.task] if options.task is not None else ["prefill", "decode"]
+    tasks = ["prefill", "decode"] if options.task in (None, "generate") else [options.task]
     options.check_apply((*_APPLICABLE[tasks[0]], "task"), f"a causal language model's {' and '.join(tasks)}")
     batch = options.rows
     length, remark = _prompt_length(config, options)
