@@ -29,7 +29,7 @@ demo: $(STAMP) ## lint, port, run and time a tiny Llama and a tiny HunyuanVideo-
 	$(PY) -m recipes.llama
 	$(PY) -m recipes.hunyuan_video
 	$(PY) benchmarks/decode.py --quick
-	$(VENV)/bin/tpuport compile llama-2-7b --topology v5e:2x4 --task decode
+	$(VENV)/bin/tpuport compile llama-2-7b --topology v5e:2x4 --task decode --profile
 
 test: $(STAMP) ## the tests, except the slow ones
 	$(PY) $(PYTEST) $(PYTEST_ARGS)

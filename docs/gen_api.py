@@ -13,10 +13,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import tpuport
 import tpuport.attention
+import tpuport.topology
 
 PAGE = Path(__file__).with_name("api.md")
-# Of the room whose own names are public.
+# Of the rooms whose own names are public.
 _OF_ATTENTION = ("register", "unregister", "explain", "attention")
+_OF_TOPOLOGY = ("compile_for", "estimate", "suggest_splits", "Prefill", "Decode")
 _HEAD = """# API
 
 `make docs` writes every signature, argument and error from the docstrings into `site/api.html`; in Python,
@@ -32,6 +34,7 @@ def render_page() -> str:
     """The page as it should be."""
     names = {f"tpuport.{name}": getattr(tpuport, name) for name in tpuport._PUBLIC}
     names |= {f"tpuport.attention.{name}": getattr(tpuport.attention, name) for name in _OF_ATTENTION}
+    names |= {f"tpuport.topology.{name}": getattr(tpuport.topology, name) for name in _OF_TOPOLOGY}
     rows = [f"| `{name}` | {summarize(value)} |" for name, value in names.items()]
     return _HEAD + "\n".join(["| name | what it is |", "| --- | --- |", *rows]) + "\n" + _DETAILS
 
