@@ -60,9 +60,15 @@ def test_each_figure_has_a_public_source_and_a_unit(name: str) -> None:
         assert figure.value > 0
         assert figure.unit in ("bytes", "FLOP/s", "bytes/s", "s")
         assert figure.source.startswith(
-            ("https://docs.cloud.google.com/tpu/docs/", "https://jax-ml.github.io/")
+            ("https://docs.cloud.google.com/tpu/docs/", "https://jax-ml.github.io/", "https://docs.jax.dev/")
         )
     assert set(GENERATIONS[name].sources) == set(figures)
+
+
+def test_the_clock_follows_from_the_peak() -> None:
+    clocks = {name: generation.clock / 1e9 for name, generation in GENERATIONS.items()}
+    # 1.05 GHz is what the paper on v4 (Jouppi et al. 2023) states, and 819 GB/s of v5e are 546 bytes a cycle.
+    assert clocks == pytest.approx({"v4": 1.05, "v5e": 1.5, "v5p": 1.75, "v6e": 1.75, "tpu7x": 2.2}, rel=2e-3)
 
 
 @pytest.mark.parametrize(
