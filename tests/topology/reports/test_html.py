@@ -334,7 +334,7 @@ def test_the_page_says_what_the_report_does(file: Path) -> None:
         "estimate",
         "TPU101",
         "model.layers (32 blocks)",
-        "3.00 ms, 1.4 x the roofline",
+        "3.00 ms, 1.39 x the roofline",
         "One round of a loop of 4",
         "600 µs, of which the core waits 150 µs",
         "down_proj",

@@ -43,7 +43,7 @@ def test_it_says_what_was_found_in_the_width_there_is(results, splits, width: in
         "write torch.where",
         "lower 1.20 s, compile 6.60 s",
         "dp=8",
-        "a step 3.00 ms, 1.4 x the roofline",
+        "a step 3.00 ms, 1.39 x the roofline",
         "tokens 10,667 a second",
         "MFU 6.5%",
         "cycles 87.5% by the schedules of the compiled program, the rest by the compiler's own estimates",

@@ -52,7 +52,7 @@ def _step(profile: dict[str, Any], estimate: dict[str, Any]) -> str:
     text = quantities.duration(profile["seconds"])
     if not estimate["seconds"]:
         return text
-    return f"{text}, {profile['seconds'] / estimate['seconds']:.1f} x the roofline"
+    return f"{text}, {quantities.plain_number(profile['seconds'] / estimate['seconds'])} x the roofline"
 
 
 def _cycles(schedule_share: float) -> str:
