@@ -181,6 +181,21 @@ def test_a_trace_is_sent_where_it_is_requested(work: Work, monkeypatch: pytest.M
     assert (again["cached"], again["trace"]) == (False, {"seconds": 0.5})
 
 
+def test_steps_are_of_something_that_denoises(work: Work) -> None:
+    work.targets = (dataclasses.replace(work.target("llama decode"), kind="causal-lm"),)
+    [problem] = only(said(is_denoised=True), "Problem")
+    assert "no denoiser" in problem["what"]
+    assert not work.compiled
+    work.targets = (
+        dataclasses.replace(
+            work.target("flux"), kind="denoiser", product="an image", is_distilled=True, rows=4
+        ),
+    )
+    [result] = only(said(is_denoised=True), "CompileResult")
+    said_of_it = [result[name] for name in ("kind", "product", "rows", "is_distilled")]
+    assert said_of_it == ["denoiser", "an image", 4, True]
+
+
 def test_no_cache_keeps_nothing(work: Work) -> None:
     said(use_cache=False)
     home = report_cache.directory()

@@ -53,6 +53,9 @@ def resolved(tiny, tmp_path, name, **changes):
 def test_that_a_denoiser_takes_its_inputs_and_gives_back_their_shape(tmp_path, name, tiny):
     target, config = resolved(tiny, tmp_path, name)
     assert (target.kind, target.unit, target.dtype) == ("denoiser", ("steps", 1.0), "bfloat16")
+    assert target.rows == 2
+    assert target.is_distilled == bool(config.get("guidance_embeds"))
+    assert target.product.startswith(("an image of ", "a clip of "))
     assert all(tensor.device.type == "meta" for tensor in tiny.leaves(target.inputs))
     inputs = tiny.on_cpu(target.inputs) if name in ON_CPU else target.inputs
     model = tiny.with_weights(target.build()) if name in ON_CPU else target.build().to("meta")
