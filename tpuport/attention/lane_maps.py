@@ -34,11 +34,11 @@ from tpuport.attention.provenance.primitives import IDENTITIES, is_constant, is_
 _RESHAPES: Final = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim"}
 # What is computed again if one of its operands is; along other axes than that of features.
 _RERUN: Final = {
-    "broadcast_in_dim", "concatenate", "dynamic_update_slice", "expand_dims", "pad", "reshape", "slice", "squeeze",
-    "transpose", "real", "imag", *IDENTITIES,
+    "broadcast_in_dim", "concatenate", "cond", "dynamic_update_slice", "expand_dims", "imag", "pad", "real", "reshape",
+    "slice", "squeeze", "transpose", *IDENTITIES,
 }  # fmt: skip
-# Arrays that are joined feature by feature may be this much smaller than the query or key: tables of angles.
-_SMALL: Final = 1 / 4
+# Arrays that are joined feature by feature are at most this part of the query or key: tables of angles, for four heads.
+_SMALL: Final = 1 / 2
 # Features that follow each other in as many pieces are moved cheaply: halves, or the rest of a partial rotation.
 _FEW_RUNS: Final = 3
 
@@ -117,6 +117,9 @@ class _Rebuilder:
             self._depth += 1
             try:
                 self._rebuilt[node] = self._rebuild(node)
+            except UnknownError:
+                # What cannot be computed again stays as it is, and what is computed from it may still change.
+                self._rebuilt[node] = _existing(node)
             finally:
                 self._depth -= 1
         return self._rebuilt[node]
@@ -230,7 +233,7 @@ def _select(array: jax.Array, lanes: _Lanes) -> jax.Array:
 def _is_worth_a_product(node: Node, lanes: _Lanes) -> bool:
     """Whether a product is faster: one of float32 takes six passes, and halves are cheap to take."""
     runs = 1 + np.count_nonzero(np.diff(lanes.lane) != 1)
-    return node.dtype == jnp.bfloat16 or runs > _FEW_RUNS
+    return bool(node.dtype == jnp.bfloat16 or runs > _FEW_RUNS)
 
 
 def _existing(node: Node) -> Any:
@@ -242,6 +245,9 @@ def _existing(node: Node) -> Any:
 def _may_rerun(node: Node) -> bool:
     """Whether to run an operation again: not one that writes into an argument of the program, such as a cache."""
     if node.name == "dynamic_update_slice" and node.operands[0].name == "":
+        return False
+    # A choice between devices has the same operands for all of them.
+    if node.name == "cond" and node.operands[0].name != "platform_index":
         return False
     return node.can_rerun
 
