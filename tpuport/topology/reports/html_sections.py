@@ -218,10 +218,13 @@ def _advice(findings: list[dict[str, Any]]) -> str:
 
 
 def _finding(finding: dict[str, Any]) -> str:
+    price = ""
+    if finding["seconds"]:
+        price = f" <small>{quantities.duration(finding['seconds'])} a step</small>"
     line = quantities.optional(_source_line, finding["source"])
     return (
         f'<article class="finding"><h4><span class="rule">{escape(finding["rule"])}</span>'
-        f"{escape(finding['name'])}</h4><p>{prose(finding['message'])}</p>"
+        f"{escape(finding['name'])}{price}</h4><p>{prose(finding['message'])}</p>"
         f"<p><strong>Do:</strong> {prose(finding['remedy'])}</p>{_rules(finding['rules'])}{line}</article>"
     )
 

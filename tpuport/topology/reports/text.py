@@ -259,6 +259,8 @@ def _advice(findings: list[dict[str, Any]]) -> RenderableType:
     rows: list[RenderableType] = []
     for finding in findings:
         title = Text.assemble((finding["rule"], "bold yellow"), f" {finding['name']}")
+        if finding["seconds"]:
+            title.append(f"  {quantities.duration(finding['seconds'])} a step")
         if finding["source"]:
             title.append(f"  {quantities.short_source(finding['source'])}", style="dim")
         body = Table.grid(padding=(0, 1))

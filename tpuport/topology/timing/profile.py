@@ -9,7 +9,7 @@ from tpuport.topology.compile_report import InstructionTime, LineTime, ModuleTim
 from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.program import Program
 from tpuport.topology.module_scopes import module_of
-from tpuport.topology.timing.instruction_work import KINDS, WAITING
+from tpuport.topology.timing.instruction_work import COLLECTIVES, KINDS, WAITING
 from tpuport.topology.timing.timeline import Span, Timeline
 
 _MOST_INSTRUCTIONS: Final = 10
@@ -74,9 +74,13 @@ def _instruction_time(program: Program, span: Span, hardware: Generation) -> Ins
         "memory": work.hbm_bytes / device.hbm_bandwidth,
         "links": work.link_seconds,
     }
+    bound = max(bounds, key=bounds.__getitem__)
+    if span.waiting > span.busy:
+        # For what something else started.
+        bound = "links" if work.kind == COLLECTIVES else "memory"
     return InstructionTime(
         name=instruction.name, operation=instruction.operation, kind=work.kind, shape=instruction.type,
-        times=span.times, seconds=span_seconds(span), bound=max(bounds, key=bounds.__getitem__),
+        times=span.times, seconds=span_seconds(span), bound=bound,
         mfu=work.flops / seconds / device.bf16, hbm=work.hbm_bytes / seconds / device.hbm_bandwidth,
         module=_module(program, instruction), source=_source(program, instruction),
     )  # fmt: skip
