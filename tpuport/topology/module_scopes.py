@@ -42,17 +42,17 @@ def module_scopes(model: torch.nn.Module) -> Iterator[None]:
         yield
 
 
-def module_of(op_name: str) -> str:
-    """The path of the module whose code an operation is, with "*" for the numbers of blocks; empty if there is none.
+def star_numbers(path: str) -> str:
+    """A module's path with "*" for the numbers of blocks, "layers.*.attn"."""
+    return _NUMBER.sub(".*", path)
+
+
+def module_path(op_name: str) -> str:
+    """The path of the module whose code an operation is; empty if there is none.
 
     Args:
         op_name: the operation's name in the compiled program.
     """
-    return _NUMBER.sub(".*", module_path(op_name))
-
-
-def module_path(op_name: str) -> str:
-    """The path of the module whose code an operation is; empty if there is none."""
     parts = [part.removeprefix(_MARK) for part in op_name.split("/") if part.startswith(_MARK)]
     # A path is repeated where the compiler joins names of a loop and of its body.
     return ".".join(part for part, _ in itertools.groupby(parts))

@@ -5,16 +5,14 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final, TypeVar
 
 from tpuport.hardware import Generation
-from tpuport.topology.compile_report import InstructionTime, LineTime, ModuleTime, Profile, Source
-from tpuport.topology.hlo.instructions import Instruction
+from tpuport.topology.compile_report import InstructionTime, LineTime, ModuleTime, Profile
 from tpuport.topology.hlo.program import Program
-from tpuport.topology.module_scopes import module_of
+from tpuport.topology.module_scopes import star_numbers
+from tpuport.topology.timing import code_origins
 from tpuport.topology.timing.instruction_work import COLLECTIVES, KINDS, WAITING
 from tpuport.topology.timing.timeline import Span, Timeline
 
 _MOST_INSTRUCTIONS: Final = 10
-# A user that is further away says little of an instruction.
-_MOST_OWNERS: Final = 8
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -22,8 +20,8 @@ Key = TypeVar("Key", bound=Hashable)
 def summarize(program: Program, timeline: Timeline, hardware: Generation) -> Profile:
     """The profile of one step on one device."""
     leaves = timeline.leaves
-    modules = _group(leaves, lambda span: _module(program, span.instruction))
-    lines = _group(leaves, lambda span: _source(program, span.instruction))
+    modules = _group(leaves, lambda span: _module(program, span))
+    lines = _group(leaves, lambda span: code_origins.source(program, span.instruction))
     return Profile(
         seconds=timeline.seconds,
         kinds=_kind_seconds(leaves),
@@ -38,6 +36,11 @@ def summarize(program: Program, timeline: Timeline, hardware: Generation) -> Pro
 def span_seconds(span: Span) -> float:
     """Seconds of a step that an instruction takes, with those in which the core waits for it."""
     return span.times * (span.busy + span.waiting)
+
+
+def _module(program: Program, span: Span) -> str:
+    """The module whose code a span is, the same for all blocks."""
+    return star_numbers(code_origins.module(program, span.instruction))
 
 
 def _seconds(spans: Iterable[Span]) -> float:
@@ -82,29 +85,8 @@ def _instruction_time(program: Program, span: Span, hardware: Generation) -> Ins
         name=instruction.name, operation=instruction.operation, kind=work.kind, shape=instruction.type,
         times=span.times, seconds=span_seconds(span), bound=bound,
         mfu=work.flops / seconds / device.bf16, hbm=work.hbm_bytes / seconds / device.hbm_bandwidth,
-        module=_module(program, instruction), source=_source(program, instruction),
+        module=_module(program, span), source=code_origins.source(program, instruction),
     )  # fmt: skip
-
-
-def _module(program: Program, instruction: Instruction) -> str:
-    """The module whose code an instruction is, or else the one whose code uses its result."""
-    named = (module_of(owner.op_name) for owner in _owners(program, instruction))
-    return next(filter(None, named), "")
-
-
-def _source(program: Program, instruction: Instruction) -> Source | None:
-    sources = map(program.source, _owners(program, instruction))
-    return next((source for source in sources if source is not None), None)
-
-
-def _owners(program: Program, instruction: Instruction) -> list[Instruction]:
-    """An instruction, then those that use its result, the nearest first: the compiler's own copies have no names."""
-    owners = [instruction]
-    for owner in owners:
-        if len(owners) >= _MOST_OWNERS:
-            break
-        owners.extend(user for user in program.users(owner) if user not in owners and not user.is_root)
-    return owners[:_MOST_OWNERS]
 
 
 def _schedule_share(leaves: Iterable[Span]) -> float:

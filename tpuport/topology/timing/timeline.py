@@ -147,8 +147,22 @@ class _Core:
         # What was started must have ended before the computation is called again.
         unfinished = sum(copy.remaining for copy in self._copies.values()) / self._bandwidth
         links = max((end - self._now for end in self._collective_ends.values()), default=0.0)
-        seconds = self._now + max(unfinished, links, 0.0)
-        return _Walked(seconds, self._hbm_bytes, tuple(self._spans))
+        self._wait_at_the_end(max(unfinished, links, 0.0))
+        return _Walked(self._now, self._hbm_bytes, tuple(self._spans))
+
+    def _wait_at_the_end(self, seconds: float) -> None:
+        """Wait for what outlasts the last instruction, as a part of that instruction."""
+        if seconds * self._bandwidth <= _NOTHING:
+            return
+        self._now += seconds
+        last = self._instructions[-1]
+        if self._spans and self._spans[-1].instruction is last:
+            span = self._spans.pop()
+        else:
+            span = Span(last, self._walker.program_work(last), self._now, 0.0, 0.0, last.times)
+        self._spans.append(
+            dataclasses.replace(span, start=self._now - span.busy, waiting=span.waiting + seconds)
+        )
 
     def _execute(self, instruction: Instruction) -> None:
         work = self._walker.program_work(instruction)
