@@ -108,7 +108,7 @@ def work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Work:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("TPUPORT_COMPILATION_CACHE", "")
     monkeypatch.setattr("tpuport.enable", lambda: None)
-    monkeypatch.setattr("tpuport.hardware.described", lambda name, **options: None)
+    monkeypatch.setattr("tpuport.hardware.described", lambda name: None)
     monkeypatch.setattr("tpuport.topology.targets.resolve", made.resolve)
     monkeypatch.setattr("tpuport.topology.target_compiler.lower_for", made.lower)
     monkeypatch.setattr("tpuport.topology.target_compiler.compile_lowered", made.compile)

@@ -97,8 +97,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Any:
     def lower(model: Any, inputs: Any, **options: Any) -> Any:
         asked.append(options["rules"])
         mesh = mesh_of(options["tp"])
-        weights = abstract_weights(build_model(model), mesh, options["rules"], None, ())
-        return FakeLowered(mesh=mesh, model=model, weights=weights)
+        built = build_model(model)
+        weights = abstract_weights(built, mesh, options["rules"], None, ())
+        return FakeLowered(mesh=mesh, model=built, weights=weights)
 
     monkeypatch.setattr("tpuport.topology.target_compiler.lower_for", lower)
     monkeypatch.setattr(TargetCompiler, "_compile_lowered", lambda *args: CompiledProgram({}, {}))

@@ -45,13 +45,13 @@ def generation_of(topology: "TopologyDescription") -> str:
     return name
 
 
-def described(name: str, *, schedules: bool = False) -> "TopologyDescription":
+def described(name: str) -> "TopologyDescription":
     """A described TPU slice for jax to compile for: its `devices` go into a mesh or a sharding.
+
+    If this loads libtpu, libtpu writes the schedules of what the process compiles, for `schedules.record`.
 
     Args:
         name: a generation and a layout, such as "v5e:2x4"; a generation alone means its smallest slice.
-        schedules: whether `schedules.record` should find the schedules of what is compiled: only if this is the first
-            call in the process, because libtpu reads its flags when it is loaded.
 
     Raises:
         PortError: there is no such slice, libtpu is not installed, or this process cannot load it.
@@ -69,9 +69,8 @@ def described(name: str, *, schedules: bool = False) -> "TopologyDescription":
 
     for variable, value in LIBTPU_ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
-    flags = recording_flags() if schedules else contextlib.nullcontext()
     try:
-        with _filtered_stderr(_drop_all), flags:
+        with _filtered_stderr(_drop_all), recording_flags():
             return topologies.get_topology_desc(requested.name, platform="tpu", **requested.libtpu_options)
     except JaxRuntimeError as error:
         raise _explain_refusal(name, str(error)) from None
@@ -131,7 +130,7 @@ def start_backends() -> None:
     # On a TPU host, its messages matter.
     if not asks_libtpu or tpu_chips() or importlib.util.find_spec("libtpu") is None:
         return
-    with _filtered_stderr(_drop_noise):
+    with _filtered_stderr(_drop_noise), recording_flags():
         jax.devices()
 
 

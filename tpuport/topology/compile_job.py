@@ -55,7 +55,7 @@ def _compile_targets(request: CompileRequest, emit: Callable[[Event], None], war
     from tpuport.hardware import described
 
     # Problems of the topology should come up before a model is read, which takes long.
-    described(request.topology, schedules=True)
+    described(request.topology)
     emit(Progress("building"))
     import tpuport
     from tpuport.topology.target_compiler import TargetCompiler

@@ -203,7 +203,7 @@ def lower_for(
         CannotTrace: the model's code cannot be traced; says where, and what to do.
     """
     owner = build_model(model)
-    chips = described(topology, schedules=True)
+    chips = described(topology)
     if mesh is None:
         mesh = create_mesh(dp, sp, tp, devices=chips.devices)
     else:

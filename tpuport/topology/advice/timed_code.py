@@ -11,6 +11,8 @@ from tpuport.topology.timing import Span, span_seconds
 # Of a step, and in seconds: what takes less is not worth a change.
 _SHARE: Final = 0.02
 _LEAST_SECONDS: Final = 5e-6
+# Of the core's cycles, that are from schedules.
+_SCHEDULED: Final = 0.9
 
 
 class TimedCode(NamedTuple):
@@ -35,8 +37,9 @@ def timed_lines(evidence: Evidence, select: Callable[[Span], Array | None]) -> I
         evidence: of a program that fits; of any other there is no time.
         select: the array for which an instruction counts, or None for one that does not.
     """
-    timeline = evidence.report.timeline
-    if timeline is None:
+    timeline, profile = evidence.report.timeline, evidence.report.profile
+    # By the compiler's own estimates, elementwise work takes several times too long.
+    if timeline is None or profile is None or profile.schedule_share < _SCHEDULED:
         return
     selected: dict[Source | None, list[tuple[float, Array]]] = {}
     for span in timeline.leaves:
