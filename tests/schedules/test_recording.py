@@ -23,8 +23,8 @@ def test_each_kernel_has_the_bundles_of_its_listing(tmp_path: Path) -> None:
     write(tmp_path, "1764083-<late-initialization>-1-final_bundles.txt", 7)
     write(tmp_path, "1764083-fusion.3-70-schedule-analysis_final_bundles.txt", 7)
     write(tmp_path, "1764083-fusion.4-12-packed_bundles.txt", 7)
-    found = read_schedules(tmp_path)
-    assert {name: (schedule.cycles, schedule.exact) for name, schedule in found.items()} == {
+    schedules = read_schedules(tmp_path)
+    assert {name: (schedule.cycles, schedule.exact) for name, schedule in schedules.items()} == {
         "fusion.3": (3, True),
         "copy-start.1": (5, True),
     }

@@ -53,7 +53,7 @@ def test_the_innermost_loop_that_takes_half_of_the_step() -> None:
         )
     )
     assert (part.title, part.seconds) == ("One round of a loop of 4", 0.5)
-    assert [(one.start, one.seconds, one.waiting) for one in part.core] == [
+    assert [(span.start, span.seconds, span.waiting) for span in part.core] == [
         (0.0, 0.1, True),
         (0.1, 0.4, False),
     ]
@@ -75,11 +75,11 @@ def test_a_block_in_the_middle_without_what_is_made_long_before() -> None:
     )
     assert part.title == "One block, model.layers.1"
     assert part.seconds == pytest.approx(1.0)
-    assert [(one.instruction, one.start, one.seconds) for one in part.core] == [
+    assert [(span.instruction, span.start, span.seconds) for span in part.core] == [
         (1, pytest.approx(0.0), pytest.approx(1.0)),
     ]
     # What goes on beside it is cut where the block begins and ends.
-    assert [(one.start, one.seconds) for one in part.copies] == [(0.0, pytest.approx(0.9))]
+    assert [(copy.start, copy.seconds) for copy in part.copies] == [(0.0, pytest.approx(0.9))]
     assert part.collectives == {("tp",): []}
 
 

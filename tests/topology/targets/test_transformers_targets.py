@@ -73,7 +73,9 @@ def test_a_causal_language_model_is_two_programs(tmp_path, tiny):
     assert (prefill.unit, decode.unit) == (("tokens", 3.0 * 128), ("tokens", 3.0))
     assert prefill.kind == decode.kind == "causal-lm"
     both = resolve(path, batch=3, length=128, max_cache_len=256, task="generate")
-    assert [(one.name, one.inputs) for one in both] == [(one.name, one.inputs) for one in (prefill, decode)]
+    assert [(target.name, target.inputs) for target in both] == [
+        (target.name, target.inputs) for target in (prefill, decode)
+    ]
     assert type(decode.build()) is transformers.LlamaForCausalLM
     assert decode.build() is not decode.build()
 

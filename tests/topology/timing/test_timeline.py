@@ -145,7 +145,7 @@ def test_collectives_along_an_axis_follow_each_other(axes: tuple[str, str], seco
     counter = Counter(s1=sent(2.0, axes[0]), s2=sent(2.0, axes[1]))
     assert walked(parsed, counter).seconds == seconds
     collectives = traced(parsed, counter).computations["main"].collectives
-    assert [(one.start, one.seconds, one.axes) for one in collectives] == [
+    assert [(transfer.start, transfer.seconds, transfer.axes) for transfer in collectives] == [
         (0, 2, axes[:1]),
         (seconds - 2, 2, axes[1:]),
     ]

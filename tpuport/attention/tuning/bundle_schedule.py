@@ -12,8 +12,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-_ANALYSIS: Final = "schedule-analysis_final_bundles"
-_BUNDLES: Final = "final_bundles"
+from tpuport import schedules
+from tpuport.schedules.schedule_dump import ANALYSIS as _ANALYSIS
+from tpuport.schedules.schedule_dump import BUNDLES as _BUNDLES
+
 _UTILIZATION: Final = "final_hlo-static-per-bundle-utilization"
 _FILE: Final = re.compile(rf"\d+-(?P<kernel>.+?)-\d+-{_ANALYSIS}\.txt")
 _TOTAL: Final = re.compile(r"total scheduled bundles:\s+(\d+)")
@@ -47,9 +49,7 @@ class KernelBundles:
 
 def dump_flags(directory: Path) -> str:
     """LIBTPU_INIT_ARGS that make the compiler write its final schedules into a directory, and little else."""
-    # All passes of one kernel would be 150 MB, and writing them takes longer than compiling.
-    passes = f"({_ANALYSIS}|{_BUNDLES}|{_UTILIZATION})"
-    return f"--xla_jf_dump_to={directory} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex={passes}"
+    return schedules.dump_flags(directory, _ANALYSIS, _BUNDLES, _UTILIZATION)
 
 
 def read_kernels(directory: Path) -> list[KernelBundles]:

@@ -62,7 +62,7 @@ def find_part(trace: dict[str, Any]) -> RepeatedPart:
 
 def _main_loop(trace: dict[str, Any]) -> dict[str, Any] | None:
     """The innermost loop that takes half of the step; None if there is none."""
-    found = None
+    longest = None
     name: str | None = trace["entry"]
     times = 1
     while name is not None:
@@ -73,9 +73,9 @@ def _main_loop(trace: dict[str, Any]) -> dict[str, Any] | None:
                 times *= span["rounds"]
                 name = max(span["calls"], key=lambda callee: trace["computations"][callee]["seconds"])
                 if span["rounds"] > 1:
-                    found = span
+                    longest = span
                 break
-    return found
+    return longest
 
 
 def _middle_block(trace: dict[str, Any], computation: dict[str, Any]) -> tuple[str, float, float] | None:

@@ -110,9 +110,9 @@ class _Program:
         for number, axes in enumerate(self._axes):
             threads[_COLLECTIVES + number] = f"Collectives along {'+'.join(axes) or 'no whole axis'}"
         for thread, name in threads.items():
-            place = {"ph": "M", "pid": self._process, "tid": thread}
-            yield {**place, "name": "thread_name", "args": {"name": name}}
-            yield {**place, "name": "thread_sort_index", "args": {"sort_index": thread}}
+            metadata = {"ph": "M", "pid": self._process, "tid": thread}
+            yield {**metadata, "name": "thread_name", "args": {"name": name}}
+            yield {**metadata, "name": "thread_sort_index", "args": {"sort_index": thread}}
 
     def _event(
         self,
