@@ -14,7 +14,7 @@ from torch.utils import _pytree as torch_pytree
 
 from tpuport import attention, compat, layers, object_graph, pytrees, rotary, trace_errors
 from tpuport.checkpoint import port_count
-from tpuport.compat import autocast, randomness
+from tpuport.compat import randomness
 from tpuport.compat.asked_values import AskedValues
 from tpuport.compat.operators.indexing import without_selections
 from tpuport.compilation import overwritten_arrays, torch_transforms
@@ -30,15 +30,7 @@ from tpuport.compilation.call_arguments import (
 )
 from tpuport.compilation.call_results import OutputAndWrites, collect_results
 from tpuport.compilation.compiled_program import HostText, Program, StateText
-from tpuport.compilation.decided_values import DecidedValues, warn_of_decided
-from tpuport.compilation.host_inputs import (
-    Candidates,
-    HostInput,
-    find_candidates,
-    find_needed,
-    is_discrete,
-    small_counts,
-)
+from tpuport.compilation.host_inputs import find_candidates, is_discrete, small_counts
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled
 from tpuport.compilation.model_weights import (
     check_constants,
@@ -50,6 +42,7 @@ from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments, St
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.shared_tensors import weights_in_state
 from tpuport.compilation.state_writes import StateTrace, check_leaks
+from tpuport.compilation.value_decisions import ValueDecisions, advise_static
 from tpuport.errors import PortError
 from tpuport.library_classes import is_library_model
 from tpuport.tracing import is_tracing, trace_lock
@@ -110,10 +103,6 @@ class CompiledFunction:
         # A single name is one, and not its letters.
         self._donated = (donate,) if isinstance(donate, str) else tuple(donate)
         self._static = (static,) if isinstance(static, str) else tuple(static)
-        # Names of further inputs whose values decide shapes, as a trace has shown.
-        self._decisive: set[str] = set()
-        # What the function computes and decides by, once no values of its inputs have been enough.
-        self._decided: DecidedValues | None = None
         self.scanned: tuple[layers.ScannedBlocks, ...] = ()
         self.declined: tuple[layers.DeclinedBlocks, ...] = ()
         self._state: PythonState | None = None
@@ -123,9 +112,10 @@ class CompiledFunction:
         self._rotary_tables = rotary.ProgramTables()
         self._run_function, self._owner = _split_owner(function)
         self._parameters = parameters_of(getattr(function, "forward", self._run_function))
-        own_name = getattr(function, "__qualname__", type(function).__name__)
+        name = name or str(getattr(function, "__qualname__", type(function).__name__))
+        self._decisions = ValueDecisions(name, self._run)
         self.program = Program(
-            self._run_program, name or str(own_name), self._describe, self._port_counts,
+            self._run_program, name, self._describe, self._port_counts,
             check_indices=check_indices, static_argnums=(4,), donate_argnums=(2, 3),
         )  # fmt: skip
 
@@ -177,77 +167,25 @@ class CompiledFunction:
                     raise
                 is_of_library = is_library_model(getattr(self._function, "__self__", self._function))
                 candidates = find_candidates(self._prepare_call(args, kwargs).divided.named_tensors())
-                needed = self._find_needed(args, kwargs, candidates)
-                if not needed and is_of_library and self._decides_by_values(args, kwargs):
+                prepare_call = functools.partial(self._prepare_call, args, kwargs)
+                needed = self._decisions.find_needed_inputs(candidates, prepare_call)
+                if not needed and is_of_library and self._decisions.compute_from_now_on(prepare_call()):
                     return self._run_stage(stage, args, kwargs)
                 if not needed or not is_of_library:
                     # Own code may be meant for any values, so that its author decides.
-                    advice = _advise_static(needed or candidates.others)
+                    advice = advise_static(needed or candidates.others)
                     with trace_errors.explained(
                         self._function, catch=trace_errors.is_of_code, alternative=advice
                     ):
                         raise
-                self._keep_on_host(needed)
+                self._decisions.keep_on_host(needed)
             return self._run_stage(stage, args, kwargs)
 
     def _run_stage(self, stage: Callable, args: tuple, kwargs: dict) -> tuple[Any, PreparedCall]:
-        call = self._prepare_call(args, kwargs)
-        if self._decided is not None:
-            static = call.arguments.static._replace(decided=self._find_decided(call))
-            call = call._replace(arguments=call.arguments._replace(static=static))
+        call = self._decisions.add_computed(self._prepare_call(args, kwargs))
         with randomness.call_generators(call.divided.generators):
             arguments, signature = self._prepare_program(call)
             return stage(*arguments, signature=signature), call
-
-    def _find_needed(self, args: tuple, kwargs: dict, candidates: Candidates) -> list[str]:
-        """Names of the inputs with which on the host the function can be traced; none if it cannot."""
-
-        def can_trace(names: Sequence[str]) -> bool:
-            call = self._prepare_call(args, kwargs, names)
-            weights, tensors, _, donated, static = call.arguments
-            run = functools.partial(self._run, static=static)
-            try:
-                with trace_lock, randomness.call_generators(call.divided.generators), randomness.any_stream():
-                    jax.eval_shape(run, weights, tensors, donated)
-            except Exception as error:  # noqa: BLE001 - the first error is the one that is raised
-                logger.debug("not traced with %s on the host: %s", ", ".join(names), error)
-                return False
-            return True
-
-        return find_needed(candidates, can_trace)
-
-    def _decides_by_values(self, args: tuple, kwargs: dict) -> bool:
-        """Whether the function can be traced with what it computes and asks for; from now on it is."""
-        self._decided = DecidedValues()
-        try:
-            decided = self._find_decided(self._prepare_call(args, kwargs))
-        except Exception as error:  # noqa: BLE001 - the first error is the one that is raised
-            logger.debug("not traced with the values that it asks for: %s", error)
-            decided = None
-        if not decided:
-            self._decided = None
-            return False
-        warn_of_decided(self.program.name, decided)
-        return True
-
-    def _find_decided(self, call: PreparedCall) -> tuple[HostInput, ...] | None:
-        """The values that the function decides by in this call; None if it asks for too many."""
-        assert self._decided is not None
-        weights, tensors, _, donated, static = call.arguments
-        key = (static, shapes_key(tensors), tuple(map(shapes_key, donated)), autocast.state())
-
-        run = functools.partial(self._run, static=static)
-        with trace_lock, randomness.call_generators(call.divided.generators):
-            return self._decided.find(key, run, (weights, tensors, donated))
-
-    def _keep_on_host(self, names: Sequence[str]) -> None:
-        """Make the values of these inputs a part of the programs from now on."""
-        self._decisive.update(names)
-        logger.warning(
-            "%s decides by the values of %s, which are a part of its program from now on: other values compile "
-            "another program. tpuport.compile(..., static=%r) says so from the start",
-            self.program.name, ", ".join(names), sorted(self._decisive),
-        )  # fmt: skip
 
     def _prepare_program(self, call: PreparedCall) -> tuple[ProgramArguments, Hashable]:
         """The program's arguments and a key of it. A new program is traced here, and its constants checked."""
@@ -287,7 +225,7 @@ class CompiledFunction:
         """The call's arguments and state; the values of inputs with these names are a part of the program, too."""
 
         def is_static(name: str) -> bool:
-            return name in self._decisive or name in decisive or is_inside(name, self._static)
+            return name in self._decisions.inputs or name in decisive or is_inside(name, self._static)
 
         divided = divide_arguments(
             self._name_positional(args), kwargs, self._traced, self._donated, is_static
@@ -426,13 +364,6 @@ class CompiledFunction:
         return texts | static.layout.describe(tensors, donated)
 
 
-def _advise_static(names: Sequence[str]) -> str:
-    """What the user can do about code that asks for values of these inputs; "" without any."""
-    if not names:
-        return ""
-    return f"tpuport.compile(..., static={list(names)!r}), if few different values occur: each compiles a program"
-
-
 def _on_device(tensor: torch.Tensor) -> torch.Tensor:
     if compat.takes_host_tensors() and is_discrete(tensor):
         return tensor
@@ -453,11 +384,10 @@ def compile(
 
     Weights of every module that the function reaches become arguments of the program, never constants in it: modules
     among its arguments, in its closure and globals, and those that other functions, containers and objects lead to.
-    Tensors among the
-    arguments (torch on the host, torchax, NumPy, jax) are traced, also in objects of your own classes. Python values
-    are static, with one program each. What the function changes in its arguments is changed after the call; what it
-    writes to in place is written to in its own memory. Caches of transformers are donated: go on with the cache in the
-    output. Tensors in the result are torchax tensors on the device.
+    Tensors among the arguments (torch on the host, torchax, NumPy, jax) are traced, also in objects of your own
+    classes. Python values are static, with one program each. What the function changes in its arguments is changed
+    after the call; what it writes to in place is written to in its own memory. Caches of transformers are donated:
+    go on with the cache in the output. Tensors in the result are torchax tensors on the device.
 
     A change of anything that the function reaches is seen by the next call: modules, their attributes, hooks,
     adapters and classes, configurations, variables of closures, globals. Tensors on the device are arguments of the
