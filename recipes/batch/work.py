@@ -91,14 +91,15 @@ class Job:
             # Unlike a rename, it fails if another process was first.
             path.hardlink_to(temporary)
         except FileExistsError:
-            self._compare(json.loads(path.read_text()), description)
+            self._refuse_another_job(json.loads(path.read_text()), description)
         finally:
             temporary.unlink()
 
-    def _compare(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-        names = sorted(name for name in found | wanted if found.get(name) != wanted.get(name))
+    def _refuse_another_job(self, recorded: dict[str, Any], requested: dict[str, Any]) -> None:
+        """Compare the description in the folder with that of this job."""
+        names = sorted(name for name in recorded | requested if recorded.get(name) != requested.get(name))
         if names:
-            changes = ", ".join(f"{name}={found.get(name)!r}" for name in names)
+            changes = ", ".join(f"{name}={recorded.get(name)!r}" for name in names)
             raise tpuport.PortError(
                 f"this folder has results of another job, with {changes}",
                 where=str(self.output),

@@ -44,10 +44,10 @@ def test_a_manifest_is_valid(name: str) -> None:
 )
 def test_mistakes_are_not(name: str, path: list[Any], value: Any) -> None:
     manifest, validator = _read(name)
-    place = manifest
+    parent = manifest
     for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
+        parent = parent[key]
+    parent[path[-1]] = value
     with pytest.raises(jsonschema.ValidationError):
         validator.validate(manifest)
 
