@@ -52,11 +52,11 @@ def walked(parsed: hlo.Program, counter: Counter) -> Timeline:
 
 
 def traced(parsed: hlo.Program, counter: Counter) -> StepTrace:
-    return build_trace(parsed, cast(Any, counter), walked(parsed, counter), HARDWARE)
+    return build_trace(parsed, cast(Any, counter), walked(parsed, counter))
 
 
 def spans(timeline: Timeline, computation: str = "main") -> dict[str, Span]:
-    return {span.instruction.name: span for span in timeline.computations[computation]}
+    return {span.instruction.name: span for span in timeline.computations[computation].spans}
 
 
 def op(name: str, *operands: str, root: bool = False) -> str:
@@ -136,18 +136,30 @@ def test_a_collective_beside_the_core_is_waited_for() -> None:
     assert walked(parsed, Counter(s=sent(0.5, "tp"), a=core(1.0), b=core(1.0))).seconds == 2
 
 
-@pytest.mark.parametrize(("axes", "seconds"), [(("tp", "tp"), 4), (("tp", "dp"), 2)])
-def test_collectives_along_an_axis_follow_each_other(axes: tuple[str, str], seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "seconds"),
+    [
+        (("tp",), ("tp",), 4),
+        (("tp",), ("dp",), 2),
+        (("tp",), ("dp", "tp"), 4),
+        # A group that is not whole axes may use any links.
+        ((), ("tp",), 4),
+        (("tp",), (), 4),
+    ],
+)
+def test_collectives_that_share_links_follow_each_other(
+    first: tuple[str, ...], second: tuple[str, ...], seconds: float
+) -> None:
     parsed = program(
         gather_start("s1"), gather_start("s2"), gather_done("d1", "s1"), gather_done("d2", "s2"),
         op("b", "d1", "d2", root=True),
     )  # fmt: skip
-    counter = Counter(s1=sent(2.0, axes[0]), s2=sent(2.0, axes[1]))
+    counter = Counter(s1=sent(2.0, *first), s2=sent(2.0, *second))
     assert walked(parsed, counter).seconds == seconds
     collectives = traced(parsed, counter).computations["main"].collectives
     assert [(transfer.start, transfer.seconds, transfer.axes) for transfer in collectives] == [
-        (0, 2, axes[:1]),
-        (seconds - 2, 2, axes[1:]),
+        (0, 2, first),
+        (seconds - 2, 2, second),
     ]
 
 

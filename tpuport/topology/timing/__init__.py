@@ -44,8 +44,4 @@ def time_program(
     rings = roofline.layout(hardware, sizes, topology, mesh)
     counter = WorkCounter(program, schedules, hardware, mesh, rings)
     timeline = walk(program, counter, hardware)
-    return Timing(
-        timeline,
-        summarize(program, timeline, hardware),
-        build_trace(program, counter, timeline, hardware),
-    )
+    return Timing(timeline, summarize(program, timeline, hardware), build_trace(program, counter, timeline))

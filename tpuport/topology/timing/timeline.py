@@ -9,6 +9,7 @@ One round of a loop is walked, and counts as often as the loop runs.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Final
 
 from tpuport.hardware import Generation
@@ -32,6 +33,7 @@ class Span:
         busy: seconds that it takes; of a loop, of all its rounds.
         waiting: seconds before it in which the core waits for what it needs.
         times: how often a step executes it.
+        calls: the computations that it executes, in order: of branches, the one that takes longest.
     """
 
     instruction: Instruction
@@ -40,6 +42,40 @@ class Span:
     busy: float
     waiting: float
     times: int
+    calls: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+    """A copy or a collective, from its first byte to its last.
+
+    Attributes:
+        instruction: that starts it.
+        start: seconds since its computation began; seconds: that it takes.
+        axes: of the mesh that a collective goes along; empty for a copy.
+    """
+
+    instruction: Instruction
+    start: float
+    seconds: float
+    axes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """One execution of a computation.
+
+    Attributes:
+        seconds: that it takes; hbm_bytes: that it reads and writes.
+        spans: on the core, in order. Loops and branches are spans, and what they execute are computations of their own.
+        copies, collectives: beside the core, in the order in which they begin.
+    """
+
+    seconds: float
+    hbm_bytes: float
+    spans: tuple[Span, ...]
+    copies: tuple[Transfer, ...]
+    collectives: tuple[Transfer, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,172 +83,192 @@ class Timeline:
     """One execution of a program on each of its devices.
 
     Attributes:
-        seconds: of a step.
-        computations: by name, those that are executed, with their spans in order. Loops and branches are spans of the
-            computation that they are in, and computations of their own.
         entry: the name of the computation that is the program.
+        computations: by name, those that are executed.
     """
 
-    seconds: float
-    computations: dict[str, tuple[Span, ...]]
     entry: str
+    computations: dict[str, Execution]
+
+    @property
+    def seconds(self) -> float:
+        """Of a step."""
+        return self.computations[self.entry].seconds
 
     @property
     def leaves(self) -> list[Span]:
         """Spans without loops and branches, which only have the spans of what they execute."""
-        spans = [span for spans in self.computations.values() for span in spans]
-        return [span for span in spans if not _contains_code(span.instruction)]
+        spans = [span for execution in self.computations.values() for span in execution.spans]
+        return [span for span in spans if not span.calls]
 
 
 def walk(program: Program, counter: WorkCounter, hardware: Generation) -> Timeline:
     """The timeline of one step."""
     walker = _Walker(program, counter, hardware)
-    walked = walker.walk(program.entry)
-    return Timeline(walked.seconds, walker.executed(program.entry), program.entry)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Walked:
-    """A computation that was walked: its seconds, the bytes of HBM that it moved, and its spans."""
-
-    seconds: float
-    hbm_bytes: float
-    spans: tuple[Span, ...]
+    return Timeline(program.entry, walker.executed(program.entry))
 
 
 @dataclasses.dataclass
-class _Transfer:
-    """A copy that was started, and the bytes that it still has to move."""
+class _Copy:
+    """A copy that was started, and the bytes that it still has to move; `start` is None until it moves the first."""
 
+    instruction: Instruction
     remaining: float
+    start: float | None = None
+    end: float = 0.0
+
+    def move(self, nbytes: float, start: float, end: float) -> None:
+        """Move some of its bytes between two moments."""
+        if self.start is None:
+            self.start = start
+        self.end = end
+        self.remaining -= nbytes
 
 
 class _Walker:
     def __init__(self, program: Program, counter: WorkCounter, hardware: Generation) -> None:
-        self._program = program
-        self._counter = counter
+        self.program = program
+        self.counter = counter
         self._bandwidth = hardware.device.hbm_bandwidth
-        self._walked: dict[str, _Walked] = {}
+        self._walked: dict[str, Execution] = {}
 
-    def walk(self, name: str) -> _Walked:
+    def walk(self, name: str) -> Execution:
         """One execution of a computation, with nothing under way when it begins."""
         if name not in self._walked:
             self._walked[name] = _Core(self, name, self._bandwidth).run()
         return self._walked[name]
 
-    def executed(self, name: str) -> dict[str, tuple[Span, ...]]:
-        """A computation's spans, and those of the computations that it executes."""
-        spans = self.walk(name).spans
-        computations = {name: spans}
-        for span in spans:
-            for callee in self.executed_callees(span.instruction):
+    def executed(self, name: str) -> dict[str, Execution]:
+        """A computation, and those that it executes."""
+        computations = {name: self.walk(name)}
+        for span in self.walk(name).spans:
+            for callee in span.calls:
                 computations |= self.executed(callee)
         return computations
 
-    def executed_callees(self, instruction: Instruction) -> tuple[str, ...]:
-        """The computations that an instruction executes: of branches, the one that takes longest."""
-        if not _contains_code(instruction):
-            return ()
-        if instruction.operation == "conditional":
-            return (max(instruction.callees, key=lambda callee: self.walk(callee).seconds),)
-        return instruction.callees
-
-    def program_work(self, instruction: Instruction) -> Work:
-        return self._counter.work(instruction)
-
-    @property
-    def program(self) -> Program:
-        return self._program
+    def calls(self, instruction: Instruction) -> tuple[str, ...]:
+        """The computations that the core executes for an instruction: of branches, the one that takes longest."""
+        match instruction.operation:
+            case "conditional":
+                return (max(instruction.callees, key=lambda callee: self.walk(callee).seconds),)
+            case "while" | "call":
+                return instruction.callees
+            case _:
+                return ()
 
 
 class _Core:
-    """Executes one computation, and keeps what goes on beside it."""
+    """Executes one computation, and records what runs on the core and beside it."""
 
     def __init__(self, walker: _Walker, computation: str, bandwidth: float) -> None:
         self._walker = walker
         self._instructions = walker.program.computations[computation].instructions
+        self._named = walker.program.computations[computation].named
         self._bandwidth = bandwidth
         self._now = 0.0
         self._hbm_bytes = 0.0
         # By the instruction that started them, in the order in which they were started.
-        self._copies: dict[str, _Transfer] = {}
-        # When each collective ends, and when the links along each axis are free.
+        self._copies: dict[str, _Copy] = {}
         self._collective_ends: dict[str, float] = {}
-        self._links_free: dict[tuple[str, ...], float] = {}
+        # When the links along each axis are free, and when all of them are.
+        self._axis_free: dict[str, float] = {}
+        self._links_free = 0.0
         self._spans: list[Span] = []
+        self._copied: list[Transfer] = []
+        self._sent: list[Transfer] = []
 
-    def run(self) -> _Walked:
+    def run(self) -> Execution:
         for instruction in self._instructions:
             self._execute(instruction)
-        # What was started must have ended before the computation is called again.
-        unfinished = sum(copy.remaining for copy in self._copies.values()) / self._bandwidth
-        links = max((end - self._now for end in self._collective_ends.values()), default=0.0)
-        self._wait_at_the_end(max(unfinished, links, 0.0))
-        return _Walked(self._now, self._hbm_bytes, tuple(self._spans))
+        self._wait_at_the_end()
+        for copy in self._copies.values():
+            self._record_copy(copy)
+        return Execution(
+            self._now,
+            self._hbm_bytes,
+            tuple(self._spans),
+            tuple(sorted(self._copied, key=_start)),
+            tuple(sorted(self._sent, key=_start)),
+        )
 
-    def _wait_at_the_end(self, seconds: float) -> None:
-        """Wait for what outlasts the last instruction, as a part of that instruction."""
+    def _wait_at_the_end(self) -> None:
+        """Wait for what outlasts the last instruction, as a part of it: a computation begins with nothing under way."""
+        copies = sum(copy.remaining for copy in self._copies.values()) / self._bandwidth
+        links = max((end - self._now for end in self._collective_ends.values()), default=0.0)
+        seconds = max(copies, links, 0.0)
         if seconds * self._bandwidth <= _NOTHING:
             return
-        self._now += seconds
+        self._advance(seconds, 0.0)
         last = self._instructions[-1]
         if self._spans and self._spans[-1].instruction is last:
             span = self._spans.pop()
         else:
-            span = Span(last, self._walker.program_work(last), self._now, 0.0, 0.0, last.times)
+            span = Span(last, self._walker.counter.work(last), self._now, 0.0, 0.0, last.times)
         self._spans.append(
             dataclasses.replace(span, start=self._now - span.busy, waiting=span.waiting + seconds)
         )
 
     def _execute(self, instruction: Instruction) -> None:
-        work = self._walker.program_work(instruction)
+        work = self._walker.counter.work(instruction)
+        calls = self._walker.calls(instruction)
         waiting = self._wait_for_operands(instruction)
         start = self._now
-        if _contains_code(instruction):
-            self._call(instruction)
+        if calls:
+            self._call(instruction, calls)
         elif work.kind == COLLECTIVES and _starts(self._walker.program, instruction):
-            self._start_collective(instruction, work)
+            self._collective_ends[instruction.name] = self._send(instruction, work)
+            # A fusion may compute beside what it starts.
+            self._run(work)
         elif instruction.operation.endswith("-start"):
-            self._copies[instruction.name] = _Transfer(work.hbm_bytes)
+            self._copies[instruction.name] = _Copy(instruction, work.hbm_bytes)
             self._hbm_bytes += work.hbm_bytes
         else:
-            self._run(work)
+            end = self._send(instruction, work) if work.link_seconds else self._now
+            self._run(work, end - self._now)
         busy = self._now - start
         if busy or waiting:
-            self._spans.append(Span(instruction, work, start, busy, waiting, instruction.times))
+            self._spans.append(Span(instruction, work, start, busy, waiting, instruction.times, calls))
 
-    def _run(self, work: Work) -> None:
-        """The core is busy with an instruction until it has computed, read and written, or sent."""
+    def _run(self, work: Work, link_seconds: float = 0.0) -> None:
+        """The core is busy with an instruction until it has computed, read and written, and sent."""
         memory_seconds = work.hbm_bytes / self._bandwidth
-        seconds = max(work.core_seconds, memory_seconds)
-        if work.link_seconds:
-            begin = max(0.0, self._links_free.get(work.axes, 0.0) - self._now)
-            seconds = max(seconds, begin + work.link_seconds)
-            self._links_free[work.axes] = self._now + seconds
-        self._advance(seconds, work.hbm_bytes)
+        self._advance(max(work.core_seconds, memory_seconds, link_seconds), work.hbm_bytes)
 
-    def _call(self, instruction: Instruction) -> None:
-        rounds = instruction.rounds if instruction.operation == "while" else 1
-        for callee in self._walker.executed_callees(instruction):
-            walked = self._walker.walk(callee)
-            self._advance(rounds * walked.seconds, rounds * walked.hbm_bytes)
+    def _call(self, instruction: Instruction, calls: Iterable[str]) -> None:
+        for callee in calls:
+            execution = self._walker.walk(callee)
+            self._advance(instruction.rounds * execution.seconds, instruction.rounds * execution.hbm_bytes)
 
-    def _start_collective(self, instruction: Instruction, work: Work) -> None:
-        # A fusion may compute beside what it starts.
-        begin = max(self._now, self._links_free.get(work.axes, 0.0))
-        self._collective_ends[instruction.name] = self._links_free[work.axes] = begin + work.link_seconds
-        self._run(dataclasses.replace(work, link_seconds=0.0))
+    def _send(self, instruction: Instruction, work: Work) -> float:
+        """Send a collective as soon as the links along all of its axes are free; when it ends."""
+        # A group that is not whole axes may go along any of them.
+        busy = (
+            [self._axis_free.get(axis, 0.0) for axis in work.axes] if work.axes else self._axis_free.values()
+        )
+        begin = max(self._now, self._links_free, *busy)
+        end = begin + work.link_seconds
+        self._sent.append(Transfer(instruction, begin, work.link_seconds, work.axes))
+        if not work.axes:
+            self._links_free = end
+        self._axis_free |= dict.fromkeys(work.axes, end)
+        return end
 
     def _advance(self, seconds: float, hbm_bytes: float) -> None:
         """Let time pass in which the core moves some bytes itself; copies get the rest of the bandwidth."""
+        moment = self._now
         self._now += seconds
         self._hbm_bytes += hbm_bytes
         available = seconds * self._bandwidth - hbm_bytes
+        if available <= _NOTHING:
+            return
+        rate = available / seconds
         for copy in self._copies.values():
-            if available <= 0:
-                break
             moved = min(copy.remaining, available)
-            copy.remaining -= moved
+            if moved <= _NOTHING:
+                continue
+            end = min(moment + moved / rate, self._now)
+            copy.move(moved, moment, end)
+            moment = end
             available -= moved
 
     def _wait_for_operands(self, instruction: Instruction) -> float:
@@ -231,14 +287,9 @@ class _Core:
 
     def _started_by(self, name: str) -> str:
         """The instruction that started what this one hands on: an update, or an element of a tuple."""
-        named = self._walker.program.computations[self._instructions[0].computation].named
-        while name in named and name not in self._copies and name not in self._collective_ends:
-            instruction = named[name]
-            handed_on = instruction.operation in (
-                "get-tuple-element",
-                "bitcast",
-            ) or instruction.operation.endswith("-update")
-            if not handed_on or not instruction.operands:
+        while name in self._named and name not in self._copies and name not in self._collective_ends:
+            instruction = self._named[name]
+            if not _hands_on(instruction) or not instruction.operands:
                 break
             name = instruction.operands[0]
         return name
@@ -252,12 +303,23 @@ class _Core:
                 break
         if before > _NOTHING:
             self._advance(before / self._bandwidth, 0.0)
-        del self._copies[name]
+        self._record_copy(self._copies.pop(name))
+
+    def _record_copy(self, copy: _Copy) -> None:
+        # What moves no bytes takes no time.
+        if copy.start is not None and copy.end > copy.start:
+            self._copied.append(Transfer(copy.instruction, copy.start, copy.end - copy.start))
 
 
-def _contains_code(instruction: Instruction) -> bool:
-    """Whether the core executes other computations for it."""
-    return instruction.operation in ("while", "conditional", "call")
+def _start(transfer: Transfer) -> float:
+    return transfer.start
+
+
+def _hands_on(instruction: Instruction) -> bool:
+    """Whether its result is what its operand is the start of."""
+    return instruction.operation in ("get-tuple-element", "bitcast") or instruction.operation.endswith(
+        "-update"
+    )
 
 
 def _starts(program: Program, instruction: Instruction) -> bool:
