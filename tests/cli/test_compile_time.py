@@ -17,7 +17,7 @@ __all__ = ["child"]
 
 PROFILE = {
     "seconds": 3.7, "kinds": {"matrix products": 3.7}, "modules": [], "lines": [], "instructions": [],
-    "schedule_share": 1.0, "clock": 1e9,
+    "matrix_units": 2.0, "schedule_share": 1.0, "clock": 1e9,
 }  # fmt: skip
 TRACE = {
     "seconds": 0.25,

@@ -239,6 +239,23 @@ def test_devices_of_a_chip_share_its_links_and_talk_faster_to_each_other() -> No
     assert seconds("all-gather", nbytes, everywhere, "tpu7x") == pytest.approx(nbytes * 3 / 4 / (2 * 90e9))
 
 
+def test_collectives_along_different_axes_go_on_at_the_same_time_at_best() -> None:
+    nbytes = 1 << 30
+    along = {
+        axes: Collective("all-gather", axes, 4, 1, nbytes) for axes in (("tp",), ("dp",), ("dp", "tp"), ())
+    }
+
+    def of(*axes: tuple[str, ...]):
+        return estimate("v5e", Costs(0.0, 0.0, 0.0, 0.0), [along[names] for names in axes], dp=4, tp=4)
+
+    tp, dp, both, loose = (of(names).interconnect for names in (("tp",), ("dp",), ("dp", "tp"), ()))
+    assert of(("tp",), ("dp",)).interconnect == max(tp, dp)
+    assert of(("tp",), ("dp",)).seconds_apart == tp + dp
+    assert of(("tp",), ("dp",), ("dp", "tp")).interconnect == max(tp, dp) + both
+    # What is not whole axes may go along any of them.
+    assert of(("tp",), ("dp",), ()).interconnect == max(tp, dp) + loose
+
+
 def test_a_group_that_is_no_axis_is_a_ring_of_its_own() -> None:
     v5e, nbytes = GENERATIONS["v5e"], 1 << 30
     loose = Collective("all-gather", (), 4, 1, nbytes)

@@ -148,10 +148,11 @@ class Estimate:
     """A roofline from public peak figures: a bound that the hardware cannot beat, not a prediction.
 
     Attributes:
-        compute, memory, interconnect: seconds a step that each takes alone, at its peak.
+        compute, memory, interconnect: seconds a step that each takes alone, at its peak; of the interconnect, the links
+            along the busiest axis, as collectives along different axes can go on at the same time.
         binds: which of the three is the largest.
         seconds: of a step with compute, memory and interconnect at the same time: their maximum.
-        seconds_apart: of a step that does one after another: their sum.
+        seconds_apart: of a step that does one after another: their sum, with the collectives along all axes.
         unit: what a step produces: "tokens", "images", "frames" or "steps"; units: how many, on the whole mesh.
         units_per_second: at `seconds`; units_per_second_apart: at `seconds_apart`.
         mfu: model_flops over what the device computes at its bf16 peak in `seconds`: above 1 if products run at a
@@ -239,6 +240,8 @@ class Profile:
             collectives that run beside it.
         modules, lines: all of a step, what takes longest first.
         instructions: the ten that take longest.
+        matrix_units: seconds of all products, those of attention and other kernels too, at the peak of the matrix
+            units: no order of the same work takes less.
         schedule_share: the part of the core's cycles that is from schedules; the rest is the compiler's own estimate.
         clock: cycles a second.
     """
@@ -248,6 +251,7 @@ class Profile:
     modules: tuple[ModuleTime, ...]
     lines: tuple[LineTime, ...]
     instructions: tuple[InstructionTime, ...]
+    matrix_units: float
     schedule_share: float
     clock: float
 

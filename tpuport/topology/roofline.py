@@ -11,6 +11,7 @@ slice closes (16 chips of v5e and v6e, every dimension of whole cubes of v4, v5p
 devices of one chip share its links.
 """
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,8 +67,8 @@ def estimate(
 
     Compute is `costs.flops` at the device's bf16 peak; 8-bit products run at the peak of int8 or fp8 if one is
     published, and float32 products take as many passes as the program asks for: one by default, on numbers rounded to
-    bfloat16. Memory is `costs.hbm_bytes` at the HBM bandwidth. Interconnect is the sum over the collectives, one after
-    another, with nothing else on the links.
+    bfloat16. Memory is `costs.hbm_bytes` at the HBM bandwidth. Interconnect is the sum over the collectives that go
+    along the busiest axis, one after another, with nothing else on its links.
 
     Args:
         generation: a key of `hardware.GENERATIONS`.
@@ -79,16 +80,17 @@ def estimate(
     """
     hardware = GENERATIONS[generation]
     rings = layout(hardware, mesh, topology, device_mesh)
+    sent = [(one_kind.axes, collective_seconds(one_kind, rings, hardware)) for one_kind in collectives]
     seconds = {
         "compute": compute_seconds(
             costs.flops, costs.int8_flops, costs.fp8_flops, costs.pass_flops, hardware
         ),
         "memory": costs.hbm_bytes / hardware.device.hbm_bandwidth,
-        "interconnect": float(sum(collective_seconds(one_kind, rings, hardware) for one_kind in collectives)),
+        "interconnect": _busiest_links(sent),
     }
     # The chip overlaps the three at best, and does one after another at worst.
     together = max(seconds.values())
-    apart = sum(seconds.values())
+    apart = seconds["compute"] + seconds["memory"] + sum(taken for _, taken in sent)
     model_seconds = costs.model_flops / hardware.device.bf16
     return Estimate(
         **seconds, binds=max(PARTS, key=lambda part: seconds[part]), seconds=together, seconds_apart=apart, unit=unit,
@@ -147,6 +149,19 @@ def collective_seconds(
             return max(hop, nbytes / min(ring.rate for ring in along))
         case _:
             return max(latency, gathering)
+
+
+def _busiest_links(sent: Iterable[tuple[tuple[str, ...], float]]) -> float:
+    """Seconds of the axis that collectives take longest, from the axes and seconds of each."""
+    seconds: dict[str, float] = collections.defaultdict(float)
+    of_any_axis = 0.0
+    for axes, taken in sent:
+        # A group that is not whole axes may go along any of them.
+        if not axes:
+            of_any_axis += taken
+        for axis in axes:
+            seconds[axis] += taken
+    return of_any_axis + max(seconds.values(), default=0.0)
 
 
 def _gather_seconds(along: tuple[Ring, ...]) -> float:

@@ -55,7 +55,7 @@ PROFILE = Profile(
                         "memory", 0.12, 0.97, "model.layers.*.mlp.down_proj", LINE),
         InstructionTime(f"copy.1 {HOSTILE}", "copy", "elementwise", "f32[8]", 1, 0.0003, "core", 0, 0.5, "", None),
     ),
-    schedule_share=0.875, clock=9.4e8,
+    matrix_units=0.0012, schedule_share=0.875, clock=9.4e8,
 )  # fmt: skip
 # The same step as in `PROFILE`: an embedding, a loop of four rounds, and logits.
 TRACE = StepTrace(

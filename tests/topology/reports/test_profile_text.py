@@ -74,6 +74,7 @@ def test_a_program_that_does_nothing_takes_no_time(results) -> None:
         "modules": [],
         "lines": [],
         "instructions": [],
+        "matrix_units": 0.0,
         "schedule_share": 0.0,
     }
     report["estimate"]["seconds"] = 0.0

@@ -44,6 +44,7 @@ def test_it_says_what_was_found_in_the_width_there_is(results, splits, width: in
         "lower 1.20 s, compile 6.60 s",
         "dp=8",
         "a step 3.00 ms, 1.39 x the roofline",
+        "matrix units 1.20 ms for the same products at their peak; a step is 2.50 x",
         "tokens 10,667 a second",
         "MFU 6.5%",
         "cycles 87.5% by the schedules of the compiled program, the rest by the compiler's own estimates",

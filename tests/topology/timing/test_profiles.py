@@ -94,6 +94,7 @@ def test_parts_add_up_to_the_whole(report: Report) -> None:
 def test_a_step_is_never_faster_than_the_roofline(report: Report) -> None:
     assert report.estimate is not None
     assert profile_of(report).seconds >= report.estimate.seconds
+    assert 0 < profile_of(report).matrix_units <= profile_of(report).kinds["matrix products"]
     for instruction in profile_of(report).instructions:
         assert instruction.mfu <= 1 + 1e-9
         assert instruction.hbm <= 1 + 1e-9

@@ -20,6 +20,8 @@ def facts(report: dict[str, Any]) -> dict[str, str]:
     """What is said below the kinds: a step, what it produces in a second, MFU, and the source of the cycles."""
     profile, estimate = report["profile"], report["estimate"]
     texts = {"a step": _step(profile, estimate)}
+    if profile["matrix_units"]:
+        texts["matrix units"] = _matrix_units(profile)
     if rate := units_per_second(report):
         texts[estimate["unit"]] = f"{quantities.plain_number(rate)} a second"
     if profile["seconds"]:
@@ -53,6 +55,11 @@ def _step(profile: dict[str, Any], estimate: dict[str, Any]) -> str:
     if not estimate["seconds"]:
         return text
     return f"{text}, {quantities.plain_number(profile['seconds'] / estimate['seconds'])} x the roofline"
+
+
+def _matrix_units(profile: dict[str, Any]) -> str:
+    distance = quantities.plain_number(profile["seconds"] / profile["matrix_units"])
+    return f"{quantities.duration(profile['matrix_units'])} for the same products at their peak; a step is {distance} x"
 
 
 def _cycles(schedule_share: float) -> str:

@@ -39,9 +39,10 @@ class Work:
 
     Attributes:
         kind: one of `KINDS`.
-        core_seconds: of the core by its schedule, with everything that it reads at hand, and at least what its products
-            take at the published peak: a schedule does not have the bundles that wait for a busy matrix unit. Each copy
-            that it starts adds to that.
+        core_seconds: of the core by its schedule, with everything that it reads at hand, and at least
+            `product_seconds`: a schedule does not have the bundles that wait for a busy matrix unit. Each copy that it
+            starts adds to that.
+        product_seconds: that its products take at the published peak of the matrix units.
         hbm_bytes: read and written.
         link_seconds: that a collective takes of the links along `axes`.
         flops: of products and kernels.
@@ -50,6 +51,7 @@ class Work:
 
     kind: str
     core_seconds: float = 0.0
+    product_seconds: float = 0.0
     hbm_bytes: float = 0.0
     link_seconds: float = 0.0
     axes: tuple[str, ...] = ()
@@ -90,15 +92,20 @@ class WorkCounter:
 
     def _count(self, instruction: Instruction) -> Work:
         link_seconds, axes = self._links(instruction)
-        cycles = self._cycles.get(instruction.name)
+        cycles = None
+        if not _is_asynchronous(instruction):
+            cycles = self._cycles.get(instruction.name)
         flops, product_seconds = self._flops(instruction)
-        core_seconds = 0.0
-        if cycles is not None and not _is_asynchronous(instruction):
-            core_seconds = max(cycles.cycles / self._hardware.clock, product_seconds)
-            core_seconds += cycles.copies * self._hardware.copy_start.value
+        core_seconds = product_seconds
+        if cycles is not None:
+            scheduled = cycles.cycles / self._hardware.clock
+            if self._may_do_less(instruction):
+                product_seconds = min(product_seconds, scheduled)
+            core_seconds = max(scheduled, product_seconds) + cycles.copies * self._hardware.copy_start.value
         return Work(
             kind=self._kind(instruction),
             core_seconds=core_seconds,
+            product_seconds=product_seconds,
             hbm_bytes=self._hbm_bytes(instruction),
             link_seconds=link_seconds,
             axes=axes,
@@ -153,11 +160,14 @@ class WorkCounter:
             flops, others = flop_counts.product_flops_by_rate(self.program, products)
             return flops, roofline.compute_seconds(flops, *others, self._hardware)
         flops = kernel_costs.kernel_flops(self.program, instruction)
-        cost = self.program.kernel_costs.get(instruction.name)
-        # What a kernel computes at most may be more than it does.
-        if cost is None or cost.bound is not None:
-            return flops, 0.0
         return flops, flops / self._hardware.device.bf16
+
+    def _may_do_less(self, instruction: Instruction) -> bool:
+        """Whether an instruction is a kernel whose FLOPs are more than it may compute, or what it says itself."""
+        if not instruction.is_kernel:
+            return False
+        cost = self.program.kernel_costs.get(instruction.name)
+        return cost is None or cost.bound in ("at most", "about")
 
 
 def _is_asynchronous(instruction: Instruction) -> bool:

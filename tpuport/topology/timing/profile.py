@@ -28,6 +28,7 @@ def summarize(program: Program, timeline: Timeline, hardware: Generation) -> Pro
         modules=tuple(ModuleTime(name, _seconds(spans), _kind_seconds(spans)) for name, spans in modules),
         lines=tuple(LineTime(source, _seconds(spans), _kind_seconds(spans)) for source, spans in lines),
         instructions=_largest(program, leaves, hardware),
+        matrix_units=float(sum(span.times * span.work.product_seconds for span in leaves)),
         schedule_share=_schedule_share(leaves),
         clock=hardware.clock,
     )
