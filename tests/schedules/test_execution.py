@@ -157,3 +157,15 @@ LH: loop header
     assert (compare.result, compare.guard, compare.operands) == ("p2", Guard("p7", False), ("s1", "8"))
     assert third.branch == Branch("12", Guard("p2", False))
     assert third.regions == ("4",)
+
+
+def test_comments_may_go_on_in_further_lines() -> None:
+    text = """
+     0   :  { %s1_s5 = smov 0 /* hlo: a kernel
+  that %s9_s9 = smov 9 is a comment of */ ;;  %s2_s6 = smov 1 } /* a part
+ */ /* Start region 4 */
+   0x1   :  {}
+"""
+    first, second = read_listing(text)
+    assert [instruction.result for instruction in first.instructions] == ["s1", "s2"]
+    assert (first.regions, second.regions) == (("4",), ())

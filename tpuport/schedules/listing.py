@@ -5,6 +5,8 @@ A TPU core executes one bundle of instructions a cycle. The listing has a line f
       0x633   : > { %p14_p7 = scmp.ge.s32.totalorder %s17_s22, 13 /* loop exit test */ } /* End region 3 */
       0x634   :  { %16 = sbr.rel (!%p14_p7) target = $region1261 }
 
+Comments of a bundle may go on in further lines.
+
 Vector instructions take the same time whatever they compute, so that only scalar instructions are kept: they decide how
 often a bundle is executed.
 """
@@ -13,10 +15,10 @@ import re
 from typing import Final, NamedTuple
 
 # Address, label such as "LB" for a loop's body, one ">" for each loop around it, and the instructions.
-_BUNDLE: Final = re.compile(r"^\s*(0x[0-9a-f]+|0)\s+(?:[A-Z]{2})?\s*:[ >]*\{(.*)")
+_BUNDLE: Final = re.compile(r"^ *(?:0x[0-9a-f]+|0) +(?:[A-Z]{2})? *:[ >]*\{", re.MULTILINE)
 # "Start region 12" and "Start/End empty region 12": where a branch to it goes.
 _REGION: Final = re.compile(r"Start(?:/End empty)? region (\d+)")
-_COMMENT: Final = re.compile(r"/\*.*?\*/")
+_COMMENT: Final = re.compile(r"/\*.*?\*/", re.DOTALL)
 # "%p14_p7 = scmp.ge.s32.totalorder %s17_s22, 13": the value p14 in the register p7.
 _SCALAR: Final = re.compile(r"%([sp]\d+)_([sp]\d+) = ([a-z_]+)([\w.]*)(.*)", re.DOTALL)
 _SPILL: Final = re.compile(r"%\d+ = sst (\[smem:\[#allocation\w+_spill\]\]) %([sp]\d+)_[sp]\d+")
@@ -83,8 +85,9 @@ class Bundle(NamedTuple):
 
 def read_listing(text: str) -> list[Bundle]:
     """The bundles of a kernel in the order of their addresses."""
-    matches = map(_BUNDLE.match, text.splitlines())
-    return [_read_bundle(match[2]) for match in matches if match is not None]
+    starts = list(_BUNDLE.finditer(text))
+    ends = [*(start.start() for start in starts[1:]), len(text)]
+    return [_read_bundle(text[start.end() : end]) for start, end in zip(starts, ends, strict=False)]
 
 
 def _read_bundle(text: str) -> Bundle:

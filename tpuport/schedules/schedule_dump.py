@@ -6,6 +6,7 @@ Kernels that are the same but for their names are compiled, and written, once.
 
 import dataclasses
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,7 +15,6 @@ from tpuport.schedules.listing import read_listing
 
 ANALYSIS: Final = "schedule-analysis_final_bundles"
 BUNDLES: Final = "final_bundles"
-_LISTING: Final = re.compile(rf"\d+-(?P<kernel>.+)-\d+-{BUNDLES}\.txt")
 
 
 class KernelSchedule(NamedTuple):
@@ -48,11 +48,18 @@ def dump_flags(directory: Path | str, *labels: str) -> str:
 def read_schedules(directory: Path | str) -> dict[str, KernelSchedule]:
     """Every kernel that was compiled since the directory was empty, by name."""
     schedules = {}
+    for kernel, listing in read_files(directory, BUNDLES):
+        execution = execute(read_listing(listing))
+        schedules[kernel] = KernelSchedule(kernel, *dataclasses.astuple(execution))
+    return schedules
+
+
+def read_files(directory: Path | str, label: str) -> Iterator[tuple[str, str]]:
+    """The name of each kernel and its file of a kind, in the order of compilation."""
+    pattern = re.compile(rf"\d+-(?P<kernel>.+)-\d+-{label}\.txt")
     for file in sorted(Path(directory).iterdir()):
-        match = _LISTING.fullmatch(file.name)
+        match = pattern.fullmatch(file.name)
         # "TLP" is the program that calls the kernels, and "<late-initialization>" is not of the program.
         if match is None or match["kernel"] == "TLP" or match["kernel"].startswith("<"):
             continue
-        execution = execute(read_listing(file.read_text(errors="replace")))
-        schedules[match["kernel"]] = KernelSchedule(match["kernel"], *dataclasses.astuple(execution))
-    return schedules
+        yield match["kernel"], file.read_text(errors="replace")

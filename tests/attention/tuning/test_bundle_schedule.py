@@ -1,8 +1,12 @@
 """Reading the compiler's files."""
 
-import pytest
-
-from tpuport.attention.tuning.bundle_schedule import read_kernels, section_lengths, unit_utilization
+from tpuport.attention.tuning.bundle_schedule import (
+    KernelBundles,
+    read_kernels,
+    section_lengths,
+    unit_utilization,
+)
+from tpuport.schedules import read_listing
 
 TABLE = """\
 == CAPACTIY:
@@ -21,11 +25,19 @@ def test_use_is_a_share_of_the_slots() -> None:
 
 
 def listing(*lines: tuple[int, str]) -> str:
+    """Bundles at some addresses, and empty ones between them."""
     head = "= control target key start\nLH: loop header\n= control target key end\n\n"
-    return head + "\n".join(f"{hex(address) if address else '0':>6} {text}" for address, text in lines)
+    texts = dict.fromkeys(range(lines[-1][0] + 1), "  :  {}") | dict(lines)
+    return head + "\n".join(
+        f"{hex(address) if address else '0':>6} {text}" for address, text in texts.items()
+    )
 
 
-BRANCH = "  : > {{ %1 = sbr.rel (%p0) target = $region{} }}"
+def sections(text: str) -> tuple[int, ...]:
+    return section_lengths(read_listing(text))
+
+
+BRANCH = "  : > {{ %1 = sbr.rel (%p0_p0) target = $region{} }}"
 TARGET = "PF: > {{ }} /* Start/End empty region {} :: Start region 99 */"
 
 
@@ -43,26 +55,27 @@ def test_parts_inside_the_step_are_listed_without_those_inside_them() -> None:
         (900, TARGET.format(5)),
         (910, BRANCH.format(2)),  # back to the start of the loop
     )
-    assert section_lengths(text) == (9, 99)
+    assert sections(text) == (9, 99)
 
 
 def test_a_target_may_stand_on_a_line_of_comments() -> None:
     text = listing(
         (0, BRANCH.format(5)), (10, BRANCH.format(1)), (30, TARGET.format(1)), (60, TARGET.format(5))
     ).replace("/* Start/End empty region 1", "/* hlo: a kernel\n */ /* Start/End empty region 1")
-    assert section_lengths(text) == (19,)
+    assert sections(text) == (19,)
 
 
 def test_no_condition_at_all() -> None:
-    assert section_lengths(listing((0, "  :  { %s0 = smov 0 }"), (7, "LB: > { }"))) == ()
+    assert sections(listing((0, "  :  { %s0 = smov 0 }"), (7, "LB: > { }"))) == ()
 
 
-def test_an_analysis_without_a_total_is_not_taken_for_zero(tmp_path) -> None:
-    (tmp_path / "17-k.1-01-schedule-analysis_final_bundles.txt").write_text(
+def test_a_kernel_has_what_its_files_say(tmp_path) -> None:
+    (tmp_path / "17-attend.3-70-schedule-analysis_final_bundles.txt").write_text(
         'custom-call, custom_call_target="tpu_custom_call"'
     )
-    with pytest.raises(ValueError, match=r"analysis of k\.1 has no total"):
-        read_kernels(tmp_path)
+    (tmp_path / "17-attend.3-71-final_bundles.txt").write_text(listing((0, "  :  { }"), (11, "  :  { }")))
+    (tmp_path / "17-attend.3-72-final_hlo-static-per-bundle-utilization.txt").write_text(TABLE)
+    assert read_kernels(tmp_path) == [KernelBundles("attend", 12, (), unit_utilization(TABLE))]
 
 
 def test_files_of_other_programs_are_no_kernels(tmp_path) -> None:

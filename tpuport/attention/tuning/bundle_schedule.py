@@ -6,6 +6,7 @@ each of them uses.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,15 +14,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tpuport import schedules
-from tpuport.schedules.schedule_dump import ANALYSIS as _ANALYSIS
-from tpuport.schedules.schedule_dump import BUNDLES as _BUNDLES
+from tpuport.schedules import Bundle
+from tpuport.schedules.schedule_dump import ANALYSIS, BUNDLES, read_files
 
 _UTILIZATION: Final = "final_hlo-static-per-bundle-utilization"
-_FILE: Final = re.compile(rf"\d+-(?P<kernel>.+?)-\d+-{_ANALYSIS}\.txt")
-_TOTAL: Final = re.compile(r"total scheduled bundles:\s+(\d+)")
-_BUNDLE: Final = re.compile(r"^\s*(0x[0-9a-f]+|0)\s+(?:[A-Z]{2})?\s*:")
-_BRANCH: Final = re.compile(r"sbr\.rel \([^)]*\) target = \$region(\d+)")
-_TARGET: Final = re.compile(r"Start/End empty region (\d+)")
+_PALLAS_KERNEL: Final = 'custom_call_target="tpu_custom_call"'
 
 
 @dataclass(frozen=True)
@@ -49,39 +46,26 @@ class KernelBundles:
 
 def dump_flags(directory: Path) -> str:
     """LIBTPU_INIT_ARGS that make the compiler write its final schedules into a directory, and little else."""
-    return schedules.dump_flags(directory, _ANALYSIS, _BUNDLES, _UTILIZATION)
+    return schedules.dump_flags(directory, ANALYSIS, BUNDLES, _UTILIZATION)
 
 
 def read_kernels(directory: Path) -> list[KernelBundles]:
     """Every Pallas kernel that was compiled since the directory was empty, in the order of compilation."""
+    listings, utilization = dict(read_files(directory, BUNDLES)), dict(read_files(directory, _UTILIZATION))
     kernels = []
-    for file in sorted(directory.iterdir()):
-        match = _FILE.fullmatch(file.name)
-        # TLP is the program as a whole.
-        if match is None or match["kernel"] == "TLP":
+    for name, analysis in read_files(directory, ANALYSIS):
+        if _PALLAS_KERNEL not in analysis:
             continue
-        analysis = file.read_text(errors="replace")
-        if 'custom_call_target="tpu_custom_call"' in analysis:
-            kernels.append(_read_kernel(directory, match["kernel"], analysis))
+        bundles = schedules.read_listing(listings[name])
+        kernels.append(
+            KernelBundles(
+                name=re.sub(r"\.\d+$", "", name),
+                bundles=len(bundles),
+                sections=section_lengths(bundles),
+                utilization=unit_utilization(utilization[name]),
+            )
+        )
     return kernels
-
-
-def _read_kernel(directory: Path, kernel: str, analysis: str) -> KernelBundles:
-    total = _TOTAL.search(analysis)
-    if total is None:
-        raise ValueError(f"the compiler's schedule analysis of {kernel} has no total")
-    return KernelBundles(
-        name=re.sub(r"\.\d+$", "", kernel),
-        bundles=int(total[1]),
-        sections=section_lengths(_read_dump(directory, kernel, _BUNDLES)),
-        utilization=unit_utilization(_read_dump(directory, kernel, _UTILIZATION)),
-    )
-
-
-def _read_dump(directory: Path, kernel: str, label: str) -> str:
-    name = re.compile(rf"\d+-{re.escape(kernel)}-\d+-{label}\.txt")
-    (file,) = (file for file in directory.iterdir() if name.fullmatch(file.name))
-    return file.read_text(errors="replace")
 
 
 class _Span(NamedTuple):
@@ -98,36 +82,31 @@ class _Span(NamedTuple):
         return other != self and other.start <= self.start and self.end <= other.end
 
 
-def section_lengths(listing: str) -> tuple[int, ...]:
-    """Lengths of the conditional parts of the step, from the listing of all bundles."""
-    spans, bundles = _conditional_spans(listing)
+def section_lengths(bundles: Sequence[Bundle]) -> tuple[int, ...]:
+    """Lengths of the conditional parts of the step."""
+    spans = _conditional_spans(bundles)
     # The pipeline wraps the kernel's own code in another condition, which holds in every step.
     widest = max(spans, key=lambda span: span.length, default=_Span(0, 0))
-    if 2 * widest.length > bundles:
+    if 2 * widest.length > len(bundles):
         spans = [span for span in spans if span.is_within(widest)]
     outermost = [span for span in spans if not any(map(span.is_within, spans))]
     # Without the branch itself, which is in every step.
     return tuple(span.length - 1 for span in sorted(outermost))
 
 
-def _conditional_spans(listing: str) -> tuple[list[_Span], int]:
-    """The parts over which a branch may jump, and the number of all bundles."""
+def _conditional_spans(bundles: Sequence[Bundle]) -> list[_Span]:
+    """The parts over which a branch may jump."""
     branches: dict[str, int] = {}
     spans = []
-    address = 0
-    for line in listing.splitlines():
-        bundle = _BUNDLE.match(line)
-        if bundle:
-            address = int(bundle[1], 0)
-        for region in _TARGET.findall(line):
+    for address, bundle in enumerate(bundles):
+        for region in bundle.regions:
             start = branches.pop(region, None)
             if start is not None:
                 spans.append(_Span(start, address))
-        # A branch jumps over the part that begins after it, to the end of a region.
-        branch = _BRANCH.search(line)
-        if branch:
-            branches[branch[1]] = address
-    return spans, address + 1
+        # A branch jumps over the part that begins after it, to the start of a region.
+        if bundle.branch is not None and bundle.branch.guard is not None:
+            branches[bundle.branch.region] = address
+    return spans
 
 
 def unit_utilization(table: str) -> dict[str, float]:
