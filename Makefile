@@ -56,6 +56,7 @@ bench: $(STAMP) $(RIVALS_STAMP) ## the measurements that the documentation quote
 	$(PY) benchmarks/load.py
 	$(PY) -m benchmarks.topology
 	$(PY) benchmarks/lint.py --rival $(RIVALS)/bin/torchfix
+	$(PY) -m benchmarks.times --table
 	$(PY) benchmarks/attention_cost.py
 	$(PY) benchmarks/attention_error.py --plot docs/img/attention-error.svg
 
