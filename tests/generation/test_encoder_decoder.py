@@ -263,10 +263,12 @@ def embedding_of_sound(self: Any) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("get_input_embeddings", [no_embedding, embedding_of_sound])
-def test_a_model_that_names_no_token_embedding_is_refused(
-    pair: Callable, texts: dict, monkeypatch: pytest.MonkeyPatch, get_input_embeddings: Callable
-) -> None:
-    _, ported = pair("bart")
+def test_a_model_that_names_no_token_embedding(
+    pair: Callable, texts: dict, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    get_input_embeddings: Callable,
+) -> None:  # fmt: skip
+    reference, ported = pair("bart")
+    expected = reference.generate(**texts, max_new_tokens=2)
     monkeypatch.setattr(type(ported), "get_input_embeddings", get_input_embeddings)
-    with pytest.raises(PortError, match="does not say which its token embedding is"):
-        tpuport.generate(ported, **texts, max_new_tokens=2)
+    assert torch.equal(tpuport.generate(ported, **texts, max_new_tokens=2), expected)
+    assert "does not say which its token embedding is" in caplog.text

@@ -124,8 +124,10 @@ def test_a_model_that_adds_a_mask_token(model_class: type, config: Any, prompts:
 
 
 @pytest.mark.slow  # ProphetNet as an encoder-decoder
-def test_a_model_that_reads_padding_once_it_has_a_cache(prompts: tuple) -> None:
-    """Its cached steps take no mask, so that without a cache only rows without padding get the same tokens."""
+def test_a_model_that_reads_padding_once_it_has_a_cache(
+    prompts: tuple, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its cached steps take no mask, so that padded rows get the same tokens from its own calls alone."""
     config = ProphetNetConfig(
         vocab_size=96, hidden_size=16, num_decoder_layers=1, num_decoder_attention_heads=2, decoder_ffn_dim=16,
         max_position_embeddings=64, add_cross_attention=False, is_encoder_decoder=False,
@@ -135,8 +137,11 @@ def test_a_model_that_reads_padding_once_it_has_a_cache(prompts: tuple) -> None:
     expected = reference.generate(ids, attention_mask=torch.ones_like(ids), **OPTIONS)
     assert torch.equal(ported.generate(ids, attention_mask=torch.ones_like(ids), **OPTIONS), expected)
     assert len(set(expected[:, 20:].flatten().tolist())) > 4, "a constant output would prove little"
-    with pytest.raises(PortError, match="hides padding only without a cache"):
-        ported.generate(ids, attention_mask=mask, **OPTIONS)
+    options = OPTIONS | {"max_new_tokens": 2}
+    expected = reference.generate(ids, attention_mask=mask, **options)
+    with caplog.at_level(logging.WARNING, "tpuport"):
+        assert torch.equal(ported.generate(ids, attention_mask=mask, **options), expected)
+    assert "hides padding only without a cache" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -161,9 +166,21 @@ def test_a_model_that_reads_padding_once_it_has_a_cache(prompts: tuple) -> None:
         ),
     ],
 )
-def test_a_state_that_grows_is_refused(model_class: type, config: Any, reason: str) -> None:
+def test_a_state_that_grows_runs_on_the_host(
+    model_class: type, config: Any, reason: str, prompts: tuple, caplog: pytest.LogCaptureFixture
+) -> None:
+    reference, ported = make_pair(model_class, config)
+    call = {"input_ids": prompts[0] % 96, "attention_mask": prompts[1]}
+    options = OPTIONS | {"max_new_tokens": 3}
+    expected = reference.generate(**call, **options)
+    assert len(set(expected[:, 20:].flatten().tolist())) > 1, "a constant output would prove little"
+    with caplog.at_level(logging.WARNING, "tpuport"):
+        assert torch.equal(tpuport.generate(ported, **call, **options), expected)
+    assert reason in caplog.text
+    assert "transformers' own loop" in caplog.text
+    # It takes no list of prompts.
     with pytest.raises(PortError, match=reason):
-        tpuport.generate(tpuport.port(model_class(config).eval()), [[5, 6, 7]], **OPTIONS)
+        tpuport.generate(ported, [[5, 6, 7]], **options)
 
 
 def test_block_sparse_attention_is_refused() -> None:
@@ -173,18 +190,6 @@ def test_block_sparse_attention_is_refused() -> None:
     )  # fmt: skip
     with pytest.raises(PortError, match="block-sparse attention has no cache"):
         tpuport.generate(tpuport.port(BigBirdForCausalLM(config).eval()), [[5, 6, 7]], **OPTIONS)
-
-
-def test_a_model_with_a_generate_of_its_own_is_refused() -> None:
-    class Own(LlamaForCausalLM):
-        def generate(self, input_ids: Any, **options: Any) -> Any:  # type: ignore[override]
-            return self(input_ids).logits.argmax(-1)
-
-    model = tpuport.port(Own(LLAMA).eval())
-    # Nor are its inputs taken for options of the generation.
-    for inputs in ({}, {"pixel_values": torch.zeros(1, 3, 4, 4)}):
-        with pytest.raises(PortError, match="a generate of its own"):
-            tpuport.generate(model, [[5, 6, 7]], **inputs, **OPTIONS)
 
 
 def test_a_generate_that_calls_that_of_transformers_runs() -> None:

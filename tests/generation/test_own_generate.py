@@ -1,4 +1,4 @@
-"""transformers classes whose own `generate` is one call of the model: the tokens that it gives on the CPU."""
+"""Classes whose own `generate` runs on the host, over compiled calls: the tokens that it gives in torch."""
 
 import copy
 from typing import Any
@@ -6,7 +6,14 @@ from typing import Any
 import jax
 import pytest
 import torch
-from transformers import ParakeetCTCConfig, ParakeetForCTC
+from transformers import (
+    BlipConfig,
+    BlipForConditionalGeneration,
+    LlamaConfig,
+    LlamaForCausalLM,
+    ParakeetCTCConfig,
+    ParakeetForCTC,
+)
 
 import tpuport
 
@@ -33,3 +40,60 @@ def test_ctc(recognizer: Any, options: dict[str, bool]) -> None:
         torch.testing.assert_close(tokens.logits, wanted.logits)
         tokens, wanted = tokens.sequences, wanted.sequences
     assert torch.equal(tokens, wanted)
+
+
+@pytest.fixture(scope="module")
+def captioner() -> Any:
+    """Its `generate` calls one module, and the `generate` of another one with what that gives."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    text = {
+        **sizes, "vocab_size": 40, "encoder_hidden_size": 16, "bos_token_id": 1, "eos_token_id": 2, "sep_token_id": 3,
+        "pad_token_id": 0,
+    }  # fmt: skip
+    config = BlipConfig(text_config=text, vision_config={**sizes, "image_size": 8, "patch_size": 4})
+    torch.manual_seed(0)
+    model = BlipForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.normal_(std=0.5)
+    return model
+
+
+@pytest.mark.parametrize("beams", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_modules_that_are_called(captioner: Any, beams: int) -> None:
+    images = torch.randn(2, 3, 8, 8)
+    call = {"input_ids": torch.tensor([[1, 7, 8, 2], [1, 9, 6, 2]])}
+    options: dict[str, Any] = {"max_new_tokens": 3, "num_beams": beams, "do_sample": False}
+
+    def run(model: Any, images: torch.Tensor) -> torch.Tensor:
+        return model.generate(images, **copy.deepcopy(call), **options)
+
+    wanted = run(captioner, images)
+    assert not torch.equal(wanted, run(captioner, -2 * images)), "the images have to matter"
+    model = tpuport.port(copy.deepcopy(captioner), mesh=tpuport.create_mesh(devices=jax.devices()[:1]))
+    assert torch.equal(run(model, images), wanted)
+    programs = [function.program for function in model.generate.module_calls.functions.values()]
+    counts = [program.compilations for program in programs]
+    assert torch.equal(run(model, -2 * images), run(captioner, -2 * images))
+    assert counts == [program.compilations for program in programs], "other images compile nothing"
+    assert torch.equal(run(tpuport.to_cpu(model), images), wanted)
+
+
+def test_a_generate_of_ones_own() -> None:
+    class Own(LlamaForCausalLM):
+        def generate(self, input_ids: Any, **options: Any) -> Any:  # type: ignore[override]
+            hidden = self.model(input_ids).last_hidden_state
+            return (hidden @ self.lm_head.weight.T + options["bias"]).argmax(-1)
+
+    config = LlamaConfig(
+        vocab_size=96, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    reference = Own(config).eval()
+    model = tpuport.port(copy.deepcopy(reference))
+    ids, bias = torch.tensor([[5, 6, 7]]), torch.randn(96)
+    wanted = reference.generate(ids, bias=bias)
+    assert torch.equal(model.generate(ids, bias=bias), wanted)
+    assert torch.equal(tpuport.generate(model, ids, bias=bias), wanted)

@@ -21,6 +21,7 @@ from tpuport.generation.beam_search import Beams
 from tpuport.generation.decoding_cache import has_states, make_cache, set_length
 from tpuport.generation.guidance import Guidance, Unconditional, guide
 from tpuport.generation.host_functions import ask_criteria
+from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.padding_check import hides_padding
 from tpuport.generation.partial_prompts import PromptParts, run_parts
 from tpuport.generation.residual_stream import summed_once
@@ -324,7 +325,7 @@ class Decoder:
         """
         prepared = self.model.prepare_inputs_for_generation(compat.wrap(tokens), **inputs)
         if tuple(prepared["input_ids"].shape) != tokens.shape:
-            raise PortError(
+            raise NoLoop(
                 f"{type(self.model).__name__} puts tokens of its own behind the last one, where a buffer of fixed "
                 "shape has columns to come",
                 where=f"{type(self.model).__name__}.prepare_inputs_for_generation",

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax.sharding import Mesh
-from transformers import GenerationMixin
 from transformers.generation import utils
 
 from tpuport.compilation import ModelSnapshot, WrittenInLoop, collect_weights
@@ -17,9 +16,8 @@ from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoding_cache import has_fixed_cache
 from tpuport.generation.encoder_decoder import EncoderDecoder
-from tpuport.generation.model_errors import explained_for_generate
+from tpuport.generation.model_errors import NoLoop, explained_for_generate
 from tpuport.generation.multimodal_decoder import MultimodalDecoder, reads_modalities
-from tpuport.generation.own_generate import has_own_generate
 from tpuport.generation.recomputing_decoder import RecomputingDecoder
 from tpuport.generation.recurrent_decoder import RecurrentDecoder
 from tpuport.generation.stateful_decoder import StatefulDecoder, keeps_states_in_modules
@@ -125,17 +123,9 @@ def _are_equal(first: jax.Array, second: jax.Array) -> bool:
 
 
 def check_generate(model: Any) -> None:
-    """PortError for a model whose own `generate` does more than transformers' general one."""
-    own = getattr(type(model), "generate", None)
-    # One that calls the general one has prepared what comes here.
-    if own is not None and own is not vars(GenerationMixin)["generate"] and not has_own_generate(model):
-        raise PortError(
-            f"{type(model).__name__} has a generate of its own, which prepares its inputs in another way",
-            where=f"{type(model).__name__}.generate",
-            fix="use that one, after tpuport.to_cpu(model)",
-        )
+    """PortError for a model that cannot decode with arrays of fixed shape."""
     if reason := _GROWING.get(model.config.model_type):
-        raise PortError(
+        raise NoLoop(
             reason,
             where=f"{type(model).__name__}.prepare_inputs_for_generation",
             fix="use transformers' own generate, after tpuport.to_cpu(model)",

@@ -41,7 +41,7 @@ from tpuport.generation.multimodal_inputs import (
 )
 from tpuport.generation.option_values import check_kv_cache
 from tpuport.generation.own_decoder import OwnDecoder
-from tpuport.generation.own_generate import has_own_generate
+from tpuport.generation.own_generate import has_own_generate, or_on_host
 from tpuport.generation.processor_options import check_token_ids
 from tpuport.generation.prompts import (
     bucket_length,
@@ -190,6 +190,7 @@ def generate(
     )  # fmt: skip
 
 
+@or_on_host
 @cleared_if_spoiled()
 def run_generate(
     model: Any,

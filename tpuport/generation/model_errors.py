@@ -4,9 +4,14 @@ import contextlib
 from typing import Any, Final
 
 from tpuport import trace_errors
+from tpuport.errors import PortError
 
 # What models raise that ask for a cache of another kind, or for a value.
 _MODEL_ERRORS: Final = (AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
+
+
+class NoLoop(PortError):
+    """No program can repeat a model's steps, whatever it is asked for; transformers' own loop runs them."""
 
 
 def explained_for_generate(decoder: Any) -> contextlib.AbstractContextManager:

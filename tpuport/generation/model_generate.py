@@ -12,6 +12,7 @@ from tpuport.compilation.model_calls import is_on_host
 from tpuport.errors import PortError
 from tpuport.generation.generating import run_generate
 from tpuport.generation.generation_options import merge_configs
+from tpuport.generation.host_view import ModuleCalls
 from tpuport.generation.own_generate import has_own_generate, run_own_generate
 from tpuport.generation.whisper_processors import detect_silence, read_processors
 
@@ -24,10 +25,12 @@ class ModelGenerate:
 
     Attributes:
         model: the model, a language model of transformers.
+        module_calls: of it and its modules, for code of the host.
     """
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.module_calls = ModuleCalls(model)
 
     def __call__(
         self,
@@ -72,7 +75,7 @@ class ModelGenerate:
         if has_own_generate(self.model):
             assistant = {name: arguments.pop(name) for name in ("assistant_model",) if name in arguments}
             arguments = jax.tree.map(_on_host, arguments, is_leaf=compat.is_ported)
-            return run_own_generate(self.model, arguments | assistant)
+            return run_own_generate(self.model, self.module_calls, arguments | assistant)
         return self.run(**arguments)
 
     def run(

@@ -14,6 +14,7 @@ from transformers import GenerationConfig
 
 from tpuport import compat
 from tpuport.errors import PortError
+from tpuport.generation.model_errors import NoLoop
 
 # `generate` makes these itself; others ask for more results, which it does not return.
 _OWN: Final = frozenset(
@@ -62,10 +63,12 @@ def _on_host(value: Any) -> np.ndarray:
 
 
 def check_rows(arrays: Mapping[str, np.ndarray], rows: int, main_name: str) -> None:
-    """PortError for an input whose rows are not those of the main input."""
+    """PortError for an input whose rows are not those of the main input, a `NoLoop` of images."""
     for name, array in arrays.items():
         if array.shape[0] != rows:
-            raise PortError(
+            # Of images there may be several for each row, which the model itself counts.
+            error = NoLoop if name == "pixel_values" else PortError
+            raise error(
                 f"{name} has {array.shape[0]} rows, {main_name} has {rows}",
                 where=f"{name}: {array.dtype}{array.shape}",
                 fix="give every input of the model a row for each row of the batch",
@@ -84,7 +87,7 @@ def vocabulary_size(model: Any) -> int:
         weight = None
     if weight is None:
         name = type(model).__name__
-        raise PortError(
+        raise NoLoop(
             f"{name} does not say which its token embedding is, so that token ids cannot be checked",
             where=f"{name}.get_input_embeddings",
             fix="use transformers' own generate, after tpuport.to_cpu(model)",

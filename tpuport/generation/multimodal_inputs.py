@@ -17,6 +17,7 @@ from transformers import GenerationMixin
 
 from tpuport.compilation import HostInput
 from tpuport.errors import PortError
+from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.model_inputs import read_array
 from tpuport.generation.prompts import Prompts
 
@@ -51,7 +52,7 @@ def check_reads(decoder: Any, inputs: Mapping[str, Any], guidance_scale: float |
     """PortError for a decoder that has no use for images, or guidance, whose second sequence would have none."""
     name = type(decoder.model).__name__
     if not inputs.keys() <= type(decoder).input_names(decoder.model):
-        raise PortError(
+        raise NoLoop(
             f"{name} decodes without a cache here, and takes no {', '.join(inputs)}",
             where=f"{name}.generate",
             fix="use transformers' own generate, after tpuport.to_cpu(model)",

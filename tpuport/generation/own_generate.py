@@ -1,92 +1,40 @@
-"""transformers classes with a `generate` of their own: Whisper's cuts long recordings into segments, CTC's calls once.
+"""transformers' `generate` on the host, over a ported model: a class's own, and the general one.
 
-It runs as it is, on the host, on a view of the ported model: an object that shares everything with the model but its
-class, which is derived from the model's. `super().generate` is tpuport's loop there; a call of the model itself runs
-its compiled call; and tensors are on the host.
+Classes with a `generate` of their own run it as it is: Whisper's cuts long recordings into segments, CTC's calls the
+model once, BLIP-2's gives its language model features of images. It runs on a view of the ported model
+(`host_view`), where `super().generate` is tpuport's loop, and so does the general one for models whose steps no program
+can repeat: each step is a call of the model then.
 """
 
-import dis
 import functools
 import inspect
-from collections.abc import Callable
-from types import FunctionType
-from typing import Any
+import logging
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final, NamedTuple
 
 import torch
-from transformers import GenerationMixin
+from transformers import GenerationMixin, LogitsProcessorList, StoppingCriteriaList
+from transformers.utils.generic import ModelOutput
 
-from tpuport import checkpoint
+from tpuport.compilation import settings_key
 from tpuport.errors import PortError
+from tpuport.generation.host_view import ModuleCalls, make_view
+from tpuport.generation.model_errors import NoLoop
+from tpuport.trace_errors import CannotTrace
 
-
-def _refuse_loop(self: Any, *args: Any, **kwargs: Any) -> Any:
-    raise PortError(
-        f"{type(self).__name__} decodes in a loop of its own, one operation after the other",
-        where=f"{type(self).__name__}.generate",
-        fix="write that loop over tpuport.compile(model), or take the model back with tpuport.to_cpu(model)",
-    )
-
-
-class InnerGenerate(GenerationMixin):
-    """What the class's own `generate` finds behind itself."""
-
-    _sample: Any = _refuse_loop
-    _beam_search: Any = _refuse_loop
-    _assisted_decoding: Any = _refuse_loop
-    _prefill: Any = _refuse_loop
-
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Run tpuport's loop with the arguments of transformers' `generate`."""
-        return vars(self)["generate"].run(*args, **kwargs)
+logger = logging.getLogger("tpuport")
+# Its own types ask for a model.
+_general: Any = GenerationMixin
 
 
 def has_own_generate(model: Any) -> bool:
-    """Whether a model's class defines a `generate` that calls that of transformers, or the model without a loop."""
-    return _runs_as_it_is(type(model))
+    """Whether a model's class defines a `generate`, in place of transformers' general one."""
+    cls: Any = type(model)
+    return issubclass(cls, GenerationMixin) and cls.generate is not _general.generate
 
 
-@functools.cache
-def _runs_as_it_is(cls: type) -> bool:
-    owner = next((base for base in cls.__mro__ if "generate" in vars(base)), GenerationMixin)
-    if owner is GenerationMixin:
-        return False
-    if _calls_once(vars(owner)["generate"]):
-        return True
-    functions = [value for value in vars(owner).values() if isinstance(value, FunctionType)]
-    return any(_names_super_generate(function) for function in functions)
-
-
-def _calls_once(function: Any) -> bool:
-    """Whether a function calls the model, as those of CTC do, and has no loop."""
-    code = inspect.unwrap(function).__code__
-    has_loop = any(
-        instruction.opname.startswith("JUMP_BACKWARD") for instruction in dis.get_instructions(code)
-    )
-    return "__call__" in code.co_names and not has_loop
-
-
-def _names_super_generate(function: FunctionType) -> bool:
-    code = function.__code__
-    # `super()` without arguments reads the cell of the class.
-    return "__class__" in code.co_freevars and "generate" in code.co_names
-
-
-@functools.cache
-def _view_class(cls: type) -> type:
-    """The class of views of models of a class."""
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return checkpoint.to_cpu(cls.__call__(self, *args, **kwargs))
-
-    namespace = {
-        "__module__": cls.__module__,
-        "__call__": call,
-        "device": property(lambda self: torch.device("cpu")),
-    }
-    return type(cls.__name__, (cls, InnerGenerate), namespace)
-
-
-def run_own_generate(model: Any, arguments: dict[str, Any]) -> Any:
+def run_own_generate(model: Any, calls: ModuleCalls, arguments: dict[str, Any]) -> Any:
     """Run the own `generate` of a ported model's class with these arguments, by name; `inputs` is the first."""
     if "kv_cache" in arguments:
         raise PortError(
@@ -94,10 +42,122 @@ def run_own_generate(model: Any, arguments: dict[str, Any]) -> Any:
             where=f"kv_cache={arguments['kv_cache']!r}",
             fix="leave kv_cache out",
         )
-    view = object.__new__(_view_class(type(model)))
-    object.__setattr__(view, "__dict__", vars(model))
     # How to compile a call that is a compiled program already.
     arguments.pop("compile_config", None)
     first = [arguments.pop("inputs")] if "inputs" in arguments else []
     own: Callable = type(model).generate
-    return own(view, *first, **arguments)
+    return own(make_view(model, calls), *first, **arguments)
+
+
+def or_on_host(run: Callable) -> Callable:
+    """A function with the arguments of `run_generate` that runs transformers' loop where there is none on the device.
+
+    Args:
+        run: runs the loop on the device.
+    """
+    signature = inspect.signature(run)
+
+    @functools.wraps(run)
+    def run_either(*args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(*args, **kwargs).arguments
+        known = _without_loop.get(arguments["model"])
+        if known is not None and known.is_about(arguments):
+            return _run_general_generate(known.error, arguments)
+        try:
+            return run(*args, **kwargs)
+        except (CannotTrace, NoLoop) as error:
+            if not _can_run_on_host(arguments) or _is_of_compiler(error):
+                raise
+            first_error = error
+        output = _run_general_generate(first_error, arguments)
+        _without_loop[arguments["model"]] = _LoopRefusal.of(first_error, arguments)
+        return output
+
+    return run_either
+
+
+class _LoopRefusal(NamedTuple):
+    """That a model has no loop on the device, so that this is not tried in each call.
+
+    Attributes:
+        error: says why.
+        settings: of the model then; names: of the inputs.
+    """
+
+    error: PortError
+    settings: Hashable
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, error: PortError, arguments: Mapping[str, Any]) -> "_LoopRefusal":
+        """The refusal of a call with these arguments."""
+        return cls(
+            error.with_traceback(None), settings_key(arguments["model"]), frozenset(arguments["options"])
+        )
+
+    def is_about(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether a call with these arguments would be refused too."""
+        is_same = self.settings == settings_key(arguments["model"])
+        return is_same and self.names == frozenset(arguments["options"]) and _can_run_on_host(arguments)
+
+
+_without_loop: weakref.WeakKeyDictionary[Any, _LoopRefusal] = weakref.WeakKeyDictionary()
+# What transformers' own loop does not know.
+_OF_THE_DEVICE: Final = ("kv_cache", "share_prefix", "timestamps", "assistant_model")
+
+
+def _can_run_on_host(arguments: Mapping[str, Any]) -> bool:
+    """Whether transformers' loop takes the arguments, and the model's own calls are compiled."""
+    if any(arguments.get(name) for name in _OF_THE_DEVICE):
+        return False
+    return hasattr(vars(arguments["model"]).get("generate"), "module_calls")
+
+
+def _is_of_compiler(error: PortError) -> bool:
+    """Whether the model can be traced, so that a call of it would fail as well."""
+    return isinstance(error, CannotTrace) and error.failure.kind == "compiler"
+
+
+def _run_general_generate(error: PortError, arguments: Mapping[str, Any]) -> Any:
+    """Run transformers' general `generate` on the host, a call of the model for each token.
+
+    Args:
+        error: why there is no loop on the device, which is raised if this one fails too.
+        arguments: of `run_generate`.
+    """
+    model = arguments["model"]
+    logger.warning(
+        "generate runs transformers' own loop for %s, on the host, and each length of the text is another program: %s",
+        type(model).__name__, error.what,
+    )  # fmt: skip
+    view = make_view(model, vars(model)["generate"].module_calls)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(arguments["seed"])
+            output = _general.generate(view, **_of_transformers(arguments))
+    except Exception as host_error:
+        # What the user can act on is why the usual way fails.
+        raise error from host_error
+    if isinstance(output, ModelOutput) and "past_key_values" in output:
+        # As from the loop on the device, which donates its cache.
+        output.past_key_values = None
+    return output
+
+
+def _of_transformers(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of transformers' `generate`."""
+    named = {name: value for name, value in arguments.items() if name not in ("model", "seed", "options")}
+    named |= arguments["options"]
+    prompt = named.pop("input_ids")
+    if isinstance(prompt, Mapping):
+        named = {**prompt, **{name: value for name, value in named.items() if value is not None}}
+    else:
+        named["inputs"] = prompt
+    for name, cls in (
+        ("logits_processor", LogitsProcessorList),
+        ("stopping_criteria", StoppingCriteriaList),
+    ):
+        if named.get(name):
+            named[name] = cls(named[name])
+    ours = (*_OF_THE_DEVICE, "compile_config")
+    return {name: value for name, value in named.items() if value is not None and name not in ours}

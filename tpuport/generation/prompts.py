@@ -15,6 +15,7 @@ import torch
 from tpuport import compat
 from tpuport.errors import PortError
 from tpuport.generation.generation_options import Options
+from tpuport.generation.model_errors import NoLoop
 
 
 class Prompts(NamedTuple):
@@ -234,7 +235,7 @@ def pad_prompts(
             that takes no padding.
     """
     if not takes_padding and not mask.all():
-        raise PortError(
+        raise NoLoop(
             "this model hides padding only without a cache, transformers runs it with one, and that one cannot be "
             "traced",
             where=f"attention_mask, rows {np.flatnonzero(~mask.all(axis=1)).tolist()}",

@@ -17,9 +17,9 @@ from transformers import DynamicCache
 
 from tpuport import compat
 from tpuport.compilation import use_weights_in_loop
-from tpuport.errors import PortError
 from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
 from tpuport.generation.decoding_cache import has_fixed_cache
+from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.model_inputs import vocabulary_size
 from tpuport.generation.padding_check import are_close
 from tpuport.generation.predict_streams import in_order_of_scores
@@ -96,7 +96,7 @@ class RecomputingDecoder(Decoder):
         expected = self._run_example(tokens, padding=0, columns=_TOKENS)
         self._hides_padding = are_close(self, expected, self._run_example(tokens, _PADDING, _COLUMNS))
         if not self._hides_padding and not are_close(self, expected, self._run_example(tokens, 0, _COLUMNS)):
-            raise PortError(
+            raise NoLoop(
                 f"the logits of {type(self.model).__name__} depend on columns behind the last token, and it has no "
                 "cache of a fixed shape",
                 where=type(self.model).__name__,
@@ -136,7 +136,7 @@ class RecomputingDecoder(Decoder):
         logits = np.asarray(compat.as_jax(output.logits)[:, -1], np.float32)
         self.takes_padding = are_close(self, expected[1:], logits[1:])
         if not are_close(self, expected[:1], logits[:1]):
-            raise PortError(
+            raise NoLoop(
                 f"{type(self.model).__name__} gives other logits with its cache than without, and the cache cannot be "
                 "traced",
                 where=type(self.model).__name__,

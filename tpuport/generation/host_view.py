@@ -1,0 +1,184 @@
+"""A ported model as code of the host sees it, so that a `generate` written in Python runs over it as in torch.
+
+A view shares everything with its module but the class, which is derived from the module's. A call of it runs a compiled
+program and gives tensors of the host, but leaves caches on the device. Its modules are views too, and the weights that
+code reads from it are on the host.
+"""
+
+import contextlib
+import functools
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import jax
+import torch
+from transformers import GenerationMixin
+from transformers.cache_utils import Cache
+
+from tpuport import checkpoint, compat, pytrees
+from tpuport.compilation import CompiledFunction
+
+_OF_HOOKS: Final = frozenset({"forward", "_hf_hook", "_old_forward"})
+# Its own types ask for a model.
+_general: Any = GenerationMixin
+
+
+class ModuleCalls:
+    """The compiled calls of a ported model's modules, as code of the host makes them.
+
+    Args:
+        model: the ported model, whose own call is compiled already.
+
+    Attributes:
+        functions: those of its modules, by the module's id.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = weakref.ref(model)
+        self.functions: dict[int, CompiledFunction] = {}
+        self._keeps_caches = True
+
+    def call(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call a module with tensors of the host; what it gives is there as well, but for caches."""
+        args, kwargs = _without_views((args, kwargs))
+        with warnings.catch_warnings():
+            # Of a cache that grows, no array fits into the one before.
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            output = self._function(module)(*args, **kwargs)
+        pytrees.register()
+        pytrees.register_used(output)
+        if not self._keeps_caches:
+            return checkpoint.to_cpu(output)
+        return jax.tree.map(_fetch, output, is_leaf=_is_cache)
+
+    @contextlib.contextmanager
+    def caches_on_host(self) -> Iterator[None]:
+        """In the block caches come to the host too, for code that selects rows of them."""
+        self._keeps_caches = False
+        try:
+            yield
+        finally:
+            self._keeps_caches = True
+
+    def _function(self, module: torch.nn.Module) -> Callable:
+        model = self._model()
+        assert model is not None
+        if module is model:
+            return model
+        if id(module) not in self.functions:
+            # The port has noted it of the whole model alone.
+            module.tpuport_mesh = checkpoint.model_mesh(model)  # type: ignore[assignment]
+            # It keeps the module, so that no other one gets its id.
+            self.functions[id(module)] = CompiledFunction(module.forward, type(module).__name__, [module])
+        return self.functions[id(module)]
+
+
+def _without_views(value: Any) -> Any:
+    """Arguments with modules in place of views of them."""
+    if type(value) is dict:
+        return {key: _without_views(part) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_without_views, value))
+    return module_of(value) if is_view(value) else value
+
+
+def _is_cache(value: Any) -> bool:
+    return isinstance(value, Cache)
+
+
+def _fetch(value: Any) -> Any:
+    return value if _is_cache(value) else checkpoint.fetch(value)
+
+
+class InnerGenerate(GenerationMixin):
+    """What a view finds behind its own class's `generate`, and behind its loops."""
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Run tpuport's loop of a ported model, with the arguments of transformers' `generate`.
+
+        The modules of one run transformers' loop, and models whose class has a loop of its own.
+        """
+        own = vars(self).get("generate")
+        cls: Any = type(self)
+        if own is None or cls._sample is not _general._sample:
+            return _general.generate(self, *args, **kwargs)
+        return own.run(*args, **kwargs)
+
+    def _supports_mm_encoder_outputs(self) -> bool:
+        """Whether images are encoded by themselves: here a part of the model's own program, which knows their sizes."""
+        return False
+
+    def _beam_search(self, *args: Any, **kwargs: Any) -> Any:
+        with _calls_of(self).caches_on_host():
+            return _general._beam_search(self, *args, **kwargs)
+
+
+class _Viewing:
+    """Methods of views, in front of those of the module's class."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _calls_of(self).call(module_of(self), args, kwargs)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "forward":
+            return functools.wraps(module_of(self).forward)(functools.partial(_Viewing.__call__, self))
+        value = object.__getattribute__(self, name)
+        if name == "_modules":
+            return {key: _beside(self, module) for key, module in value.items()}
+        return checkpoint.fetch(value) if compat.is_ported(value) else value
+
+    def __getattr__(self, name: str) -> Any:
+        # Parameters, buffers and modules, which are in dictionaries of their own.
+        return _beside(self, super().__getattr__(name))  # type: ignore[misc]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # accelerate's hook, which transformers adds to an encoder, would put the view's forward into the module.
+        if name not in _OF_HOOKS:
+            super().__setattr__(name, value)
+
+    @property
+    def device(self) -> torch.device:
+        """Where code is to put the tensors that it makes."""
+        return torch.device("cpu")
+
+
+def _beside(view: Any, value: Any) -> Any:
+    """A module as a view beside another one; a tensor on the host."""
+    if isinstance(value, torch.nn.Module):
+        return make_view(value, _calls_of(view))
+    return checkpoint.fetch(value) if compat.is_ported(value) else value
+
+
+@functools.cache
+def _view_class(cls: type) -> type:
+    """The class of views of modules of a class."""
+    bases = (_Viewing, cls, InnerGenerate) if issubclass(cls, GenerationMixin) else (_Viewing, cls)
+    namespace = {"__module__": cls.__module__, "__slots__": ("viewed_module", "module_calls")}
+    return type(cls.__name__, bases, namespace)
+
+
+def make_view(module: torch.nn.Module, calls: ModuleCalls) -> Any:
+    """A view of a ported model or of one of its modules."""
+    view = object.__new__(_view_class(type(module)))
+    object.__setattr__(view, "__dict__", vars(module))
+    object.__setattr__(view, "viewed_module", module)
+    object.__setattr__(view, "module_calls", calls)
+    return view
+
+
+def is_view(value: Any) -> bool:
+    """Whether a value is a view."""
+    return isinstance(value, _Viewing)
+
+
+def module_of(view: Any) -> torch.nn.Module:
+    """The module of a view."""
+    return object.__getattribute__(view, "viewed_module")
+
+
+def _calls_of(view: Any) -> ModuleCalls:
+    return object.__getattribute__(view, "module_calls")
