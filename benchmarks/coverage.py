@@ -4,6 +4,7 @@
     python -m benchmarks.coverage --only 'transformers:Llama*'    some of them
     python -m benchmarks.coverage --library diffusers --every 5   each fifth
     python -m benchmarks.coverage --topology v5e:2x2              also compile each for a TPU
+    python -m benchmarks.coverage --only '*Blip*' --check 'generate*' --again    only some checks
     python -m benchmarks.coverage --table                         write docs/coverage.md from what is stored
 
 A tiny model with random weights of each class runs in a process of its own (`benchmarks.coverage_checks` says what is
@@ -47,16 +48,16 @@ MEMORY = 12 * 1024**3  # bytes for one model
 PRELOADED = ["torch", "transformers", "diffusers", "tpuport.compilation", "benchmarks.coverage_checks"]
 
 
-def run(name: str, topology: str | None) -> dict[str, Any]:
-    """The record of a model, made in a process of its own."""
+def run(name: str, topology: str | None, checks: Sequence[str], limit: float) -> dict[str, Any]:
+    """The record of a model, made in a process of its own, within so many seconds."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(name, topology, sender))
+    process = context.Process(target=_work, args=(name, topology, checks, sender))
     started = time.monotonic()
     process.start()
     sender.close()
-    record = _receive(receiver)
+    record = _receive(receiver, limit)
     process.kill()
     process.join()
     seconds = round(time.monotonic() - started, 1)
@@ -65,13 +66,13 @@ def run(name: str, topology: str | None) -> dict[str, Any]:
     return {"name": name, **record, "seconds": seconds}
 
 
-def _receive(receiver: Connection) -> dict[str, Any] | None:
+def _receive(receiver: Connection, limit: float) -> dict[str, Any] | None:
     """The last record that a process sends, which sends one after each check, so that a crash says how far it came."""
     record = None
-    deadline = time.monotonic() + LIMIT_SECONDS
+    deadline = time.monotonic() + limit
     while True:
         if not receiver.poll(max(0.0, deadline - time.monotonic())):
-            reason = f"took longer than {LIMIT_SECONDS} s"
+            reason = f"took longer than {limit:.0f} s"
             return {**(record or {}), "status": "crashed", "reason": reason}
         try:
             record = receiver.recv()
@@ -79,14 +80,14 @@ def _receive(receiver: Connection) -> dict[str, Any] | None:
             return record
 
 
-def _work(name: str, topology: str | None, sender: Connection) -> None:
+def _work(name: str, topology: str | None, checks: Sequence[str], sender: Connection) -> None:
     """The part of a model's process."""
     import resource
 
     from benchmarks.coverage_checks import checked
 
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    for record in checked(name, topology):
+    for record in checked(name, topology, checks):
         sender.send(record)
     sender.close()
 
@@ -129,6 +130,13 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--every", type=int, default=1, help="take each Nth model")
     parser.add_argument("--again", action="store_true", help="run what is stored, too")
+    parser.add_argument(
+        "--check",
+        action="append",
+        default=[],
+        help="a pattern of checks, which replace what is stored of them",
+    )
+    parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds for one model")
     parser.add_argument("--topology", help="compile for this slice, too")
     parser.add_argument("--stored", type=Path, default=STORED, help="the file with the records")
     parser.add_argument("--table", action="store_true", help="only write the page")
@@ -142,7 +150,10 @@ def main() -> None:
         for name in chosen(options.library or LIBRARIES, options.only, options.every):
             if name in records and not options.again:
                 continue
-            records[name] = run(name, options.topology)
+            record = run(name, options.topology, options.check, options.limit)
+            if options.check and record["status"] == "ran":
+                record = records.get(name, {}) | record
+            records[name] = record
             store(options.stored, records)
             print(json.dumps(records[name]), flush=True)
     if options.stored == STORED:

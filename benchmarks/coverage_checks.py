@@ -1,8 +1,10 @@
 """What `benchmarks.coverage` tries with a model: its calls, generation and a mesh, each beside torch on the CPU."""
 
 import copy
+import fnmatch
+import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +23,11 @@ _LONGEST_REASON = 300
 Check = dict[str, Any]
 
 
-def checked(name: str, topology: str | None) -> Iterator[dict[str, Any]]:
+def checked(name: str, topology: str | None, patterns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """The record of a model as it grows: after each check with the results so far.
+
+    Args:
+        patterns: of the names of checks that are made; all without any.
 
     Yields:
         A record with name, status ("ran" or "not built") and a verdict for each check: "equal", "different",
@@ -40,22 +45,28 @@ def checked(name: str, topology: str | None) -> Iterator[dict[str, Any]]:
     break_ties(model)
     measure_batch_norms(model, tiny.inputs[0])
     record["parameters"] = sum(weight.numel() for weight in model.parameters())
-    expected = expect(model, tiny.inputs)
+    yield record
+    for check, run in _checks(model, tiny, topology):
+        if not patterns or any(fnmatch.fnmatchcase(check, pattern) for pattern in patterns):
+            record[check] = attempt(run)
+            yield record
+
+
+def _checks(
+    model: torch.nn.Module, tiny: tiny_models.Tiny, topology: str | None
+) -> Iterator[tuple[str, Callable[[], Check]]]:
+    """What is tried with a model, by name, in order."""
+    # Before tpuport changes anything in the process.
     tokens = {} if tiny.prompts else expect_tokens(model, tiny.inputs[0])
-    yield record
-    record["forward"] = attempt(lambda: compare_calls(model, expected, mesh=None))
-    yield record
-    record["mesh"] = attempt(lambda: compare_calls(model, expected[:1], mesh=small_mesh()))
-    yield record
+    expected = functools.cache(lambda: expect(model, tiny.inputs))
+    yield "forward", lambda: compare_calls(model, expected(), mesh=None)
+    yield "mesh", lambda: compare_calls(model, expected()[:1], mesh=small_mesh())
     for form, (call, theirs) in tokens.items():
-        record[form] = attempt(lambda call=call, theirs=theirs: compare_tokens(model, call, theirs))
-        yield record
+        yield form, functools.partial(compare_tokens, model, call, theirs)
     for form, call, on_mesh in coverage_prompts.forms(tiny.prompts) if tiny.prompts else ():
-        record[form] = attempt(lambda call=call, on_mesh=on_mesh: compare_prompts(model, call, on_mesh))
-        yield record
+        yield form, functools.partial(compare_prompts, model, call, on_mesh)
     if topology is not None:
-        record["topology"] = attempt(lambda: compile_for(model, tiny.inputs[0], topology))
-        yield record
+        yield "topology", lambda: compile_for(model, tiny.inputs[0], topology)
 
 
 def break_ties(model: torch.nn.Module) -> None:
@@ -178,9 +189,10 @@ def _first_row(inputs: dict[str, Any]) -> dict[str, Any]:
 
 def _torch_tokens(model: Any, call: dict[str, Any]) -> torch.Tensor | Exception:
     try:
-        return copy.deepcopy(model).generate(
+        output = copy.deepcopy(model).generate(
             **copy.deepcopy(call), max_new_tokens=NEW_TOKENS, do_sample=False
         )
+        return getattr(output, "sequences", output)
     except Exception as error:  # noqa: BLE001 - that torch does not generate is the finding
         return error
 
@@ -251,6 +263,7 @@ def compare_tokens(model: torch.nn.Module, call: dict[str, Any], theirs: torch.T
     if isinstance(theirs, Exception):
         return {"verdict": "torch fails", "reason": reason(theirs)}
     ours = ported(model).generate(**copy.deepcopy(call), max_new_tokens=NEW_TOKENS, do_sample=False)
+    ours = getattr(ours, "sequences", ours)
     if torch.equal(torch.as_tensor(ours), theirs):
         return {"verdict": "equal"}
     return {

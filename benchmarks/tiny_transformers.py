@@ -114,9 +114,19 @@ def construct(name: str, mode: str, fields: dict[str, Any] | None = None) -> tor
     if parameters > LARGEST:
         raise ValueError(f"too large: {parameters / 1e6:.0f}M parameters with the {mode} sizes")
     model = model_class(config).eval()
+    name_first_token(model)
     if name.startswith(table.SIZE_KEEPING):
         keep_sizes(model)
     return model
+
+
+def name_first_token(model: Any) -> None:
+    """Name a token that the decoder begins with, in place, where the defaults of the class name none."""
+    settings = getattr(model, "generation_config", None)
+    if settings is None or not model.config.is_encoder_decoder:
+        return
+    if settings.decoder_start_token_id is None and settings.bos_token_id is None:
+        settings.decoder_start_token_id = 0
 
 
 def keep_sizes(model: torch.nn.Module) -> None:

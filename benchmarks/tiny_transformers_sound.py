@@ -10,6 +10,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Clap": {"audio_config": {
         "patch_embeds_hidden_size": 16, "hidden_size": 128, "num_attention_heads": [1, 2, 4, 8],
     }},
+    "Csm": {"num_codebooks": 4, "depth_decoder_config": {"num_codebooks": 4}},
     "Gemma4AudioModel": {"output_proj_dims": 64, "subsampling_conv_channels": [16, 8]},
     "KyutaiSpeechToText": {"num_codebooks": 4},
     "MuseSparkAudioModel": {"num_hidden_layers": 4},
