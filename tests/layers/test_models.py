@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import pytest
 import torch
-from diffusers import FluxTransformer2DModel, HunyuanVideo15Transformer3DModel
+from diffusers import FluxTransformer2DModel, HunyuanVideo15Transformer3DModel, WanTransformer3DModel
 
 import tpuport
 from tpuport import layers
+from tpuport.topology import lower_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype", "ignore:float64 becomes float32")
 
@@ -105,3 +106,21 @@ def test_a_diffusion_transformer_in_loops_gives_the_same(name, mesh) -> None:
     counts = {one.name: one.count for one in looped.scanned}
     assert all(counts.get(path, 0) >= blocks for path, blocks in least.items()), (counts, looped.declined)
     layers.unstack_layers(model)
+
+
+def test_the_first_block_is_in_the_loop_too_where_hidden_states_are_divided() -> None:
+    """What divides them stands before the block; the blocks after the first would have it, and the first not."""
+
+    def wan() -> WanTransformer3DModel:
+        return WanTransformer3DModel(
+            num_attention_heads=2, attention_head_dim=16, num_layers=2, ffn_dim=32, text_dim=16, freq_dim=16
+        )
+
+    inputs = {
+        "hidden_states": torch.empty(2, 16, 1, 8, 8, device="meta"),
+        "timestep": torch.empty(2, device="meta"),
+        "encoder_hidden_states": torch.empty(2, 8, 16, device="meta"),
+        "return_dict": False,
+    }
+    lowered = lower_for(wan, inputs, topology="v5e:2x2", dp=2, sp=2, scan_layers=True)
+    assert [(loop.name, loop.count) for loop in lowered.scanned] == [("blocks", 2)]

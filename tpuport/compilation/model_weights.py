@@ -148,14 +148,15 @@ def _use_model_weights(model: torch.nn.Module, arrays: dict[str, jax.Array]) -> 
     with contextlib.ExitStack() as stack:
         # transformers looks up the attention that the config names.
         stack.enter_context(attention.use_in_model(model))
+        # Blocks leave marks in the trace, by which `layers.scan_blocks` finds them; first, so that what other hooks do
+        # before a block is marked too: without it, the first block would differ from those that follow another.
+        stack.enter_context(layers.mark_blocks(model, arrays))
         # Hidden states of diffusion transformers are divided over dp and sp.
         stack.enter_context(sequence_sharded(model, mesh))
         # Experts are computed in groups, each device its own, rather than in a Python loop over all of them.
         stack.enter_context(transformers_experts.use(model, mesh))
         # Rotary frequencies that depend on the length follow the positions of this call, not of an earlier one.
         stack.enter_context(transformers_rotary.by_length(model))
-        # Blocks leave marks in the trace, by which `layers.scan_blocks` finds them.
-        stack.enter_context(layers.mark_blocks(model, arrays))
         # Rotary modules return their tables.
         stack.enter_context(rotary.use_tables(model, rotary_tables))
         # Last: what comes before looks at the model's own tensors.
