@@ -15,6 +15,7 @@ from tpuport.attention.call_report import Call, find_call_site, record_call
 from tpuport.attention.lane_maps import with_matrix_products
 from tpuport.attention.mask import Mask, broadcasts_to
 from tpuport.attention.mesh_attention import attention_on_mesh
+from tpuport.attention.provenance.joined_sequences import parts_along
 from tpuport.attention.reference import apply_sinks, attention_with_lse
 from tpuport.attention.sharding_plan import CallSizes, plan_sharding
 from tpuport.attention.xla_attention import attention_xla
@@ -101,7 +102,7 @@ def attend(
         return jnp.zeros((*query_BHQD.shape[:3], value_BKTC.shape[3]), query_BHQD.dtype)
     if choice.implementation == "flash":
         # Rotary embeddings of so many tokens would be copied in several layouts.
-        query_BHQD, key_BKTD = map(with_matrix_products, (query_BHQD, key_BKTD))
+        query_BHQD, key_BKTD = map(_with_products_by_part, (query_BHQD, key_BKTD))
         return attention_on_mesh(
             query_BHQD, key_BKTD, value_BKTC, mask, settings, scale=scale, softcap=softcap, sinks_H=sinks
         )
@@ -114,6 +115,12 @@ def attend(
     else:
         out, lse = attention_xla(query_BHQD, key_BKTD, value_BKTC, mask, scale=scale, softcap=softcap)
     return apply_sinks(out, lse, sinks)
+
+
+def _with_products_by_part(array: jax.Array) -> jax.Array:
+    """Traced. `with_matrix_products` of each part that was joined along the sequence, and these joined again."""
+    parts = tuple(map(with_matrix_products, parts_along(array, 2)))
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=2)
 
 
 def _is_empty(query: jax.Array, value: jax.Array) -> bool:

@@ -1,6 +1,7 @@
 """Attention on a mesh: batch over dp, heads over tp, queries over sp, each device running `flash` on its part.
 
-`sharding_plan` decides what each device gets; this module gives it to the device.
+`sharding_plan` decides what each device gets; this module gives it to the device. Queries, keys and values are the
+parts that they were joined from, such as those of a video and those of its text, each of which is divided by itself.
 
 Shapes: B batch, H query heads, K key/value heads, G = H / K, Q query length, T key/value length,
 D head dimension of queries and keys, C of values.
@@ -9,6 +10,7 @@ D head dimension of queries and keys, C of values.
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +25,7 @@ from tpuport.attention.attention_settings import Settings
 from tpuport.attention.backward import backward
 from tpuport.attention.flash import flash
 from tpuport.attention.mask import ARRAYS, Mask
+from tpuport.attention.provenance.joined_sequences import Parts, parts_along
 from tpuport.attention.reference import apply_sinks
 from tpuport.attention.ring import ring
 from tpuport.attention.sharding_plan import (
@@ -33,6 +36,7 @@ from tpuport.attention.sharding_plan import (
     manual_axes,
     plan_sharding,
 )
+from tpuport.attention.shared_parts import SharedParts
 from tpuport.attention.ulysses import ulysses
 from tpuport.errors import PortError
 from tpuport.mesh import check_mesh
@@ -44,6 +48,12 @@ _DIMENSIONS: Final = {
     "key_segments_BT": "Bt", "bias_BT": "Bt", "sinks_H": "H", "offset": "",
 }  # fmt: skip
 _LENGTHS: Final = frozenset("QqTt")
+# Whose tokens the last axis of each of these is about.
+_OF_QUERIES: Final = ("queries_BQ", "query_segments_BQ")
+_OF_KEYS: Final = ("keys_BT", "key_segments_BT", "bias_BT")
+
+# Of the call, by name: those of queries, keys and values are tuples of parts.
+Arrays = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -53,11 +63,14 @@ class _MeshCall:
     Attributes:
         mesh: None inside code that is manual over some of its axes, where jax knows the mesh.
         axes: those that can still be divided over.
+        queries, keys: the parts of both sequences, and what each device has of them.
         band: the mask's numbers, without its arrays.
     """
 
     mesh: Mesh | None
     axes: frozenset[str]
+    queries: SharedParts
+    keys: SharedParts
     plan: ShardingPlan
     band: Mask
     scale: float
@@ -98,21 +111,31 @@ def attention_on_mesh(
     check_mesh(mesh)
     # The numbers decide which program runs, the arrays are its arguments.
     band, arrays = _separate_arrays(mask)
-    arrays |= {"query": query_BHQD, "key": key_BKTD, "value": value_BKTC}
     if sinks_H is not None:
         arrays["sinks_H"] = sinks_H
-    axes = free_axes(mesh)
-    plan = plan_sharding(CallSizes.of(query_BHQD, key_BKTD), mesh, settings.sequence)
-    # Inside of manual code jax itself knows the mesh, and takes no other.
-    if manual_axes():
-        mesh = None
     padding = settings.padding
     # "zero" is not a mask, so it must not hide the keys that are added here to make parts equal.
     if mask.keys_BT is None:
         padding = "exact"
+    axes = free_axes(mesh)
+    query, key, value = (query_BHQD,), (key_BKTD,), (value_BKTC,)
+    # With a band, positions count.
+    if not mask.has_band:
+        query, key, value = _find_parts(query_BHQD, key_BKTD, value_BKTC, axes.get("sp", 1), padding)
+    queries, keys = SharedParts.of(query, axes.get("sp", 1)), SharedParts.of(key, axes.get("sp", 1))
+    arrays = _arrange_masks(arrays, queries, keys)
+    arrays |= {"query": queries.pad(query), "key": keys.pad(key), "value": keys.pad(value)}
+    sizes = CallSizes.of(query_BHQD, key_BKTD)
+    sizes = dataclasses.replace(sizes, queries=queries.size, keys=keys.size)
+    plan = plan_sharding(sizes, mesh, settings.sequence)
+    # Inside of manual code jax itself knows the mesh, and takes no other.
+    if manual_axes():
+        mesh = None
     call = _MeshCall(
         mesh=mesh,
         axes=frozenset(axes),
+        queries=queries,
+        keys=keys,
         plan=plan,
         band=band,
         scale=float(scale),
@@ -121,11 +144,39 @@ def attention_on_mesh(
         interpret=settings.interpret,
     )
     if math.prod(axes.values()) == 1:
-        return _attend_on_device(arrays, call)
-    return _run_on_mesh(_move_to_mesh(arrays, call), call)
+        [out_BHQC] = _attend_on_device(arrays, call)
+        return out_BHQC
+    # Joined out here, where code that cuts the result finds the parts.
+    return _join(_run_on_mesh(_move_to_mesh(arrays, call), call))
 
 
-def _separate_arrays(mask: Mask) -> tuple[Mask, dict[str, jax.Array]]:
+def _find_parts(
+    query: jax.Array, key: jax.Array, value: jax.Array, devices: int, padding: str
+) -> tuple[Parts, Parts, Parts]:
+    """Traced. The parts that queries, keys and values were joined from; each alone where it is not to be divided so."""
+    if devices == 1:
+        return (query,), (key,), (value,)
+    queries, keys, values = (parts_along(array, 2) for array in (query, key, value))
+    shared = SharedParts.of(keys, devices)
+    # A mode of padding that is no mask does not hide what is added to make shares equal.
+    can_pad = shared.is_even or padding != "zero"
+    if shared != SharedParts.of(values, devices) or not can_pad:
+        keys, values = (key,), (value,)
+    return queries, keys, values
+
+
+def _arrange_masks(arrays: Arrays, queries: SharedParts, keys: SharedParts) -> Arrays:
+    """Traced. The mask's arrays in the order in which devices have queries and keys, added keys hidden."""
+    arrays = dict(arrays)
+    if not keys.is_even:
+        arrays.setdefault("keys_BT", jnp.ones((1, sum(keys.lengths)), jnp.bool_))
+    for names, sequence in ((_OF_QUERIES, queries), (_OF_KEYS, keys)):
+        for name in arrays.keys() & set(names):
+            arrays[name] = sequence.arrange(arrays[name])
+    return arrays
+
+
+def _separate_arrays(mask: Mask) -> tuple[Mask, Arrays]:
     """The mask's numbers, and its arrays by name; an offset that is traced counts as an array."""
     arrays = mask.present(ARRAYS)
     if not mask.has_band:
@@ -156,18 +207,22 @@ def _split_of(letter: str, plan: ShardingPlan) -> Split:
     return split
 
 
-def _partition_spec(name: str, array: jax.Array, plan: ShardingPlan) -> PartitionSpec:
+def _partition_spec(name: str, array: jax.Array, call: _MeshCall) -> PartitionSpec:
     """How shard_map divides an array: evenly, or not at all if a device has to select its part itself."""
     axes: list[str | None] = []
-    for letter in _dimension_letters(name, array, plan):
-        split = _split_of(letter, plan)
+    for letter in _dimension_letters(name, array, call.plan):
+        split = _split_of(letter, call.plan)
         # Lengths have been padded until they divide evenly.
         is_even = split.is_even or letter in _LENGTHS
-        axes.append(split.axis if is_even else None)
+        # Of joined keys a device gathers all shares itself, in one piece.
+        if letter == "T" and call.keys.is_joined:
+            axes.append("sp")
+        else:
+            axes.append(split.axis if is_even else None)
     return PartitionSpec(*axes)
 
 
-def _move_to_mesh(arrays: dict[str, jax.Array], call: _MeshCall) -> dict[str, jax.Array]:
+def _move_to_mesh(arrays: Arrays, call: _MeshCall) -> Arrays:
     """Arrays that eager code committed to other devices, moved to those of the mesh."""
     if call.mesh is None:
         return arrays
@@ -179,43 +234,59 @@ def _move_to_mesh(arrays: dict[str, jax.Array], call: _MeshCall) -> dict[str, ja
             return array
         return jax.device_put(array, everywhere)
 
-    return {name: move(array) for name, array in arrays.items()}
+    return jax.tree.map(move, arrays)
 
 
 @functools.partial(jax.jit, static_argnames=("call",))
-def _run_on_mesh(arrays: dict[str, jax.Array], call: _MeshCall) -> jax.Array:
-    """Traced. The call on every device of the mesh."""
+def _run_on_mesh(arrays: Arrays, call: _MeshCall) -> Parts:
+    """Traced. The call on every device of the mesh: the output for each part of the queries."""
     plan = call.plan
     arrays = _pad_sequence(arrays, plan)
-    out_BHQC = jax.shard_map(
+    outputs = jax.shard_map(
         functools.partial(_attend_on_device, call=call),
         mesh=call.mesh,
-        in_specs=({name: _partition_spec(name, array, plan) for name, array in arrays.items()},),
+        in_specs=(_map_arrays(_partition_spec, arrays, call),),
         out_specs=PartitionSpec(plan.batch.axis, plan.heads.axis, plan.queries.axis, None),
         axis_names=call.axes,
         check_vma=False,
     )(arrays)
-    return out_BHQC[: plan.batch.size, : plan.heads.size, : plan.queries.size]
+    return tuple(
+        out_BHQC[: plan.batch.size, : plan.heads.size, :length]
+        for out_BHQC, length in zip(outputs, call.queries.lengths, strict=True)
+    )
 
 
-def _pad_sequence(arrays: dict[str, jax.Array], plan: ShardingPlan) -> dict[str, jax.Array]:
+def _map_arrays(function: Callable[..., Any], arrays: Arrays, *args: Any) -> Arrays:
+    """`function(name, array, *args)` of each array; parts of a sequence have the same name."""
+    return {
+        name: jax.tree.map(lambda array, name=name: function(name, array, *args), value)
+        for name, value in arrays.items()
+    }
+
+
+def _pad_sequence(arrays: Arrays, plan: ShardingPlan) -> Arrays:
     """Traced. Queries and keys padded until sp divides them, the added keys hidden."""
     arrays = dict(arrays)
     if not plan.keys.is_even and plan.sequence == "ring":
         arrays.setdefault("keys_BT", jnp.ones((1, plan.keys.size), jnp.bool_))
-    for name, array in arrays.items():
-        letters = _dimension_letters(name, array, plan)
-        padding = [_split_of(letter, plan).padding if letter in _LENGTHS else 0 for letter in letters]
-        if any(padding):
-            arrays[name] = jnp.pad(array, [(0, count) for count in padding])
-    return arrays
+    return _map_arrays(_pad_lengths, arrays, plan)
 
 
-def _attend_on_device(arrays: dict[str, jax.Array], call: _MeshCall) -> jax.Array:
-    """Traced. One device's part [B, H, Q, C] of the output."""
+def _pad_lengths(name: str, array: jax.Array, plan: ShardingPlan) -> jax.Array:
+    letters = _dimension_letters(name, array, plan)
+    padding = [_split_of(letter, plan).padding if letter in _LENGTHS else 0 for letter in letters]
+    if not any(padding):
+        return array
+    return jnp.pad(array, [(0, count) for count in padding])
+
+
+def _attend_on_device(arrays: Arrays, call: _MeshCall) -> Parts:
+    """Traced. One device's share [B, H, Q, C] of the output for each part of the queries."""
     plan = call.plan
-    arrays = {name: _select_part(name, array, plan) for name, array in arrays.items()}
-    query, key, value = arrays.pop("query"), arrays.pop("key"), arrays.pop("value")
+    arrays = _map_arrays(_select_part, arrays, plan)
+    query, key, value = (_join(arrays.pop(name)) for name in ("query", "key", "value"))
+    if call.keys.is_joined and plan.sequence == "gather":
+        key, value = (jax.lax.all_gather(array, "sp", axis=2, tiled=True) for array in (key, value))
     sinks_H = arrays.pop("sinks_H", None)
     mask_parts: dict[str, Any] = arrays  # what is left, with the offset if it is traced
     mask = dataclasses.replace(call.band, **mask_parts)
@@ -224,7 +295,9 @@ def _attend_on_device(arrays: dict[str, jax.Array], call: _MeshCall) -> jax.Arra
     )
     if plan.sequence == "ulysses":
         lengths = plan.queries.size, plan.keys.size
-        return ulysses(attend, query, key, value, mask, sinks_H, _exchanged_kv_heads(plan), lengths)
+        return call.queries.split(
+            ulysses(attend, query, key, value, mask, sinks_H, _exchanged_kv_heads(plan), lengths)
+        )
     if plan.sequence == "ring":
         gradients = functools.partial(backward, scale=call.scale, softcap=call.softcap)
         out, lse = ring(attend, gradients, query, key, value, mask)
@@ -233,7 +306,11 @@ def _attend_on_device(arrays: dict[str, jax.Array], call: _MeshCall) -> jax.Arra
             first_query = jax.lax.axis_index("sp") * plan.queries.local
             mask = dataclasses.replace(mask, offset=mask.offset + first_query)
         out, lse = attend(query, key, value, mask)
-    return apply_sinks(out, lse, sinks_H)
+    return call.queries.split(apply_sinks(out, lse, sinks_H))
+
+
+def _join(parts: Parts) -> jax.Array:
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=2)
 
 
 def _select_part(name: str, array: jax.Array, plan: ShardingPlan) -> jax.Array:

@@ -7,7 +7,7 @@ keys, C of values; N any leading dimensions.
 import sys
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import jax
@@ -20,7 +20,7 @@ from tpuport import compat
 from tpuport.attention.attend import attend
 from tpuport.attention.attention_settings import current_settings
 from tpuport.attention.mask import Mask, broadcasts_to
-from tpuport.attention.provenance import joined_axes
+from tpuport.attention.provenance import joined_axes, joined_sequences
 from tpuport.attention.register.broadcasting import arrange
 from tpuport.attention.register.lazy_mask import LazyMask
 from tpuport.errors import PortError
@@ -168,12 +168,33 @@ def view(tensor: Any, shape: Sequence[int]) -> torch.Tensor:
     return compat.wrap(joined_axes.reshape(tensor.jax(), shape))
 
 
+def _cut(target: Any) -> Callable[..., Any]:
+    """Traced. An operator that cuts a tensor; of what was joined from parts, such as video and text, it gives those."""
+
+    def cut(*args: Any, **kwargs: Any) -> Any:
+        result = _call_replaced(target, args, kwargs)
+        tensors: Any = [result] if isinstance(result, torch.Tensor) else result
+        for tensor in filter(compat.is_ported, tensors):
+            # The views' links stay, by which writes reach what they view.
+            tensor._elem = joined_sequences.as_part(tensor.jax())
+        return result
+
+    return cut
+
+
+_CUTTING: Final = (
+    torch.Tensor.__getitem__,
+    torch.ops.aten.slice,
+    torch.ops.aten.split,
+    torch.ops.aten.split_with_sizes,
+)
 _OPERATORS: Final = {
     functional.scaled_dot_product_attention: scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention: scaled_dot_product_attention,
     functional.multi_head_attention_forward: multi_head_attention_forward,
     torch.ops.aten.view: view,
     torch.ops.aten._unsafe_view: view,
+    **{target: _cut(target) for target in _CUTTING},
 }
 _lock = threading.RLock()
 # torchax's operators, None if it had none, by the function that they answered for.
