@@ -51,6 +51,13 @@ def collectives(report):
     return {(item.kind, item.axes, item.count, item.nbytes) for item in report.collectives}
 
 
+def operand_dtypes(report):
+    """Of each product of the program."""
+    program = hlo.parse(report.program.as_text())
+    products = [item for item in program.instructions if item.operation in ("dot", "convolution")]
+    return [{operand.arrays[0].dtype for operand in program.operands(item)[:2]} for item in products]
+
+
 @pytest.mark.parametrize("scheme", ["int8", "int4", *SLOW])
 def test_a_step_moves_the_bytes_of_the_format(scheme, dense):
     report = compile_decode(scheme)
@@ -59,6 +66,9 @@ def test_a_step_moves_the_bytes_of_the_format(scheme, dense):
     assert report.parameters == dense.parameters
     assert report.costs.hbm_bytes <= 1.05 * (report.memory.weights + report.memory.cache)
     assert collectives(report) == collectives(dense)
+    # Of groups of 128, which fill matrix units. Making numbers of four bits wide takes longer than reading them.
+    in_integers = 7 * LAYERS if scheme == "int4" else 0
+    assert operand_dtypes(report).count({"s4", "s8"}) == in_integers
 
 
 def build_gguf(kind):
@@ -93,13 +103,6 @@ def test_blocks_of_a_gguf_file_are_read_once(kind, bits, dense):
     assert report.memory.weights == pytest.approx(PRODUCTS * bits / 8 / DEVICES + DENSE_BYTES, rel=0.01)
     assert report.costs.hbm_bytes <= 1.05 * (report.memory.weights + report.memory.cache)
     assert collectives(report) == collectives(dense)
-
-
-def operand_dtypes(report):
-    """Of each product of the program."""
-    program = hlo.parse(report.program.as_text())
-    products = [item for item in program.instructions if item.operation in ("dot", "convolution")]
-    return [{operand.arrays[0].dtype for operand in program.operands(item)[:2]} for item in products]
 
 
 def test_w8a8_multiplies_integers():

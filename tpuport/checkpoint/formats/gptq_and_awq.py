@@ -78,11 +78,13 @@ def _adapt_gptq(
     groups = None if config.get("dynamic") else count_groups(size, inputs)
     scales = weight.get("scales", (groups, packed.shape[1]), "f")
     groups, outputs = scales.shape
-    # Zero points of 8 bits become 256 when one is added.
-    zero_dtype = np.dtype(np.int16) if zero_offset else integer_dtype(bits, signed=False)
+    # Of 8 bits, the largest becomes 128 when one is added.
+    zero_dtype = np.dtype(np.int16) if zero_offset else integer_dtype(bits, signed=True)
     zeros = weight.get("qzeros", (groups, None), "i")
     _check_words(zeros, "qzeros")
-    values = unpack_words(packed, 0, bits, integer_dtype(bits, signed=False), inputs, 0)
+    # Values and zero points are moved by the same, because integers with a sign are what matrix units multiply.
+    middle = 1 << (bits - 1)
+    values = unpack_words(packed, 0, bits, integer_dtype(bits, signed=True), inputs, -middle)
     inputs_of_group = _divide_inputs(inputs, groups)
     order = None
     if config.get("desc_act") or "g_idx" in weight:
@@ -94,7 +96,7 @@ def _adapt_gptq(
         dtype,
         group_columns(transpose(values, 0, 1), inputs_of_group),
         scales,
-        unpack_words(zeros, 1, bits, zero_dtype, outputs, zero_offset),
+        unpack_words(zeros, 1, bits, zero_dtype, outputs, zero_offset - middle),
         None if order is None else in_memory(order),
         scheme=f"gptq int{bits}",
     )
@@ -125,8 +127,10 @@ def _adapt_awq(weight: WeightTensors, size: int | None, dtype: np.dtype) -> Lazy
     zeros = weight.get("qzeros", (groups, words), "i")
     _check_words(packed, "qweight")
     _check_words(zeros, "qzeros")
+    # As of GPTQ, both moved by the same.
     values, zero_points = (
-        unpack(tensor, 1, 4, integer_dtype(4, signed=False), shifts=_AWQ_SHIFTS) for tensor in (packed, zeros)
+        unpack(tensor, 1, 4, integer_dtype(4, signed=True), shifts=_AWQ_SHIFTS, offset=-8)
+        for tensor in (packed, zeros)
     )
     return QuantizedTensor(
         (outputs, inputs),

@@ -241,7 +241,7 @@ def _fp8(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Choo
 
 def _awq(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
     exceptions = [*_default_exceptions(model), *(config.get("modules_to_not_convert") or ())]
-    values = integer_dtype(4, signed=False)
+    values = integer_dtype(4, signed=True)
     group = group_size(config.get("group_size", config.get("q_group_size", DEFAULT_GROUP)))
     return _unless(exceptions, _Format("awq int4", values, _HALF, values, group))
 
@@ -253,7 +253,7 @@ def _gptq(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Cho
             fix="compile the model with --quantize, without that entry in a copy of the config",
         )
     bits = config["bits"]
-    values = integer_dtype(bits, signed=False)
+    values = integer_dtype(bits, signed=True)
     is_first = config.get("checkpoint_format", "gptq") == "gptq"
     stored = _Format(
         f"gptq int{bits}", values, _HALF, np.dtype(np.int16) if is_first else values,

@@ -1,0 +1,131 @@
+"""Products of few rows in integers, against float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tpuport.compat.digit_products import multiply_groups, split_digits
+from tpuport.compat.operators.quantized import QuantizedArray
+
+# What an activation may lose: less than half of the last of 24 bits of the largest in its group.
+ROUNDING = 2.0**-24
+
+
+def rows_of(count, groups=3, inputs=32, dtype=np.float32):
+    """Rows [R, G, I] whose numbers differ by orders of magnitude, with an outlier as language models have them."""
+    rng = np.random.default_rng(count)
+    rows = rng.normal(size=(count, groups, inputs)) * 10.0 ** rng.integers(-4, 3, (count, groups, inputs))
+    rows[:, 0, 5] = -3e4
+    return rows.astype(dtype)
+
+
+@pytest.mark.parametrize("digits", [3, 4])
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.float16])
+def test_digits_add_up_to_the_numbers(dtype, digits):
+    rows = rows_of(4, dtype=dtype)
+    split, units = split_digits(jnp.asarray(rows), digits)
+    assert split.dtype == jnp.int8
+    places = np.asarray(split, np.float64).reshape(digits, *rows.shape)
+    units = np.asarray(units, np.float64).T.reshape(digits, 4, 3)
+    numbers = rows.astype(np.float64)
+    largest = np.abs(numbers).max(-1, keepdims=True)
+    assert (np.abs((places * units[..., None]).sum(0) - numbers) <= 2 * ROUNDING * largest).all()
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("values_dtype", [jnp.int4, jnp.int8])
+@pytest.mark.parametrize("shift_outputs", [None, 1, 6])
+def test_products_of_groups(rows, values_dtype, shift_outputs):
+    rng = np.random.default_rng(3)
+    limits = jnp.iinfo(values_dtype)
+    values = rng.integers(limits.min, limits.max + 1, (3, 32, 6))
+    shift = None
+    if shift_outputs is not None:
+        shift = rng.integers(limits.min, limits.max + 1, (3, shift_outputs))
+    activations = rows_of(rows)
+    products = multiply_groups(
+        jnp.asarray(activations), jnp.asarray(values, values_dtype),
+        None if shift is None else jnp.asarray(shift, jnp.int32), 3,
+    )  # fmt: skip
+    moved = values - (0 if shift is None else shift[:, None])
+    expected = np.einsum("rgi,gio->gro", activations.astype(np.float64), moved)
+    largest = np.abs(activations).max(-1).T[..., None]
+    magnitudes = largest * np.abs(moved).sum(1)[:, None]
+    assert products.dtype == jnp.float32
+    assert (np.abs(np.asarray(products, np.float64) - expected) <= 2 * ROUNDING * magnitudes).all()
+
+
+def test_zeros_and_numbers_that_are_not_finite():
+    rows = np.zeros((4, 2, 8), np.float32)
+    rows[1, 0, 2], rows[2, 1, 3], rows[3] = np.nan, np.inf, 1
+    products = np.asarray(multiply_groups(jnp.asarray(rows), jnp.ones((2, 8, 3), jnp.int4), None, 3)).sum(0)
+    assert (products[0] == 0).all()
+    assert not np.isfinite(products[1:3]).any()
+    np.testing.assert_allclose(products[3], 16, rtol=1e-6)
+
+
+def int4_weight(dtype=np.float32):
+    """Four groups of 64 inputs with every part that integers may have, and its numbers [O, K] in float64."""
+    rng = np.random.default_rng(5)
+    values, zero_point = rng.integers(-8, 8, (4, 64, 6)), rng.integers(-7, 9, (4, 6))
+    scale, outer_scale = rng.integers(1, 64, (4, 6)), rng.uniform(0.001, 0.01, (2, 6)).astype(np.float16)
+    minimum, outer_minimum = rng.integers(0, 64, (4, 3)), rng.uniform(0.001, 0.01, (1, 3)).astype(np.float16)
+    array = QuantizedArray(
+        jnp.asarray(values, jnp.int4), jnp.asarray(scale, jnp.uint8), jnp.asarray(zero_point, jnp.int16), None, None,
+        2, 256, np.dtype(dtype), outer_scale=jnp.asarray(outer_scale), minimum=jnp.asarray(minimum, jnp.uint8),
+        outer_minimum=jnp.asarray(outer_minimum),
+    )  # fmt: skip
+    scales = scale * np.repeat(outer_scale.astype(np.float64), 2, 0)
+    minima = np.repeat(minimum * outer_minimum.astype(np.float64), 2, 1)
+    numbers = (values - zero_point[:, None]) * scales[:, None] - minima[:, None]
+    return array, numbers.reshape(256, 6).T
+
+
+@pytest.mark.parametrize("leading", [(), (1,), (2, 3)])
+def test_a_weight_with_zero_points_and_minima(leading):
+    array, numbers = int4_weight()
+    activations = np.random.default_rng(2).normal(size=(*leading, 256)).astype(np.float32)
+    product = array.multiply_digits(jnp.asarray(activations.reshape(*leading, 4, 64)))
+    expected = activations.astype(np.float64) @ numbers.T
+    assert product.shape == expected.shape
+    np.testing.assert_allclose(product, expected, rtol=1e-5, atol=2e-5)
+
+
+def test_a_product_in_bfloat16_is_rounded_once():
+    """As near to the numbers as one in float32 that is rounded at the end; a weight that is rounded is not."""
+    array, numbers = int4_weight(jnp.bfloat16)
+    rows = jnp.asarray(np.random.default_rng(2).normal(size=(8, 256)), jnp.bfloat16)
+    product = array.multiply_digits(rows.reshape(8, 4, 64))
+    exact = np.asarray(rows, np.float64) @ numbers.T
+    assert product.dtype == jnp.bfloat16
+    # Half of the last of eight bits.
+    np.testing.assert_allclose(np.asarray(product, np.float64), exact, rtol=2**-8, atol=1e-4)
+
+
+@pytest.fixture
+def on_tpu(monkeypatch):
+    """Let this machine run what a TPU would."""
+
+    def run_tpu_branch(*operands, tpu, default):
+        return tpu(*operands)
+
+    monkeypatch.setattr(jax.lax, "platform_dependent", run_tpu_branch)
+
+
+def test_few_rows_have_the_gradient_of_the_numbers(on_tpu):
+    array, numbers = int4_weight()
+    activations = jnp.asarray(np.random.default_rng(4).normal(size=(3, 256)), jnp.float32)
+    cotangent = np.random.default_rng(5).normal(size=(3, 6)).astype(np.float32)
+    gradient = jax.grad(lambda rows: jnp.sum(array.linear(rows) * cotangent))(activations)
+    np.testing.assert_allclose(gradient, cotangent @ numbers, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9])
+def test_a_tpu_multiplies_few_rows_in_integers(rows, on_tpu):
+    array, numbers = int4_weight()
+    activations = jnp.zeros((rows, 256))
+    program = jax.make_jaxpr(array.linear)(activations)
+    assert ("i32" in str(program) and "dot_general" in str(program)) == (rows <= 8)
+    random = np.random.default_rng(6).normal(size=(rows, 256)).astype(np.float32)
+    np.testing.assert_allclose(array.linear(jnp.asarray(random)), random @ numbers.T, rtol=1e-4, atol=1e-4)

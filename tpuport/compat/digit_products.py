@@ -1,0 +1,66 @@
+"""Products of a few rows of floating-point numbers with small integers, as sums of products of integers.
+
+The vector unit of a TPU takes longer to make four-bit integers floating-point numbers than HBM takes to deliver them.
+Its matrix units read them as eight-bit integers, which costs next to nothing. So the activations become integers: each
+number is written with digits, to the base 254, of the largest magnitude in its group, and each digit is a row of a
+product of integers, which is exact. Matrix units take as long to load weights for one row as for thirty.
+
+Letters: D digits, R rows, N = D * R, G groups of inputs, I inputs in a group, O outputs.
+"""
+
+from typing import Final
+
+import jax
+import jax.numpy as jnp
+
+# A digit is from -127 to 127, and what it leaves is at most half of its unit: 127 units of the next digit.
+_LARGEST: Final = 127
+_BASE: Final = 254.0
+
+
+def split_digits(rows_RGI: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """Traced. Digits [N, G, I] of numbers, as int8, and the units of these digits, float32 [G, N].
+
+    Digits times their units add up to the numbers. A group with a number that is not finite has a unit that is not, as
+    its product would not be.
+    """
+    wide_RGI = rows_RGI.astype(jnp.float32)
+    unit_RG = jnp.max(jnp.abs(wide_RGI), axis=-1) / _LARGEST
+    divisor_RGI = jnp.where(unit_RG == 0, 1, unit_RG)[..., None]
+    rest_RGI = wide_RGI / divisor_RGI
+    digits, units = [], []
+    for position in range(count):
+        digit = jnp.round(rest_RGI)
+        digits.append(digit.astype(jnp.int8))
+        units.append(unit_RG * _BASE**-position)
+        rest_RGI = (rest_RGI - digit) * _BASE
+    return jnp.concatenate(digits), jnp.concatenate(units).T
+
+
+def multiply_groups(
+    rows_RGI: jax.Array, values_GIO: jax.Array, shift_GO: jax.Array | None, digits: int
+) -> jax.Array:
+    """Traced. For each group, its part of the rows times its values minus the shift, float32 [G, R, O].
+
+    Args:
+        rows_RGI: at least one row.
+        values_GIO: int4 or int8.
+        shift_GO: int32 [G, O] or [G, 1]; None for zero.
+        digits: of each number. Three are more than the 24 bits of float32 for the largest number of a group.
+    """
+    count, groups, _ = rows_RGI.shape
+    digits_NGI, unit_GN = split_digits(rows_RGI, digits)
+    sums_GNO = jax.lax.dot_general(
+        digits_NGI,
+        values_GIO.astype(jnp.int8),
+        (((2,), (1,)), ((1,), (0,))),
+        preferred_element_type=jnp.int32,
+    )
+    if shift_GO is not None:
+        digit_sums_GN = jnp.sum(digits_NGI, axis=-1, dtype=jnp.int32).T
+        sums_GNO -= digit_sums_GN[..., None] * shift_GO[:, None]
+    products_GNO = sums_GNO.astype(jnp.float32) * unit_GN[..., None]
+    if count == 1:
+        # Without a dimension for the only row, which XLA would give a layout of its own.
+        return jnp.sum(products_GNO, axis=1, keepdims=True)
+    return jnp.sum(products_GNO.reshape(groups, digits, count, -1), axis=1)
