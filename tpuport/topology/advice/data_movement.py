@@ -125,6 +125,32 @@ class DataMovement:
                 names |= self._argument_names(self._computed, factors[:1])
         return names
 
+    @functools.cached_property
+    def weight_parameters(self) -> dict[str, Instruction]:
+        """The program's arguments that are weights, by their names."""
+        parameters = self._program.parameters.values()
+        named = {name: parameter for parameter in parameters for name in _QUOTED.findall(parameter.op_name)}
+        return {name: parameter for name, parameter in named.items() if name in self._weights}
+
+    def independent_products(self, weight: str) -> tuple[Instruction, ...]:
+        """The products with a weight; none if one of them depends on the result of another."""
+        products = self._products_by_weight.get(weight, [])
+        for product in products:
+            behind = {value.instruction for value in self._dependencies.trace([Value(product)])}
+            if not behind.isdisjoint(set(products) - {product}):
+                return ()
+        return tuple(products)
+
+    @functools.cached_property
+    def _products_by_weight(self) -> dict[str, list[Instruction]]:
+        """The products of the program by each weight that is one of their factors."""
+        products: dict[str, list[Instruction]] = collections.defaultdict(list)
+        for instruction in self._program.instructions:
+            if instruction.operation in _PRODUCTS:
+                for name in self._argument_names(self._moved, self._program.operands(instruction)):
+                    products[name].append(instruction)
+        return products
+
     def weights_behind(self, instruction: Instruction) -> frozenset[str]:
         """The weights that its operands are computed from; none if anything else has a part in them."""
         # What depends on anything else is found once for all collectives: a search back from each would be too slow.

@@ -20,13 +20,12 @@ class TimedCode(NamedTuple):
 
     Attributes:
         source: None if the compiler does not name the line.
-        seconds: of a step; share: of the step's time.
+        seconds: of a step.
         largest: the array that is computed by what takes longest.
     """
 
     source: Source | None
     seconds: float
-    share: float
     largest: Array
 
 
@@ -37,9 +36,8 @@ def timed_lines(evidence: Evidence, select: Callable[[Span], Array | None]) -> I
         evidence: of a program that fits; of any other there is no time.
         select: the array for which an instruction counts, or None for one that does not.
     """
-    timeline, profile = evidence.report.timeline, evidence.report.profile
-    # By the compiler's own estimates, elementwise work takes several times too long.
-    if timeline is None or profile is None or profile.schedule_share < _SCHEDULED:
+    timeline = evidence.report.timeline
+    if timeline is None:
         return
     selected: dict[Source | None, list[tuple[float, Array]]] = {}
     for span in timeline.leaves:
@@ -48,16 +46,28 @@ def timed_lines(evidence: Evidence, select: Callable[[Span], Array | None]) -> I
             source = evidence.compiled.source(span.instruction)
             selected.setdefault(source, []).append((span_seconds(span), array))
     lines = [
-        TimedCode(source, seconds, seconds / timeline.seconds, max(parts, key=lambda part: part[0])[1])
+        TimedCode(source, sum(seconds for seconds, _ in parts), max(parts, key=lambda part: part[0])[1])
         for source, parts in selected.items()
-        if (seconds := sum(part[0] for part in parts)) >= max(_LEAST_SECONDS, _SHARE * timeline.seconds)
     ]
-    yield from sorted(lines, key=lambda line: -line.seconds)
+    for line in sorted(lines, key=lambda line: -line.seconds):
+        if is_worth_changing(evidence, line.seconds):
+            yield line
 
 
-def format_time(line: TimedCode) -> str:
+def is_worth_changing(evidence: Evidence, seconds: float) -> bool:
+    """Whether instructions of a program that fits take enough of a step, by schedules."""
+    profile = evidence.report.profile
+    # By the compiler's own estimates, elementwise work takes several times too long.
+    if profile is None or profile.schedule_share < _SCHEDULED:
+        return False
+    return seconds >= max(_LEAST_SECONDS, _SHARE * profile.seconds)
+
+
+def format_seconds(evidence: Evidence, seconds: float) -> str:
     """As in "1.2 ms a step, 4% of it"."""
-    milliseconds = line.seconds * 1e3
+    assert evidence.report.profile is not None
+    share = seconds / evidence.report.profile.seconds
+    milliseconds = seconds * 1e3
     if milliseconds >= 0.1:
-        return f"{milliseconds:.3g} ms a step, {line.share:.0%} of it"
-    return f"{line.seconds * 1e6:.3g} us a step, {line.share:.0%} of it"
+        return f"{milliseconds:.3g} ms a step, {share:.0%} of it"
+    return f"{seconds * 1e6:.3g} us a step, {share:.0%} of it"

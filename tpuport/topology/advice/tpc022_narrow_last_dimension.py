@@ -5,7 +5,7 @@ from typing import Final
 
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.timed_code import format_time, timed_lines
+from tpuport.topology.advice.timed_code import format_seconds, timed_lines
 from tpuport.topology.hlo import Array
 from tpuport.topology.timing import Span
 
@@ -19,7 +19,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     for line in timed_lines(evidence, _narrow_array):
         yield Hit(
             f"arrays whose last dimension has {line.largest.dims[-1]} elements, such as {line.largest}, take "
-            f"{format_time(line)}: they are padded, or copied into another layout and back",
+            f"{format_seconds(evidence, line.seconds)}: they are padded, or copied into another layout and back",
             "keep features in one last dimension: take pairs from its two halves (x.chunk(2, -1), torch.cat), or put "
             "the small dimension before it (x.unflatten(-1, (2, -1)) instead of (-1, 2))",
             line.seconds,

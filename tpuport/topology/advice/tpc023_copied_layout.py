@@ -5,7 +5,7 @@ from typing import Final
 
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.timed_code import format_time, timed_lines
+from tpuport.topology.advice.timed_code import format_seconds, timed_lines
 from tpuport.topology.hlo import Array
 from tpuport.topology.timing import Span
 
@@ -17,7 +17,8 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     """A finding for each line."""
     for line in timed_lines(evidence, _copied_array):
         yield Hit(
-            f"copies of arrays into another layout, such as {line.largest}, take {format_time(line)}",
+            f"copies of arrays into another layout, such as {line.largest}, take "
+            f"{format_seconds(evidence, line.seconds)}",
             "let what makes the array and what takes it agree on the order of dimensions: leave out .contiguous() and "
             "permute() pairs, or transpose the smaller operand, such as a weight, once",
             line.seconds,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.timed_code import format_time, timed_lines
+from tpuport.topology.advice.timed_code import format_seconds, timed_lines
 from tpuport.topology.hlo import HBM, Array
 from tpuport.topology.timing import Span
 
@@ -23,7 +23,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     for line in timed_lines(evidence, _float32_array):
         yield Hit(
             f"float32 arrays in HBM between operations of a 16-bit model, such as {line.largest}, take "
-            f"{format_time(line)}",
+            f"{format_seconds(evidence, line.seconds)}",
             "cast back to the model's dtype on the line that needs the precision, .to(x.dtype), so that what goes to "
             "memory has 16 bits",
             line.seconds / 2,

@@ -84,10 +84,11 @@ def _ends_collective(program: Program, instruction: Instruction) -> bool:
 def _read_bytes(program: Program, instruction: Instruction) -> int:
     """Bytes of HBM that are read of all operands, each once however often it is named."""
     operands = dict.fromkeys(program.operands(instruction))
-    return sum(_operand_bytes(program, instruction, operand) for operand in operands)
+    return sum(read_bytes(program, instruction, operand) for operand in operands)
 
 
-def _operand_bytes(program: Program, instruction: Instruction, operand: Instruction) -> int:
+def read_bytes(program: Program, instruction: Instruction, operand: Instruction) -> int:
+    """Bytes of HBM that one execution of an instruction reads of one of its operands."""
     whole = sum(array.hbm_nbytes for array in operand.arrays)
     use = Use(instruction, instruction.positions(operand.name))
     return min(whole, _read_by_user(program, use, whole))
