@@ -17,6 +17,11 @@ from transformers import (
 
 import tpuport
 
+LLAMA = LlamaConfig(
+    vocab_size=96, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+    num_key_value_heads=1, pad_token_id=0, eos_token_id=None,
+)  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def recognizer() -> Any:
@@ -80,18 +85,36 @@ def test_modules_that_are_called(captioner: Any, beams: int) -> None:
     assert torch.equal(run(tpuport.to_cpu(model), images), wanted)
 
 
+def test_steps_that_ask_for_values_share_a_program(caplog: pytest.LogCaptureFixture) -> None:
+    """On the host, with the static cache that transformers has for the class."""
+
+    class Asking(LlamaForCausalLM):
+        def forward(self, input_ids: Any = None, **inputs: Any) -> Any:  # type: ignore[override]
+            output = super().forward(input_ids, **inputs)
+            if (input_ids == 7).any():
+                output.logits = -output.logits
+            return output
+
+    torch.manual_seed(0)
+    reference = Asking(LLAMA).eval()
+    model = tpuport.port(copy.deepcopy(reference), mesh=tpuport.create_mesh(devices=jax.devices()[:1]))
+    mask = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
+    options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False}
+    for last, programs in ((8, 2), (7, 3)):
+        ids = torch.tensor([[5, 6, 9, last], [5, 5, 8, 9]])
+        assert torch.equal(model.generate(ids, **options), reference.generate(ids, **options))
+        assert model.forward.compiled.program.compilations == programs
+    assert "transformers' own loop" in caplog.text
+
+
 def test_a_generate_of_ones_own() -> None:
     class Own(LlamaForCausalLM):
         def generate(self, input_ids: Any, **options: Any) -> Any:  # type: ignore[override]
             hidden = self.model(input_ids).last_hidden_state
             return (hidden @ self.lm_head.weight.T + options["bias"]).argmax(-1)
 
-    config = LlamaConfig(
-        vocab_size=96, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1,
-    )  # fmt: skip
     torch.manual_seed(0)
-    reference = Own(config).eval()
+    reference = Own(LLAMA).eval()
     model = tpuport.port(copy.deepcopy(reference))
     ids, bias = torch.tensor([[5, 6, 7]]), torch.randn(96)
     wanted = reference.generate(ids, bias=bias)

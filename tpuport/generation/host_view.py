@@ -103,7 +103,7 @@ class InnerGenerate(GenerationMixin):
         own = vars(self).get("generate")
         cls: Any = type(self)
         if own is None or cls._sample is not _general._sample:
-            return _general.generate(self, *args, **kwargs)
+            return run_general_generate(self, *args, **kwargs)
         return own.run(*args, **kwargs)
 
     def _supports_mm_encoder_outputs(self) -> bool:
@@ -113,6 +113,18 @@ class InnerGenerate(GenerationMixin):
     def _beam_search(self, *args: Any, **kwargs: Any) -> Any:
         with _calls_of(self).caches_on_host():
             return _general._beam_search(self, *args, **kwargs)
+
+
+def run_general_generate(view: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run transformers' general `generate` on a view, a call for each token.
+
+    With a cache of fixed shape all steps share a program; of some classes transformers says that they can take one.
+    """
+    settings = kwargs.get("generation_config") or view.generation_config
+    has_choice = settings.cache_implementation is not None or "past_key_values" in kwargs
+    if type(view)._can_compile_fullgraph and not has_choice:
+        kwargs.setdefault("cache_implementation", "static")
+    return _general.generate(view, *args, **kwargs)
 
 
 class _Viewing:

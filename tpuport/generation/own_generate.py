@@ -19,7 +19,7 @@ from transformers.utils.generic import ModelOutput
 
 from tpuport.compilation import settings_key
 from tpuport.errors import PortError
-from tpuport.generation.host_view import ModuleCalls, make_view
+from tpuport.generation.host_view import ModuleCalls, make_view, run_general_generate
 from tpuport.generation.model_errors import NoLoop
 from tpuport.trace_errors import CannotTrace
 
@@ -30,8 +30,10 @@ _general: Any = GenerationMixin
 
 def has_own_generate(model: Any) -> bool:
     """Whether a model's class defines a `generate`, in place of transformers' general one."""
-    cls: Any = type(model)
-    return issubclass(cls, GenerationMixin) and cls.generate is not _general.generate
+    generate = getattr(type(model), "generate", None)
+    is_general = generate is None or generate is _general.generate
+    # Not every class with one, such as SpeechT5's, is derived from `GenerationMixin`.
+    return isinstance(model, torch.nn.Module) and not is_general
 
 
 def run_own_generate(model: Any, calls: ModuleCalls, arguments: dict[str, Any]) -> Any:
@@ -127,14 +129,14 @@ def _run_general_generate(error: PortError, arguments: Mapping[str, Any]) -> Any
     """
     model = arguments["model"]
     logger.warning(
-        "generate runs transformers' own loop for %s, on the host, and each length of the text is another program: %s",
+        "generate runs transformers' own loop for %s, on the host, a compiled call for each token: %s",
         type(model).__name__, error.what,
     )  # fmt: skip
     view = make_view(model, vars(model)["generate"].module_calls)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(arguments["seed"])
-            output = _general.generate(view, **_of_transformers(arguments))
+            output = run_general_generate(view, **_of_transformers(arguments))
     except Exception as host_error:
         # What the user can act on is why the usual way fails.
         raise error from host_error
