@@ -27,6 +27,16 @@ def candidates(model: Any, modality: str, features: set[str], parameters: set[st
         features: the parameters of the method that computes features.
         parameters: those of `forward`.
     """
+    for maker in _makers(model, modality, features, parameters):
+        yield functools.partial(_with_questions, maker) if "qformer_input_ids" in parameters else maker
+
+
+def _with_questions(maker: Maker, items: int, rows: int) -> dict[str, Any]:
+    """Images with a question about each, for what reads both (InstructBLIP)."""
+    return {**maker(items, rows), "qformer_input_ids": torch.randint(5, 200, (items, 6))}
+
+
+def _makers(model: Any, modality: str, features: set[str], parameters: set[str]) -> Iterator[Maker]:
     if modality == "audio":
         yield from _audio_candidates(model, features, parameters)
         return
@@ -151,7 +161,7 @@ def grid_patches(
     grid = torch.tensor([grids[number % len(grids)] for number in range(items)]) * scale
     patch, count = _patch(vision), int(grid.prod(-1).sum())
     channels = first(find(vision, "in_channels", "in_chans", "num_channels", default=3))
-    depth = first(find(vision, "temporal_patch_size", default=1))
+    depth = first(find(vision, "temporal_patch_size", "patch_temporal", default=1))
     shape = (channels * depth * patch * patch,) if flat else (channels, patch, patch)
     pixels = "pixel_values" if modality == "image" else "pixel_values_videos"
     processed: dict[str, Any] = {pixels: torch.randn(count, *shape), f"{modality}_grid_thw": grid}

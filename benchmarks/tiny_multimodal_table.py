@@ -15,16 +15,29 @@ _GEMMA4_AUDIO: dict[str, Any] = {
     "model_type": "gemma4_audio", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "output_proj_dims": 64, "subsampling_conv_channels": [16, 8],
 }  # fmt: skip
+# Each of 32 codes of an image is a token, by the names that checkpoints give them: digits are letters in Chameleon's.
+_DIGITS = str.maketrans("0123456789", "ABCDEFGHIJ")
+_CHAMELEON_TOKENS = {f"IMGIMG{str(code).translate(_DIGITS)}Z": 260 + code for code in range(32)}
+_EMU3_TOKENS = {f"<|visual token {code:06d}|>": 260 + code for code in range(32)}
 _VISION_TOKENS = {"vision_start_token_id": 252, "vision_end_token_id": 253}
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "Aria": {"projector_patch_to_query_dict": {16: 8}, "image_token_index": 250},
     "Blip2For": {"image_token_index": 250},
+    "Chameleon": {
+        "vocabulary_map": {"<image>": 250, **_CHAMELEON_TOKENS},
+        "vq_config": {"num_embeddings": 32, "base_channels": 32, "resolution": 64},
+    },
     "DeepseekVLHybrid": {"high_res_vision_config": {"global_attn_indexes": [0, 1]}},
+    "Emu3": {
+        "vocabulary_map": {"<image>": 250, "<|extra_200|>": 251, **_EMU3_TOKENS},
+        "vq_config": {"codebook_size": 32, "base_channels": 32, "hidden_size": 128},
+    },
     "Ernie4_5_VLMoe": {"text_config": {"rope_parameters": {**_AXES, "mrope_section": [3, 3, 2]}}},
     "Gemma4For": {"vision_config": _GEMMA4_VISION, "audio_config": _GEMMA4_AUDIO},
     "Gemma4Unified": {"vision_config": _GEMMA4_VISION},
     "InstructBlip": {"image_token_index": 250},
+    "InstructBlipVideo": {"image_token_index": 250, "video_token_index": 250},
     "JanusFor": {"vq_config": {"base_channels": 32, "num_embeddings": 32}},
     "Llama4For": {"vision_config": {"intermediate_size": 256}},
     # Of images of 4 x 4 patches.

@@ -45,6 +45,7 @@ def _speech_of_text() -> dict[str, Any]:
 
 
 INPUTS: dict[str, Any] = {
+    "SpeechT5ForSpeechToText": lambda: {"decoder_input_ids": torch.randint(5, 80, (BATCH, 6))},
     "Clap": lambda: {
         "input_features": torch.randn(BATCH, 1, 1001, 64), "is_longer": torch.tensor([[True], [False]]),
     },

@@ -42,6 +42,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "ModernVBert": {"vision_config": {"image_size": 128, "patch_size": 16}},
     "ColModernVBert": {"vision_config": {"image_size": 128, "patch_size": 16}},
     "GraniteDoclingFor": {"vision_config": {"image_size": 128, "patch_size": 16}},
+    "Kosmos2": {"latent_query_num": 2},
     "PaliGemma": {"vision_config": {"projection_dim": 64}, "projection_dim": 64},
     "Jamba": {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1},
     "LightGlue": {"depth_confidence": 0.01},  # pairs of images leave before the last layer
@@ -186,6 +187,10 @@ INPUTS: dict[str, Any] = {
     "OneFormer": lambda: {"task_inputs": ids(BATCH, 77)},
     "MusicgenMelodyForCausalLM": lambda: {"input_ids": ids(4 * BATCH, LENGTH)},
     "MusicgenForCausalLM": lambda: {"input_ids": ids(4 * BATCH, LENGTH)},  # a row for each of the codebooks
+    "MusicgenForConditional": lambda: {"decoder_input_ids": ids(4 * BATCH, 6)},
+    "MusicgenMelodyForConditional": lambda: {
+        "decoder_input_ids": ids(4 * BATCH, 6), "input_features": torch.randn(BATCH, LENGTH, 12),
+    },
     "Pop2Piano": lambda: {"input_ids": None, "attention_mask": None, "input_features": torch.randn(BATCH, 96, 64)},
     "T5Gemma2For": lambda: {"pixel_values": None},
     "Fuyu": lambda: {"pixel_values": None},  # text alone: its images are patches of another form
