@@ -204,10 +204,10 @@ class LineTime:
 
 @dataclasses.dataclass(frozen=True)
 class InstructionTime:
-    """The time of an instruction of the compiled program.
+    """The time of an instruction of the compiled program, and of the same ones of other blocks.
 
     Attributes:
-        name, operation: as the program has them; kind: as in `Profile.kinds`.
+        name: in the program, of the one that takes longest; operation: likewise; kind: as in `Profile.kinds`.
         shape: of its result, with the layout.
         times: executions a step.
         seconds: a step, of all executions, with those that the core waits for it.

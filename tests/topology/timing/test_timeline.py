@@ -8,12 +8,13 @@ import pytest
 from tpuport.topology import hlo
 from tpuport.topology.step_trace import StepTrace
 from tpuport.topology.timing.instruction_work import Work
+from tpuport.topology.timing.profile import summarize
 from tpuport.topology.timing.timeline import Span, Timeline, walk
 from tpuport.topology.timing.trace_building import build_trace
 
 # Bytes a second.
 BANDWIDTH = 100.0
-HARDWARE: Any = SimpleNamespace(device=SimpleNamespace(hbm_bandwidth=BANDWIDTH))
+HARDWARE: Any = SimpleNamespace(device=SimpleNamespace(hbm_bandwidth=BANDWIDTH, bf16=1e3), clock=10.0)
 NONE = Work("elementwise")
 
 
@@ -240,3 +241,19 @@ def test_of_branches_the_longest_counts() -> None:
 def test_a_program_that_does_nothing_takes_no_time() -> None:
     timeline = walked(program(op("a", "p", "p", root=True)), Counter())
     assert (timeline.seconds, timeline.leaves) == (0, [])
+
+
+def of_block(line: str, number: int) -> str:
+    return f'{line}, metadata={{op_name="jit(f)/~blocks.{number}/~norm/add"}}'
+
+
+def test_what_all_blocks_do_is_one_instruction_of_the_profile() -> None:
+    parsed = program(
+        of_block(op("a", "p", "p"), 0), of_block(op("b", "a", "p"), 1), of_block(op("c", "b", "p"), 2),
+        op("d", "c", "p", root=True),
+    )  # fmt: skip
+    counter = Counter(a=core(1.0), b=core(3.0, 100.0), c=core(2.0), d=core(4.0))
+    first, second = summarize(parsed, walked(parsed, counter), HARDWARE).instructions
+    assert (first.name, first.module, first.times, first.seconds) == ("b", "blocks.*.norm", 3, 6)
+    assert first.hbm == pytest.approx(100 / 6 / BANDWIDTH)
+    assert (second.name, second.times, second.seconds) == ("d", 1, 4)

@@ -1,7 +1,7 @@
 """A profile of a compiled program: its timeline summed up by kind, module, line and instruction."""
 
 import collections
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from tpuport.hardware import Generation
@@ -65,29 +65,41 @@ def _group(spans: Iterable[Span], key: Callable[[Span], Key]) -> list[tuple[Key,
 
 
 def _largest(program: Program, leaves: Iterable[Span], hardware: Generation) -> tuple[InstructionTime, ...]:
-    ordered = sorted(leaves, key=lambda span: (-span_seconds(span), span.instruction.name))
-    return tuple(_instruction_time(program, span, hardware) for span in ordered[:_MOST_INSTRUCTIONS])
+    def form(span: Span) -> tuple[Hashable, ...]:
+        """The same for instructions of all blocks that are written out."""
+        instruction = span.instruction
+        source = code_origins.source(program, instruction)
+        return instruction.operation, span.work.kind, instruction.type, _module(program, span), source
+
+    groups = [spans for _, spans in _group(leaves, form)[:_MOST_INSTRUCTIONS]]
+    return tuple(_instruction_time(program, spans, hardware) for spans in groups)
 
 
-def _instruction_time(program: Program, span: Span, hardware: Generation) -> InstructionTime:
-    instruction, work = span.instruction, span.work
-    device = hardware.device
-    seconds = span.busy + span.waiting
-    bounds = {
-        "core": work.core_seconds,
-        "memory": work.hbm_bytes / device.hbm_bandwidth,
-        "links": work.link_seconds,
-    }
-    bound = max(bounds, key=bounds.__getitem__)
+def _instruction_time(program: Program, spans: Sequence[Span], hardware: Generation) -> InstructionTime:
+    longest = max(spans, key=span_seconds)
+    instruction, device, seconds = longest.instruction, hardware.device, _seconds(spans)
+    flops = sum(span.times * span.work.flops for span in spans)
+    nbytes = sum(span.times * span.work.hbm_bytes for span in spans)
+    return InstructionTime(
+        name=instruction.name, operation=instruction.operation, kind=longest.work.kind, shape=instruction.type,
+        times=sum(span.times for span in spans), seconds=seconds, bound=_bound(longest, hardware),
+        mfu=flops / seconds / device.bf16, hbm=nbytes / seconds / device.hbm_bandwidth,
+        module=_module(program, longest), source=code_origins.source(program, instruction),
+    )  # fmt: skip
+
+
+def _bound(span: Span, hardware: Generation) -> str:
+    """What an instruction takes longest for."""
+    work = span.work
     if span.waiting > span.busy:
         # For what something else started.
-        bound = "links" if work.kind == COLLECTIVES else "memory"
-    return InstructionTime(
-        name=instruction.name, operation=instruction.operation, kind=work.kind, shape=instruction.type,
-        times=span.times, seconds=span_seconds(span), bound=bound,
-        mfu=work.flops / seconds / device.bf16, hbm=work.hbm_bytes / seconds / device.hbm_bandwidth,
-        module=_module(program, span), source=code_origins.source(program, instruction),
-    )  # fmt: skip
+        return "links" if work.kind == COLLECTIVES else "memory"
+    bounds = {
+        "core": work.core_seconds,
+        "memory": work.hbm_bytes / hardware.device.hbm_bandwidth,
+        "links": work.link_seconds,
+    }
+    return max(bounds, key=bounds.__getitem__)
 
 
 def _schedule_share(leaves: Iterable[Span]) -> float:
