@@ -430,7 +430,8 @@ assert jax.tree.map(lambda x: x, object.__new__(StaticCache)) == "theirs"
 @pytest.mark.parametrize(
     "script",
     [
-        pytest.param(LATER, id="imported later"),
+        # `test_models_imported_later_are_registered`
+        pytest.param(LATER, id="imported later", marks=pytest.mark.slow),
         # `test_registrations_of_others_are_left_alone`
         pytest.param(BEFORE, id="registered before", marks=pytest.mark.slow),
     ],

@@ -58,7 +58,11 @@ def cogvideox() -> tuple[torch.nn.Module, Inputs]:
 
 
 @pytest.mark.filterwarnings("ignore:float64 becomes float32", "ignore:Explicitly requested dtype")
-@pytest.mark.parametrize("build", [flux, wan, cogvideox], ids=lambda build: build.__name__)
+@pytest.mark.parametrize(
+    "build",
+    [flux, *(pytest.param(build, marks=pytest.mark.slow) for build in (wan, cogvideox))],
+    ids=lambda build: build.__name__,
+)
 def test_a_model_with_products_equals_torch(
     build: Callable[[], tuple[torch.nn.Module, Inputs]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

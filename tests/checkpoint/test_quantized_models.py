@@ -32,8 +32,18 @@ def parts(model):
     }
 
 
-@pytest.mark.parametrize("scheme", ["int8", "int4:32", "fp8"])
-@pytest.mark.parametrize("sizes", [{}, {"tp": 2, "dp": 2}])
+@pytest.mark.parametrize(
+    ("scheme", "sizes"),
+    [
+        ("int4:32", {}),
+        ("int4:32", {"tp": 2, "dp": 2}),
+        ("int8", {"tp": 2, "dp": 2}),
+        pytest.param("int8", {}, marks=pytest.mark.slow),
+        pytest.param("fp8", {}, marks=pytest.mark.slow),
+        # Scales as of int8; `test_schemes` has its numbers.
+        pytest.param("fp8", {"tp": 2, "dp": 2}, marks=pytest.mark.slow),
+    ],
+)
 def test_logits_are_those_of_the_numbers_that_the_values_stand_for(scheme, sizes, llama, mesh_of_size):
     mesh = mesh_of_size(**sizes) if sizes else None
     model = tpuport.port(copy.deepcopy(llama), mesh=mesh, quantize=scheme)

@@ -89,6 +89,7 @@ def test_damaged_entries_are_compiled_again(tmp_path: Path) -> None:
     assert all(by_kind.values()), by_kind
 
 
+@pytest.mark.slow  # `test_damaged_entries_are_compiled_again` has entries that are cut
 def test_a_full_disk(tmp_path: Path) -> None:
     # A limit to the size of files ends a write midway, as a full disk does.
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
@@ -104,6 +105,7 @@ def test_a_place_that_cannot_be_a_directory(tmp_path: Path, place: str) -> None:
     assert answers(start(tmp_path / place))[1] == {"as it is": True}
 
 
+@pytest.mark.slow  # `test_damaged_entries_are_compiled_again`: a half-written entry is one
 def test_two_processes_at_once(tmp_path: Path) -> None:
     processes = [start(tmp_path) for _ in range(2)]
     assert [answers(process)[1] for process in processes] == [{"as it is": True}] * 2

@@ -109,8 +109,9 @@ def test_meshes(sizes: dict[str, int], make_pair: Callable, prompts: tuple) -> N
     [
         {"num_beams": 3},
         {"prefill_chunk_size": 9},
-        {"prompt_lookup_num_tokens": 3},
-        {"guidance_scale": 1.5},
+        # Several columns at once are those of a chunk, and rows that move those of beams.
+        pytest.param({"prompt_lookup_num_tokens": 3}, marks=pytest.mark.slow),
+        pytest.param({"guidance_scale": 1.5}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -110,7 +110,8 @@ def test_a_model_that_sees_columns_to_come_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_class", "config"), [(XLMWithLMHeadModel, XLM), (FlaubertWithLMHeadModel, FLAUBERT)]
+    ("model_class", "config"),
+    [(XLMWithLMHeadModel, XLM), pytest.param(FlaubertWithLMHeadModel, FLAUBERT, marks=pytest.mark.slow)],
 )
 def test_a_model_that_adds_a_mask_token(model_class: type, config: Any, prompts: tuple) -> None:
     """Its logits are those of the next token; the model counts what is not the padding id, and reads no mask."""

@@ -69,7 +69,8 @@ def make_pair(name: str, mesh: Any = None) -> tuple[Any, Any]:
     [
         pytest.param("mamba", True, marks=pytest.mark.slow),  # its cache is that of Mamba-2
         ("mamba2", True),
-        ("rwkv", False),
+        # Makes its own state as Mamba-2 does, and takes as little padding as RecurrentGemma.
+        pytest.param("rwkv", False, marks=pytest.mark.slow),
         ("recurrent_gemma", False),
         pytest.param("minimax", True, marks=pytest.mark.slow),
     ],

@@ -238,7 +238,7 @@ def test_rows_with_fewer_images_have_some_of_zeros() -> None:
     _assert_equal_and_seen(model, port(model), batch)
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_mllamas_layers_that_attend_to_images(masked: bool) -> None:
     text = _TEXT | {"num_hidden_layers": 2, "cross_attention_layers": [1], "vocab_size": 120}
     text["rope_parameters"] = {"rope_type": "default", "rope_theta": 10_000.0}

@@ -51,7 +51,9 @@ def test_a_compiled_model_in_a_loop_gives_what_torch_gives(mesh, expected) -> No
     assert "while" in step.lower(input_ids=IDS).as_text()
 
 
-@pytest.mark.parametrize("scheme", ["int8", "int4:8", pytest.param("w8a8", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "scheme", ["int8", *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in ("int4:8", "w8a8"))]
+)
 def test_quantised_blocks_are_computed_in_a_loop(scheme) -> None:
     torch.manual_seed(0)
     mesh = tpuport.create_mesh(tp=2, devices=jax.devices()[:2])

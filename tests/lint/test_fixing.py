@@ -163,6 +163,7 @@ def test_what_could_not_be_rewritten_is_not_called_fixable(
     assert fix("m.py").fixable(Applicability.SAFE) == 0
 
 
+@pytest.mark.slow  # tests/cli/test_lint.py: an interrupt leaves every file whole
 def test_killed_at_random_moments_every_file_is_the_old_or_the_fixed_one() -> None:
     """A share of `python -m benchmarks.abuse_fix`, in a process of its own, since it forks."""
     command = [sys.executable, "-m", "benchmarks.abuse_fix", "--count", "6"]

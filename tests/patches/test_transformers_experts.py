@@ -120,7 +120,7 @@ def quantized(random, experts, groups, inputs, outputs, columns, transposed):
     return array, jnp.asarray(numbers if transposed else numbers.swapaxes(1, 2))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(settings.get_profile("few"), deadline=None)
 @given(
     seed=st.integers(0, 99),
     transposed=st.booleans(),

@@ -78,7 +78,7 @@ def test_other_scalings(rope: dict[str, Any]) -> None:
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 
 
-@pytest.mark.parametrize("when", ["on the host", "on the device"])
+@pytest.mark.parametrize("when", [pytest.param("on the host", marks=pytest.mark.slow), "on the device"])
 def test_a_long_sequence_leaves_no_dynamic_table_behind(when: str) -> None:
     config = LlamaConfig(**SIZES, max_position_embeddings=64, rope_parameters=DYNAMIC)
     reference, other = _pair(config)

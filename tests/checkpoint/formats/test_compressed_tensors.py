@@ -101,7 +101,13 @@ def compress(llama, write_checkpoint):
     return run
 
 
-@pytest.mark.parametrize("case", CASES)
+# Each way of scaling, of zero points and of packing once.
+_SAMPLE = ("int8 with zero points", "fp8 in blocks", "int4 in groups", "int4 with zero points")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case in _SAMPLE else pytest.mark.slow) for case in CASES]
+)
 def test_logits_are_those_of_the_decompressed_model(case, compress, assert_logits):
     directory, expected = compress(*CASES[case])
     model = assert_logits(directory, expected)

@@ -158,7 +158,7 @@ def assert_as_transformers(directory, model):
 MIXED = {"others": "Q4_K", "attn_v": "Q6_K", "ffn_down": "Q6_K", "output": "Q6_K"}
 
 
-@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("tp", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_llama_is_that_of_transformers(tp, write_llama, mesh_of_size):
     directory = write_llama(MIXED)
     model = load(AutoModelForCausalLM, directory, gguf_file="model.gguf", mesh=mesh_of_size(tp=tp))
@@ -173,7 +173,11 @@ def test_a_llama_is_that_of_transformers(tp, write_llama, mesh_of_size):
     assert torch.equal(compat.to_torch(compat.to_jax(tokens)), reference)
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q5_1", "Q8_0", "IQ4_NL", "F16"])
+# Blocks of each type are read by themselves above; here are one with a table, one without scales.
+@pytest.mark.parametrize(
+    "kind",
+    [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("Q4_0", "Q5_1", "Q8_0")), "IQ4_NL", "F16"],
+)
 def test_types_of_blocks(kind, write_llama, mesh_of_size):
     directory = write_llama({"others": kind})
     assert_as_transformers(
@@ -210,7 +214,10 @@ def test_rotary_factors_are_those_of_llama_3(write_llama):
     assert_close(model, expected.eval())
 
 
-@pytest.mark.parametrize("kinds", [{"others": "Q4_K"}, {"others": "Q8_0", "ffn_up_exps": "Q4_0"}])
+@pytest.mark.parametrize(
+    "kinds",
+    [pytest.param({"others": "Q4_K"}, marks=pytest.mark.slow), {"others": "Q8_0", "ffn_up_exps": "Q4_0"}],
+)
 def test_experts(kinds, tmp_path, mesh_of_size):
     # The width that transformers takes for every such file.
     experts, width = 4, 768

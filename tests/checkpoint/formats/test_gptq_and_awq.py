@@ -68,10 +68,10 @@ def gptq(llama, linear_layers, write_checkpoint):
 @pytest.mark.parametrize(
     ("bits", "size", "options"),
     [
-        (4, 32, {}),
+        pytest.param(4, 32, {}, marks=pytest.mark.slow),
         (4, 32, {"desc_act": True}),
         (4, 32, {"version": "gptq_v2"}),
-        (8, -1, {}),
+        pytest.param(8, -1, {}, marks=pytest.mark.slow),
         (3, 32, {}),
         (2, 64, {"desc_act": True}),
     ],
