@@ -115,7 +115,7 @@ def parse_arguments() -> argparse.Namespace:
         prog="python -m recipes.attention",
         description="Run a language model and a video transformer on several devices and explain their attention.",
     )
-    parser.add_argument("--sequence", default="gather", help="gather (default), ring or ulysses")
+    parser.add_argument("--sequence", default="auto", help="auto (default), gather, ring or ulysses")
     parser.add_argument("--dp", type=at_least(1), default=1, help="devices that shard the batch (default 1)")
     parser.add_argument(
         "--sp", type=at_least(1), default=4, help="devices that shard the sequence (default 4)"

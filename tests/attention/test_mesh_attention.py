@@ -299,7 +299,8 @@ def _collectives(function, mesh: Mesh, *inputs: tuple) -> collections.Counter:
 )
 def test_only_the_keys_are_gathered(shape: tuple, kv_heads: int, key_spec: tuple, expected: dict) -> None:
     mesh = create_mesh(*shape)
-    run = lambda q, k, v: sharded(q, k, v, Mask(right=0), mesh=mesh, scale=SCALE)  # noqa: E731
+    options = {"mesh": mesh, "scale": SCALE, "sequence": "gather"}
+    run = lambda q, k, v: sharded(q, k, v, Mask(right=0), **options)  # noqa: E731
     query, key = ((8, 8, 64, 16), ("dp", "tp", "sp")), ((8, kv_heads, 32, 16), key_spec)
     assert _collectives(run, mesh, query, key, key) == expected
 

@@ -49,3 +49,21 @@ def test_one_device_has_nothing_to_divide() -> None:
 def test_key_value_heads_divide_the_query_heads() -> None:
     with pytest.raises(PortError, match="3 key/value heads do not divide 4"):
         plan_sharding(CallSizes(1, 4, 3, 8, 8), None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes", "expected"),
+    [
+        # Half of what gathering sends, as much, and of grouped heads more.
+        ((2, 4, 1), (2, 16, 16, 112_856, 112_856), "ulysses"),
+        ((4, 2, 1), (4, 16, 16, 112_856, 112_856), "gather"),
+        ((2, 4, 1), (2, 32, 4, 8192, 8192), "gather"),
+        ((1, 4, 2), (1, 32, 32, 8192, 8192), "ulysses"),
+        # Queries of a video and keys of a text; more devices than heads.
+        ((2, 4, 1), (2, 40, 40, 75_600, 512), "gather"),
+        ((1, 8, 1), (1, 4, 4, 8192, 8192), "gather"),
+    ],
+)
+def test_what_sends_less_is_chosen(shape: tuple, sizes: tuple, expected: str) -> None:
+    plan = plan_sharding(CallSizes(*sizes), create_mesh(*shape))
+    assert plan.sequence == expected

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from tpuport.attention.padding import MODES
 from tpuport.errors import PortError
 
-SEQUENCES: Final = ("gather", "ring", "ulysses")
+SEQUENCES: Final = ("auto", "gather", "ring", "ulysses")
 IMPLEMENTATIONS: Final = ("auto", "flash", "xla")
 _CHOICES: Final = {"sequence": SEQUENCES, "padding": MODES, "implementation": IMPLEMENTATIONS}
 
@@ -22,7 +22,7 @@ class Settings:
     """The options of `register`, which describes them."""
 
     mesh: Mesh | None = None
-    sequence: str = "gather"
+    sequence: str = "auto"
     padding: str = "exact"
     implementation: str = "auto"
     interpret: bool = False

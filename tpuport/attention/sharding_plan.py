@@ -113,7 +113,7 @@ class CallSizes:
         return dataclasses.replace(self, **local).cost(copies=copies) + sent < self.cost()
 
 
-def plan_sharding(sizes: CallSizes, mesh: Mesh | None, sequence: str = "gather") -> ShardingPlan:
+def plan_sharding(sizes: CallSizes, mesh: Mesh | None, sequence: str = "auto") -> ShardingPlan:
     """Which axis divides which dimension of an attention call, by cost if it does not do so evenly, and why.
 
     Raises:
@@ -132,6 +132,8 @@ def plan_sharding(sizes: CallSizes, mesh: Mesh | None, sequence: str = "gather")
     # Each dimension is divided in view of what the ones before it leave to a device.
     batch = _split_batch(sizes, dp)
     sizes = dataclasses.replace(sizes, batch=batch.local)
+    if sequence == "auto":
+        sequence = _choose_sequence(sizes, tp, sp)
     if sequence == "ulysses":
         heads, kv_heads = _split_heads_twice(sizes, tp, sp)
     else:
@@ -140,6 +142,24 @@ def plan_sharding(sizes: CallSizes, mesh: Mesh | None, sequence: str = "gather")
     sizes = dataclasses.replace(sizes, heads=heads.local, kv_heads=kv_heads.local)
     queries, keys = _split_queries(sizes, sp, sequence), _split_keys(sizes.keys, sp, sequence)
     return ShardingPlan(sequence, batch, heads, kv_heads, queries, keys, _explain_idle_axes(axes))
+
+
+def _choose_sequence(sizes: CallSizes, tp: int, sp: int) -> str:
+    """Heads are exchanged for positions where that sends less than gathering keys and values, as elsewhere."""
+    # Few queries are computed on every device.
+    is_long = sizes.is_worth_dividing(copies=False, queries=math.ceil(sizes.queries / sp))
+    if sizes.heads % (tp * sp) or not is_long:
+        return "gather"
+    heads = sizes.heads // tp
+    group = sizes.heads // sizes.kv_heads
+    # A key/value head that several devices need is sent to each.
+    exchanged = heads // math.gcd(heads // sp, group)
+    gathered = _split_kv_heads(_split_heads(sizes, tp), sizes.kv_heads).local
+    # What a device gets of each, but for its own part, for each unit of the head dimension: keys and values whole, or a
+    # part of queries, keys, values and output.
+    by_gathering = 2 * gathered * sizes.keys
+    by_exchange = 2 * (heads * sizes.queries + exchanged * sizes.keys) / sp
+    return "ulysses" if by_exchange < by_gathering else "gather"
 
 
 def manual_axes() -> tuple[str, ...]:

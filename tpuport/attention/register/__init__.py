@@ -66,7 +66,7 @@ class Registration:
 def register(
     mesh: Mesh | None = None,
     *,
-    sequence: str = "gather",
+    sequence: str = "auto",
     padding: str = "exact",
     implementation: str = "auto",
     interpret: bool = False,
@@ -81,7 +81,7 @@ def register(
         mesh: the mesh to divide the work over: batch over dp, heads over tp, queries over sp. None uses the mesh of
             the ported model that runs.
         sequence: how queries reach keys on other devices of sp: "gather" them, pass them round a "ring", or exchange
-            heads for positions ("ulysses").
+            heads for positions ("ulysses"). "auto" takes what sends less of the first and the last.
         padding: how padded keys are left out: "exact" (by a copy of a real key that weighs nothing), "segment_ids"
             (exact, slower), or "zero" (zeroed keys, as some ports do it: wrong, for comparison).
         implementation: "auto", "flash" (a call that the kernel cannot serve is an error) or "xla".
