@@ -42,6 +42,8 @@ _LAYOUTS = {
     "video": (("video", "whole"), ("video", "by frame"), ("image", "by frame")),
     "audio": (("audio", "whole"),),
 }
+# By transformers, as encoder-decoders.
+_LISTED_ELSEWHERE = frozenset({"AudioFlamingo3ForConditionalGeneration"})
 Call = dict[str, Any]
 
 
@@ -49,7 +51,7 @@ def names() -> frozenset[str]:
     """Classes that generate text from images, videos or audio."""
     classes = [*modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values()]
     classes += modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.values()
-    return frozenset(classes)
+    return frozenset(classes) | _LISTED_ELSEWHERE
 
 
 def build(name: str, construct: Callable[..., Any]) -> tuple[Any, dict[str, Callable[[int], Call]]]:
@@ -137,9 +139,13 @@ def _candidates(model: Any, modality: str) -> Iterator[inputs_of.Maker]:
 def _features_method(model: Any, modality: str) -> Any:
     # The outer one passes on what the inner one names.
     for owner in (getattr(model, "model", None), model):
-        method = getattr(owner, f"get_{modality}_features", None)
-        if method is not None:
-            return method
+        for name in (f"get_{modality}_features", "get_video_features"):
+            method = getattr(owner, name, None)
+            # InstructBLIP's of videos reads them by the name of images.
+            if method is not None and (
+                modality in name or "pixel_values" in inspect.signature(method).parameters
+            ):
+                return method
     return None
 
 

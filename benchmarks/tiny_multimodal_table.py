@@ -23,6 +23,7 @@ _VISION_TOKENS = {"vision_start_token_id": 252, "vision_end_token_id": 253}
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "Aria": {"projector_patch_to_query_dict": {16: 8}, "image_token_index": 250},
+    "AudioFlamingo3": {"audio_config": {"max_source_positions": 64}},
     "Blip2For": {"image_token_index": 250},
     "Chameleon": {
         "vocabulary_map": {"<image>": 250, **_CHAMELEON_TOKENS},

@@ -42,7 +42,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "ModernVBert": {"vision_config": {"image_size": 128, "patch_size": 16}},
     "ColModernVBert": {"vision_config": {"image_size": 128, "patch_size": 16}},
     "GraniteDoclingFor": {"vision_config": {"image_size": 128, "patch_size": 16}},
-    "Kosmos2": {"latent_query_num": 2},
+    "Blip2Model": {"image_token_index": 250},
+    "InstructBlipModel": {"image_token_index": 250},
+    "InstructBlipVideoModel": {"image_token_index": 250, "video_token_index": 250},
+    "Kosmos2For": {"latent_query_num": 2},
+    "Kosmos2Model": {"latent_query_num": 2},
     "PaliGemma": {"vision_config": {"projection_dim": 64}, "projection_dim": 64},
     "Jamba": {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1},
     "LightGlue": {"depth_confidence": 0.01},  # pairs of images leave before the last layer
@@ -173,6 +177,11 @@ def questions() -> dict[str, Any]:
     return {"input_ids": texts, "attention_mask": padded(BATCH, LENGTH)}
 
 
+def image_positions() -> dict[str, Any]:
+    """Which two tokens of each text stand for its image."""
+    return {"image_embeds_position_mask": torch.tensor([[0] + [1] * 2 + [0] * 13] * BATCH).bool()}
+
+
 INPUTS: dict[str, Any] = {
     "AST": lambda: {"attention_mask": None},  # spectrograms, which the builder takes for sound
     "Autoformer": series,
@@ -222,9 +231,8 @@ INPUTS: dict[str, Any] = {
         "pixel_values": torch.rand(BATCH, 1, 3, 224, 224),
         "image_attention_mask": torch.ones(BATCH, LENGTH, 1, dtype=torch.long),
     },
-    "Kosmos2For": lambda: {
-        "image_embeds_position_mask": torch.tensor([[0] + [1] * 2 + [0] * 13] * BATCH).bool(),
-    },
+    "Kosmos2For": image_positions,
+    "Kosmos2Model": image_positions,
     "Sam": lambda: {"input_points": torch.rand(BATCH, 1, 2, 2) * 100, "input_labels": torch.ones(BATCH, 1, 2).int()},
     "JevFor": lambda: {
         # A batch of one prompt with two questions.
