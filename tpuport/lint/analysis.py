@@ -163,6 +163,8 @@ class Analyser:
                 entry_record = scenarios.interpret(self._interpreter, function, receiver)
                 records[EntryPoint(function, receiver)] = entry_record
                 record.absorb(entry_record)
+            else:
+                record.absorb(scenarios.interpret_defaults(self._interpreter, function, receiver))
         for function, receiver in self._hooks(module):
             record.absorb(self._interpret_hook(function, receiver))
         for function, receiver in self._loops(module):
@@ -224,7 +226,9 @@ class Analyser:
         if entry in records:
             return records[entry]
         # Another entry point has called it, whose scenarios are not this one's.
-        reached = self._interpreter.calls_of(entry.function, class_of(entry.receiver))
+        reached = Record()
+        for call in self._interpreter.calls_of(entry.function, class_of(entry.receiver)).values():
+            reached.absorb(call)
         if any(finding.stops_trace for finding in reached.findings.values()):
             own = scenarios.interpret(self._interpreter, *entry)
             reached.findings = {key: own.findings.get(key, known) for key, known in reached.findings.items()}

@@ -5,6 +5,9 @@ something, or loses something (a number in one call and a tensor in another say 
 interpreted for single calls too: with all optional arguments, with none, with a cache alone, with all
 but one. A cache that is given
 is one of fixed shape, as in every step of tpuport's generation: its `get_seq_length()` is a tensor.
+
+A model that another one calls is interpreted in these calls only, unless all of them pass the opposite of a flag's
+default: then with the default too.
 """
 
 import ast
@@ -13,7 +16,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from tpuport.lint.abstract_values import GIVEN_CACHE, NONE, KeyValueCache, Value, tensor, without_none
+from tpuport.lint.abstract_values import (
+    FALSE,
+    GIVEN_CACHE,
+    NONE,
+    TRUE,
+    KeyValueCache,
+    Value,
+    class_of,
+    tensor,
+    without_none,
+)
 from tpuport.lint.findings import Finding
 from tpuport.lint.interpreter.call_record import Record
 from tpuport.lint.interpreter.tracing_interpreter import TracingInterpreter
@@ -76,6 +89,29 @@ def interpret(interpreter: TracingInterpreter, info: FunctionInfo, receiver: Val
             finding = record.findings[key]
             record.findings[key] = dataclasses.replace(finding, scenario=f"{info.qualname} {scenario}")
     return record
+
+
+def interpret_defaults(interpreter: TracingInterpreter, info: FunctionInfo, receiver: Value | None) -> Record:
+    """What a model that others call results in with the defaults of its flags, which none of these calls leaves."""
+    record = Record()
+    flags = _flags(info)
+    if not flags:
+        return record
+    calls = [dict(values) for values in interpreter.calls_of(info, class_of(receiver))]
+    for name, default in flags.items():
+        if all(call[name].constant is (not default) for call in calls):
+            for call in calls[:_MOST_SINGLED_OUT]:
+                own = interpreter.interpret_call(info, receiver, call | {name: TRUE if default else FALSE})
+                record.absorb(_in_scenario(own, f"{info.qualname} with `{name}={default}`"))
+    return record
+
+
+def _flags(info: FunctionInfo) -> dict[str, bool]:
+    """The parameters whose default is true or false, with that default."""
+    constants = {
+        name: default.value for name, default in info.defaults.items() if isinstance(default, ast.Constant)
+    }
+    return {name: value for name, value in constants.items() if isinstance(value, bool)}
 
 
 def interpret_loop(

@@ -268,6 +268,118 @@ def seed(n, device):
 
 memory()
 """),
+    "distributions": Example(
+        """
+from torch.distributions import Independent, Normal, constraints
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        prior = Independent(Normal(x, x.exp()), 1)
+        if prior and len(prior.event_shape) > 0 and prior.has_rsample:
+            x = x + 1
+        if constraints.independent(constraints.real, 1) != constraints.real:
+            x = x * prior.mean.shape[1]
+        return prior.log_prob(x)
+""",
+        "(torch.randn(2, 3),)",
+    ),
+    "what distributions compute": Example(
+        """
+from torch.distributions import Normal
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        prior = Normal(x, x.exp())
+        if prior.mean.sum() > 0:  #! TPU205
+            x = x + 1
+        return x * prior.log_prob(x).sum().item()  #! TPU201
+""",
+        "(torch.randn(2, 3),)",
+    ),
+    "a cache of the linted code": Example(
+        """
+class KVCache(nn.Module):
+    def __init__(self, length: int):
+        super().__init__()
+        self.register_buffer("position", torch.arange(length))
+        self.register_buffer("keys", torch.zeros(2, length))
+
+    def update(self, keys):
+        assert self.position[0] + keys.shape[1] <= self.keys.shape[1]  #! TPU206
+        return self.keys + keys
+
+class Attention(nn.Module):
+    def __init__(self, cache: KVCache | None = None):
+        super().__init__()
+        self.cache = cache
+
+    def forward(self, x):
+        return x if self.cache is None else self.cache.update(x)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention(KVCache(3))
+
+    def forward(self, x):
+        return self.attention(x)
+""",
+        "(torch.randn(2, 3),)",
+    ),
+    "the larger of a tensor and a number": Example(
+        """
+def one_hot(indices, classes: int):
+    width = max(indices.max() + 1, classes)  #! TPU212
+    return F.one_hot(indices, width)[..., :classes]  #! TPU110
+
+class Model(nn.Module):
+    def forward(self, indices):
+        return one_hot(indices, max(indices.shape[0], 4))
+""",
+        "(torch.tensor([3, 1]),)",
+    ),
+    "a flag's default that another module does not use": Example(
+        """
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, normalize: bool = True):
+        total = (x * mask).sum()
+        if not normalize:
+            return total
+        if mask.sum() == 0:  #! TPU205
+            return total
+        return total / mask.sum()
+
+class Chunks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.loss = Model()
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor):
+        return sum(self.loss(*pair, normalize=False) for pair in zip(x.chunk(2), mask.chunk(2)))
+""",
+        "(torch.randn(2, 3), torch.ones(2, 3))",
+    ),
+    "a flag that decides": Example(
+        """
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, normalize: bool = False):
+        total = (x * mask).sum()
+        if not normalize:
+            return total
+        if mask.sum() == 0:
+            return total
+        return total / mask.sum()
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.loss = Loss()
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor):
+        return self.loss(x, mask) + self.loss(x, mask, normalize=False)
+""",
+        "(torch.randn(2, 3), torch.ones(2, 3))",
+    ),
     "a GPU's name": Example(
         """
 KIND = "cuda"

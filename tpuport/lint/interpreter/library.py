@@ -60,9 +60,12 @@ _PYTHON_NAMESPACES: Final = (
     "torch.version", "torch.utils", "torch.onnx", "torch.autograd", "torch.overrides", "torch.amp", "torch.mps",
     "torch.xpu", "torch.profiler", "torch.fx", "torch._C", "torch.library", "torch.types", "torch.hub", "torch.npu",
     "torch.random", "torch.testing", "torch._logging", "torch.accelerator", "torch.nn.init", "torch.export",
-    "torch.func", "torch.serialization",
+    "torch.func", "torch.serialization", "torch.optim", "torch.multiprocessing", "torch.ao", "torch.quantization",
+    "torch.futures", "torch.monitor", "torch.package", "torch.distributions.constraints",
+    "torch.distributions.constraint_registry", "torch.distributions.transforms", "torch.distributions.utils",
 )  # fmt: skip
 _TENSOR_NAMESPACES: Final = ("torch.linalg.", "torch.fft.", "torch.special.", "torch.ops.")
+_DISTRIBUTIONS: Final = "torch.distributions."
 _STATIC_LIBRARIES: Final = frozenset(
     # Traced code passes numpy values of the host. A tensor argument is a finding, and the result is static too.
     "math os time logging warnings re sys inspect random string numpy".split()
@@ -146,6 +149,8 @@ def _torch(name: str, arguments: Arguments) -> Value:
         return BOOL if last.startswith("is_") else UNKNOWN
     if name.startswith("torch.nn."):
         return layer(name, arguments)
+    if name.startswith(_DISTRIBUTIONS) and last[:1].isupper():
+        return Layer(name)
     return _top_level(name.removeprefix("torch."), arguments)
 
 
@@ -157,8 +162,8 @@ def _top_level(name: str, arguments: Arguments) -> Value:
         return _STATIC_FUNCTIONS[name]
     if name in TENSOR_CLASSES:
         return tensor(TENSOR_CLASSES[name])
-    # Other classes are not tensors: `torch.Event`.
-    if name[:1].isupper():
+    # Other classes are not tensors: `torch.Event`, `torch.optim.Adam`.
+    if name.rpartition(".")[2][:1].isupper():
         return UNKNOWN
     return tensor_function(name, arguments)
 
@@ -212,6 +217,18 @@ _LAYER_RESULTS: Final[dict[str, Value]] = {
     "MultiheadAttention": _ATTENTION_AND_WEIGHTS,
 }
 _PASS_THROUGH: Final = frozenset("Identity Dropout Dropout1d Dropout2d Dropout3d".split())
+METHODS_OF_DISTRIBUTIONS: Final = frozenset(
+    "sample rsample log_prob cdf icdf entropy perplexity enumerate_support".split()
+)
+_ATTRIBUTES_OF_DISTRIBUTIONS: Final[dict[str, Value]] = {
+    **dict.fromkeys(
+        "mean mode stddev variance loc scale logits probs concentration concentration0 concentration1 rate df low high"
+        " covariance_matrix precision_matrix scale_tril".split(),
+        FLOAT_TENSOR,
+    ),
+    **dict.fromkeys(("batch_shape", "event_shape", "param_shape"), SHAPE),
+    **dict.fromkeys(("has_rsample", "has_enumerate_support"), BOOL),
+}
 _WEIGHTS: Final = frozenset("weight bias running_mean running_var in_proj_weight in_proj_bias".split())
 
 
@@ -265,8 +282,16 @@ def layer_call(name: str, arguments: Arguments) -> Value:
     return _LAYER_RESULTS.get(last, FLOAT_TENSOR)
 
 
-def layer_attribute(name: str) -> Value:
-    """An attribute of an instance of a torch module class."""
+def layer_attribute(class_name: str, name: str) -> Value:
+    """An attribute of an instance of a torch class: of a module, or of a distribution."""
+    if class_name.startswith(_DISTRIBUTIONS):
+        return _ATTRIBUTES_OF_DISTRIBUTIONS.get(name, UNKNOWN)
     if name in _WEIGHTS:
         return tensor("float", optional=name == "bias", origin="parameter")
     return STATIC
+
+
+def layer_method(class_name: str, name: str) -> Value:
+    """What a method of an instance of a torch class returns, apart from those that all modules have."""
+    is_distribution = class_name.startswith(_DISTRIBUTIONS)
+    return FLOAT_TENSOR if is_distribution and name in METHODS_OF_DISTRIBUTIONS else UNKNOWN

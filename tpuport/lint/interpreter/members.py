@@ -123,9 +123,9 @@ def _of_external(frame: Frame, base: External, name: str) -> Value:
 
 
 def _of_layer(frame: Frame, base: Layer, name: str) -> Value:
-    if name in _LAYER_METHODS:
+    if name in _LAYER_METHODS or name in library.METHODS_OF_DISTRIBUTIONS:
         return Method(base, name)
-    return library.layer_attribute(name)
+    return library.layer_attribute(base.name, name)
 
 
 def _of_class(frame: Frame, base: Class, name: str) -> Value:
@@ -300,8 +300,9 @@ def _inherited_attribute(frame: Frame, base: Instance, name: str) -> Value:
     fields = classes.declared_fields(base.info)
     if name in fields:
         return fields[name]
-    if name in _LAYER_WEIGHTS and classes.layer_base(base.info):
-        return library.layer_attribute(name)
+    layer_base = classes.layer_base(base.info)
+    if name in _LAYER_WEIGHTS and layer_base:
+        return library.layer_attribute(layer_base, name)
     return Method(base, name)
 
 

@@ -36,7 +36,7 @@ from tpuport.lint.joins import (
     join,
     join_all,
 )
-from tpuport.lint.modules import FunctionInfo, ModuleInfo
+from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
 
 # --- annotations ---
 
@@ -188,14 +188,20 @@ def declared_value(interpreter: Interpreter, info: FunctionInfo, parameter: ast.
         case annotation, _:
             promised = annotation_value(interpreter, annotation, info.module)
     match promised, default:
-        # Generation passes a cache of fixed shape, whatever class is promised.
-        case Instance(info=declared), _ if declared.node.name.endswith("Cache"):
+        # Generation passes a cache of fixed shape, whatever class of transformers' kind is promised.
+        case Instance(info=declared), _ if _is_generation_cache(interpreter, declared):
             return CACHE
         # `mask: Tensor = None` is written for an optional tensor.
         case Tensor(), ast.Constant(value=None):
             return join(promised, NONE)
         case _:
             return promised
+
+
+def _is_generation_cache(interpreter: Interpreter, declared: ClassInfo) -> bool:
+    """Whether a class is a cache as `generate` has them; others with such a name are parts of their models."""
+    is_named_so = declared.node.name.endswith("Cache")
+    return is_named_so and interpreter.classes.method(declared, "get_seq_length") is not None
 
 
 # --- evidence ---

@@ -24,6 +24,7 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Value,
     is_tensor,
+    is_traced,
     tensor,
 )
 from tpuport.lint.events import Iteration
@@ -196,8 +197,10 @@ def _extreme(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
         return frame.element_of(values[0])
     if not any(map(is_tensor, values)):
         return join_all(values)
-    # Of a tensor and a number it may be either.
-    return values[0] if all(map(is_tensor, values)) else UNKNOWN
+    if all(map(is_tensor, values)):
+        return values[0]
+    # Of a tensor and a number it may be either. Where it could be traced, as torch.maximum, it would be a tensor.
+    return next(filter(is_traced, values), UNKNOWN)
 
 
 def _element(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:

@@ -113,13 +113,15 @@ class TracingInterpreter(Interpreter):
         while len(self.records) > 2:
             self.stop_recording()
 
-    def calls_of(self, info: FunctionInfo, owner: ClassInfo | None) -> Record:
-        """What all remembered calls of a function resulted in, on objects of a class."""
-        record = Record()
-        for (function, emitting, *_), remembered in self._remembered.items():
-            if emitting and function.info is info and class_of(function.bound) is owner:
-                record.absorb(remembered)
-        return record
+    def calls_of(
+        self, info: FunctionInfo, owner: ClassInfo | None
+    ) -> dict[tuple[tuple[str, Value], ...], Record]:
+        """What all remembered calls of a function on objects of a class resulted in, by their arguments."""
+        return {
+            values: remembered
+            for (function, emitting, _, _, values, *_), remembered in self._remembered.items()
+            if emitting and function.info is info and class_of(function.bound) is owner
+        }
 
     def forget_calls(self) -> None:
         """Drop what is remembered of calls.

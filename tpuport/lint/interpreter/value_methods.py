@@ -109,7 +109,7 @@ def _method_of_layer(frame: Frame, node: ast.Call, receiver: Layer, name: str, a
         return library.layer_call(receiver.name, arguments)
     if name in _FLUENT:
         return receiver
-    return UNKNOWN
+    return library.layer_method(receiver.name, name)
 
 
 def _method_of_unknown(
