@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import tpuport
+from tpuport import compat
 from tpuport.compat.digit_products import multiply_groups, split_digits
 from tpuport.compat.operators.quantized import QuantizedArray
 
@@ -33,60 +35,59 @@ def test_digits_add_up_to_the_numbers(dtype, digits):
     assert (np.abs((places * units[..., None]).sum(0) - numbers) <= 2 * ROUNDING * largest).all()
 
 
+@pytest.mark.parametrize("joined", [1, 2])
 @pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("values_dtype", [jnp.int4, jnp.int8])
 @pytest.mark.parametrize("shift_outputs", [None, 1, 6])
-def test_products_of_groups(rows, values_dtype, shift_outputs):
+def test_products_of_groups(rows, values_dtype, shift_outputs, joined):
     rng = np.random.default_rng(3)
     limits = jnp.iinfo(values_dtype)
-    values = rng.integers(limits.min, limits.max + 1, (3, 32, 6))
+    values, scale = rng.integers(limits.min, limits.max + 1, (4, 32, 6)), rng.uniform(0.5, 2, (4, 6))
     shift = None
     if shift_outputs is not None:
-        shift = rng.integers(limits.min, limits.max + 1, (3, shift_outputs))
-    activations = rows_of(rows)
-    products = multiply_groups(
-        jnp.asarray(activations), jnp.asarray(values, values_dtype),
-        None if shift is None else jnp.asarray(shift, jnp.int32), 3,
+        shift = rng.integers(limits.min, limits.max + 1, (4, shift_outputs))
+    activations = rows_of(rows, groups=4)
+    product = multiply_groups(
+        jnp.asarray(activations), jnp.asarray(values, values_dtype), jnp.asarray(scale, jnp.float32),
+        None if shift is None else jnp.asarray(shift, jnp.int32), 3, joined,
     )  # fmt: skip
-    moved = values - (0 if shift is None else shift[:, None])
-    expected = np.einsum("rgi,gio->gro", activations.astype(np.float64), moved)
-    largest = np.abs(activations).max(-1).T[..., None]
-    magnitudes = largest * np.abs(moved).sum(1)[:, None]
-    assert products.dtype == jnp.float32
-    assert (np.abs(np.asarray(products, np.float64) - expected) <= 2 * ROUNDING * magnitudes).all()
+    weights = (values - (0 if shift is None else shift[:, None])) * scale[:, None]
+    expected = np.einsum("rgi,gio->ro", activations.astype(np.float64), weights)
+    # The sums are of float32 too.
+    magnitudes = np.einsum("rg,go->ro", np.abs(activations).max(-1), np.abs(weights).sum(1))
+    assert product.dtype == jnp.float32
+    assert (np.abs(np.asarray(product, np.float64) - expected) <= 4 * ROUNDING * magnitudes).all()
 
 
 def test_zeros_and_numbers_that_are_not_finite():
     rows = np.zeros((4, 2, 8), np.float32)
     rows[1, 0, 2], rows[2, 1, 3], rows[3] = np.nan, np.inf, 1
-    products = np.asarray(multiply_groups(jnp.asarray(rows), jnp.ones((2, 8, 3), jnp.int4), None, 3)).sum(0)
+    values, scale = jnp.ones((2, 8, 3), jnp.int4), jnp.ones((2, 1))
+    products = np.asarray(multiply_groups(jnp.asarray(rows), values, scale, None, 3))
     assert (products[0] == 0).all()
     assert not np.isfinite(products[1:3]).any()
     np.testing.assert_allclose(products[3], 16, rtol=1e-6)
 
 
-def int4_weight(dtype=np.float32):
-    """Four groups of 64 inputs with every part that integers may have, and its numbers [O, K] in float64."""
+def int4_weight(dtype=np.float32, inputs=64):
+    """Four groups with zero points and factors that groups share, and its numbers [O, K] in float64."""
     rng = np.random.default_rng(5)
-    values, zero_point = rng.integers(-8, 8, (4, 64, 6)), rng.integers(-7, 9, (4, 6))
-    scale, outer_scale = rng.integers(1, 64, (4, 6)), rng.uniform(0.001, 0.01, (2, 6)).astype(np.float16)
-    minimum, outer_minimum = rng.integers(0, 64, (4, 3)), rng.uniform(0.001, 0.01, (1, 3)).astype(np.float16)
+    values, zero_point = rng.integers(-8, 8, (4, inputs, 6)), rng.integers(-7, 9, (4, 3))
+    scale, outer_scale = rng.integers(1, 64, (4, 3)), rng.uniform(0.001, 0.01, (2, 3)).astype(np.float16)
     array = QuantizedArray(
         jnp.asarray(values, jnp.int4), jnp.asarray(scale, jnp.uint8), jnp.asarray(zero_point, jnp.int16), None, None,
-        2, 256, np.dtype(dtype), outer_scale=jnp.asarray(outer_scale), minimum=jnp.asarray(minimum, jnp.uint8),
-        outer_minimum=jnp.asarray(outer_minimum),
+        2, 4 * inputs, np.dtype(dtype), outer_scale=jnp.asarray(outer_scale),
     )  # fmt: skip
-    scales = scale * np.repeat(outer_scale.astype(np.float64), 2, 0)
-    minima = np.repeat(minimum * outer_minimum.astype(np.float64), 2, 1)
-    numbers = (values - zero_point[:, None]) * scales[:, None] - minima[:, None]
-    return array, numbers.reshape(256, 6).T
+    scales = np.repeat(scale * np.repeat(outer_scale.astype(np.float64), 2, 0), 2, 1)
+    numbers = (values - np.repeat(zero_point, 2, 1)[:, None]) * scales[:, None]
+    return array, numbers.reshape(-1, 6).T
 
 
 @pytest.mark.parametrize("leading", [(), (1,), (2, 3)])
-def test_a_weight_with_zero_points_and_minima(leading):
+def test_a_weight_with_zero_points(leading):
     array, numbers = int4_weight()
     activations = np.random.default_rng(2).normal(size=(*leading, 256)).astype(np.float32)
-    product = array.multiply_digits(jnp.asarray(activations.reshape(*leading, 4, 64)))
+    product = array.multiply_digits(jnp.asarray(activations.reshape(*leading, 4, 64)), 1)
     expected = activations.astype(np.float64) @ numbers.T
     assert product.shape == expected.shape
     np.testing.assert_allclose(product, expected, rtol=1e-5, atol=2e-5)
@@ -96,7 +97,7 @@ def test_a_product_in_bfloat16_is_rounded_once():
     """As near to the numbers as one in float32 that is rounded at the end; a weight that is rounded is not."""
     array, numbers = int4_weight(jnp.bfloat16)
     rows = jnp.asarray(np.random.default_rng(2).normal(size=(8, 256)), jnp.bfloat16)
-    product = array.multiply_digits(rows.reshape(8, 4, 64))
+    product = array.multiply_digits(rows.reshape(8, 4, 64), 2)
     exact = np.asarray(rows, np.float64) @ numbers.T
     assert product.dtype == jnp.bfloat16
     # Half of the last of eight bits.
@@ -121,11 +122,24 @@ def test_few_rows_have_the_gradient_of_the_numbers(on_tpu):
     np.testing.assert_allclose(gradient, cotangent @ numbers, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 9])
-def test_a_tpu_multiplies_few_rows_in_integers(rows, on_tpu):
-    array, numbers = int4_weight()
-    activations = jnp.zeros((rows, 256))
-    program = jax.make_jaxpr(array.linear)(activations)
-    assert ("i32" in str(program) and "dot_general" in str(program)) == (rows <= 8)
-    random = np.random.default_rng(6).normal(size=(rows, 256)).astype(np.float32)
+@pytest.mark.parametrize(
+    ("inputs", "rows", "in_integers"), [(64, 1, 1), (64, 8, 1), (64, 9, 0), (32, 4, 1), (32, 5, 0)]
+)
+def test_a_tpu_multiplies_few_rows_in_integers(inputs, rows, in_integers, on_tpu):
+    array, numbers = int4_weight(inputs=inputs)
+    program = str(jax.make_jaxpr(array.linear)(jnp.zeros((rows, 4 * inputs))))
+    assert program.count("preferred_element_type=int32") == in_integers
+    random = np.random.default_rng(6).normal(size=(rows, 4 * inputs)).astype(np.float32)
     np.testing.assert_allclose(array.linear(jnp.asarray(random)), random @ numbers.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("tp", "product"), [(1, "i8[1,128,6]"), (2, "i8[2,64,6]"), (4, None)])
+def test_a_mesh_divides_groups_that_are_joined(tp, product, on_tpu):
+    """Four groups of 32 would fill a matrix unit; no weight moves to another device for that."""
+    array, _ = int4_weight(inputs=32)
+    with compat.operators_on_mesh(tpuport.create_mesh(tp=tp, devices=jax.devices()[:tp])):
+        program = jax.make_jaxpr(lambda weight: weight.linear(jnp.zeros(128)))(array)
+    if product is None:
+        assert "int32" not in str(program)
+    else:
+        assert product in str(program)

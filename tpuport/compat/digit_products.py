@@ -5,7 +5,8 @@ Its matrix units read them as eight-bit integers, which costs next to nothing. S
 number is written with digits, to the base 254, of the largest magnitude in its group, and each digit is a row of a
 product of integers, which is exact. Matrix units take as long to load weights for one row as for thirty.
 
-Letters: D digits, R rows, N = D * R, G groups of inputs, I inputs in a group, O outputs.
+Letters: D digits, R rows, N = D * R, G groups of inputs, I inputs in a group, O outputs; J neighbouring groups that are
+multiplied at once, B = G / J.
 """
 
 from typing import Final
@@ -38,16 +39,25 @@ def split_digits(rows_RGI: jax.Array, count: int) -> tuple[jax.Array, jax.Array]
 
 
 def multiply_groups(
-    rows_RGI: jax.Array, values_GIO: jax.Array, shift_GO: jax.Array | None, digits: int
+    rows_RGI: jax.Array,
+    values_GIO: jax.Array,
+    scale_GO: jax.Array,
+    shift_GO: jax.Array | None,
+    digits: int,
+    joined: int = 1,
 ) -> jax.Array:
-    """Traced. For each group, its part of the rows times its values minus the shift, float32 [G, R, O].
+    """Traced. The product of rows with weights `(values - shift) * scale`, float32 [R, O].
 
     Args:
         rows_RGI: at least one row.
         values_GIO: int4 or int8.
-        shift_GO: int32 [G, O] or [G, 1]; None for zero.
+        scale_GO: any floating-point type, [G, O] or [G, 1].
+        shift_GO: int32, likewise; None for zero.
         digits: of each number. Three are more than the 24 bits of float32 for the largest number of a group.
+        joined: J, which divides G. A matrix unit is 128 inputs deep, and takes as long for fewer.
     """
+    if joined > 1:
+        return _multiply_joined(rows_RGI, values_GIO, scale_GO, shift_GO, digits, joined)
     count, groups, _ = rows_RGI.shape
     digits_NGI, unit_GN = split_digits(rows_RGI, digits)
     sums_GNO = jax.lax.dot_general(
@@ -62,5 +72,43 @@ def multiply_groups(
     products_GNO = sums_GNO.astype(jnp.float32) * unit_GN[..., None]
     if count == 1:
         # Without a dimension for the only row, which XLA would give a layout of its own.
-        return jnp.sum(products_GNO, axis=1, keepdims=True)
-    return jnp.sum(products_GNO.reshape(groups, digits, count, -1), axis=1)
+        return jnp.sum(jnp.sum(products_GNO, axis=1) * scale_GO.astype(jnp.float32), axis=0)[None]
+    products_GRO = jnp.sum(products_GNO.reshape(groups, digits, count, -1), axis=1)
+    return jnp.sum(products_GRO * scale_GO.astype(jnp.float32)[:, None], axis=0)
+
+
+def _multiply_joined(
+    rows_RGI: jax.Array,
+    values_GIO: jax.Array,
+    scale_GO: jax.Array,
+    shift_GO: jax.Array | None,
+    digits: int,
+    joined: int,
+) -> jax.Array:
+    """Traced. The same with J groups in each product: each has rows of its own, which are zero for the others."""
+    count, groups, inputs = rows_RGI.shape
+    blocks = groups // joined
+    digits_NGI, unit_GN = split_digits(rows_RGI, digits)
+    digits_BNJI = digits_NGI.reshape(-1, blocks, joined, inputs).transpose(1, 0, 2, 3)
+    # Behind the group that a row belongs to, the group of its inputs.
+    spread_BNJJI = digits_BNJI[:, :, :, None] * jnp.eye(joined, dtype=jnp.int8)[..., None]
+    sums = jax.lax.dot_general(
+        spread_BNJJI.reshape(blocks, -1, joined * inputs),
+        values_GIO.reshape(blocks, joined * inputs, -1).astype(jnp.int8),
+        (((2,), (1,)), ((0,), (0,))),
+        preferred_element_type=jnp.int32,
+    )
+    unit_NBJ = unit_GN.T.reshape(-1, blocks, joined)
+    scale_BJO = scale_GO.reshape(blocks, joined, -1).astype(jnp.float32)
+    digit_sums_BNJ = jnp.sum(digits_BNJI, axis=-1, dtype=jnp.int32)
+    totals = []
+    for row in range(count):
+        products_BJO: jax.Array | float = 0.0
+        for number in range(row, digits * count, count):
+            # A slice, because XLA would copy a reshaped array into another layout.
+            sums_BJO = sums[:, number * joined : (number + 1) * joined]
+            if shift_GO is not None:
+                sums_BJO -= digit_sums_BNJ[:, number, :, None] * shift_GO.reshape(blocks, joined, -1)
+            products_BJO += sums_BJO.astype(jnp.float32) * unit_NBJ[number, ..., None]
+        totals.append(jnp.sum(products_BJO * scale_BJO, axis=(0, 1)))
+    return jnp.stack(totals)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax.core import Tracer
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 
@@ -99,12 +99,16 @@ def convolution_2d(
     return convolution(x, weight, bias, stride, padding, dilation, False, (0, 0), groups)
 
 
+def mesh_of(array: jax.Array) -> Mesh | AbstractMesh | None:
+    """The mesh that an array is on; of a traced one, the mesh that operators are traced for."""
+    if isinstance(array, Tracer):
+        return _mesh.get()
+    return array.sharding.mesh if isinstance(array.sharding, NamedSharding) else None
+
+
 def undivided(array: jax.Array, dimensions: Sequence[int]) -> jax.Array:
     """The array with these dimensions whole on each device of its mesh, and the others as they are."""
-    mesh = _mesh.get()
-    if not isinstance(array, Tracer):
-        sharding = array.sharding
-        mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+    mesh = mesh_of(array)
     if mesh is None or mesh.size == 1 or not dimensions:
         return array
     spec: list[Any] = [PartitionSpec.UNCONSTRAINED] * array.ndim

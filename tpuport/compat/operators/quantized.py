@@ -19,6 +19,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from tpuport.compat.convert import wrap
 from tpuport.compat.digit_products import multiply_groups
+from tpuport.compat.operators.convolution import mesh_of
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.linear_algebra import linear
 from tpuport.errors import PortError
@@ -27,8 +28,8 @@ from tpuport.errors import PortError
 _EXACT_BITS = 4
 # More rows are multiplied faster by weights that are made wide once for all of them.
 _MOST_DIGIT_ROWS = 8
-# Smaller groups leave most of a matrix unit empty, which is 128 inputs deep.
-_FEWEST_DIGIT_INPUTS = 64
+# The depth of a matrix unit. With less than half of it, products in integers are no faster.
+_UNIT_INPUTS = 128
 # By the bits of a product's type: the digits of an activation that leave no more than the rounding of float32.
 _DIGITS = {16: 3, 32: 4, 64: 4}
 # Symmetric, so that zero is exact.
@@ -118,39 +119,52 @@ class QuantizedArray:
             # would write them to memory in the reshaped form, and wide.
             activations = jax.lax.optimization_barrier(activations)
         grouped = activations.reshape(*activations.shape[:-1], groups, inputs)
-        if self._suits_digits(prod(grouped.shape[:-2])):
-            return _multiply_few_rows(grouped, self)
+        joined = self._joined_groups()
+        if self._suits_digits(prod(grouped.shape[:-2]), joined * inputs):
+            return _multiply_few_rows(grouped, self, joined)
         return self.multiply_wide(grouped)
 
     def multiply_wide(self, grouped: jax.Array) -> jax.Array:
         """Traced. The product [..., O] of activations [..., G, I] and the weight made wide."""
         return jnp.einsum("...gi,gio->...o", grouped, self._grouped_weight())
 
-    def _suits_digits(self, rows: int) -> bool:
-        """Whether a TPU multiplies so many rows faster in integers.
+    def _joined_groups(self) -> int:
+        """How many neighbouring groups fill a matrix unit, and are on the same device."""
+        groups, inputs, _ = self.values.shape
+        mesh = mesh_of(self.values)
+        devices = 1 if mesh is None else mesh.size
+        joined = 1
+        while 2 * joined * inputs <= _UNIT_INPUTS and groups % (2 * joined * devices) == 0:
+            joined *= 2
+        return joined
+
+    def _suits_digits(self, rows: int, inputs: int) -> bool:
+        """Whether a TPU multiplies so many rows faster in integers, with so many inputs in a matrix unit at once.
 
         A mesh divides groups and not what is in one, so that the largest number of a group takes no collective.
         """
-        groups, inputs, _ = self.values.shape
+        groups, group_inputs, _ = self.values.shape
+        is_plain = self.levels is None and self.minimum is None
         is_signed = jnp.issubdtype(self.values.dtype, jnp.signedinteger)
-        is_grouped = groups > 1 and inputs >= _FEWEST_DIGIT_INPUTS
-        return is_signed and self.levels is None and is_grouped and 1 <= rows <= _MOST_DIGIT_ROWS
+        # Each row takes work for each group.
+        most_rows = min(_MOST_DIGIT_ROWS, group_inputs // 8)
+        return is_plain and is_signed and groups > 1 and 2 * inputs >= _UNIT_INPUTS and 1 <= rows <= most_rows
 
-    def multiply_digits(self, grouped: jax.Array) -> jax.Array:
+    def multiply_digits(self, grouped: jax.Array, joined: int) -> jax.Array:
         """Traced. The same for few rows: sums of integers are scaled, in float32, and not weights."""
         *leading, groups, inputs = grouped.shape
-        rows = grouped.reshape(-1, groups, inputs)
         dtype = jnp.promote_types(grouped.dtype, self.dtype)
-        wide = np.dtype(np.float32)
+        scale = self.scale
+        if self.outer_scale is not None:
+            scale = _multiply_groups(scale, self.outer_scale, np.dtype(np.float32))
         zero_point = None
         if self.zero_point is not None:
             zero_point = self._per_output(self.zero_point.astype(jnp.int32))[:, 0]
-        products = multiply_groups(rows, self.values, zero_point, _DIGITS[jnp.finfo(dtype).bits])
-        products *= self._per_output(_multiply_groups(self.scale, self.outer_scale, wide))
-        if self.minimum is not None:
-            sums = jnp.sum(rows, axis=-1, dtype=wide).T[..., None]
-            products -= sums * self._per_output(_multiply_groups(self.minimum, self.outer_minimum, wide))
-        return jnp.sum(products, axis=0).astype(dtype).reshape(*leading, -1)
+        product = multiply_groups(
+            grouped.reshape(-1, groups, inputs), self.values, self._per_output(scale)[:, 0], zero_point,
+            _DIGITS[jnp.finfo(dtype).bits], joined,
+        )  # fmt: skip
+        return product.astype(dtype).reshape(*leading, -1)
 
     def _has_scales_of_outputs(self) -> bool:
         """Whether a weight is values that its dtype holds exactly, times a scale that all inputs share."""
@@ -267,22 +281,23 @@ def _look_up(indices: jax.Array, levels: tuple[float, ...], dtype: Any) -> jax.A
     return jnp.broadcast_to(left[0], indices.shape)
 
 
-@jax.custom_jvp
-def _multiply_few_rows(grouped: jax.Array, weight: QuantizedArray) -> jax.Array:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _multiply_few_rows(grouped: jax.Array, weight: QuantizedArray, joined: int) -> jax.Array:
     """Traced. The product of activations [..., G, I] and a weight, as is fastest where it runs."""
     return jax.lax.platform_dependent(
         grouped, weight,
-        tpu=lambda rows, array: array.multiply_digits(rows), default=lambda rows, array: array.multiply_wide(rows),
+        tpu=lambda rows, array: array.multiply_digits(rows, joined),
+        default=lambda rows, array: array.multiply_wide(rows),
     )  # fmt: skip
 
 
 @_multiply_few_rows.defjvp
 def _differentiate_product(
-    primals: tuple[Any, Any], tangents: tuple[Any, Any]
+    joined: int, primals: tuple[Any, Any], tangents: tuple[Any, Any]
 ) -> tuple[jax.Array, jax.Array]:
     # The derivative of rounding to digits would be zero.
     _, tangent = jax.jvp(lambda rows, array: array.multiply_wide(rows), primals, tangents)
-    return _multiply_few_rows(*primals), tangent
+    return _multiply_few_rows(*primals, joined), tangent
 
 
 # One equation for each weight in a program, which is dropped from it if only products read the weight.
