@@ -6,6 +6,7 @@ code reads from it are on the host.
 """
 
 import contextlib
+import copy
 import functools
 import warnings
 import weakref
@@ -121,10 +122,16 @@ def run_general_generate(view: Any, *args: Any, **kwargs: Any) -> Any:
     With a cache of fixed shape all steps share a program; of some classes transformers says that they can take one.
     """
     settings = kwargs.get("generation_config") or view.generation_config
-    has_choice = settings.cache_implementation is not None or "past_key_values" in kwargs
-    if type(view)._can_compile_fullgraph and not has_choice:
-        kwargs.setdefault("cache_implementation", "static")
-    return _general.generate(view, *args, **kwargs)
+    is_chosen = settings.cache_implementation is not None
+    is_chosen |= "past_key_values" in kwargs or "cache_implementation" in kwargs
+    if not type(view)._can_compile_fullgraph or is_chosen:
+        return _general.generate(view, *args, **kwargs)
+    if kwargs.get("generation_config") is None:
+        return _general.generate(view, *args, **kwargs, cache_implementation="static")
+    # transformers takes no field beside the object, which is the caller's.
+    settings = copy.copy(settings)
+    settings.cache_implementation = "static"
+    return _general.generate(view, *args, **kwargs | {"generation_config": settings})
 
 
 class _Viewing:

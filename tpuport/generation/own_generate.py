@@ -71,6 +71,7 @@ def or_on_host(run: Callable) -> Callable:
             if not _can_run_on_host(arguments) or _is_of_compiler(error):
                 raise
             first_error = error
+        _warn_of_host(arguments["model"], first_error)
         output = _run_general_generate(first_error, arguments)
         _without_loop[arguments["model"]] = _LoopRefusal.of(first_error, arguments)
         return output
@@ -120,6 +121,14 @@ def _is_of_compiler(error: PortError) -> bool:
     return isinstance(error, CannotTrace) and error.failure.kind == "compiler"
 
 
+def _warn_of_host(model: Any, error: PortError) -> None:
+    """Tell the user that there is no loop on the device, once for each model."""
+    logger.warning(
+        "generate runs transformers' own loop for %s, on the host, a compiled call for each token: %s",
+        type(model).__name__, error.what,
+    )  # fmt: skip
+
+
 def _run_general_generate(error: PortError, arguments: Mapping[str, Any]) -> Any:
     """Run transformers' general `generate` on the host, a call of the model for each token.
 
@@ -128,10 +137,6 @@ def _run_general_generate(error: PortError, arguments: Mapping[str, Any]) -> Any
         arguments: of `run_generate`.
     """
     model = arguments["model"]
-    logger.warning(
-        "generate runs transformers' own loop for %s, on the host, a compiled call for each token: %s",
-        type(model).__name__, error.what,
-    )  # fmt: skip
     view = make_view(model, vars(model)["generate"].module_calls)
     try:
         with torch.random.fork_rng(devices=[]):
