@@ -13,6 +13,10 @@ PYTEST_WORKERS ?= 2
 PYTEST_ARGS ?=
 PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist worksteal --durations=10
 
+# Containers often have Python write no bytecode. The tests start a hundred processes, each of which would compile the
+# package's and the tests' modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What another release of torchax can break.
 NIGHTLY_TESTS := tests/compat tests/test_pytrees.py tests/generation/test_parity.py $(wildcard tests/test_activation.py)
 
