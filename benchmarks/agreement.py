@@ -4,6 +4,7 @@
     python -m benchmarks.agreement --every 5 --output seen.json   each fifth class of each library
     python -m benchmarks.agreement --library diffusers --limit 10 --observe-only --output seen.json
     python -m benchmarks.agreement --library strangers         packages that have to be installed first, one by one
+    python -m benchmarks.agreement --package vocos             any package's classes, with guessed sizes and inputs
     python -m benchmarks.agreement --observed seen.json        lint again, from a stored observation
 
 Tiny models with random weights run eagerly on the CPU under `benchmarks.watch`, in processes of their own; the lines
@@ -174,6 +175,15 @@ def chosen(library: str, models: list[str] | None, limit: int | None, every: int
     )
 
 
+def guessed(package: str, limit: int | None) -> list[str]:
+    """The names of a package's classes that may be built with guessed sizes: so many of them, drawn at random."""
+    from benchmarks import tiny_guessed
+
+    names = [f"guessed:{name}" for name in tiny_guessed.names(package)]
+    drawn = random.Random(0).sample(names, min(len(names), limit or len(names)))
+    return sorted(drawn)
+
+
 def observe(names: list[str], output: Path | None, *, traced: bool) -> dict[str, Any]:
     """Run the models; what was seen, which `output` holds too as it grows.
 
@@ -295,6 +305,12 @@ def arguments() -> argparse.Namespace:
         action="append",
         help="diffusers, transformers, schedulers, strangers or a Python file; may be repeated",
     )
+    parser.add_argument(
+        "--package",
+        action="append",
+        default=[],
+        help="run the classes of this package that `benchmarks.tiny_guessed` can build; may be repeated",
+    )
     parser.add_argument("--model", action="append", help="run this class alone; may be repeated")
     parser.add_argument("--limit", type=int, help="at most this many models of each library")
     parser.add_argument("--every", type=int, default=1, help="take each Nth model of each library")
@@ -334,12 +350,14 @@ def main() -> None:
         if options.output is not None:
             options.output.write_text(json.dumps(seen), encoding="utf-8")
     else:
-        libraries = options.library or list(LIBRARIES)
+        libraries = options.library or ([] if options.package else list(LIBRARIES))
         names = [
             name
             for library in libraries
             for name in chosen(library, options.model, options.limit, options.every)
         ]
+        for package in options.package:
+            names += guessed(package, options.limit)
         if options.seed is not None:
             random.Random(options.seed).shuffle(names)
         seen = observe(names, options.output, traced=not options.eager)

@@ -55,7 +55,8 @@ def build(name: str) -> Tiny:
         multimodal = _multimodal(which)
         if multimodal is not None:
             return multimodal
-    package = {"schedulers": "diffusers", "strangers": which.partition(".")[0]}.get(library, library)
+    outermost = which.partition(".")[0]
+    package = {"schedulers": "diffusers", "strangers": outermost, "guessed": outermost}.get(library, library)
     # Of the strangers, it prepares what their packages import.
     builder = importlib.import_module(f"benchmarks.tiny_{library}")
     root = Path(str(importlib.import_module(package).__file__)).parent
@@ -129,13 +130,18 @@ def _arguments_of(
 
 @contextlib.contextmanager
 def as_traced(on: bool) -> Iterator[None]:
-    """Let transformers' guards (`is_tracing(tensor)`) answer in the block as they do under jax.jit."""
+    """Let what asks whether it is traced answer in the block as under jax.jit.
+
+    That is transformers' `is_tracing(tensor)`, and distributions, whose arguments tpuport does not check while tracing.
+    """
     from transformers.utils import import_utils
 
-    before = import_utils.is_jax_jitting
+    distribution = torch.distributions.Distribution
+    before = import_utils.is_jax_jitting, distribution._validate_args
     if on:
         import_utils.is_jax_jitting = lambda x: isinstance(x, torch.Tensor)
+        distribution.set_default_validate_args(False)
     try:
         yield
     finally:
-        import_utils.is_jax_jitting = before
+        import_utils.is_jax_jitting, distribution._validate_args = before

@@ -8,13 +8,14 @@ None is a dependency. Install them apart, and let Python find them:
 A name is "package.model"; models of a package that is missing are listed as not built.
 """
 
-import sys
-import types
 from typing import Any
 
 from benchmarks import (
+    stand_ins,
     tiny_strangers_images,
+    tiny_strangers_judged,
     tiny_strangers_later,
+    tiny_strangers_mended,
     tiny_strangers_others,
     tiny_strangers_sequences,
     tiny_strangers_vision,
@@ -26,10 +27,11 @@ MODELS = (
     | tiny_strangers_sequences.MODELS
     | tiny_strangers_others.MODELS
     | tiny_strangers_later.MODELS
+    | tiny_strangers_mended.MODELS
+    | tiny_strangers_judged.MODELS
 )
 
-# torchvision registers more for its own operators when it is imported, and its build for GPUs does not have them here.
-sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("_meta_registrations"))
+stand_ins.install()
 
 
 def names() -> list[str]:

@@ -4,6 +4,7 @@ import io
 import json
 
 import pytest
+import torch
 from rich.console import Console
 
 from benchmarks import agreement
@@ -18,6 +19,30 @@ class Model(nn.Module):
         if x.item() > 0:
             return x * 2
         return y[0].anything(x > 1)
+"""
+
+GUESSABLE = """\
+import lightning
+import torch
+from torch import nn
+
+
+class Encoder(lightning.LightningModule):
+    def __init__(self, dim, num_heads, dropout=0.0):
+        super().__init__()
+        self.linear = nn.Linear(dim, dim // num_heads)
+
+    def forward(self, x, lengths=None):
+        assert x.dim() == 3
+        x = self.linear(x)
+        if lengths is not None:
+            return x[:, : lengths.max()]
+        return x
+
+
+class NeedsMore(nn.Module):
+    def forward(self, graph):
+        return graph.nodes
 """
 
 
@@ -88,3 +113,30 @@ def test_a_sample_is_spread_over_the_whole_library(monkeypatch):
     assert agreement.chosen("diffusers", None, None, 4) == ["diffusers:0", "diffusers:4", "diffusers:8"]
     assert agreement.chosen("diffusers", None, 2, 4) == ["diffusers:0", "diffusers:4"]
     assert agreement.chosen("diffusers", ["A"], 2, 4) == ["diffusers:A"]
+
+
+def test_distributions_check_nothing_as_if_they_were_traced():
+    from benchmarks import tiny_models
+
+    with tiny_models.as_traced(True):
+        assert torch.distributions.Normal(torch.zeros(2), -torch.ones(2)).batch_shape == (2,)
+    with pytest.raises(ValueError, match="scale"):
+        torch.distributions.Normal(torch.zeros(2), -torch.ones(2))
+
+
+def test_any_package_is_run_with_guessed_sizes(tmp_path, monkeypatch):
+    (tmp_path / "guessable").mkdir()
+    (tmp_path / "guessable" / "__init__.py").touch()
+    (tmp_path / "guessable" / "model.py").write_text(GUESSABLE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert agreement.guessed("guessable", None) == [
+        "guessed:guessable.model.Encoder",
+        "guessed:guessable.model.NeedsMore",
+    ]
+
+    encoder = agreement.record("guessed:guessable.model.Encoder", traced=True)
+    assert encoder["status"] == "ran"
+    [path] = encoder["files"]
+    assert list(encoder["files"][path]["notes"]) == ["15"]
+
+    assert agreement.record("guessed:guessable.model.NeedsMore", traced=True)["status"] == "not built"

@@ -14,6 +14,8 @@ X = torch.arange(6.0).reshape(2, 3)
 COUNT = torch.tensor(2)
 MASK = X > 2
 INTS = torch.tensor([1, 2])
+WINDOW = torch.hann_window(8)
+SPECTRUM = torch.stft(torch.arange(32.0), 8, window=WINDOW, return_complex=True)
 
 VALUES = [
     "COUNT.item()",
@@ -100,6 +102,7 @@ CLEAN = [
     "LINEAR(X), F.dropout(X, 0.5)",
     "torch.nn.utils.rnn.pad_sequence([X, X])",
     "torch.full((2,), X.sum(), device=torch.device('cpu'))",
+    "torch.istft(SPECTRUM, 8, window=WINDOW)",
     # Tensors of the host.
     "torch.tensor([1, 2]).tolist(), (1 - torch.arange(3)).sum().item()",
     "torch.where(torch.tensor(True), torch.ones(1), torch.zeros(1)).item()",
@@ -113,7 +116,8 @@ def run(directory: Path, *lines: str, opposed: int = 0):
     path.write_text("def run():\n" + textwrap.indent("\n".join(lines), "    ") + "\n", encoding="utf-8")
     names = {
         "torch": torch, "F": torch.nn.functional, "math": math, "np": pytest.importorskip("numpy"),
-        "X": X.clone(), "COUNT": COUNT, "MASK": MASK, "INTS": INTS, "LINEAR": torch.nn.Linear(3, 2),
+        "X": X.clone(), "COUNT": COUNT, "MASK": MASK, "INTS": INTS, "WINDOW": WINDOW,
+        "SPECTRUM": SPECTRUM, "LINEAR": torch.nn.Linear(3, 2),
     }  # fmt: skip
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
     with watch([directory], Line(str(path), opposed)) as seen:
