@@ -94,9 +94,9 @@ class _LoopRefusal(NamedTuple):
     @classmethod
     def of(cls, error: PortError, arguments: Mapping[str, Any]) -> "_LoopRefusal":
         """The refusal of a call with these arguments."""
-        return cls(
-            error.with_traceback(None), settings_key(arguments["model"]), frozenset(arguments["options"])
-        )
+        # What it was raised from refers to frames, and these to arrays.
+        error.__cause__ = error.__context__ = error.__traceback__ = None
+        return cls(error, settings_key(arguments["model"]), frozenset(arguments["options"]))
 
     def is_about(self, arguments: Mapping[str, Any]) -> bool:
         """Whether a call with these arguments would be refused too."""
@@ -111,7 +111,8 @@ _OF_THE_DEVICE: Final = ("kv_cache", "share_prefix", "timestamps", "assistant_mo
 
 def _can_run_on_host(arguments: Mapping[str, Any]) -> bool:
     """Whether transformers' loop takes the arguments, and the model's own calls are compiled."""
-    if any(arguments.get(name) for name in _OF_THE_DEVICE):
+    is_list = isinstance(arguments["input_ids"], list)
+    if is_list or any(arguments.get(name) for name in _OF_THE_DEVICE):
         return False
     return hasattr(vars(arguments["model"]).get("generate"), "module_calls")
 
