@@ -89,7 +89,9 @@ def _determine_fixes(
     fix_by_identity: dict[int, Applicability] = {}
     for path, findings in findings_by_file.items():
         text = _text(session, path)
-        fixes = available_fixes(text, findings)
+        # Nothing of a syntax tree is garbage before the whole of it is.
+        with source.garbage_collection_off():
+            fixes = available_fixes(text, findings)
         fix_by_identity.update(zip(map(id, findings), fixes, strict=True))
         if cache is not None:
             cache.put_fixes(path, text, findings, fixes)

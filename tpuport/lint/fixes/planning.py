@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import libcst as cst
-from libcst.codemod import CodemodContext
-from libcst.codemod.visitors import AddImportsVisitor, ImportItem
 from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
 
 from tpuport.lint.findings import Applicability, Finding
@@ -236,6 +234,10 @@ def _apply_edits(module: cst.Module, edits: Sequence[Edit]) -> cst.Module:
     # One visit for all edits: a second would not know the nodes of the first.
     changed = module.visit(_Replacer(replacements))
     if imports:
+        # Importing it takes as long as the rest of libcst, and few rewrites need it.
+        from libcst.codemod import CodemodContext
+        from libcst.codemod.visitors import AddImportsVisitor, ImportItem
+
         items = [ImportItem(name) for name in sorted(imports)]
         changed = AddImportsVisitor(CodemodContext(), items).transform_module(changed)
     return changed
