@@ -1,14 +1,16 @@
-"""How long `tpuport lint` takes over every model of transformers, beside TorchFix on the same files.
+"""How long `tpuport lint` takes over every model of transformers or another tree, beside TorchFix on the same files.
 
     python benchmarks/lint.py                                    without a rival
     python benchmarks/lint.py --rival .venv-rivals/bin/torchfix  TorchFix takes minutes
     python benchmarks/lint.py --rival ... --rival-sample 50      every tenth file, scaled by lines
+    python benchmarks/lint.py DIRECTORY ...                      another tree than transformers' models
 
 All runs use the same two cores, one after another. CPU time is that of all processes of a run; memory is the largest
 sum of their proportional set sizes, sampled. The cold run starts with an empty cache, which the warm runs then read.
 """
 
 import argparse
+import json
 import os
 import resource
 import statistics
@@ -126,6 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("directories", nargs="*", type=Path, help="lint all files below these instead")
     parser.add_argument("--rival", help="TorchFix's command")
     parser.add_argument(
         "--rival-sample", type=int, default=0, metavar="N", help="give it N files only, and scale"
@@ -135,7 +138,8 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     lint = [str(Path(sys.executable).with_name("tpuport")), "lint"]
-    files = models()
+    below = [str(path) for directory in options.directories for path in sorted(directory.rglob("*.py"))]
+    files = below or models()
     total = lines(files)
     print(f"{len(files)} files, {total:,} lines, {CORES} cores, load {os.getloadavg()[0]:.1f} at the start\n")
     print("| | wall | CPU | peak memory |\n| --- | ---: | ---: | ---: |")
@@ -148,6 +152,8 @@ def main() -> None:
         cold = run(command)
         print(row("tpuport lint, cold cache", cold), flush=True)
         warm = [run(command) for _ in range(options.rounds)]
+        counted = subprocess.run([*command, "--format", "json"], capture_output=True, check=False)
+    counts = json.loads(counted.stdout)["summary"]["by_severity"]
     print(row(f"tpuport lint, warm cache, median of {options.rounds}", median(warm)), flush=True)
     if options.rival:
         some = sample(files, options.rival_sample)
@@ -158,6 +164,7 @@ def main() -> None:
         print(
             f"\nwall {rival.wall * scale / cold.wall:.1f} x, CPU {rival.cpu * scale / cold.cpu:.1f} x of tpuport's"
         )
+    print("\nfindings: " + ", ".join(f"{count} {severity}" for severity, count in counts.items()))
 
 
 if __name__ == "__main__":
