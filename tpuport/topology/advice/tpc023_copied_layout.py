@@ -1,21 +1,25 @@
 """TPC023: copies that only change where the elements of an array lie."""
 
 from collections.abc import Iterator
-from typing import Final
 
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit
 from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.reordered_arrays import is_at_border_of_loop, reordered_array
 from tpuport.topology.advice.timed_code import format_seconds, timed_lines
 from tpuport.topology.hlo import Array
 from tpuport.topology.timing import Span
 
-_REORDERING: Final = {"copy", "transpose", "reshape"}
-_LEAST_ELEMENTS: Final = 1 << 16
-
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """A finding for each line."""
-    for line in timed_lines(evidence, _copied_array):
+
+    def copied_array(span: Span) -> Array | None:
+        # Those of a loop have another remedy.
+        if is_at_border_of_loop(evidence.compiled, span.instruction):
+            return None
+        return reordered_array(span)
+
+    for line in timed_lines(evidence, copied_array):
         yield Hit(
             f"copies of arrays into another layout, such as {line.largest}, take "
             f"{format_seconds(evidence, line.seconds)}",
@@ -29,14 +33,6 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         )
 
 
-def _copied_array(span: Span) -> Array | None:
-    """The result of an instruction that puts all elements elsewhere, and computes nothing."""
-    if span.instruction.operation not in _REORDERING:
-        return None
-    [array, *_] = span.instruction.results
-    return array if array.size >= _LEAST_ELEMENTS else None
-
-
 RULE = AdviceRule(
     id="TPC023",
     name="copied-layout",
@@ -44,8 +40,9 @@ RULE = AdviceRule(
     why="""The compiler chooses for each array in which order its dimensions lie in memory. Where two operations want
 different orders, it copies the array between them, which reads and writes all of it and computes nothing.""",
     measured="""The time of copies, transposes and reshapes of at least 65,536 elements that are instructions of their
-own, by the line that they come from, if that is at least 2% of a step. Copies that run beside other work count only as
-far as the core waits for them.""",
+own, by the line that they come from, if all of them take at least 2% of a step, and the line 1%. Copies that run beside
+other work count only as far as the core waits for them. Those with which the rounds of a loop begin or end are reported
+by TPC026.""",
     before="""class Flipped(nn.Module):
     def forward(self, x):
         return x.transpose(1, 2).contiguous()

@@ -50,7 +50,8 @@ RULE = AdviceRule(
 registers. Where it cannot fuse them with what follows, such as a kernel or a product that takes its operand in another
 layout, the float32 array is written to memory and read again: twice the bytes of the model's own dtype.""",
     measured="""The time of elementwise operations and copies that write float32 arrays of at least 1 MiB to HBM in a
-model with 16-bit weights, by the line that they come from, if that is at least 2% of a step; half of it is the cost.
+model with 16-bit weights, by the line that they come from, if all of them take at least 2% of a step, and the line 1%;
+half of it is the cost.
 Programs with float32 products are reported by TPC005.""",
     before="""class Normed(nn.Module):
     def __init__(self):

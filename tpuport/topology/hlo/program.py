@@ -91,6 +91,11 @@ class Program:
         return {name: caller for caller in self.instructions for name in caller.calls.get("calls", ())}
 
     @functools.cached_property
+    def loop_bodies(self) -> frozenset[str]:
+        """The computations that are bodies of loops."""
+        return frozenset(name for caller in self.instructions for name in caller.calls.get("body", ()))
+
+    @functools.cached_property
     def _split_channels(self) -> set[str]:
         """Channels of the collectives that one fusion starts, and others carry on and end."""
         # The three parts of a split collective are in different fusions, and have one channel.
