@@ -72,6 +72,7 @@ def reads(lines: str, core_seconds: float) -> list[RepeatedRead]:
     timeline = walk(program, cast(Any, SimpleNamespace(work=work)), V6E)
     evidence = SimpleNamespace(
         report=SimpleNamespace(timeline=timeline, generation="v6e"),
+        program=program,
         compiled=program,
         movement=DataMovement(program, {"proj.weight"}),
     )

@@ -30,7 +30,7 @@ class RepeatedRead(NamedTuple):
 def repeated_reads(evidence: Evidence) -> Iterator[RepeatedRead]:
     """The weights of a program that fits whose products are independent, and read them one by one."""
     timeline = evidence.report.timeline
-    if timeline is None:
+    if timeline is None or evidence.program is None:
         return
     spans = {span.instruction: span for span in timeline.computations[timeline.entry].spans}
     bandwidth = GENERATIONS[evidence.report.generation].device.hbm_bandwidth
