@@ -43,7 +43,8 @@ $ python -m benchmarks.coverage --only 'transformers:Llama*' --again
 - **forward**: `tpuport.compile(model)` with each of several calls. Float64 is the referee: a result that is
   farther from it than torch's by more than rounding is different.
 - **dp2 x sp2 x tp2**: the same on eight devices.
-- **generate**: `model.generate` of the ported model, greedy, {new_tokens} tokens, one prompt.
+- **generate**: `model.generate` of the ported model, greedy, {new_tokens} tokens, one prompt. Where no program can
+  repeat a model's steps, it is transformers' own loop over compiled calls (docs/generate.md), which a warning says.
 - **padded batch**: the same for two prompts, one of them padded on the left. Classes that take images have two in each
   prompt, of several sizes where they take such; the logits of each token are compared too, and other images have to
   change them. **videos** and **audio** are the same with one of those in each prompt, **dp2 x tp2** is the same on four
