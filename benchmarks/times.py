@@ -69,10 +69,15 @@ def work(name: str, *, directory: Path, compiles: bool) -> Iterator[Record]:
     for program, times in case.parts:
         parts.append(estimate(program, directory / program.name) | {"times": times})
     yield record | {
-        "estimated_seconds": sum(part["seconds"] * part["times"] for part in parts),
-        "roofline_seconds": sum(part["roofline_seconds"] * part["times"] for part in parts),
+        "estimated_seconds": _total(parts, "seconds"),
+        "roofline_seconds": _total(parts, "roofline_seconds"),
+        "matrix_units_seconds": _total(parts, "matrix_units_seconds"),
         "parts": parts,
     }
+
+
+def _total(parts: Sequence[Record], name: str) -> float:
+    return sum(part[name] * part["times"] for part in parts)
 
 
 def compile_program(program: Any, directory: Path) -> None:
@@ -140,6 +145,7 @@ def estimate(program: Any, directory: Path) -> Record:
         "attention": report["attention_kernel"] if report["attention"] else None,
         "seconds": profile.seconds,
         "roofline_seconds": report["estimate"]["seconds"],
+        "matrix_units_seconds": profile.matrix_units,
         "kinds": profile.kinds,
         "schedule_share": profile.schedule_share,
         "versions": report["versions"],
@@ -189,19 +195,23 @@ def show(records: Sequence[Record]) -> None:
         if not chosen:
             continue
         table = Table(title="configuration in doubt, not counted" if doubted else "", title_justify="left")
-        for column in ("case", "published", "estimated", "error", "roofline", "of"):
+        for column in ("case", "published", "estimated", "error", "roofline", "matrix units", "of"):
             table.add_column(column, justify="left" if column in ("case", "of") else "right")
         for record in sorted(chosen, key=lambda record: record["name"]):
             table.add_row(
                 record["name"], _seconds(record["published_seconds"]), _seconds(record["estimated_seconds"]),
-                f"{error(record):+.1%}", _seconds(record["roofline_seconds"]), record["what"],
+                f"{error(record):+.1%}", _seconds(record["roofline_seconds"]),
+                _seconds(record.get("matrix_units_seconds")), record["what"],
             )  # fmt: skip
         console.print(table)
     for name, value in summarize(records).items():
         console.print(f"{name}: {_describe(value)}")
 
 
-def _seconds(value: float) -> str:
+def _seconds(value: float | None) -> str:
+    # Of a program that was estimated before this figure was.
+    if value is None:
+        return ""
     return f"{value * 1e3:,.2f} ms" if value < 1 else f"{value:,.2f} s"
 
 
