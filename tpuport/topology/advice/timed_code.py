@@ -10,7 +10,7 @@ from tpuport.topology.timing import Span, code_origins, span_seconds
 
 # Of a step, and in seconds: what takes less is not worth a change.
 _SHARE: Final = 0.02
-_LEAST_SECONDS: Final = 5e-6
+_LEAST_SECONDS: Final = 1e-5
 # Into which that may be divided.
 _LINES: Final = 2
 # Of the core's cycles, that are from schedules.
