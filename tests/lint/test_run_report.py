@@ -43,6 +43,19 @@ def test_selected_and_other_rules_both_count(tmp_path: Path) -> None:
     )
 
 
+def test_a_script_around_a_model_that_traces(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "from torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        return x + 1\n"
+    )
+    (tmp_path / "train.py").write_text('from model import Model\n\nModel().to("cuda")\n')
+    report = lint_paths([tmp_path], Settings(), Run(cache=False))
+    assert (report.exit_code, report.expected_to_trace) == (1, False)
+    assert report.verdict() == (
+        "Not expected to run: 1 error in code around the 1 function traced from 1 entry point, "
+        "in which nothing stops the trace."
+    )
+
+
 def test_errors_in_files_that_were_not_named_count_whatever_is_asked(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("def read(x):\n    return x[x > 0]\n")
     file = tmp_path / "model.py"

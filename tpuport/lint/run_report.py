@@ -149,7 +149,14 @@ class Report:
         return f"Expected to trace: no {error} in the {self._describe_reach()}.{self._library_remark()}"
 
     def _verdict_on_stops(self) -> str:
-        verdict = f"Not expected to trace: {count_noun(self.stops, 'error')} "
+        errors = count_noun(self.stops, "error")
+        if self.verdicts and not any(verdict.errors for verdict in self.verdicts) and not self.unasked:
+            # A script around a model that is fine.
+            return (
+                f"Not expected to run: {errors} in code around the {self._describe_reach()}, "
+                "in which nothing stops the trace."
+            )
+        verdict = f"Not expected to trace: {errors} "
         if self.entry_points:
             verdict += f"in or before the {self._describe_reach()}"
         else:
