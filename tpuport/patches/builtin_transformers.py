@@ -79,6 +79,30 @@ _IMAGES = [
     ("idefics3", "Idefics3Model", "71ad853a10914366592a4f5ceafa8c6bad6f015892a63650d69982ec7bb5e9b8"),
     ("smolvlm", "SmolVLMModel", "3af162600fc596accd6d480b560fed826a8e61c3f84669807d8a47c7d4fa07d9"),
 ]
+# Models whose images are tokens: name, direction, method, function of `image_tokens`, digest.
+_IMAGE_TOKENS = [
+    (
+        "chameleon",
+        "encode",
+        "convert_img2bpe",
+        "chameleon_tokens",
+        "53a61d0401c64c8658dd9d926d697227b3d2d3ccef7b4f6fb40df77924f32a92",
+    ),
+    (
+        "emu3",
+        "encode",
+        "convert_img2bpe",
+        "emu3_tokens",
+        "69975d1bad4dee8b96b5f684de6ae2c857bc0fb4145d3359344523feed6d625c",
+    ),
+    (
+        "emu3",
+        "decode",
+        "convert_bpe2img",
+        "emu3_codes",
+        "1e47e42fd68c67a16576af1807d6367df0c1a34384c6a0ae2edf2a7c21b6fa40",
+    ),
+]
 _LENGTHS_WHY = (
     "it takes the longest length to Python, to assert that it does not exceed the number of columns"
 )
@@ -266,6 +290,18 @@ TRANSFORMERS_PATCHES = [
             source=(source,),
         )
         for name, target, function, source, why in _LED
+    ),
+    *(
+        Patch(
+            name=f"{name}.image-tokens.{direction}",
+            target=f"transformers.models.{name}.modeling_{name}:{name.title()}ImageVocabularyMapping.{method}",
+            package="transformers",
+            versions=_VERSIONS,
+            why="it looks up the codes of images on the host",
+            replacement=f"tpuport.patches.image_tokens:{function}",
+            source=(source,),
+        )
+        for name, direction, method, function, source in _IMAGE_TOKENS
     ),
     Patch(
         name="qwen4-exp.indexer",
