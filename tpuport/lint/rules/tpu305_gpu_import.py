@@ -63,7 +63,8 @@ RULE = Rule(
     "are imported, and so does every file that imports them without a guard. An import inside `try: ... "
     "except ImportError`, or under `if is_xformers_available():`, is not reported. xformers, triton, deepspeed and "
     "liger_kernel can be imported without a GPU where they are installed, so their import is a warning; a call of "
-    "their kernels is not.",
+    "their kernels is not. `with tpuport.gpu_shim():` lets code be imported as it is that takes attention and norms "
+    "from flash_attn, xformers, sageattention or apex, and computes them with tpuport's.",
     reason="this package needs a GPU to be installed or imported",
     remedy="guard the import with `try: ... except ImportError`, and call `F.scaled_dot_product_attention`, "
     "for which tpuport uses the TPU's kernel",
