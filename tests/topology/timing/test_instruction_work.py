@@ -88,21 +88,21 @@ def test_each_second_is_of_one_kind(name: str, kind: str) -> None:
 
 
 def test_the_core_takes_its_cycles_and_the_start_of_each_copy() -> None:
-    found = work("sums", sums=9400)
-    assert found.core_seconds == pytest.approx(9400 / CLOCK + 3 * V5E.copy_start.value)
-    assert (found.product_seconds, found.flops) == (0, 0)
-    assert found.hbm_bytes == 2 * 2 * ROWS * ROWS, "it reads and writes a square"
+    counts = work("sums", sums=9400)
+    assert counts.core_seconds == pytest.approx(9400 / CLOCK + 3 * V5E.copy_start.value)
+    assert (counts.product_seconds, counts.flops) == (0, 0)
+    assert counts.hbm_bytes == 2 * 2 * ROWS * ROWS, "it reads and writes a square"
 
 
 @pytest.mark.parametrize(("cycles", "longest"), [(10, "peak"), (10**6, "schedule")])
 def test_a_product_takes_its_schedule_and_at_least_its_operations_at_the_peak(
     cycles: int, longest: str
 ) -> None:
-    found = work("products", products=cycles)
-    assert found.flops == FLOPS
-    assert found.product_seconds == pytest.approx(FLOPS / PEAK)
+    counts = work("products", products=cycles)
+    assert counts.flops == FLOPS
+    assert counts.product_seconds == pytest.approx(FLOPS / PEAK)
     seconds = {"peak": FLOPS / PEAK, "schedule": cycles / CLOCK}[longest]
-    assert found.core_seconds == pytest.approx(seconds + 3 * V5E.copy_start.value)
+    assert counts.core_seconds == pytest.approx(seconds + 3 * V5E.copy_start.value)
 
 
 def test_a_product_without_a_schedule_takes_its_operations_at_the_peak() -> None:
@@ -116,26 +116,26 @@ def test_a_product_without_a_schedule_takes_its_operations_at_the_peak() -> None
 def test_what_a_kernel_computes_at_most_is_no_more_than_its_schedule(
     bound: str | None, product_seconds: float
 ) -> None:
-    found = work("other", cost=KernelCost(FLOPS, 100.0, "counted", bound), other=10)
-    assert found.product_seconds == pytest.approx(product_seconds)
-    assert found.core_seconds == pytest.approx(max(product_seconds, 10 / CLOCK) + 3 * V5E.copy_start.value)
-    assert found.hbm_bytes == 100
+    counts = work("other", cost=KernelCost(FLOPS, 100.0, "counted", bound), other=10)
+    assert counts.product_seconds == pytest.approx(product_seconds)
+    assert counts.core_seconds == pytest.approx(max(product_seconds, 10 / CLOCK) + 3 * V5E.copy_start.value)
+    assert counts.hbm_bytes == 100
 
 
 def test_a_copy_beside_the_core_takes_none_of_it() -> None:
-    found = work("start", start=5000)
+    counts = work("start", start=5000)
     # It ends in VMEM.
-    assert (found.core_seconds, found.cycles, found.hbm_bytes) == (0, None, 2 * ROWS * ROWS)
+    assert (counts.core_seconds, counts.cycles, counts.hbm_bytes) == (0, None, 2 * ROWS * ROWS)
 
 
 def test_a_collective_takes_the_links_along_its_axes() -> None:
-    found = work("reduced")
-    assert found.axes == ("tp",)
+    counts = work("reduced")
+    assert counts.axes == ("tp",)
     nbytes = 2 * ROWS * ROWS
     [first, second] = roofline.layout(V5E, {"tp": 4})["tp"]
     assert first == second == roofline.Ring(2, closed=False, rate=V5E.link.value)
     # A reduce-scatter and an all-gather over two links, of three quarters of the bytes each.
-    assert found.link_seconds == pytest.approx(2 * nbytes * 3 / 4 / (2 * V5E.link.value))
+    assert counts.link_seconds == pytest.approx(2 * nbytes * 3 / 4 / (2 * V5E.link.value))
 
 
 def test_a_step_is_never_shorter_than_any_of_its_resources_needs() -> None:
