@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tpuport.attention.provenance.graph import MAX_DEPTH, Node, UnknownError, go_deeper
+from tpuport.attention.provenance.graph import Node, UnknownError, compute_once
 from tpuport.attention.provenance.primitives import (
     is_elementwise,
     needed_operands,
@@ -28,12 +28,7 @@ def emit(node: Node, single: Axes) -> jax.Array:
     """
     single = tuple(is_single and size > 1 for is_single, size in zip(single, node.shape, strict=True))
     # The same array with other axes left out is another one.
-    key = (emit, single)
-    if key not in node.memo:
-        if node.graph.depth >= MAX_DEPTH:
-            raise UnknownError(node.name)
-        node.memo[key] = go_deeper(node, _emit, single)
-    return node.memo[key]
+    return compute_once(node, _emit, single)
 
 
 def emit_scalar(node: Node) -> jax.Array:

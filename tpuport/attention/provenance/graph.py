@@ -254,6 +254,20 @@ def go_deeper(node: Node, function: Callable[..., Any], *args: Any) -> Any:
         node.graph.depth -= 1
 
 
+def compute_once(node: Node, function: Callable[..., Any], *args: Any) -> Any:
+    """`function(node, *args)` one level deeper, computed once for each node and arguments.
+
+    Raises:
+        UnknownError: the graph is too deep.
+    """
+    key = (function, *args)
+    if key not in node.memo:
+        if node.graph.depth >= MAX_DEPTH:
+            raise UnknownError(node.name)
+        node.memo[key] = go_deeper(node, function, *args)
+    return node.memo[key]
+
+
 def producing_equation(tracer: Any) -> jaxprs.Producer | None:
     """The equation that made a tracer; None for an argument, or if it is not known.
 

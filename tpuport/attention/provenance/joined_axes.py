@@ -19,7 +19,15 @@ from jax import lax
 from jax.core import Tracer
 
 from tpuport.attention.provenance.emission import emit
-from tpuport.attention.provenance.graph import MAX_DEPTH, MAX_NODES, Graph, Node, UnknownError, go_deeper
+from tpuport.attention.provenance.graph import (
+    MAX_DEPTH,
+    MAX_NODES,
+    Graph,
+    Node,
+    UnknownError,
+    compute_once,
+    go_deeper,
+)
 from tpuport.attention.provenance.primitives import IDENTITIES, is_elementwise, reshape_groups
 
 # Elementwise operations of one operand, which are not computed again for anything but their shape.
@@ -143,12 +151,7 @@ def _emit_apart(node: Node, axis: int, sizes: tuple[int, ...]) -> jax.Array:
     Raises:
         UnknownError: an operation cannot be run again.
     """
-    key = (_emit_apart, axis, sizes)
-    if key not in node.memo:
-        if node.graph.depth >= MAX_DEPTH:
-            raise UnknownError(node.name)
-        node.memo[key] = go_deeper(node, _compute_apart, axis, sizes)
-    return node.memo[key]
+    return compute_once(node, _compute_apart, axis, sizes)
 
 
 def _compute_apart(node: Node, axis: int, sizes: tuple[int, ...]) -> jax.Array:

@@ -14,14 +14,7 @@ from jax import lax
 from jax.core import Tracer
 
 from tpuport.attention.provenance.emission import emit
-from tpuport.attention.provenance.graph import (
-    MAX_DEPTH,
-    Graph,
-    Node,
-    UnknownError,
-    go_deeper,
-    producing_equation,
-)
+from tpuport.attention.provenance.graph import Graph, Node, UnknownError, compute_once, producing_equation
 from tpuport.attention.provenance.primitives import IDENTITIES, is_elementwise, reshape_groups, run_operation
 
 # They do the same to each part.
@@ -67,12 +60,7 @@ def _parts(node: Node, axis: int) -> Parts | None:
     Raises:
         UnknownError: an operation cannot be run again.
     """
-    key = (_parts, axis)
-    if key not in node.memo:
-        if node.graph.depth >= MAX_DEPTH:
-            raise UnknownError(node.name)
-        node.memo[key] = go_deeper(node, _find_parts, axis)
-    return node.memo[key]
+    return compute_once(node, _find_parts, axis)
 
 
 def _find_parts(node: Node, axis: int) -> Parts | None:
