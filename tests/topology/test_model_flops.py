@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from torch.utils.flop_counter import FlopCounterMode
 
+from tpuport.compat.operators.quantized import QuantizedArray
 from tpuport.mesh import create_mesh
 from tpuport.patches.transformers_experts import Weights, experts_on_mesh
 from tpuport.topology import kernels
@@ -115,6 +116,21 @@ def test_functions_in_functions() -> None:
     backward = jax.grad(lambda x, weight: (x @ weight).sum(), argnums=(0, 1))
     assert flops(backward, (3, 8), (8, 8)) >= 2 * product
     assert flops(jnp.add, (3, 8), (3, 8)) == 0
+
+
+def test_numbers_with_several_digits_count_once() -> None:
+    groups, inputs, outputs, rounds, digits = 4, 64, 6, 3, 4
+    values, scale = jnp.ones((groups, inputs, outputs), jnp.int4), jnp.ones((groups, outputs))
+    weight = QuantizedArray(values, scale, None, None, None, 1, groups * inputs, np.dtype(np.float32))
+
+    def scanned(row):
+        return lax.scan(lambda row, _: (weight.linear(row).mean() * row, None), row, length=rounds)[0]
+
+    work = kernels.count_work(jax.make_jaxpr(scanned)(jnp.zeros(groups * inputs)))
+    product = 2 * groups * inputs * outputs
+    assert work.flops == rounds * product
+    # Two groups fill a matrix unit: the digits of each have zeros for the other.
+    assert work.digit_flops == rounds * (2 * digits - 1) * product
 
 
 def test_products_by_groups_are_those_of_one() -> None:

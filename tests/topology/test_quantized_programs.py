@@ -66,6 +66,8 @@ def test_a_step_moves_the_bytes_of_the_format(scheme, dense):
     assert report.parameters == dense.parameters
     assert report.costs.hbm_bytes <= 1.05 * (report.memory.weights + report.memory.cache)
     assert collectives(report) == collectives(dense)
+    assert report.costs.model_flops == dense.costs.model_flops
+    assert report.advice == ()
     # Making numbers of four bits wide takes longer than reading them.
     in_integers = sum(dtypes <= {"s4", "s8"} for dtypes in operand_dtypes(report))
     assert in_integers == (7 * LAYERS if scheme.startswith("int4") else 0)

@@ -126,6 +126,8 @@ class Costs:
         kernels: the Pallas kernels, and the compiler's own.
         expanded_flops: the part of `product_flops` beyond what grouped products need, such as those of experts: the
             compiler multiplies a few rows by all groups.
+        digit_flops: the part of `product_flops` beyond one for each number, where a few rows are multiplied by weights
+            in few bits: numbers are written with several digits, and groups of inputs are joined.
         int8_flops, fp8_flops: the part of `product_flops` with two 8-bit operands, without kernels.
         pass_flops: what float32 products at a precision above the default take in addition to `flops`: five times
             their own at "highest", twice at "high".
@@ -138,6 +140,7 @@ class Costs:
     kernels: tuple[Kernel, ...] = ()
     product_flops: float = 0.0
     expanded_flops: float = 0.0
+    digit_flops: float = 0.0
     int8_flops: float = 0.0
     fp8_flops: float = 0.0
     pass_flops: float = 0.0

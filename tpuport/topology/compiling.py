@@ -349,6 +349,7 @@ def _costs(lowered: Lowered, compiled: Any, program: Any) -> Costs | None:
         product_flops=hlo.count_product_flops(program),
         kernels=hlo.list_kernels(program),
         expanded_flops=hlo.count_expanded_flops(program, traced.calls),
+        digit_flops=traced.digit_flops / lowered.mesh.size,
         int8_flops=rates.int8,
         fp8_flops=rates.fp8,
         pass_flops=rates.passes,

@@ -145,3 +145,13 @@ def test_elementwise_products_are_explained() -> None:
     assert "twice" in quantities.operations(elementwise)
     products = {**others, "flops": 2.0e9, "model_flops": 1.9e9, "product_flops": 1.9e9}
     assert quantities.operations(products, per=" a device") == "2.00 GFLOP a device"
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [("expanded_flops", "multiplied by all experts"), ("digit_flops", "multiplied digit by digit")],
+)
+def test_products_beyond_those_of_the_model_have_a_reason(field, reason) -> None:
+    costs = {"model_flops": 1e9, "product_flops": 3e9, "expanded_flops": 0.0, "digit_flops": 0.0}
+    text = quantities.model_operations({**costs, field: 2e9})
+    assert text == f"1.00 GFLOP; the program's products are 3.00 times that, as few rows are {reason}"

@@ -5,6 +5,7 @@ from typing import Final
 
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.weight_placement import divides_weights
+from tpuport.topology.compile_report import Costs
 
 # The products that the compiler pads or does in parts are a few percent of a real model.
 MOST_RATIO: Final = 1.25
@@ -17,14 +18,20 @@ def work_ratio(evidence: Evidence) -> float:
     costs = evidence.costs
     if costs.model_flops <= 0 or excess_flops(evidence) < LEAST_FLOPS:
         return 1.0
-    # Few rows by all groups are the compiler's choice: their matrices are read anyway, which takes longer.
-    return (costs.product_flops - costs.expanded_flops) / costs.model_flops
+    return _necessary_flops(costs) / costs.model_flops
 
 
 def excess_flops(evidence: Evidence) -> float:
     """FLOPs that a device does beyond its share."""
-    costs = evidence.costs
-    return costs.product_flops - costs.expanded_flops - costs.model_flops
+    return _necessary_flops(evidence.costs) - evidence.costs.model_flops
+
+
+def _necessary_flops(costs: Costs) -> float:
+    """FLOPs of a device in products, without those that are faster than to do without them.
+
+    Few rows by all groups are the compiler's choice, and digits are ours: matrices are read anyway, which takes longer.
+    """
+    return costs.product_flops - costs.expanded_flops - costs.digit_flops
 
 
 def repetition_along(evidence: Evidence, axis: str) -> float:

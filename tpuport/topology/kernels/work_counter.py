@@ -44,7 +44,7 @@ _ALL_AXES: Final = frozenset(range(32))
 # Of a value that may depend on anything.
 _ANY: Final = StepValue(None, _ALL_AXES)
 
-# [FLOPs, bytes that copies move at an end in HBM], over all steps that come to an equation.
+# [FLOPs, bytes that copies move at an end in HBM, FLOPs of digits], over all steps that come to an equation.
 _Work = np.ndarray
 _Values = Sequence[StepValue]
 _Outcome = tuple[_Work, _Values]
@@ -59,10 +59,12 @@ class TracedWork(NamedTuple):
     Attributes:
         flops: of all devices.
         calls: of Pallas kernels, and of products by groups (`RAGGED`), in its order.
+        digit_flops: of all devices, beyond `flops`, where a TPU multiplies the digits of a number one by one.
     """
 
     flops: float
     calls: tuple[KernelCall, ...]
+    digit_flops: float = 0.0
 
 
 def count_work(jaxpr: ClosedJaxpr) -> TracedWork:
@@ -70,7 +72,8 @@ def count_work(jaxpr: ClosedJaxpr) -> TracedWork:
 
     A product of [M, K] and [K, N] has 2 * M * N * K, and so has a convolution, with K the channels of a group times
     the kernel's size. A grouped product counts each row once. The body of a scan counts as often as it runs, the body
-    of another loop once, and of branches the costliest or, where code differs by platform, a TPU's. A Pallas kernel
+    of another loop once, and of branches the costliest or, where code differs by platform, a TPU's; but where only the
+    TPU's multiplies integers, numbers are written with several digits there, and count once. A Pallas kernel
     counts the products of its body at those steps of its grid that do them, if that is known before it runs; otherwise
     its own estimate, or at most that many. The body of a shard_map counts for each device along the axes that its
     arguments or results are split over; along the other axes all devices do the same work. Devices that divide the
@@ -79,7 +82,7 @@ def count_work(jaxpr: ClosedJaxpr) -> TracedWork:
     counter = _Counter(_NO_GRID, rounds=0)
     constants = [constant(value) for value in jaxpr.consts]
     work, _ = counter.run(jaxpr.jaxpr, [UNKNOWN] * len(jaxpr.jaxpr.invars), _Execution(), constants)
-    return TracedWork(float(work[0]), tuple(counter.calls))
+    return TracedWork(float(work[0]), tuple(counter.calls), float(work[2]))
 
 
 class _Execution(NamedTuple):
@@ -134,7 +137,7 @@ class _Counter:
         environment = Environment()
         environment.assign(jaxpr.constvars, constants)
         environment.assign(jaxpr.invars, arguments)
-        total = np.zeros(2)
+        total = _work()
         for equation in jaxpr.eqns:
             operands = environment.read(equation.invars)
             count = _RULES.get(equation.primitive.name, _Counter._other)
@@ -156,12 +159,12 @@ class _Counter:
             value._replace(split=split)
             for value, split in zip(evaluate(equation, operands), splits, strict=True)
         ]
-        return np.array([product_flops(equation) * execution.steps, 0.0]), results
+        return _work(product_flops(equation) * execution.steps), results
 
     def _call(
         self, equation: Equation, callees: Sequence[SubJaxpr], operands: _Values, execution: _Execution
     ) -> _Outcome:
-        total, results = np.zeros(2), _unknown(equation)
+        total, results = _work(), _unknown(equation)
         for callee in callees:
             # `run_scoped` allocates the arguments of its jaxpr, and has its operands as constants.
             arguments = operands[: len(callee.operands)]
@@ -181,7 +184,7 @@ class _Counter:
             self.may_be_less |= bool((work.min(axis=0) < work.max(axis=0)).any())
             return work.max(axis=0), _unknown(equation)
         selected = np.clip(index.astype(np.int64), 0, len(branches) - 1)
-        total, results = np.zeros(2), _unknown(equation)
+        total, results = _work(), _unknown(equation)
         for number, branch in enumerate(branches):
             inside = execution.only(selected == number)
             if inside.steps:
@@ -190,7 +193,19 @@ class _Counter:
                 # Steps that take different branches have different results.
                 if inside.steps == execution.steps:
                     results = outcome
+        if "branches_platforms" in equation.params:
+            total = self._count_numbers_once(branches, int(selected[0]), arguments, execution, total)
         return total, results
+
+    def _count_numbers_once(
+        self, branches: Sequence[SubJaxpr], tpu: int, arguments: _Values, execution: _Execution, work: _Work
+    ) -> _Work:
+        """The work of the TPU's branch; of numbers that it alone writes with digits, what another platform does."""
+        others = [branch for number, branch in enumerate(branches) if number != tpu]
+        if not others or not _multiplies_integers(branches[tpu]) or _multiplies_integers(others[-1]):
+            return work
+        plain, _ = self._run_sub(others[-1], arguments, execution)
+        return plain + _work(digits=work[0] - plain[0])
 
     def _scan(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         [body] = sub_jaxprs(equation)
@@ -205,7 +220,7 @@ class _Counter:
             return length * work, results
         self._rounds -= length
         state: _Values = operands[body.carries.start : body.carries.stop]
-        total = np.zeros(2)
+        total = _work()
         rounds = range(length)
         if equation.params["reverse"]:
             rounds = rounds[::-1]
@@ -222,7 +237,7 @@ class _Counter:
         first_state = first_of_body + body.carries.start
         of_condition, of_body = operands[:first_of_body], operands[first_of_body:first_state]
         state: _Values = operands[first_state:]
-        total = np.zeros(2)
+        total = _work()
         while self._rounds > 0:
             self._rounds -= 1
             work, [goes_on] = self._run_sub(condition, [*of_condition, *state], execution)
@@ -266,21 +281,21 @@ class _Counter:
         ways = math.prod(size for axis, size in execution.axes.items() if axis in axes)
         flops = product_flops(equation) / ways
         self.calls.append(ragged_call(equation, execution.times, flops, ways))
-        return np.array([flops * execution.steps, 0.0]), _unknown(equation)
+        return _work(flops * execution.steps), _unknown(equation)
 
     def _program_id(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         axis = self._grid.own_axes[equation.params["axis"]]
         if equation.primitive.name == "num_programs":
-            return np.zeros(2), [constant(self._grid.sizes[axis])]
-        return np.zeros(2), [self._grid.ids[axis]]
+            return _work(), [constant(self._grid.sizes[axis])]
+        return _work(), [self._grid.ids[axis]]
 
     def _platform_index(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         """The branch that a TPU has."""
         for number, platforms in enumerate(equation.params["platforms"]):
             # None stands for the platforms that no other branch names.
             if platforms is None or "tpu" in platforms:
-                return np.zeros(2), [constant(number)]
-        return np.zeros(2), _unknown(equation)
+                return _work(), [constant(number)]
+        return _work(), _unknown(equation)
 
     def _copy(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         """A copy that a kernel starts: it counts at each end that is in HBM."""
@@ -292,13 +307,13 @@ class _Counter:
             if hasattr(transform, "get_indexer_shape"):
                 shape = transform.get_indexer_shape()
         nbytes = math.prod(shape) * item_bytes(ends[0]) * sum(map(is_in_hbm, ends))
-        return np.array([0.0, nbytes * execution.steps]), _unknown(equation)
+        return _work(copied=nbytes * execution.steps), _unknown(equation)
 
     def _store(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         """A store into a reference. If its numbers were known they are others from here on."""
         if operands[0].numbers is not None:
             self.may_be_less = self.may_be_more = True
-        return np.zeros(2), _unknown(equation)
+        return _work(), _unknown(equation)
 
     def _pallas_call(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         params = equation.params
@@ -310,7 +325,7 @@ class _Counter:
         _, counted = self._kernel_costs[key]
         call = pallas_kernel_call(equation, execution.times, counted)
         self.calls.append(call)
-        return np.array([call.cost.flops * execution.steps, 0.0]), _unknown(equation)
+        return _work(call.cost.flops * execution.steps), _unknown(equation)
 
 
 _RULES: Final[dict[str, Any]] = {
@@ -335,7 +350,7 @@ def _kernel_cost(equation: Equation, operands: _Values) -> KernelCost:
     grid = read_grid(mapping, operands[:bounds])
     counter = _Counter(grid, rounds=_MOST_ROUNDS)
     references = [*prefetched, *[_ANY] * (len(body.invars) - len(prefetched))]
-    (flops, copied), _ = counter.run(body, references, _Execution(steps=grid.steps))
+    (flops, copied, _), _ = counter.run(body, references, _Execution(steps=grid.steps))
     whole, moved = 0, []
     for block in mapping.block_mappings:
         traffic = count_block_bytes(grid, block, prefetched)
@@ -354,6 +369,20 @@ def _kernel_cost(equation: Equation, operands: _Values) -> KernelCost:
         read=(*read_whole, *moved[: mapping.num_inputs]), written=tuple(moved[mapping.num_inputs :]),
         copied=float(copied),
     )  # fmt: skip
+
+
+def _work(flops: float = 0.0, copied: float = 0.0, digits: float = 0.0) -> _Work:
+    return np.array([flops, copied, digits])
+
+
+def _multiplies_integers(branch: SubJaxpr) -> bool:
+    """Whether there is a product of integers in it."""
+    equations = [visit.equation for visit in walk_equations(branch.jaxpr)]
+    return any(
+        jax.numpy.issubdtype(equation.outvars[0].aval.dtype, np.integer)
+        for equation in equations
+        if product_flops(equation)
+    )
 
 
 def _unknown(equation: Equation) -> list[StepValue]:

@@ -227,6 +227,8 @@ def model_operations(costs: dict[str, Any], per: str = "") -> str:
     text += f"; the program's products are {costs['product_flops'] / model_flops:.2f} times that"
     if costs["expanded_flops"]:
         text += ", as few rows are multiplied by all experts"
+    if costs["digit_flops"]:
+        text += ", as few rows are multiplied digit by digit"
     return text
 
 
