@@ -196,8 +196,14 @@ def small(config_class: type[Any], mode: str, given: dict[str, Any]) -> Any:
     """
     defaults = config_class().to_dict()
     fields = Shrinker(mode).fields(defaults)
+    return config_class(**overlaid(fields, given, defaults))
+
+
+def overlaid(fields: dict[str, Any], given: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Fields with those that are given over them, in their parts too."""
+    result = dict(fields)
     for name, value in given.items():
         if isinstance(value, dict) and isinstance(defaults.get(name), dict):
-            value = {**fields.get(name, {}), **few_patches(value, defaults[name])}
-        fields[name] = value
-    return config_class(**fields)
+            value = overlaid(fields.get(name, {}), few_patches(value, defaults[name]), defaults[name])
+        result[name] = value
+    return result

@@ -20,7 +20,7 @@ MODALITIES = ("image", "video", "audio")
 # Of each row: images of several sizes where a class takes them.
 PER_ROW = {"image": 2, "video": 1, "audio": 1}
 _TOKEN_FIELDS = {
-    "image": ("image_token_id", "image_token_index", "img_context_token_id"),
+    "image": ("image_token_id", "image_token_index", "img_context_token_id", "image_patch_id"),
     "video": ("video_token_id", "video_token_index"),
     "audio": ("audio_token_id", "audio_token_index"),
 }
@@ -43,7 +43,9 @@ _LAYOUTS = {
     "audio": (("audio", "whole"),),
 }
 # By transformers, as encoder-decoders.
-_LISTED_ELSEWHERE = frozenset({"AudioFlamingo3ForConditionalGeneration"})
+_LISTED_ELSEWHERE = frozenset(
+    {"AudioFlamingo3ForConditionalGeneration", "MusicFlamingoForConditionalGeneration"}
+)
 Call = dict[str, Any]
 
 
@@ -169,23 +171,31 @@ def _prompt_maker(
 
 def _count(model: Any, modality: str, method: Any, processed: Call, items: int) -> list[int]:
     """How many placeholder tokens each image, video or recording takes."""
-    if method is None and modality == "audio":
-        lengths = processed["feature_attention_mask"].sum(-1)
-        return model.model.audio_tower._get_feat_extract_output_lengths(lengths)[1].tolist()
+    names = inspect.signature(method).parameters if method is not None else {}
+    # The method of some reads the tokens, which are not known before the count.
+    if modality == "audio" and (method is None or "input_ids" in names):
+        mask = next(value for name, value in processed.items() if name.endswith("_mask"))
+        return model.model.audio_tower._get_feat_extract_output_lengths(mask.sum(-1))[1].tolist()
     if method is None:
         return [0] * items
-    names = inspect.signature(method).parameters
     with torch.no_grad():
         output = method(
             **{name: value for name, value in processed.items() if name in names}, return_dict=True
         )
     features = getattr(output, "pooler_output", output)
+    if features is None and "deepstack_features" in output:
+        # A layer, and the features that are added there.
+        features = tuple(output.deepstack_features[0][1])
     if features is None:
         features = output.last_hidden_state
-    if isinstance(features, tuple) and len(features) == 2 and len(features) != items:
+    rows = items // PER_ROW[modality]
+    if isinstance(features, tuple) and len(features) == 2 and len(features) not in (items, rows):
         features = features[0]
     if isinstance(features, list | tuple):
         sizes = [part.numel() // part.shape[-1] for part in features]
+        if len(sizes) == rows < items:
+            # Of all images of a row.
+            return [size // PER_ROW[modality] for size in sizes for _ in range(PER_ROW[modality])]
         # A part for each, or for each of its tiles or frames.
         step = max(1, len(sizes) // items)
         return [sum(sizes[start : start + step]) for start in range(0, len(sizes), step)]

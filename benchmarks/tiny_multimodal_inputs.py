@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import tiny_multimodal_special
 from benchmarks.tiny_transformers import find, first
 
 # Makes inputs for so many images, videos or recordings, in so many rows.
@@ -37,6 +38,10 @@ def _with_questions(maker: Maker, items: int, rows: int) -> dict[str, Any]:
 
 
 def _makers(model: Any, modality: str, features: set[str], parameters: set[str]) -> Iterator[Maker]:
+    special = tiny_multimodal_special.maker(model, modality)
+    if special is not None:
+        yield functools.partial(special, model)
+        return
     if modality == "audio":
         yield from _audio_candidates(model, features, parameters)
         return

@@ -18,6 +18,13 @@ SERIES: dict[str, Any] = {
 ROTARY: dict[str, Any] = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
 # Heads whose queries and keys have a part with positions and one without.
 LATENT: dict[str, Any] = {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+# Rotary parameters by the type of a layer.
+_BY_LAYER: dict[str, Any] = {
+    "rope_parameters": {
+        "full_attention": ROTARY["rope_parameters"], "sliding_attention": ROTARY["rope_parameters"],
+        "mrope_section": None,
+    },
+}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "Autoformer": {**SERIES, "label_length": 2, "moving_average": 3},
     "Bamba": {"mamba_d_head": 32, "mamba_n_heads": 4, "attn_layer_indices": [1]},
@@ -89,17 +96,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "ffn_config": {"ffn_hidden_size": 64, "hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2}, "d_model": 64,
         "attn_config": {"kv_n_heads": 2, "rope_theta": 10_000.0, "clip_qkv": 8.0}, "n_heads": 4,
     },
-    "CohereCompassForCausalLM": {
-        "rope_parameters": {
-            "full_attention": ROTARY["rope_parameters"], "sliding_attention": ROTARY["rope_parameters"],
-            "mrope_section": None,
-        },
-    },
+    "CohereCompassForCausalLM": _BY_LAYER,
+    "CohereCompassText": _BY_LAYER,
     "DeepseekV2For": {**LATENT, **ROTARY, "num_experts_per_tok": 2, "head_dim": 8},
     "Dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "Dots3Note": {
         "num_key_value_heads": 4, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "swa_head_dim": 16, "head_dim": 16,
     },
+    "Dots3NoteForConditional": {},
+    "Dots3NoteModel": {},
     "Gemma3nForCausal": {
         "num_hidden_layers": 4, "num_kv_shared_layers": 2, "layer_types": ["sliding_attention", "full_attention"] * 2,
         "intermediate_size": 64, "activation_sparsity_pattern": [0.0] * 4,
@@ -126,6 +131,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "chunk_size": 16, "ssm_state_size": 16, "head_dim": 16, "moe_shared_expert_intermediate_size": 64,
         "moe_intermediate_size": 32, "num_key_value_heads": 2,
     },
+    "NemotronH_Omni": {},
     "UdopFor": {"decoder_start_token_id": 0},
     "Qwen4ExpFor": {
         "layer_types": ["linear_attention", "full_attention"], "indexer_n_heads": 4, "indexer_kv_heads": 1,
