@@ -41,12 +41,13 @@ VALUE_FUNCTIONS = frozenset(
     "tolist numpy equal allclose is_nonzero".split()
 )
 TENSOR_FACTORIES = frozenset("tensor as_tensor asarray new_tensor".split())
+PACKING = frozenset("_pack_padded_sequence _pad_packed_sequence".split())
 SPLITS = frozenset("split split_with_sizes tensor_split hsplit vsplit dsplit".split())
 VALUE_OPERATORS = frozenset("_local_scalar_dense equal is_nonzero allclose".split())
 SHAPE_OPERATORS = frozenset(
     "nonzero nonzero_numpy argwhere masked_select _unique _unique2 unique_dim unique_consecutive "
     "unique_dim_consecutive bincount _nested_tensor_from_tensor_list _nested_tensor_from_mask "
-    "_nested_view_from_jagged _pack_padded_sequence _pad_packed_sequence".split()
+    "_nested_view_from_jagged".split()
 )
 # Operators that take a tensor of the host beside one of the device: a copy, an index, sizes.
 TAKES_BOTH = frozenset(
@@ -112,6 +113,9 @@ def of_function(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Verdi
         return Verdict((f"value:{name}",) if listed else ())
     if name in SPLITS and any(True for _ in tensors_in((*args[1:], *kwargs.values()))):
         return Verdict((f"shape:{name}",))
+    # They read lengths of the host too in a way that no traced program can.
+    if name in PACKING:
+        return Verdict((f"shape:{name}",), final=True)
     # On the CPU it checks what its windows add up to, which tpuport's operator leaves out.
     if name == "istft":
         return Verdict(final=True)

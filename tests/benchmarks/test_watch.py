@@ -16,6 +16,7 @@ MASK = X > 2
 INTS = torch.tensor([1, 2])
 WINDOW = torch.hann_window(8)
 SPECTRUM = torch.stft(torch.arange(32.0), 8, window=WINDOW, return_complex=True)
+PACKED = torch.nn.utils.rnn.pack_padded_sequence(torch.ones(1, 2, 3), [2], batch_first=True)
 
 VALUES = [
     "COUNT.item()",
@@ -74,6 +75,7 @@ SHAPES = [
     "torch.tensor_split(X, INTS, dim=1)",
     "torch.split(X, list(INTS), dim=1)",
     "torch.nn.utils.rnn.pack_padded_sequence(X[None], [2], batch_first=True)",
+    "torch.nn.utils.rnn.pad_packed_sequence(PACKED)",
 ]
 CLEAN = [
     "torch.tril_indices(3, 3).tolist()",
@@ -117,7 +119,7 @@ def run(directory: Path, *lines: str, opposed: int = 0):
     names = {
         "torch": torch, "F": torch.nn.functional, "math": math, "np": pytest.importorskip("numpy"),
         "X": X.clone(), "COUNT": COUNT, "MASK": MASK, "INTS": INTS, "WINDOW": WINDOW,
-        "SPECTRUM": SPECTRUM, "LINEAR": torch.nn.Linear(3, 2),
+        "SPECTRUM": SPECTRUM, "PACKED": PACKED, "LINEAR": torch.nn.Linear(3, 2),
     }  # fmt: skip
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
     with watch([directory], Line(str(path), opposed)) as seen:

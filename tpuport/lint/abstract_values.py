@@ -238,13 +238,24 @@ GIVEN_CACHE: Final = KeyValueCache(present=True)
 
 
 class Namespace(_ByContent):
-    """A `types.SimpleNamespace`, with the attributes that it was created with."""
+    """An object of which only the attributes are known, such as a `types.SimpleNamespace`."""
 
     __slots__ = ("attributes",)
 
     def __init__(self, attributes: tuple[tuple[str, Value], ...]) -> None:
         self.attributes = attributes
         self._set_key(attributes)
+
+
+# A `PackedSequence`, a batch without its padding, which torch's recurrent layers take and give.
+PACKED_SEQUENCE: Final = Namespace(
+    (
+        ("data", FLOAT_TENSOR),
+        ("batch_sizes", INT_TENSOR),
+        ("sorted_indices", INT_TENSOR),
+        ("unsorted_indices", INT_TENSOR),
+    )
+)
 
 
 class External(_ByContent):
@@ -370,6 +381,11 @@ class Arguments(NamedTuple):
             if name in self.keywords:
                 return self.keywords[name]
         return default
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the call has no arguments."""
+        return not self.positional and not self.keywords
 
     def without_first(self) -> "Arguments":
         """What the first argument gets if it is called, or its method."""

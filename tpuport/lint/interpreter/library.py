@@ -12,6 +12,7 @@ from tpuport.lint.abstract_values import (
     FLOAT_TENSOR,
     INT,
     INT_TENSOR,
+    PACKED_SEQUENCE,
     SHAPE,
     STATIC,
     TENSOR,
@@ -144,6 +145,8 @@ def _torch(name: str, arguments: Arguments) -> Value:
     if name in _FALSE_WHEN_TRACED:
         return FALSE
     last = name.rpartition(".")[2]
+    if name.startswith(_UTILITIES):
+        return _utility(name.removeprefix(_UTILITIES), arguments)
     if name.startswith(_PYTHON_NAMESPACES):
         # `torch.backends.cudnn.is_available`
         return BOOL if last.startswith("is_") else UNKNOWN
@@ -191,6 +194,29 @@ def _namespaced(name: str, arguments: Arguments) -> Value:
     return FLOAT_TENSOR
 
 
+# --- torch.nn.utils ---
+
+_UTILITIES: Final = "torch.nn.utils."
+_UTILITY_RESULTS: Final[dict[str, Value]] = {
+    **dict.fromkeys(("rnn.pack_padded_sequence", "rnn.pack_sequence", "rnn.PackedSequence"), PACKED_SEQUENCE),
+    "rnn.pad_packed_sequence": Sequence("tuple", (FLOAT_TENSOR, INT_TENSOR), UNKNOWN),
+    **dict.fromkeys(("rnn.unpad_sequence", "rnn.unpack_sequence"), Sequence("list", None, TENSOR)),
+    "parameters_to_vector": FLOAT_TENSOR,
+}
+# Functions that change how a layer computes its weight, and return the layer.
+_REPARAMETRISATIONS: Final = frozenset("weight_norm spectral_norm orthogonal".split())
+
+
+def _utility(name: str, arguments: Arguments) -> Value:
+    """`torch.nn.utils.name(...)`."""
+    if name.rpartition(".")[2].removeprefix("remove_") in _REPARAMETRISATIONS:
+        return arguments.first
+    if name == "rnn.pad_sequence":
+        sequences = arguments.first
+        return tensor(sequences.element.dtype if isinstance(sequences, Sequence) else "")
+    return _UTILITY_RESULTS.get(name, UNKNOWN)
+
+
 _LIBRARY_HANDLERS: Final[dict[str, Callable[[str, Arguments], Value]]] = {
     "torch": _torch,
     "einops": _einops,
@@ -212,8 +238,11 @@ _FUNCTIONAL_RESULTS: Final[dict[str, Value]] = {
 _KEEP_DTYPE: Final = frozenset(
     "pad relu pixel_shuffle pixel_unshuffle unfold fold threshold hardtanh".split()
 )
+_LSTM_STATE: Final = Sequence("tuple", (FLOAT_TENSOR, FLOAT_TENSOR), FLOAT_TENSOR)
+# The state that a recurrent layer gives beside its output.
+_RECURRENT_STATES: Final[dict[str, Value]] = {"RNN": FLOAT_TENSOR, "GRU": FLOAT_TENSOR, "LSTM": _LSTM_STATE}
 _LAYER_RESULTS: Final[dict[str, Value]] = {
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), Sequence("tuple", (FLOAT_TENSOR, UNKNOWN), UNKNOWN)),
+    "LSTMCell": _LSTM_STATE,
     "MultiheadAttention": _ATTENTION_AND_WEIGHTS,
 }
 _PASS_THROUGH: Final = frozenset("Identity Dropout Dropout1d Dropout2d Dropout3d".split())
@@ -279,6 +308,9 @@ def layer_call(name: str, arguments: Arguments) -> Value:
     last = name.rpartition(".")[2]
     if last in _PASS_THROUGH:
         return arguments.first
+    if last in _RECURRENT_STATES:
+        output = PACKED_SEQUENCE if arguments.first == PACKED_SEQUENCE else FLOAT_TENSOR
+        return Sequence("tuple", (output, _RECURRENT_STATES[last]), UNKNOWN)
     return _LAYER_RESULTS.get(last, FLOAT_TENSOR)
 
 

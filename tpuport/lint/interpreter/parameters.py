@@ -208,8 +208,9 @@ def _is_generation_cache(interpreter: Interpreter, declared: ClassInfo) -> bool:
 
 # Names that the field gives to tensors, for parameters without annotation and default.
 _TENSOR_NAMES: Final = re.compile(
-    r"^(x|h|z|q|k|v|xq|xk|xv|img|txt|vec|pe|x_?[a-z0-9]?|query|key|value|hidden|input|inputs|latents?|sample|samples"
+    r"^(x|y|h|z|q|k|v|xq|xk|xv|img|txt|vec|pe|x_?[a-z0-9]?|query|key|value|hidden|input|inputs|latents?|sample|samples"
     r"|noise|images?|pixels|video|audio|features?|feats?|tokens|context|cond|logits|labels|targets?|weights?|temb|emb"
+    r"|wavs?|waveforms?|mels?|signals?|src|tgt|trg|seq|obs|actions?|coords|xyz|pos|edge_index|edge_attr"
     r"|embeddings?|embeds|residual|states|freqs(_c?is|_cos|_sin)?|cos|sin|t|timesteps?|bias|scores|boxes|points"
     r"|.*(_states?|_mask|mask|_ids|_embeds?|_embeddings?|_values|_features|_tokens|_bias|_latents?|_timesteps?|_emb"
     r"|_logits|_cis|_hidden|_tensor|_query|_key|_value|_weights?))$"

@@ -59,6 +59,9 @@ def evaluate_subscript(frame: Frame, node: ast.Subscript) -> Value:
     # `x[()]` has none.
     first = next(iter(indices), UNKNOWN)
     match base:
+        # What has keys is no tensor, whatever it was taken for.
+        case Tensor() if first.kind == "str":
+            return UNKNOWN
         case Tensor():
             keeps_size = all(map(_keeps_size, tuple_elements(node.slice)))
             return placement.of_operator(

@@ -18,6 +18,7 @@ from tpuport.lint.abstract_values import (
     NONE,
     SHAPE,
     STATIC,
+    STR,
     TENSOR,
     UNKNOWN,
     Arguments,
@@ -372,7 +373,7 @@ def _method_result(receiver: Tensor, name: str, arguments: Arguments) -> Value:
 
 def _size(receiver: Tensor, arguments: Arguments) -> Value:
     # `x.size(0)`, `x.size()`
-    return INT if any(arguments) else SHAPE
+    return SHAPE if arguments.is_empty else INT
 
 
 def _converted(receiver: Tensor, arguments: Arguments) -> Value:
@@ -391,6 +392,11 @@ def _converted(receiver: Tensor, arguments: Arguments) -> Value:
     if UNKNOWN in arguments.positional:
         return with_dtype(receiver, family_if_unchanged)
     return receiver
+
+
+def _type(receiver: Tensor, arguments: Arguments) -> Value:
+    # `x.type()` is the name of a class, `"torch.FloatTensor"`.
+    return STR if arguments.is_empty else _converted(receiver, arguments)
 
 
 def _view_or_reinterpretation(receiver: Tensor, arguments: Arguments) -> Value:
@@ -429,7 +435,8 @@ def _bitwise_not(receiver: Tensor, arguments: Arguments) -> Value:
 
 _METHOD_HANDLERS: Final[dict[str, Callable[[Tensor, Arguments], Value]]] = {
     "size": _size,
-    **dict.fromkeys("to type type_as cuda cpu pin_memory".split(), _converted),
+    **dict.fromkeys("to type_as cuda cpu pin_memory".split(), _converted),
+    "type": _type,
     **dict.fromkeys("new_zeros new_ones new_empty new_full".split(), _new),
     "new_tensor": _new_from_data,
     "view": _view_or_reinterpretation,

@@ -45,16 +45,18 @@ from tpuport.lint.source import node_span
 _DEPTH: Final = 40
 # After so many different calls of one function, its declaration is interpreted instead of each further call.
 _CALLS_PER_FUNCTION: Final = 8
-# Methods of modules that tpuport compiles, beside functions that the code compiles itself.
-COMPILED_METHODS: Final = frozenset("forward encode decode tiled_encode tiled_decode".split())
-# Methods that encode a kind of input: `encode_image`, `get_text_features`.
-_ENCODER: Final = re.compile(r"(encode|decode|embed)_\w+|get_\w+_features")
+# Methods of modules that are compiled as their forward is: the halves of an autoencoder, a flow's other direction.
+COMPILED_METHODS: Final = frozenset(
+    "forward encode decode tiled_encode tiled_decode inverse log_prob".split()
+)
+# Methods for a kind of input, or for a kind of call: `encode_image`, `get_text_features`, `forward_features`.
+_VARIANT: Final = re.compile(r"(encode|decode|embed|forward)_\w+|get_\w+_features")
 _EXCEPTIONS: Final = ("Error", "Warning", "Exception", "Iteration", "Interrupt")
 
 
 def is_compiled_method(name: str) -> bool:
-    """Whether tpuport compiles a module's method of that name, if it gets tensors."""
-    return name in COMPILED_METHODS or _ENCODER.fullmatch(name) is not None
+    """Whether a module's method of that name is compiled, if it gets tensors."""
+    return name in COMPILED_METHODS or _VARIANT.fullmatch(name) is not None
 
 
 class _Activation(NamedTuple):

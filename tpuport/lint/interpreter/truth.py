@@ -10,6 +10,7 @@ from tpuport.lint.abstract_values import (
     FALSE,
     GIVEN_CACHE,
     NONE,
+    PACKED_SEQUENCE,
     STATIC,
     TENSOR,
     TRUE,
@@ -21,6 +22,7 @@ from tpuport.lint.abstract_values import (
     Instance,
     Layer,
     Mapping,
+    Namespace,
     Sequence,
     Static,
     Tensor,
@@ -313,6 +315,8 @@ def value_of_class(frame: Frame, node: ast.expr) -> Value | None:
             return Instance(info)
         case External(name=name) if _TENSOR_CLASS.fullmatch(name):
             return tensor(TENSOR_CLASSES[name.rpartition(".")[2]])
+        case External(name="torch.nn.utils.rnn.PackedSequence"):
+            return PACKED_SEQUENCE
         case External(name=name) if name.startswith("numpy"):
             return STATIC
         case _:
@@ -365,7 +369,8 @@ def _is_of_kind(frame: Frame, value: Value, kind: Value | None) -> Answer:
             # The variable may hold an instance of a subclass that the interpreter does not see.
             return kind.info in frame.interpreter.classes.mro(value.info) or None
         case (
-            (Tensor(), Static() | Sequence() | Mapping())
+            (Tensor(), Static() | Sequence() | Mapping() | Namespace())
+            | (Namespace(), Tensor() | Static())
             | (Static(), Tensor() | Sequence() | Mapping())
             | (Sequence() | Mapping(), Tensor() | Static())
             | (Instance(), Tensor() | Static() | Sequence())

@@ -48,7 +48,7 @@ _FLUENT: Final = frozenset(
 )
 # On an unknown receiver in traced code, these are tensor methods: no array of another library comes there.
 _METHODS_OF_ARRAYS: Final = TENSOR_ONLY_METHODS | set(
-    "view reshape mean sum abs sqrt pow clone std any all isnan".split()
+    "view reshape mean sum max min prod norm abs sqrt pow clone std var any all isnan".split()
 )
 _STATIC_METHODS: Final = frozenset(
     "size dim numel item tolist stride is_floating_point get_seq_length".split()

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from tpuport.lint.abstract_values import PACKED_SEQUENCE, Layer, Namespace
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Rule
@@ -10,7 +11,10 @@ _PACKED: Final = frozenset({"pack_padded_sequence", "pad_packed_sequence", "pack
 
 
 def check(event: Call, context: Context) -> bool:
-    """Of `torch.nn.utils.rnn`: packing reads lengths, whatever its sequences are."""
+    """Packing, whatever the sequences are, and layers that take a packed sequence: all of these read lengths."""
+    match event:
+        case Call(receiver=Layer(), args=[Namespace() as sequence, *_]):
+            return sequence == PACKED_SEQUENCE
     head, _, last = event.name.rpartition(".")
     return head == "torch.nn.utils.rnn" and last in _PACKED
 

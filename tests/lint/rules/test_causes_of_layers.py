@@ -1,0 +1,190 @@
+"""What the linter once missed around layers of torch and methods of modules, by cause.
+
+Each case stands beside a near twin that the linter must tell apart. A line that ends in `#! TPU201` is an error, and
+there is no other. Where a case has inputs, its `Model` runs too: with an error it cannot be traced, and without one it
+gives what torch gives.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from tpuport.lint.rules import Example
+
+
+def not_run(code: str) -> Example:
+    return Example(code, inputs="")
+
+
+CASES = {
+    "a layer whose weight is normalized": Example(
+        """
+from torch.nn.utils import parametrizations, weight_norm
+
+def convolution(*sizes):
+    return weight_norm(nn.Conv1d(*sizes))
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = convolution(3, 4, 1)
+        self.second = parametrizations.spectral_norm(nn.Linear(5, 5))
+
+    def forward(self, x):
+        x = self.second(self.first(x))
+        return x[x > 0]  #! TPU101
+""",
+        "(torch.randn(2, 3, 5),)",
+    ),
+    "a layer whose weight is normalized, without a read": Example(
+        """
+from torch.nn.utils.parametrizations import weight_norm
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = weight_norm(nn.Conv1d(3, 4, 1))
+
+    def forward(self, x):
+        y = self.first(x)
+        return torch.where(y > 0, y, 0.0)
+""",
+        "(torch.randn(2, 3, 5),)",
+    ),
+    "a packed sequence through a recurrent layer": not_run("""
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(3, 4, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x, lengths):
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True)  #! TPU111
+        packed, _ = self.rnn(packed)  #! TPU111
+        y, _ = pad_packed_sequence(packed, batch_first=True)  #! TPU111
+        return self.head(y)
+"""),
+    "a state of a recurrent layer": Example(
+        """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, batch_first=True)
+
+    def forward(self, x):
+        y, (hidden, cell) = self.lstm(x)
+        if hidden.mean() > cell.mean():  #! TPU205
+            return y
+        return -y
+""",
+        "(torch.randn(2, 3, 3),)",
+    ),
+    "a padded batch through a recurrent layer": Example(
+        """
+from torch.nn.utils.rnn import PackedSequence
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor):
+        if isinstance(x, PackedSequence):
+            return int(x.batch_sizes[0])
+        y, hidden = self.gru(x)
+        return y + hidden[-1][:, None]
+""",
+        "(torch.randn(2, 3, 3),)",
+    ),
+    "texts and sizes of tensors": Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        if "Half" in x.type() or (2, 3) == x.size() or x.size() == torch.Size([2]):
+            return -x
+        rows, columns = x.size()
+        return x.type(torch.float32).reshape(columns, rows) + x.max()
+""",
+        "(torch.randn(2, 3),)",
+    ),
+    "a dict that is called a mask": Example(
+        """
+class Block(nn.Module):
+    def forward(self, x, index, mask):
+        return x[index.view(-1)] + mask
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = Block()
+
+    def choose(self, x, table_and_mask):
+        return self.block(x, table_and_mask["index"], table_and_mask["mask"])
+
+    def forward(self, x, mask):
+        index = torch.arange(2, device=x.device)
+        return self.choose(x, {"index": index, "mask": mask}) + x[mask > 0]  #! TPU101
+""",
+        "(torch.randn(2), torch.ones(2))",
+    ),
+    "the other direction of a flow": not_run("""
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("is_ready", torch.tensor(False))
+        self.log_scale = nn.Parameter(torch.zeros(4))
+
+    def forward(self, x):
+        return x * self.log_scale.exp()
+
+    def inverse(self, y):
+        if not self.is_ready:  #! TPU205
+            self.is_ready = torch.tensor(True)
+        return y * (-self.log_scale).exp()
+
+class Flow(nn.Module):
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = nn.ModuleList(steps)
+
+    def forward(self, x):
+        for step in self.steps:
+            x = step(x)
+        return x
+
+    def log_prob(self, y):
+        for i in range(len(self.steps) - 1, -1, -1):
+            y = self.steps[i].inverse(y)
+        return -y.square().sum() if y.max() > 0 else y  #! TPU205
+"""),
+    "methods that only hosts call": not_run("""
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.linear(x)
+
+    def inverse(self, path: str):
+        return open(path).read() if path else ""
+
+    def summarize(self, x):
+        return x.sum().item()
+"""),
+}
+
+
+@pytest.mark.parametrize("example", CASES.values(), ids=CASES)
+def test_the_errors_are_these(assert_errors: Callable[[Example], None], example: Example) -> None:
+    assert_errors(example)
+
+
+RUNNABLE = {name: example for name, example in CASES.items() if example.inputs}
+
+
+@pytest.mark.parametrize("example", RUNNABLE.values(), ids=RUNNABLE)
+def test_the_errors_are_true(assert_true: Callable[[Example], None], example: Example) -> None:
+    assert_true(example)
