@@ -122,6 +122,14 @@ def muse_audio(model: Any, items: int, _: int) -> dict[str, Any]:
     return {"input_values": torch.randn(items, 3 * model.config.audio_config.samples_per_token)}
 
 
+def vibe_audio(model: Any, items: int, _: int) -> dict[str, Any]:
+    """Samples of three tokens a recording, of two in the last one, and no noise added to what they become."""
+    hop = model.config.acoustic_tokenizer_encoder_config.hop_length
+    mask = torch.ones(items, 3 * hop, dtype=torch.bool)
+    mask[-1, 2 * hop :] = False
+    return {"input_values": torch.randn(items, 1, 3 * hop), "padding_mask": mask, "sample": False}
+
+
 MAKERS: dict[str, dict[str, Callable[[Any, int, int], dict[str, Any]]]] = {
     "DeepseekOcr2": {"image": deepseek_image},
     "FunAsrNano": {"audio": fun_audio},
@@ -132,6 +140,7 @@ MAKERS: dict[str, dict[str, Callable[[Any, int, int], dict[str, Any]]]] = {
     "Molmo2": {"image": molmo2_image, "video": molmo2_video},
     "MuseSpark": {"audio": muse_audio},
     "NemotronH_Omni": {"image": nemotron_image},
+    "VibeVoiceAsr": {"audio": vibe_audio},
 }
 
 

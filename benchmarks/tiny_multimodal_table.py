@@ -6,7 +6,7 @@ Keys are the beginnings of class names, as in `tiny_transformers_table`.
 from typing import Any
 
 _AXES: dict[str, Any] = {"rope_type": "default", "rope_theta": 10_000.0}
-_GEMMA4_VISION: dict[str, Any] = {
+GEMMA4_VISION: dict[str, Any] = {
     "model_type": "gemma4_vision", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "pooling_kernel_size": 2, "patch_size": 4,
     "position_embedding_size": 64,
@@ -32,6 +32,13 @@ _LATENT = {
     "swa_head_dim": 16,
     "head_dim": 16,
 }
+
+# Layers with a state, with attention, and with experts.
+_HYBRID: dict[str, Any] = {
+            "layers_block_type": ["mamba", "attention", "moe"], "mamba_num_heads": 8, "mamba_head_dim": 16,
+            "n_groups": 1, "chunk_size": 16, "ssm_state_size": 16, "moe_shared_expert_intermediate_size": 64,
+            "moe_intermediate_size": 32,
+}  # fmt: skip
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "Aria": {"projector_patch_to_query_dict": {16: 8}, "image_token_index": 250},
@@ -72,7 +79,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "Ernie4_5_VLMoe": {"text_config": {"rope_parameters": {**_AXES, "mrope_section": [3, 3, 2]}}},
     "FunAsrNano": {"adaptor_config": {"intermediate_size": 16}},
-    "Gemma4For": {"vision_config": _GEMMA4_VISION, "audio_config": _GEMMA4_AUDIO},
+    "Gemma4For": {"vision_config": GEMMA4_VISION, "audio_config": _GEMMA4_AUDIO},
     "Gemma4Unified": {
         "vision_config": {
             "model_type": "gemma4_unified_vision", "patch_size": 4, "pooling_kernel_size": 2, "mm_embed_dim": 64,
@@ -104,13 +111,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "MuseGlimmer": {"out_hidden_size": 256},
     "MuseSpark": {"out_hidden_size": 256, "audio_config": {"num_hidden_layers": 4, "out_hidden_size": 64}},
     "MusicFlamingo": {"audio_config": {"max_source_positions": 64}},
+    "Nemotron3_5Transcribe": {
+        "audio_config": {
+            "asr_config": {"num_key_value_heads": 4},
+            "diarization_config": {"audio_config": {"num_key_value_heads": 4}},
+        },
+        "word_timestamp_config": {"num_key_value_heads": 4}, "text_config": _HYBRID,
+    },
     "NemotronH_Omni": {
         "image_token_id": 250, "video_token_id": 251, "audio_token_id": 252,
-        "text_config": {
-            "layers_block_type": ["mamba", "attention", "moe"], "mamba_num_heads": 8, "mamba_head_dim": 16,
-            "n_groups": 1, "chunk_size": 16, "ssm_state_size": 16, "moe_shared_expert_intermediate_size": 64,
-            "moe_intermediate_size": 32,
-        },
+        "text_config": _HYBRID,
     },
     "PaddleOCRVL": {"text_config": {"rope_parameters": {**_AXES, "mrope_section": [2, 3, 3]}}},
     "Qwen2_5OmniThinker": {**_VISION_TOKENS, "audio_config": {"max_source_positions": 64}},
@@ -125,7 +135,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Step3p7": {"text_config": {"sliding_window": 16}},
     "T5Gemma2For": {"encoder": {"mm_tokens_per_image": 4}},
     "UnlimitedOcr": {"vision_config": {"sam_config": {"downsample_channels": [16, 64], "global_attn_indexes": [1]}}},
+    # The last of seven stages has 64 times as many filters.
+    "VibeVoiceAsr": {
+        "acoustic_tokenizer_encoder_config": {"num_filters": 2},
+        "semantic_tokenizer_encoder_config": {"num_filters": 2},
+    },
     "VipLlava": {"vision_feature_layers": [-2, -1]},
     "VoxtralFor": {"audio_token_id": 250, "audio_config": {"intermediate_size": 256, "max_source_positions": 64}},
-    "VoxtralRealtime": {"audio_token_id": 250},
 }  # fmt: skip

@@ -10,11 +10,26 @@ import torch
 import transformers
 from transformers.models.auto import modeling_auto
 
-from benchmarks import tiny_configs, tiny_transformers_images, tiny_transformers_sound
+from benchmarks import (
+    tiny_configs,
+    tiny_transformers_images,
+    tiny_transformers_mixed,
+    tiny_transformers_sound,
+)
 from benchmarks import tiny_transformers_table as table
 
-CONFIGS = table.CONFIGS | tiny_transformers_images.CONFIGS | tiny_transformers_sound.CONFIGS
-INPUTS = table.INPUTS | tiny_transformers_images.INPUTS | tiny_transformers_sound.INPUTS
+CONFIGS = {
+    **table.CONFIGS,
+    **tiny_transformers_images.CONFIGS,
+    **tiny_transformers_mixed.CONFIGS,
+    **tiny_transformers_sound.CONFIGS,
+}
+INPUTS = {
+    **table.INPUTS,
+    **tiny_transformers_images.INPUTS,
+    **tiny_transformers_mixed.INPUTS,
+    **tiny_transformers_sound.INPUTS,
+}
 BATCH, LENGTH = 2, 16
 LARGEST = 60_000_000  # parameters: what builds and runs in a few seconds
 MAPPINGS = (

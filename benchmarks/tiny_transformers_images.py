@@ -37,6 +37,34 @@ _LC_NET: dict[str, Any] = {
 _DEPTH_PART = {"image_size": 32, "patch_size": 8}
 _PATCHES = {"image_size": 64, "patch_size": 16}
 
+_SAM_PROMPT = {"image_size": 128, "hidden_size": 64}
+_SAM_LEVELS = [[32, 32], [16, 16], [8, 8]]
+_SAM2: dict[str, Any] = {
+    "vision_config": {
+        "backbone_config": {
+            "embed_dim_per_stage": [16, 32, 64, 128],
+            "image_size": [128, 128],
+            "blocks_per_stage": [1, 1, 2, 1],
+            "global_attention_blocks": [3],
+            "hidden_size": 16,
+        },
+        "backbone_channel_list": [128, 64, 32, 16],
+        "backbone_feature_sizes": _SAM_LEVELS,
+        "fpn_hidden_size": 64,
+    },
+    "prompt_encoder_config": _SAM_PROMPT,
+    "mask_decoder_config": {"hidden_size": 64},
+}
+_SAM3: dict[str, Any] = {
+    "vision_config": {
+        "backbone_config": {"image_size": 112, "pretrain_image_size": 112, "window_size": 4},
+        "backbone_feature_sizes": _SAM_LEVELS,
+        "fpn_hidden_size": 64,
+    },
+    "prompt_encoder_config": {"image_size": 112, "hidden_size": 64},
+    "mask_decoder_config": {"hidden_size": 64},
+}
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "Align": {"projection_dim": 80, "vision_config": _EFFICIENT_NET},
     "Cvt": {"embed_dim": [16, 32, 32], "num_heads": [1, 2, 2], "depth": [1, 2, 3]},
@@ -55,26 +83,57 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "EfficientNet": _EFFICIENT_NET,
     "Gemma4VisionModel": {"pooling_kernel_size": 2, "patch_size": 4, "position_embedding_size": 64},
     "GraniteDoclingVision": {"image_size": 128, "patch_size": 16},
+    "HieraForPreTraining": {"decoder_hidden_size": 32, "decoder_depth": 1, "decoder_num_heads": 2},
     "Idefics3Vision": _PATCHES,
     "LwDetr": {"backbone_config": {"image_size": 256}, "projector_scale_factors": [1.0]},
     "OmDetTurbo": {"apply_layernorm_after_vision_backbone": False, "encoder_in_channels": [16, 32, 64]},
+    "OneFormer": {
+        "backbone_config": {"embed_dim": 16, "num_heads": [1, 2, 4, 8], "depths": [1, 1, 1, 1]},
+        "conv_dim": 32, "mask_dim": 32, "hidden_dim": 32, "text_encoder_width": 32, "num_attention_heads": 4,
+    },
+    "PPDocLayoutV2": {
+        "backbone_config": _HG_NET, "encoder_in_channels": [32, 32, 64], "decoder_in_channels": [64, 64, 64],
+        "class_thresholds": [0.5] * 25, "class_order": list(range(25)),
+    },
     "PPDocLayoutV3": {"backbone_config": _HG_NET, "encoder_in_channels": [32, 32, 64], "x4_feat_dim": 16},
     "PPOCRV5ServerDet": {**_TEXT_DETECTION, "backbone_config": _HG_NET},
     "PPOCRV6MediumDet": {**_TEXT_DETECTION, "backbone_config": _LC_NET},
     "PPOCRV6SmallDet": {"layer_list_out_channels": [16, 32, 32, 64], "backbone_config": _LC_NET},
+    "PerceiverForImageClassificationConv": {
+        "d_latents": 32, "num_latents": 8, "num_self_attends_per_block": 2, "d_model": 322,
+        "num_cross_attention_heads": 1,
+    },
     "PerceiverForImageClassificationFourier": {
         "d_latents": 32, "num_latents": 8, "num_self_attends_per_block": 2, "d_model": 261, "image_size": 224,
         "num_cross_attention_heads": 1,
     },
-    "Sapiens2ForPose": {
+    "Sapiens2For": {
         "head_config": {
             "upsample_out_channels": [32], "upsample_kernel_sizes": [4], "conv_out_channels": [32],
             "conv_kernel_sizes": [1],
         },
         "num_key_value_heads_per_layer": [4, 2], "num_key_value_attention_heads": 2,
     },
+    "Sam2Model": _SAM2,
+    "Sam3TrackerModel": _SAM3,
     "ShieldGemma2": {"mm_tokens_per_image": 4, "yes_token_index": 100, "no_token_index": 101},
+    "UVDoc": {
+        "backbone_config": {
+            "resnet_head": [[3, 16], [16, 16]], "stage_configs": [[[16, 1]], [[16, 2], [16, 3]]],
+            "resnet_configs": [[[16, 16, 1, False]], [[16, 16, 1, True], [16, 16, 3, False]]],
+            "out_features": ["stage1", "stage2"], "out_indices": [1, 2],
+        },
+        "bridge_connector": [16, 16], "out_point_positions2D": [[16, 8], [8, 2]],
+    },
     "VideoMAEForPreTraining": {"image_size": 32, "num_frames": 4},
+    "ZoeDepth": {
+        "backbone_config": {
+            "image_size": 64, "patch_size": 16, "hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 128,
+            "num_attention_heads": 4, "out_features": ["stage1", "stage2", "stage3", "stage4"],
+            "out_indices": [1, 2, 3, 4],
+        },
+        "neck_hidden_sizes": [16, 16, 32, 32], "fusion_hidden_size": 32, "bottleneck_features": 32,
+    },
 }  # fmt: skip
 
 
@@ -103,12 +162,26 @@ INPUTS: dict[str, Any] = {
     "DepthPro": lambda: {"pixel_values": torch.randn(BATCH, 3, 128, 128)},
     "EfficientLoFTR": lambda: {"pixel_values": torch.randn(1, 2, 3, 64, 64)},
     "Gemma4VisionModel": _numbered_patches,
+    "HieraForPreTraining": lambda: {"noise": torch.rand(BATCH, 49)},
+    "Idefics3Vision": dict,
     "Inkling2VisionModel": lambda: {"pixel_values": torch.rand(BATCH * 16, 40, 40, 3)},
     "LwDetr": lambda: {"pixel_values": torch.randn(BATCH, 3, 256, 256)},
     "MiniCPMOcrVision": _patches_side_by_side,
     "MiniCPMV4_7Vision": _patches_side_by_side,
     "OmDetTurbo": _classes_of_tasks,
+    "PerceiverForImageClassificationConv": dict,
     "PerceiverForImageClassificationFourier": dict,
+    "Sam2Model": lambda: {
+        "pixel_values": torch.randn(BATCH, 3, 128, 128), "input_points": torch.rand(BATCH, 1, 2, 2) * 100,
+        "input_labels": torch.ones(BATCH, 1, 2).int(),
+    },
+    "Sam3TrackerModel": lambda: {
+        "pixel_values": torch.randn(BATCH, 3, 112, 112), "input_points": torch.rand(BATCH, 1, 2, 2) * 100,
+        "input_labels": torch.ones(BATCH, 1, 2).int(),
+    },
+    "VideoLlama3Vision": lambda: {
+        "grid_thw": torch.tensor([[1, 4, 4]] * BATCH), "merge_sizes": torch.tensor([2] * BATCH),
+    },
     "VideoMAEForPreTraining": lambda: {
         "pixel_values": torch.randn(BATCH, 4, 3, 32, 32),
         "bool_masked_pos": torch.tensor([[True, False] * 4, [False, True] * 4]),

@@ -6,6 +6,8 @@ import torch
 
 from benchmarks.tiny_transformers_table import BATCH, ids, padded
 
+# The last of seven stages has 64 times as many.
+_FEW_FILTERS = {"num_filters": 2}
 CONFIGS: dict[str, dict[str, Any]] = {
     "Clap": {"audio_config": {
         "patch_embeds_hidden_size": 16, "hidden_size": 128, "num_attention_heads": [1, 2, 4, 8],
@@ -14,19 +16,24 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Gemma4AudioModel": {"output_proj_dims": 64, "subsampling_conv_channels": [16, 8]},
     "KyutaiSpeechToText": {"num_codebooks": 4},
     "MuseSparkAudioModel": {"num_hidden_layers": 4},
+    "NeuCodec": {"quantization_dim": 128, "num_key_value_heads": 4},
+    "VibeVoiceFor": {"audio_config": _FEW_FILTERS, "semantic_model_config": _FEW_FILTERS},
+    "VibeVoiceAcoustic": _FEW_FILTERS,
     "Wav2Vec2BertForCTC": {"vocab_size": 256},
     "Wav2Vec2ConformerForCTC": {"vocab_size": 256},
+    "Xcodec2": {"quantization_dim": 128, "num_key_value_heads": 4},
+    "XcodecModel": {"codebook_dim": 128},
     "Nemotron3_5TranscribeWordTimestampModel": {"num_key_value_heads": None},
 }  # fmt: skip
 
 
-def _features(width: int, mask: str, **options: Any) -> Any:
-    """What makes 96 frames of so many features, and a mask of this name that pads the second row."""
+def _features(width: int, mask: str, dtype: torch.dtype | None = None, **others: Any) -> Any:
+    """What makes 96 frames of so many features, a mask of this name that pads the second row, and other arguments."""
 
     def make() -> dict[str, Any]:
-        frames = torch.ones(BATCH, 96, **options)
+        frames = torch.ones(BATCH, 96, dtype=dtype)
         frames[1, -32:] = 0
-        return {"input_features": torch.randn(BATCH, 96, width), mask: frames}
+        return {"input_features": torch.randn(BATCH, 96, width), mask: frames, **others}
 
     return make
 
@@ -74,7 +81,18 @@ INPUTS: dict[str, Any] = {
         "input_values": torch.randn(BATCH, 1, 3200), "input_features": torch.randn(BATCH, 10, 64),
     },
     "PocketTTSAudioTokenizerDecoder": lambda: {"latents": torch.randn(BATCH, 64, 6)},
+    "SeamlessM4TModel": _features(64, "attention_mask", input_ids=None, dtype=torch.long),
+    "SeamlessM4Tv2Model": _features(64, "attention_mask", input_ids=None, dtype=torch.long),
+    "SpeechEncoderDecoder": lambda: {
+        "input_values": torch.randn(BATCH, 4000), "input_features": None, "attention_mask": padded(BATCH, 4000),
+    },
     "SpeechT5ForTextToSpeech": _speech_of_text,
+    "VibeVoiceAcousticTokenizerDecoder": lambda: {"hidden_states": torch.randn(BATCH, 64, 4)},
+    "VibeVoiceAcousticTokenizerEncoder": lambda: {"hidden_states": torch.randn(BATCH, 1, 6400)},
+    "VibeVoiceAcousticTokenizerModel": lambda: {"input_values": torch.randn(BATCH, 1, 6400)},
+    # Eight frames for each of 16 tokens.
+    "VoxtralRealtime": lambda: {"input_features": torch.randn(BATCH, 128, 128)},
+    "Xcodec2": lambda: {"input_values": torch.randn(BATCH, 1, 3200), "input_features": torch.randn(BATCH, 10, 64)},
     # Long enough for the five convolutions over its frames.
     "WavLMForXVector": lambda: {"input_values": torch.randn(BATCH, 12_000), "attention_mask": padded(BATCH, 12_000)},
 }  # fmt: skip

@@ -18,6 +18,11 @@ SERIES: dict[str, Any] = {
 ROTARY: dict[str, Any] = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
 # Heads whose queries and keys have a part with positions and one without.
 LATENT: dict[str, Any] = {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+_REFORMER: dict[str, Any] = {
+        "is_decoder": True, "axial_pos_shape": [4, 8], "axial_pos_embds_dim": [16, 48], "max_position_embeddings": 32,
+        "attn_layers": ["local", "lsh"], "num_hidden_layers": 2, "local_attn_chunk_length": 4, "num_buckets": 2,
+        "lsh_attn_chunk_length": 4, "pad_token_id": 0, "hidden_size": 64,
+}  # fmt: skip
 # Rotary parameters by the type of a layer.
 _BY_LAYER: dict[str, Any] = {
     "rope_parameters": {
@@ -47,7 +52,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Informer": SERIES,
     "SmolVLMFor": {"vision_config": {"image_size": 128, "patch_size": 16}},
     "ModernVBert": {"vision_config": {"image_size": 128, "patch_size": 16}},
-    "ColModernVBert": {"vision_config": {"image_size": 128, "patch_size": 16}},
     "GraniteDoclingFor": {"vision_config": {"image_size": 128, "patch_size": 16}},
     "Blip2Model": {"image_token_index": 250},
     "InstructBlipModel": {"image_token_index": 250},
@@ -71,11 +75,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "PatchTS": {"context_length": PAST, "patch_length": 4, "patch_stride": 4, "prediction_length": 4},
     "PatchTSMixer": {"context_length": PAST, "patch_length": 4, "patch_stride": 4, "prediction_length": 4},
     "RecurrentGemma": {"num_hidden_layers": 3},
-    "Reformer": {
-        "is_decoder": True, "axial_pos_shape": [4, 8], "axial_pos_embds_dim": [16, 48], "max_position_embeddings": 32,
-        "attn_layers": ["local", "lsh"], "num_hidden_layers": 2, "local_attn_chunk_length": 4, "num_buckets": 2,
-        "lsh_attn_chunk_length": 4, "pad_token_id": 0, "hidden_size": 64,
-    },
+    "Reformer": _REFORMER,
+    "ReformerForMaskedLM": {**_REFORMER, "is_decoder": False},
     "SwitchTransformers": {"decoder_start_token_id": 0},
     "SamModel": {
         "vision_config": {"output_channels": 64, "num_pos_feats": 32},
@@ -86,8 +87,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "prompt_encoder_config": {"image_embedding_size": 14},
     },
     "T5ForSequence": {"decoder_start_token_id": 0},
+    "T5Gemma2Encoder": {"text_config": {"dropout_rate": 0.0}, "mm_tokens_per_image": 4},
     "TimeSeriesTransformer": SERIES,
-    "Tvp": {"max_img_size": 224},
     "BigBirdFor": {"block_size": 2, "num_random_blocks": 1, "attention_type": "block_sparse"},
     # As transformers asks for: otherwise it generates from the last token alone.
     "BigBirdForCausalLM": {"is_decoder": True, "attention_type": "original_full"},
