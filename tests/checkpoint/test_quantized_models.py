@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 import tpuport
 from tpuport import PortError, compat
 from tpuport.checkpoint import load
+from tpuport.compilation import compile
 from tpuport.quantization import QuantizationRules, quantized_weights
 from tpuport.sharding import ShardingRules, audit
 
@@ -54,6 +55,23 @@ def test_logits_are_those_of_the_numbers_that_the_values_stand_for(scheme, sizes
     # The weights are other numbers than before, and not far from them.
     weight, original = (m.model.layers[1].mlp.down_proj.weight for m in (dense, llama))
     assert 0 < (weight - original).abs().max() < original.abs().max() / 6
+
+
+def test_devices_divide_inputs_within_what_would_be_a_group(mesh_of_size):
+    """244 inputs for each of eight devices, of which each 128 share a scale."""
+    torch.manual_seed(0)
+    module = torch.nn.Linear(1952, 8, bias=False)
+    x = torch.randn(2, 1952)
+    alone, divided = copy.deepcopy(module), copy.deepcopy(module)
+    tpuport.port(alone, quantize={"weight": "int4"})
+    rules = tpuport.ShardingRules({"weight": PartitionSpec(None, "tp")})
+    tpuport.port(divided, mesh=mesh_of_size(tp=8), rules=rules, quantize={"weight": "int4"})
+    assert parts(divided)["weight", "values"].sharding.spec == PartitionSpec("tp", None, None)
+    output = tpuport.to_cpu(compile(divided)(x))
+    dense = tpuport.to_cpu(alone)
+    torch.testing.assert_close(output, dense(x), rtol=1e-5, atol=1e-5)
+    assert torch.equal(tpuport.to_cpu(divided).weight, dense.weight)
+    assert 0 < (dense.weight - module.weight).abs().max() < module.weight.abs().max() / 6
 
 
 @pytest.mark.parametrize("scheme", ["int8", "int4:32"])

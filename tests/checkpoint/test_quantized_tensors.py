@@ -102,6 +102,32 @@ def test_packed_numbers(example, offset):
     np.testing.assert_array_equal(read(lazy, index), numbers[index] + offset)
 
 
+@settings(max_examples=20)
+@given(st.data())
+def test_segments_that_are_filled_up_to_whole_groups(data):
+    """Eight segments of 244 inputs: a group of 128, and one of 116 that is filled up with zeros."""
+    outputs, columns, segment = 3, 1952, 244
+    weight = np.random.default_rng(0).normal(size=(outputs, columns)).astype(np.float32)
+    scheme = as_scheme("int4")
+    tensor = quantizing(in_memory(weight), scheme, FLOAT32)
+    assert (tensor.segments, tensor.values.shape) == (8, (16, 128, outputs))
+    expected = np.zeros_like(weight)
+    for start in range(0, columns, segment):
+        for group in (slice(start, start + 128), slice(start + 128, start + segment)):
+            values, scale = scheme.quantize(weight[:, group], FLOAT32)
+            expected[:, group] = values.astype(np.float32) * scale[:, None]
+    index = data.draw(slices(tensor.shape))
+    np.testing.assert_array_equal(read(tensor, index), expected[index])
+    for part in (tensor.values, tensor.scale):
+        index = data.draw(slices(part.shape))
+        np.testing.assert_array_equal(read(part, index), read(part)[index])
+    values, scale = jnp.asarray(read(tensor.values)), jnp.asarray(read(tensor.scale))
+    array = QuantizedArray(values, scale, None, None, None, 1, columns, FLOAT32, segments=8)
+    np.testing.assert_array_equal(array.dequantize(), expected)
+    activations = np.random.default_rng(1).normal(size=(2, columns)).astype(np.float32)
+    np.testing.assert_allclose(array.linear(activations), activations @ expected.T, rtol=1e-4, atol=1e-3)
+
+
 @settings(max_examples=40)
 @given(st.integers(0, 1000), st.integers(1, 9), st.integers(1, 40), st.integers(1, 16), st.data())
 def test_slices_are_quantised_as_the_whole_is(seed, outputs, columns, size, data):

@@ -56,23 +56,30 @@ def test_a_weight_that_is_not_finite_is_refused(weight):
 
 
 @pytest.mark.parametrize(
-    ("name", "columns", "size"),
+    ("name", "columns", "grouping"),
     [
-        ("int8", 11008, 11008),
-        ("int4", 4096, 128),
-        # Eight devices can divide groups of 32 of Llama's feed-forward, not of 128.
-        ("int4", 11008, 32),
+        ("int8", 11008, (11008, 1)),
+        ("int4", 4096, (128, 1)),
+        # Eight devices have 1,376 inputs of Llama's feed-forward each: eleven groups, the last with zeros.
+        ("int4", 11008, (128, 8)),
+        ("int4", 2880, (128, 8)),
+        # Zeros would take more than the scales of smaller groups.
+        ("int4", 768, (32, 1)),
         # Four devices, or two.
-        ("int4", 1408, 32),
-        ("int4", 448, 32),
-        ("int4", 96, 96),
-        ("int4", 200, 128),
-        ("int4:64", 11008, 64),
-        ("int8:16", 8, 8),
+        ("int4", 1408, (32, 1)),
+        ("int4", 448, (32, 1)),
+        ("int4", 96, (96, 1)),
+        ("int4", 200, (128, 1)),
+        ("int4:64", 11008, (64, 1)),
+        ("int8:16", 8, (8, 1)),
     ],
 )
-def test_inputs_that_share_a_scale(name, columns, size):
-    assert as_scheme(name).group_inputs(columns) == size
+def test_inputs_that_share_a_scale(name, columns, grouping):
+    assert as_scheme(name).grouping(columns) == grouping
+
+
+def test_inputs_that_no_axis_divides():
+    assert as_scheme("int4").grouping(768, devices=1) == (128, 1)
 
 
 @pytest.mark.parametrize("name", ["int3", "int4:0", "int4:", "", "INT8", 8, True, "int8;", None])

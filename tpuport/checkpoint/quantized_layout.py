@@ -22,6 +22,7 @@ def make_weight(
         scheme=source.scheme,
         transposed=source.transposed,
         rounds_activations=source.rounds_activations,
+        segments=source.segments,
     )
 
 

@@ -38,6 +38,7 @@ class QuantizedTensor(LazyTensor):
         scheme: its name, for people.
         transposed: whether the weight is [..., K, O].
         rounds_activations: whether products with it round activations too.
+        segments: equal parts of the inputs that are each filled up to whole groups.
     """
 
     values: LazyTensor
@@ -52,6 +53,7 @@ class QuantizedTensor(LazyTensor):
     scheme: str = ""
     transposed: bool = False
     rounds_activations: bool = False
+    segments: int = 1
 
     @property
     def parts(self) -> dict[str, LazyTensor]:
@@ -85,7 +87,7 @@ class QuantizedTensor(LazyTensor):
         self, reader: Reader, leading: list[slice], rows: slice, columns: slice, out: np.ndarray
     ) -> None:
         _, inputs, _ = self.values.shape[-3:]
-        if self.order is not None:
+        if self.order is not None or self.segments > 1:
             columns_stop, first_group, last_group = self.columns, 0, self.values.shape[-3]
         else:
             columns_stop = columns.stop
@@ -104,6 +106,8 @@ class QuantizedTensor(LazyTensor):
             numbers -= self._per_output(reader, minimum, leading, groups, rows)
         # [..., G, I, O] to [..., O, K]
         flat = numbers.reshape(*numbers.shape[:-3], -1, numbers.shape[-1]).swapaxes(-1, -2)
+        if self.segments > 1:
+            flat = _without_padding(flat, self.segments, self.columns)
         flat = flat[..., : columns_stop - first_group * inputs]
         if self.order is not None:
             flat = flat[..., np.argsort(self._read(reader, self.order, full_index(self.order.shape)))]
@@ -198,11 +202,41 @@ class Grouped(LazyTensor):
 
 
 @dataclass(frozen=True, eq=False)
+class _Filled(LazyTensor):
+    """`base` [..., O, K], each of whose equal segments is followed by zeros."""
+
+    base: LazyTensor
+    segments: int
+
+    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+        *others, columns = index
+        stored, filled = self.base.shape[-1] // self.segments, self.shape[-1] // self.segments
+        out[...] = 0
+        for segment in range(columns.start // filled, -(-columns.stop // filled)):
+            start = max(columns.start - segment * filled, 0)
+            stop = min(columns.stop - segment * filled, stored)
+            if start < stop:
+                source = slice(segment * stored + start, segment * stored + stop)
+                offset = segment * filled - columns.start
+                out[..., offset + start : offset + stop] = self.base.read(
+                    reader, (*others, source), self.base.dtype
+                )
+
+
+def _without_padding(filled: np.ndarray, segments: int, columns: int) -> np.ndarray:
+    """[..., K] from what `_Filled` makes of it."""
+    *leading, width = filled.shape
+    parts = filled.reshape(*leading, segments, width // segments)[..., : columns // segments]
+    return parts.reshape(*leading, columns)
+
+
+@dataclass(frozen=True, eq=False)
 class _Quantized(LazyTensor):
     """One result of quantising `source` [..., O, K], from the groups that a slice of it needs."""
 
     source: LazyTensor
     scheme: Scheme
+    group_inputs: int
     scale_dtype: np.dtype
 
     def blocks(
@@ -213,12 +247,11 @@ class _Quantized(LazyTensor):
         Yields:
             Where in `outputs` they are, their values [..., O, G, I], and their scales [..., O, G].
         """
-        grouped = group_columns(self.source, self.scheme.group_inputs(self.source.shape[-1]))
-        size = grouped.shape[-2]
+        grouped = group_columns(self.source, self.group_inputs)
         step = max(1, BLOCK_BYTES // (self.source.shape[-1] * np.dtype(np.float32).itemsize))
         for start in range(outputs.start, outputs.stop, step):
             rows = slice(start, min(start + step, outputs.stop))
-            weights = grouped.read(reader, (*leading, groups, slice(0, size), rows), self.source.dtype)
+            weights = grouped.read(reader, (*leading, groups, slice(0, self.group_inputs), rows), self.source.dtype)
             values, scale = self.scheme.quantize(np.moveaxis(weights, -1, -3), self.scale_dtype)
             yield slice(rows.start - outputs.start, rows.stop - outputs.start), values, scale
 
@@ -253,10 +286,14 @@ def quantizing(
     if transposed:
         source = transpose(source, -1, -2)
     *leading, outputs, columns = source.shape
-    size = scheme.group_inputs(columns)
+    # Devices have whole experts.
+    size, segments = scheme.grouping(columns, 1) if leading else scheme.grouping(columns)
+    if segments > 1:
+        columns = segments * -(-(columns // segments) // size) * size
+        source = _Filled((*leading, outputs, columns), source.dtype, source, segments)
     groups = -(-columns // size)
-    values = _QuantizedValues((*leading, groups, size, outputs), scheme.dtype, source, scheme, dtype)
-    scale = _QuantizedScale((*leading, groups, outputs), dtype, source, scheme, dtype)
+    values = _QuantizedValues((*leading, groups, size, outputs), scheme.dtype, source, scheme, size, dtype)
+    scale = _QuantizedScale((*leading, groups, outputs), dtype, source, scheme, size, dtype)
     return QuantizedTensor(
         shape,
         dtype,
@@ -266,6 +303,7 @@ def quantizing(
         transposed=transposed,
         # Stacks of experts are multiplied in forms that would not all round.
         rounds_activations=scheme.rounds_activations and not leading,
+        segments=segments,
     )
 
 
@@ -307,7 +345,8 @@ def _are_alike(tensors: Sequence[Any]) -> bool:
 
 def _form(tensor: QuantizedTensor) -> tuple[Any, ...]:
     parts = tuple((name, part.dtype) for name, part in tensor.parts.items())
-    return (tensor.dtype, tensor.levels, tensor.output_block, tensor.values.shape[-3:-1], parts)
+    layout = (tensor.output_block, tensor.segments, *tensor.values.shape[-3:-1])
+    return (tensor.dtype, tensor.levels, layout, parts)
 
 
 _FUNCTIONS: dict[Any, Callable[..., QuantizedTensor | None]] = {torch.stack: _stack, torch.cat: _cat}

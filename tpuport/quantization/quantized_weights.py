@@ -33,6 +33,7 @@ class QuantizedWeight(torch.nn.Module):
         scheme: its name, for people.
         transposed: whether the weight is [..., K, O], and not [..., O, K].
         rounds_activations: whether products with it round activations too.
+        segments: equal parts of the inputs that are each filled up to whole groups.
     """
 
     values: torch.Tensor
@@ -60,6 +61,7 @@ class QuantizedWeight(torch.nn.Module):
         scheme: str,
         transposed: bool = False,
         rounds_activations: bool = False,
+        segments: int = 1,
     ) -> None:
         super().__init__()
         self.register_buffer("values", values)
@@ -76,6 +78,7 @@ class QuantizedWeight(torch.nn.Module):
         self.scheme = scheme
         self.transposed = transposed
         self.rounds_activations = rounds_activations
+        self.segments = segments
         # Of parts on the meta device or on the host, for which torch lacks some types.
         self.part_dtypes: dict[str, np.dtype] = {}
 
@@ -133,6 +136,7 @@ class QuantizedWeight(torch.nn.Module):
             dtype=compat.jax_dtype(self.dtype),
             transposed=self.transposed,
             rounds_activations=self.rounds_activations,
+            segments=self.segments,
         )
 
     def forward(self) -> torch.Tensor:

@@ -6,12 +6,24 @@ quantisers make tensor subclasses of torch, neither of which this runtime reads.
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from tpuport.errors import PortError
+
+
+class Grouping(NamedTuple):
+    """How the inputs of a weight share scales.
+
+    Attributes:
+        inputs: that share one.
+        segments: equal parts of the inputs, each of which is filled up to whole groups.
+    """
+
+    inputs: int
+    segments: int = 1
 
 
 @dataclass(frozen=True)
@@ -22,7 +34,8 @@ class Scheme:
         name: as users write it, such as "int4:64".
         dtype: of the values.
         limit: the largest magnitude that a scaled weight has before it is rounded.
-        group_sizes: how many inputs may share a scale, in the order of preference; empty for all of them.
+        group_sizes: how many inputs may share a scale, in the order of preference; empty for all of them. Of several,
+            parts of the inputs are filled up to whole groups where that costs little.
         rounds_activations: whether products round what the weight is multiplied with to int8 too, each row by its
             largest magnitude.
     """
@@ -33,19 +46,27 @@ class Scheme:
     group_sizes: tuple[int, ...] = ()
     rounds_activations: bool = False
 
-    def group_inputs(self, columns: int) -> int:
-        """How many of a weight's `columns` inputs share a scale.
+    def grouping(self, columns: int, devices: int = 8) -> Grouping:
+        """Which of a weight's `columns` inputs share a scale.
 
-        Of several sizes it is the first that gives groups which eight devices can divide, or else four or two, or that
-        divides the inputs. It does not depend on the mesh, so that a model has the same numbers on all meshes.
+        Of several sizes it is the first that gives groups which so many devices can divide, or else half of them, and
+        so on. It does not depend on the mesh, so that a model has the same numbers on all meshes.
+
+        Args:
+            devices: the most that may divide the inputs.
         """
         if not self.group_sizes:
-            return columns
-        for count in _DEVICES:
+            return Grouping(columns)
+        preferred = self.group_sizes[0]
+        if len(self.group_sizes) == 1 or columns <= preferred:
+            return Grouping(min(preferred, columns))
+        while devices:
             for size in self.group_sizes:
-                if columns <= size or columns % (size * count) == 0:
-                    return min(size, columns)
-        return min(self.group_sizes[0], columns)
+                padding = -(columns // devices) % size
+                if columns % devices == 0 and padding * devices <= _MOST_PADDING * columns:
+                    return Grouping(size, devices if padding else 1)
+            devices //= 2
+        return Grouping(preferred)
 
     def quantize(self, weights: np.ndarray, scale_dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
         """Values and scales of `weights` [..., I], whose last dimension shares a scale.
@@ -78,8 +99,8 @@ class Scheme:
         return np.clip(np.rint(quotient), limits.min, limits.max).astype(self.dtype)
 
 
-# Those that usually divide the weights of a model that needs several.
-_DEVICES = (8, 4, 2, 1)
+# Of the inputs of a weight. Groups of a quarter of the size have scales of as many more bytes.
+_MOST_PADDING = 1 / 12
 # 7.5 and not 7: the integers go from -8 to 7, and a step that is a fifteenth smaller is worth one clipped weight.
 _SCHEMES = {
     "int8": Scheme("int8", jnp.dtype(jnp.int8), 127.0),

@@ -25,6 +25,9 @@ class Quantized(Protocol):
     def columns(self) -> int: ...
 
     @property
+    def segments(self) -> int: ...
+
+    @property
     def transposed(self) -> bool: ...
 
     @property
@@ -46,7 +49,8 @@ def part_shardings(weight: Quantized, sharding: NamedSharding) -> dict[str, Name
     input_parts = count_parts(mesh, axis_names(input_axes))
     # With a single group, what the axis cuts is the group, which all its devices then share.
     group_axes, within_axes = (None, input_axes) if groups == 1 else (input_axes, None)
-    is_cut = groups % input_parts != 0 or groups * inputs != columns
+    is_filled = groups * inputs != columns
+    is_cut = groups % input_parts != 0 or (is_filled and weight.segments % input_parts != 0)
     if groups > 1 and input_parts > 1 and is_cut:
         raise PortError(
             f"{input_parts} devices would divide {columns} inputs, of which each {inputs} share a scale, within a group"

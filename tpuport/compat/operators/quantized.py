@@ -41,7 +41,15 @@ _MATRIX_RANK = 3
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["values", "scale", "zero_point", "order", "outer_scale", "minimum", "outer_minimum"],
-    meta_fields=["levels", "output_block", "columns", "dtype", "transposed", "rounds_activations"],
+    meta_fields=[
+        "levels",
+        "output_block",
+        "columns",
+        "dtype",
+        "transposed",
+        "rounds_activations",
+        "segments",
+    ],
 )
 @dataclass(frozen=True, eq=False)
 class QuantizedArray:
@@ -50,7 +58,8 @@ class QuantizedArray:
     Scales and minima may be in few bits themselves; then some neighbouring groups share a factor on theirs.
 
     Attributes:
-        values: [..., G, I, O], an integer or small floating type, G * I at least K. What is beyond K is not used.
+        values: [..., G, I, O], an integer or small floating type, G * I at least K. What is beyond K is not used. See
+            `segments`.
         scale: [..., G, B], each for `output_block` neighbouring outputs; the last block may be shorter.
         zero_point: as `scale`, an integer type; None for zero.
         order: int32 [K], None for the weight's own: which input of the weight each of the stored ones is.
@@ -64,6 +73,8 @@ class QuantizedArray:
         transposed: whether the weight is [..., K, O].
         rounds_activations: whether products round activations to int8 too. Values are int8 then, in a single group,
             with neither zero points nor levels nor an order.
+        segments: equal parts of the inputs, each of which is filled up to whole groups, so that as many devices can
+            have groups of their own.
     """
 
     values: jax.Array
@@ -79,12 +90,16 @@ class QuantizedArray:
     outer_scale: jax.Array | None = None
     minimum: jax.Array | None = None
     outer_minimum: jax.Array | None = None
+    segments: int = 1
 
     def dequantize(self) -> jax.Array:
         """Traced. The weight, [..., O, K] or transposed."""
         grouped = self._grouped_weight()
-        *leading, groups, inputs, outputs = grouped.shape
-        weight = grouped.reshape(*leading, groups * inputs, outputs)[..., : self.columns, :]
+        *leading, _, _, outputs = grouped.shape
+        segments = grouped.reshape(*leading, self.segments, -1, outputs)[
+            ..., : self.columns // self.segments, :
+        ]
+        weight = segments.reshape(*leading, self.columns, outputs)
         if self.order is not None:
             weight = weight[..., jnp.argsort(self.order), :]
         return weight if self.transposed else jnp.swapaxes(weight, -1, -2)
@@ -110,19 +125,26 @@ class QuantizedArray:
             return self._scaled_product(activations)
         if self.order is not None:
             activations = activations[..., self.order]
+        grouped = self._group_activations(activations)
+        *leading, _, inputs = grouped.shape
+        joined = self._joined_groups()
+        if self._suits_digits(prod(leading), joined * inputs):
+            return _multiply_few_rows(grouped, self, joined)
+        return self.multiply_wide(grouped)
+
+    def _group_activations(self, activations: jax.Array) -> jax.Array:
+        """Traced. Activations [..., K] as [..., G, I], with zeros where groups are filled up."""
+        *leading, columns = activations.shape
         groups, inputs, _ = self.values.shape
-        padding = groups * inputs - self.columns
+        padding = (groups * inputs - columns) // self.segments
         if padding:
-            activations = jnp.pad(activations, [(0, 0)] * (activations.ndim - 1) + [(0, padding)])
+            activations = activations.reshape(*leading, self.segments, -1)
+            activations = jnp.pad(activations, [(0, 0)] * (len(leading) + 1) + [(0, padding)])
         if groups > 1:
             # XLA would move the reshape to what made the activations. If that is a product with quantised weights, it
             # would write them to memory in the reshaped form, and wide.
             activations = jax.lax.optimization_barrier(activations)
-        grouped = activations.reshape(*activations.shape[:-1], groups, inputs)
-        joined = self._joined_groups()
-        if self._suits_digits(prod(grouped.shape[:-2]), joined * inputs):
-            return _multiply_few_rows(grouped, self, joined)
-        return self.multiply_wide(grouped)
+        return activations.reshape(*leading, groups, inputs)
 
     def multiply_wide(self, grouped: jax.Array) -> jax.Array:
         """Traced. The product [..., O] of activations [..., G, I] and the weight made wide."""
