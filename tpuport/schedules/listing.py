@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 
 # Address, label such as "LB" for a loop's body, one ">" for each loop around it, and the instructions.
 _BUNDLE: Final = re.compile(r"^ *(?:0x[0-9a-f]+|0) +(?:[A-Z]{2})? *:[ >]*\{", re.MULTILINE)
+# Most bundles have none of this: vector instructions alone, which nothing more is read of.
+_RELEVANT: Final = re.compile(r"region|dma\.|= sst |%[sp]\d+_[sp]\d+ = ")
 # "Start region 12" and "Start/End empty region 12": where a branch to it goes.
 _REGION: Final = re.compile(r"Start(?:/End empty)? region (\d+)")
 _COMMENT: Final = re.compile(r"/\*.*?\*/", re.DOTALL)
@@ -83,6 +85,9 @@ class Bundle(NamedTuple):
     copies: tuple[Guard | None, ...] = ()
 
 
+_VECTORS_ALONE: Final = Bundle((), None, ())
+
+
 def read_listing(text: str) -> list[Bundle]:
     """The bundles of a kernel in the order of their addresses."""
     starts = list(_BUNDLE.finditer(text))
@@ -91,6 +96,8 @@ def read_listing(text: str) -> list[Bundle]:
 
 
 def _read_bundle(text: str) -> Bundle:
+    if _RELEVANT.search(text) is None:
+        return _VECTORS_ALONE
     regions = tuple(_REGION.findall(text))
     # Comments may quote anything, and separators are not in them once they are gone.
     code = _COMMENT.sub("", text)
