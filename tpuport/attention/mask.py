@@ -72,6 +72,18 @@ class Mask:
             return None
         return jnp.broadcast_to(dense, (*dense.shape[:2], queries, keys))
 
+    def blind_queries(self, queries: int, keys: int) -> jax.Array | None:
+        """Traced. [B or 1, 1, Q, 1], True where padding leaves a query no key to see; None if it leaves each one some.
+
+        Of queries whose keys only `dense` hides, its numbers say themselves what they attend to.
+        """
+        # A single query is the newest token, which sees itself.
+        if self.keys_BT is None or queries == 1:
+            return None
+        visible = dataclasses.replace(self, bias_BT=None, dense=None).to_dense(queries, keys)
+        assert visible is not None
+        return ~visible.any(-1, keepdims=True)
+
     def present(self, names: Iterable[str]) -> dict[str, Any]:
         """Those of the named parts that the mask has."""
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}

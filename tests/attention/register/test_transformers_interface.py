@@ -239,6 +239,27 @@ def test_attention_is_that_of_transformers(case: dict[str, Any]) -> None:
     np.testing.assert_allclose(compat.to_torch(compat.as_jax(got))[rows], expected[rows], atol=2e-6)
 
 
+def test_queries_without_a_key_attend_to_all_beside_a_bias_as_in_torch() -> None:
+    q, k, v = operands()
+    bias = torch.randn(1, 4, 4, 4, generator=generator(9))
+    padding = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]], dtype=torch.bool)
+    causal = torch.ones(4, 4, dtype=torch.bool).tril() & padding[:, None, None, :]
+    expected, _ = sdpa_attention_forward(Attention(), q, k, v, causal, position_bias=bias)
+    with compat.environment():
+        mask = transformers_mask(2, 4, 4, attention_mask=on_device(padding))
+        got, _ = transformers_attention(
+            Attention(), *map(on_device, (q, k, v)), mask, position_bias=on_device(bias)
+        )
+    np.testing.assert_allclose(compat.to_torch(compat.as_jax(got)), expected, atol=2e-6)
+
+
+def test_codebooks_of_a_row_share_its_mask() -> None:
+    padding = torch.tensor([[1, 1, 1], [0, 1, 1]], dtype=torch.bool)
+    with compat.environment():
+        mask = transformers_mask(2, 3, 3, attention_mask=on_device(padding.repeat_interleave(4, 0)))
+        assert np.array_equal(mask.structure.keys_BT, padding)
+
+
 def test_tensors_of_the_host_stay_with_torch() -> None:
     q, k, v = operands()
     expected, _ = sdpa_attention_forward(Attention(), q, k, v, None)

@@ -97,11 +97,11 @@ def transformers_attention(
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
     mask, note = _mask_of_call(module, attention_mask, (*query.shape[:3], key.shape[2]), is_causal, options)
+    blind_BHQ1 = None
     if position_bias is not None:
+        blind_BHQ1 = mask.blind_queries(query.shape[2], key.shape[2])
         mask = _add_bias(mask, compat.as_jax(position_bias), (query.shape[2], key.shape[2]))
-    sinks = s_aux
-    if "sinks" in options:
-        sinks = options["sinks"].squeeze(-1)
+    sinks = options["sinks"].squeeze(-1) if "sinks" in options else s_aux
     q, k, v, sinks = compat.as_jax((query, key, value, sinks))
     if k.shape[1] != v.shape[1]:
         # Their heads serve groups of other sizes, as in Nemotron 3's diarization; torch repeats both, too.
@@ -110,6 +110,11 @@ def transformers_attention(
         q, k, v, mask, scale=scaling, softcap=softcap, sinks=sinks, dropout_p=dropout, source="transformers",
         note=note,
     )  # fmt: skip
+    if blind_BHQ1 is not None:
+        # torch adds the lowest number to all of their scores, beside which the scores are nothing.
+        out = jnp.where(
+            blind_BHQ1, jnp.repeat(v.mean(2, keepdims=True), q.shape[1] // v.shape[1], axis=1), out
+        )
     return compat.wrap(out.swapaxes(1, 2)), None
 
 
@@ -317,6 +322,8 @@ def transformers_mask(
     left_out_if = None
     if attention_mask is not None:
         padding = _padding_at(compat.to_jax(attention_mask).astype(jnp.bool_), positions)
+        # Musicgen's codebooks are rows of ids, and so of the mask, but several of them one row of states.
+        padding = padding[:: max(1, len(padding) // batch_size)]
         if may_be_none and mask.right == 0:
             # For attention that is not causal by itself, such as Aimv2's and PaliGemma's, None means another result.
             left_out_if = functools.partial(jnp.all, padding)
