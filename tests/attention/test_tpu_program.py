@@ -57,13 +57,8 @@ def _check(program: Any, shapes: list[jax.ShapeDtypeStruct], kernels: int = 1) -
     assert program.memory_analysis().temp_size_in_bytes < LENGTH**2
 
 
-def _slow(*values: Any) -> Any:
-    """What the default tests leave out: each compiles for seconds."""
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 @pytest.mark.parametrize("name", ["v5e", "v5p", "v6e"])
-@pytest.mark.slow  # `test_on_a_mesh` compiles the same kernel
+@pytest.mark.slow  # tests/topology/test_compiling.py compiles the same kernel
 def test_plain_attention(name: str) -> None:
     shapes = _shapes(1, 2, LENGTH, 128)
     _check(_compiled(name, sdpa, *shapes), shapes)
@@ -89,7 +84,7 @@ CALLS = {"causal": (_causal, []), "expanded": (_expanded, [REAL]), "added": (_ad
 
 
 @pytest.mark.parametrize("kind", CALLS)
-@pytest.mark.slow  # tests/attention/tuning/test_search.py compiles the kernel with bands, test_on_a_mesh a whole call
+@pytest.mark.slow  # tests/attention/tuning/test_search.py compiles the kernel with bands
 def test_masks(kind: str) -> None:
     function, extra = CALLS[kind]
     shapes = _shapes(1, 2, LENGTH, 64)
@@ -120,7 +115,8 @@ def mesh() -> Mesh:
     return Mesh(devices, ("dp", "sp", "tp"), axis_types=(AxisType.Auto,) * 3)
 
 
-@pytest.mark.parametrize(("sequence", "kernels"), [("gather", 1), _slow("ring", 2), _slow("ulysses", 1)])
+@pytest.mark.slow  # a shorter sequence over sp=2 and tp=2 in tests/topology/test_compiling.py
+@pytest.mark.parametrize(("sequence", "kernels"), [("gather", 1), ("ring", 2), ("ulysses", 1)])
 def test_on_a_mesh(mesh: Mesh, sequence: str, kernels: int) -> None:
     placed = NamedSharding(mesh, PartitionSpec("dp", "tp", "sp", None))
     shapes = [jax.ShapeDtypeStruct((2, 4, LENGTH, 128), jnp.bfloat16, sharding=placed)] * 3

@@ -357,6 +357,7 @@ def test_a_stream_that_breaks_is_ended(llama: tuple, prompts: tuple, part: int) 
     assert streamer.ended == 1
 
 
+@pytest.mark.slow  # eight threads in test_load.py
 def test_two_threads_at_once(make_pair: Callable, prompts: tuple) -> None:
     """Neither sees the other's traced weights, though both trace the one module at the same time."""
     reference, ported = make_pair("llama")

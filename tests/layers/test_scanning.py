@@ -65,6 +65,7 @@ def test_blocks_are_in_one_loop(plan, counts) -> None:
     assert sum(blocks.count for blocks in declined) == plan.depth * plan.passes - sum(counts)
 
 
+@pytest.mark.slow  # the plans of `test_blocks_are_in_one_loop`
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     plan=st.builds(

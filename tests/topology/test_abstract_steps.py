@@ -124,7 +124,8 @@ def test_the_loop_of_a_generation_holds_its_cache_once() -> None:
     assert said.temp_size_in_bytes < cache / 4
 
 
-@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow  # the loop above, and the cache of a call on one chip below
+@pytest.mark.parametrize("rows", [1, 2])
 def test_a_decode_step_of_one_chip_overwrites_its_cache(rows: int) -> None:
     model = build_model(lambda: LlamaForCausalLM(CONFIG))
     mesh = tpuport.create_mesh(devices=described("v6e:1x1").devices)

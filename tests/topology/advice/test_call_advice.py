@@ -13,7 +13,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("guidance", 3.5), pytest.param("timestep", 7, marks=pytest.mark.slow), ("cache_position", 5)],
+    [
+        ("guidance", 3.5),
+        # By the same rule, whatever its name is.
+        pytest.param("timestep", 7, marks=pytest.mark.slow),
+        pytest.param("cache_position", 5, marks=pytest.mark.slow),
+    ],
 )
 def test_numbers_that_change_compile_again(advice, models, name, value) -> None:
     inputs = {"tokens": models.tokens(2, 64), name: value}
@@ -41,12 +46,10 @@ def test_choices_and_tensors_are_all_right(advice, models) -> None:
     assert advice(lambda: models.Blocks(1), inputs, rules=models.rules(models.BLOCKS)) == ()
 
 
+@pytest.mark.slow  # `test_a_step_of_decoding_and_a_prompt_hold_weights_and_cache`, in ../test_compiling.py, has none
 @pytest.mark.parametrize(
     "task",
-    [
-        Decode(batch=2, max_cache_len=512),
-        pytest.param(Prefill(batch=2, length=256, max_cache_len=512), marks=pytest.mark.slow),
-    ],
+    [Decode(batch=2, max_cache_len=512), Prefill(batch=2, length=256, max_cache_len=512)],
     ids=["decode", "prefill"],
 )
 def test_a_tiny_llama_that_its_own_plan_shards_gets_no_advice(advice, llama, task) -> None:

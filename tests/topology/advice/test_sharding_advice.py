@@ -18,6 +18,7 @@ from tpuport.topology.compile_report import Failure
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 
 
+@pytest.mark.slow  # so are the Llamas of `decoded` in ../test_compiling.py, which get none
 def test_a_model_that_is_sharded_as_megatron_does_it_gets_no_advice(advice, models) -> None:
     findings = advice(models.Blocks, {"tokens": models.tokens(2, 256)}, rules=models.rules(models.BLOCKS))
     assert findings == ()

@@ -42,14 +42,14 @@ def pack_quantized(**weights):
     }
 
 
+# `assert_described` of tests/checkpoint compares the parts, ../test_quantized_programs.py compiles such weights.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("quantization", "bits"),
     [
         (FP8, 8 + 32 / 128**2),
-        pytest.param(pack_quantized(), 4 + 16 / 128, marks=pytest.mark.slow),
-        pytest.param(
-            {"quant_method": "gptq", "bits": 4, "group_size": 128}, 4 + 32 / 128, marks=pytest.mark.slow
-        ),
+        (pack_quantized(), 4 + 16 / 128),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, 4 + 32 / 128),
     ],
 )
 def test_a_chip_holds_and_moves_the_bytes_of_the_format(quantization, bits, tmp_path, tiny):
