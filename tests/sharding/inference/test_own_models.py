@@ -286,3 +286,36 @@ def test_what_is_not_a_model_is_refused():
         infer_plan(len, torch.zeros(1))
     with pytest.raises(tpuport.PortError, match="inputs is a str"):
         infer_plan(torch.nn.Linear(2, 2), "x")
+
+
+class SparseAttention(torch.nn.Module):
+    """Attention to the keys that a small indexer chooses, with one choice for all heads."""
+
+    def __init__(self, indexer_width):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (torch.nn.Linear(64, 64, bias=False) for _ in range(4))
+        self.indexer_query, self.indexer_key = (
+            torch.nn.Linear(64, indexer_width, bias=False) for _ in range(2)
+        )
+
+    def forward(self, x):
+        scores = self.indexer_query(x) @ self.indexer_key(x).transpose(1, 2)
+        chosen = scores.topk(4, dim=-1).indices
+        mask = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, chosen, True)
+        heads = [
+            part(x).unflatten(-1, (4, 16)).transpose(1, 2) for part in (self.query, self.key, self.value)
+        ]
+        mixed = torch.nn.functional.scaled_dot_product_attention(*heads, attn_mask=mask.unsqueeze(1))
+        return x + self.out(mixed.transpose(1, 2).flatten(2))
+
+
+def test_heads_that_share_a_computed_mask_are_divided():
+    actual = specs(SparseAttention(8), {"x": torch.zeros(2, 16, 64)})
+    assert actual["query.weight"] == actual["key.weight"] == actual["value.weight"] == ("tp", None)
+    assert actual["out.weight"] == (None, "tp")
+
+
+def test_a_pair_whose_sum_sends_much_for_few_weights_stays_whole():
+    actual = specs(torch.nn.Sequential(SparseAttention(8)), (torch.zeros(2, 64, 64),))
+    assert actual["0.out.weight"] == (None, "tp")
+    assert actual["0.indexer_query.weight"] == actual["0.indexer_key.weight"] == (None, None)

@@ -27,6 +27,9 @@ from tpuport.sharding.inference.sharding_flow import Divided, Transfer
 _LATENCY: Final = 1 / 8
 # How many parts a pair may deal anew: of fused projections there are up to 6, of heads taken one by one many more.
 _MOST_DEALT: Final = 12
+# A pair that is not of heads is divided if its sums save this share of what those of heads save. The scores of a sparse
+# attention's indexer, say, are more elements than its weights are worth.
+_LEAST_PAIR: Final = 1 / 4
 # What a result of the program costs that stays divided, since somebody may have to collect it.
 _RESULT: Final = 1 / 2
 # Outside of blocks, weights are divided if this share is saved of what a sum saves in blocks, at the same cost. Of a
@@ -120,6 +123,8 @@ class _Chooser:
     Attributes:
         usual: elements of a usual sum, [batch, length, width] in a transformer.
         usual_ratio: elements of weights that a usual sum saves.
+        heads_ratio: elements of weights that a usual sum saves where heads or experts are divided, at the least; 0
+            without any.
         least_ratio: the least that a usual sum saves among those chosen in blocks; 0 if none was chosen.
     """
 
@@ -130,13 +135,16 @@ class _Chooser:
         # In a model without pairs, nothing is worth a sum.
         self.usual = 1.0
         self.usual_ratio = inf
+        self.heads_ratio = 0.0
         self.least_ratio = 0.0
 
     def choose(self) -> Choice:
         candidates = self.candidates.find_all()
         self.usual = self._usual_sum(candidates)
-        pairs = filter(self._ends_pairs, self._groups(candidates))
+        pairs = list(filter(self._ends_pairs, self._groups(candidates)))
         self.usual_ratio = _middle((group.ratio for group in pairs), inf)
+        of_heads = [group.ratio for group in pairs if group.candidates[0].is_heads]
+        self.heads_ratio = min(of_heads, default=0.0)
         # Blocks first: what is worth a sum outside of them depends on what one saves inside.
         for in_blocks in (True, False):
             candidates = self._choose_among(candidates, in_blocks=in_blocks)
@@ -222,7 +230,9 @@ class _Chooser:
             # Biases and norms alone are too small for any transfer.
             return False
         if self._ends_pairs(group):
-            return all(len(candidate.flow.kinds("deal")) <= _MOST_DEALT for candidate in group.candidates)
+            is_worth_a_sum = group.ratio >= self.heads_ratio * _LEAST_PAIR
+            deals = (len(candidate.flow.kinds("deal")) for candidate in group.candidates)
+            return is_worth_a_sum and all(count <= _MOST_DEALT for count in deals)
         if group.in_blocks or not self.least_ratio:
             # Few elements are summed up for modulation, which has no sequence: that pays without a pair.
             return group.ratio >= self.usual_ratio

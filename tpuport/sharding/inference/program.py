@@ -56,6 +56,10 @@ class Program:
         positions = frozenset().union(*map(self.positions_of_users, values))
         return [self.operations[position] for position in sorted(positions)]
 
+    def maker_of(self, value: Value) -> Operation | None:
+        """The operation that an array is a result of; None for weights, inputs and constants."""
+        return self._makers.get(value)
+
     def used_weights(self) -> dict[str, Value]:
         """The weights that this call uses; nothing is known about the others."""
         return {name: value for name, value in self.weights.items() if value in self._users}

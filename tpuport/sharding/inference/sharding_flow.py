@@ -162,7 +162,18 @@ class _Follower:
         others = [value for value in operation.inputs if value not in self.flow.divided]
         # A smaller one, as a bias is, is divided at little cost; a cheap one is computed in parts.
         large = [value for value in others if value.elements >= largest]
-        return any(self._has_any(value, factors) and not self.program.is_cheap(value) for value in large)
+        return any(self._has_any(value, factors) and not self._is_cheap(value, factors) for value in large)
+
+    def _is_cheap(self, value: Value, factors: set[Factor | None]) -> bool:
+        """Whether each device can have its part of an array at no cost: a mask, or what all heads share."""
+        maker = self.program.maker_of(value)
+        if (
+            maker is not None
+            and maker.name == "broadcast_in_dim"
+            and not self._has_any(maker.inputs[0], factors)
+        ):
+            return True
+        return self.program.is_cheap(value)
 
     def _has_any(self, value: Value, factors: set[Factor | None]) -> bool:
         """Whether a value could be divided along one of these factors."""
