@@ -189,3 +189,12 @@ def test_what_the_kernel_does_not_take_is_refused(problem: Callable) -> None:
         flash(q, k, v, Mask(), scale=1.0, padding="approximate")
     with pytest.raises(PortError, match="structure"):
         flash(q, k, v, Mask(dense=jnp.ones((1, 1, 13, 11), bool)), scale=1.0)
+
+
+def test_queries_that_fill_no_block_are_neither_copied_nor_cut_off() -> None:
+    """A copy of a video's queries takes as long as a norm of them."""
+    query = jax.ShapeDtypeStruct((1, 2, 300, 64), jnp.float32)
+    key = jax.ShapeDtypeStruct((1, 2, 512, 64), jnp.float32)
+    run = functools.partial(flash, mask=Mask(), scale=1.0, blocks=BLOCKS, interpret=True)
+    text = str(jax.make_jaxpr(run)(query, key, key))
+    assert "f32[1,2,384,64]" not in text, "three blocks of 128"

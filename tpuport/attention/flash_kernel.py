@@ -144,8 +144,9 @@ def flash_kernel(
     # The scale cannot wait if the scores themselves are needed, or if it would reverse their order.
     late = scale > 0 and softcap is None and bias_BT is None
     layout = Layout(blocks, query_BHQD.shape[2], key_BKTD.shape[2], left, right, scale, softcap, late)
-    # Padded queries are cut off at the end. Padded keys repeat the last one, which leaves every maximum as it is.
-    query = _pad(query_BHQD, 2, blocks[0])
+    # Padded keys repeat the last one, which leaves every maximum as it is. What the last block of queries reads beyond
+    # the array reaches no other query, and is not written: only a call of less than a block is padded.
+    query = query_BHQD if layout.queries > blocks[0] else _pad(query_BHQD, 2, blocks[0])
     key = _pad(key_BKTD, 2, blocks[1], mode="edge")
     value = _pad(_pad(value_BKTC, 2, blocks[1]), 3, _tile_rows(value_BKTC.dtype)).swapaxes(2, 3)
     optional = _OptionalOperands(
@@ -258,7 +259,7 @@ def _call(
     # The offset is fetched before the grid starts, because the blocks to fetch depend on it.
     grid_spec = pltpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=1,
-        grid=(batch, heads, queries // rows, steps),
+        grid=(batch, heads, pl.cdiv(queries, rows), steps),
         in_specs=[
             pl.BlockSpec((None, None, rows, dim), query_index),
             pl.BlockSpec(
@@ -302,9 +303,10 @@ def _cost(layout: Layout, query: jax.Array, key: jax.Array, value: jax.Array, st
     """Work over the blocks that are visited; XLA cannot look into a kernel."""
     batch, heads, queries, dim = query.shape
     rows, keys, _ = layout.blocks
-    pairs = batch * heads * queries * steps * keys
+    row_blocks = pl.cdiv(queries, rows)
+    pairs = batch * heads * row_blocks * rows * steps * keys
     width = value.shape[2]
-    read = query.size + batch * heads * (queries // rows) * steps * keys * (dim + width)
+    read = query.size + batch * heads * row_blocks * steps * keys * (dim + width)
     return pl.CostEstimate(
         flops=2 * pairs * (dim + width),
         transcendentals=pairs,

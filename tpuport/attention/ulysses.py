@@ -55,12 +55,20 @@ def ulysses(
         heads = out.shape[1]
         sinks_H = jax.lax.dynamic_slice_in_dim(sinks_H, jax.lax.axis_index(AXIS) * heads, heads)
         out = apply_sinks(out, lse, sinks_H)
-    # all_to_all divides evenly, so the padding comes back before the sequence is divided again.
-    padding = query_BHQD.shape[2] * jax.lax.axis_size(AXIS) - queries
-    out = jnp.pad(out, ((0, 0), (0, 0), (0, padding), (0, 0)))
-    return jax.lax.all_to_all(out, AXIS, split_axis=2, concat_axis=1, tiled=True)
+    return _exchange_heads_for_sequence(out, query_BHQD.shape[2])
 
 
 def _exchange_sequence_for_heads(array: jax.Array, length: int) -> jax.Array:
     """Traced. [B, heads, part of the sequence, D] -> [B, part of the heads, length, D]."""
     return jax.lax.all_to_all(array, AXIS, split_axis=1, concat_axis=2, tiled=True)[:, :, :length]
+
+
+def _exchange_heads_for_sequence(array_BHSD: jax.Array, part: int) -> jax.Array:
+    """Traced. [B, part of the heads, length, D] -> [B, heads, part of the sequence, D], the last part padded."""
+    devices = jax.lax.axis_size(AXIS)
+    batch, heads, length, dim = array_BHSD.shape
+    array_BHSD = jnp.pad(array_BHSD, ((0, 0), (0, 0), (0, part * devices - length), (0, 0)))
+    # Stacked here: along any axis but the first, the compiler lays out the exchange by copies before and after it.
+    parts = jnp.stack(jnp.split(array_BHSD, devices, axis=2))
+    parts = jax.lax.all_to_all(parts, AXIS, split_axis=0, concat_axis=0, tiled=True)
+    return parts.swapaxes(0, 1).reshape(batch, devices * heads, part, dim)
