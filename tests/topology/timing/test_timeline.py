@@ -110,6 +110,17 @@ def test_the_core_waits_for_what_is_left_of_a_copy() -> None:
     assert (copy.start, copy.seconds) == (0, pytest.approx(2.5))
 
 
+def test_what_a_collective_reads_and_writes_passes_beside_the_core() -> None:
+    parsed = program(
+        gather_start("s"), op("a", "p", "p"), gather_done("d", "s"), op("b", "a", "d", root=True)
+    )
+    work = Work("collectives", link_seconds=1.0, hbm_bytes=150.0, axes=("tp",))
+    timeline = walked(parsed, Counter(s=work, a=core(2.0), b=core(1.0)))
+    assert timeline.seconds == 3.0
+    assert timeline.computations["main"].copies == ()
+    assert [transfer.seconds for transfer in timeline.computations["main"].collectives] == [1.0]
+
+
 def test_copies_have_the_bandwidth_that_the_core_leaves_in_the_order_of_their_starts() -> None:
     parsed = program(
         copy_start("s1"), copy_start("s2"), op("a", "p", "p"), copy_done("d2", "s2"), copy_done("d1", "s1"),

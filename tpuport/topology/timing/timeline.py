@@ -217,17 +217,24 @@ class _Core:
             self._call(instruction, calls)
         elif work.kind == COLLECTIVES and _starts(self._walker.program, instruction):
             self._collective_ends[instruction.name] = self._send(instruction, work)
-            # A fusion may compute beside what it starts.
-            self._run(work)
+            if instruction.operation == "fusion":
+                # It may compute beside what it starts.
+                self._run(work)
+            else:
+                self._start_copy(instruction, work)
         elif instruction.operation.endswith("-start"):
-            self._copies[instruction.name] = _Copy(instruction, work.hbm_bytes)
-            self._hbm_bytes += work.hbm_bytes
+            self._start_copy(instruction, work)
         else:
             end = self._send(instruction, work) if work.link_seconds else self._now
             self._run(work, end - self._now)
         busy = self._now - start
         if busy or waiting:
             self._spans.append(Span(instruction, work, start, busy, waiting, instruction.times, calls))
+
+    def _start_copy(self, instruction: Instruction, work: Work) -> None:
+        """Let bytes move beside the core: of a copy, or what a collective reads and writes."""
+        self._copies[instruction.name] = _Copy(instruction, work.hbm_bytes)
+        self._hbm_bytes += work.hbm_bytes
 
     def _run(self, work: Work, link_seconds: float = 0.0) -> None:
         """The core is busy with an instruction until it has computed, read and written, and sent."""
@@ -306,6 +313,9 @@ class _Core:
         self._record_copy(self._copies.pop(name))
 
     def _record_copy(self, copy: _Copy) -> None:
+        # A collective is a transfer already.
+        if self._walker.counter.work(copy.instruction).kind == COLLECTIVES:
+            return
         # What moves no bytes takes no time.
         if copy.start is not None and copy.end > copy.start:
             self._copied.append(Transfer(copy.instruction, copy.start, copy.end - copy.start))
