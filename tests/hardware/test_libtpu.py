@@ -10,7 +10,14 @@ import jax.numpy as jnp
 import pytest
 
 from tpuport.errors import PortError
-from tpuport.hardware import SMALLEST_SLICES, compiled, described, generation_of
+from tpuport.hardware import (
+    GENERATIONS,
+    SMALLEST_SLICES,
+    compiled,
+    compiler_options,
+    described,
+    generation_of,
+)
 
 NAMES = [*SMALLEST_SLICES.values(), "v5e:2x4", "v6e:2x4"]
 
@@ -128,3 +135,18 @@ def test_what_libtpu_writes_is_shown_if_it_fails(tmp_path: Path) -> None:
 def test_a_closed_standard_error_does_no_harm() -> None:
     done = run("import os; os.close(2); " + DESCRIBE.format("v6e"))
     assert done.stdout == "4\n"
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_the_compiler_knows_its_options(generation: str) -> None:
+    topology = described(SMALLEST_SLICES[generation])
+    options = compiler_options(generation)
+    x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+    assert "negate" in compiled(jnp.negative, x, topology=topology, compiler_options=options).as_text()
+
+
+def test_flags_of_the_user_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "xla_tpu_scoped_vmem_limit_kib"
+    assert compiler_options("v6e")[name] == "49152"
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--{name}=98304")
+    assert name not in compiler_options("v6e")

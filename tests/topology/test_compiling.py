@@ -1,6 +1,7 @@
 """Models compiled for a described TPU: what the report says, against arithmetic, and what is refused."""
 
 import json
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import tpuport
 from benchmarks import hunyuan_compile
 from tpuport.errors import PortError
+from tpuport.hardware import compiler_options
 from tpuport.sharding import ShardingRules
 from tpuport.topology import Decode, Prefill, compile_for, compiling, described, lower_for
 from tpuport.trace_errors import CannotTrace
@@ -297,6 +299,12 @@ def test_two_runs_give_the_same_plain_values(decoded, anew: bool) -> None:
         lambda: LlamaForCausalLM(config), Decode(2, 128), topology="v6e", tp=4, dtype="bfloat16"
     )
     assert json.dumps(again.to_dict()) == json.dumps(decoded[0].to_dict())
+
+
+def test_programs_are_compiled_with_the_options_of_their_generation() -> None:
+    stage = SimpleNamespace(compile=lambda compiler_options: compiler_options)
+    options = compiling._run_compiler(SimpleNamespace(generation="v6e", stage=stage), -1.0, {})
+    assert options == {"exec_time_optimization_effort": -1.0, **compiler_options("v6e")}
 
 
 def test_a_model_that_cannot_be_traced_says_where() -> None:

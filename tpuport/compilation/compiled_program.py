@@ -18,6 +18,7 @@ from tpuport import process_watch
 from tpuport.compat import autocast, index_checks, randomness
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled
 from tpuport.errors import PortError
+from tpuport.hardware import compiler_options, local_generation
 
 logger = logging.getLogger("tpuport")
 
@@ -127,8 +128,15 @@ class Program:
 
         counted.__signature__ = _with_surroundings(inspect.signature(function))  # type: ignore[attr-defined]
         static_names = (*jit_options.pop("static_argnames", ()), "surroundings")
-        self._jitted = jax.jit(counted, static_argnames=static_names, **jit_options)
+        self._jit = functools.partial(jax.jit, counted, static_argnames=static_names, **jit_options)
         use_persistent_cache()
+
+    @functools.cached_property
+    def _jitted(self) -> Any:
+        """Made for the first call: asking for the device earlier would start jax before several processes join."""
+        generation = local_generation()
+        options = compiler_options(generation) if generation is not None else {}
+        return self._jit(compiler_options=options)
 
     def __call__(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> Any:
         """Run the program.

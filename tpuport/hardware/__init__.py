@@ -7,11 +7,13 @@ from tpuport.hardware.generations import (
     Generation,
     assume_generation,
     generation_of_kind,
+    local_generation,
     target_generation,
 )
 from tpuport.hardware.libtpu import (
     LIBTPU_ENVIRONMENT,
     compiled,
+    compiler_options,
     described,
     generation_of,
     start_backends,
@@ -21,6 +23,6 @@ from tpuport.hardware.slices import SMALLEST_SLICES, Slice, legal_slices, parse_
 
 __all__ = [
     "GENERATIONS", "GIB", "LIBTPU_ENVIRONMENT", "SMALLEST_SLICES", "Figure", "Generation", "Slice",
-    "assume_generation", "compiled", "described", "generation_of", "generation_of_kind", "legal_slices",
-    "parse_slice", "start_backends", "target_generation", "tpu_chips",
+    "assume_generation", "compiled", "compiler_options", "described", "generation_of", "generation_of_kind",
+    "legal_slices", "local_generation", "parse_slice", "start_backends", "target_generation", "tpu_chips",
 ]  # fmt: skip

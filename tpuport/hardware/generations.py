@@ -86,6 +86,7 @@ class Generation:
         program_hbm: bytes of a device that the compiler lets one program use: the most that arguments, outputs and
             code of a program took that still compiled, found by bisection.
         vmem: bytes of vector memory a core.
+        fusion_vmem: bytes of it that one fusion may take in a program; None leaves that to the compiler.
         bytes_per_cycle: that one core reads from HBM: published bandwidth over published clock.
         flops_per_cycle: of bf16 products that the matrix units of one core start in a cycle: two for each of their
             cells, four units of 128 x 128 cells until v5p; v6e and tpu7x have two units of 256 x 256, into which a
@@ -115,6 +116,7 @@ class Generation:
     pod: int
     program_hbm: int
     vmem: int
+    fusion_vmem: int | None = None
     bytes_per_cycle: int
     flops_per_cycle: int
 
@@ -237,6 +239,9 @@ GENERATIONS: Final[dict[str, Generation]] = {
             cores=1, devices=1, dimensions=2, wraps=16, pod=256,
             program_hbm=31996 * MIB,
             vmem=128 * MIB,
+            # By default 32 MiB. With more, products of thousands of rows are computed in larger blocks: one of 18,900 x
+            # 13,824 and 13,824 x 5,120 takes 3.3 ms instead of 4.3. 64 MiB gain 3% more, and take longer to compile.
+            fusion_vmem=48 * MIB,
             bytes_per_cycle=937,
             flops_per_cycle=1 << 19,
         ),
@@ -302,14 +307,16 @@ def assume_generation(name: str) -> Iterator[None]:
         _assumed.reset(token)
 
 
-def target_generation() -> str:
-    """The generation that programs are tuned for: the assumed one, the default device's, or v6e without a TPU."""
-    assumed = _assumed.get()
-    if assumed is not None:
-        return assumed
+def local_generation() -> str | None:
+    """The generation of the default device; None if it is no TPU, or an unknown one."""
     import jax
 
     device: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
     if not hasattr(device, "device_kind"):  # None, or the name of a platform
         device = jax.local_devices(backend=device)[0]
-    return _BY_KIND.get(device.device_kind, _DEFAULT)
+    return generation_of_kind(device.device_kind)
+
+
+def target_generation() -> str:
+    """The generation that programs are tuned for: the assumed one, the default device's, or v6e without a TPU."""
+    return _assumed.get() or local_generation() or _DEFAULT

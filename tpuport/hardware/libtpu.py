@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuport.errors import PortError
-from tpuport.hardware.generations import generation_of_kind
+from tpuport.hardware.generations import GENERATIONS, generation_of_kind
 from tpuport.hardware.slices import parse_slice
 from tpuport.schedules import recording_flags
 
@@ -74,6 +74,17 @@ def described(name: str) -> "TopologyDescription":
             return topologies.get_topology_desc(requested.name, platform="tpu", **requested.libtpu_options)
     except JaxRuntimeError as error:
         raise _explain_refusal(name, str(error)) from None
+
+
+def compiler_options(generation: str) -> dict[str, str]:
+    """Options of libtpu with which programs for a generation are compiled, but for what LIBTPU_INIT_ARGS sets."""
+    # Heads that are exchanged for positions go on beside the products that come next.
+    options = {"xla_tpu_enable_async_all_to_all": "true"}
+    fusion_vmem = GENERATIONS[generation].fusion_vmem
+    if fusion_vmem is not None:
+        options["xla_tpu_scoped_vmem_limit_kib"] = str(fusion_vmem // 1024)
+    flags = os.environ.get("LIBTPU_INIT_ARGS", "")
+    return {name: value for name, value in options.items() if name not in flags}
 
 
 def compiled(

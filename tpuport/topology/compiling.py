@@ -21,7 +21,7 @@ from jax.errors import JaxRuntimeError
 
 from tpuport import schedules, trace_errors
 from tpuport.errors import PortError
-from tpuport.hardware import GENERATIONS
+from tpuport.hardware import GENERATIONS, compiler_options
 from tpuport.quantization import quantized_weights
 from tpuport.schedules import KernelSchedule
 from tpuport.topology import abstract_steps, hlo, kernels, roofline, timing
@@ -194,6 +194,7 @@ def _compile(lowered: Lowered, effort: float | None) -> Compilation:
 
 
 def _run_compiler(lowered: Lowered, effort: float | None, options: dict[str, Any]) -> Any:
+    options = {**compiler_options(lowered.generation), **options}
     if effort is not None:
         options = {"exec_time_optimization_effort": float(effort), **options}
     with _without_cache():
