@@ -1,5 +1,6 @@
 """Products of few rows in integers, against float64."""
 
+import gguf
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 
 import tpuport
 from tpuport import compat
+from tpuport.checkpoint.formats.ggml_blocks import quantized_tensor
+from tpuport.checkpoint.formats.packed_tensors import in_memory, read_whole
 from tpuport.compat.digit_products import multiply_groups, split_digits
 from tpuport.compat.operators.quantized import QuantizedArray
 
@@ -37,7 +40,7 @@ def test_digits_add_up_to_the_numbers(dtype, digits):
 
 @pytest.mark.parametrize("joined", [1, 2])
 @pytest.mark.parametrize("rows", [1, 5])
-@pytest.mark.parametrize("values_dtype", [jnp.int4, jnp.int8])
+@pytest.mark.parametrize("values_dtype", [jnp.int4, jnp.uint4, jnp.int8])
 @pytest.mark.parametrize("shift_outputs", [None, 1, 6])
 def test_products_of_groups(rows, values_dtype, shift_outputs, joined):
     rng = np.random.default_rng(3)
@@ -56,6 +59,24 @@ def test_products_of_groups(rows, values_dtype, shift_outputs, joined):
     # The sums are of float32 too.
     magnitudes = np.einsum("rg,go->ro", np.abs(activations).max(-1), np.abs(weights).sum(1))
     assert product.dtype == jnp.float32
+    assert (np.abs(np.asarray(product, np.float64) - expected) <= 4 * ROUNDING * magnitudes).all()
+
+
+@pytest.mark.parametrize("joined", [1, 2])
+@pytest.mark.parametrize("outputs", [1, 6])
+def test_products_of_groups_with_minima(outputs, joined):
+    rng = np.random.default_rng(4)
+    values, scale = rng.integers(0, 16, (4, 32, 6)), rng.uniform(0.5, 2, (4, 6))
+    minimum = rng.uniform(0, 20, (4, outputs))
+    activations = rows_of(3, groups=4)
+    product = multiply_groups(
+        jnp.asarray(activations), jnp.asarray(values, jnp.uint4), jnp.asarray(scale, jnp.float32), None, 3, joined,
+        jnp.asarray(minimum, jnp.float32),
+    )  # fmt: skip
+    weights = values * scale[:, None] - minimum[:, None]
+    expected = np.einsum("rgi,gio->ro", activations.astype(np.float64), weights)
+    terms = (values * scale[:, None]).sum(1) + 32 * minimum
+    magnitudes = np.einsum("rg,go->ro", np.abs(activations).max(-1), terms)
     assert (np.abs(np.asarray(product, np.float64) - expected) <= 4 * ROUNDING * magnitudes).all()
 
 
@@ -131,6 +152,32 @@ def test_a_tpu_multiplies_few_rows_in_integers(inputs, rows, in_integers, on_tpu
     assert program.count("preferred_element_type=int32") == in_integers
     random = np.random.default_rng(6).normal(size=(rows, 4 * inputs)).astype(np.float32)
     np.testing.assert_allclose(array.linear(jnp.asarray(random)), random @ numbers.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "in_integers"), [("Q4_K", 1), ("Q5_K", 1), ("Q6_K", 1), ("IQ4_XS", 0)])
+def test_blocks_of_a_gguf_file_are_multiplied_in_integers(kind, in_integers, on_tpu):
+    """But for those whose values are the indices of other numbers."""
+    array, numbers = gguf_weight(kind)
+    row = np.random.default_rng(6).normal(size=512).astype(np.float32)
+    program = str(jax.make_jaxpr(array.linear)(jnp.asarray(row)))
+    assert program.count("preferred_element_type=int32") == in_integers
+    np.testing.assert_allclose(array.linear(jnp.asarray(row)), row @ numbers.T, rtol=1e-4, atol=1e-4)
+
+
+def gguf_weight(kind):
+    """A weight [6, 512] of random blocks, and its numbers by the gguf package."""
+    inputs, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    blocks = np.random.default_rng(7).integers(0, 256, (6, 512 // inputs, size), dtype=np.uint8)
+    # Wherever a type has its factors: at most 0.05, as sixteen bits.
+    blocks[..., [0, 1, 2, 3, -2, -1]] = 0x20
+    blocks = blocks.reshape(6, -1)
+    source = quantized_tensor(in_memory(blocks), kind, np.dtype(np.float32))
+    parts = {name: jnp.asarray(read_whole(tensor)) for name, tensor in source.parts.items()}
+    array = QuantizedArray(
+        **parts, zero_point=None, order=None, levels=source.levels, output_block=1, columns=512,
+        dtype=np.dtype(np.float32),
+    )  # fmt: skip
+    return array, gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind])
 
 
 @pytest.mark.parametrize(("tp", "product"), [(1, "i8[1,128,6]"), (2, "i8[2,64,6]"), (4, None)])

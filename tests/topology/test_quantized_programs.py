@@ -102,6 +102,8 @@ def build_gguf(kind):
 def test_blocks_of_a_gguf_file_are_read_once(kind, bits, dense):
     step = Decode(batch=1, max_cache_len=64)
     report = compile_for(build_gguf(kind), step, topology="v5e:2x2", tp=DEVICES)
+    in_integers = sum(dtypes <= {"s4", "u4", "s8"} for dtypes in operand_dtypes(report))
+    assert in_integers == 7 * LAYERS
     assert report.memory.weights == pytest.approx(PRODUCTS * bits / 8 / DEVICES + DENSE_BYTES, rel=0.01)
     assert report.costs.hbm_bytes <= 1.05 * (report.memory.weights + report.memory.cache)
     assert collectives(report) == collectives(dense)

@@ -45,20 +45,23 @@ def multiply_groups(
     shift_GO: jax.Array | None,
     digits: int,
     joined: int = 1,
+    minimum_GO: jax.Array | None = None,
 ) -> jax.Array:
-    """Traced. The product of rows with weights `(values - shift) * scale`, float32 [R, O].
+    """Traced. The product of rows with weights `(values - shift) * scale - minimum`, float32 [R, O].
 
     Args:
         rows_RGI: at least one row.
-        values_GIO: int4 or int8.
+        values_GIO: integers that int8 holds.
         scale_GO: any floating-point type, [G, O] or [G, 1].
         shift_GO: int32, likewise; None for zero.
+        minimum_GO: as `scale_GO`; None for zero.
         digits: of each number. Three are more than the 24 bits of float32 for the largest number of a group.
         joined: J, which divides G. A matrix unit is 128 inputs deep, and takes as long for fewer.
     """
     if joined > 1:
-        return _multiply_joined(rows_RGI, values_GIO, scale_GO, shift_GO, digits, joined)
+        return _multiply_joined(rows_RGI, values_GIO, scale_GO, shift_GO, digits, joined, minimum_GO)
     count, groups, _ = rows_RGI.shape
+    row_sums_RG = jnp.sum(rows_RGI.astype(jnp.float32), axis=-1)
     digits_NGI, unit_GN = split_digits(rows_RGI, digits)
     sums_GNO = jax.lax.dot_general(
         digits_NGI,
@@ -72,9 +75,16 @@ def multiply_groups(
     products_GNO = sums_GNO.astype(jnp.float32) * unit_GN[..., None]
     if count == 1:
         # Without a dimension for the only row, which XLA would give a layout of its own.
-        return jnp.sum(jnp.sum(products_GNO, axis=1) * scale_GO.astype(jnp.float32), axis=0)[None]
+        products_GO = jnp.sum(products_GNO, axis=1) * scale_GO.astype(jnp.float32)
+        if minimum_GO is not None:
+            # Before groups are added: devices that divide them add both at once.
+            products_GO -= row_sums_RG[0][:, None] * minimum_GO.astype(jnp.float32)
+        return jnp.sum(products_GO, axis=0)[None]
     products_GRO = jnp.sum(products_GNO.reshape(groups, digits, count, -1), axis=1)
-    return jnp.sum(products_GRO * scale_GO.astype(jnp.float32)[:, None], axis=0)
+    products_GRO *= scale_GO.astype(jnp.float32)[:, None]
+    if minimum_GO is not None:
+        products_GRO -= row_sums_RG.T[..., None] * minimum_GO.astype(jnp.float32)[:, None]
+    return jnp.sum(products_GRO, axis=0)
 
 
 def _multiply_joined(
@@ -84,10 +94,12 @@ def _multiply_joined(
     shift_GO: jax.Array | None,
     digits: int,
     joined: int,
+    minimum_GO: jax.Array | None,
 ) -> jax.Array:
     """Traced. The same with J groups in each product: each has rows of its own, which are zero for the others."""
     count, groups, inputs = rows_RGI.shape
     blocks = groups // joined
+    row_sums_RBJ = jnp.sum(rows_RGI.astype(jnp.float32), axis=-1).reshape(count, blocks, joined)
     digits_NGI, unit_GN = split_digits(rows_RGI, digits)
     digits_BNJI = digits_NGI.reshape(-1, blocks, joined, inputs).transpose(1, 0, 2, 3)
     # Behind the group that a row belongs to, the group of its inputs.
@@ -110,5 +122,9 @@ def _multiply_joined(
             if shift_GO is not None:
                 sums_BJO -= digit_sums_BNJ[:, number, :, None] * shift_GO.reshape(blocks, joined, -1)
             products_BJO += sums_BJO.astype(jnp.float32) * unit_NBJ[number, ..., None]
-        totals.append(jnp.sum(products_BJO * scale_BJO, axis=(0, 1)))
+        products_BJO *= scale_BJO
+        if minimum_GO is not None:
+            minimum_BJO = minimum_GO.reshape(blocks, joined, -1).astype(jnp.float32)
+            products_BJO -= row_sums_RBJ[row][..., None] * minimum_BJO
+        totals.append(jnp.sum(products_BJO, axis=(0, 1)))
     return jnp.stack(totals)

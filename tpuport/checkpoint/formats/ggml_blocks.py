@@ -18,7 +18,7 @@ from tpuport.checkpoint.quantized_tensors import QuantizedTensor, group_columns
 # From the bytes of blocks [..., N, bytes] to numbers [..., N, numbers of a block].
 Decoder = Callable[[np.ndarray], np.ndarray]
 # Blocks are decoded so many at a time: numbers take more memory than their bytes.
-_BLOCKS_AT_ONCE = 1 << 16
+_BLOCKS_AT_ONCE = 1 << 12
 _IQ4_LEVELS = (-127.0, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
@@ -77,7 +77,7 @@ class _BlockPart(LazyTensor):
             blocks = raw.reshape(*raw.shape[:-1], last - first, self.block_bytes)
             decoded = self.part.decode(blocks)
             flat = decoded.reshape(*raw.shape[:-1], (last - first) * count)[..., needed]
-            out[rows.start - leading.start : rows.stop - leading.start] = flat.astype(out.dtype)
+            out[rows.start - leading.start : rows.stop - leading.start] = flat
 
 
 def quantized_tensor(base: LazyTensor, name: str, dtype: np.dtype) -> QuantizedTensor:
@@ -218,7 +218,7 @@ BLOCK_TYPES: dict[str, BlockType] = {
         "scale": _half(0),
     }),
     "Q5_1": BlockType(32, 24, {
-        "values": Part(32, _uint(8), _five_bits(4)),
+        "values": Part(32, _int(8), _five_bits(4)),
         "scale": _half(0),
         "minimum": _negated_half(2),
     }),
@@ -243,7 +243,7 @@ BLOCK_TYPES: dict[str, BlockType] = {
         **_MINIMA_OF_SIX_BITS,
     }),
     "Q5_K": BlockType(256, 176, {
-        "values": Part(256, _uint(8), _five_bits_of_256),
+        "values": Part(256, _int(8), _five_bits_of_256),
         **_MINIMA_OF_SIX_BITS,
     }),
     "Q6_K": BlockType(256, 210, {

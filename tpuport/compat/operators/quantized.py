@@ -166,27 +166,33 @@ class QuantizedArray:
         A mesh divides groups and not what is in one, so that the largest number of a group takes no collective.
         """
         groups, group_inputs, _ = self.values.shape
-        is_plain = self.levels is None and self.minimum is None
-        is_signed = jnp.issubdtype(self.values.dtype, jnp.signedinteger)
+        dtype = self.values.dtype
+        fits_int8 = jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).max <= jnp.iinfo(jnp.int8).max
+        is_plain = self.levels is None and fits_int8
         # Each row takes work for each group.
         most_rows = min(_MOST_DIGIT_ROWS, group_inputs // 8)
-        return is_plain and is_signed and groups > 1 and 2 * inputs >= _UNIT_INPUTS and 1 <= rows <= most_rows
+        return is_plain and groups > 1 and 2 * inputs >= _UNIT_INPUTS and 1 <= rows <= most_rows
 
     def multiply_digits(self, grouped: jax.Array, joined: int) -> jax.Array:
         """Traced. The same for few rows: sums of integers are scaled, in float32, and not weights."""
         *leading, groups, inputs = grouped.shape
         dtype = jnp.promote_types(grouped.dtype, self.dtype)
-        scale = self.scale
-        if self.outer_scale is not None:
-            scale = _multiply_groups(scale, self.outer_scale, np.dtype(np.float32))
-        zero_point = None
+        zero_point = minimum = None
         if self.zero_point is not None:
             zero_point = self._per_output(self.zero_point.astype(jnp.int32))[:, 0]
+        if self.minimum is not None:
+            minimum = self._wide_numbers(self.minimum, self.outer_minimum)
         product = multiply_groups(
-            grouped.reshape(-1, groups, inputs), self.values, self._per_output(scale)[:, 0], zero_point,
-            _DIGITS[jnp.finfo(dtype).bits], joined,
+            grouped.reshape(-1, groups, inputs), self.values, self._wide_numbers(self.scale, self.outer_scale),
+            zero_point, _DIGITS[jnp.finfo(dtype).bits], joined, minimum,
         )  # fmt: skip
         return product.astype(dtype).reshape(*leading, -1)
+
+    def _wide_numbers(self, inner: jax.Array, outer: jax.Array | None) -> jax.Array:
+        """Traced. A scale or a minimum [G, B] of each output, [G, O] or [G, 1]."""
+        if outer is not None:
+            inner = _multiply_groups(inner, outer, np.dtype(np.float32))
+        return self._per_output(inner)[:, 0]
 
     def _has_scales_of_outputs(self) -> bool:
         """Whether a weight is values that its dtype holds exactly, times a scale that all inputs share."""
