@@ -100,6 +100,7 @@ def _abstract(config, split, rules, dtype):
     return abstract_weights(build_model(lambda: LlamaForCausalLM(config)), mesh, rules, dtype, ())
 
 
+@pytest.mark.slow  # the bytes above, and the report of a model on a mesh in test_compiling.py
 def test_the_report_has_the_same_sum() -> None:
     config = MixtralConfig(
         hidden_size=128, intermediate_size=256, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4,
