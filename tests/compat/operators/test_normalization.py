@@ -2,6 +2,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+import tpuport
+
 X = torch.randn(4, 3, 5)
 MEAN, VARIANCE = torch.randn(3), torch.rand(3) + 0.5
 WEIGHT, BIAS = torch.randn(3), torch.randn(3)
@@ -73,3 +75,27 @@ def test_renorm(agree, dtype, p):
         torch.randn(3, 4).to(dtype),
         tolerance=1e-2,
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_groups_of_channels(agree, dtype):
+    """Offset by 100, which differences of squares would not survive."""
+    x, weight, bias = torch.randn(2, 6, 5, 3) + 100, torch.randn(6), torch.randn(6)
+
+    def normalize(x, weight, bias):
+        return [
+            functional.group_norm(x, 3, weight, bias),
+            functional.group_norm(x, 6, None, bias, eps=1e-3),
+            functional.group_norm(x[..., 0, 0], 2, weight),
+            functional.group_norm(x[..., None], 1),
+            torch.native_group_norm(x, weight, bias, 2, 6, 15, 3, 1e-5)[1],
+        ]
+
+    operands = [operand.to(dtype) for operand in (x, weight, bias)]
+    agree(normalize, *operands, tolerance=1e-3 if dtype == torch.float32 else 5e-2)
+
+
+def test_groups_are_computed_together():
+    program = tpuport.compile(lambda x: functional.group_norm(x, 3))
+    text = program.lower(torch.randn(2, 6, 4, 4)).as_text()
+    assert "while" not in text

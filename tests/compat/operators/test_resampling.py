@@ -2,6 +2,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+import tpuport
+
 X = torch.randn(1, 2, 5, 7)
 
 
@@ -55,3 +57,27 @@ def test_antialiasing_by_factors(agree):
         return torch.ops.aten._upsample_bilinear2d_aa(image, None, True, [0.8, 1.0])
 
     agree(interpolate, torch.randn(1, 2, 10, 20), tolerance=2e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest(agree, mode):
+    """Whole factors and others, to sizes and by factors, in one to three dimensions."""
+
+    def resize(x):
+        return [
+            functional.interpolate(x, scale_factor=2, mode=mode),
+            functional.interpolate(x, scale_factor=(3.0, 1.7), mode=mode),
+            functional.interpolate(x, size=(15, 4), mode=mode),
+            functional.interpolate(x, scale_factor=0.5, mode=mode),
+            functional.interpolate(x, scale_factor=2.5, mode=mode, recompute_scale_factor=True),
+            functional.interpolate(x[:, 0], scale_factor=4, mode=mode),
+            functional.interpolate(x[:, None], scale_factor=(1, 2, 3), mode=mode),
+        ]
+
+    agree(resize, X)
+    agree(resize, X.bfloat16())
+
+
+def test_pixels_are_repeated_without_a_gather():
+    program = tpuport.compile(lambda x: functional.interpolate(x, scale_factor=2, mode="nearest"))
+    assert "gather" not in program.lower(X).as_text()

@@ -1,4 +1,4 @@
-"""Batch normalization as in training, whose running statistics are updated in place; and `renorm`."""
+"""Batch normalization as in training, whose running statistics are updated in place; groups of channels; `renorm`."""
 
 import functools
 import math
@@ -127,6 +127,46 @@ def _check_instances(x: torch.Tensor, use_input_stats: bool) -> None:
         raise ValueError(f"Expected more than 1 spatial element when training, got input size {x.shape}")
 
 
+def group_norm(
+    x: jax.Array,
+    weight: jax.Array | None,
+    bias: jax.Array | None,
+    batch: int,
+    channels: int,
+    size: int,
+    groups: int,
+    eps: float,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Traced. Each sample's channels (dimension 1) normalized in groups; mean and reciprocal deviation of each group.
+
+    Images are reduced channel by channel, and only what is left is divided into groups. An image that is divided itself
+    is copied into another layout where channels are its lanes, as they are between convolutions.
+    """
+    del size  # the product of the other dimensions
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    axes = tuple(range(2, x.ndim))
+
+    def of_groups(values: jax.Array) -> jax.Array:
+        """The means [N, G] of values [N, C, ...]."""
+        means = jnp.mean(values, axes) if axes else values
+        return jnp.mean(means.reshape(batch, groups, channels // groups), 2)
+
+    def by_channel(values: jax.Array) -> jax.Array:
+        """Values [N, G] as [N, C, 1, ...]."""
+        return jnp.repeat(values, channels // groups, axis=1).reshape(batch, channels, *(1,) * len(axes))
+
+    mean = of_groups(wide)
+    centered = wide - by_channel(mean)
+    deviation = jax.lax.rsqrt(of_groups(jnp.square(centered)) + eps)
+    out = centered * by_channel(deviation)
+    if weight is not None:
+        out = out * _by_channel(weight.astype(wide.dtype), wide)
+    if bias is not None:
+        out = out + _by_channel(bias.astype(wide.dtype), wide)
+    dtype = _parameter_dtype(x, weight, bias)
+    return out.astype(x.dtype), mean.astype(dtype), deviation.astype(dtype)
+
+
 def renorm(x: jax.Array, p: int | float, dim: int, maxnorm: int | float) -> jax.Array:
     """Traced. The slices along a dimension, scaled down to a norm if theirs is greater; halves in float32."""
     axis = dim % x.ndim
@@ -143,6 +183,11 @@ _REASON = "leaves the running statistics as they are"
 _aten = torch.ops.aten
 LOWERINGS = (
     Lowering(_aten.renorm.default, on_arrays(renorm), "fails on halves"),
+    Lowering(
+        _aten.native_group_norm.default,
+        on_arrays(group_norm),
+        "computes groups one after another, in a loop over copies of them",
+    ),
     Lowering(_aten.native_batch_norm.default, batch_norm, _REASON),
     Lowering(_aten._native_batch_norm_legit.default, batch_norm, _REASON),
     Lowering(_aten._batch_norm_with_update.default, batch_norm_with_update, _REASON),

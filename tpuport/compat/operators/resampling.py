@@ -1,4 +1,4 @@
-"""Interpolation: bicubic, whose coordinates need more digits than half precision has, and with antialiasing.
+"""Interpolation: bicubic, whose coordinates need more digits than half precision has, with antialiasing, and nearest.
 
 Shapes: I elements before and O after along one dimension.
 """
@@ -39,6 +39,49 @@ def interpolate(image: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         return torch.nn.functional.interpolate(image.float(), *args, **kwargs).to(image.dtype)
     torchax_function = all_torch_functions[torch.nn.functional.interpolate].func
     return on_arrays(torchax_function)(image, *args, **kwargs)
+
+
+def nearest(
+    image: jax.Array, output_size: Sequence[int], *scales: float | None, offset: float = 0.0
+) -> jax.Array:
+    """Traced. An image [N, C, ...] whose pixels are those that lie nearest, by torch's rule.
+
+    Pixels that are repeated, as by a whole factor, are broadcast: a TPU gathers them one by one.
+
+    Args:
+        output_size: of the dimensions after the second.
+        scales: that the caller asked for; None: by the sizes.
+        offset: of a pixel's position within it.
+    """
+    for axis, (after, factor) in enumerate(
+        zip(output_size, scales or (None,) * len(output_size), strict=True), 2
+    ):
+        before = image.shape[axis]
+        scale = before / after if factor is None else before / (before * factor)
+        positions = (np.arange(after, dtype=np.float32) + np.float32(offset)) * np.float32(scale)
+        pixels = np.minimum(positions.astype(np.int32), before - 1)
+        repeats = after // before if before else 0
+        if repeats and np.array_equal(pixels, np.repeat(np.arange(before), repeats)):
+            image = jnp.repeat(image, repeats, axis=axis)
+        else:
+            image = jnp.take(image, pixels, axis=axis)
+    return image
+
+
+def nearest_by_factors(
+    image: jax.Array,
+    output_size: Sequence[int] | None,
+    scale_factors: Sequence[float] | None = None,
+    *,
+    offset: float = 0.0,
+) -> jax.Array:
+    """Traced. `nearest`, to a size or by factors."""
+    if output_size is not None:
+        return nearest(image, output_size, offset=offset)
+    if scale_factors is None:
+        raise RuntimeError("Must specify exactly one of output_size and scale_factors")
+    sizes = [int(size * factor) for size, factor in zip(image.shape[2:], scale_factors, strict=True)]
+    return nearest(image, sizes, *scale_factors, offset=offset)
 
 
 def antialiased(
@@ -124,7 +167,18 @@ def _cubic(distance: np.ndarray) -> np.ndarray:
 
 _HALF = (torch.bfloat16, torch.float16)
 _COORDINATES = "computes coordinates in half precision"
+_GATHERED = "gathers pixels one by one"
+_NEAREST = (
+    (_aten.upsample_nearest1d, 0.0), (_aten.upsample_nearest2d, 0.0), (_aten.upsample_nearest3d, 0.0),
+    (_aten._upsample_nearest_exact1d, 0.5), (_aten._upsample_nearest_exact2d, 0.5),
+    (_aten._upsample_nearest_exact3d, 0.5),
+)  # fmt: skip
 LOWERINGS = (
+    *(
+        Lowering(target, on_arrays(functools.partial(function, offset=offset)), _GATHERED)
+        for packet, offset in _NEAREST
+        for target, function in ((packet.default, nearest), (packet.vec, nearest_by_factors))
+    ),
     Lowering(torch.nn.functional.interpolate, interpolate, _COORDINATES),
     *(
         Lowering(target, _in_float32(decomposition_table[target]), _COORDINATES)
