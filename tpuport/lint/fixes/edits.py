@@ -59,12 +59,14 @@ class Rewrite:
         function: from the node and its surroundings to the edit. If the code is not of the expected shape, it
             returns None or raises `CannotRewriteError`.
         within: the finding may be on any part of such a node; the innermost one around it is taken.
+        reads_whole_file: the function looks at other functions and classes of the file than the one around the node.
     """
 
     rule: str
     nodes: tuple[type[cst.CSTNode], ...]
     function: Callable[[Any, Site], Edit | None]
     within: bool = False
+    reads_whole_file: bool = False
 
 
 def replace_node(

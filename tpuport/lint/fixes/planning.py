@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from tpuport.lint.findings import Applicability, Finding
 from tpuport.lint.fixes.edits import Edit, Removed, Rewrite, Statements
+from tpuport.lint.fixes.excerpt import excerpt_around
 from tpuport.lint.fixes.site import ParsedFile, Site
-from tpuport.lint.fixes.syntax import CannotRewriteError, expect, nodes_of_kind, require
+from tpuport.lint.fixes.syntax import CannotRewriteError, expect, nodes_of_kind, parents_below, require
 from tpuport.lint.source import Span
 
 # What libcst and Python raise for text that is not Python, or too deeply nested.
@@ -82,10 +83,19 @@ def fix_text(text: str, findings: Sequence[Finding], unsafe: bool) -> tuple[str,
 def available_fixes(text: str, findings: Sequence[Finding]) -> list[Applicability]:
     """What can be done about each finding with the code at its position.
 
-    A finding's own `fix` is what its rule can do at best. Takes a hundred times as long as the linting of the file.
+    A finding's own `fix` is what its rule can do at best. Takes a hundred times as long as the linting of the same
+    lines, so only the functions and classes with findings are read, where that is enough.
     """
+    rewrites = [rewrite for rule, rewrite in all_rewrites().items() if _is_rule_of_any(rule, findings)]
+    if rewrites and not any(rewrite.reads_whole_file for rewrite in rewrites):
+        with contextlib.suppress(*_PARSE_ERRORS):
+            text = excerpt_around(text.removeprefix(_BYTE_ORDER_MARK), findings)
     edits = _plan_edits(text, findings).edits
     return [_applicability(finding, edit) for finding, edit in zip(findings, edits, strict=True)]
+
+
+def _is_rule_of_any(rule: str, findings: Sequence[Finding]) -> bool:
+    return any(finding.rule == rule for finding in findings)
 
 
 def _applicability(finding: Finding, edit: Edit | None) -> Applicability:
@@ -115,11 +125,16 @@ def _plan_edits(text: str, findings: Sequence[Finding]) -> _Plan:
         # The copy would only be needed if the same node occurred twice in the tree.
         wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
         positions = wrapper.resolve(PositionProvider)
-        file = ParsedFile(wrapper.module, wrapper.resolve(ParentNodeProvider))
     except _PARSE_ERRORS:
         return no_edits
     nodes = _NodesByPosition(positions)
+    imports = sorted(filter(_is_import, positions), key=nodes.start)
+    file = ParsedFile(wrapper.module, parents_below(wrapper.module), imports)
     return _Plan(file, [_edit_for(finding, nodes, file) for finding in findings])
+
+
+def _is_import(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Import | cst.ImportFrom)
 
 
 def _check_syntax(text: str) -> None:
@@ -172,14 +187,15 @@ class _NodesByPosition:
         nodes = [node for node in self.positions if isinstance(node, kinds)]
         candidates = [node for node in nodes if self._contains(node, span)]
         # Nodes around the same position are nested, so the last to start is the innermost.
-        return max(reversed(candidates), key=self._start, default=None)
+        return max(reversed(candidates), key=self.start, default=None)
 
     def _contains(self, node: cst.CSTNode, span: Span) -> bool:
         end = self.positions[node].end
         start_of_span, end_of_span = (span.line, span.column - 1), (span.end_line, span.end_column - 1)
-        return self._start(node) <= start_of_span <= end_of_span <= (end.line, end.column)
+        return self.start(node) <= start_of_span <= end_of_span <= (end.line, end.column)
 
-    def _start(self, node: cst.CSTNode) -> tuple[int, int]:
+    def start(self, node: cst.CSTNode) -> tuple[int, int]:
+        """The line and column that a node starts at."""
         start = self.positions[node].start
         return start.line, start.column
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import libcst as cst
@@ -53,15 +53,20 @@ class ParsedFile:
     Attributes:
         module: the tree whose nodes the edits refer to.
         parents: parent of each node.
+        import_statements: all imports of the file, in the order of the text.
     """
 
     module: cst.Module
     parents: Mapping[Any, cst.CSTNode]
+    import_statements: Sequence[cst.CSTNode]
 
     @functools.cached_property
     def imports(self) -> dict[str, str]:
         """The dotted library name of each imported name, wherever in the file the import is."""
-        return imported_names(self.module)
+        names: dict[str, str] = {}
+        for statement in self.import_statements:
+            names.update(imported_names(statement))
+        return names
 
     @functools.cached_property
     def top_level_names(self) -> set[str]:

@@ -29,4 +29,4 @@ def _asks_for_pinned_memory(module: cst.Module) -> bool:
     return any(node.attr.value == "is_pinned" for node in nodes_of_kind(module, cst.Attribute))
 
 
-REWRITE = Rewrite("TPU311", (cst.Call, cst.Name, cst.Arg), rewrite)
+REWRITE = Rewrite("TPU311", (cst.Call, cst.Name, cst.Arg), rewrite, reads_whole_file=True)

@@ -57,4 +57,4 @@ def _product_text(site: Site, product: Product, pairs: Pairs, torch: str) -> str
     )
 
 
-REWRITE = Rewrite("TPU403", (cst.Call,), rewrite)
+REWRITE = Rewrite("TPU403", (cst.Call,), rewrite, reads_whole_file=True)

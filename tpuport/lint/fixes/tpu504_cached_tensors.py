@@ -28,4 +28,6 @@ def _uses_cache(module: cst.Module) -> bool:
     return not attributes.isdisjoint(_CACHE_ATTRIBUTES)
 
 
-REWRITE = Rewrite("TPU504", (cst.FunctionDef, cst.Call, cst.Attribute, cst.Name), rewrite)
+REWRITE = Rewrite(
+    "TPU504", (cst.FunctionDef, cst.Call, cst.Attribute, cst.Name), rewrite, reads_whole_file=True
+)
