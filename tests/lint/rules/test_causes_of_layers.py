@@ -109,6 +109,29 @@ class Model(nn.Module):
 """,
         "(torch.randn(2, 3),)",
     ),
+    "a dict that is called features": not_run("""
+class Sum(nn.Module):
+    def forward(self, x, other):
+        total = {}
+        for degree, part in x.items():
+            degree = str(degree)
+            if degree in other:
+                part = part + other[degree]
+            total[degree] = part
+        return total
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.sum = Sum()
+
+    def forward(self, features, y):
+        total = self.sum(self.double(features), features)
+        return total["0"] * 2 if 3 in y.abs() else total["0"]  #! TPU209
+
+    def double(self, features):
+        return {degree: 2 * part for degree, part in features.items()}
+"""),
     "a dict that is called a mask": Example(
         """
 class Block(nn.Module):
