@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import coverage_prompts, tiny_models
+from benchmarks import coverage_generation, coverage_prompts, tiny_models
 from benchmarks.agreement import reason, shorten
 from tpuport.errors import PortError
 from tpuport.verification.bounds import deviation
@@ -43,6 +43,7 @@ def checked(name: str, topology: str | None, patterns: Sequence[str] = ()) -> It
     model = tiny.call
     assert isinstance(model, torch.nn.Module)
     break_ties(model)
+    coverage_generation.prepare(model)
     measure_batch_norms(model, tiny.inputs[0])
     record["parameters"] = sum(weight.numel() for weight in model.parameters())
     yield record
@@ -165,6 +166,7 @@ def expect_tokens(
     if not can_generate():
         return {}
     config: Any = model.config
+    inputs = coverage_generation.call_inputs(model, inputs)
     if config.is_encoder_decoder:
         # The decoder begins with its own token; ids, frames and images are the encoder's.
         inputs = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
@@ -189,12 +191,16 @@ def _first_row(inputs: dict[str, Any]) -> dict[str, Any]:
 
 def _torch_tokens(model: Any, call: dict[str, Any]) -> torch.Tensor | Exception:
     try:
-        output = copy.deepcopy(model).generate(
-            **copy.deepcopy(call), max_new_tokens=NEW_TOKENS, do_sample=False
-        )
-        return getattr(output, "sequences", output)
+        return _generate(copy.deepcopy(model), call)
     except Exception as error:  # noqa: BLE001 - that torch does not generate is the finding
         return error
+
+
+def _generate(model: Any, call: dict[str, Any]) -> torch.Tensor:
+    """Generate greedily, in torch or here."""
+    options = {"max_new_tokens": NEW_TOKENS, "do_sample": False}
+    options |= coverage_generation.preparation(model).options
+    return coverage_generation.result(model.generate(**copy.deepcopy(call), **options))
 
 
 # --- tpuport ---
@@ -262,11 +268,10 @@ def compare_tokens(model: torch.nn.Module, call: dict[str, Any], theirs: torch.T
     """Generate as torch did and compare the tokens."""
     if isinstance(theirs, Exception):
         return {"verdict": "torch fails", "reason": reason(theirs)}
-    ours = ported(model).generate(**copy.deepcopy(call), max_new_tokens=NEW_TOKENS, do_sample=False)
-    ours = getattr(ours, "sequences", ours)
+    ours = _generate(ported(model), call)
     if theirs.is_floating_point():
         return _compare_sound(model, call, ours, theirs)
-    if torch.equal(torch.as_tensor(ours), theirs):
+    if torch.equal(ours, theirs):
         return {"verdict": "equal"}
     return {
         "verdict": "different",

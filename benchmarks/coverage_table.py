@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from benchmarks import coverage_unbuilt
+
 Record = dict[str, Any]
 
 # The checks of a record with their titles, in the order of columns.
@@ -32,8 +34,8 @@ _MEANING = {
 _HEADER = """# Models beside torch
 
 Model classes of transformers {transformers} and diffusers {diffusers}, tiny and with random weights, through tpuport
-and through torch {torch} on the CPU, in float32: {count} of them. {unbuilt_count} more are not built here, because no
-small configuration or inputs are known that their code takes.
+and through torch {torch} on the CPU, in float32: {count} of them. [The last section](#not-run) says why
+{unbuilt_count} more are not among them.
 
 ```console
 $ python -m benchmarks.coverage                                    # all of them, which takes hours; continues
@@ -99,7 +101,7 @@ def page(records: Sequence[Record], versions: dict[str, str], new_tokens: int) -
         groups.setdefault(group(record["name"]), []).append(record)
     for title in sorted(groups, key=_group_order):
         lines += [f"## {title}", "", *_counts(groups[title]), "", *_rows(groups[title]), ""]
-    lines += ["## Not built", "", *_unbuilt_rows(unbuilt)]
+    lines += ["## Not run", "", *_unbuilt_rows(unbuilt)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -165,10 +167,15 @@ def _worst_reason(record: Record) -> str:
 
 
 def _unbuilt_rows(records: Sequence[Record]) -> Iterator[str]:
-    yield ", ".join(
-        f"`{record['name'].partition(':')[2]}`"
-        for record in sorted(records, key=lambda record: record["name"])
-    )
+    yield "| reason | classes |"
+    yield "| --- | --- |"
+    classes: dict[str, list[str]] = {}
+    for record in sorted(records, key=lambda record: record["name"]):
+        class_name = record["name"].partition(":")[2]
+        reason = coverage_unbuilt.REASONS.get(class_name) or _cell(record["reason"])
+        classes.setdefault(reason, []).append(f"`{class_name}`")
+    for reason, names in sorted(classes.items()):
+        yield f"| {reason} | {', '.join(names)} |"
 
 
 def _cell(text: str) -> str:

@@ -14,7 +14,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     }},
     "Csm": {"num_codebooks": 4, "depth_decoder_config": {"num_codebooks": 4}},
     "Gemma4AudioModel": {"output_proj_dims": 64, "subsampling_conv_channels": [16, 8]},
-    "KyutaiSpeechToText": {"num_codebooks": 4},
+    "KyutaiSpeechToText": {"num_codebooks": 4, "codec_config": {"num_quantizers": 4}},
     "MuseSparkAudioModel": {"num_hidden_layers": 4},
     "NeuCodec": {"quantization_dim": 128, "num_key_value_heads": 4},
     "VibeVoiceFor": {"audio_config": _FEW_FILTERS, "semantic_model_config": _FEW_FILTERS},

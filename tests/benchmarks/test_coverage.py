@@ -5,7 +5,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import coverage_checks, coverage_lint, coverage_prompts, coverage_table, tiny_models
+from benchmarks import (
+    coverage_checks,
+    coverage_lint,
+    coverage_prompts,
+    coverage_table,
+    coverage_unbuilt,
+    tiny_models,
+)
 from tpuport import lint
 from tpuport.lint.entry_verdicts import EntryVerdict
 from tpuport.model_results import ModelResult
@@ -112,6 +119,15 @@ def test_a_class_that_cannot_be_built_says_why():
     record = last_record("transformers:NoSuchModel")
     assert record["status"] == "not built"
     assert "NoSuchModel" in record["reason"]
+
+
+def test_the_page_says_why_a_class_is_not_among_them():
+    versions = {"torch": "1", "transformers": "2", "diffusers": "3"}
+    known = {"name": "transformers:BarkModel", "status": "not built", "reason": "NotImplementedError"}
+    unknown = {"name": "transformers:Other", "status": "not built", "reason": "ValueError: no | such"}
+    lines = coverage_table.page([known, unknown], versions, 6).splitlines()
+    assert f"| {coverage_unbuilt.REASONS['BarkModel']} | `BarkModel` |" in lines
+    assert "| `ValueError: no \\| such` | `Other` |" in lines
 
 
 def test_the_page_names_the_worst_verdict():
