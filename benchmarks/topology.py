@@ -108,7 +108,7 @@ def ours(
         dtype="bfloat16",
         quantize=quantize,
     )
-    return measured(compile_lowered(lowered).program, _mesh(topology, tp), lowered.jaxpr)
+    return measured(compile_lowered(lowered, advised=False).program, _mesh(topology, tp), lowered.jaxpr)
 
 
 def rivals(

@@ -17,10 +17,18 @@ from tpuport.topology import Decode, Prefill, compile_for
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 TOPOLOGY, TP = "v5e:2x4", 8
-SLOW_TASKS = ("decode 32", "decode 32, int8", "prefill 4096, int8")
+SLOW_TASKS = ("decode 1", "decode 32", "decode 1, int8", "decode 32, int8", "prefill 4096, int8")
+# With what tp=4 divides as tp=8 divides Llama-2-7B.
+NARROW = {
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "vocab_size": 4096,
+}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def enabled():
     tpuport.enable()
     yield
@@ -91,10 +99,16 @@ def test_the_rival_in_int8_is_our_model_in_int8(tiny) -> None:
     np.testing.assert_allclose(logits, expected[:, -1], atol=2e-5)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["decode 1", "decode 1, int8", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_TASKS)],
-)
+def test_a_narrow_layer_costs_a_step_no_more_than_by_hand() -> None:
+    """In int8, whose products, collectives and cache are those of a step in bfloat16."""
+    where = {"topology": "v5e:2x2", "tp": 4, "quantize": "int8"}
+    row = topology.compared(topology.llama(1, **NARROW), Decode(1, 1024), **where)
+    assert topology.missed(row) == []
+    assert row["ours"]["collectives"] == 2 + 1 + 2
+
+
+@pytest.mark.slow  # the narrow layer
+@pytest.mark.parametrize("name", SLOW_TASKS)
 def test_two_layers_of_llama_cost_a_step_no_more_than_by_hand(name) -> None:
     row = topology.compare_task(topology.llama(2), name)
     assert topology.missed(row) == []
