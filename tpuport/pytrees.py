@@ -57,7 +57,6 @@ _BASES = {
         "KVSharingDict",
     ),
     "transformers.utils.generic": ("ModelOutput",),
-    "transformers.models.parakeet.generation_parakeet": ("ParakeetRNNTDecoderCache",),
     "diffusers.utils.outputs": ("BaseOutput",),
     "diffusers.models.transformers.transformer_flux2": ("Flux2KVCache", "Flux2KVLayerCache"),
 } | {

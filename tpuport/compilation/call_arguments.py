@@ -360,6 +360,9 @@ def usable_array(value: Any, name: str) -> Any:
 
 def static_value(value: Any, name: str) -> StaticValue:
     """A value that is a part of the program; PortError if it cannot be compared."""
+    # Configurations have no hash; their fields are compared.
+    if hasattr(type(value), "to_dict"):
+        return StaticValue(value)
     try:
         hash(value)
     except TypeError as error:

@@ -113,7 +113,8 @@ def _own_kind(cls: type) -> str:
     # Last, as this makes an object.
     if not _can_be_made(cls):
         return "opaque"
-    if library in _MODEL_LIBRARIES:
+    # A cache contains no tensors before the call that begins to fill it.
+    if library in _MODEL_LIBRARIES and not cls.__name__.endswith("Cache"):
         return "library"
     return "object"
 

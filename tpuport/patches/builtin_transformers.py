@@ -172,6 +172,12 @@ _LED = [
         "a step of one token has no mask, and would see columns of the cache that are not written yet",
     ),
 ]
+# Models that read back what they have written, until they write blanks: the beginning of their classes' names.
+_TRANSDUCERS = {
+    "parakeet": "Parakeet",
+    "nemotron3_5_asr": "Nemotron3_5Asr",
+    "nemotron_asr_streaming": "NemotronAsrStreaming",
+}
 _ENCODEC_CONVOLUTION = "5012d7aa6ad001b177708a772a5dd3f131b4c6fc9c78e963926db28be99c7031"
 _MIMI_CONVOLUTION = "8260ca4f99905efe699eeb5550e34903833182af0fbec0052d178a59dcbded6f"
 _LONGCAT_EXPERTS = "6f90d62ee5e560dfbb8dcc5200004f7c0e54265a541bb8ec093289bf85c4c078"
@@ -302,6 +308,18 @@ TRANSFORMERS_PATCHES = [
             source=(source,),
         )
         for name, direction, method, function, source in _IMAGE_TOKENS
+    ),
+    *(
+        Patch(
+            name=f"{model.replace('_', '-')}.decoder",
+            target=f"transformers.models.{model}.modeling_{model}:{name}RNNTDecoder.forward",
+            package="transformers",
+            versions=_VERSIONS,
+            why="it asks whether all rows have written a blank",
+            replacement="tpuport.patches.transducers:decoder_forward",
+            source=("58f14ae777dbf3cd8b10443eec744c3e9001ea854a6d1797bb703e933ebbd13b",),
+        )
+        for model, name in _TRANSDUCERS.items()
     ),
     Patch(
         name="qwen4-exp.indexer",
