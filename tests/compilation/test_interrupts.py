@@ -31,7 +31,7 @@ class Interruption:
 
 def compiled():
     def double(x: torch.Tensor) -> torch.Tensor:
-        return x * 2 + 1
+        return x * 2
 
     return tpuport.compile(double)
 
@@ -52,7 +52,7 @@ def test_a_call_after_an_interrupt_of_jax_s_caches_is_right():
             call_interrupted(function, interruption)
         except KeyboardInterrupt:
             interrupted += 1
-            torch.testing.assert_close(function(X).cpu(), X * 2 + 1)
+            torch.testing.assert_close(function(X).cpu(), X * 2)
         else:
             break
     assert interrupted > 5

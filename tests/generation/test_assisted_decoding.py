@@ -66,7 +66,7 @@ def small() -> tuple[Any, Any]:
 @pytest.fixture(scope="module")
 def assistants(small: tuple) -> tuple[Any, Any]:
     """A drafting model for the Llama, that is right about some of its tokens."""
-    return _make_assistant(small[0], 0.02)
+    return _make_assistant(small[0], 0.01)
 
 
 @pytest.fixture
@@ -91,16 +91,12 @@ def test_a_draft_changes_no_token(small: tuple, assistants: tuple, prompts: tupl
     reference, ported = small
     ids, mask = prompts
     decoder_for(ported).assisted.clear()
-    expected = reference.generate(ids[:1], assistant_model=assistants[0], **OPTIONS)
-    actual = ported.generate(ids[:1], assistant_model=assistants[1], **OPTIONS)
-    jax.effects_barrier()
-    assert torch.equal(actual, expected)
-    assert 0 < len(steps) < 0.7 * NEW, "too few drafts are accepted to save anything"
-    # Rows of a batch, which transformers does not take, go on together.
+    # Rows of a batch, which transformers does not draft for, go on together.
     together = reference.generate(ids, attention_mask=mask, **OPTIONS)
-    assert torch.equal(
-        ported.generate(ids, attention_mask=mask, assistant_model=assistants[1], **OPTIONS), together
-    )
+    actual = ported.generate(ids, attention_mask=mask, assistant_model=assistants[1], **OPTIONS)
+    jax.effects_barrier()
+    assert torch.equal(actual, together)
+    assert 0 < len(steps) < 0.7 * NEW, "too few drafts are accepted to save anything"
     (assisted,) = _assisted(ported)
     compilations = assisted.prefill.compilations, assisted.advance.compilations
     for options in ({"do_sample": True, "temperature": 3.0, "seed": 5}, {"repetition_penalty": 1.3}):
@@ -114,7 +110,7 @@ def test_a_draft_changes_no_token(small: tuple, assistants: tuple, prompts: tupl
     assert torch.equal(
         tpuport.generate(ported, ids, mask, assistant_model=assistants[1], **options), expected
     )
-    assert (assisted.prefill.compilations, assisted.advance.compilations) == compilations == (2, 2)
+    assert (assisted.prefill.compilations, assisted.advance.compilations) == compilations == (1, 1)
 
 
 def test_the_loop_copies_no_cache(small: tuple, assistants: tuple, prompts: tuple) -> None:

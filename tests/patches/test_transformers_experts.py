@@ -139,11 +139,10 @@ def test_experts_in_few_bits_give_what_their_numbers_give(seed, transposed, toke
     )
     chosen = random.integers(-2, experts + 2, size=(tokens, 3)).astype("i4")
     rest = (lambda x: jnp.tanh(x[..., ::2]) * x[..., 1::2], transposed)
-    actual = jax.jit(blocked_experts, static_argnums=(4, 5))(
-        hidden, chosen, weight, Weights(first, biases[0], second, biases[1]), *rest
-    )
+    blocked, dense = (jax.jit(form, static_argnums=(4, 5)) for form in (blocked_experts, dense_experts))
+    actual = blocked(hidden, chosen, weight, Weights(first, biases[0], second, biases[1]), *rest)
     numbers = Weights(first_numbers, biases[0], second_numbers, biases[1])
-    np.testing.assert_allclose(actual, dense_experts(hidden, chosen, weight, numbers, *rest), atol=2e-5)
+    np.testing.assert_allclose(actual, dense(hidden, chosen, weight, numbers, *rest), atol=2e-5)
     assert np.array_equal(first.dequantize(), first_numbers)
 
 
