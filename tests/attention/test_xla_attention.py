@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from tpuport.attention import xla_attention
 from tpuport.attention.mask import Mask
+from tpuport.attention.reference import attention_with_lse
 
 BANDS = [
     (None, None, 0),
@@ -230,3 +231,21 @@ def test_blocks_cover_every_query_within_the_limit(queries: int, scores: int) ->
     first = np.asarray(xla_attention.block_starts(queries, size))
     assert set(range(queries)) == {int(f) + i for f in first for i in range(size)}
     assert size == 1 or (size - 1) * scores * 4 <= xla_attention.SCORES_LIMIT
+
+
+def test_a_round_of_the_loop_has_its_own_queries_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TPU's compiler moves a change of layout into the loop, of all queries in every round, if they are there."""
+    monkeypatch.setattr(xla_attention, "SCORES_LIMIT", 2 * 64 * 50 * 4)
+    numbers = np.random.default_rng(0)
+    query, key, value = (numbers.normal(size=(1, 2, n, 16)).astype(np.float32) for n in (290, 64, 64))
+    attend = partial(attention_with_lse, scale=0.25)
+
+    def run(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return xla_attention._by_query_blocks(attend, query, key, value, Mask())
+
+    [loop] = [eqn for eqn in jax.make_jaxpr(run)(query, key, value).eqns if eqn.primitive.name == "scan"]
+    shapes = [variable.aval.shape for variable in loop.invars]
+    assert query.shape not in shapes
+    assert (6, 1, 2, 49, 16) in shapes, "the last block overlaps the one before"
+    expected = torch.nn.functional.scaled_dot_product_attention(*map(torch.from_numpy, (query, key, value)))
+    np.testing.assert_allclose(jax.jit(run)(query, key, value)[0], expected, atol=1e-5)

@@ -72,12 +72,14 @@ def _by_query_blocks(
     wide_key, wide_value = _widen(query_BHQD, key_BKTD, value_BKTC)
 
     @jax.checkpoint
-    def block(first: jax.Array) -> tuple[jax.Array, jax.Array]:
-        query = jax.lax.dynamic_slice_in_dim(query_BHQD, first, size, axis=2)
+    def block(part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        first, query = part
         dense = mask.slice_queries(first, size).to_dense(size, keys)
         return attend(query, wide_key.astype(key_BKTD.dtype), wide_value.astype(value_BKTC.dtype), dense)
 
-    out_NBHQC, lse_NBHQ = jax.lax.map(block, block_starts(queries, size))
+    # Divided once: of a slice in the loop, a TPU copies all queries into the layout of the products, in every round.
+    parts = block_starts(queries, size), split_blocks(query_BHQD, size)
+    out_NBHQC, lse_NBHQ = jax.lax.map(block, parts)
     return join_blocks(out_NBHQC, queries), join_blocks(lse_NBHQ, queries)
 
 
@@ -132,6 +134,14 @@ def block_size(queries: int, scores_per_query: int, limit: int | None = None) ->
 def block_starts(queries: int, size: int) -> jax.Array:
     """First query of each block, int32. The last block ends with the last query, and may overlap the one before."""
     return jnp.minimum(jnp.arange(0, queries, size, dtype=jnp.int32), queries - size)
+
+
+def split_blocks(array_BHQx: jax.Array, size: int) -> jax.Array:
+    """Traced. [B, H, Q, ...] as blocks [N, B, H, size, ...] from `block_starts`."""
+    batch, heads, queries, *rest = array_BHQx.shape
+    count = -(-queries // size)
+    whole = array_BHQx[:, :, : (count - 1) * size].reshape(batch, heads, count - 1, size, *rest)
+    return jnp.concatenate([jnp.moveaxis(whole, 2, 0), array_BHQx[None, :, :, queries - size :]])
 
 
 def join_blocks(blocks_NBHQx: jax.Array, queries: int) -> jax.Array:
