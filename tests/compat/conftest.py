@@ -1,5 +1,7 @@
 """The oracle: torch on the CPU computes it, torchax computes it eagerly and under jit, and they agree."""
 
+from pathlib import Path
+
 import jax
 import pytest
 import torch
@@ -10,16 +12,24 @@ from tpuport import compat
 _NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32, torch.uint64: torch.uint32}
 
 
+_ROOM = Path(__file__).parent
+
+
 @pytest.fixture(scope="module", autouse=True)
-def disabled_at_the_end():
-    """Once a module: between tests it would take a third of a second each."""
-    yield
-    tpuport.disable()
+def enabled_for_fixtures():
+    tpuport.enable()
 
 
 @pytest.fixture(autouse=True)
-def enabled(disabled_at_the_end):
+def enabled():
     tpuport.enable()  # which does nothing but after a test that disabled
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem):
+    """Disable it once for all tests of the room: to enable it again takes a third of a second."""
+    if nextitem is None or _ROOM not in nextitem.path.parents:
+        tpuport.disable()
 
 
 def _outputs(result):

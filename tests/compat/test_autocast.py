@@ -10,13 +10,6 @@ from tpuport import compat
 from tpuport.compat import autocast
 
 
-@pytest.fixture(scope="module", autouse=True)
-def enabled():
-    tpuport.enable()
-    yield
-    tpuport.disable()
-
-
 def on_device(tensor):
     return compat.wrap(compat.to_jax(tensor))
 

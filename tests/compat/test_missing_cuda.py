@@ -33,13 +33,6 @@ USES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def enabled():
-    tpuport.enable()
-    yield
-    tpuport.disable()
-
-
 @pytest.mark.parametrize("use", USES)
 def test_the_remedy_is_named(use):
     with pytest.raises(tpuport.PortError, match=r"there is no GPU here(?s:.)*x\.to\(\"jax\"\)") as raised:

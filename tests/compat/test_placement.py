@@ -92,13 +92,6 @@ CUDA = ["cuda", "cuda:0", torch.device("cuda")]
 X = torch.arange(15.0).reshape(5, 3)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def enabled():
-    tpuport.enable()
-    yield
-    tpuport.disable()
-
-
 @pytest.fixture(scope="module")
 def y():
     return X.to("jax")

@@ -8,13 +8,6 @@ import torch
 import tpuport
 
 
-@pytest.fixture(scope="module", autouse=True)
-def enabled():
-    tpuport.enable()
-    yield
-    tpuport.disable()
-
-
 def lists():
     generator = torch.Generator().manual_seed(0)
     return [torch.rand(shape, generator=generator) + 0.5 for shape in [(2, 3), (4,), ()]]
