@@ -70,7 +70,9 @@ _REWRITTEN: Final = "their kernel is written anew for this comparison, with the 
 
 
 # Its generate_flux.py times one jitted call of all steps and of the decoder, after the text encoders.
-_FLAX_DECODER: Final = "the publication's decoder is that of diffusers for Flax; here that for torch, of the same layers"
+_FLAX_DECODER: Final = (
+    "the publication's decoder is that of diffusers for Flax; here that for torch, of the same layers"
+)
 
 
 def _flux(
