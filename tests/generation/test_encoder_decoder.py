@@ -157,8 +157,9 @@ def test_outputs_of_the_encoder(pair: Callable, texts: dict) -> None:
 
 
 def test_texts_in_a_list(pair: Callable) -> None:
-    reference, ported = pair("bart")
-    lists = [[5, 6, 7], [8, 9, 10, 11, 12]]
+    # As many as the texts, whose programs are theirs.
+    reference, ported = pair("t5")
+    lists = [[5, 6, 7], [8, 9, 10, 11, 12], [13, 14, 15, 16]]
     rows = tpuport.generate(ported, lists, max_new_tokens=5)
     for ids, row in zip(lists, rows, strict=True):
         assert torch.equal(row, reference.generate(torch.tensor([ids]), max_new_tokens=5)[0])

@@ -46,7 +46,7 @@ SMALL_BERT = BertConfig(
 _XLM_SIZES: dict[str, Any] = {
     "vocab_size": 96,
     "emb_dim": 16,
-    "n_layers": 2,
+    "n_layers": 1,
     "n_heads": 2,
     "max_position_embeddings": 64,
 }

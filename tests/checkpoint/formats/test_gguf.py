@@ -20,7 +20,7 @@ HALVES = {
     "Q2_K": {80: 30, 82: 15}, "Q3_K": {108: 90}, "Q4_K": {0: 500, 2: 32}, "Q5_K": {0: 1000, 2: 32},
     "Q6_K": {208: 2000}, "IQ4_NL": {0: 64}, "IQ4_XS": {0: 1000},
 }  # fmt: skip
-VOCABULARY, HIDDEN, FEED_FORWARD, LAYERS, HEADS, KEY_HEADS = 64, 256, 512, 2, 4, 2
+VOCABULARY, HIDDEN, FEED_FORWARD, LAYERS, HEADS, KEY_HEADS = 64, 256, 512, 1, 4, 2
 IDS = torch.arange(18).reshape(2, 9) % VOCABULARY
 
 
@@ -278,7 +278,7 @@ def test_a_file_in_another_architecture(tmp_path, mesh_of_size):
 def test_other_types_are_refused_by_name(write_llama, monkeypatch):
     directory = write_llama(MIXED)
     monkeypatch.delitem(BLOCK_TYPES, "Q6_K")
-    with pytest.raises(PortError, match=r"(?s)blk.1.attn_v.weight: the type Q6_K is not supported.*Q4_K"):
+    with pytest.raises(PortError, match=r"(?s)blk.0.attn_v.weight: the type Q6_K is not supported.*Q4_K"):
         load(AutoModelForCausalLM, directory, gguf_file="model.gguf")
 
 
