@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 from jax.sharding import NamedSharding, PartitionSpec
+from transformers import LlamaConfig, LlamaForCausalLM, PretrainedConfig
 
 import tpuport
 from tpuport.sharding import ShardingRules
@@ -118,15 +119,18 @@ def advice() -> Callable[..., tuple[Any, ...]]:
 
 
 @pytest.fixture(scope="session")
-def llama() -> Callable[[], torch.nn.Module]:
-    """Builds a Llama of two layers, large enough for the rules to look at its weights."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
+def llama_config() -> PretrainedConfig:
+    """A Llama of two layers, large enough for the rules to look at its weights."""
+    return LlamaConfig(
         hidden_size=512, intermediate_size=2048, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4,
         vocab_size=8192, max_position_embeddings=1024,
     )  # fmt: skip
-    return lambda: LlamaForCausalLM(config)
+
+
+@pytest.fixture(scope="session")
+def llama(llama_config: PretrainedConfig) -> Callable[[], torch.nn.Module]:
+    """Builds that Llama."""
+    return lambda: LlamaForCausalLM(llama_config)
 
 
 class Programs:

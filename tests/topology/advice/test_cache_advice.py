@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import pytest
 import torch
 from jax.sharding import PartitionSpec
+from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 import tpuport
 from tpuport.sharding import ShardingRules
-from tpuport.topology import Decode, Prefill, compile_for, described
+from tpuport.topology import Decode, Prefill, compile_for, compiling, described
 from tpuport.topology.advice import advise
 from tpuport.topology.advice.cache_inputs import name_inputs
 from tpuport.topology.advice.remedy_texts import minimum_device_bytes
@@ -110,11 +111,9 @@ def test_a_cache_over_the_weights_axis_by_its_rows_is_named_where_weights_are_ga
 
 
 @pytest.mark.slow
-def test_a_rule_that_cuts_through_a_head_has_one_finding(advice, llama) -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
+def test_a_rule_that_cuts_through_a_head_has_one_finding(advice, llama, llama_config) -> None:
     config = LlamaConfig(
-        **llama().config.to_dict() | {"num_key_value_heads": 2, "max_position_embeddings": 2048}
+        **llama_config.to_dict() | {"num_key_value_heads": 2, "max_position_embeddings": 2048}
     )
     rules = ShardingRules.from_model(llama())
     cut = rules.override({r".*\.(k|v)_proj\.weight": PartitionSpec("tp", None)})
@@ -192,8 +191,6 @@ def test_donated_inputs_are_all_right(programs) -> None:
 
 def test_what_compile_donates_is_what_the_remedy_says() -> None:
     """A cache of transformers, and no other tensors: read off the program that `tpuport.compile` makes."""
-    from transformers import LlamaConfig, StaticCache
-
     config = LlamaConfig(num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, hidden_size=16)
 
     def write(keys, cache, position):
@@ -222,14 +219,10 @@ def test_a_cache_that_grows_is_compiled_for_each_token(advice, models) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole_heads(programs, llama):
+def whole_heads(llama_config):
     """Compiles a decode step with two key/value heads for a mesh; the evidence."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from tpuport.topology import compiling
-
     config = LlamaConfig(
-        **llama().config.to_dict() | {"num_key_value_heads": 2, "max_position_embeddings": 2048}
+        **llama_config.to_dict() | {"num_key_value_heads": 2, "max_position_embeddings": 2048}
     )
     decode = Decode(batch=2, max_cache_len=2048)
 
