@@ -45,9 +45,10 @@ def found(path: Path) -> list[str]:
     return [finding.rule for finding in lint_paths([path], Settings(), Run(cache=False)).findings]
 
 
-def test_nothing_is_reported_afterwards(model: Path) -> None:
+@pytest.mark.parametrize("option", ["--add-ignore", "--add-noqa"])
+def test_nothing_is_reported_afterwards(model: Path, option: str) -> None:
     assert len(found(model)) >= 6
-    assert run(parser().parse_args([str(model), "--add-ignore", "--no-cache"])) == 0
+    assert run(parser().parse_args([str(model), option, "--no-cache"])) == 0
     assert found(model) == []
     assert ast.dump(ast.parse(model.read_text())) == ast.dump(ast.parse(CODE))
     lines = model.read_text().splitlines()

@@ -85,7 +85,9 @@ def _add_output(group: Any) -> None:
     add("--exit-zero", action="store_true", help="exit 0 even if there are errors")
     add("--baseline", type=Path, metavar="FILE", help="known findings, which are not reported again")
     add("--write-baseline", action="store_true", help="write all findings to that file")
-    add("--add-ignore", action="store_true", help="write a comment that suppresses it on each finding's line")
+    # ruff's name for it, which is what its users try first.
+    help_ = "write a comment that suppresses it on each finding's line"
+    add("--add-ignore", "--add-noqa", action="store_true", help=help_)
 
 
 def run(options: argparse.Namespace) -> int:
