@@ -11,14 +11,16 @@ from torch import nn
 
 # Packages that models are trained or configured with. Others may be asked for to see whether they are installed.
 _STAND_INS = frozenset(
-    "addict anyascii argbind ase audiolm_pytorch audiotools bs4 colorlog coqpit cv2 datasets dora fastai fastcore "
-    "flatten_dict g2pkk gdown gruut gymnasium h5py hydra hyperpyyaml importlib_resources inflect jieba "
-    "jsonargparse langdetect librosa lightning lightning_utilities litdata matplotlib matscipy mne nltk num2words "
-    "numba omegaconf pandas phonemizer pyclipper pycocotools pymatgen pypdfium2 pypinyin pysbd "
-    "pytorch_custom_utils pytorch_lightning pytorch_msssim pyworld rapidfuzz resampy sentencepiece shapely "
-    "sklearn skorch soundfile spear_tts_pytorch submitit supervision tensorboard tensorboardX tiktoken "
-    "torch_geometric torchao torchaudio torchcodec torchdata torchmetrics torchtnt trainer unidecode validators "
-    "wandb".split()
+    "addict ai4ts anyascii argbind ase audiolm_pytorch audiotools benchpots bidi bs4 cloudpathlib colorlog "
+    "coqpit coreforecast cv2 datasets deepdiff dora emoji fairseq faiss fastai fastcore flatten_dict g2pkk "
+    "gdown gensim gruut gym gymnasium h5py hydra hyperpyyaml importlib_resources inflect jieba jsonargparse "
+    "langdetect libdf librosa lightning lightning_utilities litdata matplotlib matscipy misaki mne nltk "
+    "num2words numba omegaconf orjson overrides pandas phonemizer polars portalocker pyclipper pycocotools "
+    "pyfaidx pymatgen pyonmttok pypdfium2 pypinyin pysbd pytorch_custom_utils pytorch_lightning pytorch_msssim "
+    "pytorch_warmup pyworld rapidfuzz resampy sensai sentencepiece shapely skimage sklearn skorch soundfile "
+    "spear_tts_pytorch submitit supervision tenacity tensorboard tensorboardX termcolor tiktoken torch_ema "
+    "torch_geometric torchao torchaudio torchcodec torchdata torchmetrics torchsde torchtnt trainer tsdb "
+    "udtools unidecode utilsforecast validators wandb zstd".split()
 )
 
 
@@ -50,6 +52,7 @@ class _StandIn(types.ModuleType):
     """A module that is not installed, in whose place anything can be imported."""
 
     __path__: typing.ClassVar[list[str]] = []
+    __version__ = "99.0"  # newer than whatever is asked for
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks import (
     stand_ins,
+    tiny_strangers_fresh,
     tiny_strangers_images,
     tiny_strangers_judged,
     tiny_strangers_later,
@@ -29,6 +30,7 @@ MODELS = (
     | tiny_strangers_later.MODELS
     | tiny_strangers_mended.MODELS
     | tiny_strangers_judged.MODELS
+    | tiny_strangers_fresh.MODELS
 )
 
 stand_ins.install()
