@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from tpuport.topology.advice import timed_code
+from tpuport.topology import hlo
+from tpuport.topology.advice import timed_code, tpc022_narrow_last_dimension
 from tpuport.topology.advice.timed_code import timed_lines
 
 
@@ -31,3 +32,23 @@ def test_a_cause_may_be_in_two_lines(
     evidence: Any = SimpleNamespace(report=report, compiled=None)
     selected = timed_lines(evidence, lambda span: cast(Any, span.instruction))
     assert [cast(Any, line.source) for line in selected] == lines
+
+
+@pytest.mark.parametrize(
+    ("dims", "is_narrow"),
+    [
+        ((8192, 24, 64, 2), True),
+        ((8192, 24, 4), True),
+        ((8192, 24, 5), False),
+        # The same array with another name for it.
+        ((8192, 24, 64, 1), False),
+        # A few tiles, and a matrix.
+        ((128, 24, 2), False),
+        ((1 << 20, 2), False),
+    ],
+)
+def test_arrays_whose_last_dimension_is_narrow(dims: tuple[int, ...], is_narrow: bool) -> None:
+    """The example of TPC022 in test_advice_rules.py is compiled."""
+    arrays = hlo.Array("bf16", (8192, 128)), hlo.Array("bf16", dims)
+    span: Any = SimpleNamespace(instruction=SimpleNamespace(results=arrays))
+    assert (tpc022_narrow_last_dimension._narrow_array(span) == arrays[1]) == is_narrow
