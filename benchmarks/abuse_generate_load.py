@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,9 +52,9 @@ class Load:
         compilations: programs that XLA has compiled so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lengths: Sequence[int] = _LENGTHS) -> None:
         self.host = host_model()
-        self.prompts = [torch.randint(3, 64, (1, length)) for length in _LENGTHS]
+        self.prompts = [torch.randint(3, 64, (1, length)) for length in lengths]
         self.expected = [
             self.host.generate(prompt, max_new_tokens=_NEW_TOKENS, do_sample=False) for prompt in self.prompts
         ]
@@ -90,7 +91,7 @@ def interrupted_calls(load: Load, count: int, source: random.Random) -> int:
         attempts += 1
         if is_new:
             model = tpuport.port(load.host)
-        prompt = source.randrange(len(_LENGTHS))
+        prompt = source.randrange(len(load.prompts))
         outcomes[
             _outcome_with_alarm(load, prompt, model, source.uniform(0.0001, 1.0 if is_new else 0.02))
         ] += 1
@@ -117,11 +118,11 @@ def _outcome_with_alarm(load: Load, prompt: int, model: Any, seconds: float) -> 
 
 def many_calls(load: Load, count: int, source: random.Random) -> int:
     """The number of wrong answers, and of kinds of growth."""
-    for number in range(len(_LENGTHS)):
+    for number in range(len(load.prompts)):
         load.is_right(number)
-    wrong = sum(not load.is_right(source.randrange(len(_LENGTHS))) for _ in range(min(500, count // 10)))
+    wrong = sum(not load.is_right(source.randrange(len(load.prompts))) for _ in range(min(500, count // 10)))
     programs, arrays, memory = load.compilations, len(jax.live_arrays()), _resident_bytes()
-    wrong += sum(not load.is_right(source.randrange(len(_LENGTHS))) for _ in range(count))
+    wrong += sum(not load.is_right(source.randrange(len(load.prompts))) for _ in range(count))
     growth = (
         load.compilations - programs,
         len(jax.live_arrays()) - arrays,
@@ -149,7 +150,7 @@ def threads(load: Load, rounds: int) -> int:
     def call(first: int) -> None:
         for number in range(rounds):
             try:
-                results.append(load.is_right((first + number) % len(_LENGTHS), model))
+                results.append(load.is_right((first + number) % len(load.prompts), model))
             except BaseException as error:  # noqa: BLE001 - the point is to see every one
                 results.append(error)
 

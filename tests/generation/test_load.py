@@ -11,10 +11,13 @@ from benchmarks.abuse_generate_load import Load, interrupted_calls, many_calls, 
 @pytest.fixture(scope="module")
 def load():
     before = signal.getsignal(signal.SIGALRM)
-    yield Load()
+    # Of few buckets: the programs of each are compiled for three models.
+    yield Load((3, 5, 9, 11, 17, 30, 40, 63))
     signal.signal(signal.SIGALRM, before)
 
 
+# tests/compilation/test_interrupts.py has the moments that matter, test_generating.py an interrupted stream.
+@pytest.mark.slow
 # Python reports, and drops, an interrupt that falls into a finalizer.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_calls_after_interrupts_are_right(load):
