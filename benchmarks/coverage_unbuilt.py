@@ -2,6 +2,7 @@
 
 _NO_FORWARD = "it has no `forward`: it only generates, with models that have rows of their own"
 _TIMM = "it reads images with a model of timm, another library, which is not among this benchmark's packages"
+_DETECTRON = "it needs the package detectron2, which is not among this benchmark's packages"
 _SESSION = (
     "a call takes a session that it fills in Python, frame by frame; only calls of tensors are compared here"
 )
@@ -27,8 +28,8 @@ REASONS = {
     "HiggsAudioV2TokenizerModel": (
         "it needs the package torchaudio, which is not among this benchmark's packages"
     ),
-    "LayoutLMv2ForSequenceClassification": "it needs the package detectron2, which no package index offers",
-    "LayoutLMv2Model": "it needs the package detectron2, which no package index offers",
+    "LayoutLMv2ForSequenceClassification": _DETECTRON,
+    "LayoutLMv2Model": _DETECTRON,
     "PeAudioVideoEncoder": _TIMM,
     "PeAudioVideoModel": _TIMM,
     "PeVideoEncoder": _TIMM,
