@@ -1,6 +1,6 @@
 """Plans that are inferred from structure beside the published ones: collectives of a block, and bytes on a device.
 
-    python -m benchmarks.inferred_plans            # every model, a few minutes; writes the table in docs/sharding.md
+    python -m benchmarks.inferred_plans            # every model, half an hour; writes the table in docs/sharding.md
     python -m benchmarks.inferred_plans --only wan # those with this in their name; prints the table
 
 Models are tiny, with random weights that are never allocated on a device. Each is compiled for CPU devices with one
@@ -11,6 +11,7 @@ class or derives for it; a model of one's own has nothing published, and its wei
 import argparse
 import collections
 import dataclasses
+import itertools
 import os
 import re
 import sys
@@ -30,7 +31,7 @@ import torch
 import transformers
 
 import tpuport
-from benchmarks import own_models, tiny_diffusers
+from benchmarks import own_models, tiny_diffusers, tiny_transformers
 from tpuport.sharding import ShardingRules
 from tpuport.topology import abstract_steps, hlo
 from tpuport.topology.abstract_weights import abstract_weights, local_nbytes
@@ -55,7 +56,7 @@ _LATENT = {
     "q_lora_rank": 32, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
     "num_key_value_heads": 8,
 }  # fmt: skip
-# Configurations of transformers with a plan, and what they need beside the sizes above.
+# Configurations of transformers with a plan, and what they need beside the sizes above, for four devices.
 TRANSFORMERS: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {},
@@ -80,6 +81,8 @@ TRANSFORMERS: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "opt": {"ffn_dim": 128, "word_embed_proj_dim": 64, "max_position_embeddings": 64},
 }
+# An indexer has a smaller part of attention's weights, as in the published models; each layer has keys of its own.
+_ADJUSTED = {"index_n_heads": 2, "num_kv_shared_layers": 0}
 # Classes of diffusers, and the arguments that are numbers of blocks.
 DIFFUSERS: dict[str, tuple[str, ...]] = {
     "FluxTransformer2DModel": ("num_layers", "num_single_layers"),
@@ -152,6 +155,41 @@ def language_model(name: str) -> Build:
     return build
 
 
+def planned_types() -> dict[str, str]:
+    """The causal language models of transformers whose configuration has a plan: from model type to class name."""
+    planned = {}
+    for model_type, classes in tiny_transformers.mapping("CAUSAL_LM").items():
+        # `get` of this lazy mapping knows no type that nobody has asked for before.
+        if model_type not in transformers.CONFIG_MAPPING:
+            continue
+        if getattr(transformers.CONFIG_MAPPING[model_type], "base_model_tp_plan", None):
+            planned[model_type] = classes if isinstance(classes, str) else classes[0]
+    return planned
+
+
+def planned_model(class_name: str) -> Build:
+    """A builder of the coverage table's tiny model of a class, with each of its kinds of layers once or more often."""
+
+    def build(repetitions: int) -> tuple[torch.nn.Module, dict[str, Any]]:
+        config = tiny_transformers.construct(class_name, "narrow").config
+        text = config.get_text_config()
+        depth = text.num_hidden_layers
+        layers = repetitions * len(set(getattr(text, "layer_types", None) or [None]))
+        fields: dict[str, Any] = {"num_hidden_layers": layers}
+        for name, value in text.to_dict().items():
+            # Some classes compute the list from other fields.
+            is_field = not isinstance(getattr(type(text), name, None), property)
+            if is_field and isinstance(value, list) and len(value) == depth:
+                fields[name] = list(itertools.islice(itertools.cycle(dict.fromkeys(value)), layers))
+        fields |= {name: value for name, value in _ADJUSTED.items() if hasattr(text, name)}
+        torch.manual_seed(0)
+        model = tiny_transformers.construct(class_name, "narrow", fields)
+        tokens = torch.randint(5, 200, (_BATCH, _LENGTH))
+        return model.requires_grad_(False), {"input_ids": tokens, "use_cache": False}
+
+    return build
+
+
 def diffusion_model(name: str) -> Build:
     """A builder of a tiny diffusion transformer with some number of blocks of each kind, and its inputs."""
 
@@ -170,7 +208,12 @@ def subjects() -> list[Subject]:
     """All models of the table."""
     return [
         *(Subject(name, language_model(name), 4) for name in TRANSFORMERS),
-        # Tiny diffusion transformers have two heads.
+        # Tiny models of the coverage table have two key heads, and diffusion transformers two heads.
+        *(
+            Subject(model_type, planned_model(class_name), 2)
+            for model_type, class_name in planned_types().items()
+            if model_type not in TRANSFORMERS
+        ),
         *(Subject(name, diffusion_model(name), 2) for name in DIFFUSERS),
         *(Subject(name, build, 4) for name, build in own_models.BUILDERS.items()),
     ]
@@ -234,7 +277,10 @@ def _in_words(counts: Mapping[str, int]) -> str:
 
 def _verdict(row: Comparison) -> str:
     if not row.is_as_good:
-        return "fewer bytes, more sent" if row.inferred.nbytes < row.published.nbytes else "worse"
+        if row.inferred.nbytes < row.published.nbytes:
+            return "divides more, sends more"
+        fewer = sum(row.inferred_block.values()) < sum(row.published_block.values())
+        return "divides less, sends less" if fewer else "worse"
     if row.inferred.nbytes < row.published.nbytes or row.inferred_block != row.published_block:
         return "better"
     return "same"
@@ -248,14 +294,22 @@ def main() -> None:
     parser.add_argument("--only", metavar="NAME", nargs="*", help="models with this in their name")
     options = parser.parse_args()
     tpuport.enable()
-    comparisons = []
+    comparisons: list[Comparison] = []
+    failures: list[str] = []
     for subject in subjects():
         if options.only and not any(name.lower() in subject.name.lower() for name in options.only):
             continue
-        comparisons.append(compare(subject))
+        try:
+            comparisons.append(compare(subject))
+        except Exception as error:  # noqa: BLE001 - the models after it are measured all the same
+            failures.append(subject.name)
+            sys.stderr.write(f"{subject.name}: {type(error).__name__}: {error}\n")
+            continue
         sys.stderr.write(table(comparisons[-1:]).splitlines()[-1] + "\n")
     text = table(comparisons)
-    if not options.only:
+    if failures:
+        sys.stderr.write(f"not measured: {', '.join(failures)}; the page stays as it is\n")
+    elif not options.only:
         PAGE.write_text(_BLOCK.sub(lambda match: f"{match[1]}{text}{match[2]}", PAGE.read_text()))
     sys.stdout.write(text)
 

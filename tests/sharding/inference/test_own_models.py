@@ -319,3 +319,20 @@ def test_a_pair_whose_sum_sends_much_for_few_weights_stays_whole():
     actual = specs(torch.nn.Sequential(SparseAttention(8)), (torch.zeros(2, 64, 64),))
     assert actual["0.out.weight"] == (None, "tp")
     assert actual["0.indexer_query.weight"] == actual["0.indexer_key.weight"] == (None, None)
+
+
+class GatedNorm(torch.nn.Module):
+    """A norm whose scale two small matrices compute."""
+
+    def __init__(self):
+        super().__init__()
+        self.down, self.up = torch.nn.Linear(64, 4, bias=False), torch.nn.Linear(4, 64, bias=False)
+
+    def forward(self, x):
+        return torch.nn.functional.rms_norm(x, (64,)) * torch.sigmoid(self.up(torch.relu(self.down(x))))
+
+
+def test_two_small_matrices_are_not_worth_a_sum_as_large_as_that_of_attention():
+    actual = specs(torch.nn.Sequential(GatedNorm(), SparseAttention(8)), (torch.zeros(2, 16, 64),))
+    assert actual["0.down.weight"] == actual["0.up.weight"] == (None, None)
+    assert actual["1.out.weight"] == (None, "tp")

@@ -27,9 +27,9 @@ from tpuport.sharding.inference.sharding_flow import Divided, Transfer
 _LATENCY: Final = 1 / 8
 # How many parts a pair may deal anew: of fused projections there are up to 6, of heads taken one by one many more.
 _MOST_DEALT: Final = 12
-# A pair that is not of heads is divided if its sums save this share of what those of heads save. The scores of a sparse
-# attention's indexer, say, are more elements than its weights are worth.
-_LEAST_PAIR: Final = 1 / 4
+# A pair that is not of heads is divided if its sums save this share of what those of heads save: not the two small
+# matrices in a norm.
+_LEAST_PAIR: Final = 1 / 6
 # What a result of the program costs that stays divided, since somebody may have to collect it.
 _RESULT: Final = 1 / 2
 # Outside of blocks, weights are divided if this share is saved of what a sum saves in blocks, at the same cost. Of a
@@ -263,8 +263,14 @@ class _Chooser:
         return all(transfer.elements <= self.usual * _LATENCY for transfer in others)
 
     def _is_paired(self, transfer: Transfer) -> bool:
-        """Whether the division of several matrices ends in one sum."""
-        return sum(map(self._is_matrix, transfer.weights)) > 1
+        """Whether the division of several matrices ends in one sum, that of the rows of a matrix.
+
+        What two activations sum up are scores, such as those of a sparse attention's indexer: more elements than its
+        weights are worth.
+        """
+        if sum(map(self._is_matrix, transfer.weights)) <= 1:
+            return False
+        return any(map(self.program.is_weight, transfer.operation.inputs))
 
     def _is_matrix(self, name: str) -> bool:
         return len(self.program.weights[name].shape) > 1

@@ -38,6 +38,7 @@ class Program:
     def __post_init__(self) -> None:
         self._users: defaultdict[Value, set[int]] = defaultdict(set)
         self._makers: dict[Value, Operation] = {}
+        self._weight_values = frozenset(self.weights.values())
 
     def add(self, operation: Operation) -> None:
         """Append an operation."""
@@ -59,6 +60,15 @@ class Program:
     def maker_of(self, value: Value) -> Operation | None:
         """The operation that an array is a result of; None for weights, inputs and constants."""
         return self._makers.get(value)
+
+    def is_weight(self, value: Value) -> bool:
+        """Whether an array is a weight, or one in another layout or dtype."""
+        while value not in self._weight_values:
+            maker = self.maker_of(value)
+            if maker is None or len(maker.inputs) != 1:
+                return False
+            [value] = maker.inputs
+        return True
 
     def used_weights(self) -> dict[str, Value]:
         """The weights that this call uses; nothing is known about the others."""
