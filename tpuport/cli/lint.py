@@ -86,8 +86,8 @@ def _add_output(group: Any) -> None:
     add("--baseline", type=Path, metavar="FILE", help="known findings, which are not reported again")
     add("--write-baseline", action="store_true", help="write all findings to that file")
     # ruff's name for it, which is what its users try first.
-    help_ = "write a comment that suppresses it on each finding's line"
-    add("--add-ignore", "--add-noqa", action="store_true", help=help_)
+    description = "write a comment that suppresses it on each finding's line"
+    add("--add-ignore", "--add-noqa", action="store_true", help=description)
 
 
 def run(options: argparse.Namespace) -> int:

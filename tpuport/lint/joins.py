@@ -13,6 +13,7 @@ from tpuport.lint.abstract_values import (
     UNKNOWN,
     Choice,
     Class,
+    External,
     Function,
     Instance,
     KeyValueCache,
@@ -100,6 +101,9 @@ def choice(values: list[Value]) -> Value:
                 # Objects of one class become one option, with the attributes that they share.
                 options[info] = join_optional(options.pop(info, None), option)
             case Class() | Function() | Layer() | Partial() | Sequence(kind="sequential"):
+                options[option] = option
+            # `nn.GRU if ... else nn.LSTM`; of other packages' functions one may be missing.
+            case External(name=name, missing=False) if name.startswith("torch."):
                 options[option] = option
             case _:
                 return UNKNOWN

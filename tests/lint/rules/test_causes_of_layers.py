@@ -66,6 +66,23 @@ class Model(nn.Module):
         y, _ = pad_packed_sequence(packed, batch_first=True)  #! TPU111
         return self.head(y)
 """),
+    "a layer of one of two classes": not_run("""
+from torch.nn.utils.rnn import pack_padded_sequence
+
+class Model(nn.Module):
+    def __init__(self, kind: str, fast: bool):
+        super().__init__()
+        layer = nn.GRU if kind == "gru" else nn.LSTM
+        self.rnn = layer(3, 4, batch_first=True)
+        self.activation = F.relu if fast else F.gelu
+
+    def forward(self, x, lengths):
+        output, hidden = self.rnn(pack_padded_sequence(x, lengths))  #! TPU111
+        y, hidden = self.rnn(x)
+        if self.activation(y).sum() > 0:  #! TPU205
+            return y
+        return y[y > 0], output  #! TPU101
+"""),
     "a state of a recurrent layer": Example(
         """
 class Model(nn.Module):

@@ -5,7 +5,7 @@ from typing import Final
 from tpuport.lint.abstract_values import Sequence, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 _FROM_DATA: Final = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray", "torch.scalar_tensor"})
 
@@ -14,26 +14,15 @@ _FROM_DATA: Final = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray
 _FILLED: Final = frozenset({"torch.full", "torch.full_like"})
 
 
-def check(event: Call, context: Context) -> Answer:
-    """`torch.tensor([t, ...])`; or of a tensor itself; a tensor as the value of `torch.full`."""
+def check(event: Call, context: Context) -> bool:
+    """`torch.tensor([t, ...])`, a list that is converted element by element; a tensor as the value of `torch.full`."""
     if event.name in _FILLED or (event.name == "new_full" and event.receiver is not None):
         # With a device, `torch.full` broadcasts a tensor; the others ask for a number anyway.
         is_broadcast = event.name == "torch.full" and "device" in event.keywords
         value = event.args[1] if len(event.args) > 1 else event.keywords.get("fill_value")
         return is_traced(value) and not is_broadcast
-    if event.name not in _FROM_DATA:
-        return False
     data = event.args[0] if event.args else event.keywords.get("data")
-    # A list is converted element by element.
-    if isinstance(data, Sequence):
-        return data.tensors
-    # `as_tensor` and `asarray` return a tensor as it is.
-    if event.name != "torch.tensor" or not is_traced(data):
-        return False
-    return Hit(
-        reason="`torch.tensor` of a tensor copies its values, and while tracing there are none",
-        remedy="write `x.clone()` or `x.detach()`",
-    )
+    return event.name in _FROM_DATA and isinstance(data, Sequence) and data.tensors
 
 
 RULE = Rule(
@@ -71,6 +60,12 @@ class Model(nn.Module):
 """,
             "(torch.randn(2, 4),)",
         ),
+        # Of a tensor itself it makes a copy, as `clone` does.
+        Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.tensor(x.mean(), dtype=torch.float32) + torch.tensor(x)
+"""),
         # With a device, the value is broadcast.
         Example("""
 class Model(nn.Module):
