@@ -171,7 +171,7 @@ def planned_model(class_name: str) -> Build:
     """A builder of the coverage table's tiny model of a class, with each of its kinds of layers once or more often."""
 
     def build(repetitions: int) -> tuple[torch.nn.Module, dict[str, Any]]:
-        config = tiny_transformers.construct(class_name, "narrow").config
+        config: Any = tiny_transformers.construct(class_name, "narrow").config
         text = config.get_text_config()
         depth = text.num_hidden_layers
         layers = repetitions * len(set(getattr(text, "layer_types", None) or [None]))

@@ -175,7 +175,7 @@ def test_a_program_of_another_name_is_explained(error, is_explained, directory, 
 
     program = Program(lambda x: x, "step")
     traced = Program(fail, "step")
-    monkeypatch.setattr(program, "_jitted", lambda *args, **kwargs: fail(0))
+    monkeypatch.setattr(program, "_jitted", lambda arguments: lambda *args, **kwargs: fail(0))
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", directory)
     try:

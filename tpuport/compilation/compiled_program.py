@@ -13,12 +13,13 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import torch
+from jax._src.core import trace_state_clean  # jax has no public function for this
 
 from tpuport import process_watch
 from tpuport.compat import autocast, index_checks, randomness
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled
 from tpuport.errors import PortError
-from tpuport.hardware import compiler_options, local_generation
+from tpuport.hardware import compiler_options, generation_of_kind, local_generation
 
 logger = logging.getLogger("tpuport")
 
@@ -129,14 +130,16 @@ class Program:
         counted.__signature__ = _with_surroundings(inspect.signature(function))  # type: ignore[attr-defined]
         static_names = (*jit_options.pop("static_argnames", ()), "surroundings")
         self._jit = functools.partial(jax.jit, counted, static_argnames=static_names, **jit_options)
+        self._jitted_by_options: dict[tuple[tuple[str, str], ...], Any] = {}
         use_persistent_cache()
 
-    @functools.cached_property
-    def _jitted(self) -> Any:
-        """Made for the first call: asking for the device earlier would start jax before several processes join."""
-        generation = local_generation()
-        options = compiler_options(generation) if generation is not None else {}
-        return self._jit(compiler_options=options)
+    def _jitted(self, arguments: Any) -> Any:
+        """The jitted function with the compiler's options for these arguments."""
+        options = _options_of(arguments)
+        key = tuple(options.items())
+        if key not in self._jitted_by_options:
+            self._jitted_by_options[key] = self._jit(compiler_options=options)
+        return self._jitted_by_options[key]
 
     def __call__(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> Any:
         """Run the program.
@@ -164,7 +167,12 @@ class Program:
         self, signature: Hashable, args: tuple, kwargs: dict[str, Any], *, moves_generators: bool
     ) -> Any:
         run = functools.partial(
-            self._with_keys, self._jitted, signature, args, kwargs, moves_generators=moves_generators
+            self._with_keys,
+            self._jitted((args, kwargs)),
+            signature,
+            args,
+            kwargs,
+            moves_generators=moves_generators,
         )
         if not self.checks_indices:
             return run()
@@ -173,11 +181,11 @@ class Program:
 
     def lower(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> Any:
         """jax.stages.Lowered for these arguments (arrays or jax.ShapeDtypeStruct)."""
-        return self._with_keys(self._jitted.lower, signature, args, kwargs)
+        return self._with_keys(self._jitted((args, kwargs)).lower, signature, args, kwargs)
 
     def constants(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> list[Any]:
         """The arrays that the program for these arguments contains; traces the function if a call would."""
-        return list(self._with_keys(self._jitted.trace, signature, args, kwargs).jaxpr.consts)
+        return list(self._with_keys(self._jitted((args, kwargs)).trace, signature, args, kwargs).jaxpr.consts)
 
     @cleared_if_spoiled()
     def _with_keys(
@@ -240,6 +248,34 @@ class Program:
         if epoch != self._current_epoch:
             self._current_epoch = epoch
             self._descriptions.clear()
+
+
+def _options_of(arguments: Any) -> dict[str, str]:
+    """The options with which a program for these arguments is compiled."""
+    # Asked for at each call: before the first, the answer would start jax before several processes join.
+    if not trace_state_clean():
+        # A part of another program, for which jax accepts none.
+        return {}
+    array = _first_array(arguments)
+    if array is None:
+        generation = local_generation()
+    else:
+        # Not the default device's: on a host with TPUs, arrays may be on the CPU.
+        device = next(iter(array.sharding.device_set))
+        generation = generation_of_kind(device.device_kind)
+    return compiler_options(generation) if generation is not None else {}
+
+
+def _first_array(tree: Any) -> jax.Array | None:
+    """The first array in nested tuples, lists and dicts, without looking at the hundreds of others."""
+    if isinstance(tree, jax.Array):
+        return tree
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, list | tuple):
+        return None
+    arrays = map(_first_array, tree)
+    return next((array for array in arrays if array is not None), None)
 
 
 def _kind_of(before: str, after: str) -> Literal["tensor", "value", "state"]:
