@@ -83,6 +83,8 @@ TRANSFORMERS: dict[str, dict[str, Any]] = {
 }
 # An indexer has a smaller part of attention's weights, as in the published models; each layer has keys of its own.
 _ADJUSTED = {"index_n_heads": 2, "num_kv_shared_layers": 0}
+# Lists that have as many items as the tiny models have layers, and nothing to do with layers.
+_OTHER_LISTS = ("time_step_limit",)
 # Classes of diffusers, and the arguments that are numbers of blocks.
 DIFFUSERS: dict[str, tuple[str, ...]] = {
     "FluxTransformer2DModel": ("num_layers", "num_single_layers"),
@@ -179,7 +181,7 @@ def planned_model(class_name: str) -> Build:
         for name, value in text.to_dict().items():
             # Some classes compute the list from other fields.
             is_field = not isinstance(getattr(type(text), name, None), property)
-            if is_field and isinstance(value, list) and len(value) == depth:
+            if is_field and isinstance(value, list) and len(value) == depth and name not in _OTHER_LISTS:
                 fields[name] = list(itertools.islice(itertools.cycle(dict.fromkeys(value)), layers))
         fields |= {name: value for name, value in _ADJUSTED.items() if hasattr(text, name)}
         torch.manual_seed(0)

@@ -263,14 +263,14 @@ class _Chooser:
         return all(transfer.elements <= self.usual * _LATENCY for transfer in others)
 
     def _is_paired(self, transfer: Transfer) -> bool:
-        """Whether the division of several matrices ends in one sum, that of the rows of a matrix.
+        """Whether the division of several matrices ends in one sum, that of the divided rows of one of them.
 
         What two activations sum up are scores, such as those of a sparse attention's indexer: more elements than its
         weights are worth.
         """
         if sum(map(self._is_matrix, transfer.weights)) <= 1:
             return False
-        return any(map(self.program.is_weight, transfer.operation.inputs))
+        return any(self.program.weight_of(value) in transfer.weights for value in transfer.operation.inputs)
 
     def _is_matrix(self, name: str) -> bool:
         return len(self.program.weights[name].shape) > 1

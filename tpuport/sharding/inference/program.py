@@ -38,7 +38,7 @@ class Program:
     def __post_init__(self) -> None:
         self._users: defaultdict[Value, set[int]] = defaultdict(set)
         self._makers: dict[Value, Operation] = {}
-        self._weight_values = frozenset(self.weights.values())
+        self._names_of_weights = {value: name for name, value in self.weights.items()}
 
     def add(self, operation: Operation) -> None:
         """Append an operation."""
@@ -61,14 +61,14 @@ class Program:
         """The operation that an array is a result of; None for weights, inputs and constants."""
         return self._makers.get(value)
 
-    def is_weight(self, value: Value) -> bool:
-        """Whether an array is a weight, or one in another layout or dtype."""
-        while value not in self._weight_values:
+    def weight_of(self, value: Value) -> str | None:
+        """The name of the weight that an array is, maybe in another layout or dtype; None if it is something else."""
+        while value not in self._names_of_weights:
             maker = self.maker_of(value)
             if maker is None or len(maker.inputs) != 1:
-                return False
+                return None
             [value] = maker.inputs
-        return True
+        return self._names_of_weights[value]
 
     def used_weights(self) -> dict[str, Value]:
         """The weights that this call uses; nothing is known about the others."""
