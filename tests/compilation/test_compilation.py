@@ -239,11 +239,3 @@ def test_a_move_to_a_gpu_is_one_to_the_device() -> None:
         expected = host.out(torch.full((2, 4), 2.0))
     model = tpuport.compile(tpuport.port(host))
     torch.testing.assert_close(model(torch.ones(2, 4)).cpu(), expected)
-
-
-def test_a_program_is_compiled_with_the_options_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpuport.compilation.compiled_program.local_generation", lambda: "v6e")
-    doubled = tpuport.compile(lambda x: x * 2)
-    # The compiler for the CPU gets the option, and does not know it.
-    with pytest.raises(Exception, match="No such compile option: 'xla_tpu_"):
-        doubled(torch.ones(2))

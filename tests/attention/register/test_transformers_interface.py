@@ -489,3 +489,32 @@ def test_more_heads_of_values_than_of_keys() -> None:
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
     actual, _ = transformers_attention(module, *map(on_device, (query, key, value)), None)
     torch.testing.assert_close(tpuport.to_cpu(actual), expected.transpose(1, 2))
+
+
+def test_a_part_for_which_transformers_chose_no_attention_keeps_its_own():
+    """It makes no mask for such a part, as for Fun-ASR-Nano's projector, so that padding counts there in torch too."""
+    config = transformers.FunAsrNanoConfig(
+        audio_config={
+            "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1,
+            "num_timestamp_prediction_layers": 1, "num_mel_bins": 4, "num_stacked_frames": 2,
+        },
+        adaptor_config={
+            "hidden_size": 32, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1,
+            "projector_hidden_size": 32,
+        },
+        text_config={
+            "model_type": "qwen3", "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2,
+            "num_key_value_heads": 2, "num_hidden_layers": 1, "vocab_size": 64,
+        },
+    )  # fmt: skip
+    model = transformers.FunAsrNanoModel(config).eval()
+    projector = model.multi_modal_projector
+    assert projector.config._attn_implementation is None
+    features, mask = torch.randn(2, 6, 32), torch.ones(2, 6, dtype=torch.long)
+    mask[1, 4:] = 0
+    with torch.no_grad():
+        expected = projector(features, mask)
+    tpuport.port(model)
+    with attention.use_in_model(model):
+        actual = projector(features.to("jax"), mask.to("jax"))
+    torch.testing.assert_close(compat.to_torch(compat.as_jax(actual)), expected, atol=2e-6, rtol=1e-5)

@@ -472,7 +472,8 @@ def use_in_model(model: torch.nn.Module) -> Iterator[None]:
 def _attention_configs(model: torch.nn.Module) -> list[Any]:
     """The distinct configs of all modules that choose an implementation of attention.
 
-    A config that a model which cannot choose reads too, outside of those that can, is not among them.
+    A config that a model which cannot choose reads too, outside of those that can, is not among them. Nor is one in
+    which transformers chose none: it makes no masks for that, and so its own attention sees padding.
     """
     choosing = list(_choosing_models(model))
     inside = {id(module) for root in choosing for module in root.modules()}
@@ -487,7 +488,11 @@ def _attention_configs(model: torch.nn.Module) -> list[Any]:
         for module in root.modules()
         if hasattr(module, "config") and id(module.config) not in fixed
     }
-    return [config for config in configs.values() if hasattr(config, "_attn_implementation_internal")]
+    return [
+        config
+        for config in configs.values()
+        if getattr(config, "_attn_implementation_internal", None) is not None
+    ]
 
 
 def _choosing_models(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
