@@ -251,7 +251,9 @@ class _Quantized(LazyTensor):
         step = max(1, BLOCK_BYTES // (self.source.shape[-1] * np.dtype(np.float32).itemsize))
         for start in range(outputs.start, outputs.stop, step):
             rows = slice(start, min(start + step, outputs.stop))
-            weights = grouped.read(reader, (*leading, groups, slice(0, self.group_inputs), rows), self.source.dtype)
+            weights = grouped.read(
+                reader, (*leading, groups, slice(0, self.group_inputs), rows), self.source.dtype
+            )
             values, scale = self.scheme.quantize(np.moveaxis(weights, -1, -3), self.scale_dtype)
             yield slice(rows.start - outputs.start, rows.stop - outputs.start), values, scale
 
