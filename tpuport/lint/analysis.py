@@ -26,7 +26,7 @@ from tpuport.lint.entry_verdicts import Stop, TracedEntry, key_of
 from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.interpreter import TracingInterpreter
 from tpuport.lint.interpreter.call_record import Record
-from tpuport.lint.interpreter.tracing_interpreter import is_compiled_method
+from tpuport.lint.interpreter.compiled_methods import is_compiled_method
 from tpuport.lint.modules import ClassInfo, FunctionInfo, FunctionNode, ModuleInfo, definitions
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project

@@ -2,7 +2,6 @@
 
 import ast
 import collections
-import re
 from collections.abc import Iterable
 from typing import Any, Final, Literal, NamedTuple
 
@@ -31,6 +30,7 @@ from tpuport.lint.findings import Finding
 from tpuport.lint.interpreter import callables, evaluation, execution
 from tpuport.lint.interpreter.call_record import Record
 from tpuport.lint.interpreter.class_facts import NOT_BUILT, Classes
+from tpuport.lint.interpreter.compiled_methods import is_compiled_method
 from tpuport.lint.interpreter.frame import Environment, Frame, Interpreter
 from tpuport.lint.interpreter.parameters import annotation_value, declared_value
 from tpuport.lint.interpreter.python_builtins import is_builtin
@@ -45,18 +45,7 @@ from tpuport.lint.source import node_span
 _DEPTH: Final = 40
 # After so many different calls of one function, its declaration is interpreted instead of each further call.
 _CALLS_PER_FUNCTION: Final = 8
-# Methods of modules that are compiled as their forward is: the halves of an autoencoder, a flow's other direction.
-COMPILED_METHODS: Final = frozenset(
-    "forward encode decode tiled_encode tiled_decode inverse log_prob".split()
-)
-# Methods for a kind of input, or for a kind of call: `encode_image`, `get_text_features`, `forward_features`.
-_VARIANT: Final = re.compile(r"(encode|decode|embed|forward)_\w+|get_\w+_features")
 _EXCEPTIONS: Final = ("Error", "Warning", "Exception", "Iteration", "Interrupt")
-
-
-def is_compiled_method(name: str) -> bool:
-    """Whether a module's method of that name is compiled, if it gets tensors."""
-    return name in COMPILED_METHODS or _VARIANT.fullmatch(name) is not None
 
 
 class _Activation(NamedTuple):
