@@ -315,8 +315,8 @@ def test_heads_that_share_a_computed_mask_are_divided():
     assert actual["out.weight"] == (None, "tp")
 
 
-def test_a_pair_whose_sum_sends_much_for_few_weights_stays_whole():
-    actual = specs(torch.nn.Sequential(SparseAttention(8)), (torch.zeros(2, 64, 64),))
+def test_weights_whose_activations_are_summed_up_are_no_pair():
+    actual = specs(torch.nn.Sequential(SparseAttention(64)), (torch.zeros(2, 64, 64),))
     assert actual["0.out.weight"] == (None, "tp")
     assert actual["0.indexer_query.weight"] == actual["0.indexer_key.weight"] == (None, None)
 
