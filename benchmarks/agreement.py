@@ -76,7 +76,11 @@ def record(name: str, *, traced: bool) -> dict[str, Any]:
             # The values do not suit the other side of a condition, so torch may refuse them in the end.
             if opposed is None or seen.inside(origin(error).filename):
                 return False
-        merge(into, {path: {"ran": list(lines), "notes": {}} for path, lines in seen.ran.items()})
+        lambdas = {path: sorted(seen.lambdas.get(path, ())) for path in seen.ran.keys() | seen.lambdas.keys()}
+        ran_lines = {path: sorted(seen.ran.get(path, ())) for path in lambdas}
+        merge(
+            into, {path: {"ran": ran_lines[path], "notes": {}, "lambdas": lambdas[path]} for path in lambdas}
+        )
         merge(into, {path: {"ran": [], "notes": notes} for path, notes in seen.notes.items()})
         return True
 
@@ -138,8 +142,9 @@ def merge(files: dict[str, Any], more: dict[str, Any], by: str | None = None) ->
             note["kinds"] = sorted({*note["kinds"], *(kinds["kinds"] if stored else kinds)})
             names = kinds["by"] if stored else []
             note["by"] = [*note["by"], *names, *([by] if by else [])][:5]
-        if "passed" in seen:
-            mine["passed"] = sorted({*mine.get("passed", ()), *seen["passed"]})
+        for key in ("passed", "lambdas"):
+            if key in seen:
+                mine[key] = sorted({*mine.get(key, ()), *seen[key]})
 
 
 def work(name: str, *, traced: bool) -> Iterator[dict[str, Any]]:

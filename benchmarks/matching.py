@@ -11,10 +11,11 @@ from benchmarks.watch import COUNTED
 
 
 class Finding(Protocol):
-    """What is read of a linter's finding; lines count from 1, `end_line` is the last."""
+    """What is read of a linter's finding; lines and columns count from 1, `end_line` is the last."""
 
     path: Any
     line: int
+    column: int
     end_line: int
     rule: str
     severity: str
@@ -57,8 +58,8 @@ class Score:
         misses: Watched lines whose statement carries none.
         right: Errors on statements that ran and hold a watched line.
         wrong: Errors on statements that ran and hold none.
-        idle: How many errors stand on statements that never ran, or belong to calls with an argument that no call
-            passed: nothing is known of them.
+        idle: How many errors stand on statements that never ran, in lambdas that were never called, or belong to
+            calls with an argument that no call passed: nothing is known of them.
     """
 
     hits: list[Place] = field(default_factory=list)
@@ -158,6 +159,7 @@ def compare(
     source = Path(path).read_text(encoding="utf-8")
     where = spans(source)
     lines = source.splitlines()
+    lambdas = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Lambda)]
     watched = counted(file, without, subject)
     wanted = {span_of(where, line) for line in watched}
     left_out = {span_of(where, line) for line in counted(file, subject=subject)} - wanted
@@ -171,7 +173,9 @@ def compare(
         place = Place(path, finding.line, f"{finding.rule}: {lines[finding.line - 1].strip()}")
         if span in wanted:
             tally.right.append(place)
-        elif span not in ran or _needs_other_call(finding, file):
+        elif (
+            span not in ran or _needs_other_call(finding, file) or _is_in_idle_lambda(finding, lambdas, file)
+        ):
             tally.idle += 1
         elif span not in left_out:
             tally.wrong.append(place)
@@ -181,6 +185,17 @@ def _needs_other_call(finding: Finding, file: dict[str, Any]) -> bool:
     """Whether a finding belongs to calls with an argument that no observed call has passed."""
     argument = re.search(r"(with|as) `(\w+)`(, without .*)?$", finding.scenario)
     return argument is not None and "passed" in file and argument[2] not in file["passed"]
+
+
+def _is_in_idle_lambda(finding: Finding, lambdas: list[ast.Lambda], file: dict[str, Any]) -> bool:
+    """Whether a finding lies in a lambda that was never called; older observations do not tell."""
+    position = (finding.line, finding.column - 1)
+    around = [
+        node.lineno
+        for node in lambdas
+        if (node.lineno, node.col_offset) <= position < (node.end_lineno, node.end_col_offset)
+    ]
+    return "lambdas" in file and bool(around) and not set(around) & set(file["lambdas"])
 
 
 def span_of(where: dict[int, Span], line: int) -> Span:

@@ -8,6 +8,7 @@ import contextlib
 import copy
 import importlib
 import inspect
+import os
 import runpy
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -69,7 +70,13 @@ def build(name: str) -> Tiny:
         model, inputs = part
     if isinstance(model, torch.nn.Module):
         model.eval()
-    return Tiny(model, inputs, [root])
+    beside = _installed_apart() if library in ("strangers", "guessed") else []
+    return Tiny(model, inputs, [root, *beside])
+
+
+def _installed_apart() -> list[Path]:
+    """Where packages are that were installed for the benchmark: one calls another, whose code the linter follows."""
+    return [Path(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
 def _multimodal(name: str) -> Tiny | None:

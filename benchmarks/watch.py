@@ -166,6 +166,7 @@ class Watched:
     Attributes:
         notes: By path and line, the kinds of what the line asked for.
         ran: By path, the lines that ran.
+        lambdas: By path, the first lines of the lambdas that were called, since the line that has one runs anyway.
     """
 
     def __init__(self, roots: Iterable[str | Path]) -> None:
@@ -173,6 +174,7 @@ class Watched:
         self.roots = tuple(str(Path(root).resolve()) for root in roots)
         self.notes: dict[str, dict[int, set[str]]] = {}
         self.ran: dict[str, set[int]] = {}
+        self.lambdas: dict[str, set[int]] = {}
         self._inside: dict[str, bool] = {}
         self._unseen: dict[CodeType, set[int]] = {}
 
@@ -200,6 +202,8 @@ class Watched:
         code = frame.f_code
         if event != "call" or not self.inside(code.co_filename):
             return None
+        if code.co_name == "<lambda>":
+            self.lambdas.setdefault(code.co_filename, set()).add(code.co_firstlineno)
         unseen = self._unseen.get(code)
         if unseen is None:
             unseen = {line for _, _, line in code.co_lines() if line} - {code.co_firstlineno}

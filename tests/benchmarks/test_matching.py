@@ -32,9 +32,9 @@ def path(tmp_path):
     return str(file)
 
 
-def error(path, line, rule="TPU201", severity="error", scenario=""):
+def error(path, line, rule="TPU201", severity="error", scenario="", column=1):
     return SimpleNamespace(
-        path=path, line=line, end_line=line, rule=rule, severity=severity, scenario=scenario
+        path=path, line=line, end_line=line, column=column, rule=rule, severity=severity, scenario=scenario
     )
 
 
@@ -118,3 +118,16 @@ def test_a_step_without_a_mask_needs_a_cache(path):
     for passed, idle in ((["x"], 1), (["x", "past"], 0)):
         files[path]["passed"] = passed
         assert score(files, [error(path, 6, scenario=scenario)]).idle == idle
+
+
+@pytest.mark.parametrize(
+    ("called", "column", "wrong"), [([2], 29, 1), ([], 29, 0), ([], 5, 1), (None, 29, 1)]
+)
+def test_an_error_in_a_lambda_that_was_never_called_is_not_judged(tmp_path, called, column, wrong):
+    file = tmp_path / "code.py"
+    file.write_text("def f(x):\n    g, n = (lambda t: t.item()), x.item()\n", encoding="utf-8")
+    files = observed(str(file), [2])
+    if called is not None:
+        files[str(file)]["lambdas"] = called
+    tally = score(files, [error(str(file), 2, column=column)])
+    assert (len(tally.wrong), tally.idle) == (wrong, 1 - wrong)

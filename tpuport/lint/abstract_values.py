@@ -19,7 +19,7 @@ class Value:
         kind: of a `Static` or a `Sequence`.
         constant: of a `Static`.
         items: of a `Sequence`.
-        dtype, exact, ndim: of a `Tensor`.
+        dtype, exact, ndim, origin: of a `Tensor`.
     """
 
     __slots__ = ()
@@ -29,10 +29,11 @@ class Value:
     dtype: str = ""
     exact: str = ""
     ndim: int = -1
+    origin: str = ""
 
     @property
-    def mask_origin(self) -> str:
-        """The origin that a result computed from this value inherits: only being a mask is passed on."""
+    def inherited_origin(self) -> str:
+        """The origin that a result computed from this value inherits: that of a mask, or of an item of a dict."""
         return ""
 
 
@@ -117,7 +118,7 @@ class Tensor(Value):
         optional: it may be None as well.
         view: it shares memory with another tensor (`x[0]`, `x.view(...)`, `x.transpose(...)`).
         origin: where it comes from, as far as a rule needs that: "mask" (a name or a comparison says so),
-            "parameter", "buffer" or "".
+            "parameter", "buffer" or ""; "item" if only the annotation of a dict says that it is a tensor.
         host: it was created in traced code without a device: an ordinary tensor of the host, which has values.
         several: it is of the host and certainly has more than one element, so no operation takes it beside a traced
             tensor; torch accepts a single number of the host beside tensors of any device.
@@ -134,8 +135,8 @@ class Tensor(Value):
     several: bool
 
     @property
-    def mask_origin(self) -> str:
-        return "mask" if self.origin == "mask" else ""
+    def inherited_origin(self) -> str:
+        return self.origin if self.origin in {"mask", "item"} else ""
 
     def __repr__(self) -> str:
         attributes = [f"{name}={getattr(self, name)!r}" for name in sorted(self.__slots__)]

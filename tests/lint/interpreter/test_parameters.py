@@ -104,3 +104,33 @@ def test_aliases_of_annotations(check):
     Number = Union[torch.Tensor, float]
     """,
     )
+
+
+def test_items_of_a_dict_of_tensors_that_also_has_sizes(check):
+    check("""
+    def grid(n: int, scale: float, rows):
+        if rows.sum() > 2: pass  #! TPU205
+        return torch.arange(n) * int(scale)
+
+    def table(n, limit=4):
+        if n > limit: pass  #! TPU205
+        return torch.zeros(n)  #! TPU107
+
+    class Model(nn.Module):
+        def forward(self, batch: dict[str, torch.Tensor], x: torch.Tensor, n: torch.Tensor):
+            grid(batch["size"][0], batch["scale"], batch["x"])
+            table(n, batch["limit"])
+            if batch["x"].sum() > 1: pass  #! TPU205
+            return torch.zeros(batch["n"])  #! TPU107
+    """)
+
+
+def test_a_tensor_in_a_number_s_place_is_a_tensor(check):
+    check("""
+    def grid(n: int):
+        return torch.zeros(n)  #! TPU107
+
+    class Model(nn.Module):
+        def forward(self, lengths: torch.Tensor):
+            return grid(lengths.max())
+    """)

@@ -112,7 +112,7 @@ def _einops(name: str, arguments: Arguments) -> Value:
     first = arguments.first
     match name.rpartition(".")[2]:
         case "rearrange" | "repeat" | "reduce" | "einsum":
-            return tensor(first.dtype, origin=first.mask_origin)
+            return tensor(first.dtype, origin=first.inherited_origin)
         case "pack":
             return Sequence("tuple", (TENSOR, SHAPE), UNKNOWN)
         case "unpack":

@@ -153,11 +153,18 @@ def _subscripted(interpreter: Interpreter, node: ast.Subscript, module: ModuleIn
         case _, [part, *_] if last in _SEQUENCES:
             return Sequence(_SEQUENCES[last], None, promise(part))
         case _, [_, part] if last in _MAPPINGS:
-            return Mapping((), promise(part))
+            return Mapping((), _item_of_dict(promise(part)))
         case _, [part, *_] if last in _JAXTYPING_FAMILIES and module.dotted(part).endswith("Tensor"):
             return tensor(_JAXTYPING_FAMILIES[last])
         case _:
             return UNKNOWN
+
+
+def _item_of_dict(promise: Value) -> Value:
+    """What a dict's annotation promises of its items: dicts of tensors have sizes in them too."""
+    if isinstance(promise, Tensor):
+        return tensor(promise.dtype, promise.exact, optional=promise.optional, origin="item")
+    return promise
 
 
 def _tuple(parts: list[ast.expr], values: list[Value]) -> Value:

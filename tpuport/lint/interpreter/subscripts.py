@@ -151,10 +151,10 @@ def _literal_bound(node: ast.expr | None) -> Any:
 def _indexed_tensor(base: Tensor, indices: list[Value]) -> Value:
     # Indexing with tensors or lists copies, and may give any number of dimensions.
     if any(isinstance(index, Tensor | Sequence) for index in indices):
-        return tensor(base.dtype, base.exact, origin=base.mask_origin)
+        return tensor(base.dtype, base.exact, origin=base.inherited_origin)
     ndim = base.ndim
     if ndim >= 0:
         # An integer removes a dimension, None adds one.
         kinds = [index.kind for index in indices]
         ndim = max(ndim + kinds.count("none") - kinds.count("int"), 0)
-    return tensor(base.dtype, base.exact, ndim, view=True, origin=base.mask_origin)
+    return tensor(base.dtype, base.exact, ndim, view=True, origin=base.inherited_origin)

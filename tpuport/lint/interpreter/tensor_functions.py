@@ -96,7 +96,7 @@ _Handler = Callable[[_TensorCall], Value]
 
 def like(value: Value) -> Tensor:
     """A new tensor of the same dtype and dimensions, as far as they are known."""
-    return tensor(value.dtype, value.exact, value.ndim, origin=value.mask_origin)
+    return tensor(value.dtype, value.exact, value.ndim, origin=value.inherited_origin)
 
 
 def tensor_function(name: str, arguments: Arguments, default: str = "") -> Value:
@@ -114,7 +114,9 @@ def tensor_function(name: str, arguments: Arguments, default: str = "") -> Value
 def _elementwise(call: _TensorCall) -> Value:
     first = call.first
     family = first.dtype if isinstance(first, Tensor) else call.default
-    return tensor(*requested_dtype(call.arguments.keywords, family), first.ndim, origin=first.mask_origin)
+    return tensor(
+        *requested_dtype(call.arguments.keywords, family), first.ndim, origin=first.inherited_origin
+    )
 
 
 def _view(call: _TensorCall) -> Value:
@@ -126,7 +128,7 @@ def _view(call: _TensorCall) -> Value:
         dtype = "float"
     if call.name in _VIEWS_OF_SAME_NDIM:
         ndim = first.ndim
-    return tensor(dtype, first.exact, ndim, view=True, origin=first.mask_origin)
+    return tensor(dtype, first.exact, ndim, view=True, origin=first.inherited_origin)
 
 
 def _floating(call: _TensorCall) -> Value:
@@ -149,13 +151,13 @@ def _boolean(call: _TensorCall) -> Value:
 
 
 def _promoting(call: _TensorCall) -> Value:
-    return tensor(promote(call.first, call.arguments.get(1, "other")), origin=call.first.mask_origin)
+    return tensor(promote(call.first, call.arguments.get(1, "other")), origin=call.first.inherited_origin)
 
 
 def _concatenation(call: _TensorCall) -> Value:
     match call.first:
         case Sequence(element=element):
-            return tensor(element.dtype, origin=element.mask_origin)
+            return tensor(element.dtype, origin=element.inherited_origin)
         case _:
             return TENSOR
 

@@ -353,6 +353,10 @@ class TracingInterpreter(Interpreter):
             value = self.module_expression(info.module, default)
         if value is None or value is UNKNOWN:
             return declared_value(self, info, parameter, False)
+        if value.origin == "item" and parameter.annotation is not None:
+            declared = declared_value(self, info, parameter, False)
+            # The function that takes it knows better what it is than the annotation of the dict.
+            return declared if isinstance(declared, Static) else _generalise(value)
         return _generalise(value)
 
     # --- names ---
@@ -480,7 +484,7 @@ def _generalise(value: Value) -> Value:
             return tensor(
                 value.dtype,
                 optional=value.optional,
-                origin=value.mask_origin,
+                origin=value.inherited_origin,
                 host=value.host,
                 several=value.several,
             )
