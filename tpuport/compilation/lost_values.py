@@ -28,6 +28,7 @@ from tpuport.compilation.state_places import (
     are_same_plain,
     assigning_line,
     containers_of,
+    has_names,
     is_unchanged,
     item_path,
     leads_to_traced,
@@ -191,7 +192,7 @@ def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], lo
 
 def _restart_counters(snapshot: Snapshot) -> None:
     """Let the model go on from what its counters were before they were lost."""
-    items = _items(snapshot.contents)
+    items = dict(snapshot.contents)
     if not any(map(_is_lost_counter, items.values())):
         return
     if isinstance(snapshot.container, list | deque):
@@ -199,11 +200,11 @@ def _restart_counters(snapshot: Snapshot) -> None:
         while items and _start(items[len(items) - 1]) is ABSENT:
             items.popitem()
     started = {name: _start(value) for name, value in items.items()}
-    if isinstance(snapshot.contents, dict):
+    if has_names(snapshot.container):
         started = {name: value for name, value in started.items() if value is not ABSENT}
     else:
         started = {name: items[name] if value is ABSENT else value for name, value in started.items()}
-    _refill(snapshot, started)
+    refill(snapshot.container, started)
 
 
 def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
@@ -213,11 +214,11 @@ def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
         # A weight that is gone is an AttributeError by itself.
         refill(container, before)
         return
-    former_items, items = _items(before), _items(read_contents(container))
+    items = read_contents(container)
     # A module's dictionaries are attributes of it, and have snapshots of their own.
     own_containers = list(containers_of(state.nodes[location.node]).values())
     for name, value in list(items.items()):
-        former = former_items.get(name, ABSENT)
+        former = before.get(name, ABSENT)
         is_counter = _is_counter(_start(former), value, container)
         # What the state knows as an object has a snapshot of its own.
         is_traced = state.find_node(value) is None and leads_to_traced(value, set())
@@ -234,19 +235,10 @@ def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
         # The same object as before, so that the state, and with it the program, stays the same.
         items[name] = former if lost.is_same(former) else lost
     # Counters that this trace has left alone are still lost.
-    for name, former in former_items.items():
+    for name, former in before.items():
         if _is_lost_counter(former) and _is_same(items.get(name, ABSENT), former.start):
             items[name] = former
-    _refill(snapshot, items)
-
-
-def _items(contents: Any) -> dict[Any, Any]:
-    return dict(contents) if isinstance(contents, dict) else dict(enumerate(contents))
-
-
-def _refill(snapshot: Snapshot, items: dict[Any, Any]) -> None:
-    contents = items if isinstance(snapshot.contents, dict) else list(items.values())
-    refill(snapshot.container, contents)
+    refill(container, items)
 
 
 def _is_lost_counter(value: Any) -> bool:

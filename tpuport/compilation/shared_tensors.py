@@ -18,7 +18,14 @@ from tpuport.checkpoint import fetch
 from tpuport.compat import aliasing, memory_layouts, view_steps
 from tpuport.compat.operators.strided_views import join_memory
 from tpuport.compilation.python_state import PythonState
-from tpuport.compilation.state_places import WEIGHTS, Globals, Snapshot, item_path, refill, take_snapshots
+from tpuport.compilation.state_places import (
+    WEIGHTS,
+    Snapshot,
+    item_path,
+    read_contents,
+    refill,
+    take_snapshots,
+)
 from tpuport.tracing import trace_lock
 
 # The number of a model and the name of one of its weights.
@@ -138,10 +145,8 @@ def _named_tensors(model: torch.nn.Module, *, first_names: bool = False) -> dict
 
 
 def _tensors_in(snapshot: Snapshot, state: PythonState) -> Iterator[tuple[str, torch.Tensor]]:
-    contents = snapshot.contents
-    items = contents.items() if isinstance(contents, dict) else enumerate(contents)
     path = state.path(snapshot.location.node)
-    for name, value in items:
+    for name, value in snapshot.contents.items():
         for tensor in _parts(value):
             yield item_path(path, snapshot.location.part, name), tensor
 
@@ -199,16 +204,11 @@ def _share_again(model: torch.nn.Module, shared: _Shared) -> None:
             offset = view.layout.storage_offset() - owner.layout.storage_offset()
             part.data = whole.detach().as_strided(view.layout.shape, view.layout.stride(), int(offset))
     for _, container, contents in shared.containers:
-        items: dict[Any, Any] = dict(contents) if isinstance(contents, dict) else dict(enumerate(contents))
-        current = {name: _replaced(value, moved) for name, value in items.items()}
-        changes = {name: value for name, value in current.items() if value is not items[name]}
-        if not changes:
-            continue
-        if isinstance(contents, dict):
-            names = container.all if isinstance(container, Globals) else container
-            names.update(changes)
-        else:
-            refill(container, list(current.values()))
+        current = {name: _replaced(value, moved) for name, value in contents.items()}
+        changes = {name: value for name, value in current.items() if value is not contents[name]}
+        if changes:
+            # While the model moved, other items may have changed.
+            refill(container, read_contents(container) | changes)
 
 
 def _moved(

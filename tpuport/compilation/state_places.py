@@ -41,7 +41,7 @@ class Snapshot(NamedTuple):
 
     location: Location
     container: Any
-    contents: Any
+    contents: dict[Any, Any]
 
 
 def take_snapshots(state: PythonState) -> list[Snapshot]:
@@ -79,42 +79,48 @@ def containers_of(node: Any) -> dict[str, Any]:
     return containers | {"": attributes} if has_attributes else containers
 
 
-def read_contents(container: Any) -> Any:
-    """A copy of what is in a container: a dictionary, or a list for any other."""
+def has_names(container: Any) -> bool:
+    """Whether each item has a name of its own, so that it can be changed alone."""
+    return isinstance(container, dict | Globals)
+
+
+def read_contents(container: Any) -> dict[Any, Any]:
+    """What is in a container by name, or by number where items have no names."""
     match container:
         case types.CellType():
-            return [cell_contents(container)]
+            return {0: cell_contents(container)}
         case Globals():
             return {name: container.all.get(name, ABSENT) for name in container.names}
         case dict():
             return dict(container)
-    return list(container)
+    return dict(enumerate(container))
 
 
-def refill(container: Any, contents: Any) -> None:
-    """Replace what is in a container by contents that `read_contents` returned."""
+def refill(container: Any, contents: dict[Any, Any]) -> None:
+    """Replace what is in a container by contents in the form of `read_contents`."""
     match container:
         case types.CellType():
             container.cell_contents = contents[0]
         case Globals():
             container.all.update(contents)
-        case dict() | set():
+        case dict():
             container.clear()
             container.update(contents)
+        case set():
+            container.clear()
+            container.update(contents.values())
         case _:
             container.clear()
-            container.extend(contents)
+            container.extend(contents.values())
 
 
-def is_unchanged(container: Any, before: Any) -> bool:
+def is_unchanged(container: Any, before: dict[Any, Any]) -> bool:
     """Whether a container has the very objects that it had."""
     after = read_contents(container)
-    if len(after) != len(before):
-        return False
-    if isinstance(before, dict):
-        return all(after.get(name, ABSENT) is value for name, value in before.items())
     # By identity: to compare tensors by value would compute.
-    return all(map(lambda new, old: new is old, after, before))
+    return len(after) == len(before) and all(
+        after.get(name, ABSENT) is value for name, value in before.items()
+    )
 
 
 def are_same_plain(old: Any, new: Any) -> bool:

@@ -33,6 +33,7 @@ from tpuport.compilation.state_places import (
     are_same_plain,
     assigning_line,
     containers_of,
+    has_names,
     is_unchanged,
     item_path,
     leads_to_traced,
@@ -69,8 +70,8 @@ class _Live:
 
 
 _Rebuild = Callable[[_Live], Any]
-# The name of an item, and how to make its value; None if the item is gone.
-_ItemChange = tuple[Any, _Rebuild | None]
+# The name of an item, and how to make its value; `ABSENT` if the item is gone.
+_ItemChange = tuple[Any, _Rebuild]
 
 
 class StateArrays(NamedTuple):
@@ -105,15 +106,14 @@ class StateWrites:
         live = _Live(state, arrays)
         # All of them before the first is assigned: weights may change places.
         items = [
-            (location, [(name, rebuild and rebuild(live)) for name, rebuild in changes])
-            for location, changes in self.items
+            (location, {name: rebuild(live) for name, rebuild in changes}) for location, changes in self.items
         ]
         contents = [(location, rebuild(live)) for location, rebuild in self.contents]
-        for (location, values), (_, changes) in zip(items, self.items, strict=True):
+        for location, values in items:
             container = containers_of(state.nodes[location.node])[location.part]
             container = container.all if isinstance(container, Globals) else container
-            for (name, value), (_, rebuild) in zip(values, changes, strict=True):
-                if rebuild is None:
+            for name, value in values.items():
+                if value is ABSENT:
                     container.pop(name, None)
                 else:
                     container[name] = value
@@ -203,15 +203,13 @@ class StateTrace:
             if is_unchanged(container, before):
                 continue
             path, after = self._state.path(location.node), read_contents(container)
-            if isinstance(before, dict):
+            if has_names(container):
                 changes = tuple(self._changed_items(before, after, path, location))
                 if changes:
                     items.append((location, changes))
-                pairs = [(old, after[name]) for name, old in before.items() if name in after]
             else:
-                contents.append((location, self._encode(after, path)))
-                pairs = list(zip(before, after, strict=False))
-            self._note_replaced(pairs)
+                contents.append((location, self._encode_items(after, path)))
+            self._note_replaced([(old, after[name]) for name, old in before.items() if name in after])
         if not items and not contents:
             return None
         return StateWrites(tuple(items), tuple(contents), tuple(self._replaced))
@@ -247,9 +245,7 @@ class StateTrace:
             old, new = before.get(name, ABSENT), after.get(name, ABSENT)
             if old is new or are_same_plain(old, new):
                 continue
-            if new is ABSENT:
-                yield name, None
-                continue
+            # `ABSENT` stays what it is, like any object that was not made while tracing.
             rebuild = self._encode(new, item_path(path, location.part, name))
             slot = self._weight_slots.get(id(old))
             index = self._result_numbers.get(id(new))
@@ -289,15 +285,19 @@ class StateTrace:
             return lambda live: jax.tree.unflatten(tree, [part(live) for part in parts])
         return self._encode_object(value, path)
 
+    def _encode_items(self, items: dict[Any, Any], path: str) -> _Rebuild:
+        parts = {name: self._encode(part, f"{path}[{name!r}]") for name, part in items.items()}
+        return lambda live: {name: part(live) for name, part in parts.items()}
+
     def _encode_dict(self, value: dict, path: str) -> _Rebuild:
-        parts = {name: self._encode(part, f"{path}[{name!r}]") for name, part in value.items()}
+        items = self._encode_items(value, path)
         # A copy has the class of the dictionary, and the factory of a defaultdict.
         empty = value.copy()
         empty.clear()
 
         def rebuild(live: _Live) -> dict:
             copy = empty.copy()
-            copy.update((name, part(live)) for name, part in parts.items())
+            copy.update(items(live))
             return copy
 
         return rebuild
