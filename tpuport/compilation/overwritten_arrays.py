@@ -89,28 +89,21 @@ def find_overwrites(
 
 def _overwriting_results(result: OutputAndWrites, first_of_state: int) -> dict[Overwrite, Any]:
     """The results that belong where a tensor was."""
-    new: dict[Overwrite, Any] = {
-        Overwrite(number, "written"): array for number, array in result.arguments.items()
-    }
-    for number, array in result.state.tensors.items():
-        new[Overwrite(first_of_state + number, "written")] = array
+    written: dict[Slot, Any] = {**result.arguments}
+    written |= {first_of_state + number: array for number, array in result.state.tensors.items()}
     for model, arrays in enumerate(result.weights):
-        new |= {Overwrite((model, name), "written"): array for name, array in arrays.items()}
+        written |= {(model, name): array for name, array in arrays.items()}
+    replaced: dict[Slot, Any] = {}
     if result.layout is not None:
-        for number, index in result.layout.replaced:
-            new[Overwrite(number, "replaced")] = result.output[index]
+        replaced |= {number: result.output[index] for number, index in result.layout.replaced}
     if result.state_changes is not None:
         for slot, index in result.state_changes.replaced:
-            if isinstance(slot, int):
-                slot += first_of_state
-            new[Overwrite(slot, "replaced")] = result.state.assigned[index]
+            # Tensors of the state are numbered after those of the arguments.
+            slot = slot + first_of_state if isinstance(slot, int) else slot
+            replaced[slot] = result.state.assigned[index]
+    new = {Overwrite(slot, "written"): array for slot, array in written.items()}
     # What was written to before it was replaced gives its memory to what was written.
-    written = {overwrite.slot for overwrite in new if overwrite.kind == "written"}
-    return {
-        overwrite: array
-        for overwrite, array in new.items()
-        if overwrite.kind == "written" or overwrite.slot not in written
-    }
+    return new | {Overwrite(slot, "replaced"): replaced[slot] for slot in replaced.keys() - written.keys()}
 
 
 def _array_at(slot: Slot, weights: Sequence[dict[str, Any]], tensors: Sequence[Any]) -> Any:
