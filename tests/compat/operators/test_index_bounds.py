@@ -77,6 +77,15 @@ def test_an_index_from_the_host(key):
             x[key]
 
 
+def test_the_first_of_several_indices_outside_is_named():
+    for indices in ([5, 9], [9, 5], [0, 4, -5]):
+        index = torch.tensor(indices)
+        with pytest.raises(IndexError) as expected:
+            X[index]
+        with pytest.raises(IndexError, match=str(expected.value)):
+            X.to("jax")[index.to("jax")]
+
+
 def test_a_large_index_is_reduced_on_the_device(monkeypatch):
     monkeypatch.setattr(index_bounds, "_COPIED_WHOLE", 2)
     index = torch.tensor([0, 1, 2, 5])

@@ -80,17 +80,15 @@ def check_range(
                 array, _outside(array.astype(jnp.int32), least, size, ignored), kind, message
             )
         return
+    # Two numbers decide the usual case; the elements are copied to the host only where one of them may be outside.
     extreme = extremes(index)
     if extreme is None or (least <= extreme.low and extreme.high < size):
         return
-    element = extreme.low if extreme.low < least else extreme.high
-    if ignored is not None:
-        values = np.asarray(array)
-        others = values[_outside(values, least, size, ignored)]
-        if not others.size:
-            return
-        element = others.flat[0]
-    raise kind(message.replace("{index}", str(element)))
+    values = np.asarray(array)
+    outside = values[_outside(values, least, size, ignored)]
+    if outside.size:
+        # torch, too, names the first.
+        raise kind(message.replace("{index}", str(outside.flat[0])))
 
 
 def _outside(values: Any, least: int, size: int, ignored: int | None) -> Any:
