@@ -7,6 +7,7 @@ unknown is not taken: the code behind it counts, and a loop whose end is unknown
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -130,10 +131,10 @@ class _ScalarCore:
                 return None
             if not holds:
                 return self._read(instruction.otherwise)
-        operation = _OPERATIONS.get(instruction.operation)
-        if operation is None:
+        compute = _OPERATIONS.get(instruction.operation)
+        if compute is None:
             return None
-        return operation(instruction.variant, [self._read(operand) for operand in instruction.operands])
+        return compute(instruction.variant, [self._read(operand) for operand in instruction.operands])
 
     def _read(self, operand: str) -> Number:
         if operand in self._values:
@@ -187,7 +188,7 @@ def _and(variant: str, operands: Sequence[Number]) -> Number:
     # Of registers all bits are needed; zero is zero whatever the other one is.
     if 0 in operands:
         return 0
-    return _arithmetic(lambda left, right: left & right)(variant, operands)
+    return _arithmetic(operator.and_)(variant, operands)
 
 
 def _copy(variant: str, operands: Sequence[Number]) -> Number:
@@ -211,13 +212,13 @@ def _compare(variant: str, operands: Sequence[Number]) -> Number:
     return int(_RELATIONS[relation](left, right))
 
 
-def _predicate_or(operands: Sequence[Number]) -> Number:
+def _predicate_or(variant: str, operands: Sequence[Number]) -> Number:
     if any(operands):
         return 1
     return None if None in operands else 0
 
 
-def _predicate_and(operands: Sequence[Number]) -> Number:
+def _predicate_and(variant: str, operands: Sequence[Number]) -> Number:
     if 0 in operands:
         return 0
     return None if None in operands else 1
@@ -232,23 +233,19 @@ def _shift_right(left: int, right: int) -> int:
 
 
 _RELATIONS: Final[dict[str, Callable[[int, int], bool]]] = {
-    "eq": lambda left, right: left == right,
-    "ne": lambda left, right: left != right,
-    "lt": lambda left, right: left < right,
-    "le": lambda left, right: left <= right,
-    "gt": lambda left, right: left > right,
-    "ge": lambda left, right: left >= right,
-}
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+}  # fmt: skip
+# The results of operations, whose variant matters to comparisons alone.
 _OPERATIONS: Final[dict[str, Callable[[str, Sequence[Number]], Number]]] = {
-    "sadd": _arithmetic(lambda left, right: left + right),
-    "ssub": _arithmetic(lambda left, right: left - right),
-    "smul": _arithmetic(lambda left, right: left * right),
+    "sadd": _arithmetic(operator.add),
+    "ssub": _arithmetic(operator.sub),
+    "smul": _arithmetic(operator.mul),
     "sshll": _arithmetic(lambda left, right: left << (right % 32)),
     "sshrl": _arithmetic(_shift_right),
     "sshra": _arithmetic(lambda left, right: left >> (right % 32)),
     "sand": _and,
-    "sor": _arithmetic(lambda left, right: left | right),
-    "sxor": _arithmetic(lambda left, right: left ^ right),
+    "sor": _arithmetic(operator.or_),
+    "sxor": _arithmetic(operator.xor),
     "smin": _arithmetic(min),
     "smax": _arithmetic(max),
     "smov": _copy,
@@ -256,10 +253,10 @@ _OPERATIONS: Final[dict[str, Callable[[str, Sequence[Number]], Number]]] = {
     "sst": _copy,
     "scalar_select": _select,
     "scmp": _compare,
-    "pnand": lambda variant, operands: _negate(_predicate_and(operands)),
-    "pand": lambda variant, operands: _predicate_and(operands),
-    "por": lambda variant, operands: _predicate_or(operands),
-    "pnor": lambda variant, operands: _negate(_predicate_or(operands)),
+    "pnand": lambda variant, operands: _negate(_predicate_and(variant, operands)),
+    "pand": _predicate_and,
+    "por": _predicate_or,
+    "pnor": lambda variant, operands: _negate(_predicate_or(variant, operands)),
     "pneg": lambda variant, operands: _negate(operands[0]),
-    "pmov": lambda variant, operands: _copy(variant, operands),
+    "pmov": _copy,
 }
