@@ -80,9 +80,21 @@ class Mask:
         # A single query is the newest token, which sees itself.
         if self.keys_BT is None or queries == 1:
             return None
+        if self.queries_BQ is None and self.query_segments_BQ is None:
+            return _expand(self._count_keys(queries, keys) == 0, (1, 3))
         visible = dataclasses.replace(self, bias_BT=None, dense=None).to_dense(queries, keys)
         assert visible is not None
         return ~visible.any(-1, keepdims=True)
+
+    def _count_keys(self, queries: int, keys: int) -> jax.Array:
+        """Traced. [B or 1, Q], how many keys that are no padding are in each query's band, without a [Q, T] array."""
+        assert self.keys_BT is not None
+        position_Q = jnp.arange(queries) + self.offset
+        first_Q = jnp.zeros(queries, jnp.int32) if self.left is None else position_Q - self.left
+        end_Q = jnp.full(queries, keys) if self.right is None else position_Q + self.right + 1
+        before_BT = jnp.pad(jnp.cumsum(self.keys_BT, axis=1, dtype=jnp.int32), ((0, 0), (1, 0)))
+        first_Q, end_Q = (jnp.clip(edge, 0, keys) for edge in (first_Q, end_Q))
+        return before_BT[:, end_Q] - before_BT[:, first_Q]
 
     def present(self, names: Iterable[str]) -> dict[str, Any]:
         """Those of the named parts that the mask has."""

@@ -35,6 +35,8 @@ from tpuport.attention.register.mask_functions import (
 from tpuport.errors import PortError
 
 NAME: Final = "tpuport"
+# What a mask says of single queries.
+_PARTS_OF_QUERIES: Final = ("left", "right", "queries_BQ", "query_segments_BQ", "dense")
 _PACKED_LENGTHS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
 # The attention that each config named before `use_in_model`, by the id of the config.
 _replaced_names: contextvars.ContextVar[dict[int, str | None]] = contextvars.ContextVar("replaced attention")
@@ -98,11 +100,15 @@ def transformers_attention(
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
     mask, note = _mask_of_call(module, attention_mask, (*query.shape[:3], key.shape[2]), is_causal, options)
-    blind_BHQ1 = None
-    if position_bias is not None:
-        blind_BHQ1 = mask.blind_queries(query.shape[2], key.shape[2])
-        mask = _add_bias(mask, compat.as_jax(position_bias), (query.shape[2], key.shape[2]))
     sinks = options["sinks"].squeeze(-1) if "sinks" in options else s_aux
+    # With a bias torch adds the lowest number to the scores of hidden keys, as a model's own attention always does.
+    # Beside it the scores of a query that sees no key are nothing, so that its weights are equal, unless a sink takes
+    # all of the weight. Without a bias torch's fused attention gives zeros.
+    blind_BHQ1 = None
+    if sinks is None and (position_bias is not None or _is_eager(module)):
+        blind_BHQ1 = mask.blind_queries(query.shape[2], key.shape[2])
+    if position_bias is not None:
+        mask = _add_bias(mask, compat.as_jax(position_bias), (query.shape[2], key.shape[2]))
     q, k, v, sinks = compat.as_jax((query, key, value, sinks))
     if k.shape[1] != v.shape[1]:
         # Their heads serve groups of other sizes, as in Nemotron 3's diarization; torch repeats both, too.
@@ -112,10 +118,8 @@ def transformers_attention(
         note=note,
     )  # fmt: skip
     if blind_BHQ1 is not None:
-        # torch adds the lowest number to all of their scores, beside which the scores are nothing.
-        out = jnp.where(
-            blind_BHQ1, jnp.repeat(v.mean(2, keepdims=True), q.shape[1] // v.shape[1], axis=1), out
-        )
+        mean = jnp.repeat(v.mean(2, keepdims=True), q.shape[1] // v.shape[1], axis=1)
+        out = jnp.where(blind_BHQ1, mean, out)
     return compat.wrap(out.swapaxes(1, 2)), None
 
 
@@ -143,7 +147,7 @@ def _reason_for_eager(module: torch.nn.Module, options: dict[str, Any]) -> str:
         PortError: it asks for that, and the model was not built with its own attention. torch's fused attention would
             return no weights then, and ignore a mask of heads.
     """
-    is_eager = _replaced_names.get({}).get(id(getattr(module, "config", None))) == "eager"
+    is_eager = _is_eager(module)
     reason = ""
     if "head_mask" in options:
         reason = "head_mask, a mask of whole heads"
@@ -157,6 +161,11 @@ def _reason_for_eager(module: torch.nn.Module, options: dict[str, Any]) -> str:
             fix="model.set_attn_implementation('eager'), which keeps the scores in memory; or leave it out",
         )
     return reason
+
+
+def _is_eager(module: torch.nn.Module) -> bool:
+    """Whether the module's model was built with its own attention."""
+    return _replaced_names.get({}).get(id(getattr(module, "config", None))) == "eager"
 
 
 def _eager_attention(module: torch.nn.Module, reason: str) -> Callable:
@@ -206,13 +215,17 @@ def _mask_of_call(
 
 def _mask_structure(attention_mask: torch.Tensor, scores: tuple[int, ...]) -> tuple[Mask, str]:
     """Traced. A mask's structure, and why it has none; Q and T must be those of the scores."""
+    batch, heads, queries, keys = scores
     if isinstance(attention_mask, LazyMask) and attention_mask.structure is not None:
-        if tuple(attention_mask.shape[2:]) != scores[2:]:
+        size = tuple(attention_mask.shape[2:])
+        if size not in ((queries, keys), (1, keys)):
             raise PortError(
                 f"a mask {tuple(attention_mask.shape)} for scores {scores}", where="attention_mask"
             )
-        return attention_mask.structure, attention_mask.reason
-    batch, heads, queries, keys = scores
+        structure = attention_mask.structure
+        # BridgeTower makes the mask of one query for all of them; of this one query only padding is that of all.
+        if size[0] == queries or not structure.present(_PARTS_OF_QUERIES):
+            return structure, attention_mask.reason
     mask = structure_of(compat.to_jax(attention_mask), batch=batch, heads=heads, queries=queries, keys=keys)
     return _with_reason(mask, "a mask tensor")
 
