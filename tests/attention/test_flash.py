@@ -198,3 +198,16 @@ def test_queries_that_fill_no_block_are_neither_copied_nor_cut_off() -> None:
     run = functools.partial(flash, mask=Mask(), scale=1.0, blocks=BLOCKS, interpret=True)
     text = str(jax.make_jaxpr(run)(query, key, key))
     assert "f32[1,2,384,64]" not in text, "three blocks of 128"
+
+
+@pytest.mark.parametrize("rounds", [2, 6])
+@pytest.mark.parametrize("parts", [{}, {"keys"}, {"segments"}, {"bias"}])
+def test_a_step_may_go_through_its_keys_in_rounds(
+    problem: Callable, monkeypatch: pytest.MonkeyPatch, parts: set, rounds: int
+) -> None:
+    monkeypatch.setattr("tpuport.attention.flash._choose_rounds", lambda *_: rounds)
+    # Six blocks of keys, the last of them padded.
+    case = problem(5, shape=(2, 1, 2, 200, 1400), dims=(32, 40), parts=parts)
+    # Not `_run`, whose programs are kept.
+    got = flash(*case.arrays(), case.mask(), scale=case.scale, blocks=BLOCKS, interpret=True)
+    _check(got, case)

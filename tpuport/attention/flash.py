@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from tpuport.attention import padding as pad
 from tpuport.attention.backward import backward
-from tpuport.attention.block_sizes import block_sizes, vmem_limit_bytes
+from tpuport.attention.block_sizes import block_sizes, rounds_of_keys, vmem_limit_bytes
 from tpuport.attention.flash_kernel import flash_kernel
 from tpuport.attention.kernel_cost import Blocks, KernelCall, vmem_bytes
 from tpuport.attention.mask import Mask
@@ -40,6 +40,7 @@ class _Static:
     softcap: float | None
     padding: str
     blocks: Blocks
+    rounds: int
     vmem_limit_bytes: int
     interpret: bool
 
@@ -90,6 +91,7 @@ def flash(
     chosen_blocks = _choose_blocks(query_BHQD, key_BKTD, value_BKTC, mask, padding, blocks)
     static = _Static(
         mask.left, mask.right, offset, float(scale), softcap, padding, chosen_blocks,
+        _choose_rounds(query_BHQD, value_BKTC, mask, chosen_blocks),
         vmem_limit_bytes(needed=_vmem_needed(query_BHQD, value_BKTC, chosen_blocks)), interpret,
     )  # fmt: skip
     return _flash(static, query_BHQD, key_BKTD, value_BKTC, mask.bias_BT, jax.tree.map(jnp.asarray, arrays))
@@ -117,6 +119,18 @@ def _choose_blocks(
         dtype=key_BKTD.dtype.name, masked=mask.has_band or mask.bias_BT is not None or masks_by_segment,
         left=mask.left, right=mask.right, offset=offset, blocks=blocks,
     )  # fmt: skip
+
+
+def _choose_rounds(query_BHQD: jax.Array, value_BKTC: jax.Array, mask: Mask, blocks: Blocks) -> int:
+    batch, heads, queries, dim = query_BHQD.shape
+    keys, value_dim = value_BKTC.shape[2:]
+    # There are few steps, and the program needs the memory for hidden states.
+    if queries <= _SHORT:
+        return 1
+    call = KernelCall(
+        batch * heads, queries, keys, dim, value_dim, query_BHQD.dtype.itemsize, mask.left, mask.right
+    )
+    return rounds_of_keys(call, blocks)
 
 
 def _vmem_needed(query_BHQD: jax.Array, value_BKTC: jax.Array, blocks: Blocks) -> int | None:
@@ -160,7 +174,7 @@ def _run_kernel(
     operands = _hide_padding(mask, k, v, q.shape[2], static.padding)
     out, lse = flash_kernel(
         q, operands.key, operands.value,
-        scale=static.scale, blocks=static.blocks, softcap=static.softcap,
+        scale=static.scale, blocks=static.blocks, rounds=static.rounds, softcap=static.softcap,
         left=mask.left, right=mask.right, offset=mask.offset,
         weights_BT=operands.weights, bias_BT=operands.bias,
         query_segments_BQ=operands.query_segments, key_segments_BT=operands.key_segments,

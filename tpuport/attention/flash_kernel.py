@@ -16,6 +16,7 @@ keys, C of values, S rows that a tile of the values' dtype has.
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import Slice
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
@@ -41,12 +43,14 @@ class Layout:
 
     Attributes:
         blocks: rows of queries, keys of a step, keys of a chunk of it.
+        rounds: of the loop in each step, each over as many chunks.
         queries, keys: Q and T without padding.
         left, right, scale, softcap: as in `flash_kernel`.
         late: the scale is applied in the exponent, not before.
     """
 
     blocks: tuple[int, int, int]
+    rounds: int
     queries: int
     keys: int
     left: int | None
@@ -119,6 +123,7 @@ def flash_kernel(
     *,
     scale: float,
     blocks: tuple[int, int, int],
+    rounds: int = 1,
     softcap: float | None = None,
     left: int | None = None,
     right: int | None = None,
@@ -134,6 +139,7 @@ def flash_kernel(
 
     Args:
         blocks: rows of queries, keys of a step, keys of a chunk of it; multiples of 128, the third divides the second.
+        rounds: of a loop in each step, each over so many keys; what a step fetches is for all of them. 1 with a band.
         left, right, offset: the band, as in `Mask`.
         weights_BT: 1, or 0 for a key to be left out of the softmax's sum. Such a key must have a value of zeros, and
             must not score above every other key that the query sees; `padding` ensures both. Not with a band.
@@ -143,7 +149,9 @@ def flash_kernel(
     """
     # The scale cannot wait if the scores themselves are needed, or if it would reverse their order.
     late = scale > 0 and softcap is None and bias_BT is None
-    layout = Layout(blocks, query_BHQD.shape[2], key_BKTD.shape[2], left, right, scale, softcap, late)
+    # What a step fetches.
+    blocks = (blocks[0], rounds * blocks[1], blocks[2])
+    layout = Layout(blocks, rounds, query_BHQD.shape[2], key_BKTD.shape[2], left, right, scale, softcap, late)
     # Padded keys repeat the last one, which leaves every maximum as it is. What the last block of queries reads beyond
     # the array reaches no other query, and is not written: only a call of less than a block is padded.
     query = query_BHQD if layout.queries > blocks[0] else _pad(query_BHQD, 2, blocks[0])
@@ -337,7 +345,7 @@ def _kernel(
 
     run = functools.partial(_block, layout, query_ref, key_ref, value_ref, optional, top_ref, sum_ref)
     if not layout.has_band:
-        run(None)
+        _repeat(layout.rounds, functools.partial(run, None))
     else:
         rows, keys, _ = layout.blocks
         key_block = first + step
@@ -347,8 +355,8 @@ def _kernel(
             key + keys - 1 <= layout.last_key(position)
         )
         # Comparing key by key costs vector work that a block without an edge of the band does not need.
-        pl.when((key_block <= last) & is_whole)(lambda: run(None))
-        pl.when((key_block <= last) & ~is_whole)(lambda: run((key, position)))
+        pl.when((key_block <= last) & is_whole)(lambda: run(None, 0))
+        pl.when((key_block <= last) & ~is_whole)(lambda: run((key, position), 0))
 
     @pl.when(step == pl.num_programs(3) - 1)
     def _finish() -> None:
@@ -362,6 +370,14 @@ def _kernel(
         lse_ref[...] = jnp.where(is_empty, -jnp.inf, top * (layout.unit / LOG2E) + jnp.log(total))
 
 
+def _repeat(rounds: int, run: Callable[[Any], None]) -> None:
+    """Run something in each round of a loop, with the round's number."""
+    if rounds == 1:
+        run(0)
+        return
+    lax.fori_loop(0, rounds, lambda index, _: run(index), None)
+
+
 def _block(
     layout: Layout,
     query_ref: Any,
@@ -371,16 +387,27 @@ def _block(
     top_ref: Any,
     sum_ref: Any,
     edge: tuple[Any, Any] | None,
+    index: int | jax.Array,
 ) -> None:
-    """The online softmax over the chunks of one block.
+    """The online softmax over the chunks of one round.
 
     Args:
+        index: of the round.
         edge: (first key, key position of the first query) of a block on the edge of the band; None: all is visible.
     """
     size = layout.blocks[2]
-    chunks = layout.blocks[1] // size
+    chunks = layout.blocks[1] // layout.rounds // size
     query = query_ref[...]
-    scores = functools.partial(_scores, layout, query, key_ref, optional, edge)
+
+    def keys_of(chunk: int) -> slice | Slice:
+        start = (index * chunks + chunk) * size
+        if not isinstance(start, int):
+            start = pl.multiple_of(start, size)
+        return pl.ds(start, size)
+
+    def scores(chunk: int) -> jax.Array:
+        return _scores(layout, query, key_ref, optional, edge, keys_of(chunk))
+
     top, total = top_ref[...], sum_ref[...]
     next_scores = scores(0)
     for chunk in range(chunks):
@@ -390,7 +417,7 @@ def _block(
             next_scores = scores(chunk + 1)
         new_top = jnp.maximum(top, current.max(axis=0, keepdims=True))
         weights = jnp.exp2((current - new_top) * layout.unit).astype(value_ref.dtype)
-        keys = pl.ds(chunk * size, size)
+        keys = keys_of(chunk)
         if optional.weights is None:
             ones = jnp.ones((_tile_rows(value_ref.dtype), size), value_ref.dtype)
         else:
@@ -407,11 +434,9 @@ def _scores(
     key_ref: Any,
     optional: _OptionalOperands,
     edge: tuple[Any, Any] | None,
-    chunk: int,
+    keys: slice | Slice,
 ) -> jax.Array:
-    """Scores [keys of a chunk, queries], in units of `layout.unit`."""
-    size = layout.blocks[2]
-    keys = pl.ds(chunk * size, size)
+    """Scores [keys, queries] of a slice of the keys, in units of `layout.unit`."""
     scores = _dot(key_ref[keys, :], query, _NT)
     # A soft cap needs the scaled scores themselves, and so does a bias.
     if layout.softcap is not None:
@@ -425,7 +450,7 @@ def _scores(
         conditions.append(_column(optional.key_segments[:, keys]) == optional.query_segments[...])
     if edge is not None:
         first_key, position = edge
-        conditions.append(_band(layout, first_key + chunk * size, position, scores.shape))
+        conditions.append(_band(layout, first_key + keys.start, position, scores.shape))
     if not conditions:
         return scores
     return jnp.where(functools.reduce(jnp.logical_and, conditions), scores, HIDDEN)
