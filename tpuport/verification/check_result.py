@@ -19,6 +19,19 @@ _EFFORTS: Final = {
     "a day": 8.0,
     "none": 0.0,
 }
+# The verdict on a model by the kinds of its errors. The worst comes first: a model that cannot be compiled has no
+# results to speak of.
+_OUTCOMES: Final = {
+    **dict.fromkeys(("value", "trace"), "cannot be compiled as it is"),
+    **dict.fromkeys(("result", "stale", "draw"), "compiles, and computes something else than torch"),
+    "failure": "could not be checked to the end",
+    "recompilation": "computes what torch does, and is compiled again from call to call",
+}
+# What the verdict on a model without errors adds.
+_RESERVATIONS: Final = {
+    "cuda": ", with tpuport.gpu_shim",
+    "tie": ", but for choices among equal values",
+}
 # Kinds of findings in the order in which to work on them: what hides or causes others comes first.
 _ORDER: Final = (
     "cuda", "failure", "value", "trace", "dtype", "result", "stale", "draw", "recompilation", "growth", "topology",
@@ -139,22 +152,13 @@ class CheckResult:
     def verdict(self) -> str:
         """The outcome in a sentence."""
         kinds = {finding.kind for finding in self.errors}
-        # The worst comes first: a model that cannot be compiled has no results to speak of.
-        if not kinds and any(finding.kind == "cuda" for finding in self.findings):
-            return f"{self.model} runs on the device as in torch, with tpuport.gpu_shim"
-        if not kinds and any(finding.kind == "tie" for finding in self.findings):
-            return f"{self.model} runs on the device as in torch, but for choices among equal values"
-        if not kinds:
-            return f"{self.model} runs on the device as in torch"
-        if kinds & {"value", "trace"}:
-            return f"{self.model} cannot be compiled as it is"
-        if kinds & {"result", "stale", "draw"}:
-            return f"{self.model} compiles, and computes something else than torch"
-        if "failure" in kinds:
-            return f"{self.model} could not be checked to the end"
-        if "recompilation" in kinds:
-            return f"{self.model} computes what torch does, and is compiled again from call to call"
-        return f"{self.model} computes what torch does, with findings"
+        if kinds:
+            outcomes = (outcome for kind, outcome in _OUTCOMES.items() if kind in kinds)
+            return f"{self.model} {next(outcomes, 'computes what torch does, with findings')}"
+        # What is no error.
+        others = {finding.kind for finding in self.findings}
+        reservations = (reservation for kind, reservation in _RESERVATIONS.items() if kind in others)
+        return f"{self.model} runs on the device as in torch{next(reservations, '')}"
 
     @property
     def hours(self) -> float:
