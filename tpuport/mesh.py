@@ -17,6 +17,7 @@ from jax.sharding import AxisType, Mesh
 from tpuport import process_watch
 from tpuport.errors import PortError
 from tpuport.hardware import start_backends
+from tpuport.plurals import count_noun, is_or_are
 
 logger = logging.getLogger("tpuport")
 
@@ -69,24 +70,17 @@ def _axis_sizes(requested: dict[str, int], devices: list[Any]) -> tuple[int, ...
     if math.prod(sizes.values()) == count:
         return tuple(sizes.values())
     platform = devices[0].platform
-    needed = _count_devices(product)
+    needed = count_noun(product, "device")
     if open_axes:
         needed = f"a multiple of {needed}"
-    verb = "is" if count == 1 else "are"
     fix = _suggest_sizes(requested, count)
     if platform == "cpu" and product > count:
         fix += (
             f"; to simulate {product} devices on this CPU, set before jax starts: "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={product} JAX_PLATFORMS=cpu"
         )
-    available = _count_devices(count, platform)
-    raise PortError(f"the mesh needs {needed}, and there {verb} {available}", where=text, fix=fix)
-
-
-def _count_devices(count: int, platform: str = "") -> str:
-    """A number of devices in words: "1 device", "8 cpu devices"."""
-    noun = f"{platform} device".strip()
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    available = f"{is_or_are(count)} {count_noun(count, f'{platform} device')}"
+    raise PortError(f"the mesh needs {needed}, and there {available}", where=text, fix=fix)
 
 
 def _suggest_sizes(requested: dict[str, int], count: int) -> str:

@@ -5,7 +5,7 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from tpuport.errors import PortError
@@ -146,11 +146,6 @@ def format_flops(flops: int | float) -> str:
         if flops >= scale:
             return f"{flops / scale:.3g} {unit}"
     return f"{flops / 1e6:.3g} MFLOP"
-
-
-def are(items: Collection[object]) -> str:
-    """The verb for one thing, or for several."""
-    return "is" if len(items) == 1 else "are"
 
 
 def describe_collectives(collectives: Iterable[Instruction]) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Final
 
-from tpuport.plurals import count_noun
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, are, format_bytes
+from tpuport.plurals import count_noun, is_or_are
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.remedy_texts import (
     Spec,
@@ -100,8 +100,8 @@ def _describe(evidence: Evidence, kinds: list[list[str]], axis: str, parts: int,
         descriptions.append(count_noun(len(kinds) - _MOST_NAMED, "other kind"))
     remedy, rules = _remedy(evidence, names, axis, parts, trial)
     return Hit(
-        f"{count_noun(len(names), 'weight')}, {format_bytes(total)} together, {are(names)} whole on each of the "
-        f"{parts} devices of {axis}: {'; '.join(descriptions)}",
+        f"{count_noun(len(names), 'weight')}, {format_bytes(total)} together, {is_or_are(len(names))} whole on each of "
+        f"the {parts} devices of {axis}: {'; '.join(descriptions)}",
         remedy,
         total * (1 - 1 / parts),
         rules=rules,

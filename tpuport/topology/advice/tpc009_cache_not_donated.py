@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tpuport.plurals import count_noun
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, are, format_bytes
+from tpuport.plurals import count_noun, is_or_are
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes
 from tpuport.topology.advice.cache_inputs import CacheInputs
 from tpuport.topology.advice.evidence import CacheArray, Evidence
 from tpuport.topology.advice.overwritten_inputs import OverwrittenInput
@@ -32,8 +32,8 @@ def _describe_copied_cache(evidence: Evidence, arrays: Sequence[CacheArray], nby
     if copies := _count_copies(evidence, arrays):
         in_program = f", and the program copies {count_noun(copies, 'array')} of its shape"
     return Hit(
-        f"{count_noun(len(arrays), 'array')} of the cache, {format_bytes(nbytes)} a device, {are(arrays)} not "
-        f"donated: each step allocates a new cache beside the old one{in_program}",
+        f"{count_noun(len(arrays), 'array')} of the cache, {format_bytes(nbytes)} a device, {is_or_are(len(arrays))} "
+        f"not donated: each step allocates a new cache beside the old one{in_program}",
         "use tpuport.compile(model) or tpuport.generate, which donate it; in jax.jit, donate_argnums",
         2 * nbytes,
     )
@@ -72,7 +72,7 @@ def _find_overwritten_inputs(evidence: Evidence) -> Iterator[Hit]:
     come, them = ("comes", "it") if len(copied) == 1 else ("come", "them")
     yield Hit(
         f"{count_noun(len(copied), 'array')} of {inputs.joint_name(copied)}, {format_bytes(nbytes)} a device, "
-        f"{come} back with a part overwritten, and {are(copied)} not donated: each step allocates "
+        f"{come} back with a part overwritten, and {is_or_are(len(copied))} not donated: each step allocates "
         f"{format_bytes(inputs.output_bytes(copied))} beside {them}",
         "name the arguments in tpuport.compile(..., donate=[...]) and go on with those in the result, or pass keys "
         "and values in a StaticCache, which is donated by itself; in a jax.jit of your own, use donate_argnums"

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from tpuport.plurals import count_noun
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, are, format_flops
+from tpuport.plurals import count_noun, is_or_are
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_flops
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.remedy_texts import Spec, without_fused, write_rules
 from tpuport.topology.advice.repeated_work import MOST_RATIO, excess_flops, work_ratio
@@ -60,7 +60,7 @@ def _find_cause(evidence: Evidence) -> _Cause:
             largest = max(excess, key=lambda name: excess[name])
             description = (
                 f"; {format_flops(total)} of that are products with {count_noun(len(excess), 'weight')} that "
-                f"{are(excess)} whole on each of the {parts} devices of {axis}, such as {largest}"
+                f"{is_or_are(len(excess))} whole on each of the {parts} devices of {axis}, such as {largest}"
             )
             names = without_fused(evidence, excess)
             trial = try_rules(evidence, names, axis, parts)

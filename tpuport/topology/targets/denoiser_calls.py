@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tpuport.errors import PortError
+from tpuport.plurals import count_noun
 from tpuport.topology.targets.target import Options, empty, first_integer, required_parameters
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def _describe(family: Family, call: Call, frames: int) -> str:
         pixels = f"{frames} frames of {pixels}"
         latents = f"{call.frames}x{latents}"
     text = f", {call.text} text tokens" if call.text else ""
-    rows = "1 row" if call.batch == 1 else f"{call.batch} rows"
+    rows = count_noun(call.batch, "row")
     return (
         f"{pixels} are {latents} by {call.compression.source}{text}; {rows} a call; guidance that needs a second "
         "prediction takes a second call, or twice the rows"
