@@ -157,7 +157,7 @@ def test_a_row_has_what_a_user_chooses_by() -> None:
     assert (row["peak_bf16"], row["hbm_bandwidth"], row["ici_bandwidth"]) == (197e12, 819e9, 400e9)
     assert row["sources"]["bf16"] == "https://docs.cloud.google.com/tpu/docs/v5e"
     legal = sum(len(legal_slices(generation)) for generation in GENERATIONS.values())
-    assert len(slice_rows(every=True)) == legal > len(slice_rows())
+    assert legal > len(slice_rows())
 
 
 def test_the_page_has_the_tables_of_the_code() -> None:

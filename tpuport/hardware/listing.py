@@ -7,7 +7,7 @@ import pathlib
 from typing import Any, Final
 
 from tpuport.hardware.generations import GENERATIONS, GIB, Figure, Generation
-from tpuport.hardware.slices import Slice, all_slices, listed_slices
+from tpuport.hardware.slices import Slice, listed_slices
 
 _PAGE: Final = pathlib.Path(__file__).parents[2] / "docs/topologies.md"
 _MARK: Final = "python -m tpuport.hardware.listing` -->\n"
@@ -19,17 +19,14 @@ _UNITS: Final = {
 }
 
 
-def slice_rows(*, every: bool = False) -> list[dict[str, Any]]:
-    """A row for each slice that Google's pages list, or for every legal one.
+def slice_rows() -> list[dict[str, Any]]:
+    """A row for each slice that Google's pages list.
 
     Returns:
         Rows with name, generation, shape, chips, devices; bytes of HBM a chip and a device; a chip's FLOP/s in bf16,
         its bytes a second to HBM, over all links both ways, and over one link one way; and the source of each figure.
     """
-    slices = listed_slices()
-    if every:
-        slices = all_slices()
-    return [_row(candidate) for candidate in slices]
+    return list(map(_row, listed_slices()))
 
 
 def markdown() -> str:
