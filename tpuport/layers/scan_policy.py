@@ -123,8 +123,9 @@ class RunSelector:
         """The selected runs without what belongs to them."""
         return [selected.run for selected in self.selected]
 
-    def drop_last(self, reason: str) -> None:
-        """Leave out the run that was selected last."""
+    def drop_last(self) -> None:
+        """Leave out the run that was selected last, which takes from another one and gives to it."""
+        reason = "its blocks take from those of another list, and give to them"
         self.reasons[self.selected.pop().list_index] = reason
 
     def _select_between(

@@ -123,7 +123,7 @@ class _Rewriter:
             selector.select(list_index, groups)
         while (nodes := _order_nodes(program, selector.runs)) is None:
             # Two runs take results from one another: without the last one, the others may be in order.
-            selector.drop_last("its blocks take from those of another list, and give to them")
+            selector.drop_last()
         self._note_results(calls, selector)
         # Variables of the program with what they are in the trace outside.
         values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True))
