@@ -110,6 +110,7 @@ def _denoising_calls(
     rows = max((result.rows for result in denoisers), default=1)
     # An even number of rows has both predictions of half as many images.
     in_one_call = second and rows % 2 == 0
+    rows_per_image = 2 if in_one_call else 1
     predictions = 2 if second and not in_one_call else 1
     times: dict[str, float] = {}
     for result in results:
@@ -118,12 +119,12 @@ def _denoising_calls(
             times[result.target] = steps * predictions / len(denoisers)
         elif "text_encoder" in result.target:
             times[result.target] = float(predictions)
-        elif result.kind == "vae" and in_one_call:
-            # It decodes as many images as there are rows, and half of them are wanted.
-            times[result.target] = 0.5
+        elif result.kind == "vae":
+            # It decodes as many images as there are rows, of which a call with both predictions wants half.
+            times[result.target] = 1 / rows_per_image
         else:
             times[result.target] = 1.0
-    images = rows // 2 if in_one_call else rows
+    images = rows // rows_per_image
     product = next((result.product for result in denoisers if result.product), denoisers[0].target)
     if images > 1:
         product = f"{images} times {product}"
