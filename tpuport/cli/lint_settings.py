@@ -60,19 +60,17 @@ def settings_from(options: argparse.Namespace) -> "Settings":
     settings = _configured(options)
     # Options that were not given leave the settings as they are.
     changes: dict[str, Any] = {}
-    for name, is_added in (
-        ("select", False),
-        ("ignore", True),
-        ("fixable", False),
-        ("unfixable", True),
-    ):
-        if ids := _split_commas(getattr(options, name)):
-            prefixes = normalize_prefixes(ids, f"--{name}")
-            changes[name] = (*getattr(settings, name), *prefixes) if is_added else prefixes
-    if ids := _split_commas(options.extend_select):
+    for name in ("select", "ignore", "fixable", "unfixable"):
+        prefixes = normalize_prefixes(_split_commas(getattr(options, name)), f"--{name}")
+        if prefixes:
+            # Exceptions add to those of the file, and selections replace its own.
+            former = getattr(settings, name) if name in ("ignore", "unfixable") else ()
+            changes[name] = (*former, *prefixes)
+    extension = normalize_prefixes(_split_commas(options.extend_select), "--extend-select")
+    if extension:
         # Without a selection, all rules are selected already.
         selected = changes.get("select", settings.select) or ("ALL",)
-        changes["select"] = (*selected, *normalize_prefixes(ids, "--extend-select"))
+        changes["select"] = (*selected, *extension)
     if options.exclude:
         changes["exclude"] = _patterns(options.exclude, settings.root)
     if options.extend_exclude:
