@@ -207,6 +207,7 @@ def test_the_server_listens_on_no_port(tmp_path):
     assert "needs pygls" not in output
 
 
+@pytest.mark.slow  # tests/cli/test_check.py runs it
 def test_check_runs_what_it_is_given(tmp_path):
     """`tpuport check file.py:function` imports that file and calls that function."""
     marker = tmp_path / "ran"
@@ -223,6 +224,7 @@ def test_python_looks_in_the_working_directory_first(tmp_path):
     assert marker.exists()
 
 
+@pytest.mark.slow  # tests/compilation/test_compilation.py has the directory
 def test_programs_are_the_users_own(tmp_path):
     """Compiled programs are kept in a directory of yours, below `~/.cache`, and are not shared with other users."""
     code = (

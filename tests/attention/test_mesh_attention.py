@@ -145,7 +145,7 @@ def test_every_part_of_the_mask_at_once(shape: tuple, sizes: tuple) -> None:
 @pytest.mark.parametrize(
     ("sequence", "shape", "sizes"),
     [
-        ("gather", (2, 2, 2), (3, 8, 2, 9, 11)),
+        pytest.param("gather", (2, 2, 2), (3, 8, 2, 9, 11), marks=pytest.mark.slow),
         pytest.param("gather", (1, 1, 8), (1, 6, 3, 4, 5), marks=pytest.mark.slow),
         ("ring", (1, 2, 4), (3, 6, 2, 9, 11)),
         ("ulysses", (2, 2, 2), (3, 8, 2, 9, 11)),

@@ -129,6 +129,7 @@ def test_lora_is_sharded_as_the_model_was(lora: Any) -> None:
     assert "tp" in tpuport.compat.as_jax(after).sharding.spec
 
 
+@pytest.mark.slow  # test_lora above
 def test_lora_beside_quantised_weights(lora: Any) -> None:
     theirs = flux()
     # What the values of quantised weights stand for.

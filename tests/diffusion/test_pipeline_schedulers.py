@@ -27,7 +27,7 @@ def pair() -> Pair:
 
 
 # Those of several steps and of two stages have another each in the sample.
-SLOW_SAMPLE = ("HeunDiscreteScheduler", "LMSDiscreteScheduler", "PNDMScheduler")
+SLOW_SAMPLE = ("HeunDiscreteScheduler", "KDPM2DiscreteScheduler", "LMSDiscreteScheduler", "PNDMScheduler")
 
 
 @pytest.mark.parametrize(

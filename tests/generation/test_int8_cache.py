@@ -62,7 +62,7 @@ def mesh_of(**sizes: int) -> Mesh:
 
 FAMILIES = [
     "llama",
-    "gemma3",
+    pytest.param("gemma3", marks=slow),
     pytest.param("mistral", marks=slow),
     pytest.param("gpt2", marks=slow),
     pytest.param("gpt_oss", marks=slow),
@@ -107,8 +107,8 @@ def test_meshes(sizes: dict[str, int], make_pair: Callable, prompts: tuple) -> N
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_beams": 3},
         {"prefill_chunk_size": 9},
+        pytest.param({"num_beams": 3}, marks=pytest.mark.slow),
         # Several columns at once are those of a chunk, and rows that move those of beams.
         pytest.param({"prompt_lookup_num_tokens": 3}, marks=pytest.mark.slow),
         pytest.param({"guidance_scale": 1.5}, marks=pytest.mark.slow),

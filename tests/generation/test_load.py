@@ -24,6 +24,7 @@ def test_calls_after_interrupts_are_right(load):
     assert interrupted_calls(load, 6, random.Random(1)) == 0
 
 
+@pytest.mark.slow  # test_generating.py has two threads
 def test_threads_get_the_right_answers(load):
     assert threads(load, 2) == 0
 

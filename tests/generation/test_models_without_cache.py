@@ -84,6 +84,7 @@ def test_a_model_that_takes_no_cache(prompts: tuple, caplog: pytest.LogCaptureFi
     assert decoder_for(ported).uses_buckets, "its positions come from the mask"
 
 
+@pytest.mark.slow  # the model that takes no cache above has the same loop
 def test_a_model_whose_cached_call_cannot_be_traced(prompts: tuple, caplog: pytest.LogCaptureFixture) -> None:
     """MPT takes a size from the length of its cache."""
     with caplog.at_level(logging.WARNING, "tpuport"):

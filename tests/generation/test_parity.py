@@ -51,6 +51,7 @@ def test_a_padded_row_gives_what_it_gives_alone(llama: tuple, prompts: tuple) ->
         assert torch.equal(together[row, padding:], alone[0])
 
 
+@pytest.mark.slow  # test_language_models.py in tests/compat has its logits
 def test_bfloat16_weights_agree_within_its_rounding(make_pair: Callable, prompts: tuple) -> None:
     """bf16 keeps 8 bits: the rounding of a layer stays under 2 ** -4 of the largest logit."""
     reference, ported = make_pair("llama", dtype=torch.bfloat16)

@@ -71,7 +71,7 @@ def make_pair(name: str, mesh: Any = None) -> tuple[Any, Any]:
         ("mamba2", True),
         # Makes its own state as Mamba-2 does, and takes as little padding as RecurrentGemma.
         pytest.param("rwkv", False, marks=pytest.mark.slow),
-        ("recurrent_gemma", False),
+        pytest.param("recurrent_gemma", False, marks=pytest.mark.slow),
         pytest.param("minimax", True, marks=pytest.mark.slow),
     ],
 )

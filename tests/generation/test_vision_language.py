@@ -216,6 +216,7 @@ def test_sizes_of_images_decide_how_features_are_cut() -> None:
     _assert_equal_and_seen(model, port(model), batch)
 
 
+@pytest.mark.slow  # the sizes of images above are in rows of their own, too
 def test_rows_with_fewer_images_have_some_of_zeros() -> None:
     vision = {
         "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
@@ -238,7 +239,8 @@ def test_rows_with_fewer_images_have_some_of_zeros() -> None:
     _assert_equal_and_seen(model, port(model), batch)
 
 
-@pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.slow  # sizes of images, which decide how features are cut, above
 def test_mllamas_layers_that_attend_to_images(masked: bool) -> None:
     text = _TEXT | {"num_hidden_layers": 2, "cross_attention_layers": [1], "vocab_size": 120}
     text["rope_parameters"] = {"rope_type": "default", "rope_theta": 10_000.0}

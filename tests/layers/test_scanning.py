@@ -42,17 +42,17 @@ def scanned_counts(plan) -> tuple[list[int], tuple]:
         # With two streams it has a context too.
         pytest.param(Plan(context=True), [3], marks=pytest.mark.slow),
         (Plan(two_streams=True, context=True), [3]),
-        (Plan(collected="sum"), [3]),
+        pytest.param(Plan(collected="sum"), [3], marks=pytest.mark.slow),
         (Plan(collected="stack"), [3]),
-        (Plan(collected="list"), [3]),
-        (Plan(scales="same"), [3]),
+        pytest.param(Plan(collected="list"), [3], marks=pytest.mark.slow),
+        pytest.param(Plan(scales="same"), [3], marks=pytest.mark.slow),
         (Plan(scales="each"), [3]),  # numbers that differ are operands, and become an array of three
         (Plan(buffer=True), [3]),
         (Plan(passes=2), [6]),
         # As with three kinds of blocks.
         pytest.param(Plan(depth=6, turns=("tanh", "sin")), [6], marks=pytest.mark.slow),
         (Plan(depth=7, turns=("tanh", "sin", "cos")), [6]),
-        (Plan(depth=4, wide_last=True), [3]),
+        pytest.param(Plan(depth=4, wide_last=True), [3], marks=pytest.mark.slow),
         # What stands between two blocks goes with the later one, so the first differs.
         pytest.param(Plan(between=True, depth=4), [3], marks=pytest.mark.slow),
         (Plan(between=True, first_input=True, depth=4), [3]),

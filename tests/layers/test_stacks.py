@@ -36,7 +36,7 @@ def expected() -> torch.Tensor:
 @pytest.mark.parametrize(
     "mesh",
     [
-        MESHES["one"], pytest.param(MESHES["tp2"], marks=pytest.mark.slow),
+        pytest.param(MESHES["one"], marks=pytest.mark.slow), pytest.param(MESHES["tp2"], marks=pytest.mark.slow),
         pytest.param(MESHES["dp2"], marks=pytest.mark.slow), MESHES["dp2 tp2"],
     ],
     ids=MESHES,
@@ -88,6 +88,7 @@ def test_weights_are_there_once_and_sharded_as_before() -> None:
     assert own == {id(x) for name, x in weights.items() if ".*." not in name}
 
 
+@pytest.mark.slow  # tests/test_porting.py gives everything back
 def test_weights_come_back_as_they_were() -> None:
     twin, model = built(), built({"tp": 2})
     sharding = compat.as_jax(model.model.layers[1].mlp.up_proj.weight).sharding

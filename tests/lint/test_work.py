@@ -153,6 +153,7 @@ def test_counting_tokens_takes_time_by_the_length(text):
     assert isinstance(source._has_too_many_tokens(text * (3_000_000 // len(text))), bool)
 
 
+@pytest.mark.slow  # a function that takes too much work above
 def test_adversarial_files_are_answered_in_bounded_work(tmp_path):
     """A share of `python -m benchmarks.abuse_lint`, in sizes that take some milliseconds."""
     analyser = make_real_analyser(Settings())

@@ -148,6 +148,7 @@ class Scaled(HunyuanVideo15Transformer3DModel):
         return super().forward(hidden_states * factor, timestep, **arguments)
 
 
+@pytest.mark.slow  # the output of the model itself above
 def test_a_derived_forward_takes_what_it_likes(host):
     arguments = call((5,), (2,))
     hidden, timestep = arguments.pop("hidden_states"), arguments.pop("timestep")

@@ -52,7 +52,9 @@ def ported():
     return tpuport.port(build())
 
 
-@pytest.mark.parametrize(("part", "shape"), [("decoder", LATENT), ("encoder", VIDEO)])
+@pytest.mark.parametrize(
+    ("part", "shape"), [("decoder", LATENT), pytest.param("encoder", VIDEO, marks=pytest.mark.slow)]
+)
 def test_odd_sizes_and_several_frames(host, ported, part, shape):
     compiled = tpuport.compile(getattr(ported, part))
     for seed in range(2):

@@ -68,6 +68,7 @@ def test_dbrx() -> None:
     torch.testing.assert_close(separate_experts.dbrx_forward(experts, *arguments), expected)
 
 
+@pytest.mark.slow  # the layers of each model above
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 def test_generate() -> None:
     config = SwitchTransformersConfig(

@@ -58,7 +58,9 @@ def test_longrope_on_either_side_of_its_switch() -> None:
         # The tests of dynamic tables below, and tables that scale as YaRN's.
         pytest.param({"rope_type": "dynamic", "factor": 2.0}, marks=pytest.mark.slow),
         pytest.param({"rope_type": "linear", "factor": 2.0}, marks=pytest.mark.slow),
-        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+        pytest.param(
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}, marks=pytest.mark.slow
+        ),
         {
             "rope_type": "llama3", "factor": 4.0, "original_max_position_embeddings": 32,
             "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -75,6 +75,7 @@ def test_no_table_is_made_inside_of_the_program(trio: Any, monkeypatch: pytest.M
         assert len(_waves(without)) > 1
 
 
+@pytest.mark.slow  # no table is made inside of the program, above
 def test_no_complex_number_is_multiplied(qwen: Any) -> None:
     _, ported, inputs = qwen
     tpuport.enable()
@@ -84,6 +85,7 @@ def test_no_complex_number_is_multiplied(qwen: Any) -> None:
     assert operations <= {"complex"}  # which the compiler drops: nothing takes it
 
 
+@pytest.mark.slow  # the denoising loop below
 def test_replicated_on_a_mesh(ltx: Any) -> None:
     model, _, inputs = ltx
     ported = tpuport.port(type(model).from_config(model.config), mesh=tpuport.create_mesh(dp=4, tp=2))

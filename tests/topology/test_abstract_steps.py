@@ -102,6 +102,7 @@ def test_bad_tasks_are_refused_before_work() -> None:
         _made(Prefill(1, 64, 512), tp=4)
 
 
+@pytest.mark.slow  # a decode step overwrites its cache, in this file
 def test_the_loop_of_a_generation_holds_its_cache_once() -> None:
     """XLA would copy the whole cache into a layout of its own before the loop: a step alone does not show it."""
     config = LlamaConfig(

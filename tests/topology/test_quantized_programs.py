@@ -109,6 +109,7 @@ def test_blocks_of_a_gguf_file_are_read_once(kind, bits, dense):
     assert collectives(report) == collectives(dense)
 
 
+@pytest.mark.slow  # tests/compat/test_digit_products.py multiplies them
 def test_w8a8_multiplies_integers():
     report, dense = compile_decode("w8a8", batch=64), compile_decode(batch=64)
     weights = PRODUCTS * (1 + 2 / GROUPS["int8"]) / DEVICES + DENSE_BYTES

@@ -238,7 +238,11 @@ def inputs(name: str) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype", "ignore:float64 becomes float32")
 @pytest.mark.parametrize(
     ("name", "kinds"),
-    [("flux", {"none"}), pytest.param("wan", {"none"}, marks=pytest.mark.slow), ("hunyuan", {"padding"})],
+    [
+        pytest.param("flux", {"none"}, marks=pytest.mark.slow),
+        pytest.param("wan", {"none"}, marks=pytest.mark.slow),
+        ("hunyuan", {"padding"}),
+    ],
 )
 def test_models_agree_with_torch(registered: None, name: str, kinds: set[str]) -> None:
     model = {"flux": flux, "wan": wan, "hunyuan": hunyuan}[name]()

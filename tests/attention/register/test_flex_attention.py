@@ -126,6 +126,7 @@ def assert_equal(got, want, tolerance=1e-5):
         torch.testing.assert_close(actual.cpu().double(), right, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow  # in programs below
 def test_equals_torch_outside_of_programs():
     inputs = [on_device(x) for x in (Q, K, V)]
     cases = all_cases(on_device)

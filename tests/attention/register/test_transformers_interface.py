@@ -86,7 +86,13 @@ def outputs(
 
 
 # Their masks are those of Llama, or of Gemma 2, and their attention has nothing else of its own.
-LIKE_ANOTHER = ("Qwen3ForCausalLM", "Phi3ForCausalLM", "MixtralForCausalLM", "Gemma3ForCausalLM")
+LIKE_ANOTHER = (
+    "Gemma2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Phi3ForCausalLM",
+    "MixtralForCausalLM",
+    "Gemma3ForCausalLM",
+)
 
 
 @pytest.mark.parametrize(

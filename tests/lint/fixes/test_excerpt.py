@@ -76,7 +76,14 @@ def originals_of(line: int) -> set[str]:
     return set(lines[5:10] if line <= 10 else lines[20:28])
 
 
-@pytest.mark.parametrize("name", ["llama_cache.py", "video_dit.py", "hydra_policy.py"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("llama_cache.py", marks=pytest.mark.slow),
+        pytest.param("video_dit.py", marks=pytest.mark.slow),
+        "hydra_policy.py",
+    ],
+)
 def test_fixes_are_those_of_the_whole_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = CORPUS / name
     text = path.read_text()

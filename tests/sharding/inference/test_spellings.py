@@ -71,6 +71,7 @@ def test_grouped_attention_has_the_plan_of_scaled_dot_product_attention(name):
     assert plain["0.attention.k.weight",][1] == 4
 
 
+@pytest.mark.slow  # the plans of the other spellings
 def test_attention_that_joins_heads_with_the_batch_costs_one_all_reduce():
     """All spellings one after the other, so that one program is compiled."""
     spelled = ("bmm", "bmm_with_mask", "baddbmm", "heads_first")
