@@ -75,8 +75,12 @@ def build(name: str) -> Tiny:
 
 
 def _installed_apart() -> list[Path]:
-    """Where packages are that were installed for the benchmark: one calls another, whose code the linter follows."""
-    return [Path(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    """The packages that were installed for the benchmark: one calls another, whose code the linter follows."""
+    from tpuport.lint.modules import NOT_FOLLOWED
+
+    directories = [Path(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    packages = [package for directory in directories for package in directory.iterdir()]
+    return [package for package in packages if package.stem not in NOT_FOLLOWED]
 
 
 def _multimodal(name: str) -> Tiny | None:

@@ -76,3 +76,64 @@ def test_layers(check):
             if self.seq(x).sum() > 0: pass  #! TPU205
             if self.seq[0].weight.shape[0] > 1 and len(self.seq) > 1: pass
     """)
+
+
+def test_what_a_module_got_to_call(check):
+    check("""
+    class Wrapper(nn.Module):
+        def __init__(self, fn, act=nn.ReLU):
+            super().__init__()
+            self.fn = fn
+            self.act = act()
+
+        def forward(self, x):
+            y = self.act(x)
+            if y > 1: pass  #! TPU205
+            return self.fn(y)
+
+    class Half(nn.Module):
+        def forward(self, x):
+            return x / 2
+
+    class Size(nn.Module):
+        def forward(self, x):
+            return x.shape[0]
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = Wrapper(Half())
+            self.many = nn.ModuleList([Wrapper(Wrapper(nn.Linear(4, 4))) for _ in range(3)])
+            self.size = Wrapper(Size())
+            self.any = Wrapper(fn=lambda x: x * 2, act=nn.GELU)
+
+        def forward(self, x: torch.Tensor):
+            if self.one(x) > 1: pass  #! TPU205
+            for layer in self.many:
+                if layer(x) > 1: pass  #! TPU205
+            if self.size(x) > 1: pass
+            if self.any(x) > 1: pass  #! TPU205
+            return x
+    """)
+
+
+def test_a_module_that_creates_another_of_its_class(check):
+    check("""
+    class Tree(nn.Module):
+        def __init__(self, layer, depth):
+            super().__init__()
+            self.layer = layer
+            self.child = Tree(layer, depth - 1) if depth else None
+
+        def forward(self, x: torch.Tensor):
+            y = self.layer(x)
+            return y if self.child is None else self.child(y)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tree = Tree(nn.Linear(4, 4), 3)
+
+        def forward(self, x: torch.Tensor):
+            return self.tree(x)
+    """)

@@ -123,3 +123,21 @@ def test_hashed_containers_compare_nothing(check_forward):
         b = ids[0] in {1: x}
         c = ids[0] in [1, 2]  #! TPU209
     """)
+
+
+def test_a_table_of_functions_of_several_kinds(check):
+    check("""
+    class Model(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.config = config
+            self.kinds = {"relu": F.relu, "picked": self.pick, "linear": nn.Linear(4, 4)}
+            self.settings = {"depth": 3, "act": F.relu}
+
+        def pick(self, x):
+            return x[x > 0]  #! TPU101
+
+        def forward(self, x: torch.Tensor):
+            if self.settings[self.config.setting] == 3: pass
+            return self.kinds[self.config.kind](x)
+    """)

@@ -134,3 +134,17 @@ def test_a_tensor_in_a_number_s_place_is_a_tensor(check):
         def forward(self, lengths: torch.Tensor):
             return grid(lengths.max())
     """)
+
+
+def test_a_mask_whose_annotation_names_no_dtype(check):
+    check("""
+    def gather(x, mask):
+        return x[mask]  #! TPU101
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor, pad_mask: Optional[torch.Tensor] = None,
+                    mask_ids: torch.Tensor = None, order_mask: torch.LongTensor = None):
+            if pad_mask is not None:
+                return x[~pad_mask]  #! TPU101
+            return x[mask], x[mask_ids], x[order_mask], gather(x, mask)  #! TPU101
+    """)

@@ -38,3 +38,12 @@ def test_lengths_of_argument_tuples(check):
         def forward(self, x: torch.Tensor, *others: torch.Tensor):
             return only(x, x) + only_of_many(*others)
     """)
+
+
+def test_keys_by_which_builtins_compare(check_forward):
+    check_forward("""
+    parts = [x.sum(), x.mean()]
+    best = max(parts, key=lambda part: part.item())  #! TPU201
+    longest = sorted(parts, key=lambda part: part.shape[0])
+    return min(best, longest[0], key=lambda part: part.item())
+    """)

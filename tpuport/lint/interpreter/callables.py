@@ -263,6 +263,8 @@ def _external_result(frame: Frame, name: str, arguments: Arguments, node: ast.Ca
         return NONE
     if name == "types.SimpleNamespace":
         return Namespace(tuple(keywords.items()))
+    if name == "collections.OrderedDict":
+        name = "builtins.dict"
     if name.startswith("builtins."):
         return call_builtin(frame, name.removeprefix("builtins."), arguments, node)
     match positional:

@@ -21,6 +21,7 @@ from tpuport.lint.abstract_values import (
     Arguments,
     External,
     Layer,
+    Mapping,
     Sequence,
     Static,
     Tensor,
@@ -299,6 +300,9 @@ def _sequential(layers: list[Value]) -> Value:
         # `Sequential(*layers)` of a list whose length is not known.
         case [Sequence(items=None, element=element)]:
             return Sequence("sequential", None, element)
+        # `Sequential(OrderedDict(a=..., b=...))`
+        case [Mapping(entries=entries)] if entries:
+            return _sequential([layer for _, layer in entries])
         case _:
             return Sequence("sequential", tuple(layers), join_all(layers))
 

@@ -20,6 +20,7 @@ from tpuport.lint.abstract_values import (
     UNKNOWN,
     Class,
     External,
+    Function,
     Instance,
     Mapping,
     Sequence,
@@ -189,9 +190,7 @@ def declared_value(interpreter: Interpreter, info: FunctionInfo, parameter: ast.
         case None, None | ast.Constant(value=None):
             return _value_by_evidence(info, parameter.arg, default is not None, entry)
         case None, expression:
-            value = interpreter.module_expression(info.module, expression)
-            # Only the kind, since callers may pass any other number or flag.
-            return Static(value.kind) if isinstance(value, Static) else UNKNOWN
+            return _value_like(interpreter.module_expression(info.module, expression))
         case annotation, _:
             promised = annotation_value(interpreter, annotation, info.module)
     match promised, default:
@@ -200,9 +199,31 @@ def declared_value(interpreter: Interpreter, info: FunctionInfo, parameter: ast.
             return CACHE
         # `mask: Tensor = None` is written for an optional tensor.
         case Tensor(), ast.Constant(value=None):
-            return join(promised, NONE)
+            return as_named(join(promised, NONE), parameter.arg)
         case _:
-            return promised
+            return as_named(promised, parameter.arg)
+
+
+def as_named(value: Value, name: str) -> Value:
+    """A parameter's value with what its name adds: `mask: Tensor` has booleans, as far as nothing else is known."""
+    if isinstance(value, Tensor) and name.endswith("mask") and not value.dtype and value.origin != "mask":
+        return tensor(optional=value.optional, origin="mask", host=value.host, several=value.several)
+    return value
+
+
+def _value_like(default: Value) -> Value:
+    """What a parameter with this default is, whatever a caller passes."""
+    match default:
+        # Only the kind, since callers may pass any other number or flag.
+        case Static(kind=kind):
+            return Static(kind)
+        # `norm_layer=nn.LayerNorm`, `block=Bottleneck`: the default shows what any of them does.
+        case Class() | Function():
+            return default
+        case External(name=name) if name.startswith("torch.nn."):
+            return default
+        case _:
+            return UNKNOWN
 
 
 def _is_generation_cache(interpreter: Interpreter, declared: ClassInfo) -> bool:

@@ -11,6 +11,7 @@ from tpuport.lint.abstract_values import (
     FLOAT,
     INT,
     NONE,
+    NOT_CONSTANT,
     STATIC,
     STR,
     UNKNOWN,
@@ -60,6 +61,9 @@ def call_builtin(frame: Frame, name: str, arguments: Arguments, node: ast.Call) 
     handler = _HANDLERS.get(name)
     if handler is None:
         return _FIXED_RESULTS.get(name, UNKNOWN)
+    key = arguments.keywords.get("key")
+    if name in {"sorted", "min", "max"} and isinstance(key, Function) and len(arguments.positional) == 1:
+        frame.interpreter.call_function(frame, key, Arguments([frame.element_of(arguments.first)], {}))
     return handler(frame, arguments, node)
 
 
@@ -220,6 +224,13 @@ def _dict(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     match arguments.positional:
         case [Mapping(entries=entries, element=element), *_]:
             return Mapping(tuple((dict(entries) | arguments.keywords).items()), element)
+        # `dict([("a", x), ("b", y)])`
+        case [Sequence(items=tuple(pairs)), *_]:
+            entries = {
+                pair.items[0].constant: pair.items[1] for pair in pairs if pair.items and len(pair.items) == 2
+            }
+            is_known = len(entries) == len(pairs) and NOT_CONSTANT not in entries
+            return Mapping(tuple(entries.items()) if is_known else (), UNKNOWN)
         case _:
             return Mapping(tuple(arguments.keywords.items()), UNKNOWN)
 

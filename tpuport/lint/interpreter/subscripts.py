@@ -107,9 +107,11 @@ def _some_entry(base: Mapping) -> Value:
     values = values or base.values
     if not values:
         return base.element
-    if base.element is not UNKNOWN or len(set(map(type, values))) > 1:
+    if base.element is not UNKNOWN:
         return join_all([*values, base.element])
     joint = join_all(values)
+    if len(set(map(type, values))) > 1:
+        return joint
     # Too many to try them all: the first shows what they do.
     return values[0] if joint is UNKNOWN else joint
 

@@ -32,7 +32,7 @@ from tpuport.lint.interpreter.call_record import Record
 from tpuport.lint.interpreter.class_facts import NOT_BUILT, Classes
 from tpuport.lint.interpreter.compiled_methods import is_compiled_method
 from tpuport.lint.interpreter.frame import Environment, Frame, Interpreter
-from tpuport.lint.interpreter.parameters import annotation_value, declared_value
+from tpuport.lint.interpreter.parameters import annotation_value, as_named, declared_value
 from tpuport.lint.interpreter.python_builtins import is_builtin
 from tpuport.lint.joins import join_all, losses
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, canonical
@@ -356,8 +356,9 @@ class TracingInterpreter(Interpreter):
         if value.origin == "item" and parameter.annotation is not None:
             declared = declared_value(self, info, parameter, False)
             # The function that takes it knows better what it is than the annotation of the dict.
-            return declared if isinstance(declared, Static) else _generalise(value)
-        return _generalise(value)
+            if isinstance(declared, Static):
+                return declared
+        return as_named(_generalise(value), parameter.arg)
 
     # --- names ---
 

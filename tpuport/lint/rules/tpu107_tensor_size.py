@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tpuport.lint.abstract_values import Value, is_traced
+from tpuport.lint.abstract_values import Tensor, Value, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import has_tensor, is_call_of, is_method_of_tensor, operands
@@ -12,12 +12,18 @@ _FACTORIES: Final = tuple("zeros ones empty rand randn eye arange linspace logsp
 _METHODS: Final = tuple(
     "view reshape expand repeat unflatten tile new_zeros new_ones new_empty resize_".split()
 )
+# Whatever they get beside the tensor that they work on is a number, a flag or a tuple of numbers.
+_TAKING_NUMBERS: Final = tuple(
+    "topk kthvalue roll unfold select diagonal diag_embed rot90 unsqueeze squeeze transpose movedim flatten cumsum "
+    "cumprod softmax log_softmax max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d".split()
+)
 _RESIZING: Final = ("interpolate", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "upsample")
 
 
 def check(event: Call, context: Context) -> bool:
-    """Sizes of factories, of reshapes and of padding, and diagonals."""
-    return any(map(has_tensor, _sizes(event)))
+    """Sizes of factories, of reshapes and of padding, and what else operators take as numbers."""
+    numbers = _further_arguments(event) if _takes_numbers(event) else _sizes(event)
+    return any(map(has_tensor, numbers))
 
 
 def _sizes(event: Call) -> list[Value | None]:
@@ -32,9 +38,8 @@ def _sizes(event: Call) -> list[Value | None]:
     # The second argument is the value.
     if is_call_of(event, "full", "new_full"):
         return [*event.args[:1]]
-    # The size comes after the bounds.
     if is_call_of(event, "randint"):
-        return [*event.args[-1:]]
+        return [*event.args, *map(keywords.get, ("low", "high", "size"))]
     if is_call_of(event, "tril", "triu"):
         return [*arguments[1:2], keywords.get("diagonal")]
     # Only the widths: what is padded is a tensor, and so may the value be.
@@ -49,16 +54,28 @@ def _sizes(event: Call) -> list[Value | None]:
     return []
 
 
+def _takes_numbers(event: Call) -> bool:
+    """Whether it is such a function of a tensor; objects of other classes have methods of these names too."""
+    is_torch = event.receiver is None or isinstance(event.receiver, Tensor)
+    return is_torch and is_call_of(event, *_TAKING_NUMBERS)
+
+
+def _further_arguments(event: Call) -> list[Value]:
+    """The arguments of a call beside the tensor that it works on."""
+    named = [value for name, value in event.keywords.items() if name not in {"input", "out"}]
+    return [*operands(event)[1:], *named]
+
+
 RULE = Rule(
     id="TPU107",
     name="tensor-size",
     severity=Severity.ERROR,
-    summary="a tensor passed as a size, range or diagonal: `torch.ones(b, n)`, `torch.arange(n)`, "
-    "`x.view(n, -1)`, `F.pad(x, (0, n))`, `mask.tril(n)`",
+    summary="a tensor passed as a size, range, diagonal or count: `torch.ones(b, n)`, `torch.arange(n)`, "
+    "`x.view(n, -1)`, `F.pad(x, (0, n))`, `mask.tril(n)`, `x.topk(n)`, `x.roll(n, 1)`",
     why="Sizes are part of the compiled program. A size held in a tensor has no value while the program is "
     "traced, so converting it to a Python int raises `ConcretizationTypeError` or "
     "`TracerIntegerConversionError`.",
-    reason="a size, range or diagonal must be a number while tracing, and this one is a tensor",
+    reason="a size, range, diagonal or count must be a number while tracing, and this one is a tensor",
     remedy="take the size from `.shape`, the configuration or an int argument; or use the largest size and a "
     "mask. `torch.arange(past, past + n)` becomes `past + torch.arange(n)`, and `tril(past)` a comparison of "
     "positions: `columns <= positions[:, None]`",
