@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax.core import Tracer
-from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat.convert import as_jax, assign, is_ported, jax_dtype, to_jax, wrap
 from tpuport.compat.operators.declarations import Lowering, on_arrays
@@ -31,13 +30,10 @@ def tensor(data: Any, *, dtype: torch.dtype | None = None, **placement: Any) -> 
         if dtype is not None:
             array = array.astype(jax_dtype(dtype))
         return wrap(array)
-    # torch itself infers the dtype; torchax must not see these calls.
-    with no_dispatch(), torch._C.DisableTorchFunction():
-        if isinstance(data, torch.Tensor):
-            host = data.detach().clone().to(dtype or data.dtype)
-        else:
-            host = torch.tensor(data, dtype=dtype)
-        return wrap(to_jax(host))
+    if isinstance(data, torch.Tensor):
+        return wrap(to_jax(on_twins(data.to, dtype or data.dtype)))
+    # torch itself infers the dtype.
+    return wrap(to_jax(on_twins(torch.tensor, data, dtype=dtype)))
 
 
 def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
@@ -54,9 +50,8 @@ def asarray(
 ) -> torch.Tensor:
     """`torch.asarray(obj)`; a torchax tensor of that dtype is returned itself, unless copied."""
     if placement.get("device") != "jax" and not _contains_ported(obj):
-        # The host's, where no device is named; torchax must not see this call.
-        with no_dispatch(), torch._C.DisableTorchFunction():
-            return torch.asarray(obj, dtype=dtype, copy=copy, **placement)
+        # The host's, where no device is named.
+        return on_twins(torch.asarray, obj, dtype=dtype, copy=copy, **placement)
     return tensor(obj, dtype=dtype) if copy else as_tensor(obj, dtype)
 
 
@@ -149,8 +144,8 @@ def logspace(
         dtype = torch.get_default_dtype().to_complex() if is_complex else torch.get_default_dtype()
     if not any(isinstance(bound, Tracer) for bound in bounds):
         low, high = (np.asarray(bound).item() for bound in bounds)
-        with no_dispatch(), torch._C.DisableTorchFunction():
-            return wrap(to_jax(torch.logspace(low, high, steps, base, dtype=dtype, device="cpu")))
+        host = on_twins(torch.logspace, low, high, steps, base, dtype=dtype, device="cpu")
+        return wrap(to_jax(host))
     target = jax_dtype(dtype)
     first, last = bounds
     exponents = jnp.linspace(first, last, steps, dtype=jnp.promote_types(target, jnp.float32))

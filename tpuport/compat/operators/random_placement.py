@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import torch
 from torch.utils import _pytree as torch_pytree
-from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat import missing_cuda, randomness
 from tpuport.compat.convert import as_jax, is_ported, to_jax, wrap
@@ -27,6 +26,7 @@ from tpuport.compat.operators.samplers import (
     store,
 )
 from tpuport.compat.randomness import next_key
+from tpuport.compat.view_steps import on_twins
 from tpuport.errors import PortError
 
 
@@ -85,8 +85,7 @@ def _placed(function: Callable[..., Any], host_function: Callable[..., Any]) -> 
             is_on_device = _is_on_device(torchax.default_env(), kwargs)
         if is_on_device:
             return function(*args, **kwargs)
-        with no_dispatch(), torch._C.DisableTorchFunction():
-            return host_function(*args, **kwargs)
+        return on_twins(host_function, *args, **kwargs)
 
     return draw
 
