@@ -182,12 +182,9 @@ def sizes_as_numbers(
         return args, kwargs
     rest = args[1:]
     if function in _OF_SIZES:
-        rest = tuple(_as_number(leaf) for leaf in rest)
-    if any(type(leaf) in (list, tuple) for leaf in rest):
-        rest = tuple(map(_as_numbers, rest))
-    if kwargs and any(type(leaf) in (list, tuple) for leaf in kwargs.values()):
-        kwargs = {name: _as_numbers(value) for name, value in kwargs.items()}
-    return (args[0], *rest), kwargs
+        rest = map(_as_number, rest)
+    kwargs = {name: _as_numbers(value) for name, value in (kwargs or {}).items()}
+    return (args[0], *map(_as_numbers, rest)), kwargs
 
 
 def _as_number(value: Any) -> Any:
@@ -271,16 +268,8 @@ _OF_ONE_DTYPE = {
 # A tensor of 64 bits is one of 32 on the device wherever it comes from.
 _WIDE_CONVERSIONS = {"double": torch.float64, "cdouble": torch.complex128}
 _CONVERSIONS = {
-    "to",
-    "type",
-    "new_tensor",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "new_empty",
-    "view",
-    "_to_copy",
-}
+    "to", "type", "new_tensor", "new_zeros", "new_ones", "new_full", "new_empty", "view", "_to_copy",
+}  # fmt: skip
 
 
 def _run(self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None) -> Any:
@@ -322,11 +311,9 @@ def has_lowering(environment: Any, function: Any) -> bool:
 
 
 def _name(function: Any) -> str:
-    return (
-        str(function)
-        if isinstance(function, torch._ops.OpOverload)
-        else torch.overrides.resolve_name(function) or str(function)
-    )
+    if isinstance(function, torch._ops.OpOverload):
+        return str(function)
+    return torch.overrides.resolve_name(function) or str(function)
 
 
 # What explains itself, and what the explanation of failed traces recognizes.
