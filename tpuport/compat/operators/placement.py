@@ -72,7 +72,7 @@ def resolve(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[torch.Tenso
         return _written_out(func, args, kwargs), kwargs
     kind = _device_kind(func, args, kwargs)
     if kind != "jax":
-        return _made_elsewhere(func, args, kwargs, kind), kwargs
+        return _make_elsewhere(func, args, kwargs, kind), kwargs
     if func in _COMPUTED_ON_HOST and not any(map(is_ported, args)):
         host = view_steps.on_twins(func, *args, **kwargs | {"device": "cpu"})
         return wrap(to_jax(host)), kwargs
@@ -88,7 +88,7 @@ class OnHost(NamedTuple):
     value: Any
 
 
-def kept_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | None:
+def compute_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | None:
     """What a trace whose inputs decide shapes computes on the host: all that follows from them, so that it has values.
 
     Integers that it moves to the device, or counts there, stay on the host as well. None for all else, and in other
@@ -106,11 +106,8 @@ def kept_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | Non
     tensors = [leaf for leaf in torch_pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     if not tensors or not all(map(_is_on_host, tensors)):
         return None
-    if (
-        func in _TAKE_A_DEVICE
-        and _device_kind(func, args, kwargs) == "jax"
-        and kwargs.get("device") is not None
-    ):
+    device = kwargs.get("device")
+    if func in _TAKE_A_DEVICE and device is not None and _kind_of(device) == "jax":
         return None
     return OnHost(view_steps.on_twins(func, *args, **kwargs))
 
@@ -202,7 +199,7 @@ def _data(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return kwargs.get("obj" if func is torch.asarray else "data", kwargs.get("input"))
 
 
-def _made_elsewhere(func: Any, args: tuple, kwargs: dict[str, Any], kind: str) -> torch.Tensor | None:
+def _make_elsewhere(func: Any, args: tuple, kwargs: dict[str, Any], kind: str) -> torch.Tensor | None:
     """A tensor of the host, or one without values; None if other code follows the device."""
     if kind == "cpu" and randomness.is_traced() and func in _DRAWS | _DRAWING_LIKES:
         return None  # the program's

@@ -31,15 +31,15 @@ def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict 
     def run(func: Any, args: tuple, kwargs: dict) -> Any:
         return expectations.checked_dispatch(environment, func, types, args, kwargs)
 
-    known = None if is_program_draw(func) else placement.kept_on_host(func, args, kwargs or {})
+    known = None if is_program_draw(func) else placement.compute_on_host(func, args, kwargs or {})
     if known is not None:
         return known.value
     func, args, kwargs = placement.as_move(func, args, kwargs or {})
     if (moved := without_values(func, args, kwargs)) is not None:
         return moved
-    made_elsewhere, placed = placement.resolve(func, args, kwargs)
-    if made_elsewhere is not None:
-        return made_elsewhere
+    elsewhere, placed = placement.resolve(func, args, kwargs)
+    if elsewhere is not None:
+        return elsewhere
     if placed is not kwargs and not expectations.has_lowering(environment, func):
         # torchax would call the function with the arguments that it was given.
         return func(*args, **placed)
@@ -192,6 +192,8 @@ LOWERINGS = (
     Lowering(torch.ravel, ravel, _COPY),
     Lowering(torch.Tensor.fill_diagonal_, fill_diagonal_, "writes beside the diagonal of a view"),
     Lowering(torch.Tensor.contiguous, contiguous, "gives the tensor itself where torch copies"),
+    # torch's own decompositions, such as that of bilinear resampling, ask for it below its functions.
+    Lowering(_aten.contiguous.default, contiguous, "has no lowering"),
 )
 METHODS = (
     Method("Tensor", "__deepcopy__", deepcopy, "tries to copy the environment too"),
