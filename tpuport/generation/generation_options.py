@@ -50,14 +50,25 @@ _NEUTRAL_BY_NAME: Final[dict[str, int]] = dict.fromkeys(
     ["num_beam_groups"],
     1,
 )
-# What transformers itself has taken out of `generate`, into code of its users on the Hub.
-_MOVED: Final = {
-    "num_beam_groups": "diverse beam search",
-    "diversity_penalty": "diverse beam search",
-    "constraints": "constrained beam search",
-    "force_words_ids": "constrained beam search",
-    "penalty_alpha": "contrastive search",
-    "dola_layers": "DoLa",
+_OUT_OF_TRANSFORMERS: Final = "which transformers has taken out of its own generate"
+# Why an option is not supported.
+_REASONS: Final = {
+    "num_beam_groups": f"diverse beam search, {_OUT_OF_TRANSFORMERS}",
+    "diversity_penalty": f"diverse beam search, {_OUT_OF_TRANSFORMERS}",
+    "constraints": f"constrained beam search, {_OUT_OF_TRANSFORMERS}",
+    "force_words_ids": f"constrained beam search, {_OUT_OF_TRANSFORMERS}",
+    "penalty_alpha": f"contrastive search, {_OUT_OF_TRANSFORMERS}",
+    "dola_layers": f"DoLa, {_OUT_OF_TRANSFORMERS}",
+    "low_memory": "transformers refuses it too",
+    "cache_implementation": "the cache stays on the device, in the model's dtype or with kv_cache='int8'",
+    "cache_config": "of transformers' quantized cache; kv_cache='int8' keeps keys and values in eight bits",
+    "output_attentions": "the loop on the device returns no weights of attention",
+    "output_hidden_states": "the loop on the device returns no hidden states",
+    "token_healing": "it changes the prompt: pass input_ids=model.heal_tokens(input_ids, tokenizer)",
+    "is_assistant": "pass the assistant as assistant_model",
+    "assistant_ensemble_weight": "drafts would change what is drawn",
+    "speculation_type": "only a language model, or the text itself, can draft",
+    "continuous_batching_config": "of transformers' own service, which generate does not start",
 }
 # Of one prompt; more would not fit the memory of any device.
 _MOST_SEQUENCES = 65_536
@@ -298,8 +309,8 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str], model: Any) 
     neutral_values = []
     for name, value in unsupported.items():
         description = f"{name}={value!r:.60}"
-        if name in _MOVED:
-            description += f" ({_MOVED[name]}, which transformers has taken out of its own generate)"
+        if name in _REASONS:
+            description += f" ({_REASONS[name]})"
         # The user cannot leave out what came with the checkpoint: it has to be overruled.
         if name not in passed:
             description += " (of the checkpoint's generation_config.json)"

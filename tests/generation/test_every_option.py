@@ -1,0 +1,229 @@
+"""Every field of GenerationConfig: it gives what it gives in transformers, changes nothing there, or is refused."""
+
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+
+import tpuport
+from tpuport import PortError
+
+Options = dict[str, Any]
+_BASE: Options = {
+    "max_new_tokens": 8, "pad_token_id": 0, "return_dict_in_generate": True, "output_scores": True,
+}  # fmt: skip
+_SAMPLED: Options = {"do_sample": True, "top_k": 0}
+_BEAMS: Options = {"num_beams": 3}
+# Ends that some beams choose early.
+_ENDING_BEAMS: Options = {
+    "num_beams": 3, "num_return_sequences": 3, "eos_token_id": [33, 95], "max_new_tokens": 14,
+}  # fmt: skip
+# In place of a token that a row chooses early.
+END = -100
+
+
+def _tokenizer() -> PreTrainedTokenizerFast:
+    """Token n is the character chr(n)."""
+    model = tokenizers.models.WordLevel({chr(n): n for n in range(128)}, unk_token=chr(0))
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    tokenizer.decoder = tokenizers.decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+# By field, options that have an effect in transformers, beside those that the effect needs.
+EQUAL: dict[str, tuple[Options, Options]] = {
+    "max_length": ({"max_length": 25}, {"max_length": 30, "max_new_tokens": None}),
+    "max_new_tokens": ({"max_new_tokens": 5}, {}),
+    "min_length": ({"min_length": 26}, {"eos_token_id": END}),
+    "min_new_tokens": ({"min_new_tokens": 6}, {"eos_token_id": END}),
+    "early_stopping": ({"early_stopping": True}, _ENDING_BEAMS),
+    "max_time": ({"max_time": 1e-9}, {}),
+    "stop_strings": ({"stop_strings": END}, {"tokenizer": _tokenizer()}),
+    "do_sample": ({"do_sample": True}, {}),
+    "num_beams": (_BEAMS, {}),
+    "temperature": ({"temperature": 0.3}, _SAMPLED),
+    "top_k": ({"top_k": 4}, {"do_sample": True}),
+    "top_p": ({"top_p": 0.6}, _SAMPLED),
+    "min_p": ({"min_p": 0.2}, _SAMPLED),
+    "top_h": ({"top_h": 0.4}, _SAMPLED),
+    "typical_p": ({"typical_p": 0.5}, _SAMPLED),
+    "epsilon_cutoff": ({"epsilon_cutoff": 0.02}, _SAMPLED),
+    "eta_cutoff": ({"eta_cutoff": 0.02}, _SAMPLED),
+    "repetition_penalty": ({"repetition_penalty": 1.6}, {}),
+    "encoder_repetition_penalty": ({"encoder_repetition_penalty": 1.6}, {}),
+    "length_penalty": ({"length_penalty": -2.0}, _ENDING_BEAMS),
+    "no_repeat_ngram_size": ({"no_repeat_ngram_size": 1}, {}),
+    "encoder_no_repeat_ngram_size": ({"encoder_no_repeat_ngram_size": 1}, {}),
+    "bad_words_ids": ({"bad_words_ids": [[END], [9, 17]]}, {}),
+    "renormalize_logits": ({"renormalize_logits": True}, {}),
+    "forced_bos_token_id": ({"forced_bos_token_id": 77}, {}),
+    "forced_eos_token_id": ({"forced_eos_token_id": 77}, {}),
+    "remove_invalid_values": ({"remove_invalid_values": True}, {"sequence_bias": {(5,): float("inf")}}),
+    "exponential_decay_length_penalty": (
+        {"exponential_decay_length_penalty": (2, 3.0)}, {"eos_token_id": 2},
+    ),
+    "suppress_tokens": ({"suppress_tokens": [END]}, {}),
+    "begin_suppress_tokens": ({"begin_suppress_tokens": list(range(3, 60))}, {}),
+    "sequence_bias": ({"sequence_bias": {(33,): 9.5, (8, 40): -4.0}}, {}),
+    "guidance_scale": ({"guidance_scale": 2.5}, {}),
+    "watermarking_config": ({"watermarking_config": {"bias": 5.0, "seeding_scheme": "selfhash"}}, {}),
+    "num_return_sequences": ({"num_return_sequences": 2}, _SAMPLED),
+    "output_scores": ({"output_scores": True}, {"output_scores": False}),
+    "output_logits": ({"output_logits": True}, {}),
+    "return_dict_in_generate": ({"return_dict_in_generate": True}, {"return_dict_in_generate": False}),
+    "pad_token_id": ({"pad_token_id": 99}, {"eos_token_id": END}),
+    "eos_token_id": ({"eos_token_id": END}, {}),
+}  # fmt: skip
+# Of these a prompt of one token shows the effect.
+_ONE_TOKEN = {"forced_bos_token_id"}
+
+# By field, options that leave the tokens and scores of transformers as they are.
+WITHOUT_EFFECT: dict[str, Options] = {
+    "use_cache": {"use_cache": False},
+    "cache_implementation": {"cache_implementation": "dynamic"},
+    "max_cache_len": {"max_cache_len": 32},
+    "bos_token_id": {"bos_token_id": 7},
+    "decoder_start_token_id": {"decoder_start_token_id": 7},
+    "num_assistant_tokens": {"num_assistant_tokens": 3},
+    "num_assistant_tokens_schedule": {"num_assistant_tokens_schedule": "constant"},
+    "assistant_confidence_threshold": {"assistant_confidence_threshold": 0.9},
+    "assistant_lookbehind": {"assistant_lookbehind": 3},
+    "target_lookbehind": {"target_lookbehind": 3},
+    "max_matching_ngram_size": {"max_matching_ngram_size": 3},
+    "compile_config": {"compile_config": None},
+    "disable_compile": {"disable_compile": True},
+    "transformers_version": {"transformers_version": "5.0.0"},
+}
+# By field, other ways to the same tokens; transformers drafts for one row only.
+OTHER_WAYS: dict[str, Options] = {
+    "prefill_chunk_size": {"prefill_chunk_size": 7},
+    "prompt_lookup_num_tokens": {"prompt_lookup_num_tokens": 3},
+    "assistant_early_exit": {"assistant_early_exit": 1},
+    "use_mtp": {"use_mtp": True},
+}
+# By field, a value that is an error, whose message has the field and the reason.
+REFUSED: Options = {
+    "cache_config": {"nbits": 4},
+    "output_attentions": True,
+    "output_hidden_states": True,
+    "token_healing": True,
+    "is_assistant": True,
+    "assistant_ensemble_weight": 0.5,
+    "speculation_type": "dflash",
+    "continuous_batching_config": {"block_size": 16},
+    "low_memory": True,
+    "penalty_alpha": 0.6,
+    "dola_layers": "low",
+    "diversity_penalty": 0.5,
+    "num_beam_groups": 2,
+    "constraints": [1],
+    "force_words_ids": [[5]],
+}
+
+
+def test_each_field_of_transformers_is_in_one_of_the_tables() -> None:
+    """A field that a new version of transformers adds must be read, or refused with a reason, on purpose."""
+    tables = (EQUAL, WITHOUT_EFFECT, OTHER_WAYS, REFUSED)
+    names = [name for table in tables for name in table]
+    assert len(names) == len(set(names))
+    assert {name for name in vars(GenerationConfig()) if not name.startswith("_")} == set(names)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_supported_is_refused_with_a_reason(llama: tuple, prompts: tuple, name: str) -> None:
+    with pytest.raises(PortError, match=rf"(?s){name}=.+ \([^)]{{10,}}"):
+        tpuport.generate(llama[1], *prompts, max_new_tokens=2, **{name: REFUSED[name]})
+
+
+def test_an_unknown_field_is_refused(llama: tuple, prompts: tuple) -> None:
+    """Also one of a newer transformers, which may change the tokens."""
+    config = GenerationConfig(max_new_tokens=2)
+    vars(config)["of_tomorrow"] = 3
+    with pytest.raises(PortError, match="of_tomorrow=3"):
+        tpuport.generate(llama[1], *prompts, generation_config=config)
+
+
+def _generate(call: Any, prompts: tuple, name: str, options: Options) -> Any:
+    ids, mask = prompts
+    if name in _ONE_TOKEN:
+        ids, mask = ids[:, -1:], mask[:, -1:]
+    torch.manual_seed(0)
+    return call(ids, attention_mask=mask, **options)
+
+
+def _with_end(options: Options, end: int) -> Options:
+    """The options with a token, or its character, in place of END."""
+    if options.get("stop_strings") == END:
+        return options | {"stop_strings": chr(end)}
+    if options.get("bad_words_ids"):
+        return options | {"bad_words_ids": [[end], [9, 17]]}
+    replaced = {name: end if value == END else value for name, value in options.items()}
+    return replaced | ({"suppress_tokens": [end]} if "suppress_tokens" in options else {})
+
+
+def _assert_equal(ours: Any, theirs: Any, is_sampled: bool) -> None:
+    """The same tokens and scores; where tokens are drawn, the same shape and scores of the first token."""
+    if isinstance(theirs, torch.Tensor):
+        assert torch.equal(ours, theirs)
+        return
+    assert ours.keys() == _names(theirs)
+    assert is_sampled or torch.equal(ours.sequences, theirs.sequences)
+    assert ours.sequences.shape == theirs.sequences.shape
+    for name in {"scores", "logits"} & theirs.keys():
+        steps = slice(1) if is_sampled else slice(None)
+        assert len(ours[name]) == len(theirs[name])
+        for got, expected in zip(ours[name][steps], theirs[name][steps], strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def _names(output: Any) -> set[str]:
+    """What an output has, but for the cache, which tpuport does not return."""
+    return {name for name in output if name != "past_key_values"}
+
+
+def _differ(first: Any, second: Any) -> bool:
+    """Whether an option has an effect that the comparison with transformers would show."""
+    if type(first) is not type(second) or not isinstance(first, dict):
+        return type(first) is not type(second)
+    if _names(first) != _names(second) or not torch.equal(first["sequences"], second["sequences"]):
+        return True
+    return not torch.allclose(first["scores"][0], second["scores"][0], rtol=1e-4, atol=1e-4)
+
+
+# Each compiles its own programs; test_processed_generation.py has most of them in one.
+SAMPLE = {"output_scores", "stop_strings", "top_p"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in SAMPLE else pytest.mark.slow) for name in EQUAL]
+)
+def test_what_has_an_effect_has_it_as_in_transformers(llama: tuple, prompts: tuple, name: str) -> None:
+    reference, ported = llama
+    plain = reference.generate(prompts[0], attention_mask=prompts[1], max_new_tokens=8)
+    end = int(plain[1, 22])
+    options, needed = (_with_end(part, end) for part in EQUAL[name])
+    base = _BASE | needed
+    expected = _generate(reference.generate, prompts, name, base | options)
+    assert _differ(expected, _generate(reference.generate, prompts, name, base)), "the option changes nothing"
+    is_sampled = base.get("do_sample", options.get("do_sample", False))
+    _assert_equal(_generate(ported.generate, prompts, name, base | options), expected, is_sampled)
+
+
+def test_what_has_no_effect_has_none(llama: tuple, prompts: tuple) -> None:
+    reference, ported = llama
+    plain = _generate(reference.generate, prompts, "", _BASE)
+    for name, options in WITHOUT_EFFECT.items():
+        theirs = _generate(reference.generate, prompts, name, _BASE | options)
+        assert not _differ(theirs, plain), name
+        _assert_equal(_generate(ported.generate, prompts, name, _BASE | options), plain, is_sampled=False)
+
+
+@pytest.mark.slow  # test_partial_prompts.py and test_assisted_decoding.py
+@pytest.mark.parametrize("name", OTHER_WAYS)
+def test_another_way_leads_to_the_same_tokens(llama: tuple, prompts: tuple, name: str) -> None:
+    ids = prompts[0][:1]
+    expected = llama[0].generate(ids, max_new_tokens=8)
+    assert torch.equal(llama[1].generate(ids, max_new_tokens=8, **OTHER_WAYS[name]), expected)
