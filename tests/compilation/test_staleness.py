@@ -30,12 +30,19 @@ class Settings:
 
 
 class Gate:
-    """A plain object with a slot, compared by an operator."""
+    """A plain object with slots, compared by an operator."""
 
-    __slots__ = ("level",)
+    __slots__ = ("__offset", "level")
 
     def __init__(self, level: float) -> None:
         self.level = level
+        self.move(0.0)
+
+    def move(self, offset: float) -> None:
+        self.__offset = offset
+
+    def shift(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.__offset
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Gate) and self.level == other.level
@@ -76,7 +83,7 @@ class Layer(nn.Module):
         x = x * self.factors[0] * self.factors[1]["inner"][1][0]
         x = x * self.settings.gain**self.settings.nested.power * getattr(self, "late", 1.0)
         if self.gates[0] == self.gates[1]:
-            x = x + 1
+            x = self.gates[0].shift(x + 1)
         for name in self.order:
             x = x * 2 if name == "scale" else x + 1
         if "plus" in self.names:
@@ -147,6 +154,7 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
         setattr(first.settings.nested, "power", 3),
     ),
     "a slot that an operator reads": lambda m, first: setattr(first.gates[0], "level", 9.0),
+    "a slot that is private": lambda m, first: first.gates[0].move(9.0),
     "a deque": lambda m, first: first.order.rotate(),
     "a set": lambda m, first: first.names.clear(),
     "an array in place": lambda m, first: first.array.__setitem__(0, 5.0),

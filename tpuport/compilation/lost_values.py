@@ -25,10 +25,10 @@ from tpuport.compilation.shared_tensors import weights_shown
 from tpuport.compilation.state_places import (
     WEIGHTS,
     Snapshot,
-    are_same_plain,
     assigning_line,
     containers_of,
     has_names,
+    is_same,
     is_unchanged,
     item_path,
     leads_to_traced,
@@ -119,7 +119,7 @@ class LostValue:
         """Whether the other is a value that was lost in the same place and the same loop, from the same start."""
         if not isinstance(other, LostValue) or (self._path, self._loop) != (other._path, other._loop):
             return False
-        return _is_same(self._start, other._start)
+        return is_same(self._start, other._start)
 
     @property
     def is_counter(self) -> bool:
@@ -236,7 +236,7 @@ def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
         items[name] = former if lost.is_same(former) else lost
     # Counters that this trace has left alone are still lost.
     for name, former in before.items():
-        if _is_lost_counter(former) and _is_same(items.get(name, ABSENT), former.start):
+        if _is_lost_counter(former) and is_same(items.get(name, ABSENT), former.start):
             items[name] = former
     refill(container, items)
 
@@ -249,13 +249,9 @@ def _start(value: Any) -> Any:
     return value.start if _is_lost_counter(value) else value
 
 
-def _is_same(old: Any, new: Any) -> bool:
-    return old is new or are_same_plain(old, new)
-
-
 def _is_counter(former: Any, value: Any, container: Any) -> bool:
     """Whether a Python value depends on the number of calls: a number that they change, or an item that they append."""
-    if isinstance(container, set) or not isinstance(value, PLAIN) or _is_same(former, value):
+    if isinstance(container, set) or not isinstance(value, PLAIN) or is_same(former, value):
         return False
     if isinstance(container, list | deque) and former is ABSENT:
         return True

@@ -38,9 +38,9 @@ from tpuport.compilation.reachable import (
     is_global,
     is_library,
     loaded_names,
-    slot_names,
     user_globals,
 )
+from tpuport.fields import slots
 from tpuport.library_classes import is_diffusers_class
 from tpuport.static_values import Identity
 
@@ -265,7 +265,7 @@ class PythonState:
             or type(value).__module__.partition(".")[0] in OPAQUE_HOMES
         ):
             return True
-        return not (isinstance(getattr(value, "__dict__", None), dict) or slot_names(type(value)))
+        return not (isinstance(getattr(value, "__dict__", None), dict) or slots(type(value)))
 
     def _opaque_key(self, value: Any) -> Hashable:
         if isinstance(value, np.ndarray):
@@ -423,7 +423,7 @@ class PythonState:
         return {f".{name}": attributes.get(name, ABSENT) for name in names}
 
     def _read_slots(self, value: Any) -> dict[str, Any]:
-        names = [name for name in slot_names(type(value)) if not name.startswith("__")]
+        names = slots(type(value))
         read = _lookup(functools.partial(getattr, value), names)
         self._lookups.append(read)
         return {f".{name}": part for name, part in zip(names, read(), strict=True)}

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from tpuport import compat
+from tpuport.fields import slots
 
 # How deep containers and objects inside of one another are searched, and how many values are looked at in all.
 _MAX_DEPTH = 6
@@ -198,7 +199,7 @@ class ReachableModules:
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             self._add(attributes.values(), depth + 1)
-        self._add((getattr(value, name, ABSENT) for name in slot_names(cls)), depth + 1)
+        self._add((getattr(value, name, ABSENT) for name in slots(cls)), depth + 1)
 
     def _visit_own_object(self, value: Any, depth: int) -> None:
         """Look at what the user gave to an object of tpuport's, such as a compiled function.
@@ -207,7 +208,7 @@ class ReachableModules:
         found would depend on them.
         """
         contents = [*getattr(value, "__dict__", {}).values()]
-        contents += [getattr(value, name, ABSENT) for name in slot_names(type(value))]
+        contents += [getattr(value, name, ABSENT) for name in slots(type(value))]
         self._add((part for part in contents if not type(part).__module__.startswith("tpuport.")), depth + 1)
 
     def _visit_module(self, module: torch.nn.Module, depth: int) -> None:
@@ -300,14 +301,6 @@ def cell_contents(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:  # nothing has been assigned yet
         return ABSENT
-
-
-def slot_names(cls: type) -> list[str]:
-    """The names of all `__slots__` of a class and its bases."""
-    declared = [vars(base).get("__slots__", ()) for base in cls.__mro__]
-    # A single slot may be declared by a plain string.
-    lists = [(names,) if isinstance(names, str) else names for names in declared]
-    return list(itertools.chain.from_iterable(lists))
 
 
 def _operators(cls: type) -> list[str]:

@@ -14,7 +14,8 @@ from jax.core import Tracer
 from tpuport import compat
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.python_values import PLAIN
-from tpuport.compilation.reachable import ABSENT, cell_contents, loaded_names, slot_names, user_globals
+from tpuport.compilation.reachable import ABSENT, cell_contents, loaded_names, user_globals
+from tpuport.fields import slots
 
 # Dictionaries of a module whose values are weights.
 WEIGHTS = ("_parameters", "_buffers")
@@ -123,9 +124,10 @@ def is_unchanged(container: Any, before: dict[Any, Any]) -> bool:
     )
 
 
-def are_same_plain(old: Any, new: Any) -> bool:
-    """Whether these are equal numbers, strings or the like, of one class."""
-    return type(old) is type(new) and isinstance(old, PLAIN) and old == new
+def is_same(old: Any, new: Any) -> bool:
+    """Whether these are one object, or equal numbers, strings or the like of one class."""
+    # Of one class, since 1 and True are equal.
+    return old is new or (type(old) is type(new) and isinstance(old, PLAIN) and old == new)
 
 
 def item_path(path: str, part: str, name: Any) -> str:
@@ -159,7 +161,7 @@ def leads_to_traced(value: Any, seen: set[int]) -> bool:
         case functools.partial():
             parts += (value.func, *value.args, *value.keywords.values())
     parts += getattr(value, "__dict__", {}).values()
-    parts += (getattr(value, name, None) for name in slot_names(type(value)))
+    parts += (getattr(value, name, None) for name in slots(type(value)))
     return any(leads_to_traced(part, seen) for part in parts)
 
 

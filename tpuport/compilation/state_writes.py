@@ -30,10 +30,10 @@ from tpuport.compilation.state_places import (
     WEIGHTS,
     Globals,
     Location,
-    are_same_plain,
     assigning_line,
     containers_of,
     has_names,
+    is_same,
     is_unchanged,
     item_path,
     leads_to_traced,
@@ -243,7 +243,7 @@ class StateTrace:
     ) -> Iterator[_ItemChange]:
         for name in before.keys() | after.keys():
             old, new = before.get(name, ABSENT), after.get(name, ABSENT)
-            if old is new or are_same_plain(old, new):
+            if is_same(old, new):
                 continue
             # `ABSENT` stays what it is, like any object that was not made while tracing.
             rebuild = self._encode(new, item_path(path, location.part, name))

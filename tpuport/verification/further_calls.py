@@ -10,6 +10,7 @@ import torch
 from tpuport import checkpoint, porting, trace_errors
 from tpuport.compilation import CompiledFunction
 from tpuport.compilation.compiled_program import ChangedArgument
+from tpuport.compilation.state_places import is_same
 from tpuport.errors import PortError
 from tpuport.library_classes import is_transformers_cache
 from tpuport.object_graph import Flattener, Structure
@@ -218,15 +219,8 @@ class _Snapshot:
         return (
             self.structure != other.structure
             or self.versions != other.versions
-            or not all(map(_is_same_leaf, self.leaves, other.leaves))
+            or not all(map(is_same, self.leaves, other.leaves))
         )
-
-
-def _is_same_leaf(before: Any, after: Any) -> bool:
-    if before is after:
-        return True
-    is_plain = isinstance(before, int | float | str | bytes)
-    return is_plain and type(before) is type(after) and before == after
 
 
 def _read_leaves(named: dict[str, Any]) -> dict[str, Any]:
