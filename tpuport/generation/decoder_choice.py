@@ -28,6 +28,8 @@ _CACHE_NAMES = frozenset(getattr(utils, "ALL_CACHE_NAMES", ("past_key_values", "
 
 # Why models cannot decode with arrays of fixed shape, by their type.
 _GROWING = {
+    "blt": "BLT divides its whole text into patches again in each step, and the last patch is another one where more "
+    "bytes follow",
     "cpmant": "CPM-Ant reads its whole text in each step beside a cache of it, whose length it compares with zero and "
     "by which it cuts tensors, and without a cache its logits are others, because all its tokens see each other",
     "xlnet": "XLNet runs its last two tokens again in each step, with states of the others that grow, and puts a "

@@ -106,7 +106,8 @@ _IMAGE_TOKENS = [
 _LENGTHS_WHY = (
     "it takes the longest length to Python, to assert that it does not exceed the number of columns"
 )
-# Models that look at lengths: model, target, function of `xlm`, digest.
+_PATCHES_WHY = "its number of patches follows from what it computes, and is not known while tracing"
+# Models that look at values: model, name, target, function, digest, reason.
 _METHODS_OF_MODELS = [
     (
         "xlm",
@@ -139,6 +140,54 @@ _METHODS_OF_MODELS = [
         "led:attend",
         "8068c828018de67c813a88d3376e5f37bcbda7c08c11ea7540d5430baeeeabef",
         "it looks up which tokens attend globally, and their number is not known while tracing",
+    ),
+    (
+        "reformer",
+        "positions",
+        "AxialPositionEmbeddings.forward",
+        "reformer:embed_axial_positions",
+        "8c00c36f04d9c4b42e62da2704a996aad6053b2392cab16e89d082356f3c698d",
+        "it takes the largest position to Python, to cut its table",
+    ),
+    (
+        "blt",
+        "hashes",
+        "byte_group_hash_function",
+        "blt:hash_groups",
+        "2d8aace5bdcd142eca9489d2e3ad4e323de8bd1e315fdc6bcf32cbe76c0ab0f6",
+        "it computes with integers of 64 bits, which overflow",
+    ),
+    (
+        "blt",
+        "lengths",
+        "BltPatcher.patch_lengths_from_entropies",
+        "blt:lengths_from_entropies",
+        "71d43ef73205bd94707fa127fc0ed933983f93febd32e737bd189a60f69ff367",
+        _PATCHES_WHY,
+    ),
+    (
+        "blt",
+        "parts",
+        "process_patch_lengths",
+        "blt:split_lengths",
+        "93ec8139750862e27670acfdff8aae9c232a9426c3b1bf1cf6d4b8ac7dc80c6f",
+        _PATCHES_WHY,
+    ),
+    (
+        "blt",
+        "bytes",
+        "BltModel._patch_ids_from_lengths",
+        "blt:patch_of_each_byte",
+        "ba62d2fb11392210e06f5211df489706164ce584002d2e12be138337b56126f6",
+        _PATCHES_WHY,
+    ),
+    (
+        "hunyuan_vl",
+        "placeholders",
+        "HunYuanVLModel.get_placeholder_mask",
+        "hunyuan_vl:placeholder_mask",
+        "1ccf9bfea7d0c782af5baa35379440317c86bbe47826923f4dd9e2b34e1f8081",
+        "it selects the placeholders of images to count them, and their number is not known while tracing",
     ),
 ]
 # LED: name, target, function of `led`, digest, reason.

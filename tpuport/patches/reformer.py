@@ -1,0 +1,21 @@
+"""Reformer's axial positions: each is looked up in the table of its axis, which is not cut to the positions in use."""
+
+import math
+from typing import Any
+
+import torch
+
+from tpuport.patches import registry
+
+_FORWARD = "transformers.models.reformer.modeling_reformer:AxialPositionEmbeddings.forward"
+
+
+def embed_axial_positions(self: Any, position_ids: torch.Tensor) -> torch.Tensor:
+    """Traced. As `AxialPositionEmbeddings.forward`: positions [B, S] -> [B, S, E]."""
+    if self.training or position_ids.shape[1] > math.prod(self.axial_pos_shape):
+        # The original refuses what does not fit into the table.
+        return registry.original(_FORWARD)(self, position_ids)
+    columns = self.axial_pos_shape[1]
+    row = torch.div(position_ids, columns, rounding_mode="floor")
+    rows, columns_of_all = self.weights
+    return torch.cat([rows[row, 0], columns_of_all[0, position_ids - row * columns]], dim=-1)
