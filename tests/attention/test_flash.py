@@ -207,7 +207,7 @@ def test_a_step_may_go_through_its_keys_in_rounds(
 ) -> None:
     monkeypatch.setattr("tpuport.attention.flash._choose_rounds", lambda *_: rounds)
     # Six blocks of keys, the last of them padded.
-    case = problem(5, shape=(2, 1, 2, 200, 1400), dims=(32, 40), parts=parts)
+    case = problem(5, shape=(2, 1, 2, 200, 1500), dims=(32, 40), parts=parts)
     # Not `_run`, whose programs are kept.
     got = flash(*case.arrays(), case.mask(), scale=case.scale, blocks=BLOCKS, interpret=True)
     _check(got, case)

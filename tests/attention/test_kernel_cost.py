@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpuport.attention.flash_kernel import Layout
 from tpuport.attention.kernel_cost import (
     Blocks,
     KernelCall,
@@ -19,6 +18,7 @@ from tpuport.attention.kernel_cost import (
     vmem_bytes,
     vmem_limit,
 )
+from tpuport.attention.kernel_layout import Layout
 
 sizes = st.sampled_from([128, 256, 384, 640])
 edges = st.none() | st.integers(0, 1500)

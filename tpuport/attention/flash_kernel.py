@@ -15,9 +15,7 @@ keys, C of values, S rows that a tile of the values' dtype has.
 """
 
 import functools
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -29,91 +27,13 @@ from jax.experimental.pallas import Slice
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
+from tpuport.attention.kernel_layout import LOG2E, Layout
+
 NAME = "tpuport_flash"
-LOG2E = math.log2(math.e)
 # What a hidden key scores: far below any real score, and finite, so that differences of two are zero and not NaN.
 HIDDEN = -0.7 * float(np.finfo(np.float32).max)
 _NT = (((1,), (1,)), ((), ()))
 _NN = (((1,), (0,)), ((), ()))
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What is known of a call before it runs.
-
-    Attributes:
-        blocks: rows of queries, keys of a step, keys of a chunk of it.
-        rounds: of the loop in each step, each over as many chunks.
-        queries, keys: Q and T without padding.
-        left, right, scale, softcap: as in `flash_kernel`.
-        late: the scale is applied in the exponent, not before.
-    """
-
-    blocks: tuple[int, int, int]
-    rounds: int
-    queries: int
-    keys: int
-    left: int | None
-    right: int | None
-    scale: float
-    softcap: float | None
-    late: bool
-
-    @property
-    def unit(self) -> float:
-        """What a difference of the kernel's scores counts in powers of two."""
-        scale = self.scale if self.late else 1.0
-        return scale * LOG2E
-
-    @property
-    def has_band(self) -> bool:
-        """Whether positions decide what is visible."""
-        return self.left is not None or self.right is not None
-
-    def first_key(self, position: Any) -> Any:
-        """The first key that a query at this key position sees."""
-        return 0 if self.left is None else _larger(position - self.left, 0)
-
-    def last_key(self, position: Any) -> Any:
-        """The last key that a query at this key position sees; below `first_key` if it sees none."""
-        end = self.keys - 1
-        if self.right is None:
-            return end
-        # The smaller of two, for numbers and traced scalars alike.
-        return -_larger(-(position + self.right), -end)
-
-    def key_blocks(self, query_block: Any, offset: Any) -> tuple[Any, Any]:
-        """First and last block of keys for a block of queries; the last is below the first if it sees none."""
-        rows, keys, _ = self.blocks
-        start = query_block * rows + offset
-        first = _block_index(self.first_key(start), keys)
-        last = _block_index(self.last_key(start + rows - 1), keys)
-        return first, last
-
-    def steps(self, offset: Any) -> int:
-        """The most blocks of keys that any block of queries sees, at least one."""
-        rows, keys, _ = self.blocks
-        all_blocks = pl.cdiv(self.keys, keys)
-        # The grid has as many steps for each block of queries; those that need fewer do nothing in the last ones.
-        if isinstance(offset, int):
-            spans = [self.key_blocks(i, offset) for i in range(pl.cdiv(self.queries, rows))]
-            return max(1, *(last - first + 1 for first, last in spans))
-        if self.left is None or self.right is None:
-            return all_blocks
-        # One more, because the band may begin anywhere within a block.
-        return min(all_blocks, pl.cdiv(rows + self.left + self.right, keys) + 1)
-
-
-def _larger(a: Any, b: Any) -> Any:
-    return max(a, b) if isinstance(a, int) else jnp.maximum(a, b)
-
-
-def _block_index(key: Any, size: int) -> Any:
-    """The block that a key is in, -1 for a key before the first."""
-    if isinstance(key, int):
-        return max(key, -1) // size
-    # Mosaic divides towards zero, and has no `//`.
-    return lax.div(jnp.maximum(key, -size) + size, size) - 1
 
 
 def flash_kernel(
@@ -151,7 +71,7 @@ def flash_kernel(
     late = scale > 0 and softcap is None and bias_BT is None
     # What a step fetches.
     blocks = (blocks[0], rounds * blocks[1], blocks[2])
-    layout = Layout(blocks, rounds, query_BHQD.shape[2], key_BKTD.shape[2], left, right, scale, softcap, late)
+    layout = Layout(blocks, query_BHQD.shape[2], key_BKTD.shape[2], left, right, scale, softcap, late, rounds)
     # Padded keys repeat the last one, which leaves every maximum as it is. What the last block of queries reads beyond
     # the array reaches no other query, and is not written: only a call of less than a block is padded.
     query = query_BHQD if layout.queries > blocks[0] else _pad(query_BHQD, 2, blocks[0])
@@ -283,10 +203,7 @@ def _call(
             pl.BlockSpec((None, None, rows, width), query_index),
             pl.BlockSpec((None, None, 1, rows), lambda b, h, i, j, o: (b, h, 0, i)),
         ],
-        scratch_shapes=[
-            pltpu.VMEM((1, rows), jnp.float32),
-            pltpu.VMEM((width + _tile_rows(value.dtype), rows), jnp.float32),
-        ],
+        scratch_shapes=_scratch_shapes(layout, width, value.dtype),
     )
     shapes = [(*query.shape[:3], width), (batch, heads, 1, queries)]
     call = pl.pallas_call(
@@ -305,6 +222,23 @@ def _call(
         name=NAME,
     )
     return call(jnp.asarray(offset, jnp.int32).reshape(1), query, key, value, *operands)
+
+
+def _scratch_shapes(layout: Layout, width: int, dtype: Any) -> list[Any]:
+    """Memory that the steps of a block of queries share: the running maximum and sum, and what a round carries."""
+    rows, _, size = layout.blocks
+    height = width + _tile_rows(dtype)
+    shapes = [pltpu.VMEM((1, rows), jnp.float32), pltpu.VMEM((height, rows), jnp.float32)]
+    if layout.carries:
+        shapes += [pltpu.VMEM((size, rows), jnp.float32), pltpu.VMEM((height, size), dtype)]
+    return shapes
+
+
+class _Carried(NamedTuple):
+    """The chunk that comes next: its scores, and its values with the row under them."""
+
+    scores: Any
+    value: Any
 
 
 def _cost(layout: Layout, query: jax.Array, key: jax.Array, value: jax.Array, steps: int) -> pl.CostEstimate:
@@ -334,7 +268,8 @@ def _kernel(
     """One block of queries against one block of keys; value_ref is [C, keys]."""
     remaining = iter(refs)
     optional = _OptionalOperands(*(next(remaining) if present else None for present in is_present))
-    out_ref, lse_ref, top_ref, sum_ref = remaining
+    out_ref, lse_ref, top_ref, sum_ref, *carried_refs = remaining
+    carried = _Carried(*carried_refs) if layout.carries else None
     block, step = pl.program_id(2), pl.program_id(3)
     first, last = layout.key_blocks(block, offset_ref[0])
 
@@ -342,8 +277,14 @@ def _kernel(
     def _start() -> None:
         top_ref[...] = jnp.full_like(top_ref, HIDDEN)
         sum_ref[...] = jnp.zeros_like(sum_ref)
+        # A chunk that adds nothing.
+        if carried is not None:
+            carried.scores[...] = jnp.full_like(carried.scores, HIDDEN)
+            carried.value[...] = jnp.zeros_like(carried.value)
 
-    run = functools.partial(_block, layout, query_ref, key_ref, value_ref, optional, top_ref, sum_ref)
+    run = functools.partial(
+        _block, layout, query_ref, key_ref, value_ref, optional, top_ref, sum_ref, carried
+    )
     if not layout.has_band:
         _repeat(layout.rounds, functools.partial(run, None))
     else:
@@ -361,11 +302,14 @@ def _kernel(
     @pl.when(step == pl.num_programs(3) - 1)
     def _finish() -> None:
         width = value_ref.shape[0]
-        top, total = top_ref[...], sum_ref[width : width + 1, :]
+        top, sums = top_ref[...], sum_ref[...]
+        if carried is not None:
+            top, sums = _add_chunk(layout, carried.scores[...], carried.value[...], top, sums)
+        total = sums[width : width + 1, :]
         # All scores are hidden, or all weights are 0.
         is_empty = (top <= HIDDEN / 2) | (total == 0.0)
         total = jnp.where(is_empty, 1.0, total)
-        out = jnp.where(is_empty, 0.0, sum_ref[:width, :] / total)
+        out = jnp.where(is_empty, 0.0, sums[:width, :] / total)
         out_ref[...] = out.T.astype(out_ref.dtype)
         lse_ref[...] = jnp.where(is_empty, -jnp.inf, top * (layout.unit / LOG2E) + jnp.log(total))
 
@@ -386,6 +330,7 @@ def _block(
     optional: _OptionalOperands,
     top_ref: Any,
     sum_ref: Any,
+    carried: _Carried | None,
     edge: tuple[Any, Any] | None,
     index: int | jax.Array,
 ) -> None:
@@ -408,24 +353,41 @@ def _block(
     def scores(chunk: int) -> jax.Array:
         return _scores(layout, query, key_ref, optional, edge, keys_of(chunk))
 
-    top, total = top_ref[...], sum_ref[...]
-    next_scores = scores(0)
-    for chunk in range(chunks):
-        current = next_scores
-        if chunk + 1 < chunks:
-            # Before the exponentials of this chunk, so that the matrix unit does not wait for them.
-            next_scores = scores(chunk + 1)
-        new_top = jnp.maximum(top, current.max(axis=0, keepdims=True))
-        weights = jnp.exp2((current - new_top) * layout.unit).astype(value_ref.dtype)
+    def value(chunk: int) -> jax.Array:
+        if carried is not None and chunk < 0:
+            return carried.value[...]
         keys = keys_of(chunk)
         if optional.weights is None:
             ones = jnp.ones((_tile_rows(value_ref.dtype), size), value_ref.dtype)
         else:
             ones = optional.weights[:, keys]
-        value = jnp.concatenate([value_ref[:, keys], ones], axis=0)
-        total = total * jnp.exp2((top - new_top) * layout.unit) + _dot(value, weights, _NN)
-        top = new_top
+        return jnp.concatenate([value_ref[:, keys], ones], axis=0)
+
+    top, total = top_ref[...], sum_ref[...]
+    first = 1
+    if carried is None:
+        current = scores(0)
+    else:
+        first, current = 0, carried.scores[...]
+    for chunk in range(first, chunks):
+        # Before the exponentials of the chunk before, so that the matrix unit does not wait for them.
+        next_scores = scores(chunk)
+        top, total = _add_chunk(layout, current, value(chunk - 1), top, total)
+        current = next_scores
+    if carried is None:
+        top, total = _add_chunk(layout, current, value(chunks - 1), top, total)
+    else:
+        carried.scores[...], carried.value[...] = current, value(chunks - 1)
     top_ref[...], sum_ref[...] = top, total
+
+
+def _add_chunk(
+    layout: Layout, scores: jax.Array, value: jax.Array, top: jax.Array, total: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The running maximum and sum after one more chunk."""
+    new_top = jnp.maximum(top, scores.max(axis=0, keepdims=True))
+    weights = jnp.exp2((scores - new_top) * layout.unit).astype(value.dtype)
+    return new_top, total * jnp.exp2((top - new_top) * layout.unit) + _dot(value, weights, _NN)
 
 
 def _scores(

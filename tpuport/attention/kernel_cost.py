@@ -155,7 +155,7 @@ class Visits(NamedTuple):
 
 
 def visits(call: KernelCall, blocks: Blocks) -> Visits:
-    """How often each part of a step runs, as in `flash_kernel.Layout`."""
+    """How often each part of a step runs, as in `kernel_layout.Layout`."""
     query_blocks, key_blocks = -(-call.queries // blocks.query), -(-call.keys // blocks.key)
     if not call.has_band:
         return Visits(query_blocks, query_blocks * key_blocks, 0, query_blocks * key_blocks)
