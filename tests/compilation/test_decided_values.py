@@ -65,6 +65,10 @@ class Readers(Model):
         repeated = y.repeat_interleave(ends, dim=0)
         kinds = torch.unique((x[:, 1] > 0).int() * 5)
         chosen = torch.masked_select(x, others[:, None])
+        selected = x[mask]
+        selected[0] = 7.0
+        selected.clamp_(max=3.0)
+        compared = torch.where((selected == 3.0) | (selected < x[0, 1]))
         batches = [y[start:end] for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False)]
         return (
             y,
@@ -78,6 +82,10 @@ class Readers(Model):
             batches,
             (~mask).sum().item(),
             numbers,
+            selected,
+            compared,
+            ~(x[mask] >= 0),
+            1 - x[mask] ** 2,
         )
 
 

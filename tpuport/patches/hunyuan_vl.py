@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from transformers.utils import torch_compilable_check
+from transformers.utils.import_utils import torch_compilable_check
 
 from tpuport.patches.registry import original
 

@@ -59,6 +59,13 @@ def test_antialiasing_by_factors(agree):
     agree(interpolate, torch.randn(1, 2, 10, 20), tolerance=2e-5)
 
 
+def test_bilinear_of_what_has_its_channels_last(agree):
+    def resize(image):
+        return functional.interpolate(image.permute(0, 3, 1, 2), size=(9, 4), mode="bilinear")
+
+    agree(resize, torch.randn(1, 5, 7, 2))
+
+
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 def test_nearest(agree, mode):
     """Whole factors and others, to sizes and by factors, in one to three dimensions."""

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
 from torch.utils import _pytree as pytree
 
 from tpuport.compat import aliasing, view_steps
@@ -246,6 +247,14 @@ def masked_selections_counted() -> Iterator[None]:
         _counting.is_on = before
 
 
+# Python looks for them in the class: without `__eq__` all elements would compare as one object does, unequal.
+_OPERATORS = (
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and rand or ror "
+    "xor rxor lshift rlshift rshift rrshift neg pos abs invert eq ne lt le gt ge bool int float complex index len iter "
+    "contains getitem setitem array"
+).split()
+
+
 def _of_selection(name: str) -> Callable[..., Any]:
     """A method of the selected tensor."""
 
@@ -260,6 +269,8 @@ class MaskedSelection(Selection):
 
     def __init__(self, array: jax.Array, key: Key) -> None:
         self._array, self._key = array, key
+        self._trace = get_opaque_trace_state()
+        self._tensor: torch.Tensor | None = None
 
     def numel(self) -> torch.Tensor:
         """Traced. The number of elements, an integer scalar."""
@@ -271,20 +282,29 @@ class MaskedSelection(Selection):
         return getattr(self.select(), name)
 
     def select(self) -> torch.Tensor:
-        """Raises jax's error for a mask without values, which names what the code did."""
-        mask, *others = self._key
-        return wrap(self._array[(answer_mask(mask), *others)])
+        """The same tensor each time, which code may write to.
 
-    __add__, __radd__ = _of_selection("__add__"), _of_selection("__radd__")
-    __sub__, __rsub__ = _of_selection("__sub__"), _of_selection("__rsub__")
-    __mul__, __rmul__ = _of_selection("__mul__"), _of_selection("__rmul__")
-    __truediv__, __neg__ = _of_selection("__truediv__"), _of_selection("__neg__")
-    __getitem__, __len__, __iter__ = map(_of_selection, ("__getitem__", "__len__", "__iter__"))
+        Raises jax's error for a mask without values, which names what the code did.
+        """
+        if self._tensor is not None:
+            return self._tensor
+        mask, *others = self._key
+        tensor = wrap(self._array[(answer_mask(mask), *others)])
+        # What belongs to a trace inside of this one is of no use after it.
+        if get_opaque_trace_state() == self._trace:
+            self._tensor = tensor
+        return tensor
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         args, kwargs = pytree.tree_map_only(MaskedSelection, MaskedSelection.select, (args, kwargs or {}))
         return func(*args, **kwargs)
+
+
+for _name in _OPERATORS:
+    setattr(MaskedSelection, f"__{_name}__", _of_selection(f"__{_name}__"))
+# Comparing elements takes the hash from a class.
+MaskedSelection.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def without_selections(result: Any) -> Any:
