@@ -1,5 +1,6 @@
 """Tiny transformers models: every class of the automatic mappings, as far as small defaults suit it."""
 
+import copy
 import inspect
 import itertools
 import re
@@ -387,7 +388,8 @@ def attempt(model: torch.nn.Module, variant: dict[str, int], reasons: list[str])
         try:
             inputs = Inputs(model, **variant, image_tokens=tokens).make()
             with torch.no_grad():
-                model(**inputs)
+                # Some models change when they are called: Mimi's codebook keeps what it computed.
+                copy.deepcopy(model)(**inputs)
         except Exception as error:  # noqa: BLE001
             reasons.append(f"{brief(error)} {shapes(inputs)}")
             if told := FEATURES.search(str(error)):
