@@ -69,7 +69,7 @@ class PortedState:
         Raises:
             PortError: one has quantised weights, and the pipeline was not told to quantise it.
         """
-        quantized = _quantization_by_name(self.components, self.options["quantize"])
+        quantized = _by_name(self.components, self.options["quantize"], "quantize")
         for name in names:
             if name not in quantized and any(quantized_weights(self.components[name])):
                 raise PortError(
@@ -91,9 +91,9 @@ class PortedState:
         modules = _select_models(pipe, options["components"])
         moved = {name: module for name, module in modules.items() if model_mesh(module) is None}
         # Only for those, because an option that is given for a component ports it again.
-        options["rules"] = _only(moved, _rules_by_name(modules, options["rules"]))
-        options["dtype"] = _only(moved, _dtype_by_name(modules, options["dtype"]))
-        options["quantize"] = _only(moved, _quantization_by_name(modules, options["quantize"]))
+        for option in ("rules", "dtype", "quantize"):
+            by_name = _by_name(modules, options[option], option)
+            options[option] = {name: by_name[name] for name in moved if name in by_name}
         port_pipeline(
             pipe, mesh=self.mesh, scheduler=self.scheduler, batch_guidance=self.batch_guidance, **options
         )
@@ -236,11 +236,6 @@ def _component_names(names: str | Iterable[str] | None) -> list[str] | None:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _only(names: Iterable[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are for one of these names."""
-    return {name: options[name] for name in names if name in options}
-
-
 def _select_models(pipe: Any, names: list[str] | None) -> dict[str, torch.nn.Module]:
     """The models to move, by name."""
     modules = pipeline_checks.pipeline_models(pipe)
@@ -266,53 +261,39 @@ def _model_options(
     modules: dict[str, torch.nn.Module], rules: Any, dtype: Any, quantize: Any
 ) -> dict[str, _ModelOptions]:
     """The options of each component, by name."""
-    rules_by_name = _rules_by_name(modules, rules)
-    dtype_by_name = _dtype_by_name(modules, dtype)
-    quantization_by_name = _quantization_by_name(modules, quantize)
-    _check_names(rules_by_name, modules, "rules")
-    _check_names(dtype_by_name, modules, "dtype")
-    _check_names(quantization_by_name, modules, "quantize")
+    requested = {"rules": rules, "dtype": dtype, "quantize": quantize}
+    by_name = {option: _by_name(modules, value, option) for option, value in requested.items()}
+    for option, values in by_name.items():
+        _check_names(values, modules, option)
     options = {}
     for name, module in modules.items():
         # Convolutions have no plan, and an empty set of rules replicates without a warning.
         default_rules = ShardingRules({}) if is_autoencoder(module) else None
-        model_rules, model_dtype = rules_by_name.get(name, default_rules), dtype_by_name.get(name)
+        model_rules, model_dtype = by_name["rules"].get(name, default_rules), by_name["dtype"].get(name)
         check_mesh_and_rules(None, model_rules)
-        quantization = as_quantization_rules(quantization_by_name.get(name))
-        is_explicit = name in rules_by_name or bool(model_dtype) or quantization is not None
+        quantization = as_quantization_rules(by_name["quantize"].get(name))
+        is_explicit = name in by_name["rules"] or bool(model_dtype) or quantization is not None
         options[name] = _ModelOptions(model_rules, model_dtype, quantization, is_explicit)
     return options
 
 
-def _dtype_by_name(modules: dict[str, torch.nn.Module], dtype: Any) -> dict[str, Any]:
-    return dict(dtype) if isinstance(dtype, Mapping) else dict.fromkeys(modules, dtype)
-
-
-def _rules_by_name(modules: dict[str, torch.nn.Module], rules: Any) -> dict[str, Any]:
-    # They are mappings too, of patterns and not of names.
-    if isinstance(rules, Mapping) and not isinstance(rules, ShardingRules):
-        return dict(rules)
-    return _for_denoisers(modules, rules, "rules")
-
-
-def _quantization_by_name(modules: dict[str, torch.nn.Module], quantize: Any) -> dict[str, Any]:
-    if isinstance(quantize, Mapping) and not isinstance(quantize, QuantizationRules):
-        return dict(quantize)
-    return _for_denoisers(modules, quantize, "quantize")
-
-
-def _for_denoisers(modules: dict[str, torch.nn.Module], option: Any, where: str) -> dict[str, Any]:
-    """A single option of this name as one for each model that denoises."""
-    if option is None:
+def _by_name(modules: Mapping[str, torch.nn.Module], value: Any, option: str) -> dict[str, Any]:
+    """An option's value for each model by name: a single dtype is for all models, rules for those that denoise."""
+    # Rules are mappings too, of patterns and not of names.
+    if isinstance(value, Mapping) and not isinstance(value, ShardingRules | QuantizationRules):
+        return dict(value)
+    if option == "dtype":
+        return dict.fromkeys(modules, value)
+    if value is None:
         return {}
     denoisers = [name for name in modules if name in _DENOISER_NAMES]
     if not denoisers:
         raise PortError(
-            f"this pipeline has no model of a known denoiser's name, which a single {where}= would be for",
-            where=where,
-            fix=f"{where}={{component name: ...}}",
+            f"this pipeline has no model of a known denoiser's name, which a single {option}= would be for",
+            where=option,
+            fix=f"{option}={{component name: ...}}",
         )
-    return dict.fromkeys(denoisers, option)
+    return dict.fromkeys(denoisers, value)
 
 
 def _port_models(
