@@ -146,7 +146,7 @@ class AskedValues(TorchFunctionMode):
 
     def _follows_from_known(self, func: Any, args: tuple, kwargs: dict) -> bool:
         """Whether nothing but values that are known goes into a result: the host computes it, and knows it too."""
-        if not self._known or _writes(func) or _makes_alike(func):
+        if not self._known or writes_in_place(func) or _makes_alike(func):
             return False
         tensors = list(_traced_tensors((args, kwargs)))
         return bool(tensors) and all(id(as_jax(tensor)) in self._known for tensor in tensors)
@@ -178,16 +178,15 @@ def _choices(func: Any, args: tuple, kwargs: dict) -> Iterator[list[torch.Tensor
     tensors = list(_traced_tensors((args, kwargs)))
     small = [tensor for tensor in tensors if tensor.numel() <= _most_elements(tensor)]
     discrete = [tensor for tensor in small if not _is_inexact(tensor)]
-    sizes = list(_traced_sizes((args, kwargs)))
-    yield from [sizes] if sizes else []
-    first = args[0] if args else None
-    others = [tensor for tensor in discrete if tensor is not first]
-    yield from [others] if others else []
+    others = [tensor for tensor in discrete if not any(tensor is first for first in args[:1])]
+    yield from filter(None, (list(_traced_sizes((args, kwargs))), others))
     # What is written to has to stay on the device.
-    if _writes(func):
+    if writes_in_place(func):
         return
-    yield from [discrete] if len(discrete) > len(others) else []
-    yield from [small] if len(small) > len(discrete) else []
+    if len(discrete) > len(others):
+        yield discrete
+    if len(small) > len(discrete):
+        yield small
 
 
 def _traced_sizes(arguments: tuple[tuple, dict]) -> Iterator[torch.Tensor]:
@@ -208,7 +207,7 @@ def _most_elements(tensor: torch.Tensor) -> int:
     return _MOST_FLOATS if _is_inexact(tensor) else _MOST_INTEGERS
 
 
-def _writes(func: Any) -> bool:
+def writes_in_place(func: Any) -> bool:
     """Whether a function of torch writes to its first argument, by its name."""
     name = getattr(func, "__name__", "")
     if not name.endswith("__"):

@@ -24,6 +24,7 @@ from torch.utils import _pytree as torch_pytree
 
 from tpuport import compat, process_watch
 from tpuport.checkpoint.moving import fetch as to_host
+from tpuport.compat.asked_values import writes_in_place
 
 logger = logging.getLogger("tpuport")
 
@@ -40,11 +41,6 @@ _HOST_RESULTS = _READS | {"double"}
 _RANDOM = frozenset(
     "randn_like rand_like randint_like bernoulli bernoulli_ multinomial normal normal_ uniform_ random_ exponential_ "
     "cauchy_ log_normal_ geometric_ poisson dropout dropout_ rrelu rrelu_".split()
-)
-# Methods that write into their first operand without a trailing underscore in their name.
-_WRITES = frozenset(
-    "__setitem__ __iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__ "
-    "__ilshift__ __irshift__ __idiv__".split()
 )
 # Properties that torch computes and that are tensors.
 _TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
@@ -111,7 +107,7 @@ class MixedDevices(TorchFunctionMode):
             return _to(args, kwargs)
         if name in _HOST_RESULTS:
             return function(*to_host_tree(args), **to_host_tree(kwargs))
-        if name in _RANDOM or _writes_to_host(name, args, kwargs):
+        if name in _RANDOM or _writes_to_host(function, args, kwargs):
             return self._run_on_host(function, args, kwargs)
         return self._run_on_device(function, name, args, kwargs)
 
@@ -280,10 +276,10 @@ def _is_of_host(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not compat.is_ported(value)
 
 
-def _writes_to_host(name: str, args: tuple, kwargs: dict) -> bool:
+def _writes_to_host(function: Callable, args: tuple, kwargs: dict) -> bool:
     """Whether the result goes into a tensor of the host, so that the other operands must come there."""
     targets = [kwargs.get("out")]
-    if name in _WRITES or (name.endswith("_") and not name.endswith("__")):
+    if writes_in_place(function):
         targets.append(args[:1])
     return any(map(_is_of_host, tree_leaves(targets)))
 
