@@ -5,6 +5,7 @@ What `tpuport.load` would keep in few bits, in the form in which it would. Lette
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -156,9 +157,7 @@ def quantize_as_config(
 
 def _candidates(model: torch.nn.Module) -> Iterator[_Weight]:
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    counts: dict[int, int] = {}
-    for parameter in parameters.values():
-        counts[id(parameter)] = counts.get(id(parameter), 0) + 1
+    counts = Counter(map(id, parameters.values()))
     for name, parameter in parameters.items():
         module, leaf = find_owner(model, name)
         # What is shared is read wide.
