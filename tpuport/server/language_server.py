@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from lsprotocol import types
 from pygls import uris
+from pygls.capabilities import get_capability
 from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 
@@ -205,11 +206,13 @@ class LintServer(LanguageServer):
             offer.title, offer.kind, own or None, is_preferred=offer.is_preferred or None, data=data
         )
 
+    def _capability(self, path: str) -> Any:
+        """What the client says about itself; None if it says nothing of this."""
+        return get_capability(self.client_capabilities, path)
+
     def _resolves_edits(self) -> bool:
-        document = self.client_capabilities.text_document
-        actions = document.code_action if document is not None else None
-        support = actions.resolve_support if actions is not None else None
-        return support is not None and "edit" in support.properties
+        abilities = self._capability("text_document.code_action.resolve_support.properties")
+        return "edit" in (abilities or ())
 
     async def resolve(self, action: types.CodeAction) -> types.CodeAction:
         """Compute the edit of an action.
@@ -238,10 +241,8 @@ class LintServer(LanguageServer):
     def _workspace_edit(
         self, uri: str, version: int | None, edits: list[types.TextEdit]
     ) -> types.WorkspaceEdit:
-        workspace = self.client_capabilities.workspace
-        abilities = workspace.workspace_edit if workspace is not None else None
         # With a version the client refuses the edits of an older text.
-        if abilities is None or not abilities.document_changes:
+        if not self._capability("workspace.workspace_edit.document_changes"):
             return types.WorkspaceEdit(changes={uri: edits})
         identifier = types.OptionalVersionedTextDocumentIdentifier(uri, version)
         return types.WorkspaceEdit(document_changes=[types.TextDocumentEdit(identifier, list(edits))])
@@ -251,9 +252,7 @@ class LintServer(LanguageServer):
     async def start_workspace(self) -> None:
         """Take up the folders, and ask to be told about changes on disk."""
         await self.update_folders()
-        workspace = self.client_capabilities.workspace
-        watching = workspace.did_change_watched_files if workspace is not None else None
-        if watching is not None and watching.dynamic_registration:
+        if self._capability("workspace.did_change_watched_files.dynamic_registration"):
             watchers = [types.FileSystemWatcher(pattern) for pattern in _WATCHED]
             options = types.DidChangeWatchedFilesRegistrationOptions(watchers)
             registration = types.Registration("files", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, options)
