@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tpuport.schedules.execution import execute
-from tpuport.schedules.listing import read_listing
+from tpuport.schedules.bundle_listing import read_listing
+from tpuport.schedules.scalar_execution import execute
 
 ANALYSIS: Final = "schedule-analysis_final_bundles"
 BUNDLES: Final = "final_bundles"

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tpuport.schedules.listing import Branch, Bundle, Guard, ScalarInstruction
+from tpuport.schedules.bundle_listing import Branch, Bundle, Guard, ScalarInstruction
 
 # Bundles after a branch that are executed whether or not it is taken.
 _DELAY_SLOTS: Final = 4
@@ -74,7 +74,8 @@ class _ScalarCore:
             if index == end:
                 break
             branch = self._bundles[index].branch
-            taken = False if branch is None else self._is_taken(branch)
+            # Before the bundle's instructions write, since all of a bundle read first.
+            is_taken = branch is not None and self._is_taken(branch)
             self._execute(index)
             index += 1
             cycles += 1
@@ -83,10 +84,10 @@ class _ScalarCore:
             branches += 1
             if branches > _MOST_BRANCHES:
                 return Execution(cycles, self._copies, exact=False)
-            if taken is None:
+            if is_taken is None:
                 exact = False
             target = self._starts.get(branch.region)
-            if not taken or target is None:
+            if not is_taken or target is None:
                 continue
             for slot in range(index, min(index + _DELAY_SLOTS, end)):
                 self._execute(slot)

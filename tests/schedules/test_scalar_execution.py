@@ -3,7 +3,7 @@
 import pytest
 
 from tpuport.schedules import execute, execution, read_listing
-from tpuport.schedules.listing import Branch, Guard, ScalarInstruction
+from tpuport.schedules.bundle_listing import Branch, Guard, ScalarInstruction
 
 NOTHING = "{ %v9_v9 = vadd.f32 %v8_v8, %v8_v8 }"
 
