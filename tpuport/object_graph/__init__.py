@@ -1,7 +1,7 @@
 """Objects of any class that cross a compiled call."""
 
 from tpuport.object_graph.classes import HostArray, refuse_captured_tensors
-from tpuport.object_graph.graph import (
+from tpuport.object_graph.flattening import (
     Flattener,
     Graph,
     State,

@@ -16,7 +16,7 @@ from tpuport.compilation import CompiledFunction, prepare_arguments
 from tpuport.errors import PortError
 from tpuport.jaxprs import without_dead_code
 from tpuport.object_graph.classes import attributes_of, set_attributes
-from tpuport.object_graph.graph import is_own_object
+from tpuport.object_graph.flattening import is_own_object
 from tpuport.topology.advice.float32_products import Float32Product, find_float32_products
 from tpuport.tracing import trace_lock
 from tpuport.verification.answering import (

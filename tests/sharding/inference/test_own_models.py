@@ -9,7 +9,7 @@ import tpuport
 from benchmarks import own_models
 from benchmarks.inferred_plans import measure
 from tpuport.sharding import ShardingRules, audit, infer_plan
-from tpuport.sharding.inference.program import read_program
+from tpuport.sharding.inference.traced_program import read_program
 
 
 def specs(model, inputs):

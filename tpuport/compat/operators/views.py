@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 from tpuport.compat import aliasing, autocast, view_steps
 from tpuport.compat.convert import as_jax, is_ported, wrap
-from tpuport.compat.operators import argument_dtypes, expectations, placement
+from tpuport.compat.operators import argument_dtypes, device_placement, expectations
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.outside import without_values
 from tpuport.compat.operators.random_placement import as_program_draw, is_program_draw
@@ -31,13 +31,13 @@ def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict 
     def run(func: Any, args: tuple, kwargs: dict) -> Any:
         return expectations.checked_dispatch(environment, func, types, args, kwargs)
 
-    known = None if is_program_draw(func) else placement.compute_on_host(func, args, kwargs or {})
+    known = None if is_program_draw(func) else device_placement.compute_on_host(func, args, kwargs or {})
     if known is not None:
         return known.value
-    func, args, kwargs = placement.as_move(func, args, kwargs or {})
+    func, args, kwargs = device_placement.as_move(func, args, kwargs or {})
     if (moved := without_values(func, args, kwargs)) is not None:
         return moved
-    elsewhere, placed = placement.resolve(func, args, kwargs)
+    elsewhere, placed = device_placement.resolve(func, args, kwargs)
     if elsewhere is not None:
         return elsewhere
     if placed is not kwargs and not expectations.has_lowering(environment, func):
@@ -49,7 +49,7 @@ def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict 
     argument_dtypes.check(environment, func, args, kwargs)
     if not isinstance(func, torch._ops.OpOverload):
         return aliasing.dispatch(run, func, args, kwargs)
-    with placement.inside_operator():
+    with device_placement.inside_operator():
         return aliasing.dispatch(run, func, args, kwargs)
 
 

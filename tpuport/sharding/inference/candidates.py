@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 
 from tpuport.sharding.inference.factors import Dimension, Factor, leading_leaf, size_of
 from tpuport.sharding.inference.operations import Operation, Value
-from tpuport.sharding.inference.program import Program
 from tpuport.sharding.inference.sharding_flow import Divided, Flow, Transfer, follow, leading_factors
+from tpuport.sharding.inference.traced_program import Program
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

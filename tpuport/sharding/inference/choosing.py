@@ -19,8 +19,8 @@ from tpuport.sharding.inference.candidates import Candidate, Candidates, dealt_p
 from tpuport.sharding.inference.factors import Dimension, Factor, leading_leaf
 from tpuport.sharding.inference.head_units import find_chain, units
 from tpuport.sharding.inference.operations import Value
-from tpuport.sharding.inference.program import Program
 from tpuport.sharding.inference.sharding_flow import Divided, Transfer
+from tpuport.sharding.inference.traced_program import Program
 
 # What a sum costs beside the time for its elements, as a share of a usual one: devices wait for each other. Like the
 # other shares here, it was chosen so that the plans of `benchmarks.inferred_plans` are as good as published ones.

@@ -9,8 +9,8 @@ from math import gcd
 
 from tpuport.sharding.inference.candidates import Candidate
 from tpuport.sharding.inference.factors import Dimension, Factor, leading_leaf, leaves, size_of
-from tpuport.sharding.inference.program import Program
 from tpuport.sharding.inference.sharding_flow import Flow, first_after, follow, leading_factors
+from tpuport.sharding.inference.traced_program import Program
 
 
 def units(

@@ -13,9 +13,9 @@ from jax.sharding import Mesh, PartitionSpec
 from tpuport.errors import PortError
 from tpuport.sharding.inference.choosing import Choice, choose
 from tpuport.sharding.inference.model_trace import trace_model
-from tpuport.sharding.inference.patterns import patterns_of
-from tpuport.sharding.inference.program import Program, read_program
 from tpuport.sharding.inference.reasons import Reasons
+from tpuport.sharding.inference.rule_patterns import patterns_of
+from tpuport.sharding.inference.traced_program import Program, read_program
 from tpuport.sharding.inference.weight_plan import WeightPlan
 from tpuport.sharding.specs import Rule, format_spec
 from tpuport.sharding.styles import AXIS

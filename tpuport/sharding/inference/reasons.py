@@ -10,8 +10,8 @@ from tpuport.jaxprs import source_frames
 from tpuport.sharding.inference.choosing import Choice, Cut, template
 from tpuport.sharding.inference.factors import Dimension, Factor, leading_leaf, leaves, size_of
 from tpuport.sharding.inference.operations import Operation, Value
-from tpuport.sharding.inference.program import Program
 from tpuport.sharding.inference.sharding_flow import Transfer, leading_factors
+from tpuport.sharding.inference.traced_program import Program
 from tpuport.trace_errors.libraries import is_library_file
 
 # How many weights, or reasons, are named: a sentence with more is not read.

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from tpuport.sharding.inference.factors import Factor, leading_leaf, leaves
 from tpuport.sharding.inference.operations import Axis, Operation, Value
-from tpuport.sharding.inference.program import Program
+from tpuport.sharding.inference.traced_program import Program
 
 # Operations on arrays of one shape, or of sizes 1, whose result is as large as their largest input.
 _ARITHMETIC: Final = frozenset(("add", "sub", "mul", "div", "max", "min", "pow", "select_n"))
