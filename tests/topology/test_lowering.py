@@ -61,6 +61,9 @@ def test_which_line_of_the_package_asked_for_a_program_is_no_part_of_its_key(
     assert direct.key == through_another.key
     assert direct.key != other.key
     assert direct.key != dataclasses.replace(direct, lower_unrolled=lambda: other).key
+    # Options of the compiler are read from the environment.
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_scoped_vmem_limit_kib=16384")
+    assert direct.key != dataclasses.replace(direct).key
 
 
 class Cut(PreTrainedModel):
