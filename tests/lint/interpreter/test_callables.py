@@ -138,3 +138,18 @@ def test_an_annotation_completes_what_is_returned(check):
             if count > 3: x = x + 1
             return x[y > 0]  #! TPU101
     """)
+
+
+def test_a_helper_that_is_called_often(check):
+    parts = ", ".join(["default(given, x)"] * 12)
+    check(f"""
+    def default(value, other):
+        return other if value is None else value
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, given: Optional[torch.Tensor] = None):
+            parts = [{parts}]
+            x = default(given, parts[-1])
+            if x > 1: pass  #! TPU205
+            return x
+    """)

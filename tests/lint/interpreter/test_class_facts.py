@@ -137,3 +137,31 @@ def test_a_module_that_creates_another_of_its_class(check):
         def forward(self, x: torch.Tensor):
             return self.tree(x)
     """)
+
+
+def test_layers_that_are_registered_one_by_one(check):
+    check("""
+    class Half(nn.Module):
+        def forward(self, x):
+            return x / 2
+
+    class Model(nn.Module):
+        def __init__(self, count: int):
+            super().__init__()
+            self.kinds = nn.ModuleDict()
+            self.kinds["half"] = Half()
+            self.scales = nn.ParameterList([nn.Parameter(torch.zeros(3)) for _ in range(count)])
+            self.body = nn.Sequential(nn.Linear(4, 4), Half())
+            self.stem = nn.Sequential(*list(self.body.children())[:1])
+            for i in range(count):
+                self.add_module(f"layer{i}", Half())
+                setattr(self, "width%d" % i, 2 * i)
+
+        def forward(self, x: torch.Tensor, kind: str, i: int):
+            if self.kinds[kind](x) > 1: pass  #! TPU205
+            if self.scales[i] > 1: pass  #! TPU205
+            if self.stem(x) > 1: pass  #! TPU205
+            if getattr(self, f"layer{i}")(x) > 1: pass  #! TPU205
+            if getattr(self, f"width{i}") > 1: pass
+            return x
+    """)

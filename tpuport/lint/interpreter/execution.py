@@ -113,6 +113,11 @@ def _store_item(frame: Frame, target: ast.Subscript, value: Value) -> None:
     match base:
         case Mapping():
             frame.env[path] = with_entry(base, indices[0].constant, value)
+            match target.value:
+                case ast.Attribute(value=owner, attr=name) if frame.building is not None and frame.is_self(
+                    owner
+                ):
+                    frame.building[name] = frame.env[path]
         case Sequence(kind="list"):
             frame.env[path] = with_element(base, value)
 

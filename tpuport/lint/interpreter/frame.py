@@ -226,6 +226,21 @@ class Frame:
         """Whether this frame is inside the constructor of that object, and sees only what is set so far."""
         return self.building is not None and value == self.receiver
 
+    def set_by_name(self, name: Value, node: ast.expr, value: Value) -> None:
+        """Set an attribute of the object that is being constructed, by the value of its name or by how that is written.
+
+        One attribute, `layer0`, stands for all of `f"layer{i}"`.
+        """
+        if self.building is None:
+            return
+        if isinstance(name.constant, str):
+            self.building[name.constant] = value
+            return
+        start, end = known_ends(node)
+        if start or end:
+            pattern = f"{start}0{end}"
+            self.building[pattern] = join_optional(self.building.get(pattern), value)
+
     def report(self, event: Event) -> None:
         """Let the rules hear of an event, if this frame's events count."""
         if self.emitting:
@@ -359,3 +374,21 @@ def merge(left: Environment, right: Environment) -> Environment:
 def merge_optional(merged: Environment | None, env: Environment) -> Environment:
     """`merge` with the environments of branches before, which is None for the first branch."""
     return env if merged is None else merge(merged, env)
+
+
+def known_ends(node: ast.expr) -> tuple[str, str]:
+    """What a computed string starts and ends with: `"_" + mode`, `f"layer{i}"`, `"layer%d" % i`."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text, text
+        case ast.JoinedStr(values=[first, *_]):
+            return known_ends(first)[0], known_ends(node.values[-1])[1]
+        case ast.BinOp(op=ast.Add()):
+            return known_ends(node.left)[0], known_ends(node.right)[1]
+        case ast.BinOp(op=ast.Mod()):
+            return known_ends(node.left)[0].partition("%")[0], ""
+        case ast.Call(func=ast.Attribute(attr="format", value=template)):
+            start, end = known_ends(template)
+            return start.partition("{")[0], end.rpartition("}")[2]
+        case _:
+            return "", ""

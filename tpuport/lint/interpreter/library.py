@@ -290,7 +290,7 @@ def layer(name: str, arguments: Arguments) -> Value:
         case "Sequential":
             return _sequential(arguments.positional)
         case "ModuleDict":
-            return first
+            return first if arguments.positional else Mapping((), UNKNOWN)
         case class_name:
             return _layer_class(name, class_name)
 

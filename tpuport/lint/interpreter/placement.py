@@ -85,10 +85,14 @@ def on_host(value: Value, several: bool = False) -> Value:
 
 
 def on_device(value: Value) -> Value:
-    """The value as a device has it."""
-    if isinstance(value, Tensor) and value.host:
-        return tensor(value.dtype, value.exact, value.ndim, value.optional, value.view, value.origin)
-    return value
+    """The value as a device has it; the parameters in an `nn.ParameterList` go there with their module."""
+    match value:
+        case Tensor(host=True):
+            return tensor(value.dtype, value.exact, value.ndim, value.optional, value.view, value.origin)
+        case Sequence(kind="modules", element=Tensor(host=True)):
+            return Sequence("modules", None, on_device(value.element))
+        case _:
+            return value
 
 
 def of_function(name: str, arguments: Arguments, result: Value) -> Value:

@@ -29,7 +29,7 @@ from tpuport.lint.abstract_values import (
     tensor,
 )
 from tpuport.lint.events import Iteration
-from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.interpreter.frame import Frame, known_ends
 from tpuport.lint.interpreter.members import attribute
 from tpuport.lint.interpreter.truth import is_instance
 from tpuport.lint.joins import (
@@ -116,29 +116,11 @@ def _getattr(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
                 return value
             return join(value, default)
         case [Instance() as base, _, *_] if len(node.args) >= 2:
-            return _attributes_like(frame, base, *_known_ends(node.args[1]))
+            return _attributes_like(frame, base, *known_ends(node.args[1]))
         case [Static(), *_]:
             return STATIC
         case _:
             return UNKNOWN
-
-
-def _known_ends(node: ast.expr) -> tuple[str, str]:
-    """What a computed string starts and ends with: `"_" + mode`, `f"layer{i}"`, `"layer%d" % i`."""
-    match node:
-        case ast.Constant(value=str(text)):
-            return text, text
-        case ast.JoinedStr(values=[first, *_]):
-            return _known_ends(first)[0], _known_ends(node.values[-1])[1]
-        case ast.BinOp(op=ast.Add()):
-            return _known_ends(node.left)[0], _known_ends(node.right)[1]
-        case ast.BinOp(op=ast.Mod()):
-            return _known_ends(node.left)[0].partition("%")[0], ""
-        case ast.Call(func=ast.Attribute(attr="format", value=template)):
-            start, end = _known_ends(template)
-            return start.partition("{")[0], end.rpartition("}")[2]
-        case _:
-            return "", ""
 
 
 def _attributes_like(frame: Frame, base: Instance, start: str, end: str) -> Value:
@@ -155,9 +137,8 @@ def _attributes_like(frame: Frame, base: Instance, start: str, end: str) -> Valu
 
 def _setattr(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     match arguments.positional:
-        case [_, Static(constant=str(name)), value]:
-            if frame.building is not None and frame.is_self(node.args[0]):
-                frame.building[name] = value
+        case [_, name, value] if len(node.args) == 3 and frame.is_self(node.args[0]):
+            frame.set_by_name(name, node.args[1], value)
     return NONE
 
 

@@ -81,7 +81,7 @@ class TracingInterpreter(Interpreter):
                 self._listeners[event].append(rule)
         self._remembered: dict[tuple[Any, ...], Record] = {}
         self._running: set[tuple[Any, ...]] = set()
-        self._call_counts: collections.Counter[FunctionInfo] = collections.Counter()
+        self._different_calls: dict[FunctionInfo, set[Any]] = collections.defaultdict(set)
         self.route = []
         self._patched: dict[FunctionInfo, bool] = {}
         self.records = [Record()]
@@ -121,7 +121,7 @@ class TracingInterpreter(Interpreter):
         and a file's findings must not depend on the files before it.
         """
         self._remembered.clear()
-        self._call_counts.clear()
+        self._different_calls.clear()
         self.records = [Record()]
 
     # --- calls ---
@@ -133,7 +133,7 @@ class TracingInterpreter(Interpreter):
     def interpret_call(self, info: FunctionInfo, receiver: Value | None, values: Environment) -> Record:
         """Interpret a function from which tracing starts, with these parameters."""
         # Each call may interpret what it calls as often as any other.
-        self._call_counts.clear()
+        self._different_calls.clear()
         record = self.start_recording()
         function = Function(info, receiver)
         self._call(_Activation(function, values, depth=0, emitting=True, entry=True))
@@ -319,16 +319,22 @@ class TracingInterpreter(Interpreter):
         return values
 
     def _bind_arguments(self, function: Function, arguments: Arguments) -> Environment:
-        """What the parameters are in a call."""
+        """What the parameters are in a call; of one different call too many, by the declaration alone."""
+        values = self._bound_values(function, arguments)
+        calls = self._different_calls[function.info]
+        call = (function, tuple(values.items()))
+        if call in calls or len(calls) < _CALLS_PER_FUNCTION or function.info.closure is not None:
+            calls.add(call)
+            return values
+        return self._bound_values(function, Arguments([], {}, is_counted=False))
+
+    def _bound_values(self, function: Function, arguments: Arguments) -> Environment:
         info = function.info
         values = _bound_parameter(function)
         parameters = info.node.args
         positional = info.positional_parameters[len(values) :]
         names = [parameter.arg for parameter in positional]
         by_name = arguments.keywords | dict(zip(names, arguments.positional, strict=False))
-        # Without arguments, the defaults and declarations below apply.
-        if self._is_called_too_often(info):
-            by_name = {}
         for parameter in [*positional, *parameters.kwonlyargs]:
             values[parameter.arg] = self._argument(info, parameter, by_name.get(parameter.arg))
         if parameters.vararg:
@@ -341,11 +347,6 @@ class TracingInterpreter(Interpreter):
             entries = tuple((name, _generalise(value)) for name, value in others if name not in named)
             values[parameters.kwarg.arg] = Mapping(entries, UNKNOWN)
         return values
-
-    def _is_called_too_often(self, info: FunctionInfo) -> bool:
-        """Count a call; whether there were enough to take the function's declaration for all further ones."""
-        self._call_counts[info] += 1
-        return self._call_counts[info] > _CALLS_PER_FUNCTION and info.closure is None
 
     def _argument(self, info: FunctionInfo, parameter: ast.arg, value: Value | None) -> Value:
         default = info.defaults.get(parameter.arg)

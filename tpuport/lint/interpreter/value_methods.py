@@ -35,6 +35,7 @@ from tpuport.lint.abstract_values import (
 from tpuport.lint.events import AttributeStore, Formatting
 from tpuport.lint.interpreter import library
 from tpuport.lint.interpreter.frame import Frame, path_of
+from tpuport.lint.interpreter.placement import on_device
 from tpuport.lint.interpreter.tensor_functions import TENSOR_ONLY_METHODS, tensor_method
 from tpuport.lint.joins import (
     join,
@@ -179,6 +180,8 @@ def _method_of_sequence(
             return INT
         case "forward", _ if receiver.kind == "sequential":
             return frame.interpreter.apply(frame, receiver, Arguments(arguments.positional, {}), node)
+        case "children", _ if receiver.kind in {"modules", "sequential"}:
+            return Sequence("list", receiver.items, receiver.element)
         case _ if receiver.kind in {"modules", "sequential"} and name in _FLUENT:
             return receiver
         case _:
@@ -187,7 +190,8 @@ def _method_of_sequence(
 
 def _grow(frame: Frame, node: ast.Call, receiver: Sequence, value: Value) -> Value:
     """A method adds a value to a list; the result is the method's."""
-    _replace_receiver(frame, node, with_element(receiver, value), value)
+    added = on_device(value) if receiver.kind == "modules" else value
+    _replace_receiver(frame, node, with_element(receiver, added), added)
     return NONE
 
 
@@ -301,7 +305,7 @@ def _method_of_instance(
     if name in _FLUENT:
         return receiver
     if name in _REGISTRATIONS:
-        _register(frame, name, arguments)
+        _register(frame, node, name, arguments)
         return NONE
     # The parts of a pipeline, by name.
     if name == "register_modules" and frame.building is not None:
@@ -310,10 +314,7 @@ def _method_of_instance(
     return _INHERITED_METHODS.get(name) or call_unknown(frame, arguments, name)
 
 
-def _register(frame: Frame, method: str, arguments: Arguments) -> None:
-    name = arguments.get(0, "name").constant
-    if frame.building is None or not isinstance(name, str):
-        return
+def _register(frame: Frame, node: ast.Call, method: str, arguments: Arguments) -> None:
     value = arguments.get(1, "tensor", "param", "module", default=NONE)
     match method, value:
         case "register_buffer", Unknown():
@@ -322,7 +323,10 @@ def _register(frame: Frame, method: str, arguments: Arguments) -> None:
             value = tensor(value.dtype, value.exact, value.ndim, value.optional, False, "buffer")
         case _, Tensor():
             value = tensor(value.dtype, value.exact, value.ndim, value.optional, False, "parameter")
-    frame.building[name] = value
+    if node.args:
+        frame.set_by_name(arguments.first, node.args[0], value)
+    elif "name" in arguments.keywords:
+        frame.set_by_name(arguments.keywords["name"], node, value)
 
 
 _METHOD_HANDLERS: Final[dict[type, Callable[[Frame, ast.Call, Any, str, Arguments], Value]]] = {
