@@ -30,9 +30,8 @@ def rows_of(count, groups=3, inputs=32, dtype=np.float32):
 def test_digits_add_up_to_the_numbers(dtype, digits):
     rows = rows_of(4, dtype=dtype)
     split, units = split_digits(jnp.asarray(rows), digits)
-    assert split.dtype == jnp.int8
-    places = np.asarray(split, np.float64).reshape(digits, *rows.shape)
-    units = np.asarray(units, np.float64).T.reshape(digits, 4, 3)
+    assert {digit.dtype for digit in split} == {jnp.dtype(jnp.int8)}
+    places, units = np.asarray(split, np.float64), np.asarray(units, np.float64)
     numbers = rows.astype(np.float64)
     largest = np.abs(numbers).max(-1, keepdims=True)
     assert (np.abs((places * units[..., None]).sum(0) - numbers) <= 2 * ROUNDING * largest).all()

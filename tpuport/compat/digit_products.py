@@ -19,22 +19,27 @@ _LARGEST: Final = 127
 _BASE: Final = 254.0
 
 
-def split_digits(rows_RGI: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """Traced. Digits [N, G, I] of numbers, as int8, and the units of these digits, float32 [G, N].
+def split_digits(rows: jax.Array, count: int) -> tuple[list[jax.Array], list[jax.Array]]:
+    """Traced. Digits [..., I] of numbers, as int8, and the unit of each, float32 [...].
 
     Digits times their units add up to the numbers. A group with a number that is not finite has a unit that is not, as
     its product would not be.
     """
-    wide_RGI = rows_RGI.astype(jnp.float32)
-    unit_RG = jnp.max(jnp.abs(wide_RGI), axis=-1) / _LARGEST
-    divisor_RGI = jnp.where(unit_RG == 0, 1, unit_RG)[..., None]
-    rest_RGI = wide_RGI / divisor_RGI
+    wide = rows.astype(jnp.float32)
+    largest_unit = jnp.max(jnp.abs(wide), axis=-1) / _LARGEST
+    rest = wide / jnp.where(largest_unit == 0, 1, largest_unit)[..., None]
     digits, units = [], []
     for position in range(count):
-        digit = jnp.round(rest_RGI)
+        digit = jnp.round(rest)
         digits.append(digit.astype(jnp.int8))
-        units.append(unit_RG * _BASE**-position)
-        rest_RGI = (rest_RGI - digit) * _BASE
+        units.append(largest_unit * _BASE**-position)
+        rest = (rest - digit) * _BASE
+    return digits, units
+
+
+def _digit_rows(rows_RGI: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """Traced. All digits as rows [N, G, I], and their units [G, N]."""
+    digits, units = split_digits(rows_RGI, count)
     return jnp.concatenate(digits), jnp.concatenate(units).T
 
 
@@ -62,7 +67,7 @@ def multiply_groups(
         return _multiply_joined(rows_RGI, values_GIO, scale_GO, shift_GO, digits, joined, minimum_GO)
     count, groups, _ = rows_RGI.shape
     row_sums_RG = jnp.sum(rows_RGI.astype(jnp.float32), axis=-1)
-    digits_NGI, unit_GN = split_digits(rows_RGI, digits)
+    digits_NGI, unit_GN = _digit_rows(rows_RGI, digits)
     sums_GNO = jax.lax.dot_general(
         digits_NGI,
         values_GIO.astype(jnp.int8),
@@ -100,7 +105,7 @@ def _multiply_joined(
     count, groups, inputs = rows_RGI.shape
     blocks = groups // joined
     row_sums_RBJ = jnp.sum(rows_RGI.astype(jnp.float32), axis=-1).reshape(count, blocks, joined)
-    digits_NGI, unit_GN = split_digits(rows_RGI, digits)
+    digits_NGI, unit_GN = _digit_rows(rows_RGI, digits)
     digits_BNJI = digits_NGI.reshape(-1, blocks, joined, inputs).transpose(1, 0, 2, 3)
     # Behind the group that a row belongs to, the group of its inputs.
     spread_BNJJI = digits_BNJI[:, :, :, None] * jnp.eye(joined, dtype=jnp.int8)[..., None]

@@ -53,6 +53,11 @@ class Weights(NamedTuple):
         """Whether any weight is in few bits."""
         return isinstance(self.first, QuantizedArray) or isinstance(self.second, QuantizedArray)
 
+    @property
+    def are_mxfp4(self) -> bool:
+        """Whether all weights are in MXFP4."""
+        return all(isinstance(w, QuantizedArray) and w.is_mxfp4 for w in (self.first, self.second))
+
     def dequantized(self) -> "Weights":
         """Traced. Wide weights."""
         wide = [dequantize(w) if isinstance(w, QuantizedArray) else w for w in (self.first, self.second)]
@@ -145,6 +150,9 @@ def blocked_experts(
     experts, choices = weights.experts, chosen_NC.shape[1]
     pairs = chosen_NC.size
     rows = _block_rows(pairs, experts * devices)
+    if weights.are_mxfp4:
+        # A token chooses an expert once, and rows that are empty would take time.
+        rows = min(rows, hidden_NE.shape[0])
     blocks = _blocks_of_pairs(chosen_NC.reshape(-1), experts, rows)
     flat_weight_S = weight_NC.reshape(-1)
 
@@ -204,7 +212,7 @@ def _expert_product(
 ) -> jax.Array:
     """Traced. The product of rows [R, in] and the weight of one expert."""
     if isinstance(weight, QuantizedArray):
-        return weight.expert(expert).linear(rows)
+        return weight.expert_linear(expert, rows)
     matrix = jax.lax.dynamic_index_in_dim(weight, expert, 0, keepdims=False)
     return rows @ (matrix if transposed else matrix.T)
 

@@ -173,3 +173,19 @@ def test_no_wide_zero_points_in_bfloat16():
     array = QuantizedArray(values, scale, zero_point, None, None, 1, 1, jnp.dtype(jnp.bfloat16))
     # 255 needs all bits of bfloat16.
     assert float(jax.jit(QuantizedArray.dequantize)(array)[0, 0]) == 255
+
+
+def test_gradients_of_experts_in_mxfp4_are_those_of_the_wide_weights():
+    rng = np.random.default_rng(0)
+    numbers = rng.choice([0, 0.5, 1, 1.5, 2, 3, 4, 6], (2, 2, 32, 5)) * rng.choice([-1, 1], (2, 2, 32, 5))
+    scale = 2.0 ** rng.integers(-3, 3, (2, 2, 5))
+    array = QuantizedArray(
+        jnp.asarray(numbers, jnp.float4_e2m1fn), jnp.asarray(scale, jnp.float8_e8m0fnu), None, None, None, 1, 64,
+        np.dtype(np.float32),
+    )  # fmt: skip
+    assert array.is_mxfp4
+    wide = (numbers * scale[:, :, None]).reshape(2, 64, 5)
+    rows = rng.normal(size=(3, 64)).astype(np.float32)
+    value, gradient = jax.value_and_grad(lambda x: array.expert_linear(jnp.int32(1), x).sum())(rows)
+    np.testing.assert_allclose(value, (rows @ wide[1]).sum(), rtol=1e-5)
+    np.testing.assert_allclose(gradient, np.broadcast_to(wide[1].sum(1), (3, 64)), rtol=1e-5)

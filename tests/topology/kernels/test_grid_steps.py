@@ -31,7 +31,7 @@ MAPS = {
 }
 
 
-def made(maps, grid, block, table: np.ndarray | None = TABLE, dims=(40, 24)):
+def made(maps, grid, block, table: np.ndarray | None = TABLE, dims=(40, 24), dtype=jnp.bfloat16):
     """A kernel of one operand that does nothing, traced; with a table that is an argument, or a constant."""
 
     def nothing(*_) -> None:
@@ -45,7 +45,7 @@ def made(maps, grid, block, table: np.ndarray | None = TABLE, dims=(40, 24)):
         out = jax.ShapeDtypeStruct((8, 128), jnp.float32)
         return pl.pallas_call(nothing, out_shape=out, grid_spec=spec)(given, x)
 
-    x = jax.ShapeDtypeStruct(dims, jnp.bfloat16)
+    x = jax.ShapeDtypeStruct(dims, dtype)
     if table is None:
         return kernels.count_work(jax.make_jaxpr(call)(x, jax.ShapeDtypeStruct((8,), jnp.int32)))
     return kernels.count_work(jax.make_jaxpr(lambda x: call(x, jnp.asarray(table)))(x))
@@ -95,6 +95,11 @@ def test_a_grid_too_long_to_look_at_counts_by_its_axes() -> None:
     [call] = made(lambda i, j, k, t: (i, j), (1 << 8, 1 << 8, 1 << 8), (8, 8)).calls
     assert call.counted.read == (32, (1 << 16) * 8 * 8 * 2)
     assert call.counted.bound == "at most"
+
+
+def test_numbers_of_four_bits_take_half_a_byte() -> None:
+    [call] = made(MAPS["as it is"], (2, 3, 1), (8, 8), dtype=jnp.int4).calls
+    assert call.counted.read == (32, 2 * 3 * 8 * 8 / 2)
 
 
 def test_a_batch_that_vmap_adds_to_the_grid() -> None:

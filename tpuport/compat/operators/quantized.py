@@ -17,12 +17,14 @@ import numpy as np
 import torch
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from tpuport.compat import float4_products
 from tpuport.compat.convert import wrap
 from tpuport.compat.digit_products import multiply_groups
 from tpuport.compat.operators.convolution import mesh_of
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.linear_algebra import linear
 from tpuport.errors import PortError
+from tpuport.hardware import target_generation
 
 # Integers up to 2**8 are exact in bfloat16; differences of bytes are not.
 _EXACT_BITS = 4
@@ -112,6 +114,33 @@ class QuantizedArray:
         # XLA would choose another layout for the product, and copy the values of all experts into it.
         values = with_layout_constraint(weight.values, Layout(tuple(range(_MATRIX_RANK))))
         return dataclasses.replace(weight, values=values)
+
+    @property
+    def is_mxfp4(self) -> bool:
+        """Whether it is several weights in MXFP4, of which `expert_linear` has a kernel for a few rows."""
+        others = (self.zero_point, self.order, self.outer_scale, self.minimum, self.levels)
+        return (
+            self.values.dtype == jnp.float4_e2m1fn
+            and self.scale.dtype == jnp.float8_e8m0fnu
+            and self.values.shape[1:-1] == (self.columns // float4_products.GROUP, float4_products.GROUP)
+            and self.scale.shape[-1] == self.values.shape[-1]
+            and all(other is None for other in others)
+            # Its matrix units have no products of integers.
+            and target_generation() != "v4"
+        )
+
+    def expert_linear(self, index: jax.Array, activations: jax.Array) -> jax.Array:
+        """Traced. The product [R, O] of activations [R, K] and the weight of a single expert, as a matrix [K, O]."""
+        if self.is_mxfp4 and 1 <= activations.shape[0] <= _MOST_DIGIT_ROWS:
+            return _multiply_expert(activations, self, index)
+        return self.expert(index).linear(activations)
+
+    def multiply_expert_digits(self, index: jax.Array, activations: jax.Array) -> jax.Array:
+        """Traced. The same in MXFP4 for few rows: sums of integers are scaled, in float32, and not weights."""
+        dtype = jnp.promote_types(activations.dtype, self.dtype)
+        digits = _DIGITS[jnp.finfo(dtype).bits]
+        product = float4_products.multiply_float4(activations, self.values, self.scale, index, digits)
+        return product.astype(dtype)
 
     def linear(self, activations: jax.Array) -> jax.Array:
         """Traced. The product [..., O] of activations [..., K] and this weight as a matrix [K, O].
@@ -326,6 +355,23 @@ def _differentiate_product(
     # The derivative of rounding to digits would be zero.
     _, tangent = jax.jvp(lambda rows, array: array.multiply_wide(rows), primals, tangents)
     return _multiply_few_rows(*primals, joined), tangent
+
+
+@jax.custom_jvp
+def _multiply_expert(activations: jax.Array, weight: QuantizedArray, index: jax.Array) -> jax.Array:
+    """Traced. The product of activations [R, K] and the weight of one expert, as is fastest where it runs."""
+    return jax.lax.platform_dependent(
+        activations, weight, index,
+        tpu=lambda rows, array, number: array.multiply_expert_digits(number, rows),
+        default=lambda rows, array, number: array.expert(number).linear(rows),
+    )  # fmt: skip
+
+
+@_multiply_expert.defjvp
+def _differentiate_expert(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+    *numbers, index = primals
+    _, tangent = jax.jvp(lambda rows, array: array.expert(index).linear(rows), tuple(numbers), tangents[:-1])
+    return _multiply_expert(*primals), tangent
 
 
 # One equation for each weight in a program, which is dropped from it if only products read the weight.

@@ -4,6 +4,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+import jax
+import numpy as np
+
 from tpuport.jaxprs import Equation
 
 # The compiler for TPUs makes a kernel of this name of each product by groups (`jax.lax.ragged_dot`).
@@ -123,14 +126,16 @@ def _array_types(variables: Iterable[Any]) -> tuple[ArrayType, ...]:
     return tuple((str(variable.aval.dtype), tuple(map(int, variable.aval.shape))) for variable in variables)
 
 
-def array_bytes(aval: Any) -> int:
+def array_bytes(aval: Any) -> float:
     """Bytes of an array without the padding of tiles."""
     return math.prod(aval.shape) * item_bytes(aval)
 
 
-def item_bytes(aval: Any) -> int:
-    """Bytes of an element; 0 for semaphores and random keys, whose dtypes are not numpy's."""
-    return getattr(aval.dtype, "itemsize", 0)
+def item_bytes(aval: Any) -> float:
+    """Bytes of an element, half of one in four bits; 0 for semaphores and random keys, whose dtypes are not numpy's."""
+    if not isinstance(aval.dtype, np.dtype):
+        return 0
+    return jax.dtypes.itemsize_bits(aval.dtype) / 8
 
 
 def product_flops(equation: Equation) -> float:
