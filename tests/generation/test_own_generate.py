@@ -16,6 +16,7 @@ from transformers import (
 )
 
 import tpuport
+from tpuport.generation.host_view import ModuleCalls, make_view
 
 LLAMA = LlamaConfig(
     vocab_size=96, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
@@ -120,3 +121,30 @@ def test_a_generate_of_ones_own() -> None:
     wanted = reference.generate(ids, bias=bias)
     assert torch.equal(model.generate(ids, bias=bias), wanted)
     assert torch.equal(tpuport.generate(model, ids, bias=bias), wanted)
+
+
+class Vocoder(torch.nn.Module):
+    """Repeats each unit as often as it predicts, as those of Seamless M4T and VITS do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.units = torch.nn.Embedding(8, 4)
+        self.lengths = torch.nn.Linear(4, 1)
+        self.sound = torch.nn.Linear(4, 2)
+
+    def forward(self, units: torch.Tensor) -> torch.Tensor:
+        states = self.units(units)
+        lengths = (4 * self.lengths(states)[..., 0].sigmoid()).round().int()
+        return self.sound(states.repeat_interleave(lengths, dim=0))
+
+
+def test_a_module_that_decides_by_its_products_runs_on_the_host(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Vocoder())
+    units = torch.arange(8)
+    expected = model[0](units)
+    ported = tpuport.port(copy.deepcopy(model))
+    view: Any = make_view(ported, ModuleCalls(ported))
+    for _ in range(2):
+        torch.testing.assert_close(view[0](units), expected)
+    assert caplog.text.count("Vocoder runs on the host") == 1

@@ -2,12 +2,14 @@
 
 A view shares everything with its module but the class, which is derived from the module's. A call of it runs a compiled
 program and gives tensors of the host, but leaves caches on the device. Its modules are views too, and the weights that
-code reads from it are on the host.
+code reads from it are on the host. A module whose code decides by what it computes, such as a vocoder that repeats each
+unit as long as it predicts, runs as code of the host itself, over the compiled calls of its own modules.
 """
 
 import contextlib
 import copy
 import functools
+import logging
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,10 +20,15 @@ import torch
 from transformers import GenerationMixin
 from transformers.cache_utils import Cache
 
-from tpuport import checkpoint, compat, pytrees
+from tpuport import checkpoint, compat, pytrees, trace_errors
 from tpuport.compilation import CompiledFunction
+from tpuport.trace_errors import CannotTrace
 
+logger = logging.getLogger("tpuport")
 _OF_HOOKS: Final = frozenset({"forward", "_hf_hook", "_old_forward"})
+# Options that the loop on the device refuses.
+_STATES: Final = ("output_hidden_states", "output_attentions")
+_PROMPTS: Final = frozenset({"inputs", "input_ids", "inputs_embeds"})
 # Its own types ask for a model.
 _general: Any = GenerationMixin
 
@@ -34,11 +41,13 @@ class ModuleCalls:
 
     Attributes:
         functions: those of its modules, by the module's id.
+        on_host: modules whose own code runs on the host, by their ids.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = weakref.ref(model)
         self.functions: dict[int, CompiledFunction] = {}
+        self.on_host: dict[int, torch.nn.Module] = {}
         self._keeps_caches = True
 
     def call(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -53,6 +62,21 @@ class ModuleCalls:
         if not self._keeps_caches:
             return checkpoint.to_cpu(output)
         return jax.tree.map(_fetch, output, is_leaf=_is_cache)
+
+    def leave_to_host(self, module: torch.nn.Module, error: CannotTrace) -> None:
+        """Run a module's own code on the host from now on, if it asks for values and has modules; else the error."""
+        is_whole = module is self._model()
+        has_modules = next(module.children(), None) is not None
+        has_hooks = bool(module._forward_hooks or module._forward_pre_hooks)
+        asks_for_values = isinstance(error.__cause__, Exception) and trace_errors.asks_for_values(
+            error.__cause__
+        )
+        if is_whole or has_hooks or not (asks_for_values and has_modules):
+            raise error
+        logger.warning(
+            "%s runs on the host, over compiled calls of its modules: %s", type(module).__name__, error.what
+        )
+        self.on_host[id(module)] = module
 
     @contextlib.contextmanager
     def caches_on_host(self) -> Iterator[None]:
@@ -99,11 +123,12 @@ class InnerGenerate(GenerationMixin):
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Run tpuport's loop of a ported model, with the arguments of transformers' `generate`.
 
-        The modules of one run transformers' loop, and models whose class has a loop of its own.
+        The modules of one run transformers' loop, and so do models whose class has a loop of its own, or asks for what
+        the loop on the device does not give.
         """
         own = vars(self).get("generate")
         cls: Any = type(self)
-        if own is None or cls._sample is not _general._sample:
+        if own is None or cls._sample is not _general._sample or _is_for_general_loop(self, args, kwargs):
             return run_general_generate(self, *args, **kwargs)
         return own.run(*args, **kwargs)
 
@@ -114,6 +139,14 @@ class InnerGenerate(GenerationMixin):
     def _beam_search(self, *args: Any, **kwargs: Any) -> Any:
         with _calls_of(self).caches_on_host():
             return _general._beam_search(self, *args, **kwargs)
+
+
+def _is_for_general_loop(view: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a class's own `generate` asks for states of each step, or begins a text with nothing but sound."""
+    if any(kwargs.get(name) for name in _STATES):
+        return True
+    has_prompt = bool(args) or not _PROMPTS.isdisjoint(kwargs)
+    return not (has_prompt or view.config.is_encoder_decoder)
 
 
 def run_general_generate(view: Any, *args: Any, **kwargs: Any) -> Any:
@@ -140,7 +173,14 @@ class _Viewing:
     __slots__ = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return _calls_of(self).call(module_of(self), args, kwargs)
+        calls, module = _calls_of(self), module_of(self)
+        if id(module) not in calls.on_host:
+            try:
+                return calls.call(module, args, kwargs)
+            except CannotTrace as error:
+                calls.leave_to_host(module, error)
+        forward: Callable = type(module).forward
+        return forward(self, *args, **kwargs)
 
     def __getattribute__(self, name: str) -> Any:
         if name == "forward":
