@@ -384,7 +384,7 @@ def weights_of(
     with torch.no_grad():
         expected = model(input_ids=ids, attention_mask=padded, **options).attentions
     got = tpuport.compile(tpuport.port(model))(input_ids=ids, attention_mask=padded, **options).attentions
-    return list(expected), [tpuport.to_cpu(weights) for weights in got]
+    return list(expected), list(tpuport.to_cpu(got))
 
 
 @pytest.mark.parametrize("asked", ["by the config", "by an argument"])
@@ -403,6 +403,23 @@ def test_a_model_of_eager_attention_returns_the_weights_that_it_is_asked_for(ask
     calls = attention.explain(clear=True)
     assert {call.implementation for call in calls} == {"eager"}
     assert "output_attentions" in str(calls)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+def test_weights_that_a_model_returns_unasked() -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1}
+    text = sizes | {"num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 64}
+    config = transformers.BridgeTowerConfig(
+        **sizes, num_attention_heads=2, text_config=text,
+        vision_config=sizes | {"patch_size": 8, "image_size": 16},
+        attn_implementation="eager",
+    )  # fmt: skip
+    model = transformers.BridgeTowerModel(config).eval()
+    padded = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    options = {"pixel_values": torch.randn(2, 3, 16, 16, generator=generator(2))}
+    expected, got = weights_of(model, padded, **options)
+    assert len(expected) == 1
+    torch.testing.assert_close(got, expected, atol=2e-6, rtol=0)
 
 
 def test_the_remedy_for_weights_of_fused_attention_is_one() -> None:

@@ -38,8 +38,14 @@ def find_eager_attention(module: torch.nn.Module) -> Callable | None:
     return None
 
 
+# Attention whose weights BridgeTower's model puts into its output, whatever it is asked for.
+_ALWAYS_RETURNED: Final = frozenset({"BridgeTowerSelfAttention", "BridgeTowerCrossAttention"})
+
+
 def asked_for_weights(module: torch.nn.Module, options: dict[str, Any]) -> bool:
     """Whether the weights of this call are part of the model's output: by an argument, the config, or a recorder."""
+    if type(module).__name__ in _ALWAYS_RETURNED:
+        return True
     if "output_attentions" in options:
         return bool(options["output_attentions"])
     if getattr(getattr(module, "config", None), "output_attentions", False):
