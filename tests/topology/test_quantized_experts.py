@@ -1,9 +1,15 @@
 """Experts in few bits in compiled programs: what a chip holds and moves, and that no wide copy of one is written."""
 
+import jax.numpy as jnp
 import pytest
 import torch
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import GptOssConfig, GptOssForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from tpuport.checkpoint.lazy_tensors import LazyTensor
+from tpuport.checkpoint.quantized_layout import empty_weight
+from tpuport.checkpoint.quantized_tensors import QuantizedTensor
+from tpuport.compat import float4_products
+from tpuport.quantization import install
 from tpuport.topology import Decode, compile_for, hlo
 
 HIDDEN, INNER, EXPERTS, LAYERS, VOCABULARY, DEVICES = 1024, 768, 16, 2, 512, 4
@@ -70,3 +76,52 @@ def test_a_step_moves_the_bytes_of_the_format(quantized_step):
 def test_collectives_stay_as_they_are(quantized_step):
     _, report = quantized_step
     assert collectives(report) == collectives(compile_decode())
+
+
+def build_mxfp4():
+    """GPT-OSS with experts as they are published."""
+    config = GptOssConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=2 * INNER,
+        num_local_experts=EXPERTS,
+        num_experts_per_tok=4,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        head_dim=128,
+    )
+    model = GptOssForCausalLM(config).to(torch.bfloat16)
+    for layer in model.model.layers:
+        experts = layer.mlp.experts
+        for name in ("gate_up_proj", "down_proj"):
+            count, inputs, outputs = getattr(experts, name).shape
+            groups = inputs // 32
+            values = LazyTensor((count, groups, 32, outputs), jnp.dtype(jnp.float4_e2m1fn))
+            scale = LazyTensor((count, groups, outputs), jnp.dtype(jnp.float8_e8m0fnu))
+            source = QuantizedTensor(
+                (count, inputs, outputs),
+                jnp.dtype(jnp.bfloat16),
+                values,
+                scale,
+                scheme="mxfp4",
+                transposed=True,
+            )
+            install(experts, name, empty_weight(source, torch.bfloat16))
+    return model
+
+
+# What a chip holds and moves is compiled quickly with "int8", and the kernel has tests of its own.
+@pytest.mark.slow
+def test_experts_in_mxfp4_are_multiplied_as_they_are():
+    step = Decode(batch=1, max_cache_len=64)
+    report = compile_for(build_mxfp4, step, topology="v5e:2x2", tp=DEVICES)
+    expert_bytes = 2 * EXPERT_WEIGHTS * (4 + 8 / 32) / 8
+    others = 2 * (ATTENTION_WEIGHTS + 2 * VOCABULARY * HIDDEN) + LAYERS * EXPERTS * 2 * (4 * INNER + HIDDEN)
+    assert report.memory.weights == pytest.approx((expert_bytes + others) / DEVICES, rel=0.01)
+    [kernel] = report.costs.kernels
+    assert kernel.name == float4_products.NAME
+    # At most all of a token's experts are on one device.
+    assert kernel.count == LAYERS * 2 * 4
+    assert kernel.hbm_bytes == pytest.approx(expert_bytes / DEVICES, rel=0.01)
+    assert wide_buffers(report) == []
