@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpuport.schedules import execute, execution, read_listing
+from tpuport.schedules import execute, read_listing, scalar_execution
 from tpuport.schedules.bundle_listing import Branch, Guard, ScalarInstruction
 
 NOTHING = "{ %v9_v9 = vadd.f32 %v8_v8, %v8_v8 }"
@@ -136,7 +136,7 @@ def test_scalar_arithmetic(instruction: str, value: int) -> None:
 
 
 def test_a_kernel_without_end_is_not_followed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "_MOST_BRANCHES", 50)
+    monkeypatch.setattr(scalar_execution, "_MOST_BRANCHES", 50)
     endless = [f"{NOTHING} /* Start region 1 */", "{ %9 = sbr.rel target = $region1 }", *[NOTHING] * 4]
     count, exact = cycles(*endless)
     assert not exact

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuport.schedules import read_schedules, record, recording, recording_flags
+from tpuport.schedules import read_schedules, record, recording_flags, schedule_recording
 
 BUNDLE = "   0x1   :  { %v1_v1 = vadd.f32 %v2_v2, %v3_v3 }\n"
 
@@ -36,8 +36,8 @@ def directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     monkeypatch.setattr(recording, "_directory", None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield
-    if recording._directory is not None:
-        recording._directory.cleanup()
+    if schedule_recording._directory is not None:
+        schedule_recording._directory.cleanup()
 
 
 @pytest.mark.usefixtures("directory")
@@ -59,8 +59,8 @@ def test_flags_are_there_while_libtpu_is_loaded_only(
 def test_a_program_has_the_schedules_that_were_written_for_it() -> None:
     with recording_flags():
         pass
-    assert recording._directory is not None
-    directory = Path(recording._directory.name)
+    assert schedule_recording._directory is not None
+    directory = Path(schedule_recording._directory.name)
     write(directory, "1-fusion.9-1-final_bundles.txt", 9)
     with record() as schedules:
         write(directory, "2-fusion.1-1-final_bundles.txt", 4)
