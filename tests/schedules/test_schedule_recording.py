@@ -33,7 +33,7 @@ def test_each_kernel_has_the_bundles_of_its_listing(tmp_path: Path) -> None:
 @pytest.fixture
 def directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """As in a process in which nothing was compiled yet, whatever other tests did."""
-    monkeypatch.setattr(recording, "_directory", None)
+    monkeypatch.setattr(schedule_recording, "_directory", None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield
     if schedule_recording._directory is not None:
