@@ -11,6 +11,8 @@ import torch
 import transformers as tf
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers.decision.configuration_utils import DecisionConfig
+from transformers.pipelines import SUPPORTED_TASKS
 
 import tpuport
 
@@ -197,9 +199,52 @@ def llava() -> Case:
     return tf.LlavaForConditionalGeneration(config), {"processor": processor}, picture(), call
 
 
+def decision() -> Case:
+    """The labels of the options are words of the tokenizer, scored by the logits of the token after the question."""
+    model, arguments, _, _ = llama()
+    labels = {"noul": ["w3", "w4"], "choice": ["w5", "w6"]}
+    template = "{% for message in messages %}{{ message.content }} {% endfor %}"
+    arguments["tokenizer"].chat_template = template
+    questions = {
+        "sure": {"type": "noul", "instructions": "w7 w8"},
+        "best": {"type": "choice", "instructions": "w9", "criteria": {"w10": "w11", "w12": "w13"}},
+    }
+    request = {"state": TEXT, "questions": questions}
+    return model, {**arguments, "decision_config": DecisionConfig(labels=labels)}, request, {}
+
+
+def vits() -> Case:
+    config = tf.VitsConfig(
+        vocab_size=64, hidden_size=16, num_hidden_layers=1, ffn_dim=32, flow_size=16, spectrogram_bins=9,
+        upsample_initial_channel=16, upsample_rates=(2, 2), upsample_kernel_sizes=(4, 4), resblock_kernel_sizes=(3,),
+        resblock_dilation_sizes=((1, 3),), duration_predictor_filter_channels=16, duration_predictor_num_flows=2,
+        prior_encoder_num_flows=2, prior_encoder_num_wavenet_layers=1, posterior_encoder_num_wavenet_layers=1,
+        use_stochastic_duration_prediction=False, noise_scale=0.0, pad_token_id=0,
+    )  # fmt: skip
+    return tf.VitsModel(config), {"tokenizer": tokenizer()}, TEXT, {}
+
+
+def loftr() -> Case:
+    config = tf.EfficientLoFTRConfig(
+        stage_num_blocks=[1, 1, 1, 1], out_features=[16, 16, 32, 64], hidden_size=64, num_attention_layers=1,
+        num_attention_heads=8, num_key_value_heads=8, coarse_matching_threshold=0.0, coarse_matching_border_removal=1,
+    )  # fmt: skip
+    processor = tf.EfficientLoFTRImageProcessor(size={"height": 64, "width": 64})
+    model = tf.EfficientLoFTRForKeypointMatching(config)
+    return model, {"image_processor": processor}, [picture(), picture(1)], {}
+
+
+# Tasks whose pipelines need packages that neither transformers nor tpuport needs.
+OTHER_PACKAGES = {
+    "any-to-any": "torchvision",
+    "mask-generation": "torchvision",
+    "table-question-answering": "pandas",
+    "video-classification": "av",
+}
 CASES: dict[str, Callable[[], Case]] = {
     "audio-classification": lambda: wav2vec2(tf.Wav2Vec2ForSequenceClassification),
     "automatic-speech-recognition": lambda: wav2vec2(tf.Wav2Vec2ForCTC),
+    "decision": decision,
     "depth-estimation": glpn,
     "document-question-answering": layout_document,
     "feature-extraction": lambda: text_case(tf.BertModel),
@@ -208,6 +253,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "image-feature-extraction": lambda: vit(tf.ViTModel),
     "image-segmentation": segformer,
     "image-text-to-text": llava,
+    "keypoint-matching": loftr,
     "object-detection": yolos,
     "text-classification": lambda: text_case(tf.BertForSequenceClassification),
     "text-generation": llama,
@@ -256,6 +302,11 @@ SAMPLE = {
 }  # fmt: skip
 
 
+def test_each_task_of_transformers_is_compared_refused_or_needs_another_package() -> None:
+    tasks = [*CASES, *OTHER_PACKAGES, "text-to-audio"]
+    assert sorted(tasks) == sorted(SUPPORTED_TASKS)
+
+
 @pytest.mark.parametrize(
     "task", [pytest.param(task, marks=[] if task in SAMPLE else pytest.mark.slow) for task in CASES]
 )
@@ -267,3 +318,12 @@ def test_a_ported_model_gives_what_it_gives_in_torch(task: str) -> None:
     run_torch, run = (tf.pipeline(task, model=each, **arguments) for each in (reference, ported))
     expected = run_torch(copy.deepcopy(given), **call)
     assert_equal(run(copy.deepcopy(given), **call), expected)
+
+
+@pytest.mark.slow  # the reason is that of any size that a tensor holds: tests/trace_errors
+def test_speech_whose_length_the_model_predicts_is_refused() -> None:
+    """The number of samples depends on the values of the text, so that no program has a shape for them."""
+    model, arguments, text, _ = vits()
+    ported = tpuport.port(enlarged(model), mesh=tpuport.create_mesh(devices=jax.devices()[:1]))
+    with pytest.raises(tpuport.PortError, match=r"(?s)VitsModel\.forward cannot be traced.*TPU107"):
+        tf.pipeline("text-to-audio", model=ported, **arguments)(text)
