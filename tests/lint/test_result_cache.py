@@ -92,6 +92,18 @@ def test_another_program_does_not_use_it(
     assert word_analysis == ["a.py", "a.py"]
 
 
+def test_packages_in_another_directory_are_looked_for(
+    settled: Path, tmp_path: Path, word_analysis: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(settled / "a.py", CODE)
+    lint("a.py")
+    directory = tmp_path / "elsewhere" / "site-packages"
+    directory.mkdir(parents=True)
+    monkeypatch.syspath_prepend(directory)
+    lint("a.py")
+    assert word_analysis == ["a.py", "a.py"]
+
+
 def test_another_rule_of_the_same_version_size_and_time_does_not_use_it(
     settled: Path, tmp_path: Path, word_analysis: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

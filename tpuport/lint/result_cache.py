@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 from tpuport.lint.configuration import Settings
 from tpuport.lint.entry_verdicts import Stop, TracedEntry
 from tpuport.lint.findings import FIELD_NAMES, Applicability, Finding, Severity
+from tpuport.lint.modules import search_directories
 from tpuport.lint.suppressions import Suppressions
 from tpuport.lint.workers import FileResult
 from tpuport.version import __version__
@@ -102,7 +103,8 @@ class Cache:
     def __init__(self, directory: Path, settings: Settings) -> None:
         # The other settings choose among findings, and need no results of their own.
         decisive = (settings.entry_points, settings.torchax, settings.training, settings.patched)
-        key = (*decisive, sys.prefix, _linter_digest())
+        # The code of the packages that are found there is followed.
+        key = (*decisive, search_directories(), _linter_digest())
         self._top_directory = directory
         self._directory = directory / hashlib.blake2b(repr(key).encode(), digest_size=8).hexdigest()
         self._file_stamp = functools.cache(file_stamp)

@@ -153,3 +153,33 @@ def test_a_helper_that_is_called_often(check):
             if x > 1: pass  #! TPU205
             return x
     """)
+
+
+def test_a_function_that_calls_itself(check):
+    check("""
+    def halve(x):
+        if x.shape[0] < 2:
+            return x
+        y = halve(x[::2])
+        if y > 1: pass  #! TPU205
+        return y * 2
+
+    def count(x):
+        if x.shape[0] < 2:
+            return 0
+        n = count(x[::2])
+        if n > 3: pass
+        return n + 1
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor):
+            return halve(x) + count(x)
+    """)
+
+
+def test_gradients_are_tensors(check_forward):
+    check_forward("""
+    slope = torch.autograd.grad(x.sum(), x, create_graph=True)[0]
+    if slope > 1: pass  #! TPU205
+    return torch.where(slope)[0]  #! TPU102
+    """)

@@ -145,6 +145,8 @@ def _torch(name: str, arguments: Arguments) -> Value:
         return _namespaced(name, arguments)
     if name in _FALSE_WHEN_TRACED:
         return FALSE
+    if name == "torch.autograd.grad":
+        return Sequence("tuple", None, FLOAT_TENSOR)
     last = name.rpartition(".")[2]
     if name.startswith(_UTILITIES):
         return _utility(name.removeprefix(_UTILITIES), arguments)

@@ -211,6 +211,23 @@ def as_named(value: Value, name: str) -> Value:
     return value
 
 
+def generalise(value: Value) -> Value:
+    """An argument without what would only multiply the ways in which a function is called."""
+    match value:
+        case Tensor():
+            return tensor(
+                value.dtype,
+                optional=value.optional,
+                origin=value.inherited_origin,
+                host=value.host,
+                several=value.several,
+            )
+        case Static(kind="int" | "float" as kind):
+            return Static(kind)
+        case _:
+            return value
+
+
 def _value_like(default: Value) -> Value:
     """What a parameter with this default is, whatever a caller passes."""
     match default:

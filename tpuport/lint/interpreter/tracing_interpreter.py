@@ -23,7 +23,6 @@ from tpuport.lint.abstract_values import (
     Unknown,
     Value,
     class_of,
-    tensor,
 )
 from tpuport.lint.events import Event, FunctionEntry
 from tpuport.lint.findings import Finding
@@ -32,7 +31,7 @@ from tpuport.lint.interpreter.call_record import Record
 from tpuport.lint.interpreter.class_facts import NOT_BUILT, Classes
 from tpuport.lint.interpreter.compiled_methods import is_compiled_method
 from tpuport.lint.interpreter.frame import Environment, Frame, Interpreter
-from tpuport.lint.interpreter.parameters import annotation_value, as_named, declared_value
+from tpuport.lint.interpreter.parameters import annotation_value, as_named, declared_value, generalise
 from tpuport.lint.interpreter.python_builtins import is_builtin
 from tpuport.lint.joins import join_all, losses
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, canonical
@@ -81,6 +80,7 @@ class TracingInterpreter(Interpreter):
                 self._listeners[event].append(rule)
         self._remembered: dict[tuple[Any, ...], Record] = {}
         self._running: set[tuple[Any, ...]] = set()
+        self._frames: list[Frame] = []
         self._different_calls: dict[FunctionInfo, set[Any]] = collections.defaultdict(set)
         self.route = []
         self._patched: dict[FunctionInfo, bool] = {}
@@ -227,7 +227,7 @@ class TracingInterpreter(Interpreter):
             return remembered.result
         # Recursion with equal arguments would never end.
         if key in self._running or depth > _DEPTH:
-            return self._promised_result(function.info)
+            return self._returned_so_far(function.info)
         self._running.add(key)
         record = self.start_recording()
         losses_before = losses.count
@@ -241,6 +241,13 @@ class TracingInterpreter(Interpreter):
         if closure is None:
             self._remembered[key] = record
         return record.result
+
+    def _returned_so_far(self, info: FunctionInfo) -> Value:
+        """What a recursive call returns: a tensor, if the call that is running would return one where it ends."""
+        running = next((frame for frame in reversed(self._frames) if frame.info is info), None)
+        if running is not None and isinstance(running.returned, Tensor):
+            return running.returned
+        return self._promised_result(info)
 
     def _is_patched(self, info: FunctionInfo) -> bool:
         """Whether a patch replaces a function, so that nothing in it is traced."""
@@ -265,11 +272,13 @@ class TracingInterpreter(Interpreter):
         if emitting:
             record.traced.add((info, class_of(function.bound)))
         self.route.append(info.qualname)
+        self._frames.append(frame)
         try:
             frame.report(FunctionEntry(info.node, info, entry, values))
             return self._result(frame, info)
         finally:
             self.route.pop()
+            self._frames.pop()
 
     def _result(self, frame: Frame, info: FunctionInfo) -> Value:
         if isinstance(info.node, ast.Lambda):
@@ -338,13 +347,13 @@ class TracingInterpreter(Interpreter):
         for parameter in [*positional, *parameters.kwonlyargs]:
             values[parameter.arg] = self._argument(info, parameter, by_name.get(parameter.arg))
         if parameters.vararg:
-            items = tuple(map(_generalise, arguments.positional[len(positional) :]))
+            items = tuple(map(generalise, arguments.positional[len(positional) :]))
             known_items = items if arguments.is_counted else None
             values[parameters.vararg.arg] = Sequence("tuple", known_items, join_all(items))
         if parameters.kwarg:
             named = {parameter.arg for parameter in info.named_parameters}
             others = arguments.keywords.items()
-            entries = tuple((name, _generalise(value)) for name, value in others if name not in named)
+            entries = tuple((name, generalise(value)) for name, value in others if name not in named)
             values[parameters.kwarg.arg] = Mapping(entries, UNKNOWN)
         return values
 
@@ -359,7 +368,7 @@ class TracingInterpreter(Interpreter):
             # The function that takes it knows better what it is than the annotation of the dict.
             if isinstance(declared, Static):
                 return declared
-        return as_named(_generalise(value), parameter.arg)
+        return as_named(generalise(value), parameter.arg)
 
     # --- names ---
 
@@ -477,20 +486,3 @@ def _bound_parameter(function: Function) -> Environment:
         return {}
     # A method may collect even `self` in `*args`.
     return {parameter.arg: function.bound for parameter in function.info.positional_parameters[:1]}
-
-
-def _generalise(value: Value) -> Value:
-    """An argument without what would only multiply the ways in which a function is called."""
-    match value:
-        case Tensor():
-            return tensor(
-                value.dtype,
-                optional=value.optional,
-                origin=value.inherited_origin,
-                host=value.host,
-                several=value.several,
-            )
-        case Static(kind="int" | "float" as kind):
-            return Static(kind)
-        case _:
-            return value
