@@ -50,19 +50,18 @@ def flux(name: str, channels: int = 16, control: bool = False, **inputs: Any) ->
     return pipeline(name, **components), {**texts, **SIZE, **inputs}
 
 
-def flux2(**inputs: Any) -> tuple[Any, dict[str, Any]]:
+def flux2(name: str = "Flux2Pipeline", **inputs: Any) -> tuple[Any, dict[str, Any]]:
     """A pipeline around Flux.2's transformer, whose autoencoder normalizes its latents."""
     transformer = diffusers.Flux2Transformer2DModel(
         in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
         joint_attention_dim=32, timestep_guidance_channels=16, axes_dims_rope=(4, 4, 4, 4),
+        guidance_embeds="Klein" not in name,
     ).eval()  # fmt: skip
     vae = diffusers.AutoencoderKLFlux2(
         block_out_channels=(8, 8), down_block_types=("DownEncoderBlock2D",) * 2, latent_channels=4,
         up_block_types=("UpDecoderBlock2D",) * 2, norm_num_groups=4, sample_size=16, layers_per_block=1,
     ).eval()  # fmt: skip
-    pipe = pipeline(
-        "Flux2Pipeline", vae=vae, scheduler=flow(use_dynamic_shifting=True), transformer=transformer
-    )
+    pipe = pipeline(name, vae=vae, scheduler=flow(use_dynamic_shifting=True), transformer=transformer)
     return pipe, {"prompt_embeds": draw(1, 7, 32, seed=1), **SIZE, **inputs}
 
 
@@ -98,7 +97,9 @@ def stable_diffusion_3(
         "transformer": diffusers.SD3Transformer2DModel(**sizes).eval(),
     }  # fmt: skip
     if control:
-        components["controlnet"] = fill_zeros(diffusers.SD3ControlNetModel(**sizes).eval())
+        # Of inpainting, one channel more, which is the mask.
+        extra = {"extra_conditioning_channels": 1} if "Inpainting" in name else {}
+        components["controlnet"] = fill_zeros(diffusers.SD3ControlNetModel(**sizes, **extra).eval())
     options = {"pag_applied_layers": "blocks.0"} if "PAG" in name else {}
     pipe = pipeline(name, **components, **options)
     return pipe, {**prompts(pooled=64), **SIZE, "guidance_scale": 4.0, **inputs}
@@ -118,7 +119,8 @@ def qwen_image(name: str, control: bool = False, **inputs: Any) -> tuple[Any, di
         "transformer": diffusers.QwenImageTransformer2DModel(**sizes).eval(),
     }  # fmt: skip
     if control:
-        components["controlnet"] = fill_zeros(diffusers.QwenImageControlNetModel(**sizes).eval())
+        extra = {"extra_condition_channels": 4} if "Inpaint" in name else {}
+        components["controlnet"] = fill_zeros(diffusers.QwenImageControlNetModel(**sizes, **extra).eval())
     texts = prompts(attention_mask="_embeds_mask")
     size = {"height": 32, "width": 32}
     return pipeline(name, **components), {**texts, **size, "true_cfg_scale": 2.0, **inputs}
@@ -149,7 +151,10 @@ def pixart(name: str, **inputs: Any) -> tuple[Any, dict[str, Any]]:
         "PixArtTransformer2DModel", in_channels=4, out_channels=8, num_layers=1, sample_size=8, caption_channels=32,
         use_additional_conditions=False,
     )  # fmt: skip
-    pipe = pipeline(name, vae=image_vae(), scheduler=DPMSolverMultistepScheduler(), transformer=transformer)
+    options = {"pag_applied_layers": "blocks.0"} if "PAG" in name else {}
+    pipe = pipeline(
+        name, vae=image_vae(), scheduler=DPMSolverMultistepScheduler(), transformer=transformer, **options
+    )
     return pipe, {
         **prompts(attention_mask="_attention_mask"),
         **SIZE,
@@ -228,11 +233,11 @@ def cogview(name: str, **inputs: Any) -> tuple[Any, dict[str, Any]]:
     return pipe, {**prompts(tokens=16), **SIZE, **inputs}
 
 
-def hunyuan_dit(**inputs: Any) -> tuple[Any, dict[str, Any]]:
+def hunyuan_dit(name: str, **inputs: Any) -> tuple[Any, dict[str, Any]]:
     """Hunyuan-DiT, which reads two encodings of the prompt."""
     transformer = construct("HunyuanDiT2DModel", sample_size=16, num_layers=2, learn_sigma=True)
     pipe = pipeline(
-        "HunyuanDiTPipeline", vae=image_vae(), scheduler=diffusers.DDPMScheduler(), transformer=transformer,
+        name, vae=image_vae(), scheduler=diffusers.DDPMScheduler(), transformer=transformer,
         requires_safety_checker=False,
     )  # fmt: skip
     texts: dict[str, Any] = {}
@@ -314,7 +319,13 @@ BUILDERS: dict[str, Builder] = {
     "FluxKontextPipeline": call(
         flux, "FluxKontextPipeline", image=picture(1), _auto_resize=False, max_area=16 * 16
     ),
+    "FluxKontextInpaintPipeline": call(
+        flux, "FluxKontextInpaintPipeline", image=picture(1), _auto_resize=False, max_area=16 * 16, **_INPAINTING
+    ),
     "Flux2Pipeline": flux2,
+    "Flux2KleinPipeline": call(
+        flux2, "Flux2KleinPipeline", negative_prompt_embeds=draw(1, 7, 32, seed=2), guidance_scale=3.0
+    ),
     "Flux2Pipeline:picture": call(flux2, image=frames(1, side=64)),
     "FluxPriorReduxPipeline": call(redux, image=picture(1, side=32)),
     "StableDiffusion3Pipeline": call(stable_diffusion_3, "StableDiffusion3Pipeline"),
@@ -328,6 +339,13 @@ BUILDERS: dict[str, Builder] = {
         stable_diffusion_3, "StableDiffusion3ControlNetPipeline", control=True, control_image=picture(1)
     ),
     "StableDiffusion3PAGPipeline": call(stable_diffusion_3, "StableDiffusion3PAGPipeline", pag_scale=2.0),
+    "StableDiffusion3PAGImg2ImgPipeline": call(
+        stable_diffusion_3, "StableDiffusion3PAGImg2ImgPipeline", image=picture(1), strength=0.9, pag_scale=2.0
+    ),
+    "StableDiffusion3ControlNetInpaintingPipeline": call(
+        stable_diffusion_3, "StableDiffusion3ControlNetInpaintingPipeline", control=True, control_image=picture(1),
+        control_mask=mask(),
+    ),
     "QwenImagePipeline": call(qwen_image, "QwenImagePipeline"),
     "QwenImageImg2ImgPipeline": call(
         qwen_image, "QwenImageImg2ImgPipeline", image=picture(1, side=32), strength=0.9
@@ -338,14 +356,25 @@ BUILDERS: dict[str, Builder] = {
     "QwenImageControlNetPipeline": call(
         qwen_image, "QwenImageControlNetPipeline", control=True, control_image=picture(1, side=32)
     ),
+    "QwenImageControlNetInpaintPipeline": call(
+        qwen_image, "QwenImageControlNetInpaintPipeline", control=True, control_image=picture(1, side=32),
+        control_mask=mask(32),
+    ),
+    "QwenImageEditInpaintPipeline": call(
+        qwen_image, "QwenImageEditInpaintPipeline", image=frames(1, side=32)[0], **_LARGE_INPAINTING
+    ),
     "QwenImageEditPipeline": call(qwen_image, "QwenImageEditPipeline", image=frames(1, side=32)[0]),
     "QwenImageEditPlusPipeline": call(qwen_image, "QwenImageEditPlusPipeline", image=frames(1, side=32)),
     "ZImagePipeline": call(z_image, "ZImagePipeline"),
     "ZImageImg2ImgPipeline": call(z_image, "ZImageImg2ImgPipeline", image=picture(1), strength=0.9),
+    "ZImageInpaintPipeline": call(z_image, "ZImageInpaintPipeline", image=picture(1), **_INPAINTING),
+    "PixArtSigmaPAGPipeline": call(pixart, "PixArtSigmaPAGPipeline", pag_scale=2.0),
     "PixArtAlphaPipeline": call(pixart, "PixArtAlphaPipeline"),
     "PixArtSigmaPipeline": call(pixart, "PixArtSigmaPipeline"),
     "SanaPipeline": call(sana, "SanaPipeline"),
     "SanaSprintPipeline": call(sana, "SanaSprintPipeline"),
+    "SanaPAGPipeline": call(sana, "SanaPAGPipeline", pag_scale=2.0),
+    "SanaSprintImg2ImgPipeline": call(sana, "SanaSprintImg2ImgPipeline", image=picture(1, side=32), strength=0.9),
     "SanaControlNetPipeline": call(sana, "SanaControlNetPipeline", control=True, control_image=picture(1, side=32)),
     "ChromaPipeline": call(chroma, "ChromaPipeline"),
     "ChromaImg2ImgPipeline": call(chroma, "ChromaImg2ImgPipeline", image=picture(1), strength=0.9),
@@ -355,7 +384,8 @@ BUILDERS: dict[str, Builder] = {
     "CogView3PlusPipeline": call(cogview, "CogView3PlusPipeline", original_size=(16, 16)),
     "CogView4Pipeline": call(cogview, "CogView4Pipeline"),
     "CogView4ControlPipeline": call(cogview, "CogView4ControlPipeline", control_image=picture(1)),
-    "HunyuanDiTPipeline": hunyuan_dit,
+    "HunyuanDiTPipeline": call(hunyuan_dit, "HunyuanDiTPipeline"),
+    "HunyuanDiTPAGPipeline": call(hunyuan_dit, "HunyuanDiTPAGPipeline", pag_scale=2.0),
     "OvisImagePipeline": ovis,
     "HiDreamImagePipeline": hi_dream,
     "PRXPipeline": prx,

@@ -100,6 +100,16 @@ def refiner(**inputs: Any) -> tuple[Any, dict[str, Any]]:
     return pipe, {**prompts(pooled=32), **inputs}
 
 
+def image_variation(**inputs: Any) -> tuple[Any, dict[str, Any]]:
+    """A pipeline whose U-Net reads the embedding of a picture in place of a text's."""
+    pipe = pipeline(
+        "StableDiffusionImageVariationPipeline", vae=image_vae(), image_encoder=vision_encoder(), unet=unet(),
+        scheduler=DPMSolverMultistepScheduler(steps_offset=1), feature_extractor=vision_processor(),
+        requires_safety_checker=False,
+    )  # fmt: skip
+    return pipe, inputs
+
+
 def adapter() -> torch.nn.Module:
     """A T2I-Adapter whose results have the sizes of the U-Net's resolutions."""
     return diffusers.T2IAdapter(
@@ -121,14 +131,15 @@ def latent_consistency(name: str, **inputs: Any) -> tuple[Any, dict[str, Any]]:
     return pipe, {**positive(prompts()), **inputs}
 
 
-def animate_diff(name: str, **inputs: Any) -> tuple[Any, dict[str, Any]]:
-    """A pipeline that gives a U-Net for pictures an adapter for motion."""
+def animate_diff(name: str, controls: int = 0, **inputs: Any) -> tuple[Any, dict[str, Any]]:
+    """A pipeline that gives a U-Net for pictures an adapter for motion, with as many ControlNets."""
     adapter = diffusers.MotionAdapter(
         block_out_channels=(8, 16), motion_layers_per_block=1, motion_norm_num_groups=2, motion_num_attention_heads=2
     ).eval()  # fmt: skip
     pipe = pipeline(
-        name, vae=image_vae(), unet=unet(), motion_adapter=adapter, scheduler=DDIMScheduler(clip_sample=False)
-    )
+        name, vae=image_vae(), unet=unet(), motion_adapter=adapter, scheduler=DDIMScheduler(clip_sample=False),
+        **controlnets(controls),
+    )  # fmt: skip
     return pipe, {**prompts(), **inputs}
 
 
@@ -280,6 +291,20 @@ BUILDERS: dict[str, Builder] = {
         image=picture(1, side=8),
     ),
     "StableDiffusionPAGPipeline": call(stable_diffusion, "StableDiffusionPAGPipeline", pag_scale=2.0, **SIZE),
+    "StableDiffusionPAGImg2ImgPipeline": call(
+        stable_diffusion, "StableDiffusionPAGImg2ImgPipeline", image=picture(1), strength=0.9, pag_scale=2.0
+    ),
+    "StableDiffusionPAGInpaintPipeline": call(
+        stable_diffusion, "StableDiffusionPAGInpaintPipeline", image=picture(1), pag_scale=2.0, **_INPAINTING, **SIZE
+    ),
+    "StableDiffusionControlNetPAGPipeline": call(
+        stable_diffusion, "StableDiffusionControlNetPAGPipeline", 1, image=picture(1), pag_scale=2.0, **SIZE
+    ),
+    "StableDiffusionControlNetPAGInpaintPipeline": call(
+        stable_diffusion, "StableDiffusionControlNetPAGInpaintPipeline", 1, image=picture(1),
+        control_image=picture(1, seed=6), pag_scale=2.0, **_INPAINTING, **SIZE,
+    ),
+    "StableDiffusionImageVariationPipeline": call(image_variation, image=picture(1, side=32), **SIZE),
     "LatentConsistencyModelPipeline": call(latent_consistency, "LatentConsistencyModelPipeline", **SIZE),
     "LatentConsistencyModelImg2ImgPipeline": call(
         latent_consistency, "LatentConsistencyModelImg2ImgPipeline", image=picture(1), strength=0.9
@@ -304,6 +329,37 @@ BUILDERS: dict[str, Builder] = {
     "StableDiffusionXLInstructPix2PixPipeline": call(
         stable_diffusion_xl, "StableDiffusionXLInstructPix2PixPipeline", image=picture(1), **SIZE
     ),
+    "StableDiffusionXLControlNetImg2ImgPipeline": call(
+        stable_diffusion_xl, "StableDiffusionXLControlNetImg2ImgPipeline", 1, image=picture(1),
+        control_image=picture(1, seed=6), strength=0.9, **SIZE,
+    ),
+    "StableDiffusionXLControlNetInpaintPipeline": call(
+        stable_diffusion_xl, "StableDiffusionXLControlNetInpaintPipeline", 1, image=picture(1),
+        control_image=picture(1, seed=6), **_INPAINTING, **SIZE,
+    ),
+    "StableDiffusionXLPAGPipeline": call(stable_diffusion_xl, "StableDiffusionXLPAGPipeline", pag_scale=2.0, **SIZE),
+    "StableDiffusionXLPAGImg2ImgPipeline": call(
+        stable_diffusion_xl, "StableDiffusionXLPAGImg2ImgPipeline", image=picture(1), strength=0.9, pag_scale=2.0
+    ),
+    "StableDiffusionXLPAGInpaintPipeline": call(
+        stable_diffusion_xl, "StableDiffusionXLPAGInpaintPipeline", image=picture(1), pag_scale=2.0, **_INPAINTING,
+        **SIZE,
+    ),
+    "StableDiffusionXLControlNetPAGPipeline": call(
+        stable_diffusion_xl, "StableDiffusionXLControlNetPAGPipeline", 1, image=picture(1), pag_scale=2.0, **SIZE
+    ),
+    "StableDiffusionXLControlNetPAGImg2ImgPipeline": call(
+        stable_diffusion_xl, "StableDiffusionXLControlNetPAGImg2ImgPipeline", 1, image=picture(1),
+        control_image=picture(1, seed=6), strength=0.9, pag_scale=2.0, **SIZE,
+    ),
+    "AnimateDiffControlNetPipeline": call(
+        animate_diff, "AnimateDiffControlNetPipeline", 1, num_frames=2, conditioning_frames=frames(2), **SIZE
+    ),
+    "AnimateDiffVideoToVideoControlNetPipeline": call(
+        animate_diff, "AnimateDiffVideoToVideoControlNetPipeline", 1, video=frames(2), conditioning_frames=frames(2),
+        strength=0.9, **SIZE,
+    ),
+    "AnimateDiffPAGPipeline": call(animate_diff, "AnimateDiffPAGPipeline", num_frames=2, pag_scale=2.0, **SIZE),
     "AnimateDiffPipeline": call(animate_diff, "AnimateDiffPipeline", num_frames=2, **SIZE),
     "AnimateDiffVideoToVideoPipeline": call(
         animate_diff, "AnimateDiffVideoToVideoPipeline", video=frames(2), strength=0.9, **SIZE
@@ -315,6 +371,10 @@ BUILDERS: dict[str, Builder] = {
     ),
     "KandinskyV22InpaintPipeline": call(
         kandinsky_2, "KandinskyV22InpaintPipeline", 9, image=frames(1)[0], mask_image=mask()[0, 0].numpy(), **SIZE
+    ),
+    "KandinskyV22ControlnetImg2ImgPipeline": call(
+        kandinsky_2, "KandinskyV22ControlnetImg2ImgPipeline", 8, True, hint=picture(1, side=64), image=frames(1),
+        strength=0.9, **SIZE,
     ),
     "KandinskyV22ControlnetPipeline": call(
         kandinsky_2, "KandinskyV22ControlnetPipeline", 8, True, hint=picture(1, side=64), **SIZE
@@ -328,6 +388,14 @@ BUILDERS: dict[str, Builder] = {
     "IFImg2ImgPipeline": call(deep_floyd, "IFImg2ImgPipeline", image=picture(1), strength=0.9),
     "IFInpaintingPipeline": call(deep_floyd, "IFInpaintingPipeline", image=picture(1), **_INPAINTING),
     "IFSuperResolutionPipeline": call(deep_floyd, "IFSuperResolutionPipeline", image=picture(1), **SIZE),
+    "IFImg2ImgSuperResolutionPipeline": call(
+        deep_floyd, "IFImg2ImgSuperResolutionPipeline", image=picture(1), original_image=picture(1, seed=6),
+        strength=0.9,
+    ),
+    "IFInpaintingSuperResolutionPipeline": call(
+        deep_floyd, "IFInpaintingSuperResolutionPipeline", image=picture(1), original_image=picture(1, seed=6),
+        **_INPAINTING,
+    ),
     "StableCascadePriorPipeline": call(stable_cascade, "StableCascadePriorPipeline", height=128, width=128),
     "StableCascadeDecoderPipeline": call(
         stable_cascade, "StableCascadeDecoderPipeline", image_embeddings=draw(1, 4, 2, 2), guidance_scale=2.0

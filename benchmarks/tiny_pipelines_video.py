@@ -74,9 +74,16 @@ def wan(name: str, transformers: int = 1, **inputs: Any) -> tuple[Any, dict[str,
 
 def sky_reels(name: str, **inputs: Any) -> tuple[Any, dict[str, Any]]:
     """A pipeline around SkyReels' transformer: Wan's, with frames of several noise levels."""
+    options: dict[str, Any] = {}
+    encoders: dict[str, Any] = {}
+    if name == "SkyReelsV2ImageToVideoPipeline":
+        options = {"channels": 36, "image_dim": 32, "added_kv_proj_dim": 24}
+        encoders = {
+            "image_encoder": vision_encoder(with_projection=False), "image_processor": vision_processor(),
+        }  # fmt: skip
     pipe = pipeline(
         name, vae=wan_vae(), scheduler=UniPCMultistepScheduler(flow_shift=8.0, use_flow_sigmas=True),
-        transformer=wan_transformer("SkyReelsV2Transformer3DModel"),
+        transformer=wan_transformer("SkyReelsV2Transformer3DModel", **options), **encoders,
     )  # fmt: skip
     return pipe, {**prompts(), **SIZE, **inputs}
 
@@ -142,7 +149,7 @@ def ltx(name: str, **inputs: Any) -> tuple[Any, dict[str, Any]]:
 
 def cogvideo(name: str, **inputs: Any) -> tuple[Any, dict[str, Any]]:
     """A pipeline around CogVideoX's transformer."""
-    channels = 8 if "ImageToVideo" in name else 4
+    channels = 8 if "ImageToVideo" in name or "Control" in name else 4
     transformer = diffusers.CogVideoXTransformer3DModel(
         num_attention_heads=2, attention_head_dim=16, in_channels=channels, out_channels=4, time_embed_dim=2,
         text_embed_dim=32, num_layers=1, sample_width=2, sample_height=2, sample_frames=9, patch_size=2,
@@ -260,6 +267,19 @@ BUILDERS: dict[str, Builder] = {
     "WanVideoToVideoPipeline": call(wan, "WanVideoToVideoPipeline", video=picture(1, 5), strength=0.9),
     "WanVACEPipeline": call(wan, "WanVACEPipeline", num_frames=5),
     "SkyReelsV2Pipeline": call(sky_reels, "SkyReelsV2Pipeline", num_frames=5),
+    "SkyReelsV2ImageToVideoPipeline": call(
+        sky_reels, "SkyReelsV2ImageToVideoPipeline", image=picture(1), num_frames=5
+    ),
+    "SkyReelsV2DiffusionForcingPipeline": call(
+        sky_reels, "SkyReelsV2DiffusionForcingPipeline", prompt=None, num_frames=9, base_num_frames=9
+    ),
+    "SkyReelsV2DiffusionForcingImageToVideoPipeline": call(
+        sky_reels, "SkyReelsV2DiffusionForcingImageToVideoPipeline", image=picture(1), num_frames=9, base_num_frames=9
+    ),
+    "SkyReelsV2DiffusionForcingVideoToVideoPipeline": call(
+        sky_reels, "SkyReelsV2DiffusionForcingVideoToVideoPipeline", video=picture(1, 5), num_frames=17,
+        base_num_frames=9, overlap_history=5,
+    ),
     "LTXPipeline": call(ltx, "LTXPipeline"),
     "LTXImageToVideoPipeline": call(ltx, "LTXImageToVideoPipeline", image=picture(1, side=32)),
     "LTXConditionPipeline": call(ltx, "LTXConditionPipeline", image=picture(1, side=32)),
@@ -269,6 +289,9 @@ BUILDERS: dict[str, Builder] = {
     ),
     "CogVideoXVideoToVideoPipeline": call(
         cogvideo, "CogVideoXVideoToVideoPipeline", video=picture(1, 9), strength=0.9
+    ),
+    "CogVideoXFunControlPipeline": call(
+        cogvideo, "CogVideoXFunControlPipeline", control_video=picture(1, 9)
     ),
     "HunyuanVideoPipeline": call(hunyuan_video, "HunyuanVideoPipeline"),
     "HunyuanVideoImageToVideoPipeline": call(
@@ -281,6 +304,7 @@ BUILDERS: dict[str, Builder] = {
     "MochiPipeline": mochi,
     "LattePipeline": latte,
     "SanaVideoPipeline": call(sana_video, "SanaVideoPipeline"),
+    "SanaImageToVideoPipeline": call(sana_video, "SanaImageToVideoPipeline", image=picture(1, side=32)),
     "CosmosTextToWorldPipeline": call(cosmos, "CosmosTextToWorldPipeline", num_frames=9),
     "CosmosVideoToWorldPipeline": call(
         cosmos, "CosmosVideoToWorldPipeline", num_frames=9, image=picture(1)
