@@ -11,16 +11,16 @@ from torch import nn
 
 # Packages that models are trained or configured with. Others may be asked for to see whether they are installed.
 _STAND_INS = frozenset(
-    "addict ai4ts anyascii argbind ase audiolm_pytorch audiotools benchpots bidi bs4 cloudpathlib colorlog "
-    "coqpit coreforecast cv2 datasets deepdiff dora emoji fairseq faiss fastai fastcore flatten_dict g2pkk "
-    "gdown gensim gruut gym gymnasium h5py hydra hyperpyyaml importlib_resources inflect jieba jsonargparse "
-    "langdetect libdf librosa lightning lightning_utilities litdata matplotlib matscipy misaki mne nltk "
-    "num2words numba omegaconf orjson overrides pandas phonemizer polars portalocker pyclipper pycocotools "
-    "pyfaidx pymatgen pyonmttok pypdfium2 pypinyin pysbd pytorch_custom_utils pytorch_lightning pytorch_msssim "
-    "pytorch_warmup pyworld rapidfuzz resampy sensai sentencepiece shapely skimage sklearn skorch soundfile "
-    "spear_tts_pytorch submitit supervision tenacity tensorboard tensorboardX termcolor tiktoken torch_ema "
-    "torch_geometric torchao torchaudio torchcodec torchdata torchmetrics torchsde torchtnt trainer tsdb "
-    "udtools unidecode utilsforecast validators wandb zstd".split()
+    "addict ai4ts anyascii argbind ase audiolm_pytorch audiotools benchpots bidi bs4 cloudpathlib colorlog coqpit "
+    "coreforecast cv2 datasets deepdiff dora dotenv emoji fairseq faiss fastai fastcore flatten_dict g2pkk gdown "
+    "gensim gruut gym gymnasium h5py hydra hyperpyyaml importlib_resources inflect jieba jsonargparse langdetect "
+    "libdf librosa lightning lightning_utilities litdata marshmallow matplotlib matscipy misaki mne nltk "
+    "num2words num_to_words numba omegaconf onnx orjson overrides pandas phonemizer polars portalocker pyclipper "
+    "pycocotools pyfaidx pymatgen pyonmttok pypdfium2 pypinyin pysbd pytorch_custom_utils pytorch_lightning "
+    "pytorch_msssim pytorch_warmup pyworld rapidfuzz resampy resize_right sensai sentencepiece shapely skimage "
+    "sklearn skorch soundfile spear_tts_pytorch submitit supervision taming tenacity tensorboard tensorboardX "
+    "termcolor tiktoken torch_ema torch_geometric torchao torchaudio torchcodec torchdata torchmetrics torchsde "
+    "torchtnt trainer tsdb udtools unidecode utilsforecast validators vocos wandb zstd".split()
 )
 
 

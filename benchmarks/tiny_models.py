@@ -70,8 +70,13 @@ def build(name: str) -> Tiny:
         model, inputs = part
     if isinstance(model, torch.nn.Module):
         model.eval()
-    beside = _installed_apart() if library in ("strangers", "guessed") else []
-    return Tiny(model, inputs, [root, *beside])
+    roots = [root]
+    if library in ("strangers", "guessed"):
+        roots += _installed_apart()
+    # A class of the benchmark may call a package's functions.
+    if type(model).__module__.startswith("benchmarks."):
+        roots.append(Path(inspect.getfile(type(model))))
+    return Tiny(model, inputs, roots)
 
 
 def _installed_apart() -> list[Path]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks import (
     stand_ins,
+    tiny_strangers_fourth,
     tiny_strangers_fresh,
     tiny_strangers_images,
     tiny_strangers_judged,
@@ -31,6 +32,7 @@ MODELS = (
     | tiny_strangers_mended.MODELS
     | tiny_strangers_judged.MODELS
     | tiny_strangers_fresh.MODELS
+    | tiny_strangers_fourth.MODELS
 )
 
 stand_ins.install()

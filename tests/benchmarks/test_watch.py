@@ -251,6 +251,16 @@ def test_code_outside_the_roots_is_neither_noted_nor_listed(tmp_path):
     assert seen.ran == {}
 
 
+def test_lambdas_that_are_called_are_told_from_those_that_are_only_defined(tmp_path):
+    path = tmp_path / "code.py"
+    path.write_text("unused = lambda x: x.item()\nused = lambda x: x + 1\n", encoding="utf-8")
+    names = {}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
+    with watch([tmp_path]) as seen:
+        names["used"](X)
+    assert seen.lambdas == {str(path): {2}}
+
+
 def test_nothing_is_watched_after_the_block(tmp_path):
     run(tmp_path, "COUNT.item()")
     assert sys.gettrace() is None
