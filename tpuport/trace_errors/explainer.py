@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import linecache
 import traceback
 from typing import Any, Final, NamedTuple
 
@@ -154,8 +153,7 @@ class _Diagnosis:
         finding = min(candidates, default=None)
         if finding is None:
             return None
-        text = linecache.getline(finding.path, finding.line).strip()
-        line = Source(finding.path, finding.line, finding.function, text)
+        line = Source.read(finding.path, finding.line, finding.function)
         return _RuleMatch(finding.rule, finding, line)
 
     def _explanation(self) -> _Explanation:
@@ -261,8 +259,7 @@ def _forward_source(model: Any) -> Source | None:
     code = getattr(function, "__code__", None)
     if code is None or owner_of(code.co_filename, str(function.__module__)) == Owner.LIBRARY:
         return None
-    text = linecache.getline(code.co_filename, code.co_firstlineno).strip()
-    return Source(code.co_filename, code.co_firstlineno, code.co_qualname, text)
+    return Source.start_of(code)
 
 
 def _files_of(model: Any) -> list[str]:

@@ -1,7 +1,9 @@
 """What is known of code that cannot be traced, in plain values, and the error that carries it."""
 
 import dataclasses
+import linecache
 import re
+import types
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -28,6 +30,16 @@ class Source:
     line: int
     function: str
     code: str = ""
+
+    @classmethod
+    def read(cls, file: str, line: int, function: str) -> "Source":
+        """A line with its text."""
+        return cls(file, line, function, linecache.getline(file, line).strip())
+
+    @classmethod
+    def start_of(cls, code: types.CodeType) -> "Source":
+        """The line on which a function begins."""
+        return cls.read(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 
 @dataclasses.dataclass(frozen=True)

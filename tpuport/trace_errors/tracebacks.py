@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import linecache
 import sys
 from collections.abc import Iterator
 from types import FrameType, TracebackType
@@ -38,7 +37,7 @@ class Frame(NamedTuple):
 
     def source(self) -> Source:
         """The line, as reports show it."""
-        return Source(self.file, self.line, self.function, linecache.getline(self.file, self.line).strip())
+        return Source.read(self.file, self.line, self.function)
 
 
 class ErrorPath(NamedTuple):

@@ -3,7 +3,6 @@
 import dataclasses
 import dis
 import inspect
-import linecache
 import types
 from collections.abc import Iterator
 from typing import Final
@@ -72,8 +71,7 @@ def _reading_line(module_class: type, name: str) -> Source | None:
     for function in _functions_of(module_class):
         line = next(_lines_that_read(function.__code__, name), None)
         if line is not None:
-            file = function.__code__.co_filename
-            return Source(file, line, function.__qualname__, linecache.getline(file, line).strip())
+            return Source.read(function.__code__.co_filename, line, function.__qualname__)
     return None
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import difflib
 import inspect
-import linecache
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -259,7 +258,4 @@ def forward_line(model: torch.nn.Module, call: ModuleCall) -> Source | None:
     """Where the forward of a called module begins."""
     function = inspect.unwrap(type(model.get_submodule(call.name)).forward)
     code = getattr(function, "__code__", None)
-    if code is None:
-        return None
-    text = linecache.getline(code.co_filename, code.co_firstlineno).strip()
-    return Source(code.co_filename, code.co_firstlineno, code.co_qualname, text)
+    return None if code is None else Source.start_of(code)

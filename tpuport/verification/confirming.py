@@ -1,6 +1,5 @@
 """The linter's findings held against a run: confirmed, not reached, or harmless there."""
 
-import linecache
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -113,8 +112,7 @@ def _is_advice(finding: Finding) -> bool:
 
 
 def _source(finding: Finding) -> Source:
-    code = linecache.getline(finding.path, finding.line).strip()
-    return Source(finding.path, finding.line, finding.function, code)
+    return Source.read(finding.path, finding.line, finding.function)
 
 
 def lint_findings(

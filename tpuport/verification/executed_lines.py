@@ -1,7 +1,6 @@
 """Which lines of the model's code a run executes."""
 
 import dis
-import linecache
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -61,12 +60,12 @@ class ExecutedLines:
 
     def source(self, file: str, line: int) -> Source:
         """A line that ran, with the function that it is in."""
-        names = [
+        names = (
             code.co_qualname
             for code in self._is_model_code
             if code.co_filename == file and line in {number for _, _, number in code.co_lines()}
-        ]
-        return Source(file, line, names[0] if names else "", linecache.getline(file, line).strip())
+        )
+        return Source.read(file, line, next(names, ""))
 
     def changing_line(self, name: str) -> Source | None:
         """The line that ran and most likely changes what has this name: an attribute, or an item of a dictionary.
@@ -94,8 +93,7 @@ class ExecutedLines:
             rank = 1 if line in item_stores else 2
             if instruction.opname == "STORE_ATTR":
                 rank = 0
-            text = linecache.getline(code.co_filename, line).strip()
-            yield rank, Source(code.co_filename, line, code.co_qualname, text)
+            yield rank, Source.read(code.co_filename, line, code.co_qualname)
 
 
 def _line_of(instruction: dis.Instruction) -> int:

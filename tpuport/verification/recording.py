@@ -6,7 +6,6 @@ random numbers; runs on the device and in float64 take those results as answers,
 """
 
 import dataclasses
-import linecache
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -257,7 +256,4 @@ class Recorder(TorchFunctionMode):
 def _source(frame: FrameType | None) -> Source | None:
     if frame is None:
         return None
-    file = frame.f_code.co_filename
-    return Source(
-        file, frame.f_lineno, frame.f_code.co_qualname, linecache.getline(file, frame.f_lineno).strip()
-    )
+    return Source.read(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
