@@ -97,10 +97,11 @@ def test_vector_memory_that_the_kernel_may_take() -> None:
 
 def test_rounds_divide_the_blocks_of_keys_and_fit() -> None:
     call, blocks = KernelCall(10, 75_600, 75_600, 128, 128, 2), Blocks(1024, 7680, 512)
-    assert rounds_of_keys(call, blocks, "v6e") == 5, "of 10 blocks, whose keys and values take 39 MB twice"
+    assert rounds_of_keys(call, blocks, "v6e") == 10, "all keys and values of a head take 39 MB, twice"
+    assert rounds_of_keys(call, blocks, "tpu7x") == 2, "half as much memory"
     assert rounds_of_keys(dataclasses.replace(call, keys=7680), blocks, "v6e") == 1
     assert rounds_of_keys(dataclasses.replace(call, keys=6 * 7680), blocks, "v6e") == 6
-    assert rounds_of_keys(dataclasses.replace(call, keys=11 * 7680), blocks, "v6e") == 1
+    assert rounds_of_keys(dataclasses.replace(call, keys=13 * 7680), blocks, "v6e") == 1
     assert rounds_of_keys(dataclasses.replace(call, right=0), blocks, "v6e") == 1
     assert rounds_of_keys(call, blocks, "v4") == 1, "16 MiB in all"
 

@@ -72,7 +72,7 @@ def rounds_of_keys(call: KernelCall, blocks: Blocks, generation: str | None = No
     divisors = (rounds for rounds in range(count, 1, -1) if count % rounds == 0)
     for rounds in divisors:
         step = blocks._replace(key=rounds * blocks.key)
-        if vmem_bytes(call, step) <= limit // 2:
+        if vmem_bytes(call, step) <= limit * 3 // 4:
             return rounds
     return 1
 
