@@ -148,3 +148,13 @@ def test_a_mask_whose_annotation_names_no_dtype(check):
                 return x[~pad_mask]  #! TPU101
             return x[mask], x[mask_ids], x[order_mask], gather(x, mask)  #! TPU101
     """)
+
+
+def test_lengths_of_sequences_by_name(check):
+    check("""
+    class Model(nn.Module):
+        def forward(self, xs, hlens, ys_lens, window_len, sizes_lens=None):
+            if sizes_lens and window_len > 3: pass
+            parts = [xs[i, :l] for i, l in enumerate(ys_lens)]  #! TPU108
+            return xs[:, : hlens.max()], parts  #! TPU108
+    """)

@@ -202,7 +202,8 @@ def _namespaced(name: str, arguments: Arguments) -> Value:
 _UTILITIES: Final = "torch.nn.utils."
 _UTILITY_RESULTS: Final[dict[str, Value]] = {
     **dict.fromkeys(("rnn.pack_padded_sequence", "rnn.pack_sequence", "rnn.PackedSequence"), PACKED_SEQUENCE),
-    "rnn.pad_packed_sequence": Sequence("tuple", (FLOAT_TENSOR, INT_TENSOR), UNKNOWN),
+    # The lengths are on the host, wherever the sequences are.
+    "rnn.pad_packed_sequence": Sequence("tuple", (FLOAT_TENSOR, tensor("int", host=True)), UNKNOWN),
     **dict.fromkeys(("rnn.unpad_sequence", "rnn.unpack_sequence"), Sequence("list", None, TENSOR)),
     "parameters_to_vector": FLOAT_TENSOR,
 }

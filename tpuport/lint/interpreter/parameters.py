@@ -257,6 +257,7 @@ _TENSOR_NAMES: Final = re.compile(
     r"|noise|images?|pixels|video|audio|features?|feats?|tokens|context|cond|logits|labels|targets?|weights?|temb|emb"
     r"|wavs?|waveforms?|mels?|signals?|src|tgt|trg|seq|obs|actions?|coords|xyz|pos|edge_index|edge_attr"
     r"|embeddings?|embeds|residual|states|freqs(_c?is|_cos|_sin)?|cos|sin|t|timesteps?|bias|scores|boxes|points"
+    r"|[hiox]?lens|lengths|.*_(lens|lengths)"
     r"|.*(_states?|_mask|mask|_ids|_embeds?|_embeddings?|_values|_features|_tokens|_bias|_latents?|_timesteps?|_emb"
     r"|_logits|_cis|_hidden|_tensor|_query|_key|_value|_weights?))$"
 )
