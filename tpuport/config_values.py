@@ -89,12 +89,12 @@ def _wrong_values(raw: Mapping[str, Any], prefix: str, depth: int) -> Iterator[s
     padding: Any = raw.get("pad_token_id")
     vocabulary: Any = raw.get("vocab_size")
     # Old configs have -1 for none.
-    if _is_whole(padding) and _is_whole(vocabulary) and not -1 <= padding < max(vocabulary, 1):
+    if is_whole(padding) and is_whole(vocabulary) and not -1 <= padding < max(vocabulary, 1):
         yield f"{prefix}pad_token_id is {padding}, outside the vocabulary of {vocabulary}"
 
 
 def _wrong_number(name: str, value: float, prefix: str, smallest: int) -> Iterator[str]:
-    if name in _SIZES and not (_is_whole(value) and smallest <= value <= _SIZES[name]):
+    if name in _SIZES and not (is_whole(value) and smallest <= value <= _SIZES[name]):
         yield f"{prefix}{name} is {value!r}, and not a whole number from {smallest} to {_SIZES[name]:,}"
     elif name.endswith("layers") and value > _MOST_LAYERS:
         yield f"{prefix}{name} is {value!r}, and no model has more than {_MOST_LAYERS:,}"
@@ -113,7 +113,8 @@ def _wrong_rotary(settings: Mapping[str, Any], prefix: str) -> Iterator[str]:
             yield f"{prefix}{name} is {value!r}, and not a number above 0"
 
 
-def _is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> bool:
+    """Whether this is a whole number, which True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

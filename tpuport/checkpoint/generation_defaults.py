@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tpuport.config_values import name_wrong_fields, read_json
+from tpuport.config_values import is_whole, name_wrong_fields, read_json
 from tpuport.errors import PortError
 
 FILE: Final = "generation_config.json"
@@ -13,23 +13,19 @@ FILE: Final = "generation_config.json"
 Check = Callable[[Any], bool]
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _is_number(value: Any) -> bool:
-    return _is_whole(value) or isinstance(value, float)
+    return is_whole(value) or isinstance(value, float)
 
 
 def _is_token(value: Any) -> bool:
-    return _is_whole(value) or (isinstance(value, list) and all(map(_is_whole, value)))
+    return is_whole(value) or (isinstance(value, list) and all(map(is_whole, value)))
 
 
-_COUNT: Final = ("a whole number above 0", lambda value: _is_whole(value) and value > 0)
-_LENGTH: Final = ("a whole number from 0 up", lambda value: _is_whole(value) and value >= 0)
+_COUNT: Final = ("a whole number above 0", lambda value: is_whole(value) and value > 0)
+_LENGTH: Final = ("a whole number from 0 up", lambda value: is_whole(value) and value >= 0)
 _SHARE: Final = ("a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1)
 _TOKEN: Final = ("a token's number, or a list of them", _is_token)
-_PADDING: Final = ("a token's number", _is_whole)
+_PADDING: Final = ("a token's number", is_whole)
 # What a field must be, for people, and whether a value is it. Null stands for no default.
 _FIELDS: Final[Mapping[str, tuple[str, Check]]] = {
     "bos_token_id": _TOKEN,

@@ -10,6 +10,11 @@ def kinds(profile: dict[str, Any]) -> dict[str, float]:
     return dict(sorted(profile["kinds"].items(), key=lambda kind: -kind[1]))
 
 
+def main_kind(part: dict[str, Any]) -> str:
+    """The kind of work that takes most of a part's time."""
+    return max(part["kinds"], key=part["kinds"].__getitem__, default="")
+
+
 def share(seconds: float, profile: dict[str, Any]) -> str:
     """A part of a step: "12.5%"."""
     # A program that does nothing takes no time.

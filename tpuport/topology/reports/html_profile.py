@@ -148,10 +148,6 @@ def _legend(part: RepeatedPart, trace: dict[str, Any]) -> str:
     return f'<p class="legend">{keys}</p>{note}'
 
 
-def _main_kind(part: dict[str, Any]) -> str:
-    return max(part["kinds"], key=part["kinds"].__getitem__, default="")
-
-
 def _time_cells(seconds: float, profile: dict[str, Any]) -> list[str]:
     return [number_cell(quantities.duration(seconds)), number_cell(estimated_time.share(seconds, profile))]
 
@@ -160,7 +156,7 @@ def _lines(profile: dict[str, Any]) -> str:
     rows = [
         [
             *_time_cells(line["seconds"], profile),
-            text_cell(_main_kind(line), "nowrap"),
+            text_cell(estimated_time.main_kind(line), "nowrap"),
             source_cell(line["source"]),
         ]
         for line in profile["lines"][:_MAX_ROWS]

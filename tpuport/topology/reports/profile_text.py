@@ -49,7 +49,7 @@ def _times(
     rows = table(">a step", ">share", heading, "mostly")
     large = [part for part in parts[:_MAX_ROWS] if part["seconds"] >= _SMALLEST_SHARE * profile["seconds"]]
     for part in large:
-        rows.add_row(*_time_cells(part["seconds"], profile), name(part), _main_kind(part))
+        rows.add_row(*_time_cells(part["seconds"], profile), name(part), estimated_time.main_kind(part))
     others = parts[len(large) :]
     if not others:
         return rows
@@ -71,10 +71,6 @@ def _line_name(line: dict[str, Any]) -> RenderableType:
     if source is None:
         return Text("the compiler names no line", style="dim")
     return Group(source_line(source), Text(source["code"], no_wrap=True, overflow="ellipsis"))
-
-
-def _main_kind(part: dict[str, Any]) -> str:
-    return max(part["kinds"], key=part["kinds"].__getitem__, default="")
 
 
 def _instructions(profile: dict[str, Any]) -> RenderableType:
