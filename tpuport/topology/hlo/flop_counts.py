@@ -205,8 +205,6 @@ def _count_hits(out: int, stride: int, start: int, dilation: int, last: int) -> 
         return 0
     period = dilation // common
     # The solutions of start + stride * n = 0 modulo the dilation are one residue class modulo the period.
-    offset = 0
-    if period > 1:
-        offset = (-start // common) * pow(stride // common, -1, period) % period
+    offset = (-start // common) * pow(stride // common, -1, period) % period
     begin = first + (offset - first) % period
     return max(0, math.ceil((end - begin) / period))
