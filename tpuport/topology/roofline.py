@@ -80,7 +80,7 @@ def estimate(
     """
     hardware = GENERATIONS[generation]
     rings = layout(hardware, mesh, topology, device_mesh)
-    sent = [(one_kind.axes, collective_seconds(one_kind, rings, hardware)) for one_kind in collectives]
+    sent = [(kind.axes, collective_seconds(kind, rings, hardware)) for kind in collectives]
     seconds = {
         "compute": compute_seconds(
             costs.flops, costs.int8_flops, costs.fp8_flops, costs.pass_flops, hardware
@@ -90,7 +90,7 @@ def estimate(
     }
     # The chip overlaps the three at best, and does one after another at worst.
     together = max(seconds.values())
-    apart = seconds["compute"] + seconds["memory"] + sum(taken for _, taken in sent)
+    apart = seconds["compute"] + seconds["memory"] + sum(duration for _, duration in sent)
     model_seconds = costs.model_flops / hardware.device.bf16
     return Estimate(
         **seconds, binds=max(PARTS, key=lambda part: seconds[part]), seconds=together, seconds_apart=apart, unit=unit,
@@ -155,12 +155,12 @@ def _busiest_links(sent: Iterable[tuple[tuple[str, ...], float]]) -> float:
     """Seconds of the axis that collectives take longest, from the axes and seconds of each."""
     seconds: dict[str, float] = collections.defaultdict(float)
     of_any_axis = 0.0
-    for axes, taken in sent:
+    for axes, duration in sent:
         # A group that is not whole axes may go along any of them.
         if not axes:
-            of_any_axis += taken
+            of_any_axis += duration
         for axis in axes:
-            seconds[axis] += taken
+            seconds[axis] += duration
     return of_any_axis + max(seconds.values(), default=0.0)
 
 
