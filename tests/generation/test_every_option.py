@@ -221,6 +221,42 @@ def test_what_has_no_effect_has_none(llama: tuple, prompts: tuple) -> None:
         _assert_equal(_generate(ported.generate, prompts, name, _BASE | options), plain, is_sampled=False)
 
 
+# Options that are used together.
+PAIRS: dict[str, Options] = {
+    "beams without repetition": {**_BEAMS, "no_repeat_ngram_size": 2, "bad_words_ids": [[5]], "output_logits": True},
+    "beams that return all and end": {**_ENDING_BEAMS, "length_penalty": 0.5, "min_new_tokens": 4},
+    "beams with guidance": {**_BEAMS, "guidance_scale": 1.8, "repetition_penalty": 1.2},
+    "beams that stop at a string": {**_ENDING_BEAMS, "stop_strings": "\x21\x11", "tokenizer": _tokenizer()},
+    "guidance with processors": {"guidance_scale": 1.8, "no_repeat_ngram_size": 2, "sequence_bias": {(33,): 2.5}},
+    "samples of filtered scores": {**_SAMPLED, "num_return_sequences": 2, "top_p": 0.8, "min_p": 0.02},
+    "samples with a penalty": {"do_sample": True, "temperature": 0.6, "repetition_penalty": 1.4, "top_k": 9},
+    "a watermark on samples": {"do_sample": True, "watermarking_config": {"bias": 3.0}, "renormalize_logits": True},
+    "a prompt in chunks with processors": {"prefill_chunk_size": 7, "no_repeat_ngram_size": 1, "min_new_tokens": 8},
+    "a forced end after few tokens": {"forced_eos_token_id": 77, "max_new_tokens": 4, "suppress_tokens": [11, 98]},
+}  # fmt: skip
+
+
+@pytest.mark.slow  # each option above, and most of them in one program in test_processed_generation.py
+@pytest.mark.parametrize("name", PAIRS)
+def test_options_together(llama: tuple, prompts: tuple, name: str) -> None:
+    options = _BASE | PAIRS[name]
+    expected = _generate(llama[0].generate, prompts, name, options)
+    got = _generate(llama[1].generate, prompts, name, options)
+    _assert_equal(got, expected, options.get("do_sample", False))
+    if "num_beams" in options:
+        torch.testing.assert_close(got.sequences_scores, expected.sequences_scores, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow  # test_assisted_decoding.py
+def test_a_prefix_in_chunks_with_drafts_and_samples(llama: tuple, prompts: tuple) -> None:
+    """What tpuport alone has: a draw is the same, however the prompt is divided and the tokens drafted."""
+    options = {"max_new_tokens": 8, "do_sample": True, "seed": 3, "num_return_sequences": 2}
+    expected = tpuport.generate(llama[1], *prompts, **options)
+    ways = {"prefill_chunk_size": 7, "prompt_lookup_num_tokens": 3, "share_prefix": True}
+    for name, value in ways.items():
+        assert torch.equal(tpuport.generate(llama[1], *prompts, **options, **{name: value}), expected), name
+
+
 @pytest.mark.slow  # test_partial_prompts.py and test_assisted_decoding.py
 @pytest.mark.parametrize("name", OTHER_WAYS)
 def test_another_way_leads_to_the_same_tokens(llama: tuple, prompts: tuple, name: str) -> None:

@@ -27,6 +27,11 @@ def model() -> torch.nn.Module:
         ({"no_repeat_ngram_size": 2.5}, "no_repeat_ngram_size=2.5"),
         ({"bad_words_ids": [3]}, r"list of lists(.|\n)*bad_words_ids=\[3\]"),
         ({"forced_eos_token_id": -1}, "forced_eos_token_id=-1"),
+        (
+            {"forced_eos_token_id": [3, 4], "suppress_tokens": [4, 3, 9]},
+            r"forced_eos_token_id=\[3, 4\], suppress_tokens",
+        ),
+        ({"forced_bos_token_id": 3, "suppress_tokens": [3]}, r"forced_bos_token_id=\[3\], suppress_tokens"),
         ({"forced_bos_token_id": [3]}, r"forced_bos_token_id=\[3\]"),
         ({"output_attentions": True}, "output_attentions"),
         ({"return_dict_in_generate": 1}, "return_dict_in_generate=1"),

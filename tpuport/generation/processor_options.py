@@ -77,6 +77,7 @@ def read_processor_options(config: GenerationConfig, eos: tuple[int, ...]) -> Pr
         begin_suppress_tokens=read_ids("begin_suppress_tokens", config.begin_suppress_tokens),
         renormalize_logits=read_bool("renormalize_logits", config.renormalize_logits),
     )
+    _check_forced(options)
     if config.do_sample is not True:
         return options
     return dataclasses.replace(
@@ -88,6 +89,22 @@ def read_processor_options(config: GenerationConfig, eos: tuple[int, ...]) -> Pr
         epsilon_cutoff=_read_cutoff("epsilon_cutoff", config.epsilon_cutoff),
         eta_cutoff=_read_cutoff("eta_cutoff", config.eta_cutoff),
     )
+
+
+def _check_forced(options: ProcessorOptions) -> None:
+    """PortError if every token that is forced at one end is suppressed, as transformers raises it."""
+    bos = options.forced_bos_token_id
+    tokens = {
+        "forced_bos_token_id": set() if bos is None else {bos},
+        "forced_eos_token_id": set(options.forced_eos_token_id),
+    }
+    for name, forced in tokens.items():
+        if forced and forced <= set(options.suppress_tokens):
+            raise PortError(
+                "every token that is forced is suppressed too, which leaves none",
+                where=f"{name}={sorted(forced)}, suppress_tokens",
+                fix=f"leave {name} out, or one of its tokens out of suppress_tokens",
+            )
 
 
 def check_token_ids(options: ProcessorOptions, vocabulary: int) -> None:
