@@ -24,6 +24,7 @@ from jax.core import Tracer, eval_context
 from jax.extend.core import get_opaque_trace_state
 
 from tpuport.errors import PortError
+from tpuport.temporary import temporary_attributes
 
 # Fixed: another one may be jax's default, and only this one gives the same numbers on any number of devices.
 _KEY_KIND = "threefry2x32"
@@ -309,15 +310,9 @@ def _use(stream: _Stream) -> Iterator[None]:
         _state.streams.pop()
 
 
-@contextlib.contextmanager
-def call_generators(generators: Sequence[torch.Generator]) -> Iterator[None]:
+def call_generators(generators: Sequence[torch.Generator]) -> contextlib.AbstractContextManager[None]:
     """Let programs know the generators among the arguments of a call, in order."""
-    outer = _state.generators
-    _state.generators = generators
-    try:
-        yield
-    finally:
-        _state.generators = outer
+    return temporary_attributes(_state, generators=generators)
 
 
 def call_generator(index: int) -> torch.Generator:

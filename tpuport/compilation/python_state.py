@@ -127,7 +127,7 @@ class PythonState:
         return (
             all(map(operator.is_, self._observe(), self._values))
             and list(itertools.chain.from_iterable(self._keys)) == self._names
-            and all(_host_version(tensor) == version for tensor, version in self._host_tensors)
+            and all(python_values.host_version(tensor) == version for tensor, version in self._host_tensors)
             and all(np.array_equal(array, copy) for array, copy in self._arrays)
             and _torch_settings() == self._settings
         )
@@ -243,7 +243,7 @@ class PythonState:
 
     def _tensor_key(self, tensor: torch.Tensor) -> Hashable:
         if not compat.is_ported(tensor):
-            version = _host_version(tensor)
+            version = python_values.host_version(tensor)
             self._host_tensors.append((tensor, version))
             return Identity(tensor), version
         if not hasattr(tensor, "_elem"):  # a view of torchax's own, which computes its array
@@ -482,11 +482,6 @@ def _names_key(value: dict) -> Hashable:
 def _is_of_library(cls: type) -> bool:
     """Whether a class, or one that it is derived from, is a library's, whose code may read any attribute."""
     return any(base is not object and is_library(base.__module__) for base in cls.__mro__)
-
-
-def _host_version(tensor: torch.Tensor) -> int | None:
-    """What every write to a tensor counts up; None for inference tensors, whose writes are not counted."""
-    return None if tensor.is_inference() else tensor._version
 
 
 def _torch_settings() -> tuple:

@@ -128,3 +128,8 @@ class StateKey(Generic[State]):
                     case (Identity(), version):
                         texts[f"{path}{label}"] = f"a tensor on the host, version {version}"
         return texts
+
+
+def host_version(tensor: torch.Tensor) -> int | None:
+    """What every write to a tensor of the host counts up; None for inference tensors, whose writes go unnoticed."""
+    return None if tensor.is_inference() else tensor._version

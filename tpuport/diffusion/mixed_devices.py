@@ -25,6 +25,7 @@ from torch.utils import _pytree as torch_pytree
 from tpuport import compat, process_watch
 from tpuport.checkpoint.moving import fetch as to_host
 from tpuport.compat.asked_values import writes_in_place
+from tpuport.compilation.python_values import host_version
 
 logger = logging.getLogger("tpuport")
 
@@ -159,11 +160,6 @@ class MixedDevices(TorchFunctionMode):
     def upload_tree(self, tree: Any) -> Any:
         """Lists, tuples and dicts of tensors with each host tensor uploaded; other values unchanged."""
         return torch_pytree.tree_map_only(torch.Tensor, self.upload, tree)
-
-
-def host_version(tensor: torch.Tensor) -> int | None:
-    """What every write to a tensor of the host counts up; None for inference tensors, whose writes go unnoticed."""
-    return None if tensor.is_inference() else tensor._version
 
 
 class HostCopies:

@@ -15,12 +15,13 @@ import torch
 from tpuport import checkpoint
 from tpuport.checkpoint import model_mesh
 from tpuport.diffusion import schedulers
-from tpuport.diffusion.guidance import batch_conditions, instance_attribute
+from tpuport.diffusion.guider_batching import batch_conditions
 from tpuport.diffusion.mixed_devices import HostCopies, allow_mixed, current_mode, suspend, to_host_tree
 from tpuport.diffusion.pipeline_changes import changes_weights, changing_method
 from tpuport.diffusion.pipeline_checks import check_call, check_scheduler
 from tpuport.diffusion.step_bar import StepBar
 from tpuport.errors import PortError
+from tpuport.temporary import temporary_attributes
 
 logger = logging.getLogger("tpuport")
 
@@ -170,7 +171,7 @@ def _watched_scheduler(scheduler: Any, state: Any) -> Iterator[None]:
             state.bar.watch(result[0])
         return result
 
-    with instance_attribute(scheduler, "step", watched_step):
+    with temporary_attributes(scheduler, step=watched_step):
         yield
 
 

@@ -15,6 +15,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from tpuport import jaxprs
 from tpuport.layers.stacks import stacked_lists
+from tpuport.temporary import temporary_attributes
 
 _SCOPE = re.compile(r"tpuport_block:(\d+):(\d+)")
 _thread = threading.local()  # .record: of the innermost function that this thread traces in `record_calls`
@@ -49,13 +50,10 @@ class CallRecord:
 @contextlib.contextmanager
 def record_calls() -> Iterator[CallRecord]:
     """Let the blocks of models with stacked weights leave marks in the equations that are traced."""
+    record = CallRecord()
     # A function that is traced may itself trace another one.
-    outer = getattr(_thread, "record", None)
-    _thread.record = record = CallRecord()
-    try:
+    with temporary_attributes(_thread, record=record):
         yield record
-    finally:
-        _thread.record = outer
 
 
 @contextlib.contextmanager

@@ -1,10 +1,9 @@
 """The modules of a model that make rotary tables, the arguments of their calls, and their forward on the host."""
 
-import contextlib
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -42,21 +41,6 @@ def find_table_modules(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """The rotary modules whose output may be a table for each shape, by name."""
     modules = find_rotary_modules(model)
     return {name: module for name, module in modules.items() if not takes_positions(module)}
-
-
-@contextlib.contextmanager
-def replaced_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let `forward` be the forward of one module."""
-    # An instance may have a forward of its own, as accelerate's hooks give it one.
-    own = vars(module).get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        # Unless the module itself had an own forward, its class has one.
-        del module.forward
-        if own is not None:
-            module.forward = own
 
 
 @dataclasses.dataclass(frozen=True)

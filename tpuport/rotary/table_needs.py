@@ -27,8 +27,8 @@ from tpuport.rotary.rotary_modules import (
     HostModule,
     ValuesRead,
     find_table_modules,
-    replaced_forward,
 )
+from tpuport.temporary import temporary_attributes
 
 logger = logging.getLogger("tpuport")
 
@@ -145,7 +145,9 @@ class _Recorder:
     def _installed(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for name, module in self.modules.items():
-                stack.enter_context(replaced_forward(module, self._recording_forward(name, module)))
+                stack.enter_context(
+                    temporary_attributes(module, forward=self._recording_forward(name, module))
+                )
             for block in self._blocks:
                 handle = block.register_forward_pre_hook(self._end_at_block)
                 stack.callback(handle.remove)

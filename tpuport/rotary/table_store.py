@@ -18,9 +18,10 @@ from tpuport import compat
 from tpuport.checkpoint import model_mesh, port_count
 from tpuport.checkpoint.device_layout import replicated_sharding, scatter
 from tpuport.patches.complex_rotary import pair_as_complex
-from tpuport.rotary.rotary_modules import CallArguments, HostModule, replaced_forward
+from tpuport.rotary.rotary_modules import CallArguments, HostModule
 from tpuport.rotary.table_needs import TableNeed, find_table_needs
 from tpuport.static_values import Identity, exact_key
+from tpuport.temporary import temporary_attributes
 from tpuport.tracing import trace_lock
 
 logger = logging.getLogger("tpuport")
@@ -246,7 +247,9 @@ def use_tables(model: torch.nn.Module, tables: Mapping[str, Mapping[str, Table]]
     with contextlib.ExitStack() as stack:
         for name, tables_by_call in tables.items():
             module = model.get_submodule(name)
-            stack.enter_context(replaced_forward(module, _looking_forward(module, tables_by_call)))
+            stack.enter_context(
+                temporary_attributes(module, forward=_looking_forward(module, tables_by_call))
+            )
         yield
 
 

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
+from tpuport.temporary import temporary_attributes
+
 
 @dataclasses.dataclass(frozen=True)
 class CompileRequest:
@@ -193,12 +195,8 @@ class WarningEvents(logging.Handler):
     def collect(self) -> Iterator[list[Event]]:
         """Collect the events inside instead of emitting them."""
         events: list[Event] = []
-        outer = self._emit
-        self._emit = events.append
-        try:
+        with temporary_attributes(self, _emit=events.append):
             yield events
-        finally:
-            self._emit = outer
 
 
 def unescape_patterns(text: str) -> str:

@@ -5,7 +5,7 @@ torchax refuses every operation there and advises to enable it globally, after w
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +13,6 @@ import torch
 from jax.core import Tracer
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils import _pytree as torch_pytree
-from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat import aliasing, narrowing, view_steps
 from tpuport.compat.convert import assign, is_ported, to_jax, to_torch, wrap
@@ -23,6 +22,7 @@ from tpuport.compat.operators.declarations import Method
 from tpuport.compat.replacements import original
 from tpuport.compat.runtime import environment, on_device
 from tpuport.errors import PortError
+from tpuport.temporary import temporary_attributes
 
 # A torchax tensor.
 Ported = Any
@@ -46,18 +46,12 @@ class _Running(threading.local):
 _running = _Running()
 
 
-@contextlib.contextmanager
-def host_tensors_as_constants() -> Iterator[None]:
+def host_tensors_as_constants() -> contextlib.AbstractContextManager[None]:
     """In the block, a tensor of the host that meets one of the device in an operation is a constant of the program.
 
     For a trace whose inputs decide shapes: a model computes with them on the host, and then with their results.
     """
-    before = _running.takes_host_tensors
-    _running.takes_host_tensors = True
-    try:
-        yield
-    finally:
-        _running.takes_host_tensors = before
+    return temporary_attributes(_running, takes_host_tensors=True)
 
 
 def takes_host_tensors() -> bool:
@@ -259,8 +253,7 @@ def without_values(function: Any, args: tuple, kwargs: dict) -> torch.Tensor | N
         return None
     dtypes = [target for target in targets if isinstance(target, torch.dtype)]
     dtypes += [target.dtype for target in targets if isinstance(target, torch.Tensor)]
-    with no_dispatch(), torch._C.DisableTorchFunction():
-        return torch.empty(args[0].shape, dtype=(*dtypes, args[0].dtype)[0], device="meta")
+    return view_steps.on_twins(torch.empty, args[0].shape, dtype=(*dtypes, args[0].dtype)[0], device="meta")
 
 
 def _is_meta(target: Any) -> bool:
@@ -300,9 +293,8 @@ def _set_data(tensor: Ported, other: torch.Tensor) -> None:
     has_gradient = tensor.requires_grad
     # torch gives no other shape to a tensor that has a gradient.
     tensor.requires_grad_(False)
-    with no_dispatch(), torch._C.DisableTorchFunction():
-        # torch's own note of the dtype, by which it decides that `tensor.float()` has nothing to do.
-        torch._C.TensorBase.data.__set__(tensor, other)  # type: ignore[attr-defined]
+    # torch's own note of the dtype, by which it decides that `tensor.float()` has nothing to do.
+    view_steps.on_twins(torch._C.TensorBase.data.__set__, tensor, other)  # type: ignore[attr-defined]
     assign(tensor, other.jax())  # type: ignore[attr-defined]
     tensor.requires_grad_(has_gradient)
 

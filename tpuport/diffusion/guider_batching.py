@@ -18,8 +18,10 @@ import torch
 from torch.utils import _pytree as torch_pytree
 
 from tpuport import compat
+from tpuport.compilation.python_values import host_version
 from tpuport.diffusion.compiled_components import CompiledForward
-from tpuport.diffusion.mixed_devices import host_version, upload_tree
+from tpuport.diffusion.mixed_devices import upload_tree
+from tpuport.temporary import temporary_attributes
 
 logger = logging.getLogger("tpuport")
 
@@ -53,23 +55,10 @@ def batch_conditions(pipe: Any, state: Any) -> Iterator[None]:
 
     # Only while the pipeline runs, because a user may share the guider with other pipelines.
     with (
-        instance_attribute(guider, "prepare_inputs", prepare_inputs),
-        instance_attribute(forward, "interceptor", batcher),
+        temporary_attributes(guider, prepare_inputs=prepare_inputs),
+        temporary_attributes(forward, interceptor=batcher),
     ):
         yield
-
-
-@contextlib.contextmanager
-def instance_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute of an instance, and afterwards restore its own or show its class's again."""
-    original = dict(vars(owner))
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        delattr(owner, name)
-        if name in original:
-            setattr(owner, name, original[name])
 
 
 class ConditionBatcher:

@@ -9,7 +9,7 @@ import torch
 import tpuport
 from tpuport import compat
 from tpuport.diffusion.compiled_components import CompiledForward, compile_forward
-from tpuport.diffusion.guidance import ConditionBatcher
+from tpuport.diffusion.guider_batching import ConditionBatcher
 from tpuport.diffusion.mixed_devices import allow_mixed, to_host
 
 
