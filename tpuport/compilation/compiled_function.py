@@ -30,7 +30,7 @@ from tpuport.compilation.call_arguments import (
 )
 from tpuport.compilation.call_results import OutputAndWrites, collect_results
 from tpuport.compilation.compiled_program import HostText, Program, StateText
-from tpuport.compilation.host_inputs import find_candidates, is_discrete, small_counts
+from tpuport.compilation.host_inputs import find_candidates, is_discrete, small_counts, values_known
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled
 from tpuport.compilation.model_weights import (
     check_constants,
@@ -294,18 +294,11 @@ class CompiledFunction:
         rebuilt = static.layout.join(tensors[:count], donated)
         trace = StateTrace(state, tensors[count:], static.shared)
         models: list[Any] = [reference() for reference, _ in static.models]
-        values_known: Any = contextlib.nullcontext
-        if rebuilt.host_tensors or answers is not None:
-            values_known = compat.host_tensors_as_constants
-        selections: Any = contextlib.nullcontext
-        if is_library_model(getattr(self._function, "__self__", self._function)):
-            # Models count the tokens that are images by it, and check the number, which is taken for right.
-            selections = compat.masked_selections_counted
+        on_host = bool(rebuilt.host_tensors) or answers is not None
         with (
             use_weights(models, weights) as in_use,
             trace.recorded(in_use),
-            values_known(),
-            selections(),
+            values_known(self._function, on_host=on_host),
             answers or contextlib.nullcontext(),
         ):
             if answers is not None:

@@ -5,9 +5,10 @@ which an argument of a program does not have while the program is traced. The us
 (`tpuport.compile(..., static=[...])`), or they are found when the trace of a model of a library asks for a value.
 """
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 
 from tpuport import compat
+from tpuport.library_classes import is_library_model
 
 # Elements of the largest input that stays on the host unless it is named: a megapixel mask for each of 16 images. Its
 # values are compared in each call.
@@ -23,6 +25,23 @@ MOST_ELEMENTS: Final = 2**24
 _TOKENS: Final = frozenset({"input_ids", "decoder_input_ids", "labels"})
 _ELEMENTS_SHOWN: Final = 16
 _ELEMENTS_OF_COUNTS: Final = 4
+
+
+@contextlib.contextmanager
+def values_known(function: Any, *, on_host: bool) -> Iterator[None]:
+    """Traced. Let code decide by what is known of a call.
+
+    Args:
+        function: a model, a method of one, or any other function. Models of libraries count the tokens that are images
+            by a mask, and check the number, which is taken for right.
+        on_host: whether tensors of the host are a part of the program.
+    """
+    with contextlib.ExitStack() as stack:
+        if on_host:
+            stack.enter_context(compat.host_tensors_as_constants())
+        if is_library_model(getattr(function, "__self__", function)):
+            stack.enter_context(compat.masked_selections_counted())
+        yield
 
 
 @jax.tree_util.register_static

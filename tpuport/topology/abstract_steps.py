@@ -4,7 +4,7 @@ Shapes: B batch, P prompt columns, T cache length, K key/value heads, D head dim
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tpuport import compat, object_graph, pytrees, rotary
 from tpuport.checkpoint.device_layout import as_torch_dtype, one_device_mesh, replicated_sharding
 from tpuport.compilation import claim_cache, prepare_arguments, use_weights
+from tpuport.compilation.host_inputs import values_known
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder, State
 from tpuport.generation.decoder_choice import decoder_class
@@ -23,8 +24,9 @@ from tpuport.generation.prompts import bucket_length
 from tpuport.generation.recurrent_decoder import state_sharding
 from tpuport.generation.row_caches import RowCaches
 from tpuport.generation.sampling import EOS_SLOTS, SamplingSettings
-from tpuport.library_classes import is_library_model, is_transformers_cache
+from tpuport.library_classes import is_transformers_cache
 from tpuport.patches import transformers_rotary
+from tpuport.temporary import temporary_attributes
 from tpuport.topology.abstract_weights import abstract_array, device_dtype
 from tpuport.topology.generation_tasks import Decode, Prefill
 
@@ -50,15 +52,9 @@ class Step(NamedTuple):
     on_host: tuple[str, ...] = ()
 
 
-@contextlib.contextmanager
-def on_mesh(model: Any, mesh: Mesh) -> Iterator[None]:
+def on_mesh(model: Any, mesh: Mesh) -> contextlib.AbstractContextManager[None]:
     """Put the model on a mesh while it is traced."""
-    before = getattr(model, "tpuport_mesh", None)
-    model.tpuport_mesh = mesh
-    try:
-        yield
-    finally:
-        model.tpuport_mesh = before
+    return temporary_attributes(model, tpuport_mesh=mesh)
 
 
 def forward(
@@ -90,12 +86,7 @@ def forward(
             values[index] = compat.as_torch(array)
         for index in host:
             values[index] = leaves[index].clone()
-        values_known: Any = compat.host_tensors_as_constants if host else contextlib.nullcontext
-        # As in `CompiledFunction`.
-        selections: Any = (
-            compat.masked_selections_counted if is_library_model(model) else contextlib.nullcontext
-        )
-        with use_weights([model], [weights]), values_known(), selections():
+        with use_weights([model], [weights]), values_known(model, on_host=bool(host)):
             return _result_arrays(model(**jax.tree_util.tree_unflatten(tree, values)))
 
     # What the caller described has the sharding of that description. Anything else is taken to be whole on each device,
