@@ -69,9 +69,27 @@ def prepare(processor: Any, arguments: argparse.Namespace) -> dict[str, Any]:
     )
     call = {**features, "return_timestamps": True, "return_segments": True}
     call |= {name: getattr(arguments, name) for name in ("language", "task") if getattr(arguments, name)}
+    if arguments.language:
+        check_language(processor, arguments.language)
     if arguments.prompt:
         call["prompt_ids"] = processor.get_prompt_ids(arguments.prompt, return_tensors="pt")
     return call
+
+
+def check_language(processor: Any, language: str) -> None:
+    """Raise PortError for a language without a token of its own in the checkpoint."""
+    from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+
+    vocabulary = processor.tokenizer.get_vocab()
+    name = language.lower().removeprefix("<|").removesuffix("|>")
+    if f"<|{TO_LANGUAGE_CODE.get(name, name)}|>" in vocabulary:
+        return
+    codes = sorted({code for code in TO_LANGUAGE_CODE.values() if f"<|{code}|>" in vocabulary})
+    raise tpuport.PortError(
+        f"the checkpoint has no language {language!r}",
+        where="--language",
+        fix=f"one of its codes: {', '.join(codes)}; or leave the option out, and the language is detected",
+    )
 
 
 def describe(processor: Any, call: dict[str, Any], result: Any) -> list[str]:

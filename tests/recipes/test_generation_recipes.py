@@ -9,6 +9,7 @@ import subprocess
 import sys
 import wave
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,21 @@ def test_what_cannot_be_is_refused_before_weights_are_read(tmp_path: Path) -> No
             _check(name, *words, *output)
     with pytest.raises(SystemExit):
         _check("whisper", "--compare", "--dtype", "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("language", "is_known"), [("Italian", True), ("<|en|>", True), ("de", False), ("klingon", False)]
+)
+def test_a_language_has_a_token_in_the_checkpoint(language: str, is_known: bool) -> None:
+    from recipes.whisper.__main__ import check_language
+
+    tokenizer = SimpleNamespace(get_vocab=lambda: {"<|en|>": 1, "<|it|>": 2})
+    processor = SimpleNamespace(tokenizer=tokenizer)
+    if is_known:
+        check_language(processor, language)
+        return
+    with pytest.raises(PortError, match=rf"(?s)no language '{language}'.*en, it"):
+        check_language(processor, language)
 
 
 def test_a_checkpoint_without_its_processor_is_refused(tmp_path: Path) -> None:
