@@ -61,7 +61,8 @@ class Model(nn.Module):
         self.head = nn.Linear(4, 2)
 
     def forward(self, x, lengths):
-        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True)  #! TPU111
+        sizes = lengths.cpu()  #! TPU312
+        packed = pack_padded_sequence(x, sizes, batch_first=True)  #! TPU111
         packed, _ = self.rnn(packed)  #! TPU111
         y, _ = pad_packed_sequence(packed, batch_first=True)  #! TPU111
         return self.head(y)
