@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-import tokenizers
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerFast
+from transformers import GenerationConfig
 
 import tpuport
+from tests.generation.character_tokens import character_tokenizer
 from tpuport import PortError
 
 Options = dict[str, Any]
@@ -24,15 +24,6 @@ _ENDING_BEAMS: Options = {
 END = -100
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
-    """Token n is the character chr(n)."""
-    model = tokenizers.models.WordLevel({chr(n): n for n in range(128)}, unk_token=chr(0))
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
-    tokenizer.decoder = tokenizers.decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
-
-
 # By field, options that have an effect in transformers, beside those that the effect needs.
 EQUAL: dict[str, tuple[Options, Options]] = {
     "max_length": ({"max_length": 25}, {"max_length": 30, "max_new_tokens": None}),
@@ -41,7 +32,7 @@ EQUAL: dict[str, tuple[Options, Options]] = {
     "min_new_tokens": ({"min_new_tokens": 6}, {"eos_token_id": END}),
     "early_stopping": ({"early_stopping": True}, _ENDING_BEAMS),
     "max_time": ({"max_time": 1e-9}, {}),
-    "stop_strings": ({"stop_strings": END}, {"tokenizer": _tokenizer()}),
+    "stop_strings": ({"stop_strings": END}, {"tokenizer": character_tokenizer()}),
     "do_sample": ({"do_sample": True}, {}),
     "num_beams": (_BEAMS, {}),
     "temperature": ({"temperature": 0.3}, _SAMPLED),
@@ -226,7 +217,7 @@ PAIRS: dict[str, Options] = {
     "beams without repetition": {**_BEAMS, "no_repeat_ngram_size": 2, "bad_words_ids": [[5]], "output_logits": True},
     "beams that return all and end": {**_ENDING_BEAMS, "length_penalty": 0.5, "min_new_tokens": 4},
     "beams with guidance": {**_BEAMS, "guidance_scale": 1.8, "repetition_penalty": 1.2},
-    "beams that stop at a string": {**_ENDING_BEAMS, "stop_strings": "\x21\x11", "tokenizer": _tokenizer()},
+    "beams that stop at a string": {**_ENDING_BEAMS, "stop_strings": "\x21\x11", "tokenizer": character_tokenizer()},
     "guidance with processors": {"guidance_scale": 1.8, "no_repeat_ngram_size": 2, "sequence_bias": {(33,): 2.5}},
     "samples of filtered scores": {**_SAMPLED, "num_return_sequences": 2, "top_p": 0.8, "min_p": 0.02},
     "samples with a penalty": {"do_sample": True, "temperature": 0.6, "repetition_penalty": 1.4, "top_k": 9},

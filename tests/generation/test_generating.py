@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import tokenizers
 import torch
 from transformers import (
     BatchEncoding,
@@ -16,12 +15,12 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     LlamaModel,
-    PreTrainedTokenizerFast,
     StoppingCriteria,
 )
 from transformers.generation.streamers import BaseStreamer
 
 import tpuport
+from tests.generation.character_tokens import character_tokenizer
 from tpuport import PortError, compat
 from tpuport.generation import decoder_for
 
@@ -43,15 +42,6 @@ class AtLength(StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         return input_ids.shape[1] >= 23 + 2 * torch.arange(len(input_ids))
-
-
-def _tokenizer() -> PreTrainedTokenizerFast:
-    """Token n is the character chr(n)."""
-    model = tokenizers.models.WordLevel({chr(n): n for n in range(128)}, unk_token=chr(0))
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
-    tokenizer.decoder = tokenizers.decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def test_several_end_ids_and_padding_after_them(llama: tuple, prompts: tuple) -> None:
@@ -109,7 +99,7 @@ def test_stop_strings(llama: tuple, prompts: tuple) -> None:
     ids = prompts[0][:1]
     free = reference.generate(ids, max_new_tokens=40, eos_token_id=None)
     stop = "".join(chr(n) for n in free[0, 38:40])
-    options = {"max_new_tokens": 40, "stop_strings": stop, "tokenizer": _tokenizer()}
+    options = {"max_new_tokens": 40, "stop_strings": stop, "tokenizer": character_tokenizer()}
     expected = reference.generate(ids, eos_token_id=None, **options)
     assert expected.shape[1] <= 40
     assert torch.equal(tpuport.generate(ported, ids, eos_token_id=[], **options), expected)

@@ -21,17 +21,17 @@ DENSE_BYTES = 2 * (2 * VOCABULARY * HIDDEN // DEVICES + LAYERS * HIDDEN * EXPERT
 BITS = {"int8": 8, "int4:32": 4 + 16 / 32}
 
 
+SIZES = {
+    "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_experts_per_tok": 4, "num_hidden_layers": LAYERS,
+    "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 128,
+}  # fmt: skip
+
+
 def build():
     config = Qwen3MoeConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
         moe_intermediate_size=INNER,
         num_experts=EXPERTS,
-        num_experts_per_tok=4,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=8,
-        num_key_value_heads=8,
-        head_dim=128,
+        **SIZES,
     )
     return Qwen3MoeForCausalLM(config).to(torch.bfloat16)
 
@@ -81,15 +81,9 @@ def test_collectives_stay_as_they_are(quantized_step):
 def build_mxfp4():
     """GPT-OSS with experts as they are published."""
     config = GptOssConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
         intermediate_size=2 * INNER,
         num_local_experts=EXPERTS,
-        num_experts_per_tok=4,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=8,
-        num_key_value_heads=8,
-        head_dim=128,
+        **SIZES,
     )
     model = GptOssForCausalLM(config).to(torch.bfloat16)
     for layer in model.model.layers:

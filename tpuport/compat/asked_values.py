@@ -178,8 +178,13 @@ def _choices(func: Any, args: tuple, kwargs: dict) -> Iterator[list[torch.Tensor
     tensors = list(_traced_tensors((args, kwargs)))
     small = [tensor for tensor in tensors if tensor.numel() <= _most_elements(tensor)]
     discrete = [tensor for tensor in small if not _is_inexact(tensor)]
-    others = [tensor for tensor in discrete if not any(tensor is first for first in args[:1])]
-    yield from filter(None, (list(_traced_sizes((args, kwargs))), others))
+    sizes = list(_traced_sizes((args, kwargs)))
+    if sizes:
+        yield sizes
+    first = args[0] if args else None
+    others = [tensor for tensor in discrete if tensor is not first]
+    if others:
+        yield others
     # What is written to has to stay on the device.
     if writes_in_place(func):
         return

@@ -20,9 +20,10 @@ from tpuport.compat.operators.strided_views import join_memory
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.state_places import (
     WEIGHTS,
+    Globals,
     Snapshot,
+    has_names,
     item_path,
-    read_contents,
     refill,
     take_snapshots,
 )
@@ -206,9 +207,14 @@ def _share_again(model: torch.nn.Module, shared: _Shared) -> None:
     for _, container, contents in shared.containers:
         current = {name: _replaced(value, moved) for name, value in contents.items()}
         changes = {name: value for name, value in current.items() if value is not contents[name]}
-        if changes:
-            # While the model moved, other items may have changed.
-            refill(container, read_contents(container) | changes)
+        if not changes:
+            continue
+        # A module that is emptied and filled again would lose its attributes to an interrupt.
+        if has_names(container):
+            names = container.all if isinstance(container, Globals) else container
+            names.update(changes)
+        else:
+            refill(container, current)
 
 
 def _moved(

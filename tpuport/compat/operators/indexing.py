@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -29,6 +29,7 @@ from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.index_bounds import check_index
 from tpuport.compat.runtime import check_process, environment
 from tpuport.compat.slice_writes import write_slices
+from tpuport.temporary import temporary_attributes
 
 _FULL = slice(None)
 # torch treats a list as a tuple if it is shorter than this and contains more than numbers.
@@ -236,15 +237,9 @@ class _Counting(threading.local):
 _counting = _Counting()
 
 
-@contextlib.contextmanager
-def masked_selections_counted() -> Iterator[None]:
+def masked_selections_counted() -> contextlib.AbstractContextManager[None]:
     """In the block, `x[mask].numel()` of a traced mask is a number of the program: code checks its inputs by it."""
-    before = _counting.is_on
-    _counting.is_on = True
-    try:
-        yield
-    finally:
-        _counting.is_on = before
+    return temporary_attributes(_counting, is_on=True)
 
 
 # Python looks for them in the class: without `__eq__` all elements would compare as one object does, unequal.
