@@ -10,15 +10,19 @@ import torch
 from benchmarks import (
     tiny_pipelines_audio,
     tiny_pipelines_image,
+    tiny_pipelines_image_rarer,
     tiny_pipelines_unet,
     tiny_pipelines_video,
+    tiny_pipelines_video_rarer,
 )
 from benchmarks.tiny_pipeline_parts import Builder
 
 _BUILDERS: dict[str, Builder] = {
     **tiny_pipelines_unet.BUILDERS,
     **tiny_pipelines_image.BUILDERS,
+    **tiny_pipelines_image_rarer.BUILDERS,
     **tiny_pipelines_video.BUILDERS,
+    **tiny_pipelines_video_rarer.BUILDERS,
     **tiny_pipelines_audio.BUILDERS,
 }
 

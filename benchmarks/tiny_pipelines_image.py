@@ -233,12 +233,16 @@ def cogview(name: str, **inputs: Any) -> tuple[Any, dict[str, Any]]:
     return pipe, {**prompts(tokens=16), **SIZE, **inputs}
 
 
-def hunyuan_dit(name: str, **inputs: Any) -> tuple[Any, dict[str, Any]]:
+def hunyuan_dit(name: str, control: bool = False, **inputs: Any) -> tuple[Any, dict[str, Any]]:
     """Hunyuan-DiT, which reads two encodings of the prompt."""
+    components = {}
+    if control:
+        net = construct("HunyuanDiT2DControlNetModel", sample_size=16, transformer_num_layers=2)
+        components["controlnet"] = fill_zeros(net)
     transformer = construct("HunyuanDiT2DModel", sample_size=16, num_layers=2, learn_sigma=True)
     pipe = pipeline(
         name, vae=image_vae(), scheduler=diffusers.DDPMScheduler(), transformer=transformer,
-        requires_safety_checker=False,
+        requires_safety_checker=False, **components,
     )  # fmt: skip
     texts: dict[str, Any] = {}
     for seed, prefix in ((1, ""), (2, "negative_")):

@@ -199,12 +199,17 @@ def kandinsky5() -> tuple[Any, dict[str, Any]]:
         "Kandinsky5T2VPipeline", vae=hunyuan_vae(), scheduler=FlowMatchEulerDiscreteScheduler(shift=5.0),
         transformer=transformer,
     )  # fmt: skip
+    return pipe, {**kandinsky5_prompts(), **SIZE, "num_frames": 5}
+
+
+def kandinsky5_prompts() -> dict[str, Any]:
+    """Embeddings of two prompts by both encoders."""
     texts: dict[str, Any] = {}
     for seed, prefix in ((1, ""), (2, "negative_")):
         texts[f"{prefix}prompt_embeds_qwen"] = draw(1, 7, 32, seed=seed)
         texts[f"{prefix}prompt_embeds_clip"] = draw(1, 32, seed=seed)
         texts[f"{prefix}prompt_cu_seqlens"] = torch.tensor([0, 7], dtype=torch.int32)
-    return pipe, {**texts, **SIZE, "num_frames": 5}
+    return texts
 
 
 def mochi() -> tuple[Any, dict[str, Any]]:
