@@ -14,10 +14,12 @@ docs/data/coverage.json is not run again without --again, so that an interrupted
 
 import argparse
 import fnmatch
+import functools
 import importlib
 import json
 import multiprocessing
 import os
+import subprocess
 import time
 from collections.abc import Sequence
 from importlib import metadata
@@ -63,7 +65,7 @@ def run(name: str, topology: str | None, checks: Sequence[str], limit: float) ->
     seconds = round(time.monotonic() - started, 1)
     if record is None:
         record = {"status": "crashed", "reason": f"the process ended after {seconds} s"}
-    return {"name": name, **record, "seconds": seconds}
+    return {"name": name, **record, "seconds": seconds, "made_with": made_with(name.partition(":")[0])}
 
 
 def _receive(receiver: Connection, limit: float) -> dict[str, Any] | None:
@@ -113,6 +115,19 @@ def versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in ("torch", "torchax", "jax", *LIBRARIES)}
 
 
+def made_with(library: str) -> dict[str, str]:
+    """What a record is made with: the date of tpuport's last commit, and the versions of torch and of a library."""
+    return {"tpuport": _commit_date(), **{name: versions()[name] for name in ("torch", library)}}
+
+
+@functools.cache
+def _commit_date() -> str:
+    """Of the last commit that changed the package; "" outside a repository."""
+    command = ["git", "log", "-1", "--format=%cs", "--", "tpuport"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return process.stdout.strip()
+
+
 def chosen(libraries: Sequence[str], patterns: Sequence[str], every: int) -> list[str]:
     """Names of models, "library:class"."""
     names = [name for library in libraries for name in tiny_models.names(library)]
@@ -152,12 +167,20 @@ def main() -> None:
                 continue
             record = run(name, options.topology, options.check, options.limit)
             if options.check and record["status"] == "ran":
-                record = records.get(name, {}) | record
+                record = update(records.get(name, {}), record)
             records[name] = record
             store(options.stored, records)
             print(json.dumps(records[name]), flush=True)
     if options.stored == STORED:
         publish(records)
+
+
+def update(stored: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """A stored record with some checks made again; it is as old as the checks that were not."""
+    updated = stored | record
+    if stored:
+        updated["made_with"] = stored.get("made_with", {})
+    return updated
 
 
 def publish(records: dict[str, dict[str, Any]]) -> None:

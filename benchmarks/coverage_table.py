@@ -52,6 +52,8 @@ $ python -m benchmarks.coverage --only 'transformers:Llama*' --again
   change them. **videos** and **audio** are the same with one of those in each prompt, **dp2 x tp2** is the same on four
   devices.
 - **new programs**: how many programs the second call of the same shapes compiled, which should be none.
+- **tpuport of**: the day of the last change of the package that the row was made with, and the versions of torch and
+  of the library where they were others than above. A row without a day is from before these were recorded.
 - **lint**: whether `tpuport lint` expects the class to trace, without running it and without the functions that patches
   replace. "Some calls": only those that the reason names stop, with an optional argument for instance, or a step of
   one's own loop that passes no mask. "Stops": it reads the code for all options of the class; a model with
@@ -100,7 +102,7 @@ def page(records: Sequence[Record], versions: dict[str, str], new_tokens: int) -
     for record in sorted(built, key=lambda record: record["name"]):
         groups.setdefault(group(record["name"]), []).append(record)
     for title in sorted(groups, key=_group_order):
-        lines += [f"## {title}", "", *_counts(groups[title]), "", *_rows(groups[title]), ""]
+        lines += [f"## {title}", "", *_counts(groups[title]), "", *_rows(groups[title], versions), ""]
     lines += ["## Not run", "", *_unbuilt_rows(unbuilt)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -137,18 +139,29 @@ def _counts(records: Sequence[Record]) -> Iterator[str]:
             yield f"| {name} | {' | '.join(map(str, counts))} | {_MEANING[name]} |"
 
 
-def _rows(records: Sequence[Record]) -> Iterator[str]:
+def _rows(records: Sequence[Record], versions: dict[str, str]) -> Iterator[str]:
     checks = [check for check in CHECKS if any(verdict(record, check) for record in records)]
-    yield f"| class | {' | '.join(CHECKS[check] for check in checks)} | largest error | new programs | lint | reason |"
-    yield f"| --- |{' --- |' * len(checks)} ---: | ---: | --- | --- |"
+    titles = " | ".join(CHECKS[check] for check in checks)
+    yield f"| class | {titles} | largest error | new programs | tpuport of | lint | reason |"
+    yield f"| --- |{' --- |' * len(checks)} ---: | ---: | --- | --- | --- |"
     for record in records:
         cells = [verdict(record, check) for check in checks]
         error = record.get("forward", {}).get("error")
         yield (
             f"| `{record['name'].partition(':')[2]}` | {' | '.join(cells)} | {'' if error is None else f'{error:.0e}'} "
-            f"| {record.get('forward', {}).get('recompilations', '')} | {record.get('lint', {}).get('verdict', '')} "
+            f"| {record.get('forward', {}).get('recompilations', '')} | {age(record, versions)} "
+            f"| {record.get('lint', {}).get('verdict', '')} "
             f"| {_cell(_worst_reason(record) or record.get('lint', {}).get('reason', ''))} |"
         )
+
+
+def age(record: Record, versions: dict[str, str]) -> str:
+    """The day of the package, and the versions of libraries that are not those of the page."""
+    made_with = record.get("made_with", {})
+    others = [
+        f"{name} {version}" for name, version in made_with.items() if versions.get(name, version) != version
+    ]
+    return ", ".join([made_with.get("tpuport", ""), *others])
 
 
 def _worst_reason(record: Record) -> str:

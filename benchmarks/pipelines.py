@@ -32,7 +32,8 @@ import torch
 
 from benchmarks import tiny_pipelines
 from benchmarks.agreement import reason
-from benchmarks.coverage import load, store, versions
+from benchmarks.coverage import load, made_with, store, versions
+from benchmarks.coverage_table import age
 
 ROOT = Path(__file__).resolve().parents[1]
 STORED = ROOT / "docs" / "data" / "pipelines.json"
@@ -156,7 +157,8 @@ def run(name: str) -> dict[str, Any]:
             record = executor.submit(checked, name).result()
         except concurrent.futures.process.BrokenProcessPool:
             record = {"name": name, "verdict": "crashed", "reason": "the process ended"}
-    return {**record, "seconds": round(time.monotonic() - started, 1)}
+    seconds = round(time.monotonic() - started, 1)
+    return {**record, "seconds": seconds, "made_with": made_with("diffusers")}
 
 
 def page(records: list[dict[str, Any]], libraries: dict[str, str]) -> str:
@@ -164,7 +166,8 @@ def page(records: list[dict[str, Any]], libraries: dict[str, str]) -> str:
     equal = sum(record["verdict"] == "equal" for record in records)
     rows = [
         f"| `{record['name']}` | {record['verdict']} | {record.get('error', float('nan')):.1e} | "
-        f"{', '.join(record.get('calls', []))} | {record.get('recompilations', '')} | {record.get('reason', '')} |"
+        f"{', '.join(record.get('calls', []))} | {record.get('recompilations', '')} | {age(record, libraries)} | "
+        f"{record.get('reason', '')} |"
         for record in records
     ]
     summary = (
@@ -172,7 +175,8 @@ def page(records: list[dict[str, Any]], libraries: dict[str, str]) -> str:
         "weights, give what diffusers gives on the CPU after `tpuport.port(pipe)`: decoded, as latents, and with a "
         "callback that changes them, where a pipeline has these. The error is the largest difference as a share of "
         "the largest number, in float32; Cosmos rounds its clips to 8 bits, where a level is 4e-03. The next column is "
-        "what a second call compiled. `:stack` is with two ControlNets or adapters, `:two` with two transformers, "
+        "what a second call compiled, and the one after it the day of the last change of tpuport that the row was made "
+        "with. `:stack` is with two ControlNets or adapters, `:two` with two transformers, "
         "`:refiner` the second model of Stable Diffusion XL. A pipeline that steps on the host is ported with "
         '`scheduler="host"`. Written by `python -m benchmarks.pipelines`.'
     )
@@ -181,8 +185,8 @@ def page(records: list[dict[str, Any]], libraries: dict[str, str]) -> str:
         "",
         summary,
         "",
-        "| pipeline | result | error | calls | compiled again | remark |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| pipeline | result | error | calls | compiled again | tpuport of | remark |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
         *rows,
     ]
     return "\n".join(lines) + "\n"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks import (
+    coverage,
     coverage_checks,
     coverage_lint,
     coverage_prompts,
@@ -149,6 +150,22 @@ def test_the_page_names_the_worst_verdict():
     assert [result.fails for result in known] == [False, True]
     assert known[0].model_type == "llama"
     assert known[1].describe().endswith("(at [0] 1 here, 2 in torch)")
+
+
+def test_a_row_says_what_it_was_made_with():
+    versions = {"torch": "1", "transformers": "2", "diffusers": "3"}
+    row = {"name": LLAMA, "status": "ran", "forward": {"verdict": "equal"}}
+    assert coverage_table.age(row, versions) == ""
+    row["made_with"] = {"tpuport": "2026-11-26", "torch": "1", "transformers": "2"}
+    assert "| 2026-11-26 |" in coverage_table.page([row], versions, 6)
+    assert coverage_table.age(row, {**versions, "transformers": "4"}) == "2026-11-26, transformers 2"
+
+
+def test_a_row_is_as_old_as_its_oldest_check():
+    stored = {"name": LLAMA, "forward": {"verdict": "refused"}, "made_with": {"tpuport": "2026-11-01"}}
+    again = {"name": LLAMA, "mesh": {"verdict": "equal"}, "made_with": {"tpuport": "2026-11-26"}}
+    assert coverage.update(stored, again) == {**stored, "mesh": {"verdict": "equal"}}
+    assert coverage.update({}, again) == again
 
 
 @pytest.mark.parametrize(
