@@ -57,3 +57,16 @@ def test_copies_count_where_their_condition_holds() -> None:
         "   0x5   : > { %32 = shalt.err (!%p4_p4) /* BoundsCheck for %30 = dma.hbm_to_vmem [thread:$0] */ }",
     ]
     assert execute(read_listing("\n".join(loop("10", *body)))).copies == 8
+
+
+def test_of_two_cores_that_share_the_work_the_first_is_followed() -> None:
+    copies = [
+        "   0x1   :  { %p2_p2 = scmp.ge.s32.totalorder %s1_s1, 1 }",
+        "   0x2   :  { %9 = dma.hbm_to_vmem [thread:$0]  (%p2_p2), /*hbm=*/%s3_s3 }",
+        "   0x3   :  { %9 = dma.hbm_to_vmem [thread:$0]  (!%p2_p2), /*hbm=*/%s3_s3 }",
+    ]
+    number = "     0   :  { %s1_s1 = sld [smem:[#allocation0]] /* core id */ }"
+    assert execute(read_listing("\n".join([number, *copies]))).copies == 1
+    # What else is in memory is unknown, and both copies count.
+    unknown = number.replace("/* core id */", "")
+    assert execute(read_listing("\n".join([unknown, *copies]))).copies == 2

@@ -21,6 +21,8 @@ _RELEVANT: Final = re.compile(r"region|dma\.|= sst |%[sp]\d+_[sp]\d+ = ")
 # "Start region 12" and "Start/End empty region 12": where a branch to it goes.
 _REGION: Final = re.compile(r"Start(?:/End empty)? region (\d+)")
 _COMMENT: Final = re.compile(r"/\*.*?\*/", re.DOTALL)
+# Where two cores share the work of a chip, each runs the same code, and computes its part from its number.
+_CORE_NUMBER: Final = re.compile(r"= sld \[smem:\[#allocation\w+\]\] /\* core id \*/")
 # "%p14_p7 = scmp.ge.s32.totalorder %s17_s22, 13": the value p14 in the register p7.
 _SCALAR: Final = re.compile(r"%([sp]\d+)_([sp]\d+) = ([a-z_]+)([\w.]*)(.*)", re.DOTALL)
 _SPILL: Final = re.compile(r"%\d+ = sst (\[smem:\[#allocation\w+_spill\]\]) %([sp]\d+)_[sp]\d+")
@@ -99,6 +101,7 @@ def _read_bundle(text: str) -> Bundle:
     if _RELEVANT.search(text) is None:
         return _VECTORS_ALONE
     regions = tuple(_REGION.findall(text))
+    text = _CORE_NUMBER.sub("= smov 0", text)
     # Comments may quote anything, and separators are not in them once they are gone.
     code = _COMMENT.sub("", text)
     instructions = [instruction.strip(" {}\n") for instruction in code.split(";;") if "%" in instruction]
