@@ -371,6 +371,17 @@ TRANSFORMERS_PATCHES = [
         for model, name in _TRANSDUCERS.items()
     ),
     Patch(
+        name="chmv2.depths",
+        target=(
+            "transformers.models.chmv2.modeling_chmv2:CHMv2FeaturesToDepth._create_outputs_with_mixlog_norm"
+        ),
+        package="transformers",
+        versions=_VERSIONS,
+        why="it adds 256 positive numbers, which XLA adds one after another: five times torch's rounding error",
+        replacement="tpuport.patches.chmv2:mix_depths",
+        source=("b5b6f14de5b736e214c4bdf3d9cc702fa17f167c725ac96b736060b4c9926c7d",),
+    ),
+    Patch(
         name="qwen4-exp.indexer",
         target="transformers.models.qwen4_exp.modeling_qwen4_exp:Qwen4ExpTextQSAIndexer.forward",
         package="transformers",
