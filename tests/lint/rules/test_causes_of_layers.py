@@ -200,6 +200,63 @@ class Flow(nn.Module):
             y = self.steps[i].inverse(y)
         return -y.square().sum() if y.max() > 0 else y  #! TPU205
 """),
+    "what a block enters": Example(
+        """
+import contextlib
+
+@contextlib.contextmanager
+def doubled(x):
+    yield x * 2
+
+class Timer:
+    def __init__(self, x):
+        self.x = x
+
+    def __enter__(self):
+        return 3
+
+    def __exit__(self, *error):
+        pass
+
+class Model(nn.Module):
+    def forward(self, x):
+        with Timer(x) as count:
+            if count > 2:
+                x = x + 1
+        with doubled(x) as y:
+            return x if y.sum() > 0 else y  #! TPU205
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    "an assignment by SciPy": Example(
+        """
+from scipy.optimize import linear_sum_assignment
+
+class Model(nn.Module):
+    def forward(self, cost):
+        rows, columns = linear_sum_assignment(cost.detach())  #! TPU203
+        return cost[rows, columns].sum()
+""",
+        "(torch.randn(3, 3),)",
+    ),
+    "a window by SciPy": Example(
+        """
+from scipy.signal import get_window
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x * torch.tensor(get_window("hann", x.shape[-1]), dtype=x.dtype, device=x.device)
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    "a class of tensors called with tensors": Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.FloatTensor([x.min(), x.max()]) + torch.FloatTensor(2).fill_(x.shape[0])  #! TPU213
+""",
+        "(torch.randn(2, 4),)",
+    ),
     "methods that only hosts call": not_run("""
 class Model(nn.Module):
     def __init__(self):

@@ -416,7 +416,7 @@ def _try(frame: Frame, node: Any) -> bool:
 
 def _with(frame: Frame, node: ast.With | ast.AsyncWith) -> bool:
     for item in node.items:
-        value = frame.evaluate(item.context_expr)
+        value = frame.entered(frame.evaluate(item.context_expr))
         if item.optional_vars is not None:
             bind(frame, item.optional_vars, value, item.context_expr)
     return frame.execute(node.body)

@@ -302,6 +302,17 @@ class Frame:
             case _:
                 return UNKNOWN
 
+    def entered(self, manager: Value) -> Value:
+        """What `with manager as x` binds."""
+        match manager:
+            # What a generator gives, whose function `contextlib.contextmanager` decorates.
+            case Sequence(kind="iterator"):
+                return self.element_of(manager)
+            case Instance(info=info) if self.interpreter.classes.method(info, "__enter__") is not None:
+                return self._call_method(manager, "__enter__")
+            case _:
+                return manager
+
     def _element_of_instance(self, iterated: Instance) -> Value:
         iterator = self._call_method(iterated, "__iter__")
         # An iterator returns itself, and each element by another method.

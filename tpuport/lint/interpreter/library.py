@@ -69,8 +69,8 @@ _PYTHON_NAMESPACES: Final = (
 _TENSOR_NAMESPACES: Final = ("torch.linalg.", "torch.fft.", "torch.special.", "torch.ops.")
 _DISTRIBUTIONS: Final = "torch.distributions."
 _STATIC_LIBRARIES: Final = frozenset(
-    # Traced code passes numpy values of the host. A tensor argument is a finding, and the result is static too.
-    "math os time logging warnings re sys inspect random string numpy".split()
+    # Traced code passes them values of the host. A tensor argument is a finding, and the result is static too.
+    "math os time logging warnings re sys inspect random string numpy scipy".split()
 )
 # Questions that jax.jit through torchax answers with no.
 _FALSE_WHEN_TRACED: Final = frozenset(

@@ -1,17 +1,22 @@
 """TPU203: tensors passed to NumPy."""
 
+from typing import Final
+
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import has_tensor, is_call_of
 from tpuport.lint.rules.rule import Context, Example, Rule
 
+# SciPy makes arrays of NumPy from what it gets.
+_LIBRARIES: Final = ("numpy.", "scipy.")
+
 
 def check(event: Call, context: Context) -> bool:
-    """`.numpy()`, and functions of NumPy that get a tensor."""
+    """`.numpy()`, and functions of NumPy and SciPy that get a tensor."""
     if event.receiver is not None:
         return is_call_of(event, "numpy", "__array__")
     # NumPy computes with shapes and numbers as it does outside a trace.
-    return event.name.startswith("numpy.") and any(map(has_tensor, event.args))
+    return event.name.startswith(_LIBRARIES) and any(map(has_tensor, event.args))
 
 
 RULE = Rule(

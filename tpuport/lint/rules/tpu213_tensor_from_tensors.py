@@ -3,12 +3,16 @@
 from typing import Final
 
 from tpuport.lint.abstract_values import Sequence, is_traced
+from tpuport.lint.dtype_families import TENSOR_CLASSES
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Rule
 
-_FROM_DATA: Final = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray", "torch.scalar_tensor"})
-
+_FROM_DATA: Final = frozenset(
+    {"torch.tensor", "torch.as_tensor", "torch.asarray", "torch.scalar_tensor"}
+    # With numbers instead of a list, these classes give a tensor of that size.
+    | {f"torch.{name}" for name in TENSOR_CLASSES}
+)
 
 # Their first argument is a size, which is TPU107, or a tensor; the second fills it.
 _FILLED: Final = frozenset({"torch.full", "torch.full_like"})
