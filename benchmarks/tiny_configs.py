@@ -14,6 +14,8 @@ TOKEN_FIELD = re.compile(r"token_(id|index)$|_token$|^(bos|eos|pad|sep|cls|mask|
 LATER = re.compile(r"label|dtype|version|architectures|initializer|dropout|rate$|eps$|problem|task")
 
 KEY_HEADS = re.compile(r"(key_value|kv)_heads?$|n_head_kv|num_kv")
+# Fewer also in a "wide" model: torch leaves open which of hundreds of nearly equal scores `topk` takes.
+QUERIES = re.compile(r"num_queries|num_object_queries|num_query|num_latents")
 DEPTHS = re.compile(r"layers?$|n_layer|depth$|num_blocks|n_blocks|num_hidden_groups|^layers|num_stages_")
 
 # (what a field's name contains, the largest value it keeps), the first match decides
@@ -32,7 +34,7 @@ SIZES = [
     (re.compile(r"intermediate|ffn|d_ff|feedforward|n_inner|mlp_dim|mlp_hidden|d_inner|fc_dim"), 128),
     (re.compile(r"upsample_groups"), 64),  # a group for each channel
     (re.compile(r"hidden|d_model|n_embd|embed|^dim$|width|projection|_dim$|emb_dim|model_dim|d_embed"), 64),
-    (re.compile(r"num_queries|num_object_queries|num_query|num_latents"), 16),
+    (QUERIES, 16),
     (re.compile(r"sliding_window|attention_window|local_attn"), 16),
 ]  # fmt: skip
 KEEP = re.compile(
@@ -48,7 +50,7 @@ class Shrinker:
     Args:
         mode: "narrow" cuts all; "equal" keeps as many key heads as query heads; "own" starts the
             configuration's parts from their own defaults, not from the whole's; "wide" cuts depths, vocabularies,
-            experts and token ids only.
+            experts, queries and token ids only.
     """
 
     def __init__(self, mode: str) -> None:
@@ -117,7 +119,7 @@ class Shrinker:
             return min(value, 4)
         for pattern, most in SIZES:
             if pattern.search(name):
-                narrow = most > 4 and most != VOCABULARY and pattern is not DEPTHS
+                narrow = most > 4 and most != VOCABULARY and pattern not in (DEPTHS, QUERIES)
                 return value if narrow and not self.widths else min(value, most)
         return value
 
