@@ -1,16 +1,19 @@
 """diffusers' caches across steps in a ported pipeline: latents are those of diffusers with the same cache."""
 
+import types
 from collections.abc import Callable
 from typing import Any
 
 import diffusers
 import pytest
 import torch
+from diffusers import hooks
 from diffusers.hooks import (
     FasterCacheConfig,
     FirstBlockCacheConfig,
     MagCacheConfig,
     PyramidAttentionBroadcastConfig,
+    SeaCacheConfig,
     TaylorSeerCacheConfig,
 )
 from diffusers.hooks.mag_cache import FLUX_MAG_RATIOS
@@ -83,23 +86,37 @@ def clip(pipe: Any, inputs: dict[str, Any]) -> torch.Tensor:
     return pipe(**inputs, num_inference_steps=STEPS, generator=generator, output_type="latent").frames
 
 
+# Of clips, by the pipeline that has them.
+CLIP_CACHES: dict[str, Callable[[Any], Any]] = {
+    "CogVideoXPipeline": lambda pipe: FasterCacheConfig(
+        spatial_attention_block_skip_range=2, spatial_attention_timestep_skip_range=(-1, 901),
+        unconditional_batch_skip_range=2, unconditional_batch_timestep_skip_range=(-1, 901),
+        current_timestep_callback=lambda: pipe.current_timestep, tensor_format="BFCHW",
+        spatial_attention_block_identifiers=("transformer_blocks",), attention_weight_callback=lambda _: 0.3,
+    ),
+    "WanPipeline": lambda pipe: SeaCacheConfig(threshold=100.0),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:torch.meshgrid")  # FasterCache's own code
 @pytest.mark.slow  # operation by operation, each of which is compiled
-def test_faster_cache_gives_what_it_gives_in_diffusers() -> None:
-    theirs, inputs = tiny_pipelines.build("CogVideoXPipeline")
-    ours, _ = tiny_pipelines.build("CogVideoXPipeline")
+@pytest.mark.parametrize("name", CLIP_CACHES)
+def test_clips_are_those_of_diffusers(name: str) -> None:
+    theirs, inputs = tiny_pipelines.build(name)
+    ours, _ = tiny_pipelines.build(name)
     whole = clip(theirs, inputs)
+    tpuport.port(ours)
     for pipe in (theirs, ours):
-        if pipe is ours:
-            tpuport.port(pipe)
-        pipe.transformer.enable_cache(
-            FasterCacheConfig(
-                spatial_attention_block_skip_range=2, spatial_attention_timestep_skip_range=(-1, 901),
-                unconditional_batch_skip_range=2, unconditional_batch_timestep_skip_range=(-1, 901),
-                current_timestep_callback=lambda pipe=pipe: pipe.current_timestep, tensor_format="BFCHW",
-                spatial_attention_block_identifiers=("transformer_blocks",),
-                attention_weight_callback=lambda _: 0.3,
-            )
-        )  # fmt: skip
+        pipe.transformer.enable_cache(CLIP_CACHES[name](pipe))
     expected = clip(theirs, inputs)
     assert abs(expected - whole).max() > 1e-3
     torch.testing.assert_close(clip(ours, inputs), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_each_cache_of_diffusers_is_compared_or_refused() -> None:
+    pipe = types.SimpleNamespace(current_timestep=0)
+    compared = {type(config(pipe)).__name__ for config in (*CACHES.values(), *CLIP_CACHES.values())}
+    # Skipping layers and smoothing attention are ways of guidance. `test_compiled_components.py` has the refusal.
+    guidance = {"LayerSkipConfig", "SmoothedEnergyGuidanceConfig"}
+    configs = {name for name in dir(hooks) if name.endswith("Config")}
+    assert configs == compared | guidance | {"TextKVCacheConfig"}
