@@ -45,6 +45,28 @@ def test_arguments_on_the_host_and_on_the_device():
     assert compiled.program.compilations == 1
 
 
+@pytest.mark.parametrize("step", [1, 2, 5])
+def test_every_so_many_elements_of_a_row(step):
+    def function(x):
+        x.view(-1)[::step].add_(1)
+        return x.view(-1)[::step] * 2
+
+    host, mine = torch.arange(12.0).view(3, 4), torch.arange(12.0).view(3, 4)
+    assert torch.equal(tpuport.compile(function)(mine).cpu(), function(host))
+    assert torch.equal(mine, host)
+
+
+def test_a_view_of_a_part_of_what_was_joined():
+    def function(x, y):
+        joined = torch.cat([x, y], dim=1)
+        part = joined[:, : x.shape[1]]
+        part[0].add_(7)
+        return joined
+
+    host = torch.zeros(2, 3), torch.ones(2, 2)
+    assert torch.equal(tpuport.compile(function)(*host).cpu(), function(*host))
+
+
 def test_buffers_of_a_model():
     reference = Counting().eval()
     model = tpuport.port(copy.deepcopy(reference))

@@ -236,6 +236,16 @@ def leave(tensor: Ported) -> None:
     tensor._alias = None
 
 
+def substitute_array(tensor: Ported, array: jax.Array) -> None:
+    """Let a tensor have another array with the same elements. It still views what it viewed."""
+    assert (array.shape, array.dtype) == (tensor._elem.shape, tensor._elem.dtype)
+    alias = getattr(tensor, "_alias", None)
+    is_in_step = alias is not None and alias.array is tensor._elem
+    tensor._elem = array
+    if is_in_step:
+        alias.array = array
+
+
 @contextlib.contextmanager
 def exchanged(first: torch.Tensor, second: torch.Tensor) -> Iterator[None]:
     """In the block, whose body lets two tensors change their attributes, none of their storages refers to them."""

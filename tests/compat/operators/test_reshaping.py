@@ -66,6 +66,15 @@ def test_flatten_refuses_what_torch_refuses():
             ported.flatten(2, 1)
 
 
+def test_what_flatten_leaves_as_it_is_is_the_tensor_itself(agree):
+    def function(x):
+        x = x.clone()
+        x.flatten(1, 1).unsqueeze_(0)
+        return x
+
+    agree(function, X)
+
+
 def test_type_as_leaves_the_tensor_alone(agree):
     def convert(x, y):
         converted = x.type_as(y)

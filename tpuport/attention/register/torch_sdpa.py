@@ -23,6 +23,7 @@ from tpuport.attention.mask import Mask, broadcasts_to
 from tpuport.attention.provenance import joined_axes, joined_sequences
 from tpuport.attention.register.broadcasting import arrange
 from tpuport.attention.register.lazy_mask import LazyMask
+from tpuport.compat import aliasing
 from tpuport.errors import PortError
 
 
@@ -175,8 +176,7 @@ def _cut(target: Any) -> Callable[..., Any]:
         result = _call_replaced(target, args, kwargs)
         tensors: Any = [result] if isinstance(result, torch.Tensor) else result
         for tensor in filter(compat.is_ported, tensors):
-            # The views' links stay, by which writes reach what they view.
-            tensor._elem = joined_sequences.as_part(tensor.jax())
+            aliasing.substitute_array(tensor, joined_sequences.as_part(tensor.jax()))
         return result
 
     return cut

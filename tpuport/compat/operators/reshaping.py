@@ -139,6 +139,8 @@ def flatten(tensor: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> torc
     start, end = start_dim % len(shape), end_dim % len(shape)
     if start > end:
         raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
+    if start == end:
+        return tensor
     return tensor.reshape(*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :])
 
 

@@ -109,8 +109,8 @@ def narrow(tensor: Ported, dim: int, start: Any, length: int) -> torch.Tensor:
 
 
 def ravel(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor.ravel()`."""
-    return reshape(tensor, -1)
+    """`tensor.ravel()`: unlike `reshape(-1)`, a copy of every tensor whose elements are not next to one another."""
+    return contiguous(tensor).view(-1)
 
 
 def reshape_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
