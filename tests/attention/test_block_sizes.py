@@ -1,6 +1,5 @@
 """Block sizes chosen for shapes, and the data files that they are chosen from."""
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpuport.attention import block_sizes as module
-from tpuport.attention.block_sizes import Blocks, block_sizes, rounds_of_keys, vmem_limit_bytes
+from tpuport.attention.block_sizes import Blocks, block_sizes, vmem_limit_bytes
 from tpuport.attention.kernel_cost import KernelCall, cycles, vmem_bytes, vmem_limit
 from tpuport.attention_shapes import NAMED
 from tpuport.errors import PortError
@@ -95,15 +94,9 @@ def test_vector_memory_that_the_kernel_may_take() -> None:
         assert vmem_limit_bytes() == 16 << 20
 
 
-def test_rounds_divide_the_blocks_of_keys_and_fit() -> None:
-    call, blocks = KernelCall(10, 75_600, 75_600, 128, 128, 2), Blocks(1024, 7680, 512)
-    assert rounds_of_keys(call, blocks, "v6e") == 10, "all keys and values of a head take 39 MB, twice"
-    assert rounds_of_keys(call, blocks, "tpu7x") == 2, "half as much memory"
-    assert rounds_of_keys(dataclasses.replace(call, keys=7680), blocks, "v6e") == 1
-    assert rounds_of_keys(dataclasses.replace(call, keys=6 * 7680), blocks, "v6e") == 6
-    assert rounds_of_keys(dataclasses.replace(call, keys=13 * 7680), blocks, "v6e") == 1
-    assert rounds_of_keys(dataclasses.replace(call, right=0), blocks, "v6e") == 1
-    assert rounds_of_keys(call, blocks, "v4") == 1, "16 MiB in all"
+def test_blocks_of_keys_have_rounds_where_that_saves_copies() -> None:
+    # 17 blocks of 6,656 keys pad less than 14 of 8,192, but have no rounds.
+    assert block_sizes(**ONE, queries=112_856, keys=112_856, generation="v6e") == (1024, 8192, 512)
 
 
 def test_generations_differ_where_the_choice_says_so() -> None:

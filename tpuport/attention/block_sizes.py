@@ -28,7 +28,7 @@ from tpuport.attention.kernel_cost import (
 from tpuport.errors import PortError
 from tpuport.hardware.generations import GENERATIONS, MIB, check_generation, target_generation
 
-__all__ = ["Blocks", "block_sizes", "choose_blocks", "rank_blocks", "rounds_of_keys", "vmem_limit_bytes"]
+__all__ = ["Blocks", "block_sizes", "choose_blocks", "rank_blocks", "vmem_limit_bytes"]
 
 # Longer schedules take ever longer to compile, seconds for each thousand bundles, and gain less than a percent.
 _MOST_BUNDLES: Final = 24_000
@@ -55,26 +55,6 @@ def vmem_limit_bytes(generation: str | None = None, *, needed: int | None = None
     # `needed` is an estimate without spilled registers.
     is_enough = needed * 3 // 2 + _SPILLED <= half
     return half if is_enough else limit
-
-
-def rounds_of_keys(call: KernelCall, blocks: Blocks, generation: str | None = None) -> int:
-    """How many blocks of keys a step of the kernel fetches together, and computes in a loop; one if there is a band.
-
-    Starting to fetch costs some hundred cycles, whatever is fetched, and the loop a dozen. The rounds divide the
-    blocks evenly, so they add no padding.
-    """
-    generation = _resolve_generation(generation)
-    limit = vmem_limit(generation)
-    # Where there is little memory, spilled registers take what is left.
-    if call.has_band or limit <= SMALL_VMEM:
-        return 1
-    count = -(-call.keys // blocks.key)
-    divisors = (rounds for rounds in range(count, 1, -1) if count % rounds == 0)
-    for rounds in divisors:
-        step = blocks._replace(key=rounds * blocks.key)
-        if vmem_bytes(call, step) <= limit * 3 // 4:
-            return rounds
-    return 1
 
 
 def block_sizes(

@@ -13,17 +13,16 @@ from jaxtyping import Array, Float
 
 from tpuport.attention import padding as pad
 from tpuport.attention.backward import backward
-from tpuport.attention.block_sizes import block_sizes, rounds_of_keys, vmem_limit_bytes
+from tpuport.attention.block_sizes import block_sizes, vmem_limit_bytes
 from tpuport.attention.flash_kernel import flash_kernel
-from tpuport.attention.kernel_cost import Blocks, KernelCall, vmem_bytes
+from tpuport.attention.kernel_cost import SHORT, Blocks, KernelCall, rounds_of_keys, vmem_bytes
 from tpuport.attention.mask import Mask
 from tpuport.attention.xla_attention import attention_xla
 from tpuport.errors import PortError
+from tpuport.hardware.generations import target_generation
 
 # The parts of a mask that are arrays, or numbers that may be traced; without the bias, which has a gradient.
 _MASK_ARRAYS: Final = ("offset", "keys_BT", "queries_BQ", "query_segments_BQ", "key_segments_BT")
-# Queries whose hidden states are 32 MiB at a width of 4,096, in 16 bits.
-_SHORT: Final = 4096
 
 Arrays = dict[str, jax.Array]
 Results = tuple[jax.Array, jax.Array]
@@ -124,20 +123,17 @@ def _choose_blocks(
 def _choose_rounds(query_BHQD: jax.Array, value_BKTC: jax.Array, mask: Mask, blocks: Blocks) -> int:
     batch, heads, queries, dim = query_BHQD.shape
     keys, value_dim = value_BKTC.shape[2:]
-    # There are few steps, and the program needs the memory for hidden states.
-    if queries <= _SHORT:
-        return 1
     call = KernelCall(
         batch * heads, queries, keys, dim, value_dim, query_BHQD.dtype.itemsize, mask.left, mask.right
     )
-    return rounds_of_keys(call, blocks)
+    return rounds_of_keys(call, blocks, target_generation())
 
 
 def _vmem_needed(query_BHQD: jax.Array, value_BKTC: jax.Array, blocks: Blocks) -> int | None:
     """Vector memory that a call takes; None if hidden states of so many queries would not fit beside the kernel."""
     queries, dim = query_BHQD.shape[2:]
     keys, value_dim = value_BKTC.shape[2:]
-    if queries > _SHORT:
+    if queries > SHORT:
         return None
     return vmem_bytes(KernelCall(1, queries, keys, dim, value_dim, query_BHQD.dtype.itemsize), blocks)
 

@@ -6,7 +6,8 @@ compiler's schedule says how many bundles each part of a step takes, and the sha
     cycles = heads x (query blocks x (start + finish) + whole blocks x whole + edge blocks x edge + steps x fixed)
 
 A core executes a bundle a cycle if nothing stalls. It stalls if keys and values arrive more slowly than they are used,
-so a block's cycles are at least its bytes over the memory's bytes a cycle.
+so a block's cycles are at least its bytes over the memory's bytes a cycle. It also takes the core some time to start a
+copy: of keys and values when a step of the grid fetches them, and of queries and results for each block of queries.
 """
 
 import bisect
@@ -23,6 +24,11 @@ LANES: Final = 128
 ITEMSIZE: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
 # Generations with no more vector memory than this lend a kernel all of it.
 SMALL_VMEM: Final = 16 * MIB
+# Queries whose hidden states are 32 MiB at a width of 4,096, in 16 bits.
+SHORT: Final = 4096
+# Keys and values; queries, results and their log-sum-exp.
+_COPIES_OF_KEYS: Final = 2
+_COPIES_OF_QUERIES: Final = 3
 
 
 class Blocks(NamedTuple):
@@ -181,9 +187,11 @@ def _visits_of_band(call: KernelCall, rows: int, keys: int) -> Visits:
 
 def cycles(call: KernelCall, blocks: Blocks, step: Step, generation: str) -> Number:
     """Cycles of the whole call on one core."""
+    hardware = GENERATIONS[generation]
     count = visits(call, blocks)
     block_bytes = blocks.key * (call.head_dim + call.value_dim) * call.itemsize
-    transfer = block_bytes / GENERATIONS[generation].bytes_per_cycle
+    transfer = block_bytes / hardware.bytes_per_cycle
+    copy_cycles = hardware.copy_start.value * hardware.clock
     whole = step.whole
     # Segments or a bias are compared key by key, as on the edge of a band.
     if call.masked:
@@ -193,8 +201,45 @@ def cycles(call: KernelCall, blocks: Blocks, step: Step, generation: str) -> Num
         + count.whole * max(whole, transfer)
         + count.edge * max(step.edge, transfer)
         + count.steps * step.fixed
+        + copies(call, blocks, generation) * copy_cycles
     )
     return call.heads * per_head
+
+
+def copies(call: KernelCall, blocks: Blocks, generation: str) -> int:
+    """Copies between memories that the kernel starts for each head, as far as they count; none with a band."""
+    # With a band, the lines through measured steps are further off than copies could decide between sizes.
+    if call.has_band:
+        return 0
+    count = visits(call, blocks)
+    rounds = rounds_of_keys(call, blocks, generation)
+    fetches = count.steps // rounds
+    # The next block of queries finds the same keys in place.
+    if fetches == count.query_blocks:
+        fetches = 1
+    return _COPIES_OF_KEYS * fetches + _COPIES_OF_QUERIES * count.query_blocks
+
+
+def rounds_of_keys(call: KernelCall, blocks: Blocks, generation: str) -> int:
+    """How many blocks of keys a step of the kernel fetches together, and computes in a loop; one if there is a band.
+
+    Starting to fetch costs some hundred cycles, whatever is fetched, and the loop a dozen. The rounds divide the
+    blocks evenly, so they add no padding.
+    """
+    # Short calls have few steps, and the program needs the memory for hidden states.
+    if call.has_band or call.queries <= SHORT:
+        return 1
+    limit = vmem_limit(generation)
+    # Where there is little memory, spilled registers take what is left.
+    if limit <= SMALL_VMEM:
+        return 1
+    count = -(-call.keys // blocks.key)
+    divisors = (rounds for rounds in range(count, 1, -1) if count % rounds == 0)
+    for rounds in divisors:
+        step = blocks._replace(key=rounds * blocks.key)
+        if vmem_bytes(call, step) <= limit * 3 // 4:
+            return rounds
+    return 1
 
 
 def vmem_bytes(call: KernelCall, blocks: Blocks) -> int:
