@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+from transformers import Cache, LlamaConfig, LlamaForCausalLM, StaticCache
 
 import tpuport
 from tpuport import PortError, compat
@@ -138,6 +138,30 @@ def test_a_cache_that_was_donated_is_refused_before_it_is_used(devices: int) -> 
     keys = used.layers[0].keys
     with pytest.raises(PortError, match="donated"):
         tpuport.compile(lambda x: x + 1)(keys)
+
+
+@pytest.mark.parametrize("counter", [False, True])
+def test_a_cache_that_is_only_read_is_not_donated(pair: tuple, counter: bool) -> None:
+    """Also beside a tensor that is overwritten."""
+    model, ported = pair
+    cache = tpuport.compile(ported)(IDS, use_cache=True).past_key_values
+    expected = model(IDS, use_cache=True).past_key_values.layers[0].keys
+    calls = compat.as_torch(jax.numpy.zeros(3))
+
+    @tpuport.compile
+    def read(scale: torch.Tensor, cache: Cache) -> torch.Tensor:
+        if counter:
+            calls.add_(1)
+        return scale * cache.layers[0].keys.sum()
+
+    for number in (2.0, 3.0):
+        total = _host(read(torch.tensor(number), cache))
+        torch.testing.assert_close(total, number * expected.sum(), atol=1e-4, rtol=1e-5)
+    assert read.program.compilations == 1
+    assert _host(calls).tolist() == [2.0 * counter] * 3
+    again = tpuport.compile(ported)(IDS[:, -1:] + 1, past_key_values=cache, use_cache=True)
+    whole = model(torch.cat([IDS, IDS[:, -1:] + 1], dim=1)).logits[:, -1]
+    torch.testing.assert_close(_host(again.logits)[:, -1], whole, atol=1e-5, rtol=1e-5)
 
 
 class Embedding(torch.nn.Embedding):

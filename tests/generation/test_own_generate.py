@@ -9,6 +9,7 @@ import torch
 from transformers import (
     BlipConfig,
     BlipForConditionalGeneration,
+    DynamicCache,
     LlamaConfig,
     LlamaForCausalLM,
     ParakeetCTCConfig,
@@ -106,6 +107,25 @@ def test_steps_that_ask_for_values_share_a_program(caplog: pytest.LogCaptureFixt
         assert torch.equal(model.generate(ids, **options), reference.generate(ids, **options))
         assert model.forward.compiled.program.compilations == programs
     assert caplog.text.count("transformers' own loop") == 1, "it is said once"
+
+
+class KeepsItsCache(LlamaForCausalLM):
+    """Its own `generate` goes on with the cache that it passed, as DiffusionGemma's does for each step of a canvas."""
+
+    def generate(self, input_ids: torch.Tensor, max_new_tokens: int = 3) -> torch.Tensor:
+        cache, tokens = DynamicCache(config=self.config), [input_ids]
+        for _ in range(max_new_tokens):
+            logits = self(tokens[-1], past_key_values=cache).logits
+            tokens.append(logits[:, -1:].argmax(-1))
+        return torch.cat(tokens, 1)
+
+
+def test_the_cache_that_code_passed_goes_on() -> None:
+    torch.manual_seed(0)
+    model = KeepsItsCache(LLAMA).eval()
+    ids = torch.arange(5, 17).reshape(2, 6)
+    wanted = model.generate(ids)
+    assert torch.equal(tpuport.port(model).generate(ids), wanted)
 
 
 def test_a_generate_of_ones_own() -> None:

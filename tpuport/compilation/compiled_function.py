@@ -38,7 +38,13 @@ from tpuport.compilation.model_weights import (
     current_state,
     use_weights,
 )
-from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments, StaticPart, donate_overwritten
+from tpuport.compilation.prepared_call import (
+    PreparedCall,
+    ProgramArguments,
+    StaticPart,
+    donate_overwritten,
+    keep_caches,
+)
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.shared_tensors import weights_in_state
 from tpuport.compilation.state_writes import StateTrace, check_leaks
@@ -109,6 +115,7 @@ class CompiledFunction:
         self._arguments_of_state: list[torch.nn.Module] = []
         # By the key of each program, which has been traced then.
         self._overwrites: dict[Hashable, tuple[overwritten_arrays.Overwrite, ...]] = {}
+        self._read_caches: dict[Hashable, tuple[int, ...]] = {}
         self._rotary_tables = rotary.ProgramTables()
         self._run_function, self._owner = _split_owner(function)
         self._parameters = parameters_of(getattr(function, "forward", self._run_function))
@@ -195,19 +202,21 @@ class CompiledFunction:
         weights = self._rotary_tables.add_to(weights, key, call.state.modules, run, tensors, donated)
         arguments = arguments._replace(weights=weights)
         if key in self._overwrites:
+            arguments = keep_caches(arguments, self._read_caches[key])
             return donate_overwritten(arguments, self._overwrites[key], call), key
         overwrites: tuple[overwritten_arrays.Overwrite, ...] = ()
+        read_caches: tuple[int, ...] = ()
         constants: list[Any] | None = None
         try:
             constants = self.program.constants(*arguments, signature=key)
         except overwritten_arrays.OverwritesKnown as known:
-            overwrites = known.overwrites
+            overwrites, read_caches = known.overwrites, known.read_caches
         # After the block: the exception refers to frames, and these to the arrays.
-        arguments = donate_overwritten(arguments, overwrites, call)
+        arguments = donate_overwritten(keep_caches(arguments, read_caches), overwrites, call)
         if constants is None:
             constants = self.program.constants(*arguments, signature=key)
         check_constants(self.program.name, constants)
-        self._overwrites[key] = overwrites
+        self._overwrites[key], self._read_caches[key] = overwrites, read_caches
         return arguments, key
 
     def traced_parts(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple]:
@@ -315,18 +324,20 @@ class CompiledFunction:
         """Traced. As `_run_scanned`, with the arrays that are overwritten in an argument of their own.
 
         Raises:
-            OverwritesKnown: there are such arrays, and they are among the others.
+            OverwritesKnown: there are such arrays, and they are among the others; or caches that it only reads.
         """
         weights, tensors = overwritten_arrays.join(weights, tensors, overwritten, static.overwritten)
+        tensors, donated = static.join_caches(tensors, donated)
         result = self._run_scanned(weights, tensors, donated, static)
         first_of_state = len(tensors) - len(static.state.state.tensors)  # type: ignore[union-attr]
-        if not static.overwritten and not self.program.checks_indices:
+        if not static.overwritten and not static.read_caches and not self.program.checks_indices:
             overwrites = overwritten_arrays.find_overwrites(
                 result, weights, tensors, first_of_state, jax.tree.leaves(donated),
                 static.layout.tensors_named(static.donated),
             )  # fmt: skip
-            if overwrites:
-                raise overwritten_arrays.OverwritesKnown(overwrites)
+            read_caches = overwritten_arrays.find_read_caches(result, donated)
+            if overwrites or read_caches:
+                raise overwritten_arrays.OverwritesKnown(overwrites, read_caches)
         return result
 
     def _run_scanned(self, weights: list, tensors: list, donated: list, static: StaticPart) -> Any:
@@ -351,6 +362,7 @@ class CompiledFunction:
         weights: list, tensors: list, overwritten: list, donated: list, static: StaticPart
     ) -> dict[str, str]:
         _, tensors = overwritten_arrays.join(weights, tensors, overwritten, static.overwritten)
+        tensors, donated = static.join_caches(tensors, donated)
         texts: dict[str, str] = {name: StateText(text) for name, text in static.state.describe().items()}
         if static.decided:
             texts |= {"what it computes and decides by": HostText(static.decided)}

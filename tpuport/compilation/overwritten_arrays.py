@@ -5,6 +5,8 @@ of its state, written to in place or replaced by others of the same form (`cache
 that the user donates. That trace ends with `OverwritesKnown`, and the next one has these arrays in a donated argument
 of the program. An array that anything else refers to, so that it could be read after the call, is copied before it is
 donated: the program stays the same, and the other sees what it had.
+
+A cache that a function reads and does not return is not donated: no result could have its memory.
 """
 
 import sys
@@ -39,11 +41,21 @@ class OverwritesKnown(Exception):
 
     Attributes:
         overwrites: of these.
+        read_caches: numbers of the caches that it only reads.
     """
 
-    def __init__(self, overwrites: tuple[Overwrite, ...]) -> None:
+    def __init__(self, overwrites: tuple[Overwrite, ...], read_caches: tuple[int, ...]) -> None:
         super().__init__("the arrays that a program overwrites are known now")
         self.overwrites = overwrites
+        self.read_caches = read_caches
+
+
+def find_read_caches(result: Any, caches: Sequence[Sequence[Any]]) -> tuple[int, ...]:
+    """Traced. The numbers of caches none of whose arrays has the form of a result."""
+    forms = set(map(_form, jax.tree.leaves(result)))
+    return tuple(
+        number for number, arrays in enumerate(caches) if arrays and forms.isdisjoint(map(_form, arrays))
+    )
 
 
 def find_overwrites(

@@ -1,5 +1,6 @@
 """A call of a compiled function, prepared: the arguments of its program, those of the caller, and the state."""
 
+import itertools
 import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ class StaticPart(NamedTuple):
         overwritten: the weights and tensors that the program overwrites, as far as it is known.
         shared: tensors of the state that are weights too, as of `weights_in_state`.
         decided: the values that the function computes and decides by; None if it is not to ask for any.
+        read_caches: (number, how many arrays) of each cache that the program only reads. These arrays are the last of
+            its tensors.
     """
 
     layout: Layout
@@ -39,6 +42,16 @@ class StaticPart(NamedTuple):
     overwritten: tuple[overwritten_arrays.Slot, ...] = ()
     shared: tuple[tuple[int, WeightSlot], ...] = ()
     decided: tuple[HostInput, ...] | None = None
+    read_caches: tuple[tuple[int, int], ...] = ()
+
+    def join_caches(self, tensors: list[Any], donated: list[list[Any]]) -> tuple[list[Any], list[list[Any]]]:
+        """The tensors and the arrays of each cache as they were before `keep_caches`."""
+        count = len(tensors) - sum(size for _, size in self.read_caches)
+        rest = iter(tensors[count:])
+        caches = list(donated)
+        for number, size in self.read_caches:
+            caches[number] = list(itertools.islice(rest, size))
+        return tensors[:count], caches
 
 
 class ProgramArguments(NamedTuple):
@@ -50,6 +63,7 @@ class ProgramArguments(NamedTuple):
             and for one that is a weight.
         overwritten: the weights and tensors that the program overwrites, which are donated.
         donated: the tensors of each cache, donated too. They come last, as caches are in the output, the last result.
+            Of one that the program only reads they are the last of `tensors`.
         static: what the program is made for.
     """
 
@@ -104,6 +118,18 @@ class PreparedCall(NamedTuple):
             if compat.is_ported(tensor):
                 leaf = self.divided.tensor_leaves[number]
                 mark_donated(tensor, self.divided.graph.names[leaf], program)
+
+
+def keep_caches(arguments: ProgramArguments, numbers: Sequence[int]) -> ProgramArguments:
+    """The arguments with the arrays of these caches among the tensors, so that they are not donated."""
+    if not numbers:
+        return arguments
+    read = [arguments.donated[number] for number in numbers]
+    donated = [[] if number in numbers else arrays for number, arrays in enumerate(arguments.donated)]
+    sizes = tuple(zip(numbers, map(len, read), strict=True))
+    static = arguments.static._replace(read_caches=sizes)
+    tensors = [*arguments.tensors, *itertools.chain.from_iterable(read)]
+    return arguments._replace(tensors=tensors, donated=donated, static=static)
 
 
 def donate_overwritten(

@@ -61,7 +61,8 @@ class ModuleCalls:
         pytrees.register_used(output)
         if not self._keeps_caches:
             return checkpoint.to_cpu(output)
-        return jax.tree.map(_fetch, output, is_leaf=_is_cache)
+        caches = [value for value in (*args, *kwargs.values()) if _is_cache(value)]
+        return jax.tree.map(functools.partial(_fetch, caches=caches), output, is_leaf=_is_cache)
 
     def leave_to_host(self, module: torch.nn.Module, error: CannotTrace) -> None:
         """Run a module's own code on the host from now on, if it asks for values and has modules; else the error."""
@@ -113,8 +114,14 @@ def _is_cache(value: Any) -> bool:
     return isinstance(value, Cache)
 
 
-def _fetch(value: Any) -> Any:
-    return value if _is_cache(value) else checkpoint.fetch(value)
+def _fetch(value: Any, caches: list[Cache]) -> Any:
+    """A result on the host; of a cache the caller's own object, which code goes on with, in the state it has now."""
+    if not _is_cache(value):
+        return checkpoint.fetch(value)
+    if len(caches) != 1 or type(caches[0]) is not type(value):
+        return value
+    vars(caches[0]).update(vars(value))
+    return caches[0]
 
 
 class InnerGenerate(GenerationMixin):
