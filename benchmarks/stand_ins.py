@@ -11,16 +11,19 @@ from torch import nn
 
 # Packages that models are trained or configured with. Others may be asked for to see whether they are installed.
 _STAND_INS = frozenset(
-    "addict ai4ts anyascii argbind ase audiolm_pytorch audiotools benchpots bidi bs4 cloudpathlib colorlog coqpit "
-    "coreforecast cv2 datasets deepdiff dora dotenv emoji fairseq faiss fastai fastcore flatten_dict g2pkk gdown "
-    "gensim gruut gym gymnasium h5py hydra hyperpyyaml importlib_resources inflect jieba jsonargparse langdetect "
-    "libdf librosa lightning lightning_utilities litdata marshmallow matplotlib matscipy misaki mne nltk "
-    "num2words num_to_words numba omegaconf onnx orjson overrides pandas phonemizer polars portalocker pyclipper "
+    "addict ai4ts anyascii apprise argbind ase audiolm_pytorch audiotools autofaiss av base58 benchpots bidi "
+    "bs4 cached_path cloudpathlib colorlog coqpit coreforecast cuik_molmaker cv2 datasets deepdiff "
+    "descriptastorus dgl dora dotenv emoji fairseq faiss fastai fastcore fastdownload fasthtml fastprogress "
+    "flatten_dict g2p_en g2pkk gcsfs gdown gensim git google gruut gym gymnasium h5py hydra hyperpyyaml "
+    "importlib_resources inflect jieba jsonargparse langdetect libdf librosa lightning lightning_utilities "
+    "litdata llvmlite lmdb marshmallow matplotlib matscipy misaki mne multiprocess nir nirtorch nltk num2words "
+    "num_to_words numba omegaconf onnx orjson ot overrides pandas phonemizer polars portalocker pyclipper "
     "pycocotools pyfaidx pymatgen pyonmttok pypdfium2 pypinyin pysbd pytorch_custom_utils pytorch_lightning "
-    "pytorch_msssim pytorch_warmup pyworld rapidfuzz resampy resize_right sensai sentencepiece shapely skimage "
-    "sklearn skorch soundfile spear_tts_pytorch submitit supervision taming tenacity tensorboard tensorboardX "
-    "termcolor tiktoken torch_ema torch_geometric torchao torchaudio torchcodec torchdata torchmetrics torchsde "
-    "torchtnt trainer tsdb udtools unidecode utilsforecast validators vocos wandb zstd".split()
+    "pytorch_msssim pytorch_warmup pyts pyworld rapidfuzz rdkit resampy resize_right sensai sentencepiece "
+    "shapely skimage sklearn skorch soundfile spacy spear_tts_pytorch submitit supervision taming tenacity "
+    "tensorboard tensorboardX termcolor tiktoken torbi torch_ema torch_geometric torchao torchaudio torchcodec "
+    "torchdata torchmetrics torchsde torchtnt trainer tsdb udtools unidecode utilsforecast validators vocos "
+    "wandb zstd".split()
 )
 
 

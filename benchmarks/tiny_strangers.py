@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks import (
     stand_ins,
+    tiny_strangers_fifth,
     tiny_strangers_fourth,
     tiny_strangers_fresh,
     tiny_strangers_images,
@@ -33,6 +34,7 @@ MODELS = (
     | tiny_strangers_judged.MODELS
     | tiny_strangers_fresh.MODELS
     | tiny_strangers_fourth.MODELS
+    | tiny_strangers_fifth.MODELS
 )
 
 stand_ins.install()

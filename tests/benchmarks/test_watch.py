@@ -138,6 +138,11 @@ def test_a_line_that_reads_a_number_is_noted(tmp_path, expression):
     assert families(notes[3]) == {"value"}
 
 
+def test_what_a_packed_sequence_is_padded_to_is_on_the_device(tmp_path):
+    notes, _ = run(tmp_path, "y, _ = torch.nn.utils.rnn.pad_packed_sequence(PACKED)", "y.tolist()", "pass")
+    assert families(notes[3]) == {"value"}
+
+
 @pytest.mark.parametrize("expression", SHAPES)
 def test_a_line_that_makes_a_shape_of_numbers_is_noted(tmp_path, expression):
     notes, _ = run(tmp_path, "pass", expression, "pass")
