@@ -1,10 +1,11 @@
 """Every field of GenerationConfig: it gives what it gives in transformers, changes nothing there, or is refused."""
 
+import inspect
 from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, GenerationMixin
 
 import tpuport
 from tests.generation.character_tokens import character_tokenizer
@@ -127,6 +128,28 @@ def test_each_field_of_transformers_is_in_one_of_the_tables() -> None:
 def test_what_is_not_supported_is_refused_with_a_reason(llama: tuple, prompts: tuple, name: str) -> None:
     with pytest.raises(PortError, match=rf"(?s){name}=.+ \([^)]{{10,}}"):
         tpuport.generate(llama[1], *prompts, max_new_tokens=2, **{name: REFUSED[name]})
+
+
+# Keywords of transformers' `generate` beside its fields, by what becomes of them; those that it hides in `**kwargs`
+# are the last two. The equal ones have tests in test_host_functions.py, test_guidance.py, test_generating.py and
+# test_assisted_decoding.py.
+EQUAL_KEYWORDS = {
+    "inputs", "generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn",
+    "assistant_model", "streamer", "negative_prompt_ids", "negative_prompt_attention_mask", "tokenizer",
+}  # fmt: skip
+REFUSED_KEYWORDS = {"custom_generate": "another/loop", "assistant_tokenizer": character_tokenizer()}
+
+
+def test_each_keyword_of_transformers_is_known(llama: tuple, prompts: tuple) -> None:
+    ported = llama[1]
+    keywords = {*inspect.signature(GenerationMixin.generate).parameters, "tokenizer", "assistant_tokenizer"}
+    assert keywords - {"self", "kwargs"} == EQUAL_KEYWORDS | REFUSED_KEYWORDS.keys() | {"synced_gpus"}
+    options = {"attention_mask": prompts[1], "max_new_tokens": 2}
+    for name, value in REFUSED_KEYWORDS.items():
+        with pytest.raises(PortError, match=name):
+            ported.generate(prompts[0], **options, **{name: value})
+    plain = ported.generate(prompts[0], **options)
+    assert torch.equal(ported.generate(prompts[0], **options, synced_gpus=True), plain)
 
 
 def test_an_unknown_field_is_refused(llama: tuple, prompts: tuple) -> None:
