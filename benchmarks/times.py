@@ -37,7 +37,7 @@ STORED = ROOT / "docs" / "data" / "times.json"
 PROGRAMS = ROOT / ".benchmarks" / "times"
 LIMIT_SECONDS = 3600  # for one case
 # Publications that name no options of libtpu ran without those that tpuport sets.
-_NO_OPTIONS = "--xla_tpu_enable_async_all_to_all=false"
+_NO_OPTIONS = "--xla_tpu_enable_async_all_to_all=false --xla_tpu_enable_dot_strength_reduction=true"
 _DEFAULT_FUSIONS = {"v6e": "--xla_tpu_scoped_vmem_limit_kib=32768"}
 _TEXT, _KERNELS, _SCHEDULES = "program.hlo.txt", "kernels.pickle", "dump"
 

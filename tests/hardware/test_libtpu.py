@@ -150,3 +150,13 @@ def test_flags_of_the_user_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
     assert compiler_options("v6e")[name] == "49152"
     monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--{name}=98304")
     assert name not in compiler_options("v6e")
+
+
+def test_a_single_row_is_multiplied_by_the_matrix_units() -> None:
+    def multiply(row: jax.Array, weight: jax.Array) -> jax.Array:
+        return row @ weight.astype(jnp.bfloat16)
+
+    row, weight = jax.ShapeDtypeStruct((1, 1024), jnp.bfloat16), jax.ShapeDtypeStruct((1024, 1024), jnp.int8)
+    options = compiler_options("v6e")
+    program = compiled(multiply, row, weight, topology=described("v6e:1x1"), compiler_options=options)
+    assert " convolution(" in program.as_text()
