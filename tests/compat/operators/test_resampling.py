@@ -88,3 +88,9 @@ def test_nearest(agree, mode):
 def test_pixels_are_repeated_without_a_gather():
     program = tpuport.compile(lambda x: functional.interpolate(x, scale_factor=2, mode="nearest"))
     assert "gather" not in program.lower(X).as_text()
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 4, 5), (1, 1, 2, 3, 4)])
+def test_affine_grids(agree, shape):
+    theta = torch.randn(shape[0], len(shape) - 2, len(shape) - 1)
+    agree(lambda theta: functional.affine_grid(theta, shape, align_corners=False), theta)

@@ -75,6 +75,21 @@ def test_what_flatten_leaves_as_it_is_is_the_tensor_itself(agree):
     agree(function, X)
 
 
+@pytest.mark.parametrize("dims", [(), (0,), (-1,), ((0, 1),), (1,)])
+def test_squeezed_in_place_for_functions_that_torch_takes_apart(agree, dims):
+    def function(x):
+        x = x.clone().unsqueeze(0)
+        x.squeeze_(*dims)
+        return x, torch.atleast_3d(x), torch.atleast_1d(x)
+
+    agree(function, X[:1, 0, 0])
+
+
+def test_squeeze_in_place_refuses_what_torch_refuses():
+    with compat.environment(), pytest.raises(IndexError):
+        compat.wrap(compat.to_jax(X)).squeeze_(3)
+
+
 def test_type_as_leaves_the_tensor_alone(agree):
     def convert(x, y):
         converted = x.type_as(y)

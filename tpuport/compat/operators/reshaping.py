@@ -144,6 +144,12 @@ def flatten(tensor: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> torc
     return tensor.reshape(*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :])
 
 
+def squeeze_(tensor: Any, *dim: Any) -> Any:
+    """`tensor.squeeze_()`, of all dimensions of size 1 or of those that are named."""
+    shape = view_steps.on_twins(torch.squeeze, aliasing.twin(tensor), *dim).shape
+    return assign(tensor, tensor._elem.reshape(shape))
+
+
 def unsqueeze_(tensor: Any, dim: int) -> Any:
     """`tensor.unsqueeze_(dim)`."""
     return assign(tensor, jnp.expand_dims(tensor._elem, dim))
@@ -230,6 +236,10 @@ LOWERINGS = (
     Lowering(_aten.as_strided_copy.default, on_arrays(as_strided), "repeats the last element beyond the end"),
     Lowering(
         _aten.as_strided_scatter.default, on_arrays(as_strided_scatter), "writes nothing beyond the end"
+    ),
+    *(
+        Lowering(overload, squeeze_, "leaves the sizes that torch's own functions ask for as they were")
+        for overload in (_aten.squeeze_.default, _aten.squeeze_.dim, _aten.squeeze_.dims)
     ),
     Lowering(_aten.unsqueeze_.default, unsqueeze_, "copies into the old shape"),
     Lowering(_aten.transpose_.default, transpose_, "copies into the old shape"),

@@ -192,8 +192,9 @@ LOWERINGS = (
     Lowering(torch.ravel, ravel, _COPY),
     Lowering(torch.Tensor.fill_diagonal_, fill_diagonal_, "writes beside the diagonal of a view"),
     Lowering(torch.Tensor.contiguous, contiguous, "gives the tensor itself where torch copies"),
-    # torch's own decompositions, such as that of bilinear resampling, ask for it below its functions.
+    # torch's own decompositions, as of bilinear resampling and affine grids, ask for these below its functions.
     Lowering(_aten.contiguous.default, contiguous, "has no lowering"),
+    Lowering(_aten.mT.default, lambda tensor: tensor.transpose(-1, -2), "has no lowering"),
 )
 METHODS = (
     Method("Tensor", "__deepcopy__", deepcopy, "tries to copy the environment too"),
