@@ -295,10 +295,12 @@ class FunctionMode(TorchFunctionMode):
         """Where the tensors are that no operator created, or that a move leaves as they are."""
         # On the CPU, an index of no dimensions is read as a number, and the operator no longer has it.
         is_selected = name == "__getitem__" and any(x not in self.host for x in tensors_in(args[1]))
-        # Packing fills new tensors with what it gets.
-        is_packed = name in PACKING and not self.host.has_all(list(args))
-        if name == "one_hot" or is_selected or is_packed:
+        if name == "one_hot" or is_selected:
             self.host.remove(result)
+        # Packing and padding fill new tensors: the values from what they get first, the sizes from the sizes.
+        if name in PACKING:
+            for part, source in zip(result, args[:2], strict=True):
+                (self.host.add if self.host.has_all(source) else self.host.remove)(part)
         if name in (*TENSOR_FACTORIES, "from_numpy") and not any(True for _ in tensors_in(list(args))):
             (self.host.remove if is_placed else self.host.add)(result)
         names_device = any(isinstance(part, torch.device) for part in args) or not self.host.has_all(

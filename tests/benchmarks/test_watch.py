@@ -138,9 +138,12 @@ def test_a_line_that_reads_a_number_is_noted(tmp_path, expression):
     assert families(notes[3]) == {"value"}
 
 
-def test_what_a_packed_sequence_is_padded_to_is_on_the_device(tmp_path):
-    notes, _ = run(tmp_path, "y, _ = torch.nn.utils.rnn.pad_packed_sequence(PACKED)", "y.tolist()", "pass")
-    assert families(notes[3]) == {"value"}
+def test_what_a_packed_sequence_is_padded_to_is_where_the_sequence_is(tmp_path):
+    packed = "torch.nn.utils.rnn.pack_padded_sequence(X[None], torch.tensor([2]), batch_first=True)"
+    padded = f"y, lengths = torch.nn.utils.rnn.pad_packed_sequence({packed})"
+    notes, _ = run(tmp_path, padded, "lengths.tolist()", "y.tolist()")
+    assert families(notes[4]) == {"value"}
+    assert 3 not in notes
 
 
 @pytest.mark.parametrize("expression", SHAPES)
