@@ -63,6 +63,8 @@ def attention_of(published: PublishedAttention | None) -> Iterator[None]:
     replacement = functools.partial(_attention_on_mesh, published)
     with (
         mock.patch.object(attend, "attention_on_mesh", replacement),
+        # Nor do they compute rotary embeddings in another way than their code has it.
+        mock.patch.object(attend, "with_matrix_products", lambda array: array),
         # The published programs say nothing of the layout of hidden states between blocks.
         mock.patch.object(sequence, "_constrain", lambda name, value, mesh: value),
     ):

@@ -65,14 +65,19 @@ def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 # Flux: 1024 x 1024 pixels are 64 x 64 packed latents, or 128 x 128 for the decoder.
 
 
-def flux(variant: str, slice_name: str, topology: str) -> Program:
+def flux(variant: str, slice_name: str, topology: str, attention: PublishedAttention) -> Program:
     """A step for an image on each of four chips; `variant` is "dev" or "schnell"."""
     guided = variant == "dev"
     text = 512 if guided else 256
     return Program(
         f"flux-{variant}-{slice_name}",
-        lambda: _flux_model(guided), lambda: _flux_inputs(4, text, guided), topology, dp=4,
+        lambda: _flux_model(guided), lambda: _flux_inputs(4, text, guided), topology, dp=4, attention=attention,
     )  # fmt: skip
+
+
+def flux_attention(block: int) -> PublishedAttention:
+    """jax's splash kernel, with blocks that are all of one size."""
+    return PublishedAttention("splash", (block, block, block))
 
 
 def flux_decoder(generation: str) -> Program:
