@@ -49,6 +49,13 @@ _FORWARDS = [
         why=_DENSE_MASK,
     ),
     _patch(
+        "hunyuan-image.forward",
+        "transformers.transformer_hunyuanimage:HunyuanImageTransformer2DModel.forward",
+        "hunyuan_image:forward",
+        "a1c2ee2671edfe970c5210d49656a0b84202052b69106ec0616bd8bb0d2eda89",
+        why="it selects valid tokens by boolean masks",
+    ),
+    _patch(
         "framepack.forward",
         "transformers.transformer_hunyuan_video_framepack:HunyuanVideoFramepackTransformer3DModel.forward",
         "hunyuan_video:framepack_forward",
