@@ -59,6 +59,7 @@ bench: $(STAMP) $(RIVALS_STAMP) ## the measurements that the documentation quote
 	$(PY) benchmarks/denoise.py
 	$(PY) benchmarks/load.py
 	$(PY) -m benchmarks.topology
+	$(PY) -m benchmarks.coverage --every 100 --again --stored $(VENV)/coverage-sample.json
 	$(PY) benchmarks/lint.py --rival $(RIVALS)/bin/torchfix
 	$(PY) -m benchmarks.times --table
 	$(PY) benchmarks/attention_cost.py
