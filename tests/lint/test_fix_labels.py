@@ -74,3 +74,17 @@ def test_an_unchanged_file_is_not_planned_again(tmp_path: Path, monkeypatch: pyt
     model.write_text(f"{MODEL}\n\n")
     assert lint_paths([tmp_path]).findings == first.findings
     assert len(planned) == 2  # for the run with fixes, and for the new text
+
+
+def test_a_copy_to_the_host_may_be_needed_on_a_gpu(tmp_path: Path) -> None:
+    """Without it, `.numpy()` of a tensor on a GPU is an error, in whatever line it stands."""
+    (tmp_path / "model.py").write_text("""
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x.cpu().data.numpy()
+""")
+    labels = {finding.rule: finding.fix for finding in lint_paths([tmp_path]).findings}
+    assert labels["TPU312"] == Applicability.UNSAFE
