@@ -13,6 +13,7 @@ from diffusers import (
     LTXVideoTransformer3DModel,
 )
 
+from benchmarks import tiny_pipelines
 from tpuport.diffusion import pipeline_checks
 from tpuport.errors import PortError
 
@@ -43,6 +44,14 @@ def ltx() -> Any:
 def check(pipe: Any, **given: Any) -> None:
     prompt = {"prompt": "a red triangle", "height": 32, "width": 32, "num_frames": 9}
     pipeline_checks.check_call(pipe, inspect.signature(type(pipe).__call__), prompt | given)
+
+
+def test_any_number_of_frames_is_taken_where_the_pipeline_cuts_the_clip() -> None:
+    """Allegro's own is 88, and its VAE makes n * 4."""
+    tiny = tiny_pipelines.build("AllegroPipeline")
+    for count in (24, 88, 25):
+        arguments = tiny.inputs | {"num_frames": count}
+        pipeline_checks.check_call(tiny.pipe, inspect.signature(type(tiny.pipe).__call__), arguments)
 
 
 @pytest.mark.parametrize(
