@@ -16,6 +16,9 @@ X, Y, Z = torch.randn(2, 3, 4), torch.randn(4, 5), torch.randn(5, 2)
         ("bij->bj", X),
         ("bij", X),
         ("ii->i", torch.randn(3, 3)),
+        ("iii->i", torch.randn(3, 3, 3)),
+        ("...ii->...i", torch.randn(2, 3, 3)),
+        ("...->...", X),
         ("ii", torch.randn(3, 3)),
         (X, [0, 1, 2], Y, [2, 3], [0, 1, 3]),
         (X, [..., 2], Y, [2, 3], [..., 3]),
@@ -38,7 +41,9 @@ def test_ordered_dimensions_are_a_view(agree):
     def function(x):
         x = x.clone()
         torch.einsum("bij->jbi", x).add_(1)
-        torch.einsum("bij->bij", x).mul_(2)
+        torch.einsum("b...->b...", x).mul_(2)
+        torch.einsum("...ij->...ji", x)[0] -= 1
+        torch.einsum("bii->ib", x[:, :, :3]).mul_(3)
         return x
 
     agree(function, X)

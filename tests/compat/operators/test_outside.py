@@ -237,6 +237,14 @@ def test_a_tensor_without_values(options):
         assert (moved.shape, moved.dtype) == (HOST.shape, options.get("dtype", HOST.dtype))
 
 
+def test_data_is_another_tensor():
+    tensor = compat.wrap(compat.to_jax(HOST.clone()))
+    data = tensor.data
+    tensor.transpose_(0, 1).add_(1)
+    assert data.shape == HOST.shape
+    assert torch.equal(data.cpu(), HOST + 1)
+
+
 def test_data_of_a_tensor():
     weight = torch.nn.Parameter(compat.wrap(compat.to_jax(HOST.clone())))
     weight.data.mul_(2)

@@ -59,6 +59,20 @@ def test_pairs_of_a_gpt_are_divided_and_norms_are_not():
     assert actual["positions.weight"] == (None, None)
 
 
+def test_results_may_be_other_things_than_tensors():
+    class Named(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, **inputs):
+            return {"logits": self.model(**inputs), "name": "gpt", "offset": torch.ones(1)}, 3
+
+    model, inputs = own_models.gpt(1)
+    expected = {f"model.{name}": spec for name, spec in specs(model, inputs).items()}
+    assert specs(Named(model), inputs) == expected
+
+
 def test_modulation_is_divided_where_the_condition_is_made():
     actual = specs(*own_models.dit(2))
     assert actual["time.2.weight"] == ("tp", None)

@@ -11,16 +11,37 @@ from tpuport.compat.operators.declarations import Lowering, on_arrays
 
 
 def einsum(equation: Any, *operands: Any) -> torch.Tensor:
-    """`torch.einsum` of an equation, or of lists of dimensions; a view if it only orders a tensor's dimensions."""
+    """`torch.einsum` of an equation, or of lists of dimensions; a view of one tensor of which nothing is summed."""
     if not isinstance(equation, str):
         equation, operands = _as_equation((equation, *operands))
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         [operands] = operands
-    inputs, _, output = equation.replace(" ", "").partition("->")
-    is_order = len(set(inputs)) == len(inputs) and sorted(inputs) == sorted(output)
-    if is_order and len(operands) == 1:
-        return operands[0].permute([inputs.index(label) for label in output])
+    if len(operands) == 1:
+        inputs, output = _name_every_dimension(equation, operands[0].ndim)
+        if set(inputs) == set(output):
+            return _order(operands[0], inputs, output)
     return on_arrays(jnp.einsum)(equation, *operands)
+
+
+def _name_every_dimension(equation: str, rank: int) -> tuple[str, str]:
+    """The labels of the only operand and of the result, with letters that are not used for "..."; "" if not stated."""
+    inputs, _, output = equation.replace(" ", "").partition("->")
+    unused = [letter for letter in string.ascii_letters if letter not in equation]
+    others = "".join(unused[: max(rank - len(inputs.replace("...", "")), 0)])
+    return inputs.replace("...", others), output.replace("...", others)
+
+
+def _order(tensor: torch.Tensor, inputs: str, output: str) -> torch.Tensor:
+    """The view of a tensor with its dimensions in another order, and the diagonal of those that share a label."""
+    labels = list(inputs)
+    for label in set(inputs):
+        while labels.count(label) > 1:
+            first = labels.index(label)
+            second = labels.index(label, first + 1)
+            tensor = tensor.diagonal(0, first, second)
+            del labels[second], labels[first]
+            labels.append(label)
+    return tensor.permute([labels.index(label) for label in output])
 
 
 def _as_equation(arguments: tuple) -> tuple[str, tuple]:

@@ -276,8 +276,7 @@ def _cpu(tensor: Ported, **options: Any) -> torch.Tensor:
 
 def _detached(tensor: Ported) -> Ported:
     """`tensor.data`: the same values without a gradient, and no parameter; a write to it reaches the tensor."""
-    is_itself = not tensor.requires_grad and not isinstance(tensor, torch.nn.Parameter)
-    return tensor if is_itself else tensor.detach()
+    return tensor.detach()
 
 
 def _set_data(tensor: Ported, other: torch.Tensor) -> None:

@@ -61,7 +61,9 @@ def trace_model(model: torch.nn.Module, inputs: Any) -> ModelTrace:
             out = model(*call_args, **call_kwargs)
             # Classes of outputs are known only now, and jax has to take them apart.
             pytrees.register_used(out)
-            return compat.as_jax(out)
+            # Strings, shapes and tensors of the host may be among the results, and divide nothing.
+            results = jax.tree_util.tree_leaves(compat.as_jax(out))
+            return [result for result in results if isinstance(result, jax.Array)]
 
     abstract_weights = list(map(_abstract, tensors.values()))
     abstract_inputs = [_abstract(leaves[index]) for index in traced]
