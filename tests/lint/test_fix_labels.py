@@ -88,3 +88,19 @@ class Model(torch.nn.Module):
 """)
     labels = {finding.rule: finding.fix for finding in lint_paths([tmp_path]).findings}
     assert labels["TPU312"] == Applicability.UNSAFE
+
+
+def test_a_script_may_still_run_on_a_gpu(tmp_path: Path) -> None:
+    """Unlike a module's constructor, code outside of functions may belong to a program that trains on one."""
+    (tmp_path / "train.py").write_text("import torch\n\nmodel = torch.nn.Linear(2, 2).cuda()\n")
+    (tmp_path / "model.py").write_text("""
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2).cuda()
+""")
+    labels = {Path(finding.path).name: finding.fix for finding in lint_paths([tmp_path]).findings}
+    assert labels == {"train.py": Applicability.UNSAFE, "model.py": Applicability.SAFE}

@@ -138,7 +138,8 @@ def test_a_module_is_built_on_the_host(fix) -> None:
 def test_checkpoints_are_read_to_the_host(fix) -> None:
     text = "import torch\n\nweights = torch.load(path, map_location='cuda')\n"
     assert (
-        fix(text, ("TPU302", "'cuda'")) == 'import torch\n\nweights = torch.load(path, map_location="cpu")\n'
+        fix(text, ("TPU302", "'cuda'"), unsafe=True)
+        == 'import torch\n\nweights = torch.load(path, map_location="cpu")\n'
     )
 
 

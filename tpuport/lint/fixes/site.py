@@ -164,8 +164,9 @@ class Site:
 
     @property
     def is_host_code(self) -> bool:
-        """Whether the code is not traced, does not build a module, and does not run on import."""
-        return not self.is_traced and self.finding.severity is not Severity.ERROR
+        """Whether the code is not traced and does not build a module: code outside of functions may be a script."""
+        is_certain = self.finding.severity is Severity.ERROR and self.finding.function != ""
+        return not self.is_traced and not is_certain
 
     # --- text ---
 
