@@ -24,6 +24,7 @@ KEYS = {
     "integer": 0,
     "negative": -1,
     "slice": slice(0, 1),
+    "element": (1, -1, 0, 2),
     "integer and slice": (0, slice(1, 3)),
     "ellipsis": (..., 0),
     "None": (None, 0, None),

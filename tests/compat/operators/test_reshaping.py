@@ -85,6 +85,10 @@ def test_squeezed_in_place_for_functions_that_torch_takes_apart(agree, dims):
     agree(function, X[:1, 0, 0])
 
 
+def test_flip(agree):
+    agree(lambda x: [x.flip(0), x.flip(-1, 1), x.flip([]), x.sum().flip(0), x.sum().flip(-1)], X)
+
+
 def test_squeeze_in_place_refuses_what_torch_refuses():
     with compat.environment(), pytest.raises(IndexError):
         compat.wrap(compat.to_jax(X)).squeeze_(3)

@@ -136,7 +136,7 @@ def _write_masked(array: jax.Array, mask: Any, axis: int, value: jax.Array) -> j
 
 def _drop_leading_ones(value: jax.Array, array: jax.Array, key: Key) -> jax.Array:
     """Drop leading dimensions of size one, which torch ignores in a value that is written."""
-    if value.ndim > 1 and value.shape[0] == 1:
+    if value.ndim > 0 and value.shape[0] == 1:
         rank = len(jax.eval_shape(lambda x: x[key], array).shape)
         while value.ndim > rank and value.shape[0] == 1:
             value = value[0]

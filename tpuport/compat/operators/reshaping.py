@@ -144,6 +144,11 @@ def flatten(tensor: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> torc
     return tensor.reshape(*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :])
 
 
+def flip(x: jax.Array, dims: Sequence[int]) -> jax.Array:
+    """Traced. The elements in the opposite order along some dimensions; a scalar has one, as torch counts here."""
+    return jnp.flip(jnp.atleast_1d(x), tuple(dims)).reshape(x.shape)
+
+
 def squeeze_(tensor: Any, *dim: Any) -> Any:
     """`tensor.squeeze_()`, of all dimensions of size 1 or of those that are named."""
     shape = view_steps.on_twins(torch.squeeze, aliasing.twin(tensor), *dim).shape
@@ -237,6 +242,7 @@ LOWERINGS = (
     Lowering(
         _aten.as_strided_scatter.default, on_arrays(as_strided_scatter), "writes nothing beyond the end"
     ),
+    Lowering(_aten.flip.default, on_arrays(flip), "fails on scalars"),
     *(
         Lowering(overload, squeeze_, "leaves the sizes that torch's own functions ask for as they were")
         for overload in (_aten.squeeze_.default, _aten.squeeze_.dim, _aten.squeeze_.dims)
