@@ -177,14 +177,14 @@ def propagate(tensor: Ported) -> None:
     if alias is None or alias.array is tensor._elem:
         return
     storage = alias.storage
-    if storage.array is None or tensor._elem.shape != alias.array.shape:
-        # The only tensor left, or one that was given other memory.
-        memory = getattr(tensor, "_memory", None)
+    if tensor._elem.shape != alias.array.shape:
+        # It was given other memory.
         leave(tensor)
-        if tensor._elem.shape == alias.array.shape:
-            tensor._memory = memory
         return
     alias.array = tensor._elem
+    if storage.array is None:
+        # The only tensor left, whose strides stay.
+        return
     storage.array = _write_back(storage.array, alias.steps, tensor._elem)
     for reference in storage.aliases:
         other = reference()
@@ -240,10 +240,9 @@ def substitute_array(tensor: Ported, array: jax.Array) -> None:
     """Let a tensor have another array with the same elements. It still views what it viewed."""
     assert (array.shape, array.dtype) == (tensor._elem.shape, tensor._elem.dtype)
     alias = getattr(tensor, "_alias", None)
-    is_in_step = alias is not None and alias.array is tensor._elem
-    tensor._elem = array
-    if is_in_step:
+    if alias is not None and alias.array is tensor._elem:
         alias.array = array
+    tensor._elem = array
 
 
 @contextlib.contextmanager
@@ -329,16 +328,17 @@ def _dispatch_view_in_place(
     run: Callable[[Any, tuple, dict], Any], func: Any, args: tuple, kwargs: dict
 ) -> Any:
     tensor = args[0]
-    alias = getattr(tensor, "_alias", None)
+    alias = alias_of(tensor)
     result = run(func, args, kwargs)
-    if alias is not None:
-        packet = VIEWS_IN_PLACE[func.overloadpacket]
-        # transpose_ has a single overload where transpose has several.
-        overload = func._overloadname if func._overloadname in packet.overloads() else packet.overloads()[0]
-        view = getattr(packet, overload)
-        view_twin = on_twins(view, alias.twin, *args[1:], **kwargs)
-        step = make_step(run, view, args, kwargs, 0, alias.twin, view_twin)
-        tensor._alias = Alias(alias.storage, (*alias.steps, step), view_twin, tensor._elem)
+    packet = VIEWS_IN_PLACE[func.overloadpacket]
+    # transpose_ has a single overload where transpose has several.
+    overload = func._overloadname if func._overloadname in packet.overloads() else packet.overloads()[0]
+    view = getattr(packet, overload)
+    view_twin = on_twins(view, alias.twin, *args[1:], **kwargs)
+    step = make_step(run, view, args, kwargs, 0, alias.twin, view_twin)
+    tensor._alias = Alias(alias.storage, (*alias.steps, step), view_twin, tensor._elem)
+    if len(alias.storage.aliases) == 1:
+        alias.storage.array = None
     return result
 
 

@@ -140,6 +140,18 @@ def test_a_copy_is_no_view(agree, duplicate):
     agree(function, X)
 
 
+def test_strides_stay_after_writes(agree):
+    def function(x):
+        first = x.clone().transpose_(0, 1).mul_(2)
+        first.contiguous().add_(1)
+        second = (x + 0).transpose(0, 2)
+        second.mul_(2)
+        second.contiguous().add_(1)
+        return first, second
+
+    agree(function, X)
+
+
 @pytest.mark.usefixtures("small_heap")
 def test_layout_outlives_what_is_viewed(agree):
     def function(x):
