@@ -78,16 +78,13 @@ def described(name: str) -> "TopologyDescription":
 
 def compiler_options(generation: str) -> dict[str, str]:
     """Options of libtpu with which programs for a generation are compiled, but for what LIBTPU_INIT_ARGS sets."""
-    options = {
-        # Heads that are exchanged for positions go on beside the products that come next.
-        "xla_tpu_enable_async_all_to_all": "true",
-        # Products of a single row are for the matrix units too. On v6e the compiler would give them to the vector unit,
-        # which makes weights in eight bits wide one by one.
-        "xla_tpu_enable_dot_strength_reduction": "false",
-    }
-    fusion_vmem = GENERATIONS[generation].fusion_vmem
-    if fusion_vmem is not None:
-        options["xla_tpu_scoped_vmem_limit_kib"] = str(fusion_vmem // 1024)
+    hardware = GENERATIONS[generation]
+    # Heads that are exchanged for positions go on beside the products that come next.
+    options = {"xla_tpu_enable_async_all_to_all": "true"}
+    if hardware.multiplies_rows_by_matrix:
+        options["xla_tpu_enable_dot_strength_reduction"] = "false"
+    if hardware.fusion_vmem is not None:
+        options["xla_tpu_scoped_vmem_limit_kib"] = str(hardware.fusion_vmem // 1024)
     flags = os.environ.get("LIBTPU_INIT_ARGS", "")
     return {name: value for name, value in options.items() if name not in flags}
 
