@@ -28,4 +28,4 @@ class NoCudaError(PortError, AssertionError, RuntimeError):
 
 
 class MissingDtypeError(PortError):
-    """An operator is asked for a dtype that the device does not have."""
+    """A dtype is asked for, or needed for the values of a tensor, that the device does not have."""

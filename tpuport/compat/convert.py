@@ -148,7 +148,7 @@ def _check_range(host: np.ndarray, target: np.dtype) -> None:
     limits = np.iinfo(target)
     low, high = int(host.min()), int(host.max())
     if low < limits.min or high > limits.max:
-        raise PortError(
+        raise MissingDtypeError(
             f"{host.dtype} values from {low} to {high} do not fit into {target}",
             where=f"a tensor of shape {tuple(host.shape)}",
             fix="keep the values within 32 bits, or run jax with jax_enable_x64",

@@ -30,6 +30,15 @@ def test_the_last_bin_has_its_end_and_nan_no_bin(agree):
     agree(lambda x, edges: list(torch.histogram(x, edges)), x, edges)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bins_by_quotients_that_are_rounded(agree, dtype):
+    def counts(x):
+        limits = [(100, 0, 0), (100, 0, 1), (7, -1, 2), (4, 0.25, 0.75)]
+        return [torch.histc(x, bins, low, high) for bins, low, high in limits] + [torch.histc(x[:1, 0], 4)]
+
+    agree(counts, POINTS.to(dtype))
+
+
 def test_other_bins_than_coordinates_are_refused():
     with compat.environment(), pytest.raises(RuntimeError, match="innermost dimension"):
         torch.histogramdd(compat.wrap(compat.to_jax(POINTS)), [2, 3, 4])

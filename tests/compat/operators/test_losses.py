@@ -80,3 +80,7 @@ def test_multilabel_margin_loss_has_a_number_for_each_row(agree, rows):
         ]
 
     agree(losses, torch.randn(*rows, 5), torch.tensor([3, 0, -1, 1, 2]).expand(*rows, 5))
+
+
+def test_multilabel_margin_loss_of_a_single_class(agree):
+    agree(functional.multilabel_margin_loss, torch.tensor(0.3), torch.tensor(0))

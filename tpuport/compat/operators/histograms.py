@@ -62,6 +62,31 @@ def _upper_bound(edges: jax.Array, values: jax.Array) -> jax.Array:
     return first
 
 
+def histc(x: jax.Array, bins: int = 100, min: float = 0, max: float = 0) -> jax.Array:  # noqa: A002 - torch's names
+    """Traced. How many elements each bin of equal width has, between the smallest and the largest if limits are equal.
+
+    torch finds the bin of an element by a quotient, each step of which it rounds to the elements' dtype.
+    """
+    precision = jnp.finfo(x.dtype)
+
+    def rounded(values: Any) -> jax.Array:
+        # The compiler would leave out a conversion to a half and back.
+        return jax.lax.reduce_precision(jnp.asarray(values, jnp.float32), precision.nexp, precision.nmant)
+
+    values = x.ravel().astype(jnp.float32)
+    low, high = rounded(min), rounded(max)
+    if min == max and x.size:
+        low, high = values.min(), values.max()
+    is_empty = low == high
+    low, high = jnp.where(is_empty, low - 1, low), jnp.where(is_empty, high + 1, high)
+    scaled = rounded(rounded(values - low) * rounded(bins))
+    bin_index = rounded(scaled / rounded(high - low)).astype(jnp.int32)
+    is_inside = (values >= low) & (values <= high)
+    # One beyond the last bin is dropped.
+    bin_index = jnp.where(is_inside, jnp.minimum(bin_index, bins - 1), bins)
+    return jnp.zeros(bins, jnp.int32).at[bin_index].add(1, mode="drop").astype(x.dtype)
+
+
 def bin_edges(
     x: jax.Array,
     bins: Sequence[int],
@@ -123,6 +148,7 @@ def _require_bins(x: jax.Array, bins: Sequence[Any]) -> None:
 _aten = torch.ops.aten
 _MISSING = "has no lowering"
 LOWERINGS = (
+    Lowering(_aten.histc.default, on_arrays(histc), "compares with edges, which torch rounds differently"),
     Lowering(_aten.histogram.bin_ct, on_arrays(histogram), _MISSING),
     Lowering(_aten.histogram.bins_tensor, on_arrays(histogram), _MISSING),
     Lowering(_aten._histogramdd_bin_edges.default, on_arrays(bin_edges), _MISSING),

@@ -168,11 +168,12 @@ def multilabel_margin_loss(
     """Traced. `torch.nn.functional.multilabel_margin_loss`.
 
     Args:
-        input: scores [C] or [N, C].
+        input: scores [C] or [N, C], or one of a single class.
         target: the classes of each row, up to the first -1.
     """
     if size_average is not None or reduce is not None:
         reduction = legacy_get_string(size_average, reduce, emit_warning=False)
+    input, target = jnp.atleast_1d(input), jnp.atleast_1d(target)  # noqa: A001
     classes = jnp.arange(input.shape[-1])
     is_before_end = jnp.cumsum(target < 0, axis=-1) == 0
     target = jnp.where(is_before_end, target, -1)
