@@ -140,8 +140,7 @@ def test_fixing_changes_sources_only(file: Path, style: dict[str, Any], as_list:
     expected_cells = [dict(c) for c in cells]
     expected_cells[1]["source"] = json.loads(after)["cells"][1]["source"]
     expected_cells[3]["source"] = new
-    without_cuda = SCRIPT.removesuffix("\nmodel.cuda()")
-    expected_cells[4]["source"] = cell(without_cuda, as_list=as_list)["source"]
+    # `model.cuda()` stays: a notebook may run on a GPU, so that fix is not a safe one.
     assert after == notebook(*expected_cells, **style)
     assert fixed != old
     first = "".join(expected_cells[1]["source"])

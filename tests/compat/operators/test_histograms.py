@@ -39,6 +39,14 @@ def test_bins_by_quotients_that_are_rounded(agree, dtype):
     agree(counts, POINTS.to(dtype))
 
 
+def test_experts_are_counted_by_their_numbers():
+    """Which torch does for floats on the host, and for integers on a GPU."""
+    experts = torch.randint(0, 8, (100,))
+    with compat.environment():
+        counts = torch.histc(compat.wrap(compat.to_jax(experts)), bins=8, min=0, max=7)
+    assert counts.tolist() == torch.bincount(experts, minlength=8).tolist()
+
+
 def test_other_bins_than_coordinates_are_refused():
     with compat.environment(), pytest.raises(RuntimeError, match="innermost dimension"):
         torch.histogramdd(compat.wrap(compat.to_jax(POINTS)), [2, 3, 4])

@@ -67,7 +67,8 @@ def histc(x: jax.Array, bins: int = 100, min: float = 0, max: float = 0) -> jax.
 
     torch finds the bin of an element by a quotient, each step of which it rounds to the elements' dtype.
     """
-    precision = jnp.finfo(x.dtype)
+    # Integers are few enough to be exact in float32.
+    precision = jnp.finfo(x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.float32)
 
     def rounded(values: Any) -> jax.Array:
         # The compiler would leave out a conversion to a half and back.
