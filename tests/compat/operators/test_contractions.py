@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from tpuport import compat
+
 X, Y, Z = torch.randn(2, 3, 4), torch.randn(4, 5), torch.randn(5, 2)
 
 
@@ -47,3 +49,8 @@ def test_ordered_dimensions_are_a_view(agree):
         return x
 
     agree(function, X)
+
+
+def test_a_diagonal_of_other_sizes_is_refused():
+    with compat.environment(), pytest.raises(RuntimeError, match="sizes"):
+        torch.einsum("ii->i", compat.wrap(compat.to_jax(X[0])))

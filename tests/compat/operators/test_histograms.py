@@ -39,6 +39,12 @@ def test_bins_by_quotients_that_are_rounded(agree, dtype):
     agree(counts, POINTS.to(dtype))
 
 
+@pytest.mark.parametrize("values", [[1.0, float("nan")], [1.0, float("inf")]])
+def test_bins_between_what_is_not_finite_are_refused(values):
+    with compat.environment(), pytest.raises(RuntimeError, match="not finite"):
+        torch.histc(compat.wrap(compat.to_jax(torch.tensor(values))), 2)
+
+
 def test_experts_are_counted_by_their_numbers():
     """Which torch does for floats on the host, and for integers on a GPU."""
     experts = torch.randint(0, 8, (100,))

@@ -1,7 +1,6 @@
 """Sums of products by labelled dimensions."""
 
 import string
-from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,10 +9,8 @@ import torch
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 
 
-def einsum(equation: Any, *operands: Any) -> torch.Tensor:
-    """`torch.einsum` of an equation, or of lists of dimensions; a view of one tensor of which nothing is summed."""
-    if not isinstance(equation, str):
-        equation, operands = _as_equation((equation, *operands))
+def einsum(equation: str, *operands: Any) -> torch.Tensor:
+    """`torch.einsum`: a view of one tensor if nothing is summed. torch has made an equation of lists of dimensions."""
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         [operands] = operands
     if len(operands) == 1:
@@ -38,26 +35,22 @@ def _order(tensor: torch.Tensor, inputs: str, output: str) -> torch.Tensor:
         while labels.count(label) > 1:
             first = labels.index(label)
             second = labels.index(label, first + 1)
+            sizes = tensor.shape[first], tensor.shape[second]
+            if sizes[0] != sizes[1]:
+                raise RuntimeError(
+                    f"einsum(): subscript {label} is repeated, but the sizes {sizes} don't match"
+                )
             tensor = tensor.diagonal(0, first, second)
             del labels[second], labels[first]
             labels.append(label)
     return tensor.permute([labels.index(label) for label in output])
 
 
-def _as_equation(arguments: tuple) -> tuple[str, tuple]:
-    """The equation and the tensors of `einsum(tensor, dimensions, ..., dimensions of the result)`."""
-
-    def spell(dimensions: Sequence[Any]) -> str:
-        return "".join("..." if label is Ellipsis else string.ascii_letters[label] for label in dimensions)
-
-    operands, dimensions = arguments[: len(arguments) // 2 * 2 : 2], arguments[1::2]
-    equation = ",".join(map(spell, dimensions))
-    if len(arguments) % 2:
-        equation += f"->{spell(arguments[-1])}"
-    return equation, operands
-
-
 LOWERINGS = (
-    Lowering(torch.einsum, einsum, "gives a copy where torch orders dimensions, and takes no lists of them"),
+    Lowering(
+        torch.einsum,
+        einsum,
+        "gives a copy where torch orders dimensions, and takes at most two tensors in a list",
+    ),
 )
 METHODS = ()

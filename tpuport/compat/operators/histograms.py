@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
-from tpuport.compat.operators.samplers import require
+from tpuport.compat.operators.samplers import require, require_values
 
 
 def histogram(
@@ -65,9 +65,13 @@ def _upper_bound(edges: jax.Array, values: jax.Array) -> jax.Array:
 def histc(x: jax.Array, bins: int = 100, min: float = 0, max: float = 0) -> jax.Array:  # noqa: A002 - torch's names
     """Traced. How many elements each bin of equal width has, between the smallest and the largest if limits are equal.
 
-    torch finds the bin of an element by a quotient, each step of which it rounds to the elements' dtype.
+    torch finds the bin of an element by a quotient, each step of which it rounds to the elements' dtype. It also counts
+    in that dtype, in each of its threads; here counts are exact, and rounded at the end.
+
+    Raises:
+        RuntimeError: a limit, or an element without limits, is not finite; not in a program, which cannot know.
     """
-    # Integers are few enough to be exact in float32.
+    # Integers up to 2**24 are exact in float32.
     precision = jnp.finfo(x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.float32)
 
     def rounded(values: Any) -> jax.Array:
@@ -78,8 +82,9 @@ def histc(x: jax.Array, bins: int = 100, min: float = 0, max: float = 0) -> jax.
     low, high = rounded(min), rounded(max)
     if min == max and x.size:
         low, high = values.min(), values.max()
-    is_empty = low == high
-    low, high = jnp.where(is_empty, low - 1, low), jnp.where(is_empty, high + 1, high)
+    require_values(jnp.isfinite, high - low, message="torch.histc: the range is not finite")
+    is_point = low == high
+    low, high = jnp.where(is_point, low - 1, low), jnp.where(is_point, high + 1, high)
     scaled = rounded(rounded(values - low) * rounded(bins))
     bin_index = rounded(scaled / rounded(high - low)).astype(jnp.int32)
     is_inside = (values >= low) & (values <= high)
