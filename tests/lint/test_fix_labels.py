@@ -45,7 +45,7 @@ def test_large_runs_keep_what_the_rules_can_do_at_best(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL + "\n" * 25_000)
     report = lint_paths([tmp_path])
     assert not report.exact_fixes
-    assert report.fixable(Applicability.SAFE) == 3
+    assert report.fixable(Applicability.SAFE) == 2
 
 
 def test_nothing_to_fix_is_exact(project: Path) -> None:
@@ -91,7 +91,7 @@ class Model(torch.nn.Module):
 
 
 def test_a_script_may_still_run_on_a_gpu(tmp_path: Path) -> None:
-    """Unlike a module's constructor, code outside of functions may belong to a program that trains on one."""
+    """A program that trains on one moves its model there, and so does a constructor what no `to` of the model moves."""
     (tmp_path / "train.py").write_text("import torch\n\nmodel = torch.nn.Linear(2, 2).cuda()\n")
     (tmp_path / "model.py").write_text("""
 import torch
@@ -101,6 +101,10 @@ class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(2, 2).cuda()
+        self.table = torch.ones(2, device="cuda")
+
+    def forward(self, x):
+        return self.layer(x) * self.table
 """)
-    labels = {Path(finding.path).name: finding.fix for finding in lint_paths([tmp_path]).findings}
-    assert labels == {"train.py": Applicability.UNSAFE, "model.py": Applicability.SAFE}
+    labels = {(finding.rule, finding.fix) for finding in lint_paths([tmp_path]).findings}
+    assert {("TPU301", Applicability.UNSAFE), ("TPU302", Applicability.UNSAFE)} <= labels

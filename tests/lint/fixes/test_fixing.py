@@ -29,7 +29,7 @@ def test_every_rewrite_has_a_rule_that_says_so() -> None:
     ],
 )
 def test_places(text: str, span: tuple[int, int, int, int]) -> None:
-    new, count = fix_text(text, [_finding(span)], unsafe=False)
+    new, count = fix_text(text, [_finding(span)], unsafe=True)
     assert count == 1
     assert "cuda" not in new
     assert new[0] == text[0]
@@ -66,22 +66,24 @@ def test_of_overlapping_rewrites_the_outer_one_is_first() -> None:
         _finding((1, 5, 1, 28)),
         _finding((1, 31, 1, 39)),
     ]
-    assert fix_text(text, findings, unsafe=False) == ("y = x.cuda(a.cuda()) + z\n", 2)
+    assert fix_text(text, findings, unsafe=True) == ("y = x.cuda(a.cuda()) + z\n", 2)
 
 
 def test_the_same_finding_twice_is_done_once() -> None:
     finding = _finding((1, 5, 1, 13))
-    assert fix_text("y = x.cuda()\n", [finding, finding], unsafe=False) == ("y = x\n", 1)
+    assert fix_text("y = x.cuda()\n", [finding, finding], unsafe=True) == ("y = x\n", 1)
 
 
 def test_what_can_be_done_at_each_place() -> None:
-    text = "import torch\ndef forward(self, x):\n    x[x > 0] *= 2\n    y = x.cuda()\n    y[y > 0] *= z\n"
+    text = (
+        "import torch\ndef forward(self, x):\n    x[x > 0] *= 2\n    y = x.pin_memory()\n    y[y > 0] *= z\n"
+    )
     findings = [
         _finding((3, 5, 3, 18), "TPU113"),
-        _finding((4, 9, 4, 17)),
+        _finding((4, 9, 4, 23), "TPU311"),
         _finding((5, 5, 5, 18), "TPU113"),
-        _finding((4, 9, 4, 17), fix="unsafe"),
-        _finding((4, 9, 4, 17), fix="none"),
+        _finding((4, 9, 4, 23), "TPU311", fix="unsafe"),
+        _finding((4, 9, 4, 23), "TPU311", fix="none"),
     ]
     expected = ["unsafe", "safe", "none", "unsafe", "none"]
     assert available_fixes(text, findings) == expected
@@ -90,4 +92,4 @@ def test_what_can_be_done_at_each_place() -> None:
 
 def test_warnings_of_the_compiler_are_not_passed_on() -> None:
     text = "y = x.cuda(), '\\d'\n"
-    assert fix_text(text, [_finding((1, 5, 1, 13))], unsafe=False)[1] == 1
+    assert fix_text(text, [_finding((1, 5, 1, 13))], unsafe=True)[1] == 1

@@ -21,10 +21,12 @@ def remove_move(site: Site, call: cst.Call) -> Edit:
 
 
 def rewrite(node: cst.Call, site: Site) -> Edit:
-    """`x.cuda(...)` with any arguments."""
+    """`x.cuda(...)` with any arguments.
+
+    Unsafe: on a GPU it is what brings the tensor there, beside others that are there already.
+    """
     expect(site.method_of_value(node) == "cuda")
-    # Host code may be the one that still runs on a GPU, for training.
-    return mark_unsafe(remove_move(site, node), site.is_host_code)
+    return mark_unsafe(remove_move(site, node))
 
 
 REWRITE = Rewrite("TPU301", (cst.Call,), rewrite)

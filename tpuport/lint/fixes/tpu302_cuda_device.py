@@ -30,7 +30,10 @@ _LIKE_FUNCTIONS: Final = frozenset(f"torch.{kind}_like" for kind in (*_KINDS, "r
 
 
 def rewrite(node: cst.SimpleString, site: Site) -> Edit | None:
-    """The string as an argument of `.to`, of a function that creates tensors, or of `torch.load`."""
+    """The string as an argument of `.to`, of a function that creates tensors, or of `torch.load`.
+
+    Unsafe: on a GPU it is what brings the tensor there, beside others that are there already.
+    """
     call = require(site.argument_of(node))
     argument: Any = site.parent(node)
     match argument.keyword, site.method_of_value(call), site.function_name(call):
@@ -42,7 +45,7 @@ def rewrite(node: cst.SimpleString, site: Site) -> Edit | None:
             edit = _rewrite_creation(site, call, argument, function)
         case _:
             return None
-    return mark_unsafe(edit, site.is_host_code)
+    return mark_unsafe(edit)
 
 
 def remove_device(site: Site, call: cst.Call, device: cst.Arg) -> Edit:

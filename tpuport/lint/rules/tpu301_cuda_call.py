@@ -70,5 +70,5 @@ class Model(nn.Module):
     harm="cuda",
     events=(Use,),
     check=check,
-    fix=Applicability.SAFE,
+    fix=Applicability.UNSAFE,
 )

@@ -123,5 +123,5 @@ class Model(nn.Module):
     harm="cuda",
     events=(Text, Refusal),
     check=check,
-    fix=Applicability.SAFE,
+    fix=Applicability.UNSAFE,
 )
