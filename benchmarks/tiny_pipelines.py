@@ -11,6 +11,8 @@ from benchmarks import (
     tiny_pipelines_audio,
     tiny_pipelines_image,
     tiny_pipelines_image_rarer,
+    tiny_pipelines_ltx,
+    tiny_pipelines_prior,
     tiny_pipelines_unet,
     tiny_pipelines_video,
     tiny_pipelines_video_rarer,
@@ -23,6 +25,8 @@ _BUILDERS: dict[str, Builder] = {
     **tiny_pipelines_image_rarer.BUILDERS,
     **tiny_pipelines_video.BUILDERS,
     **tiny_pipelines_video_rarer.BUILDERS,
+    **tiny_pipelines_ltx.BUILDERS,
+    **tiny_pipelines_prior.BUILDERS,
     **tiny_pipelines_audio.BUILDERS,
 }
 
