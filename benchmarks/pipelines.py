@@ -47,7 +47,8 @@ _EIGHT_BITS = "Cosmos"
 LEVEL = 1.01 / 255
 # Pipelines with an autoencoder that know no `output_type="latent"`.
 _WITHOUT_LATENTS = re.compile(
-    "DiTPipeline|KandinskyV22Controlnet.*|Kandinsky(Img2Img|Inpaint)?(Combined)?Pipeline|LTX2VideoDiffusionDecode.*"
+    "DiTPipeline|KandinskyV22Controlnet.*|Kandinsky(Img2Img|Inpaint)?(Combined)?Pipeline|Kandinsky6SR.*|"
+    "LTX2VideoDiffusionDecode.*"
 )
 # A pipeline that gives a callback other latents than those that it reads of it.
 _WITHOUT_CALLBACK = ("LTXI2VLongMultiPromptPipeline",)
@@ -106,13 +107,15 @@ def _call(tiny: tiny_pipelines.TinyPipeline, options: dict[str, Any]) -> list[to
     parameters = inspect.signature(tiny.pipe.__call__).parameters
     settings = {name: value for name, value in known.items() if name in parameters}
     output = tiny.pipe(**tiny.inputs, **options, **settings)
-    first, *others = output.to_tuple() if isinstance(output, BaseOutput) else output
-    # The first may be a list of arrays; what follows may also be words, flags or nothing.
-    return [torch.as_tensor(first), *(torch.as_tensor(other) for other in others if _is_array(other))]
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray | torch.Tensor)
+    values = output.to_tuple() if isinstance(output, BaseOutput) else output
+    parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
+    # A pipeline may also return words, flags or nothing.
+    tensors = [torch.as_tensor(part) for part in parts if isinstance(part, np.ndarray | torch.Tensor)]
+    if not tensors:
+        raise TypeError(
+            f"no array in what {type(tiny.pipe).__name__} returns: {[type(part) for part in parts]}"
+        )
+    return tensors
 
 
 def compare(tiny: tiny_pipelines.TinyPipeline, expected: dict[str, list[torch.Tensor]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from benchmarks import (
     tiny_pipelines_prior,
     tiny_pipelines_unet,
     tiny_pipelines_video,
+    tiny_pipelines_video_newest,
     tiny_pipelines_video_rarer,
 )
 from benchmarks.tiny_pipeline_parts import Builder
@@ -25,6 +26,7 @@ _BUILDERS: dict[str, Builder] = {
     **tiny_pipelines_image_rarer.BUILDERS,
     **tiny_pipelines_video.BUILDERS,
     **tiny_pipelines_video_rarer.BUILDERS,
+    **tiny_pipelines_video_newest.BUILDERS,
     **tiny_pipelines_ltx.BUILDERS,
     **tiny_pipelines_prior.BUILDERS,
     **tiny_pipelines_audio.BUILDERS,
