@@ -1,14 +1,24 @@
 """Quantised weights that are read in any slices: their parts, and the numbers they stand for."""
 
+import tracemalloc
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpuport.checkpoint.formats.packed_tensors import in_memory, permute, unpack_words
+from tpuport.checkpoint.formats import packed_tensors
+from tpuport.checkpoint.formats.packed_tensors import (
+    in_memory,
+    integer_dtype,
+    permute,
+    reinterpret,
+    unpack,
+    unpack_words,
+)
 from tpuport.checkpoint.formats.weight_tensors import BadWeightError
-from tpuport.checkpoint.lazy_tensors import Reader, full_index
+from tpuport.checkpoint.lazy_tensors import Reader, full_index, transpose
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor, group_columns, quantizing
 from tpuport.compat.operators.quantized import QuantizedArray
 from tpuport.quantization import as_scheme
@@ -89,8 +99,8 @@ def packed(draw):
 
 
 @settings(max_examples=60)
-@given(packed(), st.integers(-2, 2))
-def test_packed_numbers(example, offset):
+@given(packed(), st.integers(-2, 2), st.sampled_from([2, 10, 1 << 20]))
+def test_packed_numbers(example, offset, at_once):
     bits, dim, numbers, integers, index = example
     size = numbers.shape[dim]
     if 32 % bits and integers.shape[dim] == -(-size // (32 // bits)):
@@ -99,7 +109,49 @@ def test_packed_numbers(example, offset):
             unpack_words(in_memory(integers), dim, bits, np.dtype(np.int16), size, offset)
         return
     lazy = unpack_words(in_memory(integers), dim, bits, np.dtype(np.int16), size, offset)
-    np.testing.assert_array_equal(read(lazy, index), numbers[index] + offset)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed_tensors, "_NUMBERS_AT_ONCE", at_once)
+        np.testing.assert_array_equal(read(lazy, index), numbers[index] + offset)
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 5), st.integers(1, 12), st.integers(1, 12), st.data())
+def test_any_slice_of_groups(outputs, columns, size, data):
+    weight = np.arange(1, outputs * columns + 1, dtype=np.int32).reshape(outputs, columns)
+    groups = -(-columns // size)
+    filled = np.zeros((outputs, groups * size), np.int32)
+    filled[:, :columns] = weight
+    expected = filled.T.reshape(groups, size, outputs)
+    grouped = group_columns(in_memory(weight), size)
+    index = data.draw(slices(grouped.shape))
+    np.testing.assert_array_equal(read(grouped, index), expected[index])
+
+
+OUTPUTS, COLUMNS = 2048, 4096
+
+
+def packed_inputs():
+    """Integers of four bits as GPTQ packs them, along inputs."""
+    words = in_memory(np.ones((COLUMNS // 8, OUTPUTS), np.int32))
+    return transpose(unpack_words(words, 0, 4, integer_dtype(4, signed=True), COLUMNS, -8), 0, 1)
+
+
+def packed_floats():
+    """Floats of four bits as NVFP4 has them, two in a byte."""
+    stored = in_memory(np.ones((OUTPUTS, COLUMNS // 2), np.uint8))
+    return reinterpret(unpack(stored, 1, 4, np.dtype(np.uint8)), jnp.float4_e2m1fn)
+
+
+@pytest.mark.parametrize("pack", [packed_inputs, packed_floats])
+def test_unpacking_takes_no_more_than_a_second_copy(pack):
+    grouped = group_columns(pack(), 32)
+    tracemalloc.start()
+    values = read(grouped)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # A number of four bits takes a byte in NumPy.
+    assert values.nbytes == OUTPUTS * COLUMNS
+    assert peak < 2.2 * values.nbytes
 
 
 @settings(max_examples=20)

@@ -179,26 +179,23 @@ class Grouped(LazyTensor):
 
     def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
         *leading, groups, inputs, outputs = index
-        # Some outputs at a time: what unpacks numbers takes several times their bytes.
-        numbers = prod(index_shape(tuple(leading))) * (groups.stop - groups.start) * self.shape[-2]
-        step = max(1, BLOCK_BYTES // max(1, numbers))
-        for start in range(outputs.start, outputs.stop, step):
-            some = slice(start, min(start + step, outputs.stop))
-            target = out[..., some.start - outputs.start : some.stop - outputs.start]
-            self._read_outputs(reader, (*leading, groups, inputs, some), target)
-
-    def _read_outputs(self, reader: Reader, index: Index, out: np.ndarray) -> None:
-        *leading, groups, inputs, outputs = index
-        size = self.shape[-2]
-        columns = self.base.shape[-1]
-        stop = min(groups.stop * size, columns)
-        block = self.base.read(reader, (*leading, outputs, slice(groups.start * size, stop)), self.base.dtype)
-        padding = groups.stop * size - stop
-        if padding:
-            zeros = np.zeros((*block.shape[:-1], padding), block.dtype)
-            block = np.concatenate([block, zeros], axis=-1)
-        grouped = block.reshape(*block.shape[:-1], groups.stop - groups.start, size)
-        out[...] = np.moveaxis(grouped[..., inputs], -3, -1)
+        size, columns = self.shape[-2], self.base.shape[-1]
+        if inputs != slice(0, size) and groups.stop - groups.start > 1:
+            # What is needed of several groups are no neighbouring columns.
+            for group in range(groups.start, groups.stop):
+                single = (*leading, slice(group, group + 1), inputs, outputs)
+                target = group - groups.start
+                self.read_into(reader, single, out[..., target : target + 1, :, :])
+            return
+        start = groups.start * size + inputs.start
+        stop = (groups.stop - 1) * size + inputs.stop
+        end = max(start, min(stop, columns))
+        # Straight into `out`: groups follow one another there too.
+        shape = (*out.shape[:-3], stop - start, out.shape[-1])
+        flat = np.reshape(out, shape, copy=False).swapaxes(-1, -2)
+        if start < end:
+            self.base.read_into(reader, (*leading, outputs, slice(start, end)), flat[..., : end - start])
+        flat[..., end - start :] = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 import copy
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -79,12 +80,14 @@ def gptq(llama, linear_layers, write_checkpoint):
 def test_gptq(bits, size, options, gptq, assert_logits):
     directory, _, expected = gptq(bits, size, **options)
     model = assert_logits(directory, expected)
-    assert sum(1 for _ in quantized_weights(model)) == 14
+    zero_points = [weight.part_arrays["zero_point"] for _, _, _, weight in quantized_weights(model)]
+    assert len(zero_points) == 14
+    # The first version stores one less, so that the largest of four bits needs a fifth, and of eight a ninth.
+    widest = {4: 8, 8: 16}.get(bits, 4) if options.get("version") != "gptq_v2" else 4
+    assert {jax.dtypes.itemsize_bits(zero_point.dtype) for zero_point in zero_points} == {widest}
 
 
 def test_gptq_on_a_mesh(gptq, assert_logits):
-    import jax
-
     from tpuport import create_mesh
 
     directory, _, expected = gptq(4, 32, desc_act=True)

@@ -34,8 +34,12 @@ from tpuport.errors import PortError
 
 _ENDINGS = ("qweight", "qzeros", "scales", "g_idx")
 _GPTQ_BITS = (2, 3, 4, 8)
+# Zero points of the first version are one too low.
+ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
 # What transformers takes where a config has no group size.
 DEFAULT_GROUP = 128
+# Where one is added, the largest zero point needs a bit more: of 8 bits it becomes 128.
+_WIDER = {4: np.int8, 8: np.int16}
 # The lowest bit of each of eight outputs in an integer.
 _AWQ_SHIFTS = (0, 16, 4, 20, 8, 24, 12, 28)
 
@@ -50,15 +54,13 @@ def adapt_gptq(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> 
     if bits not in _GPTQ_BITS or isinstance(bits, bool):
         raise PortError(f"bits is {bits!r:.60}, and not one of {', '.join(map(str, _GPTQ_BITS))}")
     version = config.get("checkpoint_format", "gptq")
-    # Zero points of the first version are one too low.
-    offsets = {"gptq": 1, "gptq_v2": 0}
-    if version not in offsets:
+    if version not in ZERO_OFFSETS:
         raise PortError(f"checkpoint_format is {version!r:.60}, and not 'gptq' or 'gptq_v2'")
     weights, others = collect(tensors, _ENDINGS, "qweight")
     size = group_size(config.get("group_size", DEFAULT_GROUP))
 
     def adapt_weight(weight: WeightTensors) -> LazyTensor:
-        return _adapt_gptq(weight, config, bits, size, offsets[version], dtype)
+        return _adapt_gptq(weight, config, bits, size, ZERO_OFFSETS[version], dtype)
 
     return adapt_each(weights, others, adapt_weight)
 
@@ -78,8 +80,7 @@ def _adapt_gptq(
     groups = None if config.get("dynamic") else count_groups(size, inputs)
     scales = weight.get("scales", (groups, packed.shape[1]), "f")
     groups, outputs = scales.shape
-    # Of 8 bits, the largest becomes 128 when one is added.
-    zero_dtype = np.dtype(np.int16) if zero_offset else integer_dtype(bits, signed=True)
+    zero_dtype = zero_point_dtype(bits, zero_offset)
     zeros = weight.get("qzeros", (groups, None), "i")
     _check_words(zeros, "qzeros")
     # Values and zero points are moved by the same, because integers with a sign are what matrix units multiply.
@@ -100,6 +101,13 @@ def _adapt_gptq(
         None if order is None else in_memory(order),
         scheme=f"gptq int{bits}",
     )
+
+
+def zero_point_dtype(bits: int, offset: int) -> np.dtype:
+    """The type of GPTQ's zero points after `offset` was added to what is stored."""
+    if offset and bits in _WIDER:
+        return np.dtype(_WIDER[bits])
+    return integer_dtype(bits, signed=True)
 
 
 def adapt_awq(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> Adapted:

@@ -1,17 +1,56 @@
 """Several small numbers in each stored integer, as tensors to be read."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from tpuport.checkpoint.formats.weight_tensors import BadWeightError
-from tpuport.checkpoint.lazy_tensors import Converted, Index, LazyTensor, Reader, full_index
+from tpuport.checkpoint.lazy_tensors import Converted, Index, LazyTensor, Reader, full_index, index_shape
+
+# Each takes several bytes while it is unpacked.
+_NUMBERS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Unpacked(LazyTensor):
+class _Packed(LazyTensor):
+    """Numbers that are unpacked some at a time."""
+
+    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+        for part in _parts(index):
+            target = tuple(
+                slice(some.start - whole.start, some.stop - whole.start)
+                for some, whole in zip(part, index, strict=True)
+            )
+            self._unpack_into(reader, part, out[target])
+
+    def _unpack_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+        """`read_into` for few numbers."""
+        raise NotImplementedError
+
+
+def _parts(index: Index) -> Iterator[Index]:
+    """The parts of `index`, of few numbers each, that follow one another in a row-major file."""
+    if not index:
+        yield index
+        return
+    first, *others = index
+    inner = prod(index_shape(tuple(others)))
+    if inner > _NUMBERS_AT_ONCE:
+        for entry in range(first.start, first.stop):
+            for part in _parts(tuple(others)):
+                yield (slice(entry, entry + 1), *part)
+        return
+    step = _NUMBERS_AT_ONCE // max(1, inner)
+    for start in range(first.start, first.stop, step):
+        yield (slice(start, min(start + step, first.stop)), *others)
+
+
+@dataclass(frozen=True, eq=False)
+class Unpacked(_Packed):
     """The numbers in the integers of `base`, along `dim`.
 
     Attributes:
@@ -28,7 +67,7 @@ class Unpacked(LazyTensor):
     offset: int
     is_signed: bool = False
 
-    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+    def _unpack_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
         dim, factor = self.dim, len(self.shifts)
         part = index[dim]
         first, last = part.start // factor, -(-part.stop // factor)
@@ -37,8 +76,7 @@ class Unpacked(LazyTensor):
         # Logical shifts: the highest number has the sign bit.
         words = words.view(np.dtype(f"u{words.dtype.itemsize}"))
         mask = words.dtype.type((1 << self.bits) - 1)
-        # The numbers of an integer become a new axis behind its own. One after another, because all of them in the
-        # type of the integers would take several times the memory.
+        # The numbers of an integer become a new axis behind its own.
         numbers = np.empty((*words.shape[: dim + 1], factor, *words.shape[dim + 1 :]), np.int16)
         for position, shift in enumerate(self.shifts):
             numbers[(slice(None),) * (dim + 1) + (position,)] = (words >> words.dtype.type(shift)) & mask
@@ -86,7 +124,10 @@ class Reinterpreted(LazyTensor):
     base: LazyTensor
 
     def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
-        out[...] = self.base.read(reader, index, self.base.dtype).view(self.dtype)
+        if out.dtype == self.dtype:
+            self.base.read_into(reader, index, out.view(self.base.dtype))
+        else:
+            out[...] = self.base.read(reader, index, self.base.dtype).view(self.dtype)
 
 
 def reinterpret(base: LazyTensor, dtype: Any) -> LazyTensor:
@@ -111,7 +152,7 @@ def reshape(base: LazyTensor, *shape: int) -> LazyTensor:
 
 
 @dataclass(frozen=True, eq=False)
-class BitStream(LazyTensor):
+class BitStream(_Packed):
     """Numbers of `bits` bits one after another in the integers of `base`, along `dim`, also across two integers.
 
     32 numbers fill `bits` integers of 32 bits. `offset` is as in `Unpacked`.
@@ -122,7 +163,7 @@ class BitStream(LazyTensor):
     bits: int
     offset: int
 
-    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+    def _unpack_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
         dim, part = self.dim, index[self.dim]
         first, last = part.start // 32, -(-part.stop // 32)
         stop = min(last * self.bits, self.base.shape[dim])

@@ -19,7 +19,7 @@ from tpuport.checkpoint.building import QUANTIZATION
 from tpuport.checkpoint.device_layout import as_torch_dtype, find_owner
 from tpuport.checkpoint.formats.compressed_tensors import shared_sizes
 from tpuport.checkpoint.formats.fine_grained_fp8 import block_sizes
-from tpuport.checkpoint.formats.gptq_and_awq import DEFAULT_GROUP
+from tpuport.checkpoint.formats.gptq_and_awq import DEFAULT_GROUP, ZERO_OFFSETS, zero_point_dtype
 from tpuport.checkpoint.formats.packed_tensors import group_size, integer_dtype
 from tpuport.checkpoint.formats.weight_tensors import BadWeightError
 from tpuport.checkpoint.lazy_tensors import LazyTensor
@@ -253,9 +253,9 @@ def _gptq(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Cho
         )
     bits = config["bits"]
     values = integer_dtype(bits, signed=True)
-    is_first = config.get("checkpoint_format", "gptq") == "gptq"
+    offset = ZERO_OFFSETS.get(config.get("checkpoint_format", "gptq"), 0)
     stored = _Format(
-        f"gptq int{bits}", values, _HALF, np.dtype(np.int16) if is_first else values,
+        f"gptq int{bits}", values, _HALF, zero_point_dtype(bits, offset),
         group_size(config.get("group_size", DEFAULT_GROUP)), is_reordered=bool(config.get("desc_act")),
     )  # fmt: skip
     named = config.get("modules_in_block_to_quantize")
