@@ -105,3 +105,13 @@ def test_a_scale_whose_default_is_none_may_be_none() -> None:
     pipeline_checks.check_call(Pipe(), call, {"guidance_scale_2": None})
     with pytest.raises(PortError, match="guidance_scale_2 is '3'"):
         pipeline_checks.check_call(Pipe(), call, {"guidance_scale_2": "3"})
+
+
+def test_a_mask_of_embeddings_of_several_layers() -> None:
+    """Bria's are [batch, layers, tokens, width], and Krea's [batch, tokens, layers, width]."""
+    tiny = tiny_pipelines.build("BriaFibo2Pipeline")
+    signature = inspect.signature(type(tiny.pipe).__call__)
+    pipeline_checks.check_call(tiny.pipe, signature, tiny.inputs)
+    shorter = tiny.inputs | {"prompt_embeds_mask": tiny.inputs["prompt_embeds_mask"][:, :7]}
+    with pytest.raises(PortError, match=r"prompt_embeds_mask is \[1, 7\].*must agree in batch and tokens"):
+        pipeline_checks.check_call(tiny.pipe, signature, shorter)

@@ -1,10 +1,15 @@
 """Schedulers of several kinds in one ported pipeline: latents are torch's, and none compiles the U-Net anew."""
 
+import copy
+from types import SimpleNamespace
+
 import pytest
-from diffusers import schedulers
+import torch
+from diffusers import UniPCMultistepScheduler, schedulers
 
 from benchmarks import pipelines
 from benchmarks.pipeline_schedulers import Pair
+from tpuport.diffusion import pipeline_calls
 
 # Some of these schedulers warn by themselves.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -43,3 +48,25 @@ def test_latents_are_those_of_torch(pair: Pair, name: str) -> None:
     assert "reason" not in record
     # One for timesteps that are whole numbers, and one for others.
     assert pipelines.compilations(pair.ours.pipe) <= 2
+
+
+@pytest.mark.parametrize("where", ["device", "host"])
+def test_a_copy_that_a_pipeline_makes_steps_by_itself(where: str) -> None:
+    """As LTX-2 copies its scheduler for sound: two of them, step by step in turn, with a history each."""
+
+    def step_in_turn(first: UniPCMultistepScheduler) -> list[torch.Tensor]:
+        second = copy.deepcopy(first)
+        latents = [torch.linspace(-1, 1, 8).view(1, 2, 4), torch.linspace(2, 3, 8).view(1, 2, 4)]
+        for scheduler in (first, second):
+            scheduler.set_timesteps(3)
+        for timestep in first.timesteps:
+            for index, scheduler in enumerate((first, second)):
+                latents[index] = scheduler.step(latents[index] * 0.1, timestep, latents[index])[0]
+        return [torch.as_tensor(latent) for latent in latents]
+
+    expected = step_in_turn(UniPCMultistepScheduler())
+    scheduler = UniPCMultistepScheduler()
+    with pipeline_calls._watched_scheduler(scheduler, SimpleNamespace(scheduler=where, bar=None)):
+        results = step_in_turn(scheduler)
+    for result, reference in zip(results, expected, strict=True):
+        torch.testing.assert_close(result.cpu(), reference)

@@ -4,6 +4,7 @@ Its callbacks receive tensors of the host, and may return others.
 """
 
 import contextlib
+import copy
 import functools
 import inspect
 import logging
@@ -152,27 +153,41 @@ def _running(pipe: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def _watched_scheduler(scheduler: Any, state: Any) -> Iterator[None]:
     """Let the scheduler step on the device or the host, as the port asked, and show its results to the progress bar."""
-    if state.scheduler == "host":
-        step = _step_on_host(type(scheduler).step.__get__(scheduler))
-    else:
-        if not schedulers.is_installed(scheduler):
-            # A scheduler that was assigned since the port.
-            check_scheduler(scheduler)
-            schedulers.install(scheduler)
-        step = scheduler.step
+    if state.scheduler == "device" and not schedulers.is_installed(scheduler):
+        # A scheduler that was assigned since the port.
+        check_scheduler(scheduler)
+        schedulers.install(scheduler)
+    with temporary_attributes(scheduler, step=_WatchedStep(scheduler, state)):
+        yield
 
-    @functools.wraps(step)
-    def watched_step(*args: Any, **kwargs: Any) -> Any:
+
+class _WatchedStep:
+    """Replaces `scheduler.step` while a pipeline runs. A deep copy of the scheduler steps with its own state."""
+
+    def __init__(self, scheduler: Any, state: Any) -> None:
+        self._scheduler = scheduler
+        self._state = state
+        if state.scheduler == "host":
+            self._step = _step_on_host(type(scheduler).step.__get__(scheduler))
+        else:
+            self._step = (
+                scheduler.step if schedulers.is_installed(scheduler) else schedulers.PortedStep(scheduler)
+            )
+        # Pipelines look at which arguments a scheduler's step takes.
+        self.__signature__ = inspect.signature(self._step)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # A step handles arrays itself, and diffusers' own has its tensors on the host.
         with suspend():
-            result = step(*args, **kwargs)
-        if state.bar is not None:
+            result = self._step(*args, **kwargs)
+        if self._state.bar is not None:
             # The next latents come first, in a tuple as in an output of diffusers.
-            state.bar.watch(result[0])
+            self._state.bar.watch(result[0])
         return result
 
-    with temporary_attributes(scheduler, step=watched_step):
-        yield
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_WatchedStep":
+        # Pipelines of clips with sound, or with a time for each frame, copy their scheduler.
+        return _WatchedStep(copy.deepcopy(self._scheduler, memo), self._state)
 
 
 def _step_on_host(original: Callable) -> Callable:

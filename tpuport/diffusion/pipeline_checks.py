@@ -186,13 +186,19 @@ def _check_mask(
             )
         return
     mask = tensors[mask_name]
-    if embeddings.ndim >= 3 and tuple(mask.shape[:2]) != tuple(embeddings.shape[:2]):
+    if embeddings.ndim >= 3 and not _fits(mask, embeddings):
         raise PortError(
             f"{mask_name} is {list(mask.shape)}, and {name} is {list(embeddings.shape)}: "
-            "their first two dimensions, batch and tokens, must agree",
+            "they must agree in batch and tokens",
             where=mask_name,
             fix="give the mask that encode_prompt returned with these embeddings",
         )
+
+
+def _fits(mask: torch.Tensor, embeddings: torch.Tensor) -> bool:
+    """Whether a mask is of these embeddings, which may have layers of an encoder before or after their tokens."""
+    batch, *between, _ = embeddings.shape
+    return mask.ndim >= 2 and mask.shape[0] == batch and mask.shape[1] in between
 
 
 @functools.cache
