@@ -47,7 +47,7 @@ _EIGHT_BITS = "Cosmos"
 LEVEL = 1.01 / 255
 # Pipelines with an autoencoder that know no `output_type="latent"`.
 _WITHOUT_LATENTS = re.compile(
-    "DiTPipeline|KandinskyV22Controlnet.*|Kandinsky(Img2Img|Inpaint)?(Combined)?Pipeline|Kandinsky6SR.*|"
+    "DiTPipeline|KandinskyV22Controlnet.*|Kandinsky(Img2Img|Inpaint)?(Combined)?Pipeline|Kandinsky6SR.*|Marigold.*|QwenImageLayered.*|"
     "LTX2VideoDiffusionDecode.*"
 )
 # A pipeline that gives a callback other latents than those that it reads of it.

@@ -10,6 +10,7 @@ import torch
 from benchmarks import (
     tiny_pipelines_audio,
     tiny_pipelines_image,
+    tiny_pipelines_image_newest,
     tiny_pipelines_image_rarer,
     tiny_pipelines_ltx,
     tiny_pipelines_prior,
@@ -26,6 +27,7 @@ _BUILDERS: dict[str, Builder] = {
     **tiny_pipelines_image_rarer.BUILDERS,
     **tiny_pipelines_video.BUILDERS,
     **tiny_pipelines_video_rarer.BUILDERS,
+    **tiny_pipelines_image_newest.BUILDERS,
     **tiny_pipelines_video_newest.BUILDERS,
     **tiny_pipelines_ltx.BUILDERS,
     **tiny_pipelines_prior.BUILDERS,

@@ -247,7 +247,8 @@ def animate_diff_sparse() -> tuple[Any, dict[str, Any]]:
     """AnimateDiff with a ControlNet for some frames."""
     controlnet = construct(
         "SparseControlNetModel", block_out_channels=SIZES["block_out_channels"], norm_num_groups=4,
-        down_block_types=("CrossAttnDownBlockMotion", "DownBlockMotion"), cross_attention_dim=32, conditioning_embedding_out_channels=(8, 8),
+        down_block_types=("CrossAttnDownBlockMotion", "DownBlockMotion"), cross_attention_dim=32,
+        conditioning_embedding_out_channels=(8, 8),
         motion_num_attention_heads=2,
     )  # fmt: skip
     pipe = pipeline(
@@ -273,6 +274,11 @@ BUILDERS: dict[str, Builder] = {
     "AnyFlowFARPipeline": any_flow_causal,
     "HeliosPyramidPipeline": helios_pyramid,
     "Cosmos2_5_TransferPipeline": cosmos_transfer,
+    # Its own call gives encode_prompt an argument that it does not take.
+    "EasyAnimateControlPipeline": call(
+        easy_animate, "EasyAnimateControlPipeline", 8, control_video=picture(1, 5, side=32)
+    ),
+    # Of other masks it asks its autoencoder's configuration for what is not there.
     "EasyAnimateInpaintPipeline": call(
         easy_animate, "EasyAnimateInpaintPipeline", 9, video=draw(1, 3, 5, 32, 32),
         mask_video=torch.full((1, 1, 5, 32, 32), 255),
