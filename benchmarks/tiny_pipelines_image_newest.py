@@ -216,7 +216,7 @@ def visual_cloze(name: str, **inputs: Any) -> tuple[Any, dict[str, Any]]:
 def dream_lite(name: str, **inputs: Any) -> tuple[Any, dict[str, Any]]:
     """DreamLite, a small U-Net with a small autoencoder."""
     net = construct(
-        "DreamLiteUNetModel", block_out_channels=(8, 8, 16), norm_num_groups=4, in_channels=8, out_channels=4,
+        "DreamLiteUNetModel", block_out_channels=(8, 8, 16), norm_num_groups=4, in_channels=4, out_channels=4,
         cross_attention_dim=32, attention_head_dim=4,
     )  # fmt: skip
     vae = diffusers.AutoencoderTiny(
