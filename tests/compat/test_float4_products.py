@@ -33,16 +33,18 @@ def product(rows, values, scale, expert, digits=3):
 
 
 @pytest.mark.parametrize(
-    ("rows", "groups", "outputs", "digits", "dtype"),
+    ("rows", "groups", "unused", "outputs", "digits", "dtype"),
     [
-        pytest.param(1, 3, 64, 3, jnp.bfloat16, id="less than a chunk"),
-        pytest.param(5, 33, 130, 4, np.float32, id="a round and a group"),
+        pytest.param(1, 3, 0, 64, 3, jnp.bfloat16, id="less than a chunk"),
+        pytest.param(1, 30, 2, 64, 3, jnp.bfloat16, id="scales that are not used"),
+        pytest.param(5, 33, 0, 130, 4, np.float32, id="a round and a group"),
         # Of the size that GPT-OSS has; a round and a group take every branch too.
-        pytest.param(2, 90, 2880, 3, np.float32, id="several blocks", marks=pytest.mark.slow),
+        pytest.param(2, 90, 6, 2880, 3, np.float32, id="several blocks", marks=pytest.mark.slow),
     ],
 )
-def test_products_of_an_expert(rows, groups, outputs, digits, dtype):
+def test_products_of_an_expert(rows, groups, unused, outputs, digits, dtype):
     values, scale, numbers = weights_of(groups, outputs)
+    scale = jnp.pad(scale, [(0, 0), (0, unused), (0, 0)], constant_values=np.nan)
     rng = np.random.default_rng(rows)
     shape = (rows, 32 * groups)
     activations = (rng.normal(size=shape) * 10.0 ** rng.integers(-4, 3, shape)).astype(dtype)

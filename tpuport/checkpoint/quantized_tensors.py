@@ -199,7 +199,7 @@ class Grouped(LazyTensor):
 
 
 @dataclass(frozen=True, eq=False)
-class _Filled(LazyTensor):
+class Filled(LazyTensor):
     """`base` [..., O, K], each of whose equal segments is followed by zeros."""
 
     base: LazyTensor
@@ -221,7 +221,7 @@ class _Filled(LazyTensor):
 
 
 def _without_padding(filled: np.ndarray, segments: int, columns: int) -> np.ndarray:
-    """[..., K] from what `_Filled` makes of it."""
+    """[..., K] from what `Filled` makes of it."""
     *leading, width = filled.shape
     parts = filled.reshape(*leading, segments, width // segments)[..., : columns // segments]
     return parts.reshape(*leading, columns)
@@ -289,7 +289,7 @@ def quantizing(
     size, segments = scheme.grouping(columns, 1) if leading else scheme.grouping(columns)
     if segments > 1:
         columns = segments * -(-(columns // segments) // size) * size
-        source = _Filled((*leading, outputs, columns), source.dtype, source, segments)
+        source = Filled((*leading, outputs, columns), source.dtype, source, segments)
     groups = -(-columns // size)
     values = _QuantizedValues((*leading, groups, size, outputs), scheme.dtype, source, scheme, size, dtype)
     scale = _QuantizedScale((*leading, groups, outputs), dtype, source, scheme, size, dtype)

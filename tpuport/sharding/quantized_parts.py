@@ -62,6 +62,10 @@ def part_shardings(weight: Quantized, sharding: NamedSharding) -> dict[str, Name
     for name in _OF_GROUPS:
         if name in parts:
             count, blocks = parts[name].shape[-2:]
+            if count > groups:
+                # The last are not used, so that a division of these would not be that of the groups.
+                specs[name] = PartitionSpec(*leading, None, output_axes if blocks == outputs else None)
+                continue
             if count > 1 and count % input_parts:
                 raise PortError(
                     f"{input_parts} devices would divide {columns} inputs, of which each {columns // count} share a "

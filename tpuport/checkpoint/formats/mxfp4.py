@@ -21,10 +21,14 @@ from tpuport.checkpoint.formats.weight_tensors import (
     collect,
 )
 from tpuport.checkpoint.lazy_tensors import LazyTensor, transpose
-from tpuport.checkpoint.quantized_tensors import QuantizedTensor
+from tpuport.checkpoint.quantized_tensors import Filled, QuantizedTensor
 
 _GROUP = 32
 _PROJECTIONS = ("gate_up_proj", "down_proj")
+# Rows of bytes in a tile of a TPU's memory.
+_TILE = 32
+# What filling the last tile may add to the scales.
+_MOST_FILLING = 1.1
 
 
 def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> Adapted:
@@ -41,6 +45,15 @@ def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> Adapt
     return adapted
 
 
+def count_scales(groups: int) -> int:
+    """Scales of an output, of which the last may be unused, so that those of an expert are whole tiles.
+
+    Otherwise XLA would put several experts into a tile, and copy the scales of all of them for their products.
+    """
+    filled = -(-groups // _TILE) * _TILE
+    return filled if filled <= _MOST_FILLING * groups else groups
+
+
 def _adapt_weight(weight: WeightTensors, projection: str, dtype: np.dtype) -> LazyTensor:
     blocks = weight.get(f"{projection}_blocks", (None, None, None, _GROUP // 2), "u")
     experts, outputs, groups, _ = blocks.shape
@@ -48,12 +61,13 @@ def _adapt_weight(weight: WeightTensors, projection: str, dtype: np.dtype) -> La
     if blocks.dtype != np.uint8 or scales.dtype != np.uint8:
         raise BadWeightError(f"blocks are {blocks.dtype} and scales {scales.dtype}, and not uint8")
     values = reinterpret(unpack(blocks, 3, 4, np.dtype(np.uint8)), jnp.float4_e2m1fn)
+    filled = Filled((experts, outputs, count_scales(groups)), scales.dtype, scales, segments=1)
     return QuantizedTensor(
         (experts, groups * _GROUP, outputs),
         dtype,
         # [X, O, G, I] as [X, G, I, O]
         transpose(transpose(values, 1, 2), 2, 3),
-        transpose(reinterpret(scales, jnp.float8_e8m0fnu), 1, 2),
+        transpose(reinterpret(filled, jnp.float8_e8m0fnu), 1, 2),
         scheme="mxfp4",
         transposed=True,
     )

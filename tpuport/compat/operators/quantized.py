@@ -62,7 +62,8 @@ class QuantizedArray:
     Attributes:
         values: [..., G, I, O], an integer or small floating type, G * I at least K. What is beyond K is not used. See
             `segments`.
-        scale: [..., G, B], each for `output_block` neighbouring outputs; the last block may be shorter.
+        scale: [..., G, B], each for `output_block` neighbouring outputs; the last block may be shorter. What is beyond
+            G is not used.
         zero_point: as `scale`, an integer type; None for zero.
         order: int32 [K], None for the weight's own: which input of the weight each of the stored ones is.
         outer_scale: [..., S, B], a factor on the scales of G / S neighbouring groups; None for 1.
@@ -256,7 +257,8 @@ class QuantizedArray:
         numbers = values.astype(dtype) if self.levels is None else _look_up(values, self.levels, dtype)
         if self.zero_point is not None:
             numbers -= self._per_output(self.zero_point.astype(dtype))
-        numbers *= self._per_output(_multiply_groups(self.scale, self.outer_scale, dtype))
+        scale = self.scale[..., : self.values.shape[-_MATRIX_RANK], :]
+        numbers *= self._per_output(_multiply_groups(scale, self.outer_scale, dtype))
         if self.minimum is not None:
             numbers -= self._per_output(_multiply_groups(self.minimum, self.outer_minimum, dtype))
         return numbers.astype(self.dtype)

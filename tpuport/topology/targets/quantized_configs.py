@@ -20,6 +20,7 @@ from tpuport.checkpoint.device_layout import as_torch_dtype, find_owner
 from tpuport.checkpoint.formats.compressed_tensors import shared_sizes
 from tpuport.checkpoint.formats.fine_grained_fp8 import block_sizes
 from tpuport.checkpoint.formats.gptq_and_awq import DEFAULT_GROUP, ZERO_OFFSETS, zero_point_dtype
+from tpuport.checkpoint.formats.mxfp4 import count_scales
 from tpuport.checkpoint.formats.packed_tensors import group_size, integer_dtype
 from tpuport.checkpoint.formats.weight_tensors import BadWeightError
 from tpuport.checkpoint.lazy_tensors import LazyTensor
@@ -50,6 +51,7 @@ class _Format(NamedTuple):
         levels: how many numbers the values stand for, if they are indices.
         minimum: dtype of what is subtracted from every group, if anything is.
         outer_scale: dtype of a factor that all groups share, if they do.
+        fills_tiles: whether there are more scales than groups, as `count_scales` says.
     """
 
     name: str
@@ -62,6 +64,7 @@ class _Format(NamedTuple):
     levels: int | None = None
     minimum: np.dtype | None = None
     outer_scale: np.dtype | None = None
+    fills_tiles: bool = False
 
 
 class _Weight(NamedTuple):
@@ -182,7 +185,7 @@ def _describe(weight: _Weight, stored: _Format, dtype: np.dtype) -> QuantizedTen
     blocks = pieces * -(-rows // block)
     if leading and (is_reordered or (pieces > 1 and rows % block)):
         return None
-    scales = (*leading, groups, blocks)
+    scales = (*leading, count_scales(groups) if stored.fills_tiles else groups, blocks)
     return QuantizedTensor(
         shape,
         dtype,
@@ -297,7 +300,7 @@ def _bitsandbytes(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype)
 
 
 def _mxfp4(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
-    stored = _Format("mxfp4", _FP4, jnp.dtype(jnp.float8_e8m0fnu), group=_MXFP4_GROUP)
+    stored = _Format("mxfp4", _FP4, jnp.dtype(jnp.float8_e8m0fnu), group=_MXFP4_GROUP, fills_tiles=True)
 
     def choose(weight: _Weight) -> _Format | None:
         return stored if is_transposed(weight.module) else None
