@@ -8,15 +8,14 @@ its file. Activations are computed in the model's dtype: scales of theirs are le
 import functools
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from tpuport.checkpoint.formats.packed_tensors import (
     count_groups,
-    in_memory,
     integer_dtype,
-    read_whole,
     reshape,
     unpack,
 )
@@ -28,7 +27,7 @@ from tpuport.checkpoint.formats.weight_tensors import (
     adapt_each,
     collect,
 )
-from tpuport.checkpoint.lazy_tensors import LazyTensor, transpose
+from tpuport.checkpoint.lazy_tensors import Index, LazyTensor, Reader, transpose
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor, group_columns
 from tpuport.checkpoint.safetensors_files import read_metadata
 
@@ -42,6 +41,16 @@ _ENDINGS: Final = (
 )  # fmt: skip
 _BYTES: Final = {"Int8Tensor": "i", "IntxUnpackedToInt8Tensor": "i", "Float8Tensor": "f"}
 _PACKED: Final = "Int4Tensor"
+
+
+@dataclass(frozen=True, eq=False)
+class _Negated(LazyTensor):
+    """What is added to a product, as what is subtracted from it."""
+
+    base: LazyTensor
+
+    def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
+        out[...] = -self.base.read(reader, index, self.base.dtype)
 
 
 def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> Adapted:
@@ -106,7 +115,7 @@ def _adapt_packed(weight: WeightTensors, block: tuple[int, int] | None, dtype: n
         dtype,
         group_columns(unpack(packed, 1, 4, integer_dtype(4, signed=True), is_signed=True), inputs // groups),
         scale,
-        minimum=in_memory(-read_whole(added).astype(np.float32)),
+        minimum=_Negated(added.shape, added.dtype, added),
         scheme=f"torchao {_PACKED}",
     )
 

@@ -339,7 +339,7 @@ def _torchao_format(kind: str, data: Mapping[str, Any], stored_dtype: np.dtype) 
         case "Int4WeightOnlyConfig":
             values = integer_dtype(4, signed=True)
             group = group_size(data["group_size"])
-            return _Format("torchao Int4Tensor", values, stored_dtype, group=group, minimum=scale)
+            return _Format("torchao Int4Tensor", values, stored_dtype, group=group, minimum=stored_dtype)
     raise PortError(
         f"what a checkpoint of torchao's {kind} has cannot be derived from its config",
         fix="compile the model with --quantize, without that entry in a copy of the config",
