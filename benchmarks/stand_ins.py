@@ -11,19 +11,29 @@ from torch import nn
 
 # Packages that models are trained or configured with. Others may be asked for to see whether they are installed.
 _STAND_INS = frozenset(
-    "addict ai4ts anyascii apprise argbind ase audiolm_pytorch audiotools autofaiss av base58 benchpots bidi "
-    "bs4 cached_path cloudpathlib colorlog coqpit coreforecast cuik_molmaker cv2 datasets deepdiff "
-    "descriptastorus dgl dora dotenv emoji fairseq faiss fastai fastcore fastdownload fasthtml fastprogress "
-    "flatten_dict g2p_en g2pkk gcsfs gdown gensim git google gruut gym gymnasium h5py hydra hyperpyyaml "
-    "importlib_resources inflect jieba jsonargparse langdetect libdf librosa lightning lightning_utilities "
-    "litdata llvmlite lmdb marshmallow matplotlib matscipy misaki mne multiprocess nir nirtorch nltk num2words "
-    "num_to_words numba omegaconf onnx orjson ot overrides pandas phonemizer polars portalocker pyclipper "
-    "pycocotools pyfaidx pymatgen pyonmttok pypdfium2 pypinyin pysbd pytorch_custom_utils pytorch_lightning "
-    "pytorch_msssim pytorch_warmup pyts pyworld rapidfuzz rdkit resampy resize_right sensai sentencepiece "
-    "shapely skimage sklearn skorch soundfile spacy spear_tts_pytorch submitit supervision taming tenacity "
-    "tensorboard tensorboardX termcolor tiktoken torbi torch_ema torch_geometric torchao torchaudio torchcodec "
-    "torchdata torchmetrics torchsde torchtnt trainer tsdb udtools unidecode utilsforecast validators vocos "
-    "wandb zstd".split()
+    "Levenshtein MDAnalysis SimpleITK absl adaptdl addict ai4ts aiohttp albumentations ale_py anndata "
+    "anyascii apprise argbind ase asyml_utilities audiolm_pytorch audioread audiotools autofaiss av azure backoff "
+    "base58 batchgenerators benchpots bidi blosc2 boto3 botocore braceexpand bs4 bsuite cached_path cartopy clint "
+    "cloudpathlib clusterscope colorlog comet_ml conllu coqpit coreforecast coremltools cuik_molmaker cupy cv2 "
+    "cvxpy dask datasets deepdiff descriptastorus dgl dm_control dora dotenv easydict emoji fairseq faiss fastai "
+    "fastapi fastcore fastdownload fasthtml fastprogress fastremap fasttext fill_voids fire flask flatten_dict "
+    "g2p_en g2pkk gcsfs gdown gensim gfootball git google graphviz gruut gym gymnasium h5py habitat "
+    "hanlp_downloader hickle hiddenlayer holidays horovod htrmopo humanize hydra hyperpyyaml imageio imagesize "
+    "importlib_resources inflect inspect_ai ipdb ipyleaflet ipywidgets isaacgym iso639 jieba jsonargparse lammps "
+    "langdetect langid latex2sympy2 lazy_loader libdf librosa lightgbm lightning lightning_utilities lit_nlp "
+    "litdata llvmlite lmdb lxml marshmallow matplotlib matscipy mido minari misaki mlflow mne mp_api mpi4py mpire "
+    "mujoco multiprocess nes_py nibabel nir nirtorch nltk num2words num_to_words numba numerize omegaconf onnx "
+    "openai openenv orbax orjson ot overrides pandas pdfminer pebble penman pesq pettingzoo phonemizer phono3py "
+    "phonopy polars portalocker pyarrow pybullet pyclipper pycocotools pyfaidx pygame pylatexenc pymatgen pynng "
+    "pynvml pyonmttok pypdf pypdfium2 pypinyin pysbd pyspark pytesseract pytorch_custom_utils pytorch_lightning "
+    "pytorch_msssim pytorch_warmup pyts pyworld qiskit qiskit_ibm_runtime qiskit_nature rapidfuzz rdkit redis "
+    "resampy resize_right roifile rouge sacremoses samna samnagui scanpy screeninfo seaborn sensai sentencepiece "
+    "seqm shapely skimage sklearn skopt skorch smac sounddevice soundfile spacy spear_tts_pytorch starlette "
+    "streamlit submitit supersuit supervision taming tenacity tensorboard tensorboardX termcolor texttable "
+    "tifffile tiktoken torbi torch_ema torch_geometric torchao torchaudio torchcodec torchdata torchinfo "
+    "torchmetrics torchsde torchtext torchtnt trainer trimesh trueskill tsdb tslearn udtools unidecode "
+    "utilsforecast uvicorn validators visdom vocos wandb webdataset websockets wget word2number xxhash "
+    "youtokentome zarr zstd".split()
 )
 
 

@@ -21,6 +21,7 @@ from benchmarks import (
     tiny_strangers_mended,
     tiny_strangers_others,
     tiny_strangers_sequences,
+    tiny_strangers_sixth,
     tiny_strangers_vision,
 )
 
@@ -35,6 +36,7 @@ MODELS = (
     | tiny_strangers_fresh.MODELS
     | tiny_strangers_fourth.MODELS
     | tiny_strangers_fifth.MODELS
+    | tiny_strangers_sixth.MODELS
 )
 
 stand_ins.install()
