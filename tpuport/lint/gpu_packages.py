@@ -13,6 +13,8 @@ GPU_PACKAGES: Final = IMPORTABLE_PACKAGES | frozenset(
     " block_sparse_attn spas_sage_attn flashinfer vllm fused_dense_lib spconv MinkowskiEngine torch_tensorrt fla"
     " natten quack cutlass cuda".split()
 )
+# Functions under their decorators are written in another language, in which Python's syntax has other meanings.
+_KERNEL_LANGUAGES: Final = frozenset("triton tilelang cutlass".split())
 # What these packages compute on the host.
 _OF_HOST: Final = frozenset("triton.cdiv triton.next_power_of_2".split())
 # `is_flash_attn_2_available()`, `is_xformers_available()`, `flash_attn_installed()`: the libraries' own questions.
@@ -29,6 +31,11 @@ _IMPORT_ERRORS: Final = frozenset("ImportError ModuleNotFoundError Exception Bas
 def is_gpu_package(name: str) -> bool:
     """Whether a dotted name belongs to a package that needs a GPU."""
     return name.partition(".")[0] in GPU_PACKAGES
+
+
+def is_kernel(decorators: Iterable[str]) -> bool:
+    """Whether one of a function's decorators, as dotted names, makes it a kernel."""
+    return any(decorator.partition(".")[0] in _KERNEL_LANGUAGES for decorator in decorators)
 
 
 def needs_gpu(function: str) -> bool:

@@ -249,6 +249,19 @@ def main(x: T.Tensor((4, 4), "float16"), index: T.Tensor((4,), "int32")):
             index[i] = i
         assert index[i] >= 0
 
+def compiled(rows: int):
+    @T.prim_func
+    def body(x: T.Tensor((4, 4), "float16")):
+        for i in range(rows):
+            if x[i, 0] > 0:
+                x[i, 0] = 0
+
+    return body
+
+class Kernel(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return compiled(4)(x)
+
 class Model(nn.Module):
     def forward(self, x: torch.Tensor):
         n = triton.cdiv(x.shape[-1], 16) + triton.next_power_of_2(x.shape[0])

@@ -26,6 +26,7 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.events import Event, FunctionEntry
 from tpuport.lint.findings import Finding
+from tpuport.lint.gpu_packages import is_kernel
 from tpuport.lint.interpreter import callables, evaluation, execution
 from tpuport.lint.interpreter.call_record import Record
 from tpuport.lint.interpreter.class_facts import NOT_BUILT, Classes
@@ -217,7 +218,8 @@ class TracingInterpreter(Interpreter):
     def _call(self, activation: _Activation) -> Value:
         """Run a function, or take the result of an equal call."""
         function, values, depth, emitting, entry, _, host = activation
-        if self.options.patched and self._is_patched(function.info):
+        is_patched = bool(self.options.patched) and self._is_patched(function.info)
+        if is_patched or is_kernel(function.info.decorators):
             return self._promised_result(function.info)
         closure = function.info.closure
         key = (function, emitting, entry, host, tuple(values.items()), id(closure), self.constructs)
