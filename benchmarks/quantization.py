@@ -30,6 +30,8 @@ from tpuport.topology import Decode, compile_for
 from tpuport.topology.compile_report import Report
 
 SCHEMES: tuple[str | None, ...] = (None, "int8", "fp8", "w8a8", "int4", "int4:32")
+# By default the small model of the recipe gets groups of 32.
+QUALITY_SCHEMES: tuple[str | None, ...] = (None, "int8", "fp8", "w8a8", "int4", "int4:128")
 MIB = 1 << 20
 CHECKPOINT = Path(__file__).parents[1] / "recipes" / "llama" / "checkpoint"
 CORPUS = CHECKPOINT.with_name("corpus")
@@ -89,7 +91,7 @@ def measure_quality() -> None:
     print(f"{sum(row.shape[1] for row in rows)} tokens of {len(rows)} stories")
     print("| weights | perplexity | KL, nats a token | most likely token is the same |")
     print("| --- | --- | --- | --- |")
-    for scheme in SCHEMES:
+    for scheme in QUALITY_SCHEMES:
         predictions = baseline
         if scheme is not None:
             model = tpuport.load(AutoModelForCausalLM, CHECKPOINT, dtype="float32", quantize=scheme)

@@ -133,8 +133,9 @@ def test_awq(awq, write_checkpoint, assert_logits):
 )
 def test_other_kinds_of_awq_are_refused(changes, message, awq, write_checkpoint):
     tensors, config, _ = awq
-    with pytest.raises(PortError, match=message):
+    with pytest.raises(PortError, match=message) as caught:
         load(AutoModelForCausalLM, write_checkpoint(tensors, config | changes))
+    assert "quantize='int4'" in caught.value.fix
 
 
 @pytest.mark.parametrize(

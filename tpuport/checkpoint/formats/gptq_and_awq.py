@@ -34,6 +34,7 @@ from tpuport.errors import PortError
 
 _ENDINGS = ("qweight", "qzeros", "scales", "g_idx")
 _GPTQ_BITS = (2, 3, 4, 8)
+_UNQUANTIZED = "load an unquantised checkpoint, with quantize='int4' for example"
 # Zero points of the first version are one too low.
 ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
 # What transformers takes where a config has no group size.
@@ -52,10 +53,14 @@ def adapt_gptq(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> 
     """
     bits = config.get("bits")
     if bits not in _GPTQ_BITS or isinstance(bits, bool):
-        raise PortError(f"bits is {bits!r:.60}, and not one of {', '.join(map(str, _GPTQ_BITS))}")
+        raise PortError(
+            f"bits is {bits!r:.60}, and not one of {', '.join(map(str, _GPTQ_BITS))}", fix=_UNQUANTIZED
+        )
     version = config.get("checkpoint_format", "gptq")
     if version not in ZERO_OFFSETS:
-        raise PortError(f"checkpoint_format is {version!r:.60}, and not 'gptq' or 'gptq_v2'")
+        raise PortError(
+            f"checkpoint_format is {version!r:.60}, and not 'gptq' or 'gptq_v2'", fix=_UNQUANTIZED
+        )
     weights, others = collect(tensors, _ENDINGS, "qweight")
     size = group_size(config.get("group_size", DEFAULT_GROUP))
 
@@ -120,7 +125,8 @@ def adapt_awq(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> A
     version = str(config.get("version", "gemm")).lower()
     if bits != 4 or version != "gemm":
         raise PortError(
-            f"AWQ of {bits!r:.60} bits in the version {version!r:.60} is not supported, 4 in 'gemm' is"
+            f"AWQ of {bits!r:.60} bits in the version {version!r:.60} is not supported, 4 in 'gemm' is",
+            fix=_UNQUANTIZED,
         )
     size = group_size(config.get("group_size", config.get("q_group_size", DEFAULT_GROUP)))
     weights, others = collect(tensors, _ENDINGS, "qweight")
