@@ -43,6 +43,13 @@ VIEWS = """
     {new} = {x}.data
     {new} = {x}.contiguous()
     {new} = {x}.to({y}.dtype)
+    {new} = {x}.expand({count}, *{x}.shape)
+    {new} = {x}[None].expand({count}, *{x}.shape)[{i}]
+    {new} = {x}.unsqueeze(-1).expand(*{x}.shape, {count})[..., {i}]
+    {new} = {x}.narrow({d}, 0, 1).expand_as({x})
+    {new} = {x}.unfold({d}, {count}, {count})
+    {new} = {x}.float().view(torch.int32).view(torch.float32)
+    {new} = {x}.mT
     {new} = torch.atleast_3d({x})
     {new} = torch.einsum("...ij->...ji", {x})
 """
@@ -66,6 +73,11 @@ WRITES = """
     {x}.view(-1)[::{count}].add_(1)
     {x}.transpose(0, -1)[{i}].mul_(2)
     {x}.diagonal().zero_()
+    {x}.expand({count}, *{x}.shape)[{i}] = {y}
+    {x}.expand({count}, *{x}.shape)[{i}].mul_({number})
+    {x}.data.add_({number})
+    {x}.detach()[{i}:] = {number}
+    {x}.masked_scatter_({x} > {number}, {y}.clone())
     {x} += {y}
     {x} //= {count}
     torch.mul({x}, {number}, out={x})
@@ -94,6 +106,14 @@ RESULTS = """
     {new} = {x}.roll({count}, {d})
     {new} = {x}.gather({d}, {x}.long().remainder({count}))
     {new} = {x}[torch.tensor([{i}, 0], device={x}.device)]
+    {new} = {x}.float().var({d}, correction={count})
+    {new} = {x}.nansum({d})
+    {new} = {x}.cumsum({d})
+    {new} = {x}.scatter_reduce({d}, {x}.long().remainder({count}), {x}, "amax")
+    {new} = {x}.expand({count}, *{x}.shape).clone()
+    {new} = {x}.clone()
+    {new} = torch.complex({x}.float(), {y}.float()).view(torch.float32)
+    {new} = torch.view_as_complex({x}.float().view(-1, 2)).imag.clone()
     {new} = {x}.float()
     {new} = {x}.bfloat16()
     {new} = {x}.bool()
@@ -116,7 +136,7 @@ def draw_program(seed: int) -> tuple[list[str], Tensors]:
     lines: list[str] = []
     while len(lines) < LENGTH:
         variables = run(lines, _copies(arguments))
-        line = _draw_line(draw, list(variables), new=f"x{len(lines)}")
+        line = _draw_line(draw, variables, new=f"x{len(lines)}")
         try:
             variables = run([*lines, line], _copies(arguments))
         except (RuntimeError, IndexError, TypeError, ValueError):
@@ -134,13 +154,25 @@ def _draw_tensor(draw: random.Random, seed: int) -> torch.Tensor:
     return (values / 8).to(dtype) if dtype.is_floating_point else values.to(dtype)
 
 
-def _draw_line(draw: random.Random, names: list[str], new: str) -> str:
+def _draw_line(draw: random.Random, variables: Tensors, new: str) -> str:
+    templates = draw.choice(TEMPLATES)
+    names = list(variables)
+    # torch itself fills an expanded tensor, which is refused on the device as its other writes are in torch.
+    targets = (
+        names
+        if templates is not TEMPLATES[1]
+        else [name for name in names if not _has_overlap(variables[name])]
+    )
     # Lines on one another's results say more than those on the arguments.
-    x, y = (draw.choice(names[-draw.choice([2, 4, 99]) :]) for _ in range(2))
+    x, y = (draw.choice(choices[-draw.choice([2, 4, 99]) :]) for choices in (targets, names))
     numbers = {"d": draw.randrange(-2, 3), "e": draw.randrange(-2, 3), "i": draw.randrange(3)}
     number = draw.choice(["2", "-1", "0.5", "True", "0"])
-    template = draw.choice(draw.choice(TEMPLATES))
+    template = draw.choice(templates)
     return template.format(new=new, x=x, y=y, count=draw.choice([1, 2, 3]), number=number, **numbers)
+
+
+def _has_overlap(tensor: torch.Tensor) -> bool:
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _copies(tensors: Tensors) -> Tensors:

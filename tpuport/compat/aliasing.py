@@ -6,7 +6,7 @@ one of them, the array of the storage is rebuilt with the new values in it, and 
 Nothing is computed for views that are only read, and XLA drops what a compiled program recomputes without need.
 
 Whether an operation gives a view, and which elements of it overlap, is torch's own decision: it runs on twins of the
-tensors on the meta device, which have strides. The layout of a tensor that is not a view is taken to be contiguous.
+tensors on the meta device, which have strides. A tensor that is not a view is contiguous unless torch says otherwise.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat import memory_layouts
 from tpuport.compat.convert import is_ported
-from tpuport.compat.view_steps import VIEWS, VIEWS_IN_PLACE, Step, make_step, on_twins
+from tpuport.compat.view_steps import VIEWS, VIEWS_IN_PLACE, Step, make_step, on_twins, strided_step
 from tpuport.errors import PortError
 
 # A torchax tensor; importing its class here would import torchax before its versions are checked.
@@ -116,6 +116,16 @@ def twin(tensor: Ported) -> torch.Tensor:
     return on_twins(torch.empty, tensor.shape, dtype=tensor.dtype, device="meta")
 
 
+def lay_out(tensor: Ported, strides: Sequence[int]) -> None:
+    """Give a new tensor, which has been contiguous, the strides that it has in torch."""
+    layout = on_twins(torch.empty_strided, tensor.shape, strides, dtype=tensor.dtype, device="meta")
+    storage = Storage(tensor._elem, layout)
+    storage.add(tensor)
+    # Nothing else refers to it yet.
+    storage.array = None
+    tensor._alias = Alias(storage, (), layout, tensor._elem)
+
+
 def _memory_of(tensor: Ported) -> Memory:
     memory = getattr(tensor, "_memory", None)
     if memory is None:
@@ -143,15 +153,32 @@ def check_writable(tensor: Ported) -> None:
     alias = getattr(tensor, "_alias", None)
     if alias is None:
         return
-    sizes_and_strides = zip(alias.twin.shape, alias.twin.stride(), strict=True)
-    if any(size > 1 and stride == 0 for size, stride in sizes_and_strides):
+    if has_overlap(tensor):
         raise RuntimeError(_OVERLAP)
-    for step in alias.steps:
-        if step.write is None and len(alias.storage.aliases) > 1:
-            raise PortError(
-                f"a write through {step.name} cannot reach the tensor that it views",
-                fix=f"write to a clone of the {step.name}, and compute the tensor from it",
-            )
+    if len(alias.storage.aliases) == 1:
+        return
+    lossy = next((step for step in alias.steps if step.write is None), None)
+    if lossy is None:
+        return
+    # One row of an expanded tensor: its elements have each a place of their own, which the single view does not say.
+    if all(step.has_known_places for step in alias.steps):
+        step = strided_step(alias.storage.layout, alias.twin)
+        if step.write is not None:
+            alias.steps = (step,)
+            return
+    raise PortError(
+        f"a write through {lossy.name} cannot reach the tensor that it views",
+        fix=f"write to a clone of the {lossy.name}, and compute the tensor from it",
+    )
+
+
+def has_overlap(tensor: Ported) -> bool:
+    """Whether several elements of a tensor are the same element of what it views, as rows of an expanded tensor are."""
+    alias = getattr(tensor, "_alias", None)
+    if alias is None:
+        return False
+    sizes_and_strides = zip(alias.twin.shape, alias.twin.stride(), strict=True)
+    return any(size > 1 and stride == 0 for size, stride in sizes_and_strides)
 
 
 def refuse_quantized(tensor: Ported) -> None:

@@ -3,6 +3,8 @@
 import numpy as np
 import torch
 
+from tpuport.errors import PortError
+
 # Elements of memory up to this size are listed to see which of them two tensors share.
 _LISTED_BYTES = 1 << 20
 
@@ -48,3 +50,24 @@ def places_in_memory(tensor: torch.Tensor) -> np.ndarray:
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         places = (places[:, None] + np.arange(size) * int(stride)).ravel()
     return places
+
+
+def order_in_memory(layout: torch.Tensor, view: torch.Tensor) -> np.ndarray:
+    """Which element of a layout, counted in its order, is each one of a view of the same memory.
+
+    Raises:
+        PortError: the view shows memory that the layout has not.
+    """
+    available, wanted = places_in_memory(layout), places_in_memory(view)
+    order = np.argsort(available, kind="stable")
+    if not wanted.size:
+        return np.zeros(0, np.int64)
+    ranks = np.searchsorted(available, wanted, sorter=order)
+    is_available = (ranks < len(order)).all() and (available[order[ranks]] == wanted).all()
+    if not is_available:
+        raise PortError(
+            "as_strided() reads memory that no tensor on the device shows",
+            where=f"size {list(view.shape)}, stride {list(view.stride())}, offset {view.storage_offset()}",
+            fix="apply it to the tensor that owns the memory, not to a slice of it",
+        )
+    return order[ranks]

@@ -13,6 +13,7 @@ import torch
 from torch.utils import _mode_utils as mode_utils
 from torch.utils import _pytree as torch_pytree
 
+from tpuport.compat import memory_layouts
 from tpuport.compat.convert import wrap
 from tpuport.compat.slice_writes import write_slices
 
@@ -115,6 +116,27 @@ def make_step(
 
     is_other_numbers = viewed.dtype != view.dtype or getattr(func, "overloadpacket", func) in _COMPLEX_PARTS
     return Step(f"{func.__name__.partition('.')[0]}()", read, find_write, not is_other_numbers)
+
+
+def strided_step(layout: torch.Tensor, view: torch.Tensor) -> Step:
+    """From an array that has the elements of a layout to a view of the same memory, both tensors on the meta device.
+
+    Raises (when it is read or written):
+        PortError: the view shows memory that the layout has not.
+    """
+    # Of a weight that nobody writes to, this list of places is never needed.
+    order = functools.cache(lambda: memory_layouts.order_in_memory(layout, view))
+
+    def read(array: jax.Array) -> jax.Array:
+        return array.ravel()[order()].reshape(view.shape)
+
+    def find_write() -> Write | None:
+        places = order()
+        if len(np.unique(places)) < places.size:
+            return None
+        return lambda array, values: array.ravel().at[places].set(values.ravel()).reshape(array.shape)
+
+    return Step("as_strided()", read, find_write)
 
 
 def _permutation_write(func: Any, arguments: tuple, kwargs: dict, rank: int) -> Write:

@@ -32,6 +32,7 @@ def test_index_add(agree, dtype):
             torch.index_add(x.T, -1, index, source.T, alpha=2 if x.dtype != torch.bool else 1),
             x.clone().index_add_(0, index, source),
             x[0, 0].index_add(0, index[1:2], source[0, 0]),
+            x[0, 0].index_add(0, index[1], source[0, 0]),
         ]
 
     numbers = torch.randint(0, 9, (6, 4))

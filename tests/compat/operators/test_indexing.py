@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpuport import compat
+from tpuport import PortError, compat
 
 # torch itself warns about a list of lists; it still takes it for a tuple.
 pytestmark = pytest.mark.filterwarnings("ignore:Using a non-tuple sequence for multidimensional indexing")
@@ -240,6 +240,16 @@ def test_out_of_range_is_an_error_as_in_torch(key):
             ported[key]
         with pytest.raises(IndexError):
             ported[key] = 0
+
+
+def test_a_number_of_more_than_32_bits_is_an_error_with_the_reason():
+    x = compat.wrap(compat.to_jax(torch.arange(4)))
+    with compat.environment():
+        with pytest.raises(RuntimeError, match="integers have 32 bits on the device"):
+            x[0] = 1 << 40
+        with pytest.raises(PortError, match="integers have 32 bits there"):
+            x + (1 << 40)
+        assert x.tolist() == [0, 1, 2, 3]
 
 
 def test_backward_slice_is_an_error_as_in_torch():

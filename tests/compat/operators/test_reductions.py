@@ -19,6 +19,16 @@ CASES = {
     "mean of a dimension": lambda x, i: x.mean(0, keepdim=True),
     "mean in another dtype": lambda x, i: x.bfloat16().mean(-1, dtype=torch.float32),
     "mean of integers": lambda x, i: i.mean(-1, dtype=torch.float32),
+    "sum of numbers": lambda x, i: torch.where(x > 0, x, torch.nan).nansum(-1),
+    "variance": lambda x, i: x.var(),
+    "variance of a dimension": lambda x, i: x.var(0, keepdim=True),
+    "variance of no dimensions": lambda x, i: x.var(()),
+    "variance of a scalar": lambda x, i: [x[0, 0].var(0), x[0, 0].std(-1), x[0, 0].var(0, correction=0)],
+    "variance with a correction": lambda x, i: x.std(-1, correction=2.5),
+    "variance of fewer elements than its correction": lambda x, i: x.var(0, correction=5),
+    "variance of bfloat16": lambda x, i: x.bfloat16().var(-1),
+    "variance and mean": lambda x, i: torch.var_mean(x, 1, correction=0),
+    "variance and mean of a scalar": lambda x, i: torch.var_mean(x[0, 0], 0),
     "running sum": lambda x, i: x.cumsum(-1),
     "running sum of bools": lambda x, i: (x > 0).cumsum(0),
     "running sum of small integers": lambda x, i: (i.to(torch.int8) * 20).cumsum(0),
@@ -30,9 +40,16 @@ CASES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 @pytest.mark.parametrize("name", CASES)
 def test_agrees(agree, name):
     agree(CASES[name], FLOATS, INTEGERS)
+
+
+@pytest.mark.parametrize("function", [torch.var, torch.std, torch.var_mean])
+def test_integers_have_no_variance(function):
+    with compat.environment(), pytest.raises(RuntimeError, match="floating point"):
+        function(compat.wrap(compat.to_jax(INTEGERS)))
 
 
 def test_running_maximum_keeps_nan(agree):

@@ -19,6 +19,10 @@ CASES = {
     "bits as integers": lambda x: x.view(torch.int32),
     "bits as narrower": lambda x: x.view(torch.bfloat16),
     "bits as wider": lambda x: x.bfloat16().view(torch.float32),
+    "parts of complex numbers": lambda x: torch.complex(x, x + 1).view(torch.float32),
+    "bits of complex numbers": lambda x: torch.complex(x, x + 1).view(torch.int32),
+    "complex numbers of parts": lambda x: x[..., :4].contiguous().view(torch.complex64),
+    "padding of a scalar by nothing": lambda x: torch.nn.functional.pad(x[0, 0, 0], ()),
     "unsqueeze in place": lambda x: x.clone().unsqueeze_(1),
     "unsqueeze in place at the end": lambda x: x.clone().unsqueeze_(-1),
     "transpose in place": lambda x: x.clone().transpose_(0, -1),
@@ -100,6 +104,20 @@ def test_type_as_leaves_the_tensor_alone(agree):
         return x, converted, converted.type_as(x), x.type_as(x), x[0].type_as(y)
 
     agree(convert, X, torch.zeros(1, dtype=torch.bfloat16))
+
+
+def test_writes_to_parts_of_complex_numbers_reach_them(agree):
+    def write(x):
+        z = torch.complex(x, -x)
+        z.view(torch.float32)[0].zero_()
+        return z
+
+    agree(write, X)
+
+
+def test_more_padding_than_dimensions_is_torchs_error():
+    with compat.environment(), pytest.raises(RuntimeError, match="Padding length should be less"):
+        torch.nn.functional.pad(compat.wrap(compat.to_jax(X)), (1,) * 8)
 
 
 def test_bits_wider_than_jax_has_are_refused():

@@ -172,6 +172,72 @@ def test_strides_are_those_of_torch():
         assert x[:, 1:].stride(0) == 12
 
 
+RESULTS = {
+    "arithmetic": lambda x: x * 2 + 1,
+    "with another layout": lambda x: x + torch.ones(x.shape, device=x.device),
+    "an activation": lambda x: torch.nn.functional.silu(x),
+    "a softmax": lambda x: x.softmax(-1),
+    "where": lambda x: torch.where(x > 2, x, 0.0),
+    "a copy": lambda x: x.clone(),
+    "a contiguous copy": lambda x: x.clone(memory_format=torch.contiguous_format),
+    "like it": lambda x: torch.zeros_like(x),
+    "draws like it": lambda x: torch.rand_like(x),
+    "a dtype": lambda x: x.bfloat16(),
+    "to a dtype": lambda x: x.to(torch.bfloat16),
+    "its own dtype": lambda x: x.to(torch.float32),
+    "a sum": lambda x: x.sum(-1),
+    "masked": lambda x: x.masked_fill(x > 2, 0.0),
+    "a triangle": lambda x: x.tril(),
+    "joined": lambda x: torch.cat([x, x]),
+    "a product": lambda x: x @ x.mT,
+    "a layer norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
+    "expanded": lambda x: x[:, :, :1].expand(x.shape) + 1,
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_have_the_strides_of_torch(name):
+    reference = RESULTS[name](X.transpose(0, 2))
+    with compat.environment():
+        result = RESULTS[name](X.to("jax").transpose(0, 2))
+        assert result.stride() == reference.stride()
+
+
+@pytest.mark.parametrize(
+    "read", [lambda y: y.mT.reshape(-1), lambda y: y.reshape(-1), lambda y: y.contiguous()]
+)
+def test_what_torch_copies_of_a_result_depends_on_its_strides(agree, read):
+    def write(x):
+        y = x.mT * 2
+        part = read(y)
+        part.add_(1)
+        return [y, part]
+
+    agree(write, X)
+
+
+ROWS = {
+    "in place": lambda wide: wide[1].add_(1),
+    "assigned": lambda wide: wide.__setitem__(1, 7.0),
+    "a range": lambda wide: wide[1:2].mul_(3),
+    "a column of a row": lambda wide: wide[2, :, 1].fill_(5),
+    "views of a row": lambda wide: wide[0].transpose(0, 1)[1:].zero_(),
+    "of one": lambda wide: wide[:1].add_(1),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_of_an_expanded_tensor_reaches_all(agree, name):
+    def write(x):
+        y = x.clone()
+        wide = y.expand(3, *y.shape)
+        other = y[1:]
+        ROWS[name](wide)
+        return [y, wide, other]
+
+    agree(write, X[0])
+
+
 def test_refused_as_in_torch():
     with compat.environment():
         x = torch.zeros(3, 1).to("jax")

@@ -52,7 +52,7 @@ def index_add(
 ) -> jax.Array:
     """Traced. x with `alpha` times the slices of a source added to those that the index names along a dimension."""
     if x.ndim == 0:
-        return index_add(x[None], 0, index, source.reshape(-1), alpha=alpha)[0]
+        return index_add(x[None], 0, index.reshape(-1), source.reshape(-1), alpha=alpha)[0]
     rows, added = jnp.moveaxis(x, dim, 0), jnp.moveaxis(jnp.atleast_1d(source), dim, 0)
     if rows.shape[1:] != added.shape[1:]:
         raise RuntimeError(

@@ -1,8 +1,8 @@
-"""What torch makes of an operator's arguments, asked before it runs on the device: an error, or dtypes and shapes.
+"""What torch makes of an operator's arguments, asked before it runs on the device: an error, or dtypes and layouts.
 
 torch's kernels for meta tensors compute everything about a result but its values. jax is more lenient than torch (it
 promotes where torch refuses, and clamps or broadcasts), so an error is torch's own; and a lowering that gives another
-dtype than torch has its result cast.
+dtype than torch has its result cast. Strides of results decide which of their views torch copies.
 """
 
 import collections
@@ -15,10 +15,11 @@ import torch.overrides
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 
-from tpuport.compat import autocast, narrowing
+from tpuport.compat import aliasing, autocast, narrowing
 from tpuport.compat.convert import is_ported, jax_dtype, torch_dtype
 from tpuport.compat.operators import index_bounds
 from tpuport.compat.replacements import original
+from tpuport.compat.view_steps import VIEWS, VIEWS_IN_PLACE, on_twins
 from tpuport.errors import MissingDtypeError, PortError
 
 _aten = torch.ops.aten
@@ -35,12 +36,41 @@ _DEVICE_DEPENDENT = {
     _aten._native_batch_norm_legit.no_stats, _aten._batch_norm_with_update.default,
     _aten.native_layer_norm.default, _aten._embedding_bag.default, _aten._embedding_bag_forward_only.default,
 }  # fmt: skip
+# Of these, torch's kernels for meta tensors keep strides, where those for a CPU or a GPU give contiguous results.
+_CONTIGUOUS = {
+    _aten.masked_fill, _aten.tril, _aten.triu, _aten.native_group_norm, _aten.baddbmm, _aten.log_sigmoid_forward,
+}  # fmt: skip
+# Not asked about, as values or the device decide the rest; a result has the strides of the first argument.
+_LIKE_FIRST = {
+    torch.Tensor.to,
+    _aten.to,
+    _aten._to_copy,
+    _aten.rand_like,
+    _aten.randn_like,
+    _aten.randint_like,
+    _aten.bernoulli,
+}
 # jax has only one width of integers by default, and torch wants 64 bits of indices and 32 bits of few things.
 _WIDENED = {torch.int32: torch.int64, torch.uint32: torch.int64}
 _REMEMBERED = 8192
 
-# Shapes and dtypes of the tensors among the outputs, None for an output of another kind.
-Forms = tuple[tuple[torch.Size, torch.dtype] | None, ...]
+Strides = tuple[int, ...]
+
+
+class Form(NamedTuple):
+    """What torch says of a tensor among the outputs.
+
+    Attributes:
+        strides: None if the tensor is contiguous.
+    """
+
+    shape: torch.Size
+    dtype: torch.dtype
+    strides: Strides | None
+
+
+# None for an output of another kind than a tensor.
+Forms = tuple[Form | None, ...]
 
 
 class _Refusal(NamedTuple):
@@ -54,19 +84,21 @@ _known: "collections.OrderedDict[Hashable, Forms | _Refusal | None]" = collectio
 
 
 def expected(function: Any, args: tuple, kwargs: dict[str, Any]) -> Forms | None:
-    """The shapes and dtypes, as on the device, that torch's outputs have; None if torch cannot tell without values.
+    """The shapes, dtypes (as on the device) and strides of torch's outputs; None if torch cannot tell without values.
 
     Raises:
         Exception: torch's own, where it refuses the arguments.
     """
     leaves, structure = pytree.tree_flatten((args, kwargs))
-    key = (function, structure, tuple(map(_key, leaves)))
+    # Views find their own strides, and are lenient where torch refuses: it may have others than are known here.
+    strides = [_strides(leaf) if _keeps_strides(function) else None for leaf in leaves]
+    key = (function, structure, tuple(map(_key, leaves)), tuple(strides))
     try:
         answer = _known[key]
     except TypeError:  # an argument that cannot be hashed
-        answer = _ask(function, leaves, structure)
+        answer = _ask(function, leaves, strides, structure)
     except KeyError:
-        answer = _known[key] = _ask(function, leaves, structure)
+        answer = _known[key] = _ask(function, leaves, strides, structure)
         if len(_known) > _REMEMBERED:
             _known.popitem(last=False)
     if isinstance(answer, _Refusal):
@@ -81,10 +113,25 @@ def _key(leaf: Any) -> Hashable:
     return type(leaf), leaf
 
 
-def _ask(function: Any, leaves: list[Any], structure: Any) -> Forms | _Refusal | None:
-    answer = _answer(function, leaves, structure, _WIDENED)
+def _keeps_strides(function: Any) -> bool:
+    packet = getattr(function, "overloadpacket", function)
+    return packet not in VIEWS and packet not in VIEWS_IN_PLACE and packet not in _CONTIGUOUS
+
+
+def _strides(leaf: Any) -> Strides | None:
+    """The strides of a tensor that is not contiguous."""
+    if getattr(leaf, "_alias", None) is None:
+        return None
+    twin = aliasing.twin(leaf)
+    return None if twin.is_contiguous() else twin.stride()
+
+
+def _ask(
+    function: Any, leaves: list[Any], strides: list[Strides | None], structure: Any
+) -> Forms | _Refusal | None:
+    answer = _answer(function, leaves, strides, structure, _WIDENED)
     if isinstance(answer, _Refusal) and any(_dtype(leaf) in _WIDENED for leaf in leaves):
-        return _answer(function, leaves, structure, {})
+        return _answer(function, leaves, strides, structure, {})
     return answer
 
 
@@ -93,11 +140,15 @@ def _dtype(leaf: Any) -> torch.dtype | None:
 
 
 def _answer(
-    function: Any, leaves: list[Any], structure: Any, dtypes: dict[torch.dtype, torch.dtype]
+    function: Any,
+    leaves: list[Any],
+    strides: list[Strides | None],
+    structure: Any,
+    dtypes: dict[torch.dtype, torch.dtype],
 ) -> Forms | _Refusal | None:
     """Call the function with meta tensors."""
     with no_dispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
-        meta = [_on_meta(leaf, dtypes) for leaf in leaves]
+        meta = [_on_meta(leaf, of_leaf, dtypes) for leaf, of_leaf in zip(leaves, strides, strict=True)]
         args, kwargs = pytree.tree_unflatten(meta, structure)
         try:
             outputs = function(*args, **kwargs)
@@ -111,39 +162,50 @@ def _answer(
     return tuple(_form(output) for output in pytree.tree_leaves(outputs))
 
 
-def _on_meta(leaf: Any, dtypes: dict[torch.dtype, torch.dtype]) -> Any:
+def _on_meta(leaf: Any, strides: Strides | None, dtypes: dict[torch.dtype, torch.dtype]) -> Any:
     if isinstance(leaf, torch.Tensor):
         dtype = dtypes.get(leaf.dtype, leaf.dtype)
+        if strides is not None:
+            return torch.empty_strided(leaf.shape, strides, dtype=dtype, device="meta")
         return torch.empty(leaf.shape, dtype=dtype, device="meta")
     return torch.device("meta") if isinstance(leaf, torch.device) else leaf
 
 
-def _form(output: Any) -> tuple[torch.Size, torch.dtype] | None:
+def _form(output: Any) -> Form | None:
     if not isinstance(output, torch.Tensor):
         return None
-    return output.shape, torch_dtype(jax_dtype(output.dtype))
+    strides = None if output.is_contiguous() else output.stride()
+    return Form(output.shape, torch_dtype(jax_dtype(output.dtype)), strides)
 
 
 def conformed(name: str, outputs: Any, forms: Forms) -> Any:
-    """Outputs of a lowering with torch's dtypes.
+    """Outputs of a lowering with torch's dtypes and strides.
 
     Raises:
         PortError: their number or shapes are not torch's.
     """
-    if isinstance(outputs, torch.Tensor) and len(forms) == 1 and forms[0] and outputs.shape == forms[0][0]:
-        return _cast(outputs, forms[0][1])
+    if isinstance(outputs, torch.Tensor) and len(forms) == 1 and forms[0] and outputs.shape == forms[0].shape:
+        return _give_form(outputs, forms[0])
     leaves, structure = pytree.tree_flatten(outputs)
     shapes = [leaf.shape if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
-    if shapes != [form and form[0] for form in forms]:
-        expected_shapes = [list(form[0]) if form else None for form in forms]
+    if shapes != [form and form.shape for form in forms]:
+        expected_shapes = [list(form.shape) if form else None for form in forms]
         actual = [shape if shape is None else list(shape) for shape in shapes]
         raise PortError(
             f"{name} gives other shapes on the device than in torch",
             where=f"{actual} instead of {expected_shapes}",
             fix="report it to tpuport, with the arguments; until then, write it with other operators",
         )
-    cast = [_cast(leaf, form[1]) if form else leaf for leaf, form in zip(leaves, forms, strict=True)]
-    return pytree.tree_unflatten(cast, structure)
+    formed = [_give_form(leaf, form) if form else leaf for leaf, form in zip(leaves, forms, strict=True)]
+    return pytree.tree_unflatten(formed, structure)
+
+
+def _give_form(tensor: Any, form: Form) -> Any:
+    tensor = _cast(tensor, form.dtype)
+    # An argument that was written to has its layout already.
+    if form.strides is not None and is_ported(tensor) and getattr(tensor, "_alias", None) is None:
+        aliasing.lay_out(tensor, form.strides)
+    return tensor
 
 
 def _cast(tensor: Any, dtype: torch.dtype) -> Any:
@@ -210,13 +272,27 @@ def _dispatch_as_torch(
 ) -> Any:
     _refuse_mixed_dtypes(self, function, args)
     if not _is_checked(function, args, kwargs or {}):
-        return _run(self, function, types, args, kwargs)
+        return _laid_out(function, args, kwargs or {}, _run(self, function, types, args, kwargs))
     self._get_op_or_decomp(function)  # raises where there is no lowering, which comes first
     forms = expected(function, args, kwargs or {})
     outputs = _run(self, function, types, args, kwargs)
     if forms is None or function in _DEVICE_DEPENDENT:
         return outputs
-    return conformed(str(function), outputs, forms)
+    return conformed(str(function), _laid_out(function, args, kwargs or {}, outputs), forms)
+
+
+def _laid_out(function: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
+    """An output with the strides that torch gives it, where its kernels for meta tensors do not say them."""
+    packet = getattr(function, "overloadpacket", function)
+    if packet in _CONTIGUOUS:
+        # What it is composed of may have kept strides.
+        pytree.tree_map_only(torch.Tensor, aliasing.leave, output)
+    is_new = is_ported(output) and getattr(output, "_alias", None) is None
+    keeps_format = kwargs.get("memory_format") in (None, torch.preserve_format)
+    if packet in _LIKE_FIRST and is_new and keeps_format and _strides(args[0]) is not None:
+        like = on_twins(torch.empty_like, aliasing.twin(args[0]))
+        aliasing.lay_out(output, like.stride())
+    return output
 
 
 def _wide_dtype(function: Any, args: tuple, kwargs: dict[str, Any]) -> torch.dtype | None:
@@ -284,6 +360,12 @@ def _run(self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, An
                 f"{_name(function)} is to give a dtype that the device does not have: {error}",
                 where=", ".join(map(_described, pytree.tree_leaves((args, kwargs)))),
                 fix="ask for another dtype: complex64 in place of complex32, x.float() before",
+            ) from error
+        if isinstance(error, OverflowError):
+            raise PortError(
+                f"{_name(function)} cannot run on the device: integers have 32 bits there: {error}",
+                where=", ".join(map(_described, pytree.tree_leaves((args, kwargs)))),
+                fix="compute it in float32 or on the host",
             ) from error
         if isinstance(error, _PASSED) or _explains_itself(self, function):
             raise

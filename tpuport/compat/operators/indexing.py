@@ -101,7 +101,7 @@ def write(array: jax.Array, key: Any, value: Any) -> jax.Array:
     be known on the device, so it is not checked.
     """
     basic, advanced = split_key(key, array.shape)
-    value = jnp.asarray(value).astype(array.dtype)
+    value = _cast(value, array.dtype)
     if not advanced:
         return write_slices(array, basic, _drop_leading_ones(value, array, basic))
     selected = _select(array, basic)
@@ -113,6 +113,15 @@ def write(array: jax.Array, key: Any, value: Any) -> jax.Array:
     if not _selects(basic):
         return selected
     return write_slices(array, basic, selected)
+
+
+def _cast(value: Any, dtype: np.dtype) -> jax.Array:
+    try:
+        return jnp.asarray(value).astype(dtype)
+    except OverflowError as error:
+        raise RuntimeError(
+            f"value cannot be converted to type {dtype} without overflow: integers have 32 bits on the device"
+        ) from error
 
 
 def _write_masked(array: jax.Array, mask: Any, axis: int, value: jax.Array) -> jax.Array:
@@ -351,6 +360,9 @@ def _index_twin(twin: torch.Tensor, basic: Key) -> torch.Tensor:
 
 def set_item(tensor: Ported, key: Any, value: Any) -> None:
     """`tensor[key] = value` for a torchax tensor."""
+    if aliasing.has_overlap(tensor) and not split_key(key, tensor.shape)[1]:
+        # torch writes to the view that this key gives, which may be one of the rows that share memory.
+        tensor, key = getitem(tensor, key), ...
     aliasing.check_writable(tensor)
     _check_dtype(tensor, key, value)
     tensor._elem = write(tensor._elem, key, _value(value))

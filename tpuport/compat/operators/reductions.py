@@ -50,6 +50,36 @@ def mean(
     return jnp.mean(x.astype(_accumulator(x, dtype)), axis=_axes(x, dim), keepdims=keepdim)
 
 
+def nansum(
+    x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> jax.Array:
+    """Traced. Sum over dimensions of the elements that are numbers."""
+    return sum_(jnp.where(jnp.isnan(x), jnp.zeros_like(x), x), dim, keepdim, dtype=dtype)
+
+
+def var(
+    x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+) -> jax.Array:
+    """Traced. Variance over dimensions; the sum of squares is divided by the count less the correction, or by zero."""
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        raise RuntimeError("std and var only support floating point and complex dtypes")
+    axes = _axes(x, dim)
+    count = math.prod(x.shape[axis] for axis in (range(x.ndim) if axes is None else axes))
+    # jax takes a fraction too, which its type does not say.
+    correction_or_default: Any = 1 if correction is None else correction
+    if count > correction_or_default:
+        return jnp.var(x, axis=axes, ddof=correction_or_default, keepdims=keepdim)
+    # jax gives NaN here, torch infinity where the elements differ.
+    return jnp.var(x, axis=axes, keepdims=keepdim) / 0.0
+
+
+def var_mean(
+    x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """Traced. Variance and mean over dimensions."""
+    return var(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
+
+
 def cumsum(x: jax.Array, dim: int, *, dtype: torch.dtype | None = None) -> jax.Array:
     """Traced. Running sum along a dimension."""
     return _running(jnp.cumsum, x, dim, dtype)
@@ -192,6 +222,11 @@ LOWERINGS = (
     Lowering(_aten.sum.dim_IntList, on_arrays(sum_), "casts to the dtype asked for after adding"),
     Lowering(_aten.mean.default, on_arrays(mean), "takes no dtype"),
     Lowering(_aten.mean.dim, on_arrays(mean), "takes no dtype"),
+    Lowering(
+        _aten.nansum.default, on_arrays(nansum), "takes no dimensions in () for all of them, and no dtype"
+    ),
+    Lowering(_aten.var.correction, on_arrays(var), "takes integers, and no dimension of a number"),
+    Lowering(_aten.var_mean.correction, on_arrays(var_mean), "takes integers, and no dimension of a number"),
     Lowering(torch.cov, on_arrays(cov), "asks for the weights' values"),
     Lowering(torch.Tensor.cov, on_arrays(cov), "asks for the weights' values"),
     Lowering(_aten.cumsum.default, on_arrays(cumsum), "overflows on small integers, and rounds at each step"),

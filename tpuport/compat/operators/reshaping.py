@@ -22,6 +22,13 @@ def view_dtype(x: jax.Array, dtype: torch.dtype) -> jax.Array:
     target = jax_dtype(dtype)
     if dtype.itemsize != target.itemsize:
         raise PortError(f"the bits of a tensor cannot be read as {dtype}", fix="run jax with jax_enable_x64")
+    # jax reads the bits of no complex number; torch has its real part before the imaginary one.
+    if jnp.iscomplexobj(x) and target != x.dtype:
+        parts = jnp.stack([x.real, x.imag], axis=-1)
+        return view_dtype(parts.reshape(*x.shape[:-1], 2 * x.shape[-1]), dtype)
+    if jnp.issubdtype(target, jnp.complexfloating) and target != x.dtype:
+        parts = view_dtype(x, dtype.to_real())
+        return jax.lax.complex(parts[..., 0::2], parts[..., 1::2])
     # jax gives the parts of an element a dimension of their own, and expects one.
     if target.itemsize < x.dtype.itemsize:
         split = jax.lax.bitcast_convert_type(x, target)
@@ -223,6 +230,22 @@ def _strided_places(
     return places
 
 
+def pad(tensor: Any, pad: Sequence[int], *mode_and_value: Any, **options: Any) -> torch.Tensor:
+    """`F.pad(tensor, pad, mode, value)`: by torchax, but for numbers, which torch pads by nothing."""
+    from torchax.ops.ops_registry import all_torch_functions
+
+    if len(pad) > 2 * tensor.ndim:
+        raise RuntimeError(
+            "Padding length should be less than or equal to two times the input dimension but got padding length "
+            f"{len(pad)} and input of dimension {tensor.ndim}"
+        )
+    if tensor.ndim == 0:
+        return tensor.clone()
+    return on_arrays(all_torch_functions[torch.nn.functional.pad].func)(
+        tensor, pad, *mode_and_value, **options
+    )
+
+
 _aten = torch.ops.aten
 _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave, _aten.repeat_interleave.self_int,
             _aten.repeat_interleave.self_Tensor, _aten.repeat_interleave.Tensor)  # fmt: skip
@@ -231,6 +254,7 @@ LOWERINGS = (
     Lowering(torch.tensor_split, tensor_split, "fails on indices in tensors"),
     Lowering(torch.Tensor.tensor_split, tensor_split, "fails on indices in tensors"),
     Lowering(_aten.view.dtype, on_arrays(view_dtype), "takes the dtype for a shape"),
+    Lowering(torch.nn.functional.pad, pad, "fails on numbers, and on more padding than dimensions"),
     Lowering(torch.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"),
     Lowering(
         torch.Tensor.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"

@@ -1,14 +1,11 @@
 """Views by strides: of the memory that a tensor shares with others, whatever the tensor itself shows of it."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import numpy as np
 import torch
 
-from tpuport.compat import aliasing, memory_layouts, view_steps
+from tpuport.compat import aliasing, view_steps
 from tpuport.compat.convert import assign, wrap
 from tpuport.compat.operators.declarations import Lowering
 from tpuport.errors import PortError
@@ -53,7 +50,7 @@ def _strided_view(
         )
     # torch's errors.
     view_twin = view_steps.on_twins(torch.as_strided, alias.twin, size, stride, storage_offset)
-    return alias.storage, _step(alias.storage.layout, view_twin), view_twin
+    return alias.storage, view_steps.strided_step(alias.storage.layout, view_twin), view_twin
 
 
 def join_memory(whole: Ported, part: Ported, whole_layout: torch.Tensor, part_layout: torch.Tensor) -> None:
@@ -68,41 +65,7 @@ def join_memory(whole: Ported, part: Ported, whole_layout: torch.Tensor, part_la
         storage = aliasing.Storage(whole._elem, whole_layout)
         storage.add(whole)
         whole._alias = alias = aliasing.Alias(storage, (), whole_layout, whole._elem)
-    aliasing.link(part, whole, _step(whole_layout, part_layout), part_layout)
-
-
-def _step(layout: torch.Tensor, view: torch.Tensor) -> view_steps.Step:
-    """From an array that has the elements of a layout to a view of the same memory."""
-    # Of a weight that nobody writes to, this list of places is never needed.
-    order = functools.cache(lambda: _order_in_memory(layout, view))
-
-    def read(array: jax.Array) -> jax.Array:
-        return array.ravel()[order()].reshape(view.shape)
-
-    def find_write() -> view_steps.Write | None:
-        places = order()
-        if len(np.unique(places)) < places.size:
-            return None
-        return lambda array, values: array.ravel().at[places].set(values.ravel()).reshape(array.shape)
-
-    return view_steps.Step("as_strided()", read, find_write)
-
-
-def _order_in_memory(layout: torch.Tensor, view: torch.Tensor) -> np.ndarray:
-    """Which element of a layout, counted in its order, is each one of a view of the same memory."""
-    available, wanted = memory_layouts.places_in_memory(layout), memory_layouts.places_in_memory(view)
-    order = np.argsort(available, kind="stable")
-    if not wanted.size:
-        return np.zeros(0, np.int64)
-    ranks = np.searchsorted(available, wanted, sorter=order)
-    is_available = (ranks < len(order)).all() and (available[order[ranks]] == wanted).all()
-    if not is_available:
-        raise PortError(
-            "as_strided() reads memory that no tensor on the device shows",
-            where=f"size {list(view.shape)}, stride {list(view.stride())}, offset {view.storage_offset()}",
-            fix="apply it to the tensor that owns the memory, not to a slice of it",
-        )
-    return order[ranks]
+    aliasing.link(part, whole, view_steps.strided_step(whole_layout, part_layout), part_layout)
 
 
 _aten = torch.ops.aten

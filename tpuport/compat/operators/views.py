@@ -62,7 +62,8 @@ def view(
         return _aten.view.dtype(tensor, dtype or shape[0])
     result = _aten.view.default(tensor, _as_size(shape))
     if getattr(result, "_alias", None) is None:
-        step = view_steps.Step("view()", lambda array: array.reshape(result.shape), _reshape_back)
+        # Where its elements are in torch is not known.
+        step = view_steps.Step("view()", lambda array: array.reshape(result.shape), _reshape_back, False)
         aliasing.link(result, tensor, step, aliasing.twin(result))
     return result
 
