@@ -254,6 +254,10 @@ class ModuleInfo:
                 info = self.klass(statement, "")
                 self.classes.append(info)
                 self.names[statement.name] = info
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=function, args=[_, fields])) if (
+                self.dotted(function) == "collections.namedtuple"
+            ):
+                self._add_statement(_named_tuple(name, fields))
             case ast.Assign(value=value):
                 self.names |= dict.fromkeys(_target_names(statement), value)
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
@@ -305,6 +309,23 @@ def _decorator_names(module: ModuleInfo, decorators: list[ast.expr]) -> tuple[st
 def _target_names(statement: ast.Assign) -> list[str]:
     """The plain names among the targets `a = b = value`."""
     return [target.id for target in statement.targets if isinstance(target, ast.Name)]
+
+
+def _named_tuple(name: str, fields: ast.expr) -> ast.ClassDef:
+    """The definition by `class` of what `name = namedtuple(..., fields)` defines."""
+    match fields:
+        case ast.List(elts=elements) | ast.Tuple(elts=elements):
+            names = [str(element.value) for element in elements if isinstance(element, ast.Constant)]
+        case ast.Constant(value=str() as text):
+            names = text.replace(",", " ").split()
+        case _:
+            names = []
+    lines = [f"class {name}(typing.NamedTuple):", *(f"    {field}: object" for field in names), "    pass"]
+    definition = ast.parse("\n".join(lines)).body[0]
+    assert isinstance(definition, ast.ClassDef)
+    for node in ast.walk(definition):
+        ast.copy_location(node, fields)
+    return definition
 
 
 _CANONICAL_MODULES: Final = {

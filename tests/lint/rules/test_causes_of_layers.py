@@ -200,6 +200,114 @@ class Flow(nn.Module):
             y = self.steps[i].inverse(y)
         return -y.square().sum() if y.max() > 0 else y  #! TPU205
 """),
+    "a named tuple that is unpacked": Example(
+        """
+from collections import namedtuple
+from typing import Any, NamedTuple
+
+Evaluated = namedtuple("Evaluated", ["value", "slope"])
+
+class Bounds(NamedTuple):
+    low: Any
+    high: Any
+
+class Model(nn.Module):
+    def evaluate(self, x):
+        return Evaluated(slope=x.shape[0], value=x.sum())
+
+    def forward(self, x):
+        low, high = Bounds(high=x.max(), low=-3)
+        value, slope = self.evaluate(x)
+        if slope > 1 and low < 0:
+            x = x + 1
+        if value > high:  #! TPU205
+            x = x - 1
+        return x
+""",
+        "(torch.randn(4),)",
+    ),
+    "a named tuple of numbers": Example(
+        """
+import collections
+
+Sizes = collections.namedtuple("Sizes", "rows columns")
+
+class Model(nn.Module):
+    def forward(self, x):
+        rows, columns = Sizes(columns=x.shape[1], rows=x.shape[0])
+        return x * 2 if rows > columns else x
+""",
+        "(torch.randn(2, 3),)",
+    ),
+    "an object in the place of none": Example(
+        """
+class Stepper:
+    def step(self, loss):
+        return loss if loss > 3 else -loss  #! TPU205
+
+class Counter:
+    def count(self, n):
+        return n + 1 if n > 3 else n
+
+class Model(nn.Module):
+    def __init__(self, stepper=None, counter=None):
+        super().__init__()
+        self.stepper = Stepper() if stepper is None else stepper
+        self.counter = counter or Counter()
+
+    def forward(self, x):
+        return x * self.counter.count(x.shape[0]) + self.stepper.step(x.norm())
+""",
+        "(torch.randn(2, 3),)",
+    ),
+    "a number that a loop makes a tensor of": Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        rounds, gain = 0, -1
+        while rounds < 3:
+            rounds += 1
+            if rounds == 2:
+                continue
+            gain = x.sum() - rounds
+        return x if gain > 0 else -x  #! TPU205
+""",
+        "(torch.randn(2, 3),)",
+    ),
+    "a number that a loop leaves": Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        rounds, gain = 0, -1
+        while rounds < 3:
+            rounds += 1
+            if rounds == 2:
+                continue
+            gain = x.shape[0] - rounds
+        return x if gain > 0 else -x
+""",
+        "(torch.randn(2, 3),)",
+    ),
+    "an object of the caller's": not_run("""
+class Stepper:
+    def step(self, loss):
+        return loss * 2
+
+class Halver:
+    def step(self, loss):
+        return loss / 2
+
+class Search:
+    def __init__(self, stepper=None):
+        if stepper is None:
+            stepper = Stepper()
+        self.stepper = stepper
+
+class Model(nn.Module):
+    def forward(self, x):
+        search = Search(Halver())
+        return search.stepper.step(x)
+"""),
     "what a block enters": Example(
         """
 import contextlib

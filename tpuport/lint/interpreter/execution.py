@@ -9,6 +9,7 @@ from tpuport.lint.abstract_values import (
     UNKNOWN,
     Class,
     External,
+    Instance,
     Mapping,
     Sequence,
     Static,
@@ -29,6 +30,7 @@ from tpuport.lint.interpreter.frame import (
     merge_optional,
     path_of,
 )
+from tpuport.lint.interpreter.members import named_tuple_items
 from tpuport.lint.interpreter.placement import on_device
 from tpuport.lint.interpreter.subscripts import evaluate_indices
 from tpuport.lint.interpreter.truth import decide, narrow, possible_branches
@@ -71,7 +73,8 @@ def _distribute(frame: Frame, targets: list[ast.expr], value: Value) -> list[Val
     """What each target gets of a value that is unpacked."""
     is_starred = [isinstance(target, ast.Starred) for target in targets]
     plain_count = is_starred.count(False)
-    match value.items:
+    is_instance = isinstance(value, Instance)
+    match named_tuple_items(frame, value) if is_instance else value.items:
         case tuple(items) if True not in is_starred and len(items) == plain_count:
             return list(items)
         case tuple(items) if True in is_starred and len(items) >= plain_count:
@@ -367,7 +370,11 @@ def _loop(frame: Frame, run: Callable[[], bool]) -> None:
             # Every way through the body leaves the function: code after the loop runs only if the loop does not.
             frame.env = start
             return
-        frame.env = _before_next_run(start, functools.reduce(merge, exits))
+        after = functools.reduce(merge, exits)
+        # `continue` and `break` may leave a number that other ways through the body make a tensor of.
+        tensors = _tensors_of_any(exits)
+        after |= {name: value for name, value in tensors.items() if isinstance(start.get(name), Static)}
+        frame.env = _before_next_run(start, after)
         if all(frame.env.get(name) == value for name, value in start.items()):
             return
 

@@ -364,6 +364,15 @@ def item(frame: Frame, base: Instance, key: Value) -> Value:
     return next((value for value in fields.values() if value.constant is not None), UNKNOWN)
 
 
+def named_tuple_items(frame: Frame, value: Instance) -> tuple[Value, ...] | None:
+    """The fields of a named tuple in the order of their declaration; None of an instance of another class."""
+    classes = frame.interpreter.classes
+    if not classes.is_named_tuple(value.info):
+        return None
+    declared = classes.declared_fields(value.info)
+    return tuple((declared | dict(value.fields)).values())
+
+
 def instantiate(frame: Frame, info: ClassInfo, arguments: Arguments) -> Value:
     """`Class(...)`."""
     classes = frame.interpreter.classes

@@ -188,7 +188,8 @@ def declared_value(interpreter: Interpreter, info: FunctionInfo, parameter: ast.
         return NONE
     match parameter.annotation, default:
         case None, None | ast.Constant(value=None):
-            return _value_by_evidence(info, parameter.arg, default is not None, entry)
+            by_evidence = _value_by_evidence(info, parameter.arg, default is not None, entry)
+            return _usual_object(interpreter, info, parameter.arg) if by_evidence is UNKNOWN else by_evidence
         case None, expression:
             return _value_like(interpreter.module_expression(info.module, expression))
         case annotation, _:
@@ -226,6 +227,13 @@ def generalise(value: Value) -> Value:
             return Static(kind)
         case _:
             return value
+
+
+def _usual_object(interpreter: Interpreter, info: FunctionInfo, name: str) -> Value:
+    """What a parameter without a value is replaced with, an object of a class: it shows what any of them does."""
+    creation = _evidence(info).objects.get(name)
+    created = UNKNOWN if creation is None else interpreter.module_expression(info.module, creation)
+    return Instance(created.info) if isinstance(created, Class) else UNKNOWN
 
 
 def _value_like(default: Value) -> Value:
@@ -279,10 +287,11 @@ _FUNCTIONS_OF_TENSORS: Final = frozenset(
 
 
 class _Evidence(NamedTuple):
-    """Names that a body treats as tensors, and names that it treats as something else."""
+    """Names that a body treats as tensors, names that it treats as something else, and what creates others' objects."""
 
     tensors: set[str]
     others: set[str]
+    objects: dict[str, ast.expr]
 
 
 def _value_by_evidence(info: FunctionInfo, name: str, optional: bool, entry: bool) -> Value:
@@ -318,7 +327,7 @@ def _evidence(info: FunctionInfo) -> _Evidence:
 
 
 def _collect_evidence(info: FunctionInfo) -> _Evidence:
-    evidence = _Evidence(set(), set())
+    evidence = _Evidence(set(), set(), {})
     for node in ast.walk(info.node):
         match node:
             # A constructor's `cfg.dtype` and `cfg.shape` are settings.
@@ -337,6 +346,8 @@ def _collect_evidence(info: FunctionInfo) -> _Evidence:
             case ast.If() | ast.IfExp():
                 _add_evidence_of_filling(info, node, evidence)
                 _add_evidence_of_truth(node.test, evidence)
+            case ast.BoolOp(op=ast.Or(), values=[ast.Name(id=name), ast.Call(func=creation)]):
+                evidence.objects[name] = creation
     return evidence
 
 
@@ -366,13 +377,21 @@ def _add_evidence_of_truth(test: ast.expr, evidence: _Evidence) -> None:
 
 
 def _add_evidence_of_filling(info: FunctionInfo, node: ast.If | ast.IfExp, evidence: _Evidence) -> None:
-    """`if x is None: x = torch.zeros(...)`, `torch.zeros(...) if x is None else x`: a tensor, if the caller has one."""
+    """`if x is None: x = torch.zeros(...)`, `torch.zeros(...) if x is None else x`: a tensor, if the caller has one.
+
+    `Part() if x is None else x`: an object.
+    """
     match node.test:
         case ast.Compare(
-            left=ast.Name(id=name), ops=[ast.Is(), *_], comparators=[ast.Constant(value=None), *_]
+            left=ast.Name(id=name),
+            ops=[ast.Is() | ast.IsNot(), *_],
+            comparators=[ast.Constant(value=None), *_],
         ):
-            if any(_creates_tensor(info, filling) for filling in _fillings(node, name)):
-                evidence.tensors.add(name)
+            for filling in _fillings(node, name):
+                if _creates_tensor(info, filling):
+                    evidence.tensors.add(name)
+                elif isinstance(filling, ast.Call):
+                    evidence.objects[name] = filling.func
 
 
 def _fillings(node: ast.If | ast.IfExp, name: str) -> list[ast.expr]:
@@ -380,6 +399,8 @@ def _fillings(node: ast.If | ast.IfExp, name: str) -> list[ast.expr]:
     fillings: list[ast.expr] = []
     match node:
         case ast.IfExp(body=filling, orelse=ast.Name(id=target)) if target == name:
+            fillings.append(filling)
+        case ast.IfExp(body=ast.Name(id=target), orelse=filling) if target == name:
             fillings.append(filling)
         case ast.If(body=statements):
             for statement in statements:
