@@ -13,6 +13,7 @@ from benchmarks import (
     tiny_pipelines_image_newest,
     tiny_pipelines_image_rarer,
     tiny_pipelines_ltx,
+    tiny_pipelines_mixed,
     tiny_pipelines_prior,
     tiny_pipelines_unet,
     tiny_pipelines_video,
@@ -30,6 +31,7 @@ _BUILDERS: dict[str, Builder] = {
     **tiny_pipelines_image_newest.BUILDERS,
     **tiny_pipelines_video_newest.BUILDERS,
     **tiny_pipelines_ltx.BUILDERS,
+    **tiny_pipelines_mixed.BUILDERS,
     **tiny_pipelines_prior.BUILDERS,
     **tiny_pipelines_audio.BUILDERS,
 }
