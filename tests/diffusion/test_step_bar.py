@@ -3,13 +3,14 @@
 import io
 import logging
 import time
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from tpuport import compat
-from tpuport.diffusion import step_bar
+from tpuport.diffusion import pipeline_calls, step_bar
 from tpuport.diffusion.step_bar import StepBar
 
 
@@ -146,3 +147,15 @@ def test_log_lines_stay_whole(capsys):
         logger.removeHandler(stream)
     lines = capsys.readouterr().err.replace("\r", "\n").split("\n")
     assert "a line of the log" in [line.strip() for line in lines]
+
+
+def test_a_pipeline_passes_options_of_its_bar(clock):
+    """Marigold names its loops; what the user has set comes first."""
+    file = io.StringIO()
+    pipe = SimpleNamespace(
+        _tpuport=SimpleNamespace(bar=None), _progress_bar_config={"file": file, "desc": "mine"}
+    )
+    bar = pipeline_calls._PortedPipeline.progress_bar(pipe, [1, 2], desc="Diffusion steps", leave=False)
+    assert (list(bar), bar.leave) == ([1, 2], False)
+    assert "mine" in file.getvalue()
+    assert "Diffusion steps" not in file.getvalue()

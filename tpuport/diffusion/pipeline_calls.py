@@ -53,11 +53,19 @@ class _PortedPipeline:
     def _execution_device(self) -> torch.device:
         return _HOST
 
-    def progress_bar(self, iterable: Any = None, total: int | None = None) -> Any:
-        """As diffusers' own, with the seconds of each step, measured when its latents are there."""
+    def progress_bar(self, iterable: Any = None, total: int | None = None, **options: Any) -> Any:
+        """As diffusers' own, with the seconds of each step, measured when its latents are there.
+
+        Args:
+            iterable: what the bar counts, or None for a bar that is updated by hand.
+            total: the number of steps.
+            options: of the bar, as some pipelines pass them; what the user has set comes first.
+        """
         if iterable is None and total is None:
             raise ValueError("progress_bar needs an iterable or a total")
-        self._tpuport.bar = StepBar(iterable, total=total, **getattr(self, "_progress_bar_config", {}))
+        self._tpuport.bar = StepBar(
+            iterable, total=total, **{**options, **getattr(self, "_progress_bar_config", {})}
+        )
         return self._tpuport.bar
 
 
