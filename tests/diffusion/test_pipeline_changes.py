@@ -181,7 +181,7 @@ def stable_diffusion() -> Any:
         block_out_channels=(8,), layers_per_block=1, sample_size=8, norm_num_groups=4, cross_attention_dim=32,
         down_block_types=("CrossAttnDownBlock2D",), up_block_types=("CrossAttnUpBlock2D",), attention_head_dim=4,
     )  # fmt: skip
-    scheduler: Any = DDIMScheduler()
+    scheduler: Any = DDIMScheduler(clip_sample=False, steps_offset=1)
     pipe = StableDiffusionPipeline(
         image_vae(),
         text_encoder(),
