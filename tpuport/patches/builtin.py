@@ -251,5 +251,14 @@ PATCHES: list[Patch] = [
         replacement="tpuport.patches.transformer_masks:detect_is_causal_mask",
         source=("177c5a0daa2ef4487fcfe13888722417129afe76d42711666f65aaab5c7c0707",),
     ),
+    Patch(
+        name="torch.recurrent-weights",
+        target="torch.nn.modules.rnn:RNNBase._update_flat_weights",
+        package="torch",
+        versions=">=2.13,<2.14",
+        why="it keeps weak references to the weights of one trace, so that each call would be another program",
+        replacement="tpuport.patches.recurrent_weights:update_flat_weights",
+        source=("77408943ee719f32e4c0baeb3170809f6dc2c655e0895045e2bf26db5be35ad3",),
+    ),
     *TRANSFORMERS_PATCHES,
 ]
