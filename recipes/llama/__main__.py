@@ -92,7 +92,15 @@ def compare(checkpoint: Path, inputs: Any, options: dict[str, Any], tokens: Any)
     from transformers import AutoModelForCausalLM
 
     directory, file = locate(checkpoint)
-    reference: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, **file).eval()
+    try:
+        reference: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, **file).eval()
+    # Such as quantised weights for which it wants a GPU, or a package that is not installed.
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        raise tpuport.PortError(
+            f"transformers cannot load the checkpoint to compare with: {str(error).strip().splitlines()[0]}",
+            where=str(checkpoint),
+            fix="leave out --check, or do what it says",
+        ) from error
     expected = reference.generate(**inputs, **options)
     if expected.shape == tokens.shape and bool((expected == tokens).all()):
         count = tokens[:, inputs["input_ids"].shape[1] :].numel()

@@ -74,6 +74,19 @@ def test_bad_arguments_are_a_sentence_and_not_a_traceback(
         assert words in re.sub(r"\s+", " ", errors)
 
 
+def test_a_checkpoint_that_transformers_cannot_load_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of GPTQ without its packages, which tpuport does not need."""
+
+    def refuse(*args: object, **options: object) -> None:
+        raise ImportError("Loading a GPTQ quantized model requires optimum\nand more")
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", refuse)
+    with pytest.raises(tpuport.PortError, match="to compare with: Loading a GPTQ") as caught:
+        llama_recipe.compare(Path("some"), {}, {}, None)
+    assert "and more" not in str(caught.value)
+    assert "--check" in str(caught.value.fix)
+
+
 @pytest.mark.slow
 def test_what_the_checks_find_may_be_allowed() -> None:
     arguments = ("--tp", "3", "--cpu-devices", "3", "--prompt", "Tom", "--max-new-tokens", "2")
