@@ -4,6 +4,7 @@ import ast
 import collections
 import functools
 import itertools
+import keyword
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -320,7 +321,9 @@ def _named_tuple(name: str, fields: ast.expr) -> ast.ClassDef:
             names = text.replace(",", " ").split()
         case _:
             names = []
-    lines = [f"class {name}(typing.NamedTuple):", *(f"    {field}: object" for field in names), "    pass"]
+    # Others are an error of Python's, or have another name with `rename=True`.
+    legal = [field for field in names if field.isidentifier() and not keyword.iskeyword(field)]
+    lines = [f"class {name}(typing.NamedTuple):", *(f"    {field}: object" for field in legal), "    pass"]
     definition = ast.parse("\n".join(lines)).body[0]
     assert isinstance(definition, ast.ClassDef)
     for node in ast.walk(definition):

@@ -239,6 +239,20 @@ class Model(nn.Module):
 """,
         "(torch.randn(2, 3),)",
     ),
+    "a named tuple that renames a field": Example(
+        """
+import collections
+
+Sizes = collections.namedtuple("Sizes", "class columns", rename=True)
+
+class Model(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:  #! TPU205
+            x = x + 1
+        return x * 2 if Sizes(x.shape[0], x.shape[1]).columns > 2 else x
+""",
+        "(torch.randn(2, 3),)",
+    ),
     "an object in the place of none": Example(
         """
 class Stepper:
