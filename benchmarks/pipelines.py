@@ -73,7 +73,8 @@ def checked(name: str) -> dict[str, Any]:
     try:
         return {"name": name, **compare(tiny_pipelines.build(name), expected)}
     except PortError as error:
-        return {"name": name, "verdict": "refused", "reason": " ".join(str(error).split())[:300]}
+        text = re.sub(r"\S*site-packages/", "", " ".join(str(error).split()))
+        return {"name": name, "verdict": "refused", "reason": text[:300]}
     except Exception as error:  # noqa: BLE001 - any other error is the finding
         return {"name": name, "verdict": "raw error", "reason": reason(error)}
 
@@ -166,9 +167,12 @@ def largest_error(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float
 
 def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     """The largest difference as a share of the largest number; infinite for another shape or what is not finite."""
+    if torch.equal(ours, theirs):
+        # Also flags, and what is zero throughout.
+        return 0.0
     if ours.shape != theirs.shape or not ours.isfinite().all():
         return float("inf")
-    return float((ours - theirs).abs().max() / theirs.abs().max())
+    return float((ours.double() - theirs).abs().max() / theirs.double().abs().max())
 
 
 def compilations(pipe: Any) -> int:
