@@ -72,6 +72,10 @@ def multiply_float4(
     # What a block has beyond the last group is multiplied by zeros.
     scales = pl.BlockSpec((None, _round_up(groups, _JOINED * _ROUND), columns), of_expert)
     values = pl.BlockSpec((None, chunks * _CHUNK, columns), of_expert)
+    values_XKO = values_XGIO.reshape(experts, groups * GROUP, outputs)
+    if not interpret:
+        # XLA would fetch the weights of all experts into VMEM for the product with one.
+        values_XKO = pltpu.with_memory_space_constraint(values_XKO, pltpu.HBM)
     product_RO = pl.pallas_call(
         functools.partial(_multiply_block, digits=digits, groups=groups),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -88,7 +92,7 @@ def multiply_float4(
         digits_CNP,
         unit_BNC,
         scale_XGO,
-        values_XGIO.reshape(experts, groups * GROUP, outputs),
+        values_XKO,
     )
     return product_RO[:count]
 
