@@ -253,6 +253,18 @@ class Model(nn.Module):
 """,
         "(torch.randn(2, 3),)",
     ),
+    "numbers that become a tensor where they are not none": Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, sizes=None):
+        if len(sizes) and sizes[0] > 3:
+            x = x + 1
+        if sizes is not None:
+            sizes = torch.tensor(sizes, device=x.device)
+        return x + sizes
+""",
+        "(torch.randn(2), [4, 5])",
+    ),
     "an object in the place of none": Example(
         """
 class Stepper:

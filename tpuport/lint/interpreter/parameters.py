@@ -384,25 +384,26 @@ def _add_evidence_of_filling(info: FunctionInfo, node: ast.If | ast.IfExp, evide
     match node.test:
         case ast.Compare(
             left=ast.Name(id=name),
-            ops=[ast.Is() | ast.IsNot(), *_],
+            ops=[ast.Is() | ast.IsNot() as operator, *_],
             comparators=[ast.Constant(value=None), *_],
         ):
-            for filling in _fillings(node, name):
+            for filling in _fillings(node, name, isinstance(operator, ast.Is)):
                 if _creates_tensor(info, filling):
                     evidence.tensors.add(name)
                 elif isinstance(filling, ast.Call):
                     evidence.objects[name] = filling.func
 
 
-def _fillings(node: ast.If | ast.IfExp, name: str) -> list[ast.expr]:
-    """What a name that is None is replaced with."""
+def _fillings(node: ast.If | ast.IfExp, name: str, none_first: bool) -> list[ast.expr]:
+    """What a name that is None is replaced with, where None has the first branch or the second."""
     fillings: list[ast.expr] = []
     match node:
-        case ast.IfExp(body=filling, orelse=ast.Name(id=target)) if target == name:
+        case ast.IfExp(body=filling, orelse=ast.Name(id=target)) if none_first and target == name:
             fillings.append(filling)
-        case ast.IfExp(body=ast.Name(id=target), orelse=filling) if target == name:
+        case ast.IfExp(body=ast.Name(id=target), orelse=filling) if not none_first and target == name:
             fillings.append(filling)
-        case ast.If(body=statements):
+        case ast.If():
+            statements = node.body if none_first else node.orelse
             for statement in statements:
                 match statement:
                     case ast.Assign(targets=[ast.Name(id=target), *_], value=filling) if target == name:
