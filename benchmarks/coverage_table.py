@@ -51,7 +51,9 @@ $ python -m benchmarks.coverage --only 'transformers:Llama*' --again
   prompt, of several sizes where they take such; the logits of each token are compared too, and other images have to
   change them. **videos** and **audio** are the same with one of those in each prompt, **dp2 x tp2** is the same on four
   devices.
-- **new programs**: how many programs the second call of the same shapes compiled, which should be none.
+- **new programs**: how many programs the second call of the same shapes compiled, which should be none. "Once": a
+  model that keeps something of its first call, as Qwen2-VL the offset of positions, has another state from then on;
+  the third call compiled nothing.
 - **tpuport of**: the day of the last change of the package that the row was made with, and the versions of torch and
   of the library where they were others than above. A row without a day is from before these were recorded.
 - **lint**: whether `tpuport lint` expects the class to trace, without running it and without the functions that patches
@@ -149,10 +151,21 @@ def _rows(records: Sequence[Record], versions: dict[str, str]) -> Iterator[str]:
         error = record.get("forward", {}).get("error")
         yield (
             f"| `{record['name'].partition(':')[2]}` | {' | '.join(cells)} | {'' if error is None else f'{error:.0e}'} "
-            f"| {record.get('forward', {}).get('recompilations', '')} | {age(record, versions)} "
+            f"| {new_programs(record)} | {age(record, versions)} "
             f"| {record.get('lint', {}).get('verdict', '')} "
             f"| {_cell(_worst_reason(record) or record.get('lint', {}).get('reason', ''))} |"
         )
+
+
+def new_programs(record: Record) -> str:
+    """How many programs calls compiled that had been called before; "" where that is not known."""
+    forward = record.get("forward", {})
+    second, third = forward.get("recompilations"), forward.get("later_recompilations")
+    if second and third == 0:
+        return f"{second}, once"
+    if third:
+        return f"{second + third}, again and again"
+    return "" if second is None else str(second)
 
 
 def age(record: Record, versions: dict[str, str]) -> str:

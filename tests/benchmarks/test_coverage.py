@@ -97,6 +97,23 @@ class Draws(torch.nn.Linear):
         return super().forward(x) + torch.rand_like(x)
 
 
+class KeepsItsScale(Doubled):
+    scale = None
+
+    def forward(self, x):
+        if self.scale is None:
+            self.scale = torch.full_like(x[:1, :1], 3)
+        return super().forward(x) * self.scale
+
+
+class CountsItsCalls(Doubled):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+
 def compared(model, change=0.0):
     """The verdict on a model, with torch's result changed."""
     expected = coverage_checks.expect(model.eval(), [{"x": torch.arange(6.0).view(2, 3)}])
@@ -114,6 +131,21 @@ def test_verdicts():
     refused = compared(ReadsAValue(3, 3))
     assert refused["verdict"] == "refused"
     assert "TPU205" in refused["reason"]
+
+
+@pytest.mark.parametrize(
+    ("model_class", "cell"),
+    [(Doubled, "0"), (KeepsItsScale, "1, once"), (CountsItsCalls, "2, again and again")],
+)
+def test_a_program_that_the_second_call_compiles_may_be_the_last(model_class, cell):
+    record = {"forward": compared(model_class(3, 3))}
+    assert record["forward"]["verdict"] == "equal"
+    assert coverage_table.new_programs(record) == cell
+
+
+def test_an_older_row_does_not_say_what_a_third_call_compiled():
+    assert coverage_table.new_programs({"forward": {"recompilations": 1}}) == "1"
+    assert coverage_table.new_programs({}) == ""
 
 
 def test_a_class_that_cannot_be_built_says_why():
