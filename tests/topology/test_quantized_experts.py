@@ -1,5 +1,6 @@
 """Experts in few bits in compiled programs: what a chip holds and moves, and that no wide copy of one is written."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 import torch
@@ -11,7 +12,7 @@ from tpuport.checkpoint.quantized_layout import empty_weight
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor
 from tpuport.compat import float4_products
 from tpuport.quantization import install
-from tpuport.topology import Decode, compile_for, hlo
+from tpuport.topology import Decode, compile_for, compiled, described, hlo
 
 HIDDEN, INNER, EXPERTS, LAYERS, VOCABULARY, DEVICES = 1024, 768, 16, 2, 512, 4
 EXPERT_WEIGHTS = LAYERS * EXPERTS * 3 * HIDDEN * INNER
@@ -126,3 +127,28 @@ def test_experts_in_mxfp4_are_multiplied_as_they_are():
     instructions = hlo.parse(report.program.as_text()).instructions
     copied = {array.dtype for item in instructions if item.operation == "copy" for array in item.results}
     assert not any(dtype.startswith("f8") for dtype in copied)
+
+
+# Left to itself, the compiler would fetch all experts into VMEM at once for the products with two of them.
+def test_experts_in_mxfp4_stay_in_hbm():
+    inputs, outputs = 256, 512
+
+    def multiply(rows, projection, values, scale, chosen):
+        hidden = rows @ projection
+        products = [float4_products.multiply_float4(hidden, values, scale, chosen[i], 2) for i in range(2)]
+        return sum(products)
+
+    program = compiled(
+        multiply,
+        jax.ShapeDtypeStruct((1, inputs), jnp.bfloat16),
+        jax.ShapeDtypeStruct((inputs, inputs), jnp.bfloat16),
+        jax.ShapeDtypeStruct((4, inputs // 32, 32, outputs), jnp.float4_e2m1fn),
+        jax.ShapeDtypeStruct((4, inputs // 32, outputs), jnp.float8_e8m0fnu),
+        jax.ShapeDtypeStruct((2,), jnp.int32),
+        topology=described("v6e:1x1"),
+    )
+    instructions = hlo.parse(program.as_text()).instructions
+    arrays = [array for instruction in instructions for array in instruction.results]
+    spaces = [array.space for array in arrays if array.dtype.startswith("f4")]
+    assert spaces
+    assert set(spaces) == {hlo.HBM}
