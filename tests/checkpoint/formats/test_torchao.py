@@ -3,12 +3,16 @@
 import copy
 import json
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from tpuport import PortError
-from tpuport.checkpoint import load
+from tpuport.checkpoint import formats, load
+from tpuport.checkpoint.lazy_tensors import StoredTensor
+from tpuport.checkpoint.quantized_tensors import QuantizedTensor
+from tpuport.checkpoint.safetensors_files import take_inventory
 
 GROUP = 32
 PER_ROW = {"_type": "PerRow", "_version": 1, "_data": {"dim": -1}}
@@ -115,6 +119,17 @@ def test_logits_are_those_of_the_formula(case, store, assert_logits):
 
 
 DOWN = "model.layers.1.mlp.down_proj"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_read_before_its_shard(case, store, monkeypatch):
+    """What is read before would stay on the host until all weights are there, beside them."""
+    directory, _ = store(case)
+    config = json.loads((directory / "config.json").read_text())["quantization_config"]
+    inventory = take_inventory(directory, "model")
+    monkeypatch.setattr(StoredTensor, "read_into", None)
+    adapted = formats.adapt(config, inventory.tensors, np.dtype(np.float32), str(directory))
+    assert any(isinstance(tensor, QuantizedTensor) for tensor in adapted.values())
 
 
 def drop(name):
