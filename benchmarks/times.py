@@ -203,13 +203,17 @@ def show(records: Sequence[Record]) -> None:
             table.add_column(column, justify="left" if column in ("case", "of") else "right")
         for record in sorted(chosen, key=lambda record: record["name"]):
             table.add_row(
-                record["name"], _seconds(record["published_seconds"]), _seconds(record["estimated_seconds"]),
+                record["name"], _published(record), _seconds(record["estimated_seconds"]),
                 f"{error(record):+.1%}", _seconds(record["roofline_seconds"]),
                 _seconds(record.get("matrix_units_seconds")), record["what"],
             )  # fmt: skip
         console.print(table)
     for name, value in summarize(records).items():
         console.print(f"{name}: {_describe(value)}")
+
+
+def _published(record: Record) -> str:
+    return " to ".join(map(_seconds, record["published_range"]))
 
 
 def _seconds(value: float | None) -> str:
