@@ -96,3 +96,17 @@ def test_the_program_does_not_grow_with_the_prompt(by_channel: bool) -> None:
             return str(jax.make_jaxpr(run)(arrays)).count("\n")
 
     assert equations(8 * CHUNK) == equations(2 * CHUNK)
+
+
+def test_no_program_for_simulated_devices_calls_lapack() -> None:
+    """Its threads wait for one another for ever where all devices of a CPU solve batches at a time."""
+    arrays = {name: compat.to_jax(value) for name, value in _inputs(CHUNK, by_channel=True).items()}
+
+    def run(arrays: Any) -> Any:
+        return compat.as_jax(delta_rules.chunk_delta_rule(**compat.as_torch(arrays))[0])
+
+    with compat.environment():
+        program = jax.jit(run).trace(arrays)
+        assert "lapack" not in program.lower().as_text()
+        # A TPU has no LAPACK, and solves blocks with its matrix units.
+        assert "triangular_solve" in program.lower(lowering_platforms=("tpu",)).as_text()

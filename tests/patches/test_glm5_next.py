@@ -1,9 +1,9 @@
-"""GLM-5-Next's indexer: which keys a query sees, against transformers on the CPU."""
+"""GLM-5-Next's indexer: which keys a query sees, and what a query gets that sees none, against transformers."""
 
 import pytest
 import torch
 from transformers import Glm5NextTextConfig
-from transformers.models.glm5_next.modeling_glm5_next import Glm5NextTextIndexer
+from transformers.models.glm5_next.modeling_glm5_next import Glm5NextTextIndexer, Glm5NextTextModel
 
 import tpuport
 from tpuport import compat
@@ -33,3 +33,28 @@ def test_the_selected_keys() -> None:
     actual = compat.to_torch(compat.as_jax(tpuport.compile(ported)(*inputs)))
     assert torch.equal(actual.sort().values, expected.sort().values)
     assert (expected >= 0).sum(-1).max() < tokens, "the budget leaves keys out"
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_queries_of_padding(attention: str) -> None:
+    """They see no key: zeros of torch's fused attention, and the mean of the values of the model's own."""
+    torch.manual_seed(5)
+    config = Glm5NextTextConfig(
+        vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=1, layer_types=["indexed_attention"],
+        mlp_layer_types=["dense"], indexer_types=["full"], num_attention_heads=2, num_key_value_heads=2,
+        qk_nope_head_dim=16, qk_rope_head_dim=0, v_head_dim=16, q_lora_rank=16, kv_lora_rank=16, index_topk=8,
+        index_head_dim=16, index_n_heads=2, index_kpool=4, pad_token_id=0, attn_implementation=attention,
+    )  # fmt: skip
+    model = Glm5NextTextModel(config).eval()
+    inputs = {
+        "input_ids": torch.arange(20).view(2, 10),
+        "attention_mask": torch.ones(2, 10, dtype=torch.long),
+    }
+    inputs["attention_mask"][1, -3:] = 0
+    with torch.no_grad():
+        expected = model(**inputs).last_hidden_state
+    ported = tpuport.port(model)
+    assert "glm5-next.mask" in registry.applied()
+    actual = compat.to_torch(compat.as_jax(tpuport.compile(ported)(**inputs).last_hidden_state))
+    torch.testing.assert_close(actual, expected, rtol=2e-5, atol=2e-5)

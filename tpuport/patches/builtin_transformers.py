@@ -400,6 +400,18 @@ TRANSFORMERS_PATCHES = [
         source=("6ecb9f6c8dc4b811d15fdd3a378d75a1c95b804c0e4f14aeba06fd5cc06628ce",),
     ),
     Patch(
+        name="glm5-next.mask",
+        target=(
+            "transformers.models.glm5_next.modeling_glm5_next:"
+            "Glm5NextTextAttention.build_attention_mask_from_topk"
+        ),
+        package="transformers",
+        versions=_VERSIONS,
+        why="it asks for torch's attention by name, and for another gives queries of padding other results",
+        replacement="tpuport.attention.register.selected_keys:mask_of_selected_keys",
+        source=("bac876730c9e8a33862acaa502d0695e41b4c590e0de53f5ed7c6fb4cb6c24a3",),
+    ),
+    Patch(
         name="longcat-flash.experts",
         target="transformers.models.longcat_flash.modeling_longcat_flash:LongcatFlashExperts.forward",
         package="transformers",

@@ -114,9 +114,30 @@ def _prepare(chunk: Chunk) -> Prepared:
     """Traced. Each token's change of the state depends on those before it: a triangular system."""
     system = _decayed_products(chunk.weighted_key, chunk.key, chunk.decay)
     sides = jnp.concatenate([chunk.weighted_value, chunk.weighted_key * jnp.exp(chunk.decay)], axis=-1)
-    solved = jax.lax.linalg.triangular_solve(system, sides, left_side=True, lower=True, unit_diagonal=True)
+    solved = jax.lax.platform_dependent(system, sides, cpu=_substitute, default=_solve)
     new_values, reads = jnp.split(solved, [chunk.weighted_value.shape[-1]], axis=-1)
     return Prepared(new_values, reads, _decayed_products(chunk.query, chunk.key, chunk.decay))
+
+
+def _solve(system: jax.Array, sides: jax.Array) -> jax.Array:
+    """Traced. The solution [..., C, V] of a lower triangular system [..., C, C] with ones on its diagonal."""
+    return jax.lax.linalg.triangular_solve(system, sides, left_side=True, lower=True, unit_diagonal=True)
+
+
+def _substitute(system: jax.Array, sides: jax.Array) -> jax.Array:
+    """Traced. The same by forward substitution, a row at a time.
+
+    On the CPU jax solves batches with LAPACK, in threads that several simulated devices take from one another, until
+    all of them wait for ever. It is also many times slower there than these products.
+    """
+    below_diagonal = jnp.tril(system, -1)
+
+    def solve_row(row: jax.Array, solution: jax.Array) -> jax.Array:
+        known_part = jax.lax.dynamic_slice_in_dim(below_diagonal, row, 1, axis=-2) @ solution
+        side = jax.lax.dynamic_slice_in_dim(solution, row, 1, axis=-2)
+        return jax.lax.dynamic_update_slice_in_dim(solution, side - known_part, row, axis=-2)
+
+    return jax.lax.fori_loop(0, sides.shape[-2], solve_row, sides)
 
 
 def _step(state: jax.Array, chunk: Chunk, prepared: Prepared) -> tuple[jax.Array, jax.Array]:

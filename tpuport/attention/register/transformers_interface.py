@@ -105,7 +105,7 @@ def transformers_attention(
     # Beside it the scores of a query that sees no key are nothing, so that its weights are equal, unless a sink takes
     # all of the weight. Without a bias torch's fused attention gives zeros.
     blind_BHQ1 = None
-    if sinks is None and (position_bias is not None or _is_eager(module)):
+    if sinks is None and (position_bias is not None or is_eager(module)):
         blind_BHQ1 = mask.blind_queries(query.shape[2], key.shape[2])
     if position_bias is not None:
         mask = _add_bias(mask, compat.as_jax(position_bias), (query.shape[2], key.shape[2]))
@@ -147,14 +147,14 @@ def _reason_for_eager(module: torch.nn.Module, options: dict[str, Any]) -> str:
         PortError: it asks for that, and the model was not built with its own attention. torch's fused attention would
             return no weights then, and ignore a mask of heads.
     """
-    is_eager = _is_eager(module)
+    has_own_attention = is_eager(module)
     reason = ""
     if "head_mask" in options:
         reason = "head_mask, a mask of whole heads"
     # Without "eager" no config asks for weights, and what a recorder does not get is missing in torch, too.
-    if options.get("output_attentions") or (is_eager and asked_for_weights(module, options)):
+    if options.get("output_attentions") or (has_own_attention and asked_for_weights(module, options)):
         reason = "output_attentions, the weights themselves"
-    if reason and not is_eager:
+    if reason and not has_own_attention:
         raise PortError(
             f"fused attention does not compute {reason}",
             where=type(module).__name__,
@@ -163,7 +163,7 @@ def _reason_for_eager(module: torch.nn.Module, options: dict[str, Any]) -> str:
     return reason
 
 
-def _is_eager(module: torch.nn.Module) -> bool:
+def is_eager(module: torch.nn.Module) -> bool:
     """Whether the module's model was built with its own attention."""
     return _replaced_names.get({}).get(id(getattr(module, "config", None))) == "eager"
 
