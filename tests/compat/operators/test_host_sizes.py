@@ -65,6 +65,19 @@ def test_what_follows_from_the_host_has_values() -> None:
         torch.testing.assert_close(traced(pool, x), pool(x), rtol=0, atol=0)
 
 
+def count_tokens(x: torch.Tensor) -> torch.Tensor:
+    """As Qwen2.5-VL gives a video's tokens positions: frames by the seconds between them, rows by the grid."""
+    frames = (torch.arange(2, device=x.device) * x[0, 0]).long()
+    rows = torch.arange(3, device=x.device) + SIZES.max()
+    return torch.stack(torch.meshgrid(frames, rows, indexing="ij")).reshape(2, -1) + x[1, 1].long()
+
+
+def test_grids_of_coordinates_from_the_host_and_the_device() -> None:
+    x = torch.full((2, 3), 2.5)
+    with compat.host_tensors_as_constants():
+        assert traced(count_tokens, x).tolist() == count_tokens(x).tolist()
+
+
 def test_a_selection_by_a_traced_mask_is_counted() -> None:
     x = torch.randn(4, 3)
     with compat.masked_selections_counted():

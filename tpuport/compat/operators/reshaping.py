@@ -249,6 +249,17 @@ def pad(tensor: Any, pad: Sequence[int], *mode_and_value: Any, **options: Any) -
 _aten = torch.ops.aten
 _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave, _aten.repeat_interleave.self_int,
             _aten.repeat_interleave.self_Tensor, _aten.repeat_interleave.Tensor)  # fmt: skip
+
+
+def meshgrid(*tensors: Any, indexing: str | None = None) -> Any:
+    """Traced. Grids of coordinates. Vectors whose values decide shapes are on the host, where integers have 64 bits."""
+    vectors = tensors[0] if isinstance(tensors[0], list | tuple) else tensors
+    if any(map(is_ported, vectors)):
+        vectors = [vector if is_ported(vector) else wrap(to_jax(vector)) for vector in vectors]
+    options = {} if indexing is None else {"indexing": indexing}
+    return torch._VF.meshgrid(vectors, **options)  # type: ignore[attr-defined]
+
+
 LOWERINGS = (
     *(Lowering(target, repeat_interleave, "takes no output_size") for target in _REPEATS),
     Lowering(torch.tensor_split, tensor_split, "fails on indices in tensors"),
@@ -259,6 +270,7 @@ LOWERINGS = (
     Lowering(
         torch.Tensor.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"
     ),
+    Lowering(torch.meshgrid, meshgrid, "refuses integers of the host beside those of the device"),
     Lowering(torch.Tensor.resize_, resize_, "leaves the tensor as it was"),
     Lowering(_aten.resize_.default, resize_, "has no lowering"),
     Lowering(_aten.resize_as_.default, resize_as_, "leaves the tensor as it was"),
