@@ -115,11 +115,11 @@ def test_a_star_of_torch_gives_what_torch_has_of_these_names(tmp_path: Path, pro
 def test_a_package_that_gathers_many_modules_by_stars_is_not_searched(
     tmp_path: Path, project: Project
 ) -> None:
-    parts = {f"part{n}": f"X{n} = {n}\n" for n in range(20)}
+    parts = {f"part{n}": f"X{n} = {n}\n" for n in range(50)}
     write(
         tmp_path,
         **parts,
-        many="".join(f"from part{n} import *\n" for n in range(20)),
+        many="".join(f"from part{n} import *\n" for n in range(50)),
         one="from part3 import *\n",
     )
     assert project.lookup(opened(project, tmp_path / "many.py"), "X3") is None

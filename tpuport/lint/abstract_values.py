@@ -248,15 +248,17 @@ class Namespace(_ByContent):
         self._set_key(attributes)
 
 
-# A `PackedSequence`, a batch without its padding, which torch's recurrent layers take and give.
-PACKED_SEQUENCE: Final = Namespace(
-    (
-        ("data", FLOAT_TENSOR),
-        ("batch_sizes", INT_TENSOR),
-        ("sorted_indices", INT_TENSOR),
-        ("unsorted_indices", INT_TENSOR),
-    )
-)
+def packed_sequence(sizes_on_host: bool) -> Namespace:
+    """A `PackedSequence`, a batch without its padding, which torch's recurrent layers take and give."""
+    sizes = tensor("int", host=sizes_on_host)
+    indices = tensor("int", optional=True, host=sizes_on_host)
+    parts = (("data", FLOAT_TENSOR), ("batch_sizes", sizes))
+    return Namespace((*parts, ("sorted_indices", indices), ("unsorted_indices", indices)))
+
+
+PACKED_SEQUENCES: Final = (packed_sequence(sizes_on_host=False), packed_sequence(sizes_on_host=True))
+# The lengths that a model gets beside its sequences are traced.
+PACKED_SEQUENCE: Final = PACKED_SEQUENCES[0]
 
 
 class External(_ByContent):

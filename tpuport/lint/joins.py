@@ -118,7 +118,8 @@ def choice(values: list[Value]) -> Value:
 
 def _common_fields(left: Instance, right: Instance) -> tuple[tuple[str, Value], ...]:
     right_fields = dict(right.fields)
-    return tuple((name, value) for name, value in left.fields if right_fields.get(name) == value)
+    joint = ((name, join(value, right_fields[name])) for name, value in left.fields if name in right_fields)
+    return tuple((name, value) for name, value in joint if value is not UNKNOWN)
 
 
 def _join_tensor(left: Tensor, right: Value) -> Value:
@@ -177,8 +178,20 @@ def _join_mappings(left: Mapping, right: Mapping) -> Value:
     if names != right_names:
         # Sorted, so that the order does not depend on which branch comes first.
         names = sorted({*names, *right_names}, key=repr)
-    entries = tuple((name, join(left.get(name), right.get(name))) for name in names)
+    entries = tuple((name, _joint_entry(name, left, right)) for name in names)
     return Mapping(entries, join(left.element, right.element))
+
+
+def _joint_entry(name: Any, left: Mapping, right: Mapping) -> Value:
+    """What two dicts have at a key. A tensor that only one of them is known to have is the other's too.
+
+    `if not state: state["step"], state["mean"] = ...` fills a dict that a former call has filled otherwise.
+    """
+    values = (left.get(name), right.get(name))
+    for value, other in (values, values[::-1]):
+        if other is UNKNOWN and is_traced(value):
+            return value
+    return join(*values)
 
 
 # --- containers ---

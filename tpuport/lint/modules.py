@@ -133,7 +133,7 @@ class ModuleInfo:
         lines: its text without line ends.
         package: dotted name of the package that its relative imports start from, "" outside packages.
         names: the last binding of each module-level name.
-        stars: modules of `from x import *`, in their order.
+        stars: modules of `from x import *`, in their order; `star_names`: what names of them were found to be.
         imported: the bindings by imports, even if another statement binds the name later.
         unavailable: names that tell whether the import of a package that needs a GPU has succeeded.
         missing: names that such an import would have bound.
@@ -153,6 +153,7 @@ class ModuleInfo:
         self.package = name if is_package else name.rpartition(".")[0]
         self.names: dict[str, Binding] = {}
         self.stars: list[str] = []
+        self.star_names: dict[str, Any] = {}
         self.imported: dict[str, tuple[str, ...]] = {}
         failing = list(_failing_imports(tree.body, self.top_package))
         self.unavailable = frozenset(itertools.chain.from_iterable(map(_assigned_names, failing)))

@@ -26,7 +26,7 @@ from tpuport.lint.work import MOST_TOKENS, meter
 _MAX_MODULES: Final = 96
 _MAX_TOKENS: Final = MOST_TOKENS
 # A package that collects hundreds of modules by stars would have to be read as a whole for one name.
-_MAX_STARS: Final = 12
+_MAX_STARS: Final = 40
 _MAX_STAR_DEPTH: Final = 6
 # Names are followed through this many modules.
 _MAX_DEPTH: Final = 12
@@ -216,6 +216,13 @@ class Project:
         """The value of a name that `from x import *` may bind."""
         if depth > _MAX_STAR_DEPTH or name.startswith("_") or len(module.stars) > _MAX_STARS:
             return None
+        if name not in module.star_names:
+            # Packages may import each other's names in a circle.
+            module.star_names[name] = None
+            module.star_names[name] = self._name_of_stars(module, name, depth)
+        return module.star_names[name]
+
+    def _name_of_stars(self, module: ModuleInfo, name: str, depth: int) -> Value | None:
         # The last import wins. What torch's modules contain is not known: they are asked if nothing else has the name.
         for dotted in reversed(module.stars):
             value = self._value_in(dotted, name, module, depth)

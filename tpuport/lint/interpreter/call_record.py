@@ -14,6 +14,7 @@ class Record:
 
     Attributes:
         result: the call's value.
+        receiver: the object that a method was called on, as the method leaves it; None if the call leaves it as it was.
         findings: by rule and position.
         traced: the functions that were traced, the called one among them, each with the class of the object that it
             was called on, or None.
@@ -22,6 +23,7 @@ class Record:
     """
 
     result: Value = UNKNOWN
+    receiver: Value | None = None
     findings: dict[tuple[Any, ...], Finding] = dataclasses.field(default_factory=dict)
     traced: set[tuple[FunctionInfo, ClassInfo | None]] = dataclasses.field(default_factory=set)
     consulted: set[str] = dataclasses.field(default_factory=set)

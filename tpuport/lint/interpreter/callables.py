@@ -27,9 +27,10 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.events import Call
 from tpuport.lint.gpu_packages import asks_for_gpu_package, is_gpu_package
-from tpuport.lint.interpreter import library
+from tpuport.lint.interpreter import library, standard_library
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.members import instantiate, super_attribute
+from tpuport.lint.interpreter.object_state import store_after_call
 from tpuport.lint.interpreter.python_builtins import call_builtin
 from tpuport.lint.interpreter.value_methods import call_instance, call_method, call_unknown
 from tpuport.lint.joins import (
@@ -64,7 +65,10 @@ def evaluate_call(frame: Frame, node: ast.Call) -> Value:
         if functions:
             results = [frame.interpreter.call_declared(frame, item, frame.entry) for item in functions]
             return join_all(results)
-    return apply(frame, callee, arguments, node)
+    frame.interpreter.changed_receiver = None
+    result = apply(frame, callee, arguments, node)
+    store_after_call(frame, node.func, callee)
+    return result
 
 
 def _passes_everything_on(frame: Frame, node: ast.Call) -> bool:
@@ -256,17 +260,23 @@ def _call_external(frame: Frame, callee: External, arguments: Arguments, node: a
 
 
 def _external_result(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> Value:
-    positional, keywords = arguments.positional, arguments.keywords
     if asks_for_gpu_package(name.rpartition(".")[2]):
         return FALSE
     if name == "importlib.util.find_spec" and is_gpu_package(str(arguments.first.constant)):
         return NONE
     if name == "types.SimpleNamespace":
-        return Namespace(tuple(keywords.items()))
+        return Namespace(tuple(arguments.keywords.items()))
     if name == "collections.OrderedDict":
         name = "builtins.dict"
     if name.startswith("builtins."):
         return call_builtin(frame, name.removeprefix("builtins."), arguments, node)
+    if name in standard_library.HANDLERS:
+        return standard_library.HANDLERS[name](frame, arguments, node)
+    return _library_result(frame, name, arguments, node)
+
+
+def _library_result(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> Value:
+    positional, keywords = arguments.positional, arguments.keywords
     match positional:
         case [target, *others] if name == "functools.partial":
             return Partial(target, tuple(others), tuple(keywords.items()))

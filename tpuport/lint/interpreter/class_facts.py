@@ -157,6 +157,10 @@ class Classes:
         """Whether it is a `torch.autograd.Function`."""
         return bool(self._bases_in(info, "torch.autograd"))
 
+    def is_optimizer(self, info: ClassInfo) -> bool:
+        """Whether it is a `torch.optim.Optimizer`."""
+        return bool(self._bases_in(info, "torch.optim"))
+
     def is_output(self, info: ClassInfo) -> bool:
         """Whether it is an output class of transformers or diffusers, indexed by position and by name."""
         own_names = {ancestor.node.name for ancestor in self.mro(info)}

@@ -9,7 +9,6 @@ from tpuport.lint.abstract_values import (
     BOOL,
     DTYPE,
     FALSE,
-    FLOAT,
     NONE,
     STATIC,
     STR,
@@ -26,9 +25,9 @@ from tpuport.lint.abstract_values import (
     is_tensor,
     tensor,
 )
-from tpuport.lint.dtype_families import promote
 from tpuport.lint.events import Arithmetic, Comparison, Membership, Truth
-from tpuport.lint.interpreter import placement
+from tpuport.lint.interpreter import overloading, placement
+from tpuport.lint.interpreter.arithmetic import arithmetic, broadcast_ndim
 from tpuport.lint.interpreter.callables import evaluate_call, evaluate_starred
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.members import attribute
@@ -36,7 +35,7 @@ from tpuport.lint.interpreter.subscripts import evaluate_subscript
 from tpuport.lint.interpreter.tensor_functions import like
 from tpuport.lint.interpreter.truth import as_value, boolean_operation, conditional_expression, decide
 from tpuport.lint.interpreter.value_methods import report_formatting
-from tpuport.lint.joins import join_all, joint_element
+from tpuport.lint.joins import join_all
 
 # --- constants, names, attributes ---
 
@@ -168,73 +167,12 @@ def _binary_operation(frame: Frame, node: ast.BinOp) -> Value:
             has_spec = _NUMBER_FORMAT.search(str(left.constant)) is not None
             _report_formatted(frame, node.right, right, has_spec)
             return STR
+    overloaded = overloading.binary_operation(frame, left, node.op, right)
+    if overloaded is not None:
+        return overloaded
     result = arithmetic(left, node.op, right)
     frame.report(Arithmetic(node, left, node.op, right, result))
     return result
-
-
-def arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
-    """What `left operator right` is."""
-    is_repetition = isinstance(operator, ast.Mult)
-    match left, right:
-        # `[x] * n` with a tensor `n`: Python asks the tensor for an integer.
-        case Sequence(), Tensor() if is_repetition:
-            return left.of_any_length()
-        case (Tensor(), _) | (_, Tensor()):
-            return placement.of_operator(_tensor_arithmetic(left, operator, right), left, right)
-        case Static(), Static():
-            return _static_arithmetic(left, operator, right)
-        case Sequence(), Sequence() if isinstance(operator, ast.Add):
-            return _concatenated(left, right)
-        case (Sequence() as sequence, _) | (_, Sequence() as sequence) if is_repetition:
-            return sequence.of_any_length()
-    return UNKNOWN
-
-
-def _concatenated(left: Sequence, right: Sequence) -> Value:
-    match left.items, right.items:
-        case tuple(left_items), tuple(right_items):
-            items = (*left_items, *right_items)
-            return Sequence(left.kind, items, join_all(items))
-        case _:
-            return Sequence(left.kind, None, joint_element(left, right), left.tensors or right.tensors)
-
-
-def _tensor_arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
-    family = promote(left, right)
-    ndim = _broadcast_ndim(left, right)
-    match operator, left, right:
-        # `/` divides integers as floats.
-        case ast.Div(), _, _:
-            return tensor("float", ndim=ndim)
-        case (
-            ast.BitAnd() | ast.BitOr() | ast.BitXor() | ast.Mult(),
-            Tensor(origin="mask") | Tensor(dtype="bool"),
-            Tensor(origin="mask") | Tensor(dtype="bool"),
-        ):
-            return tensor(family, ndim=ndim, origin="mask")
-        case _:
-            return tensor(family, ndim=ndim)
-
-
-def _broadcast_ndim(left: Value, right: Value) -> int:
-    ndims = (_ndim(left), _ndim(right))
-    return -1 if -1 in ndims else max(ndims)
-
-
-def _ndim(value: Value) -> int:
-    # Numbers broadcast as scalars.
-    return 0 if isinstance(value, Static) else value.ndim
-
-
-def _static_arithmetic(left: Static, operator: ast.operator, right: Static) -> Value:
-    match operator, left.kind, right.kind:
-        case (ast.Div(), _, _) | (_, "int", "float") | (_, "float", "int"):
-            return FLOAT
-        case _, kind, other_kind if kind == other_kind:
-            return Static(kind)
-        case _:
-            return STATIC
 
 
 def _unary_operation(frame: Frame, node: ast.UnaryOp) -> Value:
@@ -252,7 +190,7 @@ def _unary_operation(frame: Frame, node: ast.UnaryOp) -> Value:
         case _, Static(kind=kind):
             return Static(kind)
         case _:
-            return UNKNOWN
+            return overloading.unary_operation(frame, node.op, value) or UNKNOWN
 
 
 # --- comparisons ---
@@ -279,6 +217,9 @@ def _comparison(frame: Frame, node: ast.Compare) -> Value:
 
 
 def _compare(frame: Frame, node: ast.Compare, left: Value, operator: ast.cmpop, right: Value) -> Value:
+    overloaded = overloading.comparison(frame, left, operator, right)
+    if overloaded is not None:
+        return overloaded
     match operator:
         case ast.Is():
             return as_value(_is_identical(left, right))
@@ -292,7 +233,7 @@ def _compare(frame: Frame, node: ast.Compare, left: Value, operator: ast.cmpop, 
             return BOOL
         case (Tensor(), _) | (_, Tensor()):
             frame.report(Comparison(node, left, right))
-            result = tensor("bool", ndim=_broadcast_ndim(left, right))
+            result = tensor("bool", ndim=broadcast_ndim(left, right))
             return placement.of_operator(result, left, right)
     match operator:
         case ast.Eq():

@@ -11,16 +11,19 @@ from tpuport.lint.abstract_values import (
     External,
     Instance,
     Mapping,
+    Namespace,
     Sequence,
     Static,
     Tensor,
+    Unknown,
     Value,
     class_of,
     is_traced,
 )
 from tpuport.lint.events import Arithmetic, AttributeStore, Iteration, Refusal, Return, Subscript
 from tpuport.lint.gpu_packages import asks_for_gpu_package
-from tpuport.lint.interpreter.evaluation import arithmetic
+from tpuport.lint.interpreter import overloading
+from tpuport.lint.interpreter.arithmetic import arithmetic
 from tpuport.lint.interpreter.frame import (
     Environment,
     Frame,
@@ -31,9 +34,10 @@ from tpuport.lint.interpreter.frame import (
     path_of,
 )
 from tpuport.lint.interpreter.members import named_tuple_items
+from tpuport.lint.interpreter.object_state import store
 from tpuport.lint.interpreter.placement import on_device
 from tpuport.lint.interpreter.subscripts import evaluate_indices
-from tpuport.lint.interpreter.truth import decide, narrow, possible_branches
+from tpuport.lint.interpreter.truth import decide, narrow, possible_branches, remember_condition
 from tpuport.lint.joins import (
     join,
     join_all,
@@ -73,8 +77,7 @@ def _distribute(frame: Frame, targets: list[ast.expr], value: Value) -> list[Val
     """What each target gets of a value that is unpacked."""
     is_starred = [isinstance(target, ast.Starred) for target in targets]
     plain_count = is_starred.count(False)
-    is_instance = isinstance(value, Instance)
-    match named_tuple_items(frame, value) if is_instance else value.items:
+    match _items(frame, value):
         case tuple(items) if True not in is_starred and len(items) == plain_count:
             return list(items)
         case tuple(items) if True in is_starred and len(items) >= plain_count:
@@ -89,6 +92,18 @@ def _distribute(frame: Frame, targets: list[ast.expr], value: Value) -> list[Val
     return [shares[starred] for starred in is_starred]
 
 
+def _items(frame: Frame, value: Value) -> tuple[Value, ...] | None:
+    """The elements of a value, if it is known how many there are."""
+    match value:
+        case Instance():
+            return named_tuple_items(frame, value)
+        # A packed sequence is a named tuple.
+        case Namespace(attributes=attributes):
+            return tuple(part for _, part in attributes)
+        case _:
+            return value.items
+
+
 def _store_attribute(frame: Frame, target: ast.Attribute, value: Value) -> None:
     base = frame.evaluate(target.value)
     frame.report(AttributeStore(target, base, target.attr, value))
@@ -101,7 +116,7 @@ def _store_attribute(frame: Frame, target: ast.Attribute, value: Value) -> None:
     path = path_of(target)
     if path is not None:
         forget_attributes(frame.env, path)
-        frame.env[path] = value
+        store(frame, target, value)
 
 
 def _store_item(frame: Frame, target: ast.Subscript, value: Value) -> None:
@@ -115,14 +130,17 @@ def _store_item(frame: Frame, target: ast.Subscript, value: Value) -> None:
         return
     match base:
         case Mapping():
-            frame.env[path] = with_entry(base, indices[0].constant, value)
+            store(frame, target.value, with_entry(base, indices[0].constant, value))
             match target.value:
                 case ast.Attribute(value=owner, attr=name) if frame.building is not None and frame.is_self(
                     owner
                 ):
                     frame.building[name] = frame.env[path]
+        # What has entries with names is a dict.
+        case Unknown() if indices[0].kind == "str" and "." not in path and frame.building is None:
+            store(frame, target.value, with_entry(Mapping((), UNKNOWN), indices[0].constant, value))
         case Sequence(kind="list"):
-            frame.env[path] = with_element(base, value)
+            store(frame, target.value, with_element(base, value))
 
 
 def _report_store_in_container(frame: Frame, target: ast.Subscript, value: Value) -> None:
@@ -188,6 +206,8 @@ def _assign(frame: Frame, node: ast.Assign) -> None:
     value = frame.evaluate(node.value)
     for target in node.targets:
         bind(frame, target, value, node.value)
+        if isinstance(target, ast.Name):
+            remember_condition(frame, target.id, node.value)
 
 
 def _assign_annotated(frame: Frame, node: ast.AnnAssign) -> None:
@@ -210,6 +230,10 @@ def _assign_augmented(frame: Frame, node: ast.AugAssign) -> None:
         _report_store_in_container(frame, target, right)
         return
     left = frame.evaluate(target)
+    overloaded = overloading.augmented_assignment(frame, left, node.op, right)
+    if overloaded is not None:
+        bind(frame, target, overloaded, node.value)
+        return
     result = arithmetic(left, node.op, right)
     frame.report(Arithmetic(node, left, node.op, right, result))
     bind(frame, target, result, node.value)
@@ -219,6 +243,7 @@ def _return(frame: Frame, node: ast.Return) -> bool:
     value = frame.evaluate_optional(node.value)
     frame.report(Return(node, value, frame.entry, frame.info))
     frame.add_returned(value)
+    frame.add_end()
     return False
 
 

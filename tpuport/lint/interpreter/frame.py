@@ -52,6 +52,7 @@ class Interpreter(Evaluator):
         options: `analysis.Options`.
         classes: facts about classes.
         constructs: a constructor is interpreted for what it demands of packages that need a GPU.
+        changed_receiver: the object of the method that was called last, as the method leaves it; None if unchanged.
         route: qualified names of the functions that are being interpreted, the outermost first.
         expression_handlers: by syntax class, a function that evaluates such an expression in a frame.
         statement_handlers: by syntax class, a function that executes such a statement in a frame, and returns False
@@ -62,6 +63,7 @@ class Interpreter(Evaluator):
     options: Any
     classes: Classes
     constructs: bool = False
+    changed_receiver: Value | None = None
     route: list[str]
     expression_handlers: HandlersByType[type[ast.AST], Callable[["Frame", Any], Value]]
     statement_handlers: HandlersByType[type[ast.AST], Callable[["Frame", Any], bool | None]]
@@ -124,7 +126,9 @@ class Frame:
         entry: this is the frame of an entry point itself.
         host: this is a loop of the host, which is not traced, but calls models that are.
         returned, yielded: join of all that was returned or yielded so far; None if nothing was.
+        conditions: by the name that an assignment gives its answer to, a condition and what the names in it were then.
         exits: for each loop that is being interpreted, the environments at its `break`s and `continue`s.
+        receivers: `self` at each end of a method that may change its object; None in all other frames.
         building: attributes by name of the object whose `__init__` this is, or which calls this.
         depth: number of frames below this one.
         statement: the statement that is being interpreted; `raising`: it is a `raise`.
@@ -132,8 +136,9 @@ class Frame:
     """
 
     __slots__ = (
-        "building", "depth", "doubts", "emitting", "entry", "env", "exits", "host", "info", "interpreter", "module",
-        "owner", "parent", "qualname", "raising", "receiver", "returned", "self_name", "statement", "yielded",
+        "building", "conditions", "depth", "doubts", "emitting", "entry", "env", "exits", "host", "info", "interpreter",
+        "module", "owner", "parent", "qualname", "raising", "receiver", "receivers", "returned", "self_name",
+        "statement", "yielded",
     )  # fmt: skip
 
     def __init__(
@@ -152,6 +157,7 @@ class Frame:
         if info is not None:
             self.owner, self.qualname = info.owner, info.qualname
         self.receiver: Value | None = None
+        self.receivers: list[Value] | None = None
         self.self_name: str | None = None
         self.env: Environment = {}
         self.parent = parent
@@ -162,6 +168,7 @@ class Frame:
         self.statement: ast.stmt | None = None
         self.returned: Value | None = None
         self.yielded: Value | None = None
+        self.conditions: dict[str, tuple[ast.expr, Environment]] = {}
         self.exits: list[list[Environment]] = []
         self.building: Environment | None = None
         self.depth = depth
@@ -264,6 +271,11 @@ class Frame:
     def add_returned(self, value: Value) -> None:
         """Add a value to those that the function may return."""
         self.returned = join_optional(self.returned, value)
+
+    def add_end(self) -> None:
+        """Note what `self` is where control leaves the method."""
+        if self.receivers is not None and self.self_name in self.env:
+            self.receivers.append(self.env[self.self_name])
 
     def add_yielded(self, value: Value) -> None:
         """Add a value to those that the generator may yield."""

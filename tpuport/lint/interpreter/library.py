@@ -13,6 +13,7 @@ from tpuport.lint.abstract_values import (
     INT,
     INT_TENSOR,
     PACKED_SEQUENCE,
+    PACKED_SEQUENCES,
     SHAPE,
     STATIC,
     TENSOR,
@@ -27,6 +28,7 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Value,
     is_tensor,
+    packed_sequence,
     tensor,
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES, is_dtype_name
@@ -68,6 +70,14 @@ _PYTHON_NAMESPACES: Final = (
 )  # fmt: skip
 _TENSOR_NAMESPACES: Final = ("torch.linalg.", "torch.fft.", "torch.special.", "torch.ops.")
 _DISTRIBUTIONS: Final = "torch.distributions."
+OPTIMIZERS: Final = "torch.optim."
+_NO_DISTRIBUTIONS: Final = tuple(name for name in _PYTHON_NAMESPACES if name.startswith(_DISTRIBUTIONS))
+_PRIVATE_AND_DERIVATIVES: Final[dict[str, Value]] = {
+    "torch.autograd.grad": Sequence("tuple", None, FLOAT_TENSOR),
+    # What optimizers of other packages borrow of LBFGS: the value, its gradient, the step, the number of evaluations.
+    "torch.optim.lbfgs._strong_wolfe": Sequence("tuple", (TENSOR, FLOAT_TENSOR, TENSOR, INT), UNKNOWN),
+    "torch.optim.lbfgs._cubic_interpolate": TENSOR,
+}
 _STATIC_LIBRARIES: Final = frozenset(
     # Traced code passes them values of the host. A tensor argument is a finding, and the result is static too.
     "math os time logging warnings re sys inspect random string numpy scipy".split()
@@ -145,9 +155,11 @@ def _torch(name: str, arguments: Arguments) -> Value:
         return _namespaced(name, arguments)
     if name in _FALSE_WHEN_TRACED:
         return FALSE
-    if name == "torch.autograd.grad":
-        return Sequence("tuple", None, FLOAT_TENSOR)
+    if name in _PRIVATE_AND_DERIVATIVES:
+        return _PRIVATE_AND_DERIVATIVES[name]
     last = name.rpartition(".")[2]
+    if _is_class_of_objects(name):
+        return Layer(name)
     if name.startswith(_UTILITIES):
         return _utility(name.removeprefix(_UTILITIES), arguments)
     if name.startswith(_PYTHON_NAMESPACES):
@@ -155,9 +167,15 @@ def _torch(name: str, arguments: Arguments) -> Value:
         return BOOL if last.startswith("is_") else UNKNOWN
     if name.startswith("torch.nn."):
         return layer(name, arguments)
-    if name.startswith(_DISTRIBUTIONS) and last[:1].isupper():
-        return Layer(name)
     return _top_level(name.removeprefix("torch."), arguments)
+
+
+def _is_class_of_objects(name: str) -> bool:
+    """Whether it is the class of an optimizer or a distribution, whose objects are known by it as layers are."""
+    is_class = name.rpartition(".")[2][:1].isupper()
+    return (
+        is_class and name.startswith((OPTIMIZERS, _DISTRIBUTIONS)) and not name.startswith(_NO_DISTRIBUTIONS)
+    )
 
 
 def _top_level(name: str, arguments: Arguments) -> Value:
@@ -201,7 +219,7 @@ def _namespaced(name: str, arguments: Arguments) -> Value:
 
 _UTILITIES: Final = "torch.nn.utils."
 _UTILITY_RESULTS: Final[dict[str, Value]] = {
-    **dict.fromkeys(("rnn.pack_padded_sequence", "rnn.pack_sequence", "rnn.PackedSequence"), PACKED_SEQUENCE),
+    "rnn.pack_sequence": PACKED_SEQUENCE,
     # The lengths are on the host, wherever the sequences are.
     "rnn.pad_packed_sequence": Sequence("tuple", (FLOAT_TENSOR, tensor("int", host=True)), UNKNOWN),
     **dict.fromkeys(("rnn.unpad_sequence", "rnn.unpack_sequence"), Sequence("list", None, TENSOR)),
@@ -215,10 +233,23 @@ def _utility(name: str, arguments: Arguments) -> Value:
     """`torch.nn.utils.name(...)`."""
     if name.rpartition(".")[2].removeprefix("remove_") in _REPARAMETRISATIONS:
         return arguments.first
+    if name == "rnn.pack_padded_sequence":
+        return _packed(arguments.get(1, "lengths"))
+    if name == "rnn.PackedSequence":
+        return _packed(arguments.get(1, "batch_sizes"))
     if name == "rnn.pad_sequence":
         sequences = arguments.first
         return tensor(sequences.element.dtype if isinstance(sequences, Sequence) else "")
     return _UTILITY_RESULTS.get(name, UNKNOWN)
+
+
+def _packed(lengths: Value) -> Value:
+    """A packed sequence, whose sizes are where the lengths are that it was made with."""
+    is_of_host = isinstance(lengths, Tensor) and lengths.host
+    is_of_numbers = isinstance(lengths, Static) or (
+        isinstance(lengths, Sequence) and lengths.element.kind == "int"
+    )
+    return packed_sequence(sizes_on_host=is_of_host or is_of_numbers)
 
 
 _LIBRARY_HANDLERS: Final[dict[str, Callable[[str, Arguments], Value]]] = {
@@ -316,7 +347,7 @@ def layer_call(name: str, arguments: Arguments) -> Value:
     if last in _PASS_THROUGH:
         return arguments.first
     if last in _RECURRENT_STATES:
-        output = PACKED_SEQUENCE if arguments.first == PACKED_SEQUENCE else FLOAT_TENSOR
+        output = arguments.first if arguments.first in PACKED_SEQUENCES else FLOAT_TENSOR
         return Sequence("tuple", (output, _RECURRENT_STATES[last]), UNKNOWN)
     return _LAYER_RESULTS.get(last, FLOAT_TENSOR)
 

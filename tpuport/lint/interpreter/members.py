@@ -59,6 +59,11 @@ _LAYER_METHODS: Final = frozenset(
     "forward to eval train half float cuda cpu requires_grad_ state_dict".split()
 )
 _LAYER_WEIGHTS: Final = frozenset("weight bias running_mean running_var".split())
+_GROUP: Final = Mapping((("params", Sequence("list", None, tensor("float", origin="parameter"))),), UNKNOWN)
+# The state of a parameter is what the optimizer puts into it.
+_ATTRIBUTES_OF_OPTIMIZERS: Final[dict[str, Value]] = {
+    "param_groups": Sequence("list", None, _GROUP), "state": Mapping((), Mapping((), UNKNOWN)),
+}  # fmt: skip
 # These say the same of every object in traced code that has them.
 _TELLING_ATTRIBUTES: Final = {
     "shape": SHAPE, "dtype": DTYPE, "device": DEVICE, "ndim": INT, "is_cuda": BOOL, "training": STATIC,
@@ -125,6 +130,8 @@ def _of_external(frame: Frame, base: External, name: str) -> Value:
 def _of_layer(frame: Frame, base: Layer, name: str) -> Value:
     if name in _LAYER_METHODS or name in library.METHODS_OF_DISTRIBUTIONS:
         return Method(base, name)
+    if base.name.startswith(library.OPTIMIZERS):
+        return _ATTRIBUTES_OF_OPTIMIZERS.get(name) or Method(base, name)
     return library.layer_attribute(base.name, name)
 
 
@@ -207,7 +214,8 @@ def _of_instance(frame: Frame, base: Instance, name: str) -> Value:
     fields = dict(base.fields)
     if frame.is_building(base):
         fields = (frame.building or {}) | fields
-    if name in fields:
+    # A method may have replaced None since.
+    if name in fields and not (fields[name] == NONE and classes.is_set_later(info, name)):
         return fields[name]
     method = classes.method(info, name)
     if method is not None:
@@ -300,6 +308,8 @@ def _inherited_attribute(frame: Frame, base: Instance, name: str) -> Value:
     fields = classes.declared_fields(base.info)
     if name in fields:
         return fields[name]
+    if name in _ATTRIBUTES_OF_OPTIMIZERS and classes.is_optimizer(base.info):
+        return _ATTRIBUTES_OF_OPTIMIZERS[name]
     layer_base = classes.layer_base(base.info)
     if name in _LAYER_WEIGHTS and layer_base:
         return library.layer_attribute(layer_base, name)

@@ -282,7 +282,9 @@ _OTHER_ATTRIBUTES: Final = frozenset(
 _FUNCTIONS_OF_TENSORS: Final = frozenset(
     f"torch.{name}" for name in "matmul bmm softmax sigmoid exp einsum_ sum mean sqrt rsqrt cumsum masked_fill gather"
     " zeros_like ones_like empty_like full_like rand_like randn_like argsort argmax logical_not unsqueeze squeeze"
-    " transpose chunk split flatten cos sin tanh clamp any all isnan abs".split()
+    " transpose chunk split flatten cos sin tanh clamp any all isnan isfinite abs sort topk norm log log1p diff cdist"
+    " outer dot mm mv unbind permute index_select masked_select nonzero argmin std var median cumprod flip roll tril"
+    " triu diagonal logsumexp bincount unique broadcast_to searchsorted bucketize".split()
 )  # fmt: skip
 
 

@@ -24,13 +24,16 @@ from tpuport.lint.abstract_values import (
     Static,
     Tensor,
     Value,
+    class_of,
     is_tensor,
     is_traced,
     tensor,
 )
 from tpuport.lint.events import Iteration
+from tpuport.lint.interpreter import overloading
 from tpuport.lint.interpreter.frame import Frame, known_ends
 from tpuport.lint.interpreter.members import attribute
+from tpuport.lint.interpreter.placement import on_device
 from tpuport.lint.interpreter.truth import is_instance
 from tpuport.lint.joins import (
     join,
@@ -96,7 +99,9 @@ def _len(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     match arguments.first:
         case Sequence(kind="tuple", items=tuple(items)):
             return Static("int", len(items))
-        case _:
+        case instance:
+            # Its own method may ask for values.
+            overloading.call_method(frame, instance, "__len__")
             return INT
 
 
@@ -138,7 +143,10 @@ def _attributes_like(frame: Frame, base: Instance, start: str, end: str) -> Valu
 def _setattr(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     match arguments.positional:
         case [_, name, value] if len(node.args) == 3 and frame.is_self(node.args[0]):
-            frame.set_by_name(name, node.args[1], value)
+            # As an assignment does: a module is moved before it is traced, with what its constructor has set.
+            owner = class_of(frame.receiver)
+            is_moved = owner is not None and frame.interpreter.classes.is_module(owner)
+            frame.set_by_name(name, node.args[1], on_device(value) if is_moved else value)
     return NONE
 
 
@@ -153,8 +161,23 @@ def _enumerate(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
 def _zip(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     for source, part in zip(arguments.positional, node.args, strict=False):
         frame.report(Iteration(part, source))
+    match node.args:
+        case [ast.Starred()] if not arguments.is_counted:
+            return _transposed(arguments.first)
     elements = tuple(map(frame.element_of, arguments.positional))
     return Sequence("iterator", None, Sequence("tuple", elements, join_all(elements)))
+
+
+def _transposed(row: Value) -> Value:
+    """`zip(*rows)`: the first elements of all rows, the second ones, and so on."""
+    match row:
+        case Sequence(items=tuple(items)):
+            columns = tuple(Sequence("tuple", None, item) for item in items)
+            return Sequence("iterator", columns, join_all(columns))
+        case Sequence(element=element):
+            return Sequence("iterator", None, Sequence("tuple", None, element))
+        case _:
+            return UNKNOWN
 
 
 def _map(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:

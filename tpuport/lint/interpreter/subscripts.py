@@ -14,9 +14,11 @@ from tpuport.lint.abstract_values import (
     Instance,
     Layer,
     Mapping,
+    Namespace,
     Sequence,
     Static,
     Tensor,
+    Unknown,
     Value,
     tensor,
 )
@@ -81,10 +83,29 @@ def evaluate_subscript(frame: Frame, node: ast.Subscript) -> Value:
             return _STATIC_ITEMS.get(kind, STATIC)
         case Instance():
             return item(frame, base, first)
+        case _:
+            return _item_of_other(frame, base, first, node.slice)
+
+
+def _item_of_other(frame: Frame, base: Value, first: Value, index: ast.expr) -> Value:
+    match base:
         case External() if base.name.endswith("ACT2FN"):
             return _ACTIVATION
+        # A packed sequence is a named tuple.
+        case Namespace(attributes=attributes):
+            parts = tuple(part for _, part in attributes)
+            return _indexed_sequence(Sequence("tuple", parts, join_all(parts)), first, index)
+        # In traced code, what has several dimensions is a tensor; a constructor computes with arrays of NumPy.
+        case Unknown() if _is_of_dimensions(index) and frame.building is None:
+            return TENSOR
         case _:
             return UNKNOWN
+
+
+def _is_of_dimensions(index: ast.expr) -> bool:
+    """Whether it is an index of several dimensions, such as `:, 0`."""
+    parts = tuple_elements(index)
+    return len(parts) > 1 and any(isinstance(part, ast.Slice) for part in parts)
 
 
 def _keeps_size(part: ast.expr) -> bool:

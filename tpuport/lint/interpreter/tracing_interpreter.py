@@ -32,6 +32,7 @@ from tpuport.lint.interpreter.call_record import Record
 from tpuport.lint.interpreter.class_facts import NOT_BUILT, Classes
 from tpuport.lint.interpreter.compiled_methods import is_compiled_method
 from tpuport.lint.interpreter.frame import Environment, Frame, Interpreter
+from tpuport.lint.interpreter.object_state import changed_object, is_plain_object
 from tpuport.lint.interpreter.parameters import annotation_value, as_named, declared_value, generalise
 from tpuport.lint.interpreter.python_builtins import is_builtin
 from tpuport.lint.joins import join_all, losses
@@ -86,6 +87,7 @@ class TracingInterpreter(Interpreter):
         self.route = []
         self._patched: dict[FunctionInfo, bool] = {}
         self.records = [Record()]
+        self.changed_receiver = None
 
     # --- records ---
 
@@ -224,8 +226,10 @@ class TracingInterpreter(Interpreter):
         closure = function.info.closure
         key = (function, emitting, entry, host, tuple(values.items()), id(closure), self.constructs)
         remembered = self._remembered.get(key)
+        self.changed_receiver = None
         if remembered is not None:
             self.records[-1].absorb(remembered)
+            self.changed_receiver = remembered.receiver
             return remembered.result
         # Recursion with equal arguments would never end.
         if key in self._running or depth > _DEPTH:
@@ -242,6 +246,7 @@ class TracingInterpreter(Interpreter):
         # A nested function's meaning depends on the frame around it, which changes.
         if closure is None:
             self._remembered[key] = record
+        self.changed_receiver = record.receiver
         return record.result
 
     def _returned_so_far(self, info: FunctionInfo) -> Value:
@@ -268,6 +273,8 @@ class TracingInterpreter(Interpreter):
         frame.emitting, frame.entry, frame.building, frame.host = emitting, entry, building, host
         frame.env = dict(values)
         _set_receiver(frame, function, values)
+        if building is None and frame.parent is None and is_plain_object(self.classes, frame.receiver):
+            frame.receivers = []
         record = self.records[-1]
         record.consulted.add(str(info.module.path))
         # Code that is only evaluated, a constructor's for instance, is not traced.
@@ -277,7 +284,10 @@ class TracingInterpreter(Interpreter):
         self._frames.append(frame)
         try:
             frame.report(FunctionEntry(info.node, info, entry, values))
-            return self._result(frame, info)
+            result = self._result(frame, info)
+            if frame.receivers:
+                record.receiver = changed_object(frame.receiver, frame.receivers)
+            return result
         finally:
             self.route.pop()
             self._frames.pop()
@@ -288,6 +298,7 @@ class TracingInterpreter(Interpreter):
         # Control that reaches the end of a function returns None.
         if frame.execute(info.node.body):
             frame.add_returned(NONE)
+            frame.add_end()
         if frame.yielded is not None:
             return Sequence("iterator", None, frame.yielded)
         if frame.returned is None:

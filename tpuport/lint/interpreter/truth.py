@@ -171,6 +171,9 @@ def possible_branches(
 
 # --- what follows from a condition ---
 
+# Calls that tell what their argument is.
+_NARROWING: Final = frozenset({"isinstance", "torch.is_tensor", "torch.overrides.is_tensor_like"})
+
 
 def narrow(frame: Frame, test: ast.expr, holds: bool) -> bool:
     """Set in the frame what follows from `test` being true (or false); False if it cannot be."""
@@ -197,11 +200,40 @@ def narrow(frame: Frame, test: ast.expr, holds: bool) -> bool:
             _narrow_by_call(frame, test, holds)
         case ast.NamedExpr():
             return narrow(frame, test.target, holds)
-        case ast.Name() | ast.Attribute() if holds:
-            path = path_of(test)
-            if path in frame.env:
-                frame.env[path] = without_none(frame.env[path])
+        case ast.Name() | ast.Attribute():
+            return _narrow_by_truth(frame, test, holds)
     return True
+
+
+def _narrow_by_truth(frame: Frame, node: ast.Name | ast.Attribute, holds: bool) -> bool:
+    """Narrow by a name or an attribute itself, which is not None if it holds, or has the answer to a condition."""
+    path = path_of(node)
+    if path in frame.conditions:
+        return _narrow_by_flag(frame, path, holds)
+    if holds and path in frame.env:
+        frame.env[path] = without_none(frame.env[path])
+    return True
+
+
+def remember_condition(frame: Frame, name: str, test: ast.expr) -> None:
+    """Note that a name got the answer to a condition: `is_packed = isinstance(x, PackedSequence)`."""
+    frame.conditions.pop(name, None)
+    match test:
+        case ast.Compare(ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            pass
+        case ast.Call(func=function) if frame.module.dotted(function) in _NARROWING:
+            pass
+        case _:
+            return
+    names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)} & frame.env.keys()
+    frame.conditions[name] = (test, {part: frame.env[part] for part in (*names, name)})
+
+
+def _narrow_by_flag(frame: Frame, name: str, holds: bool) -> bool:
+    """Narrow by a name that holds the answer to a condition, as long as no name in it has got another value."""
+    test, values = frame.conditions[name]
+    is_as_then = all(frame.env.get(part) == value for part, value in values.items())
+    return narrow(frame, test, holds) if is_as_then else True
 
 
 def _narrow_none(frame: Frame, node: ast.expr, is_none: bool) -> bool:

@@ -35,6 +35,7 @@ from tpuport.lint.abstract_values import (
 from tpuport.lint.events import AttributeStore, Formatting
 from tpuport.lint.interpreter import library
 from tpuport.lint.interpreter.frame import Frame, path_of
+from tpuport.lint.interpreter.object_state import store
 from tpuport.lint.interpreter.placement import on_device
 from tpuport.lint.interpreter.tensor_functions import TENSOR_ONLY_METHODS, tensor_method
 from tpuport.lint.joins import (
@@ -110,6 +111,9 @@ def _method_of_layer(frame: Frame, node: ast.Call, receiver: Layer, name: str, a
         return library.layer_call(receiver.name, arguments)
     if name in _FLUENT:
         return receiver
+    if receiver.name.startswith(library.OPTIMIZERS):
+        # `step(closure)`
+        return call_unknown(frame, arguments)
     return library.layer_method(receiver.name, name)
 
 
@@ -205,7 +209,7 @@ def _replace_receiver(frame: Frame, node: ast.Call, container: Value, added: Val
             return
     if path is None:
         return
-    frame.env[path] = container
+    store(frame, holder, container)
     match holder:
         case ast.Attribute(value=ast.Name(id=owner), attr=name):
             if frame.building is not None and owner == frame.self_name:

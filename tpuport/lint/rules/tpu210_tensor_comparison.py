@@ -1,13 +1,27 @@
 """TPU210: comparisons that return Python's booleans."""
 
+from typing import Final
+
+from tpuport.lint.abstract_values import Layer, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import is_call_of
 from tpuport.lint.rules.rule import Context, Example, Rule
 
+_LINE_SEARCHES: Final = frozenset({"torch.optim.lbfgs._strong_wolfe", "torch.optim.lbfgs._cubic_interpolate"})
+
 
 def check(event: Call, context: Context) -> bool:
-    """`equal`, `allclose`, `is_nonzero`."""
+    """`equal`, `allclose`, `is_nonzero`, and what torch decides in Python by values: line searches."""
+    match event:
+        case Call(receiver=Layer(name="torch.optim.LBFGS"), name="step"):
+            return True
+        case Call(
+            receiver=Layer(name="torch.optim.lr_scheduler.ReduceLROnPlateau"), name="step", args=[metric, *_]
+        ):
+            return is_traced(metric)
+    if event.name in _LINE_SEARCHES:
+        return any(map(is_traced, event.args))
     # `isclose` and `eq` return tensors.
     return is_call_of(event, "equal", "allclose", "is_nonzero")
 
@@ -16,7 +30,7 @@ RULE = Rule(
     id="TPU210",
     name="tensor-comparison",
     severity=Severity.ERROR,
-    summary="`torch.equal`, `torch.allclose`, `torch.is_nonzero`",
+    summary="`torch.equal`, `torch.allclose`, `torch.is_nonzero`, the line search of `torch.optim.LBFGS`",
     why="These functions return a Python bool, which depends on the tensors' values. While the program is "
     "traced there are none.",
     reason="the result is a Python bool, which needs values that do not exist while tracing",
