@@ -100,6 +100,12 @@ def test_an_exception_leaves_no_scope_open() -> None:
     [
         ("jit(call)/~model/~layers.3/~mlp/dot_general", "model.layers.3.mlp", "model.layers.*.mlp"),
         ("jit(call)/~model/while/body/~model/~layers.0/add", "model.layers.0", "model.layers.*"),
+        (
+            "jit(call)/~model/~layers.0/~attn/~model/~layers.0/~attn/~q/dot",
+            "model.layers.0.attn.q",
+            "model.layers.*.attn.q",
+        ),
+        ("jit(call)/~model/~layers.0/~model/add", "model.layers.0.model", "model.layers.*.model"),
         ("jit(call)/~layers.10/~0/mul", "layers.10.0", "layers.*.*"),
         ("jit(call)/add", "", ""),
     ],

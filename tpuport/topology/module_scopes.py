@@ -1,7 +1,6 @@
 """Names of the model's modules in the compiled program: each instruction knows the module whose code it is."""
 
 import contextlib
-import itertools
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -54,5 +53,14 @@ def module_path(op_name: str) -> str:
         op_name: the operation's name in the compiled program.
     """
     parts = [part.removeprefix(_MARK) for part in op_name.split("/") if part.startswith(_MARK)]
-    # A path is repeated where the compiler joins names of a loop and of its body.
-    return ".".join(part for part, _ in itertools.groupby(parts))
+    return ".".join(_without_repetition(parts))
+
+
+def _without_repetition(parts: list[str]) -> list[str]:
+    """Parts of a path that the compiler has joined with itself, as of a loop and its body: each part once."""
+    for length in range(len(parts) // 2, 0, -1):
+        for start in range(len(parts) - 2 * length + 1):
+            middle = start + length
+            if parts[start:middle] == parts[middle : middle + length]:
+                return _without_repetition(parts[:start] + parts[middle:])
+    return parts

@@ -52,6 +52,11 @@ def test_it_says_what_was_found_in_the_width_there_is(results, splits, width: in
         assert said in whole, said
 
 
+def test_the_peak_of_the_matrix_units_is_no_measure_of_a_step_that_leaves_them_idle(results) -> None:
+    results[0].report["profile"]["matrix_units"] = 2.9e-5
+    assert "matrix units" not in shown(render_results(results[:1]), 120)
+
+
 def test_what_does_not_fit_shows_no_figures_of_a_program(results) -> None:
     text = shown(render_results(results[1:2]), 100)
     assert "Roofline" not in text

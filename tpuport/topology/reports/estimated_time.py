@@ -1,8 +1,11 @@
 """What a profile amounts to, in words: the time of a step, its rate, and where the cycles come from."""
 
-from typing import Any
+from typing import Any, Final
 
 from tpuport.topology.reports import quantities
+
+# Of a step, for the matrix units: where they have less to do, their peak is no measure of it.
+_LEAST_SHARE: Final = 0.01
 
 
 def kinds(profile: dict[str, Any]) -> dict[str, float]:
@@ -25,7 +28,7 @@ def facts(report: dict[str, Any]) -> dict[str, str]:
     """What is said below the kinds: a step, what it produces in a second, MFU, and the source of the cycles."""
     profile, estimate = report["profile"], report["estimate"]
     texts = {"a step": _step(profile, estimate)}
-    if profile["matrix_units"]:
+    if profile["matrix_units"] >= _LEAST_SHARE * profile["seconds"] > 0:
         texts["matrix units"] = _matrix_units(profile)
     if rate := units_per_second(report):
         texts[estimate["unit"]] = f"{quantities.plain_number(rate)} a second"
