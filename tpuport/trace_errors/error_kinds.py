@@ -77,6 +77,7 @@ _BY_MESSAGE: Final = (
         ),
         _VALUE,
     ),
+    (re.compile(r"concrete values of integer type, got .*Tracer"), _VALUE._replace(rule="TPU107")),
     (
         re.compile(r"Operator with name (\S+) has no lowering"),
         ErrorKind(

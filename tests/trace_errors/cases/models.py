@@ -74,6 +74,11 @@ class Diagonal(nn.Module):
         return x.tril(lengths[0])  # Diagonal TPU107
 
 
+class Filled(nn.Module):
+    def forward(self, x, lengths):
+        return torch.ones((lengths.sum(),), device=x.device)  # Filled TPU107
+
+
 class Array(nn.Module):
     def forward(self, x):
         return torch.from_numpy(x.numpy() * 2)  # Array TPU203

@@ -6,6 +6,7 @@ dtype than torch has its result cast. Strides of results decide which of their v
 """
 
 import collections
+import re
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -367,7 +368,11 @@ def _run(self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, An
                 where=", ".join(map(_described, pytree.tree_leaves((args, kwargs)))),
                 fix="compute it in float32 or on the host",
             ) from error
-        if isinstance(error, _PASSED) or _explains_itself(self, function):
+        if (
+            isinstance(error, _PASSED)
+            or _SIZE_OF_A_TENSOR.search(str(error))
+            or _explains_itself(self, function)
+        ):
             raise
         raise PortError(
             f"{_name(function)} cannot run on the device with these arguments: {error}",
@@ -400,6 +405,8 @@ def _name(function: Any) -> str:
 
 # What explains itself, and what the explanation of failed traces recognizes.
 _PASSED = (PortError, RuntimeError, Warning, jax.errors.JAXTypeError, jax.errors.JAXIndexError, MemoryError)
+# Of a size that is a tensor, for which jax has no class of errors.
+_SIZE_OF_A_TENSOR = re.compile(r"concrete values of integer type, got .*Tracer")
 
 
 def _is_checked(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
