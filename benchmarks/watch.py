@@ -116,6 +116,9 @@ def of_function(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Verdi
     # They read lengths of the host too in a way that no traced program can.
     if name in PACKING:
         return Verdict((f"shape:{name}",), final=True)
+    # Eager torch keeps ends that are tensors, torchax asks for numbers.
+    if name in ("linspace", "logspace") and any(True for _ in tensors_in((*args[:2], *kwargs.values()))):
+        return Verdict((f"value:{name}",))
     # On the CPU it checks what its windows add up to, which tpuport's operator leaves out.
     if name == "istft":
         return Verdict(final=True)
@@ -279,6 +282,8 @@ class FunctionMode(TorchFunctionMode):
             line = self.seen.note(verdict.kinds)
         was_placing = self.placing
         self.placing |= kwargs.get("device") not in (None, "cpu")
+        # It makes a tensor where the one is that it belongs to.
+        self.placing |= name == "new_tensor" and args[0] not in self.host
         self.quiet += verdict.final
         try:
             result = func(*args, **kwargs)

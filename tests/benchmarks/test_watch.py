@@ -38,6 +38,8 @@ VALUES = [
     "X.expand(COUNT, 3)",
     "torch.arange(COUNT)",
     "torch.full((2,), COUNT)",
+    "torch.linspace(0, COUNT, 3)",
+    "torch.logspace(start=COUNT, end=3, steps=2)",
     "F.pad(X, (0, COUNT))",
     "torch.equal(X, X)",
     "torch.allclose(X, X)",
@@ -55,6 +57,7 @@ DEVICE_VALUES = [
     "torch.where(torch.tensor(True), 1, 2).item()",
     "F.one_hot(torch.tensor([1]), 3).tolist()",
     "torch.rand(2).tolist()",
+    "X.new_tensor([1.0]).item()",
 ]
 SHAPES = [
     "X.nonzero()",

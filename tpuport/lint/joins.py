@@ -45,7 +45,7 @@ class Losses:
 losses: Final = Losses()
 
 # Each further option is interpreted at each call, and more than a few say little about any of them.
-_MOST_OPTIONS: Final = 4
+_MOST_OPTIONS: Final = 8
 
 
 def join(left: Value, right: Value) -> Value:

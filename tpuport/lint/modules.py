@@ -175,7 +175,7 @@ class ModuleInfo:
         for statement in statements:
             # An import of the file's own package, in its turn, hides a substitute before it.
             if isinstance(statement, ast.ImportFrom) and self._is_from_own_package(statement):
-                self._add_import(statement, with_stars=False)
+                self._hide_substitutes(statement)
             self._add_statement(statement)
         # Few files have a class inside anything, and the search for one is a walk over the whole tree.
         if any(line[:1].isspace() and line.lstrip().startswith("class ") for line in lines):
@@ -228,7 +228,7 @@ class ModuleInfo:
             return True
         return self.top_package != "" and f"{statement.module}.".startswith(f"{self.top_package}.")
 
-    def _add_import(self, statement: ast.Import | ast.ImportFrom, with_stars: bool = True) -> None:
+    def _add_import(self, statement: ast.Import | ast.ImportFrom) -> None:
         if isinstance(statement, ast.Import):
             for alias in statement.names:
                 # `import a.b` binds `a`, `import a.b as c` binds `c` to the submodule.
@@ -240,8 +240,16 @@ class ModuleInfo:
         for alias in statement.names:
             if alias.name != "*":
                 self._bind_import(alias.asname or alias.name, ("from", module, alias.name))
-            elif with_stars:
+            else:
                 self.stars.append(module)
+
+    def _hide_substitutes(self, statement: ast.ImportFrom) -> None:
+        module = self.absolute(statement)
+        for alias in statement.names:
+            name = alias.asname or alias.name
+            # The order among imports is settled.
+            if alias.name != "*" and not isinstance(self.names.get(name), tuple):
+                self._bind_import(name, ("from", module, alias.name))
 
     def _bind_import(self, name: str, binding: tuple[str, ...]) -> None:
         self.names[name] = self.imported[name] = binding

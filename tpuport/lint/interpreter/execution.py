@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tpuport.lint.abstract_values import (
     UNKNOWN,
+    Choice,
     Class,
     External,
     Instance,
@@ -312,6 +313,8 @@ def _import_from(frame: Frame, node: ast.ImportFrom) -> None:
 _NUMBERS: Final = frozenset({"int", "float", "bool"})
 # A loop's environment settles after a few runs: a name changes from Python object to tensor, or to unknown.
 _LOOP_RUNS: Final = 3
+# A table of more classes is not looked through one by one.
+_MOST_RUNS: Final = 8
 
 
 def _if(frame: Frame, node: ast.If) -> bool:
@@ -362,12 +365,39 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.report(Iteration(node.iter, source))
     element = frame.element_of(source)
 
-    def run() -> bool:
-        bind(frame, node.target, element, node.iter)
+    def run(item: Value = element) -> bool:
+        bind(frame, node.target, item, node.iter)
         return frame.execute(node.body)
 
-    _loop(frame, run)
+    if _are_told_apart(source, element):
+        for item in source.items or ():
+            if not _run_once(frame, functools.partial(run, item)):
+                break
+    else:
+        _loop(frame, run)
     frame.execute(node.orelse)
+
+
+def _are_told_apart(source: Value, element: Value) -> bool:
+    """Whether a loop is over a few classes or functions that are written down: each has a run of its own."""
+    items = source.items or ()
+    return (
+        isinstance(element, Choice)
+        and len(items) <= _MOST_RUNS
+        and all(isinstance(item, Class) for item in items)
+    )
+
+
+def _run_once(frame: Frame, run: Callable[[], bool]) -> bool:
+    """Interpret one run of a loop; False if every way through its body leaves the function."""
+    start = copy_environment(frame.env)
+    frame.exits.append([])
+    goes_on = run()
+    exits = frame.exits.pop()
+    if goes_on:
+        exits.append(frame.env)
+    frame.env = functools.reduce(merge, exits) if exits else start
+    return bool(exits)
 
 
 def _while(frame: Frame, node: ast.While) -> None:

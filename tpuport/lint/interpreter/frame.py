@@ -270,7 +270,12 @@ class Frame:
 
     def add_returned(self, value: Value) -> None:
         """Add a value to those that the function may return."""
-        self.returned = join_optional(self.returned, value)
+        match self.returned, value:
+            # `return False` where there is nothing to compare yet: whoever asks for the answer asks the tensor.
+            case (Static(kind="bool"), Tensor(host=False)) | (Tensor(host=False), Static(kind="bool")):
+                self.returned = value if isinstance(value, Tensor) else self.returned
+            case _:
+                self.returned = join_optional(self.returned, value)
 
     def add_end(self) -> None:
         """Note what `self` is where control leaves the method."""

@@ -35,6 +35,7 @@ from tpuport.lint.abstract_values import (
     Unknown,
     Value,
     is_config_name,
+    options_of,
     tensor,
 )
 from tpuport.lint.interpreter import library
@@ -416,6 +417,9 @@ def _components(frame: Frame, info: ClassInfo, arguments: Arguments) -> tuple[tu
                 return classes.is_module(value.info)
             case Sequence(kind="modules" | "sequential"):
                 return True
+            # `Mixture([Normal(), Normal()])`
+            case Sequence(element=Instance() | Choice() as element):
+                return all(map(is_component, options_of(element)))
             case External(name=name):
                 return name.startswith("torch.nn.")
             case _:

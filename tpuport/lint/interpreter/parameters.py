@@ -265,7 +265,11 @@ _TENSOR_NAMES: Final = re.compile(
     r"|noise|images?|pixels|video|audio|features?|feats?|tokens|context|cond|logits|labels|targets?|weights?|temb|emb"
     r"|wavs?|waveforms?|mels?|signals?|src|tgt|trg|seq|obs|actions?|coords|xyz|pos|edge_index|edge_attr"
     r"|embeddings?|embeds|residual|states|freqs(_c?is|_cos|_sin)?|cos|sin|t|timesteps?|bias|scores|boxes|points"
-    r"|[hiox]?lens|lengths|.*_(lens|lengths)"
+    r"|[hiox]?lens|lengths|.*_(lens|lengths)|[abcepsuw]|inp|ids|preds?|predictions?|outputs?|y_(true|pred|hat)|rewards?"
+    r"|rew|dones?|returns|advantages?|mu|sigma|logvar|log_probs?|distances?|anchors?|positives?|negatives?|adj|adjacency"
+    r"|nodes|edges|rois|proposals|codes|theta|phi|angles|rotations?|vectors?|matri(x|ces)|faces|verts|vertices|rays(_[od])?"
+    r"|depth|disp|flow|frames|spec(trograms?)?|f0|pitch|energy|durations?|memory|enc(oder)?_out(puts?)?|rgb|emissions?"
+    r"|[hcxyu]0|[hc]x|source|events?|(img|image|frame|feat)_?[0-9]"
     r"|.*(_states?|_mask|mask|_ids|_embeds?|_embeddings?|_values|_features|_tokens|_bias|_latents?|_timesteps?|_emb"
     r"|_logits|_cis|_hidden|_tensor|_query|_key|_value|_weights?))$"
 )

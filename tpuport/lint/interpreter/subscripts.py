@@ -6,15 +6,19 @@ from typing import Any, Final
 
 from tpuport.lint.abstract_values import (
     INT,
+    NONE,
     NOT_CONSTANT,
     STATIC,
     TENSOR,
     UNKNOWN,
+    Choice,
     External,
+    Function,
     Instance,
     Layer,
     Mapping,
     Namespace,
+    Partial,
     Sequence,
     Static,
     Tensor,
@@ -130,8 +134,12 @@ def _some_entry(base: Mapping) -> Value:
         return base.element
     if base.element is not UNKNOWN:
         return join_all([*values, base.element])
+    # Beside functions, None and what is not known stand for functions that are missing here.
+    functions = [value for value in values if isinstance(value, Function | Partial | Choice)]
+    if all(value is UNKNOWN or value == NONE or value in functions for value in values):
+        values = functions or values
     joint = join_all(values)
-    if len(set(map(type, values))) > 1:
+    if not functions and len(set(map(type, values))) > 1:
         return joint
     # Too many to try them all: the first shows what they do.
     return values[0] if joint is UNKNOWN else joint

@@ -42,6 +42,7 @@ from tpuport.lint.joins import (
     join,
     join_all,
     with_element,
+    with_entry,
 )
 
 # Methods that return the module itself.
@@ -202,6 +203,10 @@ def _grow(frame: Frame, node: ast.Call, receiver: Sequence, value: Value) -> Val
 def _replace_receiver(frame: Frame, node: ast.Call, container: Value, added: Value | None) -> None:
     """Values are immutable, so a changed container is another value from now on."""
     match node.func:
+        # `log["error"].append(x)`
+        case ast.Attribute(value=ast.Subscript(value=table, slice=key)):
+            _replace_entry(frame, table, key, container)
+            return
         case ast.Attribute(value=holder):
             path = path_of(holder)
         # `append = items.append` hides which name the list has.
@@ -216,6 +221,14 @@ def _replace_receiver(frame: Frame, node: ast.Call, container: Value, added: Val
                 frame.building[name] = container
             if added is not None:
                 frame.report(AttributeStore(node, frame.lookup(owner), name, added, in_container=True))
+
+
+def _replace_entry(frame: Frame, table: ast.expr, key: ast.expr, container: Value) -> None:
+    """A list in a dict is another value from now on."""
+    match frame.evaluate_silently(table):
+        case Mapping() as mapping if path_of(table) in frame.env:
+            constant = frame.evaluate_silently(key).constant
+            store(frame, table, with_entry(mapping, constant, container))
 
 
 def _method_of_mapping(
