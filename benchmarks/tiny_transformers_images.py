@@ -94,6 +94,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "PPDocLayoutV2": {
         "backbone_config": _HG_NET, "encoder_in_channels": [32, 32, 64], "decoder_in_channels": [64, 64, 64],
         "class_thresholds": [0.5] * 25, "class_order": list(range(25)),
+        # With 128, two of the queries that are chosen have equal scores in torch.
+        "encoder_ffn_dim": 96,
     },
     "PPDocLayoutV3": {"backbone_config": _HG_NET, "encoder_in_channels": [32, 32, 64], "x4_feat_dim": 16},
     "PPOCRV5ServerDet": {**_TEXT_DETECTION, "backbone_config": _HG_NET},

@@ -16,7 +16,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Gemma4AudioModel": {"output_proj_dims": 64, "subsampling_conv_channels": [16, 8]},
     "KyutaiSpeechToText": {"num_codebooks": 4, "codec_config": {"num_quantizers": 4}},
     "MuseSparkAudioModel": {"num_hidden_layers": 4},
-    "NeuCodec": {"quantization_dim": 128, "num_key_value_heads": 4},
+    # With smaller weights all codes are those of silence.
+    "NeuCodec": {"quantization_dim": 128, "num_key_value_heads": 4, "initializer_range": 0.1},
     "VibeVoiceFor": {"audio_config": _FEW_FILTERS, "semantic_model_config": _FEW_FILTERS},
     "VibeVoiceAcoustic": _FEW_FILTERS,
     "Wav2Vec2BertForCTC": {"vocab_size": 256},

@@ -59,7 +59,7 @@ _REASONS: Final = {
     "force_words_ids": f"constrained beam search, {_OUT_OF_TRANSFORMERS}",
     "penalty_alpha": f"contrastive search, {_OUT_OF_TRANSFORMERS}",
     "dola_layers": f"DoLa, {_OUT_OF_TRANSFORMERS}",
-    "low_memory": "transformers refuses it too",
+    "low_memory": "of beam search, where transformers refuses it too; it has no effect elsewhere",
     "cache_implementation": "the cache stays on the device, in the model's dtype or with kv_cache='int8'",
     "cache_config": "of transformers' quantized cache; kv_cache='int8' keeps keys and values in eight bits",
     "output_attentions": "the loop on the device returns no weights of attention",
