@@ -78,6 +78,12 @@ def test_grids_of_coordinates_from_the_host_and_the_device() -> None:
         assert traced(count_tokens, x).tolist() == count_tokens(x).tolist()
 
 
+def test_grids_of_several_dtypes_are_refused_as_in_torch() -> None:
+    x = torch.arange(3.0)
+    with pytest.raises(RuntimeError, match="same dtype"):
+        torch.meshgrid(x.to("jax"), x.double(), indexing="ij")
+
+
 def test_a_selection_by_a_traced_mask_is_counted() -> None:
     x = torch.randn(4, 3)
     with compat.masked_selections_counted():

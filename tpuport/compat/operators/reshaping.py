@@ -255,9 +255,16 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> Any:
     """Traced. Grids of coordinates. Vectors whose values decide shapes are on the host, where integers have 64 bits."""
     vectors = tensors[0] if isinstance(tensors[0], list | tuple) else tensors
     if any(map(is_ported, vectors)):
-        vectors = [vector if is_ported(vector) else wrap(to_jax(vector)) for vector in vectors]
+        vectors = list(map(_on_device, vectors))
     options = {} if indexing is None else {"indexing": indexing}
     return torch._VF.meshgrid(vectors, **options)  # type: ignore[attr-defined]
+
+
+def _on_device(vector: torch.Tensor) -> torch.Tensor:
+    # Wide numbers would be float32 there, which torch refuses to mix with them.
+    if is_ported(vector) or vector.dtype in (torch.float64, torch.complex128):
+        return vector
+    return wrap(to_jax(vector))
 
 
 LOWERINGS = (
