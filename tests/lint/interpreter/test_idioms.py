@@ -284,3 +284,26 @@ class Model(nn.Module):
     def forward(self, x):
         return self.mixture(x)
 """)
+
+
+def test_layers_of_several_kinds_whose_number_is_not_known(check):
+    check("""
+class Scale(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+class Model(nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.layers = nn.ModuleList()
+        for _ in range(count):
+            self.layers.append(nn.Linear(2, 2))
+            self.layers.append(Scale())
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            if x.sum() > 0:  #! TPU205
+                x = -x
+        return x
+""")
