@@ -380,7 +380,9 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
 
 def _are_told_apart(source: Value, element: Value) -> bool:
     """Whether a loop is over a few classes or functions that are written down: each has a run of its own."""
-    items = source.items or ()
+    items = source.items
+    if not items:
+        return False
     return (
         isinstance(element, Choice)
         and len(items) <= _MOST_RUNS
