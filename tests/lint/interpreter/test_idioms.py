@@ -307,3 +307,25 @@ class Model(nn.Module):
                 x = -x
         return x
 """)
+
+
+def test_a_nested_function_that_calls_itself(check):
+    check("""
+class Search:
+    def __call__(self, x, sizes):
+        def branch(path, rest):
+            if len(rest) == 0:
+                return path
+            for item in rest:
+                path = branch((*path, item), [other for other in rest if other != item])
+                path = branch((*path, item), rest[1:])
+                path = branch((*path, item, item), rest[2:])
+            return path
+
+        branch((), sizes)
+        return x.max().item()  #! TPU201
+
+class Model(nn.Module):
+    def forward(self, x):
+        return Search()(x, [1, 2, 3])
+""")

@@ -48,7 +48,8 @@ def unary_operation(frame: Frame, operator: ast.unaryop, operand: Value) -> Valu
 
 def call_method(frame: Frame, receiver: Value, name: str, *arguments: Value) -> Value | None:
     """What a method of an instance returns; None if its class in the linted code defines none of that name."""
-    if not isinstance(receiver, Instance):
+    # What constructors compute with objects, such as the shapes of a group's representations, says nothing of tensors.
+    if not isinstance(receiver, Instance) or not frame.emitting:
         return None
     method = frame.interpreter.classes.method(receiver.info, name)
     if method is None:

@@ -46,6 +46,8 @@ from tpuport.lint.source import node_span
 _DEPTH: Final = 40
 # After so many different calls of one function, its declaration is interpreted instead of each further call.
 _CALLS_PER_FUNCTION: Final = 8
+# A nested function is called for each object anew, so calls of it are not remembered; deeper ones say nothing more.
+_LEVELS: Final = 3
 _EXCEPTIONS: Final = ("Error", "Warning", "Exception", "Iteration", "Interrupt")
 
 
@@ -175,7 +177,7 @@ class TracingInterpreter(Interpreter):
         if caller.host and is_elsewhere and not self._starts_trace(caller, function):
             # What a loop's file imports, a library's own loop for instance, calls models in its own way.
             return self._promised_result(function.info)
-        values = self._bind_arguments(function, arguments)
+        function, values = self._bind_arguments(function, arguments)
         activation = self._called_from(caller, function, values)
         if not caller.is_building(function.bound):
             return self._call(activation)
@@ -213,7 +215,7 @@ class TracingInterpreter(Interpreter):
         if arguments is None or caller is None:
             activation = _Activation(function, self._declared_values(function, entry=False), 1, False)
         else:
-            values = self._bind_arguments(function, arguments)
+            function, values = self._bind_arguments(function, arguments)
             activation = _Activation(function, values, caller.depth + 1, caller.emitting)
         self._run(activation._replace(building=attributes))
 
@@ -231,8 +233,8 @@ class TracingInterpreter(Interpreter):
             self.records[-1].absorb(remembered)
             self.changed_receiver = remembered.receiver
             return remembered.result
-        # Recursion with equal arguments would never end.
-        if key in self._running or depth > _DEPTH:
+        # Recursion with equal arguments would never end; that of a nested function has other arguments at each level.
+        if key in self._running or depth > _DEPTH or self._is_deep_in(function.info):
             return self._returned_so_far(function.info)
         self._running.add(key)
         record = self.start_recording()
@@ -248,6 +250,10 @@ class TracingInterpreter(Interpreter):
             self._remembered[key] = record
         self.changed_receiver = record.receiver
         return record.result
+
+    def _is_deep_in(self, info: FunctionInfo) -> bool:
+        """Whether a nested function has called itself several times."""
+        return info.closure is not None and sum(frame.info is info for frame in self._frames) >= _LEVELS
 
     def _returned_so_far(self, info: FunctionInfo) -> Value:
         """What a recursive call returns: a tensor, if the call that is running would return one where it ends."""
@@ -340,15 +346,18 @@ class TracingInterpreter(Interpreter):
             values[keywords.arg] = Mapping((), UNKNOWN)
         return values
 
-    def _bind_arguments(self, function: Function, arguments: Arguments) -> Environment:
-        """What the parameters are in a call; of one different call too many, by the declaration alone."""
+    def _bind_arguments(self, function: Function, arguments: Arguments) -> tuple[Function, Environment]:
+        """A function and its parameters in a call; of one different call too many, by the declaration alone."""
         values = self._bound_values(function, arguments)
         calls = self._different_calls[function.info]
         call = (function, tuple(values.items()))
         if call in calls or len(calls) < _CALLS_PER_FUNCTION or function.info.closure is not None:
             calls.add(call)
-            return values
-        return self._bound_values(function, Arguments([], {}, is_counted=False))
+            return function, values
+        if is_plain_object(self.classes, function.bound):
+            # Each state of an object would be another call.
+            function = Function(function.info, Instance(class_of(function.bound)))
+        return function, self._bound_values(function, Arguments([], {}, is_counted=False))
 
     def _bound_values(self, function: Function, arguments: Arguments) -> Environment:
         info = function.info
