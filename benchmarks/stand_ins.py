@@ -18,7 +18,7 @@ _STAND_INS = frozenset(
     "cvxpy dask datasets deepdiff descriptastorus dgl dm_control dora dotenv easydict emoji fairseq faiss fastai "
     "fastapi fastcore fastdownload fasthtml fastprogress fastremap fasttext fill_voids fire flask flatten_dict "
     "g2p_en g2pkk gcsfs gdown gensim gfootball git google graphviz gruut gym gymnasium h5py habitat "
-    "hanlp_downloader hickle hiddenlayer holidays horovod htrmopo humanize hydra hyperpyyaml imageio imagesize "
+    "hanlp_downloader hickle hiddenlayer holidays horovod htrmopo humanize hydra hyperpyyaml imageio imagesize imgaug "
     "importlib_resources inflect inspect_ai ipdb ipyleaflet ipywidgets isaacgym iso639 jieba jsonargparse lammps "
     "langdetect langid latex2sympy2 lazy_loader libdf librosa lightgbm lightning lightning_utilities lit_nlp "
     "litdata llvmlite lmdb lxml marshmallow matplotlib matscipy mido minari misaki mlflow mne mp_api mpi4py mpire "

@@ -21,6 +21,7 @@ from benchmarks import (
     tiny_strangers_mended,
     tiny_strangers_others,
     tiny_strangers_sequences,
+    tiny_strangers_seventh,
     tiny_strangers_sixth,
     tiny_strangers_vision,
 )
@@ -37,6 +38,7 @@ MODELS = (
     | tiny_strangers_fourth.MODELS
     | tiny_strangers_fifth.MODELS
     | tiny_strangers_sixth.MODELS
+    | tiny_strangers_seventh.MODELS
 )
 
 stand_ins.install()
