@@ -329,3 +329,23 @@ class Model(nn.Module):
     def forward(self, x):
         return Search()(x, [1, 2, 3])
 """)
+
+
+def test_a_context_decorates_a_function(check):
+    check("""
+class Model(nn.Module):
+    def forward(self, x):
+        def closure():
+            return x.pow(2).sum()
+
+        closure = torch.enable_grad()(closure)
+        return x * float(closure())  #! TPU204
+""")
+
+
+def test_methods_of_unknown_objects_take_tensors(check):
+    check("""
+class Model(nn.Module):
+    def forward(self, x, nx):
+        return nx.norm(x) + nx.dropout(x)
+""")

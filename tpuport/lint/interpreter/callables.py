@@ -7,6 +7,7 @@ from typing import Any, Final
 from tpuport.lint.abstract_values import (
     FALSE,
     NONE,
+    STATIC,
     TRUE,
     UNKNOWN,
     Arguments,
@@ -226,6 +227,9 @@ def _call_static(frame: Frame, callee: Static, arguments: Arguments, node: ast.C
             Call(node, name, None, arguments.positional, arguments.keywords, UNKNOWN, frame.is_certain)
         )
         return UNKNOWN
+    # `torch.enable_grad()(closure)`
+    if callee == STATIC and arguments.first_function is not None:
+        return arguments.first_function
     return callee
 
 

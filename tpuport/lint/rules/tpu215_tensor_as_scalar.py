@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from tpuport.lint.abstract_values import Value, is_traced
+from tpuport.lint.abstract_values import Unknown, Value, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import is_call_of, operands
@@ -55,7 +55,8 @@ def check(event: Call, context: Context) -> bool:
     """`x.add(y, alpha=t)`, `F.elu(x, t)`: torch converts the tensor to a number."""
     name = event.name.rpartition(".")[2]
     numbers = _FUNCTIONS.get(name) or _FUNCTIONS.get(name.removesuffix("_"))
-    if numbers is None or not is_call_of(event, name):
+    # Of an unknown object, `nx.norm(x)`, the first argument may be the tensor.
+    if numbers is None or isinstance(event.receiver, Unknown) or not is_call_of(event, name):
         return False
     positional = operands(event)
     values: list[Value | None] = [
