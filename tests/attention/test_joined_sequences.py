@@ -70,6 +70,26 @@ def test_a_slice_is_a_part_only_where_it_ends_with_it(cut: tuple[int, int], is_p
     assert ("concatenate" not in _primitives(sliced, video, text)) == is_part
 
 
+def test_the_last_of_many_blocks_gets_parts_as_the_first_does() -> None:
+    """Each block joins what the one before it gave, so that the parts of the last come from all before it."""
+
+    def run(video: jax.Array, text: jax.Array) -> tuple[jax.Array, jax.Array]:
+        for _ in range(60):
+            joined = jnp.concatenate([video, text], axis=1)
+            added = joined + jnp.flip(joined, axis=1)
+            video, text = as_part(added[:, :6]), as_part(added[:, 6:])
+        return video, text
+
+    video, text = _draw(0, 2, 6, 4), _draw(1, 2, 3, 4)
+    # One for each part: what was joined is not added up as a whole.
+    assert _primitives(run, video, text)["add"] == 2 * 60
+    first, second = jax.jit(run)(video, text)
+    joined = jnp.concatenate([video, text], axis=1)
+    for _ in range(60):
+        joined = joined + jnp.flip(joined, axis=1)
+    np.testing.assert_array_equal(jnp.concatenate([first, second], axis=1), joined)
+
+
 def test_what_was_not_joined_is_one_part() -> None:
     array = _draw(0, 2, 4, 6, 8)
     assert parts_along(array, 2) == (array,)

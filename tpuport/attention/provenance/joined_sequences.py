@@ -111,8 +111,17 @@ def _concatenated(node: Node, axis: int) -> Parts | None:
         return None
     parts: list[jax.Array] = []
     for operand in node.operands:
-        parts += _parts(operand, axis) or (emit(operand, (False,) * operand.rank),)
+        parts += _parts_inside(operand, axis) or (emit(operand, (False,) * operand.rank),)
     return tuple(parts)
+
+
+def _parts_inside(operand: Node, axis: int) -> Parts | None:
+    """The parts of an operand that was joined itself; None too if it comes from too far away to tell."""
+    # In a model of many blocks, the parts of the last come from all of those before it.
+    try:
+        return _parts(operand, axis)
+    except UnknownError:
+        return None
 
 
 def _transposed(node: Node, axis: int) -> Parts | None:
