@@ -32,7 +32,7 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES
 from tpuport.lint.interpreter import tensor_functions
-from tpuport.lint.interpreter.frame import Interpreter, tuple_elements
+from tpuport.lint.interpreter.frame import Environment, Interpreter, tuple_elements
 from tpuport.lint.joins import (
     join,
     join_all,
@@ -427,3 +427,11 @@ def _creates_tensor(info: FunctionInfo, node: ast.expr) -> bool:
             return head == "torch" and last in tensor_functions.FACTORIES
         case _:
             return False
+
+
+def bound_parameter(function: Function) -> Environment:
+    """The value of `self`, by what the parameter is called; empty for functions that have none."""
+    if function.bound is None or function.info.is_a("staticmethod"):
+        return {}
+    # A method may collect even `self` in `*args`.
+    return {parameter.arg: function.bound for parameter in function.info.positional_parameters[:1]}

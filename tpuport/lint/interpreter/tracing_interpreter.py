@@ -2,8 +2,7 @@
 
 import ast
 import collections
-from collections.abc import Iterable
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tpuport.lint.abstract_values import (
     BOOL,
@@ -27,19 +26,25 @@ from tpuport.lint.abstract_values import (
 from tpuport.lint.events import Event, FunctionEntry
 from tpuport.lint.findings import Finding
 from tpuport.lint.gpu_packages import is_kernel
-from tpuport.lint.interpreter import callables, evaluation, execution
+from tpuport.lint.interpreter import callables, control_flow, evaluation, execution
 from tpuport.lint.interpreter.call_record import Record
 from tpuport.lint.interpreter.class_facts import NOT_BUILT, Classes
 from tpuport.lint.interpreter.compiled_methods import is_compiled_method
 from tpuport.lint.interpreter.frame import Environment, Frame, Interpreter
 from tpuport.lint.interpreter.object_state import changed_object, is_plain_object
-from tpuport.lint.interpreter.parameters import annotation_value, as_named, declared_value, generalise
+from tpuport.lint.interpreter.parameters import (
+    annotation_value,
+    as_named,
+    bound_parameter,
+    declared_value,
+    generalise,
+)
 from tpuport.lint.interpreter.python_builtins import is_builtin
 from tpuport.lint.joins import join_all, losses
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, canonical
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Binding, Project
-from tpuport.lint.rules.rule import Context, Hit, Rule
+from tpuport.lint.rules.rule import Context, Hit, Rule, hits_of
 from tpuport.lint.source import node_span
 
 # Calls deeper than this return what their annotations promise; no model calls that deep without recursion.
@@ -72,7 +77,7 @@ class TracingInterpreter(Interpreter):
     """
 
     expression_handlers = evaluation.HANDLERS | execution.EXPRESSION_HANDLERS
-    statement_handlers = execution.STATEMENT_HANDLERS
+    statement_handlers = execution.STATEMENT_HANDLERS | control_flow.HANDLERS
 
     def __init__(self, project: Project, options: Any) -> None:
         self.project = project
@@ -336,7 +341,7 @@ class TracingInterpreter(Interpreter):
     def _declared_values(self, function: Function, entry: bool) -> Environment:
         """What the parameters are by the definition alone."""
         info = function.info
-        values = _bound_parameter(function)
+        values = bound_parameter(function)
         for parameter in info.named_parameters[len(values) :]:
             values[parameter.arg] = declared_value(self, info, parameter, entry)
         variadic, keywords = info.node.args.vararg, info.node.args.kwarg
@@ -361,7 +366,7 @@ class TracingInterpreter(Interpreter):
 
     def _bound_values(self, function: Function, arguments: Arguments) -> Environment:
         info = function.info
-        values = _bound_parameter(function)
+        values = bound_parameter(function)
         parameters = info.node.args
         positional = info.positional_parameters[len(values) :]
         names = [parameter.arg for parameter in positional]
@@ -451,7 +456,7 @@ class TracingInterpreter(Interpreter):
             answer = rule.check(event, context)
             # Nearly all answers are no.
             if answer:
-                for hit in _hits(answer):
+                for hit in hits_of(answer):
                     self._add_finding(rule, hit, event.node, module, function)
 
     def _context(self, module: ModuleInfo, function: str) -> Context:
@@ -482,16 +487,6 @@ class TracingInterpreter(Interpreter):
         self.records[-1].add((rule.id, path, line, column), finding)
 
 
-def _hits(answer: Literal[True] | Hit | Iterable[Hit]) -> Iterable[Hit]:
-    match answer:
-        case True:
-            return (Hit(),)
-        case Hit():
-            return (answer,)
-        case hits:
-            return hits
-
-
 def _set_receiver(frame: Frame, function: Function, values: Environment) -> None:
     """What `self` is called in a frame, and what it is."""
     if frame.parent is not None:
@@ -500,11 +495,3 @@ def _set_receiver(frame: Frame, function: Function, values: Environment) -> None
         # The first parameter, whatever the method calls it.
         frame.self_name = next(iter(values))
         frame.receiver = function.bound or values[frame.self_name]
-
-
-def _bound_parameter(function: Function) -> Environment:
-    """The value of `self`, by what the parameter is called; empty for functions that have none."""
-    if function.bound is None or function.info.is_a("staticmethod"):
-        return {}
-    # A method may collect even `self` in `*args`.
-    return {parameter.arg: function.bound for parameter in function.info.positional_parameters[:1]}

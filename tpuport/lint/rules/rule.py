@@ -3,7 +3,7 @@
 import ast
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 from tpuport.lint.events import Event
 from tpuport.lint.findings import Applicability, Severity
@@ -45,6 +45,17 @@ class Hit:
 
 # What a rule answers to an event: True for a hit with the rule's own sentences.
 Answer = bool | Hit | Iterable[Hit] | None
+
+
+def hits_of(answer: Literal[True] | Hit | Iterable[Hit]) -> Iterable[Hit]:
+    """The hits that an answer other than no stands for."""
+    match answer:
+        case True:
+            return (Hit(),)
+        case Hit():
+            return (answer,)
+        case hits:
+            return hits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
