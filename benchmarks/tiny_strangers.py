@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks import (
     stand_ins,
+    tiny_strangers_eighth,
     tiny_strangers_fifth,
     tiny_strangers_fourth,
     tiny_strangers_fresh,
@@ -39,6 +40,7 @@ MODELS = (
     | tiny_strangers_fifth.MODELS
     | tiny_strangers_sixth.MODELS
     | tiny_strangers_seventh.MODELS
+    | tiny_strangers_eighth.MODELS
 )
 
 stand_ins.install()
