@@ -1,6 +1,7 @@
 """Port PyTorch models written for GPUs to TPU through torchax.
 
-Public names resolve on first use, so that importing tpuport imports neither torch nor jax.
+Public names resolve on first use, so that importing tpuport imports neither torch nor
+jax.
 """
 
 import importlib

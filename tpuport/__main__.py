@@ -1,4 +1,6 @@
-"""The `tpuport` command, also as `python -m tpuport` if its script is not on the path."""
+"""The `tpuport` command, also as `python -m tpuport` if its script is not on the
+path.
+"""
 
 import sys
 

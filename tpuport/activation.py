@@ -1,4 +1,6 @@
-"""`tpuport.enable()` and `tpuport.disable()`: every change to the process, made and unmade in one place."""
+"""`tpuport.enable()` and `tpuport.disable()`: every change to the process, made and
+unmade in one place.
+"""
 
 import logging
 import sys
@@ -16,21 +18,26 @@ _enabled = False
 def enable(*, patches: Literal["error", "warn", "off"] | None = None) -> None:
     """Make the installed torch, torchax and jax work together in this process.
 
-    Checks the versions; imports torchax, through a shim where it needs one; installs the operators that torchax lacks
-    or gets wrong; filters the warnings that are known to be harmless; registers caches and outputs of transformers
-    and diffusers as pytrees; applies patches to known models, now or when they are imported. Each change is logged to
-    the logger "tpuport". Tensors on the CPU behave as before: torchax takes part only inside
-    `with compat.environment()`.
+    Checks the versions; imports torchax, through a shim where it needs one; installs
+    the operators that torchax lacks or gets wrong; filters the warnings that are known
+    to be harmless; registers caches and outputs of transformers and diffusers as
+    pytrees; applies patches to known models, now or when they are imported. Each change
+    is logged to the logger "tpuport". Tensors on the CPU behave as before: torchax
+    takes part only inside `with compat.environment()`.
 
-    Calls do not nest: a second one changes nothing but `patches`, and one `disable` undoes any number of them.
+    Calls do not nest: a second one changes nothing but `patches`, and one `disable`
+    undoes any number of them.
 
     Args:
-        patches: what happens where a patch finds another source than it was written for. "error": a PortError, from
-            here or out of the import of that model. "warn": a logged warning, and the patch is not applied. "off": no
-            patches. None leaves it as it is, at first as the environment's TPUPORT_PATCHES says, else "error".
+        patches: what happens where a patch finds another source than it was written
+            for. "error": a PortError, from here or out of the import of that model.
+            "warn": a logged warning, and the patch is not applied. "off": no patches.
+            None leaves it as it is, at first as the environment's TPUPORT_PATCHES says,
+            else "error".
 
     Raises:
-        PortError: the installed versions cannot work together, or a patch does not fit; nothing is changed then.
+        PortError: the installed versions cannot work together, or a patch does not fit;
+            nothing is changed then.
     """
     global _enabled
     with _lock:
@@ -62,10 +69,12 @@ def _patch(strictness: Literal["error", "warn", "off"] | None) -> None:
 
 
 def disable() -> None:
-    """Take back what `enable` changed, and what other calls put in place for themselves: `port`, or a compiled call.
+    """Take back what `enable` changed, and what other calls put in place for
+    themselves: `port`, or a compiled call.
 
-    Does nothing when there is nothing. Two things stay, because jax and Python cannot unlearn them: imported modules,
-    and registered pytrees. A compiled function that is called afterwards puts its operators back.
+    Does nothing when there is nothing. Two things stay, because jax and Python cannot
+    unlearn them: imported modules, and registered pytrees. A compiled function that is
+    called afterwards puts its operators back.
     """
     global _enabled
     with _lock:

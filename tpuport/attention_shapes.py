@@ -1,6 +1,7 @@
 """Attention shapes of real models, by name, for measuring.
 
-Not a part of `tpuport.attention`, whose import takes seconds: `tpuport tune` checks shapes before.
+Not a part of `tpuport.attention`, whose import takes seconds: `tpuport tune` checks
+shapes before.
 """
 
 import re
@@ -16,7 +17,8 @@ _SIX_NUMBERS: Final = re.compile(",".join([r"\s*([0-9]+)\s*"] * 6))
 
 @dataclass(frozen=True)
 class Shape:
-    """One attention call: batch, query heads, key/value heads, query length, key length, head dimension.
+    """One attention call: batch, query heads, key/value heads, query length, key
+    length, head dimension.
 
     `causal` is what the model itself does; `name` is what the user wrote.
     """
@@ -35,10 +37,18 @@ NAMED: Final = {
     shape.name: shape
     for shape in (
         Shape("llama3-8b-8k", 1, 32, 8, 8192, 8192, 128, causal=True),
-        Shape("wan2.1-32760", 1, 40, 40, 32760, 32760, 128),  # 14B, 480 x 832, 81 frames
-        Shape("wan2.1-75600", 1, 40, 40, 75600, 75600, 128),  # 14B, 720 x 1280, 81 frames
-        Shape("hunyuanvideo1.5-111600", 1, 16, 16, 111600, 111600, 128),  # 720p, 121 frames
-        Shape("flux-4608", 1, 24, 24, 4608, 4608, 128),  # 1024 x 1024, and 512 tokens of text
+        Shape(
+            "wan2.1-32760", 1, 40, 40, 32760, 32760, 128
+        ),  # 14B, 480 x 832, 81 frames
+        Shape(
+            "wan2.1-75600", 1, 40, 40, 75600, 75600, 128
+        ),  # 14B, 720 x 1280, 81 frames
+        Shape(
+            "hunyuanvideo1.5-111600", 1, 16, 16, 111600, 111600, 128
+        ),  # 720p, 121 frames
+        Shape(
+            "flux-4608", 1, 24, 24, 4608, 4608, 128
+        ),  # 1024 x 1024, and 512 tokens of text
     )
 }
 
@@ -60,9 +70,14 @@ def parse_shape(text: str) -> Shape:
     batch, heads, kv_heads, queries, keys, head_dim = sizes
     shape = Shape(text, batch, heads, kv_heads, queries, keys, head_dim)
     if shape.heads % shape.kv_heads:
-        raise _unusable(text, f"{shape.kv_heads} key/value heads do not divide {shape.heads} query heads")
+        raise _unusable(
+            text,
+            f"{shape.kv_heads} key/value heads do not divide {shape.heads} query heads",
+        )
     if not 32 <= shape.head_dim <= 256:
-        raise _unusable(text, f"the kernel serves head dimensions 32 to 256, not {shape.head_dim}")
+        raise _unusable(
+            text, f"the kernel serves head dimensions 32 to 256, not {shape.head_dim}"
+        )
     return shape
 
 

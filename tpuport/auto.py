@@ -1,4 +1,6 @@
-"""`import tpuport.auto`, before anything imports torchax: `tpuport.enable()` by the import alone."""
+"""`import tpuport.auto`, before anything imports torchax: `tpuport.enable()` by the
+import alone.
+"""
 
 from tpuport.activation import enable
 

@@ -1,8 +1,9 @@
-"""Python processes of our own, which exchange messages with this one: JSON values, one a line.
+"""Python processes of our own, which exchange messages with this one: JSON values, one
+a line.
 
-A child bounds what a task can break: it may crash, hang, run out of memory or write noise to its output, and all of
-these reach the parent as an exception. The parent uses `ChildProcess`; the code in the child uses `open_replies` and
-`exit_with_parent`.
+A child bounds what a task can break: it may crash, hang, run out of memory or write
+noise to its output, and all of these reach the parent as an exception. The parent uses
+`ChildProcess`; the code in the child uses `open_replies` and `exit_with_parent`.
 """
 
 import contextlib
@@ -18,16 +19,19 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-# A killed process ends at once unless it waits inside a driver, and then nobody should wait for it.
+# A killed process ends at once unless it waits inside a driver, and then nobody should
+# wait for it.
 _SECONDS_TO_END: Final = 5.0
 _LAST_LINES: Final = 12
 # How often a child is looked at before it counts as stalled.
 _IDLE_WAITS: Final = 10
 
-# Variables for a child that compiles for described TPUs. jax and libtpu read them when they are imported.
+# Variables for a child that compiles for described TPUs. jax and libtpu read them when
+# they are imported.
 COMPILER_ENVIRONMENT: Final = {
     "JAX_PLATFORMS": "cpu",
-    # jax could not load the program of a described TPU from its cache, where there is no TPU.
+    # jax could not load the program of a described TPU from its cache, where there is
+    # no TPU.
     "JAX_ENABLE_COMPILATION_CACHE": "false",
     "TPU_LOG_DIR": "disabled",
     "TPU_MIN_LOG_LEVEL": "3",
@@ -71,9 +75,11 @@ class ChildStalledError(Exception):
 
 
 class ChildProcess:
-    """A running Python process. A context manager that kills it, and whatever it has started, on exit.
+    """A running Python process. A context manager that kills it, and whatever it has
+    started, on exit.
 
-    The child imports from where this process does. Its standard error is kept for `ChildDiedError`, off the terminal.
+    The child imports from where this process does. Its standard error is kept for
+    `ChildDiedError`, off the terminal.
 
     Args:
         code: what the child runs, such as "from package import module; module.main()".
@@ -81,10 +87,18 @@ class ChildProcess:
         environment: variables that replace those of this process.
     """
 
-    def __init__(self, code: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, code: str, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the child; `close` closes it
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}", *arguments],
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                f"import sys; sys.path[:] = {sys.path!r}; {code}",
+                *arguments,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -92,7 +106,8 @@ class ChildProcess:
             encoding="utf-8",
             errors="replace",
             env={**os.environ, **(environment or {})},
-            # Ctrl-C then interrupts only this process, which ends the child in its own time.
+            # Ctrl-C then interrupts only this process, which ends the child in its own
+            # time.
             start_new_session=True,
         )
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -125,7 +140,8 @@ class ChildProcess:
             timeout: seconds to wait; None waits for ever.
 
         Raises:
-            TimeoutError: nothing came in time. The child runs on; close it unless a late answer is welcome.
+            TimeoutError: nothing came in time. The child runs on; close it unless a
+                late answer is welcome.
             ChildDiedError: the child has ended.
         """
         try:
@@ -138,30 +154,37 @@ class ChildProcess:
         """The child's next message, however long that takes while the child computes.
 
         Args:
-            idle_seconds: how long the child may use no processor time. Only Linux tells; elsewhere this waits for ever.
+            idle_seconds: how long the child may use no processor time. Only Linux
+                tells; elsewhere this waits for ever.
 
         Raises:
             ChildStalledError: it has used none for so long. The child runs on.
             ChildDiedError: the child has ended.
         """
-        # Waits are counted, not the clock: while this process is suspended, the child may be too.
+        # Waits are counted, not the clock: while this process is suspended, the child
+        # may be too.
         idle_waits = 0
         used = self._processor_time()
         while idle_waits < _IDLE_WAITS:
             with contextlib.suppress(queue.Empty):
-                return self._message(self._lines.get(timeout=idle_seconds / _IDLE_WAITS))
+                return self._message(
+                    self._lines.get(timeout=idle_seconds / _IDLE_WAITS)
+                )
             used_before, used = used, self._processor_time()
             is_idle = used is not None and used == used_before
             idle_waits = idle_waits + 1 if is_idle else 0
         raise ChildStalledError(idle_seconds)
 
     def _processor_time(self) -> tuple[str, ...] | None:
-        """What the system says of the child's processor time, which only grows; None where it says nothing."""
+        """What the system says of the child's processor time, which only grows; None
+        where it says nothing.
+        """
         try:
             stat = Path(f"/proc/{self.process.pid}/stat").read_text()
         except OSError:
             return None
-        # The second field, the name, may hold spaces and brackets. User and system time are fields 14 and 15.
+        # The second field, the name, may hold spaces and brackets. User and system time
+        # are fields 14 and 15.
         fields = stat.rpartition(")")[2].split()
         return tuple(fields[11:13])
 
@@ -177,7 +200,8 @@ class ChildProcess:
             os.killpg(self.process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=_SECONDS_TO_END)
-        # Closing flushes what the child never read, which fails once the pipe is broken.
+        # Closing flushes what the child never read, which fails once the pipe is
+        # broken.
         for pipe in (self.process.stdin, self.process.stdout, self._log):
             assert pipe is not None
             with contextlib.suppress(OSError):
@@ -202,7 +226,8 @@ class ChildProcess:
 def open_replies() -> Iterator[Callable[[Any], None]]:
     """In the child: a function that sends a message to the parent.
 
-    Inside, standard output leads to standard error, so that nothing a library prints mixes with the messages.
+    Inside, standard output leads to standard error, so that nothing a library prints
+    mixes with the messages.
     """
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as stream:
         os.dup2(2, 1)
@@ -215,7 +240,9 @@ def open_replies() -> Iterator[Callable[[Any], None]]:
 
 
 def exit_with_parent() -> None:
-    """In the child: end this process as soon as its standard input ends, which happens when the parent dies."""
+    """In the child: end this process as soon as its standard input ends, which happens
+    when the parent dies.
+    """
 
     def wait() -> None:
         sys.stdin.read()

@@ -1,4 +1,5 @@
-"""The values of models' configs: read from files, checked, and named where a library does not accept them.
+"""The values of models' configs: read from files, checked, and named where a library
+does not accept them.
 
 Needs no torch.
 """
@@ -18,7 +19,8 @@ from tpuport.trace_errors import first_line
 _COUNTS: Final = re.compile(
     r"(size|heads|layers|dims?|channels|experts|embeddings|embd|width|groups)$|^(n|d|num)_"
 )
-# Sizes that every model has if its config has them, and the largest that are read; no model is near them.
+# Sizes that every model has if its config has them, and the largest that are read; no
+# model is near them.
 _MOST_LAYERS: Final = 10_000
 _SIZES: Final = {
     "vocab_size": 2**31, "hidden_size": 2**31, "num_hidden_layers": _MOST_LAYERS, "num_attention_heads": 2**31,
@@ -45,7 +47,9 @@ def read_json(path: Path, fix: str = "give a model's config.json") -> dict[str, 
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PortError(f"the file cannot be read: {error}", where=str(path), fix=fix) from error
+        raise PortError(
+            f"the file cannot be read: {error}", where=str(path), fix=fix
+        ) from error
     try:
         raw = json.loads(text)
     except json.JSONDecodeError as error:
@@ -53,17 +57,21 @@ def read_json(path: Path, fix: str = "give a model's config.json") -> dict[str, 
         where = f"{path}:{error.lineno}"
         raise PortError(what, where=where, fix=f"{fix}, whole") from error
     except (RecursionError, ValueError) as error:
-        raise PortError(f"this JSON cannot be read: {error}", where=str(path), fix=fix) from error
+        raise PortError(
+            f"this JSON cannot be read: {error}", where=str(path), fix=fix
+        ) from error
     if not isinstance(raw, dict):
         raise PortError("this is JSON, but not an object", where=str(path), fix=fix)
     return raw
 
 
 def check_values(raw: Mapping[str, Any], path: str) -> None:
-    """PortError, which lists the fields, for values with which no model computes what it should.
+    """PortError, which lists the fields, for values with which no model computes what
+    it should.
 
-    Such are sizes that are not whole numbers above 0, or that no model has; rotary bases and factors, and epsilons,
-    that are not positive numbers; and a padding token outside the vocabulary.
+    Such are sizes that are not whole numbers above 0, or that no model has; rotary
+    bases and factors, and epsilons, that are not positive numbers; and a padding token
+    outside the vocabulary.
     """
     problems = list(_wrong_values(raw, "", 0))
     if problems:
@@ -76,7 +84,8 @@ def check_values(raw: Mapping[str, Any], path: str) -> None:
 
 def _wrong_values(raw: Mapping[str, Any], prefix: str, depth: int) -> Iterator[str]:
     for name, value in raw.items():
-        # What is no number is left to the library: some models have a list with one for each layer.
+        # What is no number is left to the library: some models have a list with one for
+        # each layer.
         if isinstance(value, int | float):
             # A part of a model may have none of something.
             yield from _wrong_number(name, value, prefix, smallest=0 if prefix else 1)
@@ -89,7 +98,11 @@ def _wrong_values(raw: Mapping[str, Any], prefix: str, depth: int) -> Iterator[s
     padding: Any = raw.get("pad_token_id")
     vocabulary: Any = raw.get("vocab_size")
     # Old configs have -1 for none.
-    if is_whole(padding) and is_whole(vocabulary) and not -1 <= padding < max(vocabulary, 1):
+    if (
+        is_whole(padding)
+        and is_whole(vocabulary)
+        and not -1 <= padding < max(vocabulary, 1)
+    ):
         yield f"{prefix}pad_token_id is {padding}, outside the vocabulary of {vocabulary}"
 
 
@@ -109,7 +122,11 @@ def _wrong_rotary(settings: Mapping[str, Any], prefix: str) -> Iterator[str]:
         if isinstance(value, Mapping):
             # Those of a kind of layer.
             yield from _wrong_rotary(value, f"{prefix}{name}.")
-        elif name in ("rope_theta", "factor") and isinstance(value, int | float) and not 0 < value < math.inf:
+        elif (
+            name in ("rope_theta", "factor")
+            and isinstance(value, int | float)
+            and not 0 < value < math.inf
+        ):
             yield f"{prefix}{name} is {value!r}, and not a number above 0"
 
 
@@ -137,7 +154,8 @@ def _is_count(value: Any) -> bool:
 
 @contextlib.contextmanager
 def name_wrong_fields(raw: Mapping[str, Any], path: str, what: str) -> Iterator[None]:
-    """Turn an error that a library's code raises inside into a PortError that names the fields with strange values.
+    """Turn an error that a library's code raises inside into a PortError that names the
+    fields with strange values.
 
     Args:
         raw: the config's values; path: of its file.
@@ -152,7 +170,8 @@ def name_wrong_fields(raw: Mapping[str, Any], path: str, what: str) -> Iterator[
         raise PortError(error.what, where=error.where, fix=_fix(raw)) from error
     except Exception as error:
         message = f"{type(error).__name__}: {first_line(error)}"
-        # The hub's validation errors begin with the name of their class, and have the reason in a second line.
+        # The hub's validation errors begin with the name of their class, and have the
+        # reason in a second line.
         if type(error).__module__.startswith("huggingface_hub"):
             message = " ".join(line.strip() for line in str(error).splitlines()[:2])
         raise PortError(f"{what}: {message}", where=path, fix=_fix(raw)) from error

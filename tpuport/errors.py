@@ -2,7 +2,8 @@
 
 
 class PortError(Exception):
-    """Something about the user's model, files, mesh or options cannot work, found before the work starts.
+    """Something about the user's model, files, mesh or options cannot work, found
+    before the work starts.
 
     Args:
         what: one sentence saying what happened.
@@ -10,7 +11,9 @@ class PortError(Exception):
         fix: what to do about it.
     """
 
-    def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, where: str | None = None, fix: str | None = None
+    ) -> None:
         self.what, self.where, self.fix = what, where, fix
         parts = [what]
         if where:
@@ -23,9 +26,12 @@ class PortError(Exception):
 class NoCudaError(PortError, AssertionError, RuntimeError):
     """Code needs CUDA where there is none.
 
-    Libraries catch what torch raises then, an AssertionError or a RuntimeError by its build.
+    Libraries catch what torch raises then, an AssertionError or a RuntimeError by its
+    build.
     """
 
 
 class MissingDtypeError(PortError):
-    """A dtype is asked for, or needed for the values of a tensor, that the device does not have."""
+    """A dtype is asked for, or needed for the values of a tensor, that the device does
+    not have.
+    """

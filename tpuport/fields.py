@@ -1,12 +1,15 @@
-"""Flatten objects by field and rebuild them: arrays become children, plain values become the structure.
+"""Flatten objects by field and rebuild them: arrays become children, plain values
+become the structure.
 
-A field's value is classified by its kind, never by being a torch tensor: the same field may contain a torch tensor on
-the host, a torchax tensor, a `jax.Array`, a tracer, a `jax.ShapeDtypeStruct` or a placeholder of jax. Lists, tuples
-and dictionaries are searched for arrays, and keep their type, their order and their plain values.
+A field's value is classified by its kind, never by being a torch tensor: the same field
+may contain a torch tensor on the host, a torchax tensor, a `jax.Array`, a tracer, a
+`jax.ShapeDtypeStruct` or a placeholder of jax. Lists, tuples and dictionaries are
+searched for arrays, and keep their type, their order and their plain values.
 
-The value of a field is described by a skeleton, a nested tuple that can be hashed and compared: `_CHILD` for an array,
-`(type, value)` for a plain value, `(container type, keys, skeletons)` for a container. The type is part of it because
-True == 1 == 1.0, and none may come back as another.
+The value of a field is described by a skeleton, a nested tuple that can be hashed and
+compared: `_CHILD` for an array, `(type, value)` for a plain value,
+`(container type, keys, skeletons)` for a container. The type is part of it because True
+== 1 == 1.0, and none may come back as another.
 """
 
 import dataclasses
@@ -24,28 +27,31 @@ from jax import tree_util
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 
 Skeleton = tuple
-# (attributes, items): skeletons by name; the items of a mapping come beside its attributes.
+# (attributes, items): skeletons by name; the items of a mapping come beside its
+# attributes.
 Structure = tuple[tuple[tuple[str, Skeleton], ...], tuple[tuple[Any, Skeleton], ...]]
 
 _CHILD: Skeleton = ("child",)
 # The value of an item that is the attribute of the same name, as in a ModelOutput.
 _SAME: Skeleton = ("same",)
-# jax builds objects with plain values instead of arrays, for in_axes or shardings. Such an object, and no other,
-# remembers under this attribute where its children are.
+# jax builds objects with plain values instead of arrays, for in_axes or shardings. Such
+# an object, and no other, remembers under this attribute where its children are.
 _MARK = "_tpuport_structure"
 
 _PLAIN = frozenset({
     bool, int, str, bytes, types.NoneType, types.EllipsisType, range, frozenset,
     torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format,
 })  # fmt: skip
-# Values that cannot be hashed, or do not equal themselves (nan): how to encode and decode them.
+# Values that cannot be hashed, or do not equal themselves (nan): how to encode and
+# decode them.
 _CODES: dict[type, tuple[Callable, Callable]] = {
     float: (float.hex, float.fromhex),
     complex: (repr, complex),
     set: (frozenset, set),
 }
 _CONTAINERS = frozenset({list, tuple, dict, OrderedDict})
-# Compared by their own ==, which may be costly or leave them without a hash: see _Constant.
+# Compared by their own ==, which may be costly or leave them without a hash: see
+# _Constant.
 _CONSTANTS = (
     bool, int, float, complex, str, bytes, enum.Enum, np.dtype, Mesh, AbstractMesh, Sharding, PartitionSpec, frozenset,
     type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType,
@@ -54,7 +60,9 @@ _CONSTANTS = (
 
 
 class _Constant:
-    """A value in the tree structure: equal to itself and to whatever its own == accepts."""
+    """A value in the tree structure: equal to itself and to whatever its own ==
+    accepts.
+    """
 
     __slots__ = ("value",)
 
@@ -75,7 +83,9 @@ class _Constant:
 
 @functools.cache
 def _kind(cls: type) -> str:
-    """How a value of this class is stored: plain, coded, container, record, constant or child."""
+    """How a value of this class is stored: plain, coded, container, record, constant or
+    child.
+    """
     if cls in _PLAIN:
         return "plain"
     if cls in _CODES:
@@ -85,16 +95,21 @@ def _kind(cls: type) -> str:
     # A namedtuple's constructor takes its fields one by one, unlike tuple's.
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return "record"
-    if issubclass(cls, np.generic) or tree_util.is_tree_node(cls):  # np.float64 is a float, and an array too
+    if issubclass(cls, np.generic) or tree_util.is_tree_node(
+        cls
+    ):  # np.float64 is a float, and an array too
         return "child"
-    # A configuration (PretrainedConfig, GenerationConfig) is what can be written to a dictionary.
+    # A configuration (PretrainedConfig, GenerationConfig) is what can be written to a
+    # dictionary.
     if issubclass(cls, _CONSTANTS) or hasattr(cls, "to_dict"):
         return "constant"
     return "child"
 
 
 def _take(value: Any, children: list[Any], guide: Skeleton | None = None) -> Skeleton:
-    """The skeleton of a value; its arrays, and whatever is where the guide has an array, are appended to `children`."""
+    """The skeleton of a value; its arrays, and whatever is where the guide has an
+    array, are appended to `children`.
+    """
     cls = type(value)
     kind = _kind(cls)
     if guide is _CHILD or kind == "child":
@@ -185,28 +200,37 @@ def _fields(cls: type) -> tuple[str, ...]:
 def _attributes(value: Any) -> dict[str, Any]:
     """Every attribute: a dataclass's fields in their order, then the others by name.
 
-    By name because equal objects may differ in the order of assignment: a layer allocated early and one allocated late.
+    By name because equal objects may differ in the order of assignment: a layer
+    allocated early and one allocated late.
     """
     cls = type(value)
     state = getattr(value, "__dict__", {})
     names = slots(cls)
     if names:
-        state = state | {name: getattr(value, name) for name in names if hasattr(value, name)}
+        state = state | {
+            name: getattr(value, name) for name in names if hasattr(value, name)
+        }
     first = [name for name in _fields(cls) if name in state]
     return {name: state[name] for name in first + sorted(state.keys() - first)}
 
 
 def flatten(value: Any) -> tuple[list[Any], Structure]:
-    """Children and structure of an object: its __dict__, its slots, and its items if it is a dictionary."""
+    """Children and structure of an object: its __dict__, its slots, and its items if it
+    is a dictionary.
+    """
     children: list[Any] = []
     state = _attributes(value)
     attribute_guides, item_guides = state.pop(_MARK, ({}, {}))
     attributes = tuple(
-        [(name, _take(attribute, children, attribute_guides.get(name))) for name, attribute in state.items()]
+        [
+            (name, _take(attribute, children, attribute_guides.get(name)))
+            for name, attribute in state.items()
+        ]
     )
     if not isinstance(value, dict):
         return children, (attributes, ())
-    # The base's own method: a ModelOutput's items() would leave out the fields that are None.
+    # The base's own method: a ModelOutput's items() would leave out the fields that are
+    # None.
     base = _mapping_base(type(value))
     items = []
     for key, item in base.items(value):
@@ -228,7 +252,10 @@ def _mapping_base(cls: type) -> Any:
 def labels(structure: Structure) -> list[str]:
     """The path of every child of `flatten`, in the same order."""
     attributes, items = structure
-    named = [*attributes, *((str(key), skeleton) for key, skeleton in items if skeleton is not _SAME)]
+    named = [
+        *attributes,
+        *((str(key), skeleton) for key, skeleton in items if skeleton is not _SAME),
+    ]
     return [path for name, skeleton in named for path in _labels(skeleton, name)]
 
 
@@ -251,7 +278,8 @@ def unflatten(cls: type, structure: Structure, children: Iterable[Any]) -> Any:
     for key, skeleton in items:
         item = state[key] if skeleton is _SAME else _give(skeleton, remaining)
         base.__setitem__(instance, key, item)
-    # Only such an object needs the mark; one with arrays is described by its own fields.
+    # Only such an object needs the mark; one with arrays is described by its own
+    # fields.
     if any(_kind(type(child)) != "child" for child in children):
         instance.__dict__[_MARK] = (dict(attributes), dict(items))
     return instance

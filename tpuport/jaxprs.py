@@ -1,7 +1,9 @@
-"""Traced programs (jaxprs): their equations, the jaxprs that equations run, and the code that equations come from.
+"""Traced programs (jaxprs): their equations, the jaxprs that equations run, and the
+code that equations come from.
 
-Everything that reads a jaxpr goes through this module, so that the forms of jax's own control flow are known in it
-alone: which parameter of an equation has a jaxpr, and which operand becomes which argument of it.
+Everything that reads a jaxpr goes through this module, so that the forms of jax's own
+control flow are known in it alone: which parameter of an equation has a jaxpr, and
+which operand becomes which argument of it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,20 +20,25 @@ Entry = TypeVar("Entry")
 
 
 class SubJaxpr(NamedTuple):
-    """A jaxpr that an equation runs: the callee of a call, a branch, a part of a loop, or a Pallas kernel.
+    """A jaxpr that an equation runs: the callee of a call, a branch, a part of a loop,
+    or a Pallas kernel.
 
-    The results of a call, a branch or the body of a `while` are the results of the equation, in order. Of a `scan`,
-    the first `len(carries)` results are the carried values, and each of the others is one row of a result.
+    The results of a call, a branch or the body of a `while` are the results of the
+    equation, in order. Of a `scan`, the first `len(carries)` results are the carried
+    values, and each of the others is one row of a result.
 
     Attributes:
         kind: how the equation runs it.
         jaxpr: the jaxpr itself.
         consts: the values of `jaxpr.constvars`; empty if the jaxpr is not closed.
-        operands: the operand of the equation behind each of `jaxpr.invars`. Empty if the arguments are not operands:
-            the references that `run_scoped` allocates, the blocks of a kernel.
-        carries: the arguments that change from one iteration to the next; `operands` has their first values.
+        operands: the operand of the equation behind each of `jaxpr.invars`. Empty if
+            the arguments are not operands: the references that `run_scoped` allocates,
+            the blocks of a kernel.
+        carries: the arguments that change from one iteration to the next; `operands`
+            has their first values.
         rows: the arguments that are one row of their operand in each iteration.
-        times: how often one run of the equation runs it; 1 if that is decided at run time.
+        times: how often one run of the equation runs it; 1 if that is decided at run
+            time.
     """
 
     kind: Kind
@@ -58,7 +65,9 @@ class Visit(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """The equation that makes a variable, and the variable's index among its results."""
+    """The equation that makes a variable, and the variable's index among its
+    results.
+    """
 
     equation: Equation
     output: int
@@ -70,12 +79,14 @@ def open_jaxpr(jaxpr: ClosedJaxpr | Jaxpr) -> Jaxpr:
 
 
 def walk_equations(jaxpr: ClosedJaxpr | Jaxpr, times: int = 1) -> Iterator[Visit]:
-    """Every equation of a program, each before those inside of it, but for the equations of kernels.
+    """Every equation of a program, each before those inside of it, but for the
+    equations of kernels.
 
     All branches are visited, and so are the condition and the body of a loop.
     """
     for equation in open_jaxpr(jaxpr).eqns:
-        # A kernel's body works on blocks of its operands, step by step of a grid: it is not part of the program.
+        # A kernel's body works on blocks of its operands, step by step of a grid: it is
+        # not part of the program.
         inner = [body for body in sub_jaxprs(equation) if body.kind != "kernel"]
         yield Visit(equation, times, not inner)
         for sub_jaxpr in inner:
@@ -93,16 +104,23 @@ def sub_jaxprs(equation: Equation) -> tuple[SubJaxpr, ...]:
             return (_sub_jaxpr("kernel", equation.params["jaxpr"], ()),)
         case "cond":
             operands = tuple(equation.invars[1:])
-            return tuple(_sub_jaxpr("branch", branch, operands) for branch in equation.params["branches"])
+            return tuple(
+                _sub_jaxpr("branch", branch, operands)
+                for branch in equation.params["branches"]
+            )
     # Any other primitive with a jaxpr is a call: jit, remat, custom_vjp, shard_map.
     callees = _jaxprs_in(tuple(equation.params.values()))
-    return tuple(_sub_jaxpr("call", callee, tuple(equation.invars)) for callee in callees)
+    return tuple(
+        _sub_jaxpr("call", callee, tuple(equation.invars)) for callee in callees
+    )
 
 
 def callee(equation: Equation) -> SubJaxpr | None:
-    """The jaxpr of a nested call (`jit`, `custom_jvp_call`, `shard_map`, ...), whose arguments are the operands.
+    """The jaxpr of a nested call (`jit`, `custom_jvp_call`, `shard_map`, ...), whose
+    arguments are the operands.
 
-    None if the equation is not a call: a loop, a branch, a kernel, or a plain operation.
+    None if the equation is not a call: a loop, a branch, a kernel, or a plain
+    operation.
     """
     for candidate in sub_jaxprs(equation):
         has_operands = len(candidate.operands) == len(candidate.jaxpr.invars)
@@ -111,7 +129,9 @@ def callee(equation: Equation) -> SubJaxpr | None:
     return None
 
 
-def replace_sub_jaxprs(equation: Equation, replace: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Equation:
+def replace_sub_jaxprs(
+    equation: Equation, replace: Callable[[ClosedJaxpr], ClosedJaxpr]
+) -> Equation:
     """The equation with `replace` applied to each closed jaxpr among its parameters."""
 
     def replaced(value: Any) -> Any:
@@ -121,17 +141,23 @@ def replace_sub_jaxprs(equation: Equation, replace: Callable[[ClosedJaxpr], Clos
             return tuple(map(replaced, value))
         return value
 
-    return equation.replace(params={name: replaced(value) for name, value in equation.params.items()})
+    return equation.replace(
+        params={name: replaced(value) for name, value in equation.params.items()}
+    )
 
 
 def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with all of its arguments, and without the equations that no result and no effect depends on."""
+    """The program with all of its arguments, and without the equations that no result
+    and no effect depends on.
+    """
     body, _ = partial_eval.dce_jaxpr(closed.jaxpr, used_outputs=True, instantiate=True)
     return ClosedJaxpr(body, closed.consts)
 
 
 def producers(jaxpr: Jaxpr) -> dict[Var, Producer]:
-    """The producer of each variable that an equation of the jaxpr makes; nested equations make others."""
+    """The producer of each variable that an equation of the jaxpr makes; nested
+    equations make others.
+    """
     return {
         variable: Producer(equation, output)
         for equation in jaxpr.eqns
@@ -147,17 +173,24 @@ def lookup(table: Mapping[Any, Entry], variable: Any) -> Entry | None:
 
 
 def argument_names(closed: ClosedJaxpr) -> tuple[str, ...]:
-    """The names that jax gives the arguments of a traced program, "weights['embed']"; empty if it has none."""
+    """The names that jax gives the arguments of a traced program, "weights['embed']";
+    empty if it has none.
+    """
     return tuple(map(str, closed.jaxpr.debug_info.arg_names or ()))
 
 
 def source_frames(equation: Equation) -> list[tuple[str, int, str]]:
-    """(file, line, function) of the Python frames that an equation was traced in, the innermost first."""
+    """(file, line, function) of the Python frames that an equation was traced in, the
+    innermost first.
+    """
     traceback = equation.source_info.traceback
     # jax makes some equations itself, without a traceback.
     if traceback is None:
         return []
-    return [(frame.file_name, frame.line_num, frame.function_name) for frame in traceback.frames]
+    return [
+        (frame.file_name, frame.line_num, frame.function_name)
+        for frame in traceback.frames
+    ]
 
 
 def _jaxprs_in(value: Any) -> Iterator[ClosedJaxpr | Jaxpr]:
@@ -168,13 +201,16 @@ def _jaxprs_in(value: Any) -> Iterator[ClosedJaxpr | Jaxpr]:
             yield from _jaxprs_in(item)
 
 
-def _sub_jaxpr(kind: Kind, jaxpr: ClosedJaxpr | Jaxpr, operands: tuple[Any, ...], **loop: Any) -> SubJaxpr:
+def _sub_jaxpr(
+    kind: Kind, jaxpr: ClosedJaxpr | Jaxpr, operands: tuple[Any, ...], **loop: Any
+) -> SubJaxpr:
     consts: tuple[Any, ...] = ()
     if isinstance(jaxpr, ClosedJaxpr):
         consts, body = tuple(jaxpr.consts), jaxpr.jaxpr
     else:
         body = jaxpr
-    # What has other arguments than the equation has operands allocates its arguments itself.
+    # What has other arguments than the equation has operands allocates its arguments
+    # itself.
     if len(body.invars) != len(operands):
         operands = ()
     return SubJaxpr(kind, body, consts, operands, **loop)
@@ -191,11 +227,16 @@ def _scan_body(equation: Equation) -> SubJaxpr:
 
 
 def _while_parts(equation: Equation) -> tuple[SubJaxpr, SubJaxpr]:
-    """The operands are constants of the condition, constants of the body, and the first state of both."""
+    """The operands are constants of the condition, constants of the body, and the first
+    state of both.
+    """
     params = equation.params
     first_of_body = params["cond_nconsts"]
     first_state = first_of_body + params["body_nconsts"]
-    of_condition, of_body = equation.invars[:first_of_body], equation.invars[first_of_body:first_state]
+    of_condition, of_body = (
+        equation.invars[:first_of_body],
+        equation.invars[first_of_body:first_state],
+    )
     # Both parts get all of it, after their own constants.
     state = equation.invars[first_state:]
 

@@ -1,4 +1,6 @@
-"""Recognise classes of transformers and diffusers by name, without importing either library."""
+"""Recognise classes of transformers and diffusers by name, without importing either
+library.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,8 +17,12 @@ def is_diffusers_model(value: Any) -> bool:
 
 
 def is_library_model(value: Any) -> bool:
-    """Whether this is a model of transformers or diffusers, or of a class derived from one."""
-    return _is_instance(value, "PreTrainedModel", "transformers") or is_diffusers_model(value)
+    """Whether this is a model of transformers or diffusers, or of a class derived from
+    one.
+    """
+    return _is_instance(value, "PreTrainedModel", "transformers") or is_diffusers_model(
+        value
+    )
 
 
 def is_pipeline(value: Any) -> bool:
@@ -30,7 +36,8 @@ def is_transformers_cache(value: Any) -> bool:
 
 
 def _is_instance(value: Any, class_name: str, library: str) -> bool:
-    # By name, because importing diffusers takes seconds, and whoever has such an object has imported it already.
+    # By name, because importing diffusers takes seconds, and whoever has such an object
+    # has imported it already.
     return any(
         base.__name__ == class_name and base.__module__.startswith(f"{library}.")
         for base in type(value).__mro__
@@ -38,7 +45,9 @@ def _is_instance(value: Any, class_name: str, library: str) -> bool:
 
 
 def positive_attribute(owner: Any, names: Iterable[str]) -> int | None:
-    """The first of these attributes that is a positive integer; the libraries have several names for many a size."""
+    """The first of these attributes that is a positive integer; the libraries have
+    several names for many a size.
+    """
     for name in names:
         value = getattr(owner, name, None)
         if isinstance(value, int) and value > 0:

@@ -26,26 +26,37 @@ AXES = ("dp", "sp", "tp")
 _JOIN_SECONDS = 300
 
 
-def create_mesh(dp: int = 1, sp: int = 1, tp: int = 1, *, devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh with axes dp (batch), sp (sequence) and tp (weights), tp on the devices that are nearest to each other.
+def create_mesh(
+    dp: int = 1, sp: int = 1, tp: int = 1, *, devices: Sequence[Any] | None = None
+) -> Mesh:
+    """A mesh with axes dp (batch), sp (sequence) and tp (weights), tp on the devices
+    that are nearest to each other.
 
-    Its axes are Auto, as torchax models need: the compiler lays out everything that no rule names.
+    Its axes are Auto, as torchax models need: the compiler lays out everything that no
+    rule names.
 
     Args:
-        dp: number of devices, or groups of them, that divide the batch; -1 takes the devices that the other axes leave.
+        dp: number of devices, or groups of them, that divide the batch; -1 takes the
+            devices that the other axes leave.
         sp: number of devices that divide the sequence; may be -1 instead of dp.
         tp: number of devices that divide every weight; may be -1 instead of dp.
-        devices: the devices to use, those of every process by default. All of them are used.
+        devices: the devices to use, those of every process by default. All of them are
+            used.
 
     Raises:
-        PortError: a size below 1 other than a single -1, or a product that is not the number of devices.
+        PortError: a size below 1 other than a single -1, or a product that is not the
+            number of devices.
     """
     if devices is None:
         start_backends()
         devices = jax.devices()
     mesh_devices = list(devices)
     shape = _axis_sizes({"dp": dp, "sp": sp, "tp": tp}, mesh_devices)
-    return Mesh(_arrange_devices(shape, mesh_devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    return Mesh(
+        _arrange_devices(shape, mesh_devices),
+        AXES,
+        axis_types=(AxisType.Auto,) * len(AXES),
+    )
 
 
 def _axis_sizes(requested: dict[str, int], devices: list[Any]) -> tuple[int, ...]:
@@ -53,7 +64,9 @@ def _axis_sizes(requested: dict[str, int], devices: list[Any]) -> tuple[int, ...
     text = ", ".join(f"{axis}={size!r}" for axis, size in requested.items())
     # Not isinstance, by which True would be a size.
     if any(type(size) is not int for size in requested.values()):
-        raise PortError("the size of a mesh axis is a whole number of devices", where=text)
+        raise PortError(
+            "the size of a mesh axis is a whole number of devices", where=text
+        )
     # -1 stands for whatever the other axes leave.
     open_axes = [axis for axis, size in requested.items() if size == -1]
     fixed_sizes = [size for size in requested.values() if size != -1]
@@ -80,11 +93,15 @@ def _axis_sizes(requested: dict[str, int], devices: list[Any]) -> tuple[int, ...
             f"XLA_FLAGS=--xla_force_host_platform_device_count={product} JAX_PLATFORMS=cpu"
         )
     available = f"{is_or_are(count)} {count_noun(count, f'{platform} device')}"
-    raise PortError(f"the mesh needs {needed}, and there {available}", where=text, fix=fix)
+    raise PortError(
+        f"the mesh needs {needed}, and there {available}", where=text, fix=fix
+    )
 
 
 def _suggest_sizes(requested: dict[str, int], count: int) -> str:
-    """What to write instead: another size for a single axis, if that is enough, or fewer devices."""
+    """What to write instead: another size for a single axis, if that is enough, or
+    fewer devices.
+    """
     options = []
     if -1 not in requested.values():
         product = math.prod(requested.values())
@@ -99,7 +116,9 @@ def _suggest_sizes(requested: dict[str, int], count: int) -> str:
 
 
 def dividing_axis(mesh: Mesh, axis: str, size: int) -> str | None:
-    """The axis, as an entry of a PartitionSpec, if its several devices divide a dimension of `size` evenly."""
+    """The axis, as an entry of a PartitionSpec, if its several devices divide a
+    dimension of `size` evenly.
+    """
     parts = mesh.shape.get(axis, 1)
     if parts > 1 and size % parts == 0:
         return axis
@@ -118,7 +137,11 @@ def check_mesh(mesh: Any) -> None:
         )
     # jax.make_mesh gives Explicit axes by default in newer versions.
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    others = [f"axis {axis!r} is {kind.name}" for axis, kind in types.items() if kind != AxisType.Auto]
+    others = [
+        f"axis {axis!r} is {kind.name}"
+        for axis, kind in types.items()
+        if kind != AxisType.Auto
+    ]
     if others:
         raise PortError(
             "a torch model needs a mesh whose axes are Auto, because its code states no shardings",
@@ -129,18 +152,23 @@ def check_mesh(mesh: Any) -> None:
 
 
 def _arrange_devices(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:
-    """The devices [dp, sp, tp] by topology: the later the axis, the closer together its devices."""
+    """The devices [dp, sp, tp] by topology: the later the axis, the closer together its
+    devices.
+    """
     slices = collections.Counter(map(_slice_number, devices))
     if len(slices) == 1:
         return _arrange_slice(shape, devices)
     if len(set(slices.values())) > 1:
-        counts = ", ".join(f"{count} in slice {number}" for number, count in sorted(slices.items()))
+        counts = ", ".join(
+            f"{count} in slice {number}" for number, count in sorted(slices.items())
+        )
         raise PortError(
             "slices with different numbers of devices cannot form a mesh",
             where=counts,
             fix="pass the same number of devices of each slice in devices=",
         )
-    # The network between slices is slower: dp, which communicates least, crosses it first, and tp last.
+    # The network between slices is slower: dp, which communicates least, crosses it
+    # first, and tp last.
     remaining = len(slices)
     crossings = []
     for size in shape:
@@ -151,10 +179,14 @@ def _arrange_devices(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:
             "tp=%d reaches over %d slices: every layer waits for the network between them; dp=%d would not",
             shape[-1], crossings[-1], len(slices),
         )  # fmt: skip
-    shape_in_slice = tuple(size // crossing for size, crossing in zip(shape, crossings, strict=True))
+    shape_in_slice = tuple(
+        size // crossing for size, crossing in zip(shape, crossings, strict=True)
+    )
     blocks = np.empty(crossings, dtype=object)
     for index, number in zip(np.ndindex(*crossings), sorted(slices), strict=True):
-        slice_devices = [device for device in devices if _slice_number(device) == number]
+        slice_devices = [
+            device for device in devices if _slice_number(device) == number
+        ]
         blocks[index] = _arrange_slice(shape_in_slice, slice_devices)
     return np.block(blocks.tolist())
 
@@ -166,10 +198,16 @@ def _slice_number(device: Any) -> int:
 
 def _arrange_slice(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:
     try:
-        # Two axes of the mesh share a physical axis only if the sizes allow nothing else.
-        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+        # Two axes of the mesh share a physical axis only if the sizes allow nothing
+        # else.
+        return mesh_utils.create_device_mesh(
+            shape, devices, allow_split_physical_axes=True
+        )
     except (AssertionError, NotImplementedError, ValueError) as error:
-        logger.warning("these devices form no box in the topology, so the mesh keeps their order: %s", error)
+        logger.warning(
+            "these devices form no box in the topology, so the mesh keeps their order: %s",
+            error,
+        )
         return np.array(devices, dtype=object).reshape(shape)
 
 
@@ -182,25 +220,31 @@ def initialize_distributed(
     stall_timeout_seconds: float | None = 600,
     **options: Any,
 ) -> None:
-    """Join this process to the others, on this host or on several, so that jax.devices() are those of all of them.
+    """Join this process to the others, on this host or on several, so that
+    jax.devices() are those of all of them.
 
-    Every process must call it, before anything touches a device. On TPU pods, SLURM and Open MPI jax finds out all
-    three arguments; elsewhere they are required. Does nothing if the process has joined already.
+    Every process must call it, before anything touches a device. On TPU pods, SLURM and
+    Open MPI jax finds out all three arguments; elsewhere they are required. Does
+    nothing if the process has joined already.
 
     Args:
-        coordinator_address: "host:port" of process 0, reachable from all; JAX_COORDINATOR_ADDRESS by default.
+        coordinator_address: "host:port" of process 0, reachable from all;
+            JAX_COORDINATOR_ADDRESS by default.
         num_processes: how many processes there are.
         process_id: the number of this process, from 0.
-        heartbeat_timeout_seconds: a process that dies, is stopped or fails ends the others in this time, with exit code
-            1 and a sentence that names it.
-        stall_timeout_seconds: so does one that runs, but has not begun a call of tpuport in this time that others have
-            begun; it may compile meanwhile. None: the others wait for ever.
-        options: further arguments of jax.distributed.initialize, such as initialization_timeout in seconds.
+        heartbeat_timeout_seconds: a process that dies, is stopped or fails ends the
+            others in this time, with exit code 1 and a sentence that names it.
+        stall_timeout_seconds: so does one that runs, but has not begun a call of
+            tpuport in this time that others have begun; it may compile meanwhile. None:
+            the others wait for ever.
+        options: further arguments of jax.distributed.initialize, such as
+            initialization_timeout in seconds.
 
     Raises:
-        PortError: the arguments contradict each other or an earlier call, devices are in use already, no cluster was
-            detected, process 0 does not answer, or cannot listen. If another process does not join, jax itself ends
-            this one after initialization_timeout seconds, 300 by default.
+        PortError: the arguments contradict each other or an earlier call, devices are
+            in use already, no cluster was detected, process 0 does not answer, or
+            cannot listen. If another process does not join, jax itself ends this one
+            after initialization_timeout seconds, 300 by default.
     """
     _check_arguments(coordinator_address, num_processes, process_id)
     _check_seconds(heartbeat_timeout_seconds=heartbeat_timeout_seconds)
@@ -240,24 +284,37 @@ def _check_arguments(
             )
         return
     if num_processes < 1 or not 0 <= process_id < num_processes:
-        raise PortError(f"there is no process {process_id} of {num_processes}", fix="number them from 0")
+        raise PortError(
+            f"there is no process {process_id} of {num_processes}",
+            fix="number them from 0",
+        )
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise PortError(
-            f"{address or None!r} is not host:port", where="coordinator_address", fix="such as 10.0.0.1:1234"
+            f"{address or None!r} is not host:port",
+            where="coordinator_address",
+            fix="such as 10.0.0.1:1234",
         )
 
 
 def _check_seconds(**options: Any) -> None:
     for name, seconds in options.items():
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 1 <= seconds < 10**6:
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, int | float)
+            or not 1 <= seconds < 10**6
+        ):
             raise PortError(
-                f"{name} is {seconds!r:.60}", where="initialize_distributed", fix="a second or more"
+                f"{name} is {seconds!r:.60}",
+                where="initialize_distributed",
+                fix="a second or more",
             )
 
 
 def _check_earlier_call(num_processes: int | None, process_id: int | None) -> None:
-    from jax._src.distributed import global_state  # jax.process_index() would start the devices
+    from jax._src.distributed import (
+        global_state,
+    )  # jax.process_index() would start the devices
 
     earlier = (global_state.process_id, global_state.num_processes)
     if num_processes is not None and earlier != (process_id, num_processes):
@@ -270,7 +327,10 @@ def _check_earlier_call(num_processes: int | None, process_id: int | None) -> No
 
 
 def _join(
-    address: str | None, num_processes: int | None, process_id: int | None, options: dict[str, Any]
+    address: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    options: dict[str, Any],
 ) -> None:
     if num_processes is not None and process_id is not None:
         seconds = options.get("initialization_timeout", _JOIN_SECONDS)
@@ -295,7 +355,9 @@ def _join(
 
 
 def _check_port_is_free(address: str) -> None:
-    """Check that process 0 can listen: jax would wait forever for a port that is in use."""
+    """Check that process 0 can listen: jax would wait forever for a port that is in
+    use.
+    """
     port = int(address.rpartition(":")[2])
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
@@ -310,7 +372,9 @@ def _check_port_is_free(address: str) -> None:
 
 
 def _wait_for_coordinator(address: str, seconds: float) -> None:
-    """Wait until process 0 listens: jax itself would end this process without an exception."""
+    """Wait until process 0 listens: jax itself would end this process without an
+    exception.
+    """
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + seconds
     while True:

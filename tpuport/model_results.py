@@ -1,6 +1,8 @@
-"""What tiny models of the libraries' classes gave beside torch, as `benchmarks.coverage` measured it.
+"""What tiny models of the libraries' classes gave beside torch, as
+`benchmarks.coverage` measured it.
 
-`python -m benchmarks.coverage` writes the data, together with the page "Models beside torch" of the documentation.
+`python -m benchmarks.coverage` writes the data, together with the page "Models beside
+torch" of the documentation.
 """
 
 import dataclasses
@@ -26,9 +28,11 @@ class ModelResult:
     Attributes:
         library, version: "transformers" or "diffusers", and which one was measured.
         class_name: of the model.
-        module: the module that defines it, below the library; its folder is the model's type in transformers.
-        verdicts: by check ("forward", "mesh", "generate", ...) "equal", "different", "refused", "raw error", "crashed",
-            "torch fails" or "not compared"; empty if no small model of this class could be built.
+        module: the module that defines it, below the library; its folder is the model's
+            type in transformers.
+        verdicts: by check ("forward", "mesh", "generate", ...) "equal", "different",
+            "refused", "raw error", "crashed", "torch fails" or "not compared"; empty if
+            no small model of this class could be built.
         reason: why the worst verdict is not "equal", or "".
     """
 
@@ -50,13 +54,18 @@ class ModelResult:
     @property
     def fails(self) -> bool:
         """Whether it is known to give a wrong result or none."""
-        return bool(_FAILURES & set(self.verdicts.values())) or self.verdicts.get(_CALL) == "refused"
+        return (
+            bool(_FAILURES & set(self.verdicts.values()))
+            or self.verdicts.get(_CALL) == "refused"
+        )
 
     def describe(self) -> str:
         """One line: each check with its verdict, and the reason."""
         if not self.verdicts:
             return "not measured: no small model of this class is known"
-        text = ", ".join(f"{check} {verdict}" for check, verdict in self.verdicts.items())
+        text = ", ".join(
+            f"{check} {verdict}" for check, verdict in self.verdicts.items()
+        )
         if self.reason:
             text += f" ({self.reason})"
         return text
@@ -68,22 +77,28 @@ def all_results() -> list[ModelResult]:
     file = importlib.resources.files("tpuport").joinpath("model_results.json")
     stored = json.loads(file.read_text(encoding="utf-8"))
     return [
-        ModelResult(version=stored["versions"][record["library"]], **record) for record in stored["models"]
+        ModelResult(version=stored["versions"][record["library"]], **record)
+        for record in stored["models"]
     ]
 
 
 def results_named(name: str) -> list[ModelResult]:
-    """The results of a class, or of all classes of a type of transformers, such as "llama"."""
+    """The results of a class, or of all classes of a type of transformers, such as
+    "llama".
+    """
     lower = name.lower().replace("-", "_")
     return [
         result
         for result in all_results()
-        if result.class_name == name or (result.model_type and result.model_type == lower)
+        if result.class_name == name
+        or (result.model_type and result.model_type == lower)
     ]
 
 
 def warn_of_failures(model: Any) -> None:
-    """Warn of a model, or the models of a pipeline, whose class is known to fail in these libraries."""
+    """Warn of a model, or the models of a pipeline, whose class is known to fail in
+    these libraries.
+    """
     models = model.components.values() if is_pipeline(model) else [model]
     for component in models:
         result = _result_of(type(component))
@@ -99,7 +114,9 @@ def warn_of_failures(model: Any) -> None:
 
 
 def _result_of(cls: type) -> ModelResult | None:
-    """The result of a class of the libraries; nothing is known of classes derived from them."""
+    """The result of a class of the libraries; nothing is known of classes derived from
+    them.
+    """
     library = cls.__module__.partition(".")[0]
     return _results_by_name().get((library, cls.__name__))
 

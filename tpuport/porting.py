@@ -18,16 +18,19 @@ _PORTED_MAP = {"": "jax"}
 
 
 def port(model: Any, **options: Any) -> Any:
-    """Move a model, or every model of a diffusers pipeline, to the devices of a mesh, in place.
+    """Move a model, or every model of a diffusers pipeline, to the devices of a mesh,
+    in place.
 
-    The model is called as before, `model(**inputs)`, with tensors of the host or the device: its call is a compiled
-    program, as of `tpuport.compile(model)`. `model.generate` of a language model of transformers runs
-    `tpuport.generate`. `to_cpu` takes both back.
+    The model is called as before, `model(**inputs)`, with tensors of the host or the
+    device: its call is a compiled program, as of `tpuport.compile(model)`.
+    `model.generate` of a language model of transformers runs `tpuport.generate`.
+    `to_cpu` takes both back.
 
     Args:
-        model: a `torch.nn.Module` (see `tpuport.checkpoint.port`) or a `DiffusionPipeline` (see
-            `tpuport.diffusion.port_pipeline`).
-        options: `mesh`, `rules`, `dtype`, `allow`, `quantize`; for a pipeline those of `port_pipeline`.
+        model: a `torch.nn.Module` (see `tpuport.checkpoint.port`) or a
+            `DiffusionPipeline` (see `tpuport.diffusion.port_pipeline`).
+        options: `mesh`, `rules`, `dtype`, `allow`, `quantize`; for a pipeline those of
+            `port_pipeline`.
 
     Returns:
         The same object.
@@ -57,11 +60,12 @@ def load(*args: Any, **options: Any) -> Any:  # noqa: D103 - it has that of `che
 
 
 def to_cpu(value: Any) -> Any:
-    """Move a ported pipeline, a ported model, or results on the device back to the host.
+    """Move a ported pipeline, a ported model, or results on the device back to the
+    host.
 
     Args:
-        value: a ported `DiffusionPipeline`, which becomes what it was before, in place; or anything that
-            `tpuport.checkpoint.to_cpu` takes.
+        value: a ported `DiffusionPipeline`, which becomes what it was before, in place;
+            or anything that `tpuport.checkpoint.to_cpu` takes.
 
     Returns:
         The same with everything on the host.
@@ -73,7 +77,8 @@ def to_cpu(value: Any) -> Any:
         from tpuport import diffusion
 
         return diffusion.take_back(value)
-    # Only a model of a ported pipeline has a compiled forward, and then the module below is imported.
+    # Only a model of a ported pipeline has a compiled forward, and then the module
+    # below is imported.
     diffusion_pipeline = sys.modules.get("tpuport.diffusion.pipeline")
     if isinstance(value, torch.nn.Module):
         if diffusion_pipeline is not None:
@@ -84,7 +89,9 @@ def to_cpu(value: Any) -> Any:
 
 
 def _refuse_translated(model: Any) -> None:
-    """PortError for what TorchScript and `torch.export` have made of a model: its code is no longer Python's."""
+    """PortError for what TorchScript and `torch.export` have made of a model: its code
+    is no longer Python's.
+    """
     if isinstance(model, torch.jit.ScriptModule):
         translator = "TorchScript"
     elif isinstance(model, torch.fx.GraphModule) and "eval" in vars(model):
@@ -104,11 +111,14 @@ def _replace_calls(model: torch.nn.Module) -> torch.nn.Module:
     model_calls.compile_call(model)
     saving.replace_save(model)
     model_sizes.replace_sizes(model)
-    if hasattr(model, "can_generate"):  # a model of transformers, which has been imported then
+    if hasattr(
+        model, "can_generate"
+    ):  # a model of transformers, which has been imported then
         from tpuport.generation import model_generate
 
         model_generate.replace_generate(model)
-        # transformers' pipelines move a model to the host if there is no GPU, unless it has such a map.
+        # transformers' pipelines move a model to the host if there is no GPU, unless it
+        # has such a map.
         vars(model).setdefault(_DEVICE_MAP, _PORTED_MAP)
     return model
 
@@ -127,7 +137,9 @@ def _restore_calls(model: torch.nn.Module) -> None:
 
 
 def _unstack_layers(value: Any) -> None:
-    """Give blocks their own weights again, if `layers.stack_layers` has stacked them."""
+    """Give blocks their own weights again, if `layers.stack_layers` has stacked
+    them.
+    """
     # If nothing has imported the layers, nothing was stacked.
     layers = sys.modules.get("tpuport.layers")
     if layers is None:

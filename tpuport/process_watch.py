@@ -1,7 +1,9 @@
-"""Several processes watch each other, so that one that dies, stalls or fails ends the others by name.
+"""Several processes watch each other, so that one that dies, stalls or fails ends the
+others by name.
 
-Every process gives signs of life to jax's coordination service, which process 0 runs, and process 0 judges them. Its
-verdict ends all. jax's own heartbeats tell the others of the end of process 0.
+Every process gives signs of life to jax's coordination service, which process 0 runs,
+and process 0 judges them. Its verdict ends all. jax's own heartbeats tell the others of
+the end of process 0.
 """
 
 import atexit
@@ -26,8 +28,11 @@ from tpuport.errors import PortError
 
 _SIGNS = "tpuport/signs_of_life/"
 _VERDICT = "tpuport/verdict"
-_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
-# Where a process is when it compiles, which one may do for minutes whose neighbour has the program on disk.
+_LIBRARIES = tuple(
+    sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")
+)
+# Where a process is when it compiles, which one may do for minutes whose neighbour has
+# the program on disk.
 _COMPILER = os.path.join("jax", "_src", "compiler.py")  # noqa: PTH118 - compared with the end of a file's name
 
 
@@ -37,9 +42,11 @@ class Sign:
 
     Attributes:
         number: another one in each sign.
-        calls: how many of the calls that all processes make it has begun; call: the last one.
+        calls: how many of the calls that all processes make it has begun; call: the
+            last one.
         place: the line that it runs.
-        compiles: whether it compiles there; ended: whether it is about to end without an error.
+        compiles: whether it compiles there; ended: whether it is about to end without
+            an error.
     """
 
     process: int
@@ -60,7 +67,9 @@ class Sign:
 
 @dataclass
 class _Seen:
-    """The latest sign of a process, since when there is none newer, and since when others are ahead of it."""
+    """The latest sign of a process, since when there is none newer, and since when
+    others are ahead of it.
+    """
 
     sign: Sign
     since: float
@@ -89,9 +98,7 @@ class Judge:
         for sign in sorted(signs, key=lambda sign: sign.calls):
             what = self._find_failure(sign, now)
             if what is not None:
-                reached = (
-                    f"it had begun {sign.calls} calls that all make ({sign.call}), {most.name} {most.calls}"
-                )
+                reached = f"it had begun {sign.calls} calls that all make ({sign.call}), {most.name} {most.calls}"
                 return _failure(f"{sign.name} {what}", f"{reached} ({most.call})")
         return None
 
@@ -129,7 +136,9 @@ class Watch:
     """This process among the others."""
 
     def __init__(self, heartbeat_timeout: float, stall_timeout: float | None) -> None:
-        from jax._src.distributed import global_state  # jax has no public name for its client
+        from jax._src.distributed import (
+            global_state,
+        )  # jax has no public name for its client
 
         self._state = global_state
         self._client: Any = global_state.client
@@ -145,9 +154,13 @@ class Watch:
         self._has_ended = False
         self._stopped = threading.Event()
         self._publish()
-        self._first = Sign(**json.loads(self._client.blocking_key_value_get(f"{_SIGNS}0", 60_000)))
+        self._first = Sign(
+            **json.loads(self._client.blocking_key_value_get(f"{_SIGNS}0", 60_000))
+        )
         self._heard = time.monotonic()
-        self._thread = threading.Thread(target=self._watch, name="tpuport-watch", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch, name="tpuport-watch", daemon=True
+        )
         self._thread.start()
         atexit.register(self._leave)
         if self._sign.process > 0:
@@ -159,7 +172,10 @@ class Watch:
         self._caller = threading.get_ident()
 
     def _watch(self) -> None:
-        while not self._stopped.wait(self._interval) and self._state.client is self._client:
+        while (
+            not self._stopped.wait(self._interval)
+            and self._state.client is self._client
+        ):
             # Where process 0 is gone, jax ends this process.
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 self._publish()
@@ -178,11 +194,16 @@ class Watch:
             self._calls,
             self._call,
             _place(frame),
-            any(outer.f_code.co_filename.endswith(_COMPILER) for outer in _outwards(frame)),
+            any(
+                outer.f_code.co_filename.endswith(_COMPILER)
+                for outer in _outwards(frame)
+            ),
             self._has_ended,
         )
         text = json.dumps(vars(self._sign))
-        self._client.key_value_set(f"{_SIGNS}{self._sign.process}", text, allow_overwrite=True)
+        self._client.key_value_set(
+            f"{_SIGNS}{self._sign.process}", text, allow_overwrite=True
+        )
 
     def _read_verdict(self) -> str | None:
         try:
@@ -195,7 +216,10 @@ class Watch:
     def _reach_verdict(self) -> str | None:
         if self._sign.process > 0:
             return None
-        signs = [Sign(**json.loads(text)) for _, text in self._client.key_value_dir_get(_SIGNS)]
+        signs = [
+            Sign(**json.loads(text))
+            for _, text in self._client.key_value_dir_get(_SIGNS)
+        ]
         error = self._judge.judge(signs, time.monotonic())
         return None if error is None else self._pronounce(error)
 
@@ -225,16 +249,27 @@ class Watch:
             self._stopped.set()
         else:
             if _is_of_device(error):
-                # What another process has failed with may reach this one first, as a lost connection.
+                # What another process has failed with may reach this one first, as a
+                # lost connection.
                 self._thread.join(self._patience)
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            self._pronounce(_failure(f"{self._sign.name} has failed with {reason:.300}"))
+            self._pronounce(
+                _failure(f"{self._sign.name} has failed with {reason:.300}")
+            )
         self._thread.join()
 
     def _explain_abort(self) -> None:
         """End with a sentence if jax aborts this process because process 0 is gone."""
-        if time.monotonic() - self._heard > 3 * self._interval or not _answers(self._address):
-            _say(str(_failure(f"{self._first.name} is dead or stopped: it does not answer")))
+        if time.monotonic() - self._heard > 3 * self._interval or not _answers(
+            self._address
+        ):
+            _say(
+                str(
+                    _failure(
+                        f"{self._first.name} is dead or stopped: it does not answer"
+                    )
+                )
+            )
             os._exit(1)
 
 
@@ -255,7 +290,9 @@ def _place(frame: FrameType | None) -> str:
     frames = list(_outwards(frame))
     if not frames:
         return "a thread that has ended"
-    own = (outer for outer in frames if not outer.f_code.co_filename.startswith(_LIBRARIES))
+    own = (
+        outer for outer in frames if not outer.f_code.co_filename.startswith(_LIBRARIES)
+    )
     shown = next(own, frames[0])
     return f"{shown.f_code.co_filename}:{shown.f_lineno} in {shown.f_code.co_name}"
 
@@ -272,14 +309,17 @@ def _answers(address: str) -> bool:
 def _say(text: str) -> None:
     """Write to standard error, after what the process has printed so far."""
     # Another thread may hold the lock of a stream for ever.
-    flushing = threading.Thread(target=lambda: (sys.stdout.flush(), sys.stderr.flush()), daemon=True)
+    flushing = threading.Thread(
+        target=lambda: (sys.stdout.flush(), sys.stderr.flush()), daemon=True
+    )
     flushing.start()
     flushing.join(1)
     os.write(2, f"tpuport: {text}\n".encode())
 
 
 def _catch_abort(explain: Any) -> None:
-    """Let `explain` run where C++ code aborts: jax takes no callback from Python for the end of process 0.
+    """Let `explain` run where C++ code aborts: jax takes no callback from Python for
+    the end of process 0.
 
     Python's own signal handlers would wait for the main thread.
     """
@@ -303,7 +343,9 @@ _watch: Watch | None = None
 
 def start(heartbeat_timeout: float, stall_timeout: float | None) -> None:
     """Watch, in a process that has joined others."""
-    from jax._src.distributed import global_state  # jax.process_count() would start the devices
+    from jax._src.distributed import (
+        global_state,
+    )  # jax.process_count() would start the devices
 
     global _watch
     if global_state.num_processes > 1:
@@ -311,15 +353,24 @@ def start(heartbeat_timeout: float, stall_timeout: float | None) -> None:
 
 
 def begin_call(name: str, arrays: Any) -> None:
-    """Count a call that all processes make, if one of the arrays is divided over processes."""
+    """Count a call that all processes make, if one of the arrays is divided over
+    processes.
+    """
     if _watch is not None and any(
-        isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(arrays)
+        isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+        for leaf in jax.tree.leaves(arrays)
     ):
         _watch.begin(name)
 
 
 def put(array: Any, sharding: Any) -> jax.Array:
-    """`jax.device_put`: where an array goes to several processes, these compare what they put, and wait for all."""
-    if _watch is not None and sharding is not None and not sharding.is_fully_addressable:
+    """`jax.device_put`: where an array goes to several processes, these compare what
+    they put, and wait for all.
+    """
+    if (
+        _watch is not None
+        and sharding is not None
+        and not sharding.is_fully_addressable
+    ):
         _watch.begin("placing an array")
     return jax.device_put(array, sharding)

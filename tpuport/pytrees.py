@@ -1,9 +1,10 @@
 """Caches and outputs of transformers and diffusers as jax pytrees, by field name.
 
-jax keeps a registration for the life of the process and refuses a second one. So the libraries' classes are registered
-when they are defined, a user's class only when one of our programs first meets it (its author may be about to register
-it), and a class that somebody else has registered keeps that registration. Code that registers the libraries' classes
-itself must do so before `tpuport.enable()`, or not at all.
+jax keeps a registration for the life of the process and refuses a second one. So the
+libraries' classes are registered when they are defined, a user's class only when one of
+our programs first meets it (its author may be about to register it), and a class that
+somebody else has registered keeps that registration. Code that registers the libraries'
+classes itself must do so before `tpuport.enable()`, or not at all.
 """
 
 import functools
@@ -47,7 +48,8 @@ _MODEL_CACHES = {
     "voxtral_realtime": "VoxtralRealtimeConv1dCacheLayer VoxtralRealtimeConv1dPaddingCache",
     "xlstm": "xLSTMCache",
 }
-# Classes by the module that defines them; classes derived from them are registered as well.
+# Classes by the module that defines them; classes derived from them are registered as
+# well.
 _BASES = {
     "transformers.cache_utils": (
         "Cache",
@@ -58,7 +60,10 @@ _BASES = {
     ),
     "transformers.utils.generic": ("ModelOutput",),
     "diffusers.utils.outputs": ("BaseOutput",),
-    "diffusers.models.transformers.transformer_flux2": ("Flux2KVCache", "Flux2KVLayerCache"),
+    "diffusers.models.transformers.transformer_flux2": (
+        "Flux2KVCache",
+        "Flux2KVLayerCache",
+    ),
 } | {
     f"transformers.models.{name}.modeling_{name}": tuple(classes.split())
     for name, classes in _MODEL_CACHES.items()
@@ -69,19 +74,23 @@ _lock = threading.RLock()
 _listening = False
 _hooked = False
 _registered: set[type] = set()
-_watched: dict[type, Any] = {}  # bases whose __init_subclass__ we replaced, with the original
+_watched: dict[
+    type, Any
+] = {}  # bases whose __init_subclass__ we replaced, with the original
 
 
 def register() -> None:
-    """Register every cache, cache layer and output class: those that exist now, and others when they are defined.
+    """Register every cache, cache layer and output class: those that exist now, and
+    others when they are defined.
 
-    Idempotent. Later classes of the libraries are registered upon the import of their module, or after the class
-    statement; see `register_used` for a user's own classes.
+    Idempotent. Later classes of the libraries are registered upon the import of their
+    module, or after the class statement; see `register_used` for a user's own classes.
     """
     global _listening, _hooked
     with _lock:
         _listening = True
-        # After `retract` the hooks of modules that are imported have been called, and are not called again.
+        # After `retract` the hooks of modules that are imported have been called, and
+        # are not called again.
         for name in _BASES:
             if name in sys.modules:
                 _register_module(sys.modules[name])
@@ -92,7 +101,9 @@ def register() -> None:
 
 
 def retract() -> None:
-    """Stop registering new classes. Registered ones stay registered: jax cannot forget them."""
+    """Stop registering new classes. Registered ones stay registered: jax cannot forget
+    them.
+    """
     global _listening
     with _lock:
         _listening = False
@@ -105,19 +116,25 @@ def retract() -> None:
 
 
 def register_used(*values: Any) -> None:
-    """Register the classes of these values and of the values inside them, including a user's own subclasses."""
+    """Register the classes of these values and of the values inside them, including a
+    user's own subclasses.
+    """
     for value in _parts(values):
         _register_class(type(value))
 
 
 def register_known(cls: type) -> None:
-    """Register a class if it is, or derives from, a cache or an output of the libraries."""
+    """Register a class if it is, or derives from, a cache or an output of the
+    libraries.
+    """
     if cls not in _registered and _has_base(cls):
         _register_class(cls)
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """As `jax.tree.map`, but dictionaries keep the order of their keys, which jax sorts."""
+    """As `jax.tree.map`, but dictionaries keep the order of their keys, which jax
+    sorts.
+    """
 
     def map_node(node: Any) -> Any:
         if not _is_dict(node):
@@ -135,7 +152,9 @@ def _is_dict(value: Any) -> bool:
 
 @functools.cache
 def _has_base(cls: type) -> bool:
-    """Whether a class is or derives from one of the bases. Cached: once a class exists, so do its bases."""
+    """Whether a class is or derives from one of the bases. Cached: once a class exists,
+    so do its bases.
+    """
     return issubclass(cls, tuple(_bases()))
 
 
@@ -145,13 +164,17 @@ def _bases() -> Iterator[type]:
 
 
 def _bases_of(module: str) -> list[type]:
-    """The classes of _BASES that a module has defined so far; a release of its library may lack some."""
+    """The classes of _BASES that a module has defined so far; a release of its library
+    may lack some.
+    """
     namespace = getattr(sys.modules.get(module), "__dict__", {})
     return [namespace[name] for name in _BASES[module] if name in namespace]
 
 
 def _parts(values: Iterable[Any]) -> Iterator[Any]:
-    """Every cache, layer and output among the values, in their containers and in each other's fields."""
+    """Every cache, layer and output among the values, in their containers and in each
+    other's fields.
+    """
     for value in values:
         if _has_base(type(value)):
             yield value
@@ -163,7 +186,9 @@ def _parts(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _register_module(module: ModuleType) -> None:
-    """Register the bases that a module defines and the classes derived from them, and watch for more."""
+    """Register the bases that a module defines and the classes derived from them, and
+    watch for more.
+    """
     with _lock:
         if not _listening:
             return
@@ -189,10 +214,14 @@ def _register_class(cls: type) -> None:
             return
         _registered.add(cls)
         if tree_util.is_tree_node(cls):
-            logger.debug("%s.%s keeps its own jax registration", cls.__module__, cls.__qualname__)
+            logger.debug(
+                "%s.%s keeps its own jax registration", cls.__module__, cls.__qualname__
+            )
             return
         unflatten = functools.partial(fields.unflatten, cls)
-        tree_util.register_pytree_with_keys(cls, _flatten_with_keys, unflatten, fields.flatten)
+        tree_util.register_pytree_with_keys(
+            cls, _flatten_with_keys, unflatten, fields.flatten
+        )
 
 
 class _Field(tree_util.GetAttrKey):
@@ -211,7 +240,9 @@ def _flatten_with_keys(value: Any) -> tuple[list[tuple[_Field, Any]], fields.Str
 
 
 def _watch(base: type) -> None:
-    """Register the classes that the libraries derive from a base class in the future."""
+    """Register the classes that the libraries derive from a base class in the
+    future.
+    """
     # `register` may be called again.
     if base in _watched:
         return

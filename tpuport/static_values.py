@@ -1,4 +1,6 @@
-"""Plain Python values as keys of compiled programs: equal only if the program would be the same."""
+"""Plain Python values as keys of compiled programs: equal only if the program would be
+the same.
+"""
 
 import dataclasses
 import weakref
@@ -7,14 +9,17 @@ from typing import Any
 
 import torch
 
-# Equal values of these types mean the same in a program, as long as the types are equal too.
+# Equal values of these types mean the same in a program, as long as the types are equal
+# too.
 _PLAIN = frozenset({bool, int, str, bytes, type(None), torch.dtype})
 
 
 def exact_key(value: Any) -> Hashable:
-    """A key that is equal for equal values of one type only: 1, 1.0 and True differ, and so do 0.0 and -0.0.
+    """A key that is equal for equal values of one type only: 1, 1.0 and True differ,
+    and so do 0.0 and -0.0.
 
-    Lists, dictionaries and configurations may change later; the key is of their contents now.
+    Lists, dictionaries and configurations may change later; the key is of their
+    contents now.
     """
     cls = type(value)
     if cls in _PLAIN:
@@ -26,7 +31,9 @@ def exact_key(value: Any) -> Hashable:
         case complex():
             return cls, value.real.hex(), value.imag.hex()
         case dict():
-            return cls, tuple((exact_key(name), exact_key(item)) for name, item in value.items())
+            return cls, tuple(
+                (exact_key(name), exact_key(item)) for name, item in value.items()
+            )
         case list() | tuple():
             return cls, tuple(map(exact_key, value))
         case set() | frozenset():
@@ -36,11 +43,18 @@ def exact_key(value: Any) -> Hashable:
 
 def _object_key(value: Any) -> Hashable:
     if hasattr(type(value), "to_dict") and hasattr(value, "__dict__"):
-        # Private names are transformers' own state, which it and tpuport set and reset while a model runs.
-        public = [(name, item) for name, item in vars(value).items() if not name.startswith("_")]
+        # Private names are transformers' own state, which it and tpuport set and reset
+        # while a model runs.
+        public = [
+            (name, item)
+            for name, item in vars(value).items()
+            if not name.startswith("_")
+        ]
         return tuple((name, exact_key(item)) for name, item in public)
     if dataclasses.is_dataclass(value):
-        return tuple(exact_key(getattr(value, field.name)) for field in dataclasses.fields(value))
+        return tuple(
+            exact_key(getattr(value, field.name)) for field in dataclasses.fields(value)
+        )
     try:
         hash(value)
     except TypeError:
@@ -49,9 +63,11 @@ def _object_key(value: Any) -> Hashable:
 
 
 class Identity:
-    """An object that equals itself alone: its own contents are unknown, or cannot change.
+    """An object that equals itself alone: its own contents are unknown, or cannot
+    change.
 
-    The reference is weak where it can be: jax keeps the keys of programs as long as their functions.
+    The reference is weak where it can be: jax keeps the keys of programs as long as
+    their functions.
     """
 
     __slots__ = ("_get", "_hash")
@@ -77,7 +93,9 @@ class Identity:
 
 
 class StaticValue:
-    """A plain value among the arguments of a compiled function, compared by `exact_key`."""
+    """A plain value among the arguments of a compiled function, compared by
+    `exact_key`.
+    """
 
     __slots__ = ("_hash", "key", "value")
 

@@ -7,7 +7,8 @@ from typing import Any
 
 @contextlib.contextmanager
 def temporary_attributes(owner: Any, **values: Any) -> Iterator[None]:
-    """Let an object have these attributes in the block, and afterwards its own again, or those of its class.
+    """Let an object have these attributes in the block, and afterwards its own again,
+    or those of its class.
 
     Of a `threading.local`, they are those of this thread.
     """

@@ -1,10 +1,15 @@
-"""Attention: its definition, what computes it, and its registration with the libraries that call it."""
+"""Attention: its definition, what computes it, and its registration with the libraries
+that call it.
+"""
 
 from tpuport.attention.attention_settings import registered_settings
 from tpuport.attention.call_report import explain
 from tpuport.attention.reference import attention
 from tpuport.attention.register import register, unregister, use_on_meshes
-from tpuport.attention.register.transformers_interface import register_transformers, use_in_model
+from tpuport.attention.register.transformers_interface import (
+    register_transformers,
+    use_in_model,
+)
 
 __all__ = [
     "attention",

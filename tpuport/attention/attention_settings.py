@@ -1,4 +1,6 @@
-"""How attention is computed: what the user registered, or what the model that is being traced asks for."""
+"""How attention is computed: what the user registered, or what the model that is being
+traced asks for.
+"""
 
 import contextlib
 import dataclasses
@@ -14,7 +16,11 @@ from tpuport.errors import PortError
 
 SEQUENCES: Final = ("auto", "gather", "ring", "ulysses")
 IMPLEMENTATIONS: Final = ("auto", "flash", "xla")
-_CHOICES: Final = {"sequence": SEQUENCES, "padding": MODES, "implementation": IMPLEMENTATIONS}
+_CHOICES: Final = {
+    "sequence": SEQUENCES,
+    "padding": MODES,
+    "implementation": IMPLEMENTATIONS,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,21 +52,25 @@ class Settings:
 
 
 _lock = threading.RLock()
-# (owner, settings) of everything registered; the last entry counts. The tuple is replaced as a whole and never changed,
-# so reading it needs no lock.
+# (owner, settings) of everything registered; the last entry counts. The tuple is
+# replaced as a whole and never changed, so reading it needs no lock.
 _registered: tuple[tuple[Any, Settings], ...] = ()
 _default: ContextVar[Settings | None] = ContextVar("tpuport_attention", default=None)
 
 
 def add_settings(owner: Any, settings: Settings) -> None:
-    """Let these settings count in every thread until `remove_settings` is called with the same owner."""
+    """Let these settings count in every thread until `remove_settings` is called with
+    the same owner.
+    """
     global _registered
     with _lock:
         _registered = (*_registered, (owner, settings))
 
 
 def remove_settings(owner: Any) -> bool:
-    """Remove what this owner registered, whatever was registered since. False if there was nothing."""
+    """Remove what this owner registered, whatever was registered since. False if there
+    was nothing.
+    """
     global _registered
     with _lock:
         remaining = tuple(entry for entry in _registered if entry[0] is not owner)
@@ -75,7 +85,9 @@ def settings_owners() -> list[Any]:
 
 
 def registered_settings() -> Settings | None:
-    """The settings that the user registered last; a compiled program is specialised to them."""
+    """The settings that the user registered last; a compiled program is specialised to
+    them.
+    """
     # Read once: another thread may replace the tuple between the check and the access.
     entries = _registered
     if not entries:
@@ -85,7 +97,9 @@ def registered_settings() -> Settings | None:
 
 @contextlib.contextmanager
 def default_settings(mesh: Mesh | None) -> Iterator[None]:
-    """Compute attention in this thread with default settings on a mesh, unless the user registered others."""
+    """Compute attention in this thread with default settings on a mesh, unless the user
+    registered others.
+    """
     token = _default.set(Settings(mesh=mesh))
     try:
         yield
@@ -94,9 +108,11 @@ def default_settings(mesh: Mesh | None) -> Iterator[None]:
 
 
 def current_settings() -> Settings | None:
-    """The settings that apply to a call at this point; None if nobody asked for tpuport's attention.
+    """The settings that apply to a call at this point; None if nobody asked for
+    tpuport's attention.
 
-    What the user registered comes first. If it has no mesh, it uses the mesh of the model that is being traced.
+    What the user registered comes first. If it has no mesh, it uses the mesh of the
+    model that is being traced.
     """
     explicit, default = registered_settings(), _default.get()
     if explicit is None:

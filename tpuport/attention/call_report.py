@@ -1,4 +1,6 @@
-"""What computed each attention call, and why: every distinct call is recorded while it is traced."""
+"""What computed each attention call, and why: every distinct call is recorded while it
+is traced.
+"""
 
 import dataclasses
 import io
@@ -15,14 +17,22 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-# At most so many distinct calls are recorded; beyond that, the one traced longest ago is dropped, and counted.
+# At most so many distinct calls are recorded; beyond that, the one traced longest ago
+# is dropped, and counted.
 LIMIT: Final = 1000
-# Packages between a model's code and `attend`, and modules of other packages that only pass a call on.
+# Packages between a model's code and `attend`, and modules of other packages that only
+# pass a call on.
 _INTERMEDIATE: Final = frozenset(
     "torch torchax jax jaxlib tpuport beartype jaxtyping wrapt contextlib functools".split()
 )
-_HELPERS: Final = ("transformers.integrations.", "diffusers.models.attention_dispatch", "accelerate.hooks")
-_WIDTH: Final = 120  # of the text form, which is for files and logs; a terminal has its own
+_HELPERS: Final = (
+    "transformers.integrations.",
+    "diffusers.models.attention_dispatch",
+    "accelerate.hooks",
+)
+_WIDTH: Final = (
+    120  # of the text form, which is for files and logs; a terminal has its own
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +41,14 @@ class Call:
 
     Attributes:
         site: file and line in the model's code, or the user's.
-        module: class of the nearest `torch.nn.Module` around it; empty if there is none.
-        source: "torch", "transformers" or "diffusers": the library through which it came.
+        module: class of the nearest `torch.nn.Module` around it; empty if there is
+            none.
+        source: "torch", "transformers" or "diffusers": the library through which it
+            came.
         query, key, value: [B, H, Q, D], [B, K, T, D] and [B, K, T, C].
         dtype: of the three.
-        implementation: "flash", the fused kernel where the program is lowered for a TPU, or "xla".
+        implementation: "flash", the fused kernel where the program is lowered for a
+            TPU, or "xla".
         reason: why that implementation.
         mask: what is known of who sees whom.
         mesh: how the devices divide the work.
@@ -95,7 +108,9 @@ def _counts() -> dict[Call, int]:
 
 
 def find_call_site() -> tuple[str, str]:
-    """(file and line of the code that called attention, class of the nearest module around it)."""
+    """(file and line of the code that called attention, class of the nearest module
+    around it).
+    """
     site, module = "", ""
     # Not `inspect.stack`, which reads the source file of every frame.
     frame: FrameType | None = sys._getframe(1)
@@ -115,7 +130,9 @@ def _is_intermediate(frame: FrameType) -> bool:
 
 
 def _module_class(frame: FrameType) -> str:
-    """The class of the `torch.nn.Module` whose method the frame runs; empty if it runs none."""
+    """The class of the `torch.nn.Module` whose method the frame runs; empty if it runs
+    none.
+    """
     # Only methods are asked for their variables: `f_locals` copies all of them.
     if frame.f_code.co_varnames[:1] == ("self",):
         owner = frame.f_locals.get("self")
@@ -137,7 +154,8 @@ def _short_path(filename: str) -> str:
 
 
 class Report(Sequence[Call]):
-    """Distinct calls in the order in which they were first traced; prints a few lines for each.
+    """Distinct calls in the order in which they were first traced; prints a few lines
+    for each.
 
     Attributes:
         counts: how often each was traced.
@@ -161,11 +179,17 @@ class Report(Sequence[Call]):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        calls = [dataclasses.asdict(call) | {"calls": n} for call, n in zip(self, self.counts, strict=True)]
+        calls = [
+            dataclasses.asdict(call) | {"calls": n}
+            for call, n in zip(self, self.counts, strict=True)
+        ]
         return {"calls": calls, "forgotten": self.forgotten}
 
     def __rich__(self) -> Group:
-        entries = [_render_call(call, count) for call, count in zip(self, self.counts, strict=True)]
+        entries = [
+            _render_call(call, count)
+            for call, count in zip(self, self.counts, strict=True)
+        ]
         return Group(*entries, Text(self._caption()))
 
     def _caption(self) -> str:
@@ -173,14 +197,18 @@ class Report(Sequence[Call]):
             return "No attention call has been traced. Cached programs trace nothing."
         notes = []
         if any(call.implementation == "flash" for call in self):
-            notes.append("flash: tpuport's kernel where the program is lowered for a TPU, XLA elsewhere")
+            notes.append(
+                "flash: tpuport's kernel where the program is lowered for a TPU, XLA elsewhere"
+            )
         if self.forgotten:
             notes.append(f"{self.forgotten} earlier calls forgotten")
         return "; ".join(notes)
 
     def __str__(self) -> str:
         out = io.StringIO()
-        Console(file=out, width=_WIDTH, color_system=None, highlight=False).print(self.__rich__())
+        Console(file=out, width=_WIDTH, color_system=None, highlight=False).print(
+            self.__rich__()
+        )
         return out.getvalue()
 
     __repr__ = __str__
@@ -217,10 +245,12 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 
 
 def explain(*, clear: bool = False) -> Report:
-    """Every distinct attention call since the start: what computed it and why, by site, shape and dtype.
+    """Every distinct attention call since the start: what computed it and why, by site,
+    shape and dtype.
 
-    Calls are recorded while they are traced, so a call that a cached program repeats is not counted again; a call in
-    a compiled loop counts once. At most 1,000 distinct calls are kept.
+    Calls are recorded while they are traced, so a call that a cached program repeats is
+    not counted again; a call in a compiled loop counts once. At most 1,000 distinct
+    calls are kept.
 
     Args:
         clear: forget them afterwards.

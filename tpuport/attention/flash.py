@@ -1,6 +1,8 @@
-"""Fused attention: one traced function that is the TPU kernel where it is lowered for a TPU, and plain XLA elsewhere.
+"""Fused attention: one traced function that is the TPU kernel where it is lowered for a
+TPU, and plain XLA elsewhere.
 
-Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D head dimension, C of values.
+Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D
+head dimension, C of values.
 """
 
 import functools
@@ -15,14 +17,27 @@ from tpuport.attention import padding as pad
 from tpuport.attention.backward import backward
 from tpuport.attention.block_sizes import block_sizes, vmem_limit_bytes
 from tpuport.attention.flash_kernel import flash_kernel
-from tpuport.attention.kernel_cost import SHORT, Blocks, KernelCall, rounds_of_keys, vmem_bytes
+from tpuport.attention.kernel_cost import (
+    SHORT,
+    Blocks,
+    KernelCall,
+    rounds_of_keys,
+    vmem_bytes,
+)
 from tpuport.attention.mask import Mask
 from tpuport.attention.xla_attention import attention_xla
 from tpuport.errors import PortError
 from tpuport.hardware.generations import target_generation
 
-# The parts of a mask that are arrays, or numbers that may be traced; without the bias, which has a gradient.
-_MASK_ARRAYS: Final = ("offset", "keys_BT", "queries_BQ", "query_segments_BQ", "key_segments_BT")
+# The parts of a mask that are arrays, or numbers that may be traced; without the bias,
+# which has a gradient.
+_MASK_ARRAYS: Final = (
+    "offset",
+    "keys_BT",
+    "queries_BQ",
+    "query_segments_BQ",
+    "key_segments_BT",
+)
 
 Arrays = dict[str, jax.Array]
 Results = tuple[jax.Array, jax.Array]
@@ -61,25 +76,35 @@ def flash(
     blocks: tuple[int, int, int] | None = None,
     interpret: bool = False,
 ) -> tuple[Float[Array, "B H Q C"], Float[Array, "B H Q"]]:
-    """Traced. Attention without a score matrix in memory, and the log of its softmax's sum (-inf: no key seen).
+    """Traced. Attention without a score matrix in memory, and the log of its softmax's
+    sum (-inf: no key seen).
 
-    Both results can be differentiated with respect to query, key, value and the mask's bias.
+    Both results can be differentiated with respect to query, key, value and the mask's
+    bias.
 
     Args:
         mask: anything but `dense`, which only the XLA definition takes.
-        padding: how `keys_BT` is applied if nothing else is masked key by key: "exact", "segment_ids" or "zero". The
-            first two differ in the kernel only; the third is wrong, and wrong on every device.
-        blocks: rows of queries, keys of a step of the kernel, keys of a chunk of it; None takes the tuned ones.
+        padding: how `keys_BT` is applied if nothing else is masked key by key: "exact",
+            "segment_ids" or "zero". The first two differ in the kernel only; the third
+            is wrong, and wrong on every device.
+        blocks: rows of queries, keys of a step of the kernel, keys of a chunk of it;
+            None takes the tuned ones.
         interpret: run the kernel itself on any device, slowly, for tests.
 
     Raises:
-        PortError: a dense mask, an unknown `padding`, or blocks that are not multiples of 128.
+        PortError: a dense mask, an unknown `padding`, or blocks that are not multiples
+            of 128.
     """
     pad.check_mode(padding)
     if mask.dense is not None:
-        raise PortError("the kernel takes masks as structure", where="mask.dense", fix="use attention_xla")
+        raise PortError(
+            "the kernel takes masks as structure",
+            where="mask.dense",
+            fix="use attention_xla",
+        )
     if padding == "zero" and mask.keys_BT is not None and _masks_padding_only(mask):
-        # Before the kernel, so that XLA and gradients have the same fault as the kernel: it is for comparison.
+        # Before the kernel, so that XLA and gradients have the same fault as the
+        # kernel: it is for comparison.
         key_BKTD, value_BKTC, _ = pad.zeroed(key_BKTD, value_BKTC, mask.keys_BT)
         mask = replace(mask, keys_BT=None)
     arrays = mask.present(_MASK_ARRAYS)
@@ -87,13 +112,22 @@ def flash(
     # A number is a part of the program, a traced scalar an argument of it.
     if isinstance(mask.offset, int):
         offset = arrays.pop("offset")
-    chosen_blocks = _choose_blocks(query_BHQD, key_BKTD, value_BKTC, mask, padding, blocks)
+    chosen_blocks = _choose_blocks(
+        query_BHQD, key_BKTD, value_BKTC, mask, padding, blocks
+    )
     static = _Static(
         mask.left, mask.right, offset, float(scale), softcap, padding, chosen_blocks,
         _choose_rounds(query_BHQD, value_BKTC, mask, chosen_blocks),
         vmem_limit_bytes(needed=_vmem_needed(query_BHQD, value_BKTC, chosen_blocks)), interpret,
     )  # fmt: skip
-    return _flash(static, query_BHQD, key_BKTD, value_BKTC, mask.bias_BT, jax.tree.map(jnp.asarray, arrays))
+    return _flash(
+        static,
+        query_BHQD,
+        key_BKTD,
+        value_BKTC,
+        mask.bias_BT,
+        jax.tree.map(jnp.asarray, arrays),
+    )
 
 
 def _choose_blocks(
@@ -120,22 +154,37 @@ def _choose_blocks(
     )  # fmt: skip
 
 
-def _choose_rounds(query_BHQD: jax.Array, value_BKTC: jax.Array, mask: Mask, blocks: Blocks) -> int:
+def _choose_rounds(
+    query_BHQD: jax.Array, value_BKTC: jax.Array, mask: Mask, blocks: Blocks
+) -> int:
     batch, heads, queries, dim = query_BHQD.shape
     keys, value_dim = value_BKTC.shape[2:]
     call = KernelCall(
-        batch * heads, queries, keys, dim, value_dim, query_BHQD.dtype.itemsize, mask.left, mask.right
+        batch * heads,
+        queries,
+        keys,
+        dim,
+        value_dim,
+        query_BHQD.dtype.itemsize,
+        mask.left,
+        mask.right,
     )
     return rounds_of_keys(call, blocks, target_generation())
 
 
-def _vmem_needed(query_BHQD: jax.Array, value_BKTC: jax.Array, blocks: Blocks) -> int | None:
-    """Vector memory that a call takes; None if hidden states of so many queries would not fit beside the kernel."""
+def _vmem_needed(
+    query_BHQD: jax.Array, value_BKTC: jax.Array, blocks: Blocks
+) -> int | None:
+    """Vector memory that a call takes; None if hidden states of so many queries would
+    not fit beside the kernel.
+    """
     queries, dim = query_BHQD.shape[2:]
     keys, value_dim = value_BKTC.shape[2:]
     if queries > SHORT:
         return None
-    return vmem_bytes(KernelCall(1, queries, keys, dim, value_dim, query_BHQD.dtype.itemsize), blocks)
+    return vmem_bytes(
+        KernelCall(1, queries, keys, dim, value_dim, query_BHQD.dtype.itemsize), blocks
+    )
 
 
 def _masks_padding_only(mask: Mask) -> bool:
@@ -145,25 +194,43 @@ def _masks_padding_only(mask: Mask) -> bool:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _flash(
-    static: _Static, q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None, arrays: Arrays
+    static: _Static,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    bias: jax.Array | None,
+    arrays: Arrays,
 ) -> Results:
     on_tpu = functools.partial(_run_kernel, static)
     if static.interpret:
         return on_tpu(q, k, v, bias, arrays)
-    # Decided when the program is lowered, so a program traced on a CPU host can be compiled for a TPU.
+    # Decided when the program is lowered, so a program traced on a CPU host can be
+    # compiled for a TPU.
     elsewhere = functools.partial(_run_xla, static)
-    return jax.lax.platform_dependent(q, k, v, bias, arrays, tpu=on_tpu, default=elsewhere)
+    return jax.lax.platform_dependent(
+        q, k, v, bias, arrays, tpu=on_tpu, default=elsewhere
+    )
 
 
 def _run_xla(
-    static: _Static, q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None, arrays: Arrays
+    static: _Static,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    bias: jax.Array | None,
+    arrays: Arrays,
 ) -> Results:
     mask = static.mask(bias, arrays)
     return attention_xla(q, k, v, mask, scale=static.scale, softcap=static.softcap)
 
 
 def _run_kernel(
-    static: _Static, q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None, arrays: Arrays
+    static: _Static,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    bias: jax.Array | None,
+    arrays: Arrays,
 ) -> Results:
     """The kernel, and around it the parts of the mask that it does not take."""
     mask = static.mask(bias, arrays)
@@ -178,7 +245,10 @@ def _run_kernel(
     )  # fmt: skip
     if mask.queries_BQ is not None:
         is_real = mask.queries_BQ[:, None, :]
-        out, lse = jnp.where(is_real[..., None], out, 0), jnp.where(is_real, lse, -jnp.inf)
+        out, lse = (
+            jnp.where(is_real[..., None], out, 0),
+            jnp.where(is_real, lse, -jnp.inf),
+        )
     return out, lse
 
 
@@ -193,39 +263,57 @@ class _KernelOperands(NamedTuple):
     key_segments: jax.Array | None = None
 
 
-def _hide_padding(mask: Mask, k: jax.Array, v: jax.Array, queries: int, padding: str) -> _KernelOperands:
+def _hide_padding(
+    mask: Mask, k: jax.Array, v: jax.Array, queries: int, padding: str
+) -> _KernelOperands:
     """The kernel's operands, with the padded keys hidden by one of them.
 
-    By weights if there is no other mask: with one, the copy of a real key that stands in for a padded key might be
-    hidden from a query that sees the original, or the other way round. Else by the bias or the segments, which are
-    compared key by key in any case.
+    By weights if there is no other mask: with one, the copy of a real key that stands
+    in for a padded key might be hidden from a query that sees the original, or the
+    other way round. Else by the bias or the segments, which are compared key by key in
+    any case.
     """
-    bias, query_segments, key_segments = mask.bias_BT, mask.query_segments_BQ, mask.key_segments_BT
+    bias, query_segments, key_segments = (
+        mask.bias_BT,
+        mask.query_segments_BQ,
+        mask.key_segments_BT,
+    )
     is_real = mask.keys_BT
     if is_real is None:
         return _KernelOperands(k, v, None, bias, query_segments, key_segments)
-    # A masked value is multiplied by a weight of exactly zero, and zero times NaN is NaN.
+    # A masked value is multiplied by a weight of exactly zero, and zero times NaN is
+    # NaN.
     clean_value = jnp.where(is_real[:, None, :, None], v, 0)
     if bias is not None:
         clean_key = jnp.where(is_real[:, None, :, None], k, 0)
         hiding_bias = jnp.where(is_real, bias, -jnp.inf)
-        return _KernelOperands(clean_key, clean_value, None, hiding_bias, query_segments, key_segments)
+        return _KernelOperands(
+            clean_key, clean_value, None, hiding_bias, query_segments, key_segments
+        )
     if padding == "exact" and _masks_padding_only(mask):
         return _KernelOperands(*pad.exact(k, v, is_real))
     if query_segments is None:
         query_segments = jnp.zeros((1, queries), jnp.int32)
-    return _KernelOperands(k, clean_value, None, None, query_segments, pad.segments(is_real, key_segments))
+    return _KernelOperands(
+        k, clean_value, None, None, query_segments, pad.segments(is_real, key_segments)
+    )
 
 
-def _forward(static: _Static, q: Any, k: Any, v: Any, bias: Any, arrays: Any) -> tuple[Any, Any]:
+def _forward(
+    static: _Static, q: Any, k: Any, v: Any, bias: Any, arrays: Any
+) -> tuple[Any, Any]:
     results: Any = _flash(static, q, k, v, bias, arrays)
     return results, (q, k, v, bias, arrays, *results)
 
 
-def _backward(static: _Static, saved: tuple, cotangents: tuple[jax.Array, jax.Array]) -> tuple:
+def _backward(
+    static: _Static, saved: tuple, cotangents: tuple[jax.Array, jax.Array]
+) -> tuple:
     q, k, v, bias, arrays, out, lse = saved
     mask = static.mask(bias, arrays)
-    gradients = backward(q, k, v, mask, out, lse, *cotangents, scale=static.scale, softcap=static.softcap)
+    gradients = backward(
+        q, k, v, mask, out, lse, *cotangents, scale=static.scale, softcap=static.softcap
+    )
     return *gradients, None
 
 

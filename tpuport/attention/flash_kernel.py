@@ -1,17 +1,23 @@
-"""The attention kernel for TPU: an online softmax over blocks of keys, with the scores transposed.
+"""The attention kernel for TPU: an online softmax over blocks of keys, with the scores
+transposed.
 
-FlashAttention (Dao et al., 2022) on the matrix unit, with four choices of its own, each measured in docs/attention.md:
+FlashAttention (Dao et al., 2022) on the matrix unit, with four choices of its own, each
+measured in docs/attention.md:
 
-- Scores are [keys, queries]: maxima are taken along sublanes, which the vector unit does without moving lanes, and a
-  row's maximum lies as the next product needs it.
-- The next chunk's scores are asked for before this chunk's exponentials, so that the matrix unit is not waiting.
-- The scale is applied to differences of scores, in the exponent and in float32, together with the log2(e) that powers
-  of two need. Scaled queries, which other kernels take, are rounded once more, and by a factor that is no power of two.
-- The values have one more row, of ones: the second product then sums the softmax as well. A key whose entry there is
-  zero, and whose value is zero, is masked exactly and at no cost, provided that its score is no new maximum.
+- Scores are [keys, queries]: maxima are taken along sublanes, which the vector unit
+  does without moving lanes, and a row's maximum lies as the next product needs it.
+- The next chunk's scores are asked for before this chunk's exponentials, so that the
+  matrix unit is not waiting.
+- The scale is applied to differences of scores, in the exponent and in float32,
+  together with the log2(e) that powers of two need. Scaled queries, which other kernels
+  take, are rounded once more, and by a factor that is no power of two.
+- The values have one more row, of ones: the second product then sums the softmax as
+  well. A key whose entry there is zero, and whose value is zero, is masked exactly and
+  at no cost, provided that its score is no new maximum.
 
-Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D head dimension of queries and
-keys, C of values, S rows that a tile of the values' dtype has.
+Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D
+head dimension of queries and keys, C of values, S rows that a tile of the values' dtype
+has.
 """
 
 import functools
@@ -30,7 +36,8 @@ from jaxtyping import Array, Float, Int
 from tpuport.attention.kernel_layout import LOG2E, Layout
 
 NAME = "tpuport_flash"
-# What a hidden key scores: far below any real score, and finite, so that differences of two are zero and not NaN.
+# What a hidden key scores: far below any real score, and finite, so that differences of
+# two are zero and not NaN.
 HIDDEN = -0.7 * float(np.finfo(np.float32).max)
 _NT = (((1,), (1,)), ((), ()))
 _NN = (((1,), (0,)), ((), ()))
@@ -55,36 +62,60 @@ def flash_kernel(
     vmem_limit_bytes: int | None = None,
     interpret: bool = False,
 ) -> tuple[Float[Array, "B H Q C"], Float[Array, "B H Q"]]:
-    """Traced. (output, natural log of the softmax's sum); a query that sees no key gets zeros and -inf.
+    """Traced. (output, natural log of the softmax's sum); a query that sees no key gets
+    zeros and -inf.
 
     Args:
-        blocks: rows of queries, keys of a step, keys of a chunk of it; multiples of 128, the third divides the second.
-        rounds: of a loop in each step, each over so many keys; what a step fetches is for all of them. 1 with a band.
+        blocks: rows of queries, keys of a step, keys of a chunk of it; multiples of
+            128, the third divides the second.
+        rounds: of a loop in each step, each over so many keys; what a step fetches is
+            for all of them. 1 with a band.
         left, right, offset: the band, as in `Mask`.
-        weights_BT: 1, or 0 for a key to be left out of the softmax's sum. Such a key must have a value of zeros, and
-            must not score above every other key that the query sees; `padding` ensures both. Not with a band.
+        weights_BT: 1, or 0 for a key to be left out of the softmax's sum. Such a key
+            must have a value of zeros, and must not score above every other key that
+            the query sees; `padding` ensures both. Not with a band.
         bias_BT: added to a key's scores.
-        query_segments_BQ, key_segments_BT: from 0; a query sees the keys of its own number.
-        vmem_limit_bytes: vector memory that the kernel may take; None leaves the compiler's own limit.
+        query_segments_BQ, key_segments_BT: from 0; a query sees the keys of its own
+            number.
+        vmem_limit_bytes: vector memory that the kernel may take; None leaves the
+            compiler's own limit.
     """
-    # The scale cannot wait if the scores themselves are needed, or if it would reverse their order.
+    # The scale cannot wait if the scores themselves are needed, or if it would reverse
+    # their order.
     late = scale > 0 and softcap is None and bias_BT is None
     # What a step fetches.
     blocks = (blocks[0], rounds * blocks[1], blocks[2])
-    layout = Layout(blocks, query_BHQD.shape[2], key_BKTD.shape[2], left, right, scale, softcap, late, rounds)
-    # Padded keys repeat the last one, which leaves every maximum as it is. What the last block of queries reads beyond
-    # the array reaches no other query, and is not written: only a call of less than a block is padded.
+    layout = Layout(
+        blocks,
+        query_BHQD.shape[2],
+        key_BKTD.shape[2],
+        left,
+        right,
+        scale,
+        softcap,
+        late,
+        rounds,
+    )
+    # Padded keys repeat the last one, which leaves every maximum as it is. What the
+    # last block of queries reads beyond the array reaches no other query, and is not
+    # written: only a call of less than a block is padded.
     query = query_BHQD if layout.queries > blocks[0] else _pad(query_BHQD, 2, blocks[0])
     key = _pad(key_BKTD, 2, blocks[1], mode="edge")
-    value = _pad(_pad(value_BKTC, 2, blocks[1]), 3, _tile_rows(value_BKTC.dtype)).swapaxes(2, 3)
+    value = _pad(
+        _pad(value_BKTC, 2, blocks[1]), 3, _tile_rows(value_BKTC.dtype)
+    ).swapaxes(2, 3)
     optional = _OptionalOperands(
         weights=_weights(layout, weights_BT, bias_BT, key_segments_BT, value.dtype),
         bias=_bias(layout, bias_BT),
         query_segments=_segments(query_segments_BQ, blocks[0]),
         key_segments=_segments(key_segments_BT, blocks[1]),
     )
-    out, lse = _call(layout, query, key, value, optional, offset, vmem_limit_bytes, interpret)
-    return out[:, :, : layout.queries, : value_BKTC.shape[3]], lse[:, :, 0, : layout.queries]
+    out, lse = _call(
+        layout, query, key, value, optional, offset, vmem_limit_bytes, interpret
+    )
+    return out[:, :, : layout.queries, : value_BKTC.shape[3]], lse[
+        :, :, 0, : layout.queries
+    ]
 
 
 class _OptionalOperands(NamedTuple):
@@ -134,7 +165,9 @@ def _bias(layout: Layout, bias_BT: jax.Array | None) -> jax.Array | None:
 def _weights(
     layout: Layout, weights_BT: jax.Array | None, bias: Any, segments: Any, dtype: Any
 ) -> jax.Array | None:
-    """The row under the values as [B, S, T]; None if it is all ones, or the tail is hidden in another way."""
+    """The row under the values as [B, S, T]; None if it is all ones, or the tail is
+    hidden in another way.
+    """
     if weights_BT is None:
         hides_tail = layout.has_band or bias is not None or segments is not None
         if hides_tail or layout.keys % layout.blocks[1] == 0:
@@ -142,7 +175,9 @@ def _weights(
         weights_BT = jnp.ones((1, layout.keys), dtype)
     # The padded keys get 0. A row of the kernel's operand has to be a whole tile.
     weights = _pad(weights_BT.astype(dtype), 1, layout.blocks[1])
-    return jnp.broadcast_to(weights[:, None], (weights.shape[0], _tile_rows(dtype), weights.shape[1]))
+    return jnp.broadcast_to(
+        weights[:, None], (weights.shape[0], _tile_rows(dtype), weights.shape[1])
+    )
 
 
 def _call(
@@ -157,9 +192,14 @@ def _call(
 ) -> tuple[jax.Array, jax.Array]:
     """The pallas call on padded operands; `value` is [B, K, C, T]."""
     batch, heads, queries, dim = query.shape
-    groups, width, (rows, keys, _) = heads // key.shape[1], value.shape[2], layout.blocks
+    groups, width, (rows, keys, _) = (
+        heads // key.shape[1],
+        value.shape[2],
+        layout.blocks,
+    )
 
-    # Indices of the grid: b row of the batch, h query head, i block of queries, j step over the keys; o the offset.
+    # Indices of the grid: b row of the batch, h query head, i block of queries, j step
+    # over the keys; o the offset.
     def query_index(b: Any, h: Any, i: Any, j: Any, o: Any) -> tuple:
         return b, h, i, 0
 
@@ -175,7 +215,9 @@ def _call(
         return pl.BlockSpec((None, x.shape[1], keys), index)
 
     def along_queries(x: jax.Array) -> pl.BlockSpec:
-        return pl.BlockSpec((None, 1, rows), lambda b, h, i, j, o: (_batch_index(x, b), 0, i))
+        return pl.BlockSpec(
+            (None, 1, rows), lambda b, h, i, j, o: (_batch_index(x, b), 0, i)
+        )
 
     make_specs = _OptionalOperands(along_keys, along_keys, along_queries, along_keys)
     operands, specs = [], []
@@ -184,14 +226,16 @@ def _call(
             operands.append(operand)
             specs.append(make_spec(operand))
     steps = layout.steps(offset)
-    # The offset is fetched before the grid starts, because the blocks to fetch depend on it.
+    # The offset is fetched before the grid starts, because the blocks to fetch depend
+    # on it.
     grid_spec = pltpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=1,
         grid=(batch, heads, pl.cdiv(queries, rows), steps),
         in_specs=[
             pl.BlockSpec((None, None, rows, dim), query_index),
             pl.BlockSpec(
-                (None, None, keys, dim), lambda b, h, i, j, o: (b, lax.div(h, groups), key_block(i, j, o), 0)
+                (None, None, keys, dim),
+                lambda b, h, i, j, o: (b, lax.div(h, groups), key_block(i, j, o), 0),
             ),
             pl.BlockSpec(
                 (None, None, width, keys),
@@ -207,12 +251,16 @@ def _call(
     )
     shapes = [(*query.shape[:3], width), (batch, heads, 1, queries)]
     call = pl.pallas_call(
-        functools.partial(_kernel, layout, [operand is not None for operand in optional]),
+        functools.partial(
+            _kernel, layout, [operand is not None for operand in optional]
+        ),
         grid_spec=grid_spec,
         out_shape=[
-            jax.ShapeDtypeStruct(s, d) for s, d in zip(shapes, (query.dtype, jnp.float32), strict=True)
+            jax.ShapeDtypeStruct(s, d)
+            for s, d in zip(shapes, (query.dtype, jnp.float32), strict=True)
         ],
-        # Only the steps over the keys of one block of queries depend on one another: they share the scratch memory.
+        # Only the steps over the keys of one block of queries depend on one another:
+        # they share the scratch memory.
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"),
             vmem_limit_bytes=vmem_limit_bytes,
@@ -225,12 +273,20 @@ def _call(
 
 
 def _scratch_shapes(layout: Layout, width: int, dtype: Any) -> list[Any]:
-    """Memory that the steps of a block of queries share: the running maximum and sum, and what a round carries."""
+    """Memory that the steps of a block of queries share: the running maximum and sum,
+    and what a round carries.
+    """
     rows, _, size = layout.blocks
     height = width + _tile_rows(dtype)
-    shapes = [pltpu.VMEM((1, rows), jnp.float32), pltpu.VMEM((height, rows), jnp.float32)]
+    shapes = [
+        pltpu.VMEM((1, rows), jnp.float32),
+        pltpu.VMEM((height, rows), jnp.float32),
+    ]
     if layout.carries:
-        shapes += [pltpu.VMEM((size, rows), jnp.float32), pltpu.VMEM((height, size), dtype)]
+        shapes += [
+            pltpu.VMEM((size, rows), jnp.float32),
+            pltpu.VMEM((height, size), dtype),
+        ]
     return shapes
 
 
@@ -241,7 +297,9 @@ class _Carried(NamedTuple):
     value: Any
 
 
-def _cost(layout: Layout, query: jax.Array, key: jax.Array, value: jax.Array, steps: int) -> pl.CostEstimate:
+def _cost(
+    layout: Layout, query: jax.Array, key: jax.Array, value: jax.Array, steps: int
+) -> pl.CostEstimate:
     """Work over the blocks that are visited; XLA cannot look into a kernel."""
     batch, heads, queries, dim = query.shape
     rows, keys, _ = layout.blocks
@@ -267,7 +325,9 @@ def _kernel(
 ) -> None:
     """One block of queries against one block of keys; value_ref is [C, keys]."""
     remaining = iter(refs)
-    optional = _OptionalOperands(*(next(remaining) if present else None for present in is_present))
+    optional = _OptionalOperands(
+        *(next(remaining) if present else None for present in is_present)
+    )
     out_ref, lse_ref, top_ref, sum_ref, *carried_refs = remaining
     carried = _Carried(*carried_refs) if layout.carries else None
     block, step = pl.program_id(2), pl.program_id(3)
@@ -283,7 +343,15 @@ def _kernel(
             carried.value[...] = jnp.zeros_like(carried.value)
 
     run = functools.partial(
-        _block, layout, query_ref, key_ref, value_ref, optional, top_ref, sum_ref, carried
+        _block,
+        layout,
+        query_ref,
+        key_ref,
+        value_ref,
+        optional,
+        top_ref,
+        sum_ref,
+        carried,
     )
     if not layout.has_band:
         _repeat(layout.rounds, functools.partial(run, None))
@@ -295,7 +363,8 @@ def _kernel(
         is_whole = (key >= layout.first_key(position + rows - 1)) & (
             key + keys - 1 <= layout.last_key(position)
         )
-        # Comparing key by key costs vector work that a block without an edge of the band does not need.
+        # Comparing key by key costs vector work that a block without an edge of the
+        # band does not need.
         pl.when((key_block <= last) & is_whole)(lambda: run(None, 0))
         pl.when((key_block <= last) & ~is_whole)(lambda: run((key, position), 0))
 
@@ -304,14 +373,18 @@ def _kernel(
         width = value_ref.shape[0]
         top, sums = top_ref[...], sum_ref[...]
         if carried is not None:
-            top, sums = _add_chunk(layout, carried.scores[...], carried.value[...], top, sums)
+            top, sums = _add_chunk(
+                layout, carried.scores[...], carried.value[...], top, sums
+            )
         total = sums[width : width + 1, :]
         # All scores are hidden, or all weights are 0.
         is_empty = (top <= HIDDEN / 2) | (total == 0.0)
         total = jnp.where(is_empty, 1.0, total)
         out = jnp.where(is_empty, 0.0, sums[:width, :] / total)
         out_ref[...] = out.T.astype(out_ref.dtype)
-        lse_ref[...] = jnp.where(is_empty, -jnp.inf, top * (layout.unit / LOG2E) + jnp.log(total))
+        lse_ref[...] = jnp.where(
+            is_empty, -jnp.inf, top * (layout.unit / LOG2E) + jnp.log(total)
+        )
 
 
 def _repeat(rounds: int, run: Callable[[Any], None]) -> None:
@@ -338,7 +411,8 @@ def _block(
 
     Args:
         index: of the round.
-        edge: (first key, key position of the first query) of a block on the edge of the band; None: all is visible.
+        edge: (first key, key position of the first query) of a block on the edge of the
+            band; None: all is visible.
     """
     size = layout.blocks[2]
     chunks = layout.blocks[1] // layout.rounds // size
@@ -370,7 +444,8 @@ def _block(
     else:
         first, current = 0, carried.scores[...]
     for chunk in range(first, chunks):
-        # Before the exponentials of the chunk before, so that the matrix unit does not wait for them.
+        # Before the exponentials of the chunk before, so that the matrix unit does not
+        # wait for them.
         next_scores = scores(chunk)
         top, total = _add_chunk(layout, current, value(chunk - 1), top, total)
         current = next_scores
@@ -382,12 +457,18 @@ def _block(
 
 
 def _add_chunk(
-    layout: Layout, scores: jax.Array, value: jax.Array, top: jax.Array, total: jax.Array
+    layout: Layout,
+    scores: jax.Array,
+    value: jax.Array,
+    top: jax.Array,
+    total: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """The running maximum and sum after one more chunk."""
     new_top = jnp.maximum(top, scores.max(axis=0, keepdims=True))
     weights = jnp.exp2((scores - new_top) * layout.unit).astype(value.dtype)
-    return new_top, total * jnp.exp2((top - new_top) * layout.unit) + _dot(value, weights, _NN)
+    return new_top, total * jnp.exp2((top - new_top) * layout.unit) + _dot(
+        value, weights, _NN
+    )
 
 
 def _scores(
@@ -409,7 +490,9 @@ def _scores(
         scores += _column(optional.bias[:, keys])
     conditions = []
     if optional.key_segments is not None:
-        conditions.append(_column(optional.key_segments[:, keys]) == optional.query_segments[...])
+        conditions.append(
+            _column(optional.key_segments[:, keys]) == optional.query_segments[...]
+        )
     if edge is not None:
         first_key, position = edge
         conditions.append(_band(layout, first_key + keys.start, position, scores.shape))
@@ -424,8 +507,12 @@ def _column(row: jax.Array) -> jax.Array:
     return jnp.broadcast_to(row, (8, row.shape[1])).T[:, :1]
 
 
-def _band(layout: Layout, first_key: Any, position: Any, shape: tuple[int, ...]) -> jax.Array:
-    """Which keys [n, 1] the queries [1, m] see, the first of them at `first_key` and at key position `position`."""
+def _band(
+    layout: Layout, first_key: Any, position: Any, shape: tuple[int, ...]
+) -> jax.Array:
+    """Which keys [n, 1] the queries [1, m] see, the first of them at `first_key` and at
+    key position `position`.
+    """
     key = lax.broadcasted_iota(jnp.int32, shape, 0)
     distance = key - lax.broadcasted_iota(jnp.int32, shape, 1)
     start = position - first_key
@@ -434,7 +521,8 @@ def _band(layout: Layout, first_key: Any, position: Any, shape: tuple[int, ...])
         parts.append(distance <= start + layout.right)
     if layout.left is not None:
         parts.append(distance >= start - layout.left)
-    # A call with a band has no weights that would leave out the padding after the last key.
+    # A call with a band has no weights that would leave out the padding after the last
+    # key.
     if layout.keys % layout.blocks[1]:
         parts.append(key < layout.keys - first_key)
     return functools.reduce(jnp.logical_and, parts)

@@ -1,13 +1,18 @@
-"""What a call of the attention kernel costs with some block sizes, from what the compiler scheduled for its steps.
+"""What a call of the attention kernel costs with some block sizes, from what the
+compiler scheduled for its steps.
 
-The kernel's grid has one step for each (batch and head, block of queries, block of keys that may be seen). The
-compiler's schedule says how many bundles each part of a step takes, and the shape says how often each part runs:
+The kernel's grid has one step for each (batch and head, block of queries, block of keys
+that may be seen). The compiler's schedule says how many bundles each part of a step
+takes, and the shape says how often each part runs:
 
-    cycles = heads x (query blocks x (start + finish) + whole blocks x whole + edge blocks x edge + steps x fixed)
+    cycles = heads x (query blocks x (start + finish) + whole blocks x whole + edge
+    blocks x edge + steps x fixed)
 
-A core executes a bundle a cycle if nothing stalls. It stalls if keys and values arrive more slowly than they are used,
-so a block's cycles are at least its bytes over the memory's bytes a cycle. It also takes the core some time to start a
-copy: of keys and values when a step of the grid fetches them, and of queries and results for each block of queries.
+A core executes a bundle a cycle if nothing stalls. It stalls if keys and values arrive
+more slowly than they are used, so a block's cycles are at least its bytes over the
+memory's bytes a cycle. It also takes the core some time to start a copy: of keys and
+values when a step of the grid fetches them, and of queries and results for each block
+of queries.
 """
 
 import bisect
@@ -32,7 +37,9 @@ _COPIES_OF_QUERIES: Final = 3
 
 
 class Blocks(NamedTuple):
-    """Rows of queries and keys of one step of the kernel, and keys of a chunk of it: multiples of 128."""
+    """Rows of queries and keys of one step of the kernel, and keys of a chunk of it:
+    multiples of 128.
+    """
 
     query: int
     key: int
@@ -48,7 +55,8 @@ class KernelCall:
         queries, keys, head_dim, value_dim: lengths, and widths of keys and of values.
         itemsize: bytes of an element.
         left, right, offset: the band, as in `Mask`.
-        masked: whether every key is compared, or biased, for another reason than the band.
+        masked: whether every key is compared, or biased, for another reason than the
+            band.
     """
 
     heads: int
@@ -82,10 +90,12 @@ class Step:
     """Bundles of the parts of one step.
 
     Attributes:
-        start, finish: what runs at the first and the last block of keys of each block of queries.
+        start, finish: what runs at the first and the last block of keys of each block
+            of queries.
         fixed: what runs in every step of the grid.
         whole: a block of keys of which everything is visible.
-        edge: a block of keys on the edge of the band, compared key by key; `whole` if there is no band.
+        edge: a block of keys on the edge of the band, compared key by key; `whole` if
+            there is no band.
     """
 
     start: Number
@@ -96,9 +106,11 @@ class Step:
 
     @classmethod
     def of(cls, bundles: int, sections: tuple[int, ...], *, has_band: bool) -> "Step":
-        """From a kernel's schedule: its bundles, and those of its conditional sections in the order of the program.
+        """From a kernel's schedule: its bundles, and those of its conditional sections
+        in the order of the program.
 
-        If the sections are not the expected ones, every part is assumed to run in every step.
+        If the sections are not the expected ones, every part is assumed to run in every
+        step.
         """
         fixed = bundles - sum(sections)
         match has_band, sections:
@@ -112,12 +124,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Row:
-    """Steps of kernels with the same `query` and `compute`, by the number of chunks in a block of keys.
+    """Steps of kernels with the same `query` and `compute`, by the number of chunks in
+    a block of keys.
 
     Attributes:
         start, finish, fixed: as in `Step`.
-        points: (chunks, whole, edge) of each number that was measured, at least two, in ascending order; between and
-            beyond them, the line through the nearest two holds within a few percent.
+        points: (chunks, whole, edge) of each number that was measured, at least two, in
+            ascending order; between and beyond them, the line through the nearest two
+            holds within a few percent.
     """
 
     query: int
@@ -130,7 +144,10 @@ class Row:
     @classmethod
     def through(cls, query: int, compute: int, steps: dict[int, Step]) -> "Row":
         """From the steps by the number of chunks."""
-        points = tuple((chunks, steps[chunks].whole, steps[chunks].edge) for chunks in sorted(steps))
+        points = tuple(
+            (chunks, steps[chunks].whole, steps[chunks].edge)
+            for chunks in sorted(steps)
+        )
         largest = steps[max(steps)]
         return cls(query, compute, largest.start, largest.finish, largest.fixed, points)
 
@@ -141,10 +158,13 @@ class Row:
 
     def step(self, chunks: int) -> Step:
         """The step of a kernel with this number of chunks in a block of keys."""
-        # The segment that contains the number, or the nearest one if it lies beyond the ends.
+        # The segment that contains the number, or the nearest one if it lies beyond the
+        # ends.
         measured = [point[0] for point in self.points]
         upper = min(max(bisect.bisect_left(measured, chunks), 1), len(measured) - 1)
-        (few, few_whole, few_edge), (many, many_whole, many_edge) = self.points[upper - 1 : upper + 1]
+        (few, few_whole, few_edge), (many, many_whole, many_edge) = self.points[
+            upper - 1 : upper + 1
+        ]
         share = (chunks - few) / (many - few)
         whole = few_whole + (many_whole - few_whole) * share
         edge = few_edge + (many_edge - few_edge) * share
@@ -152,7 +172,9 @@ class Row:
 
 
 class Visits(NamedTuple):
-    """Of one head: blocks of queries, blocks of keys seen whole and in part over all of them, and steps of the grid."""
+    """Of one head: blocks of queries, blocks of keys seen whole and in part over all of
+    them, and steps of the grid.
+    """
 
     query_blocks: int
     whole: int
@@ -162,9 +184,14 @@ class Visits(NamedTuple):
 
 def visits(call: KernelCall, blocks: Blocks) -> Visits:
     """How often each part of a step runs, as in `kernel_layout.Layout`."""
-    query_blocks, key_blocks = -(-call.queries // blocks.query), -(-call.keys // blocks.key)
+    query_blocks, key_blocks = (
+        -(-call.queries // blocks.query),
+        -(-call.keys // blocks.key),
+    )
     if not call.has_band:
-        return Visits(query_blocks, query_blocks * key_blocks, 0, query_blocks * key_blocks)
+        return Visits(
+            query_blocks, query_blocks * key_blocks, 0, query_blocks * key_blocks
+        )
     return _visits_of_band(call, blocks.query, blocks.key)
 
 
@@ -176,7 +203,8 @@ def _visits_of_band(call: KernelCall, rows: int, keys: int) -> Visits:
         end = start + rows - 1
         first, last = call.first_key(start) // keys, call.last_key(end) // keys
         visible = max(0, last - first + 1)
-        # Whole blocks lie between the first key that the last query sees and the last key that the first query sees.
+        # Whole blocks lie between the first key that the last query sees and the last
+        # key that the first query sees.
         inner = (call.last_key(start) + 1) // keys - -(-call.first_key(end) // keys)
         inner = min(max(0, inner), visible)
         whole += inner
@@ -207,8 +235,11 @@ def cycles(call: KernelCall, blocks: Blocks, step: Step, generation: str) -> Num
 
 
 def copies(call: KernelCall, blocks: Blocks, generation: str) -> int:
-    """Copies between memories that the kernel starts for each head, as far as they count; none with a band."""
-    # With a band, the lines through measured steps are further off than copies could decide between sizes.
+    """Copies between memories that the kernel starts for each head, as far as they
+    count; none with a band.
+    """
+    # With a band, the lines through measured steps are further off than copies could
+    # decide between sizes.
     if call.has_band:
         return 0
     count = visits(call, blocks)
@@ -221,10 +252,11 @@ def copies(call: KernelCall, blocks: Blocks, generation: str) -> int:
 
 
 def rounds_of_keys(call: KernelCall, blocks: Blocks, generation: str) -> int:
-    """How many blocks of keys a step of the kernel fetches together, and computes in a loop; one if there is a band.
+    """How many blocks of keys a step of the kernel fetches together, and computes in a
+    loop; one if there is a band.
 
-    Starting to fetch costs some hundred cycles, whatever is fetched, and the loop a dozen. The rounds divide the
-    blocks evenly, so they add no padding.
+    Starting to fetch costs some hundred cycles, whatever is fetched, and the loop a
+    dozen. The rounds divide the blocks evenly, so they add no padding.
     """
     # Short calls have few steps, and the program needs the memory for hidden states.
     if call.has_band or call.queries <= SHORT:
@@ -243,19 +275,25 @@ def rounds_of_keys(call: KernelCall, blocks: Blocks, generation: str) -> int:
 
 
 def vmem_bytes(call: KernelCall, blocks: Blocks) -> int:
-    """Vector memory that the kernel's windows and scores take, without registers that are spilled."""
+    """Vector memory that the kernel's windows and scores take, without registers that
+    are spilled.
+    """
     # Lanes are padded.
     dim, width = (-(-size // LANES) * LANES for size in (call.head_dim, call.value_dim))
     inputs = (blocks.query + blocks.key) * dim + blocks.key * call.value_dim
     outputs = blocks.query * (width + 2)
-    windows = 2 * (inputs + outputs) * call.itemsize  # twice: one block is processed while the next arrives
+    windows = (
+        2 * (inputs + outputs) * call.itemsize
+    )  # twice: one block is processed while the next arrives
     running = (call.value_dim + 16) * blocks.query * 4
     scores = blocks.compute * blocks.query * 4
     return windows + running + 9 * scores // 4
 
 
 def vmem_limit(generation: str) -> int:
-    """Vector memory in bytes that a kernel may take on a generation, the rest being left to the program around it."""
+    """Vector memory in bytes that a kernel may take on a generation, the rest being
+    left to the program around it.
+    """
     capacity = GENERATIONS[generation].vmem
     if capacity <= SMALL_VMEM:
         return capacity

@@ -1,4 +1,6 @@
-"""What is known of a call of the attention kernel before it runs: its blocks, and which of them a band leaves."""
+"""What is known of a call of the attention kernel before it runs: its blocks, and which
+of them a band leaves.
+"""
 
 import math
 from dataclasses import dataclass
@@ -43,7 +45,9 @@ class Layout:
 
     @property
     def carries(self) -> bool:
-        """Whether the last chunk of a round is left for the next one, where products hide its exponentials."""
+        """Whether the last chunk of a round is left for the next one, where products
+        hide its exponentials.
+        """
         return self.rounds >= _ROUNDS_TO_CARRY
 
     @property
@@ -56,7 +60,9 @@ class Layout:
         return 0 if self.left is None else _larger(position - self.left, 0)
 
     def last_key(self, position: Any) -> Any:
-        """The last key that a query at this key position sees; below `first_key` if it sees none."""
+        """The last key that a query at this key position sees; below `first_key` if it
+        sees none.
+        """
         end = self.keys - 1
         if self.right is None:
             return end
@@ -64,7 +70,9 @@ class Layout:
         return -_larger(-(position + self.right), -end)
 
     def key_blocks(self, query_block: Any, offset: Any) -> tuple[Any, Any]:
-        """First and last block of keys for a block of queries; the last is below the first if it sees none."""
+        """First and last block of keys for a block of queries; the last is below the
+        first if it sees none.
+        """
         rows, keys, _ = self.blocks
         start = query_block * rows + offset
         first = _block_index(self.first_key(start), keys)
@@ -75,9 +83,12 @@ class Layout:
         """The most blocks of keys that any block of queries sees, at least one."""
         rows, keys, _ = self.blocks
         all_blocks = pl.cdiv(self.keys, keys)
-        # The grid has as many steps for each block of queries; those that need fewer do nothing in the last ones.
+        # The grid has as many steps for each block of queries; those that need fewer do
+        # nothing in the last ones.
         if isinstance(offset, int):
-            spans = [self.key_blocks(i, offset) for i in range(pl.cdiv(self.queries, rows))]
+            spans = [
+                self.key_blocks(i, offset) for i in range(pl.cdiv(self.queries, rows))
+            ]
             return max(1, *(last - first + 1 for first, last in spans))
         if self.left is None or self.right is None:
             return all_blocks

@@ -1,16 +1,21 @@
-"""Rotary embeddings in the form that a TPU computes fastest, found by what they do and not by who wrote them.
+"""Rotary embeddings in the form that a TPU computes fastest, found by what they do and
+not by who wrote them.
 
-A rotary embedding exchanges features in pairs: neighbours, `stack([-x[..., 1::2], x[..., ::2]], -1)`, or halves,
-`cat([-x[..., half:], x[..., :half]], -1)`. The last dimension of an array lies in the 128 lanes of the vector unit, and
-taking every second of them, or writing arrays whose last dimension is 2, makes XLA copy the array in several layouts:
-for 4,608 tokens and 24 heads of 128 on v6e, neighbours cost 263 us by the compiled program's schedules, and halves 31.
-The same exchange as a product with a matrix of zeros, ones and minus ones costs 14 us, and is exact: each sum has one
-term that is not zero. (The sign of a zero may differ, and a value that is not finite makes its whole row NaN.)
+A rotary embedding exchanges features in pairs: neighbours,
+`stack([-x[..., 1::2], x[..., ::2]], -1)`, or halves,
+`cat([-x[..., half:], x[..., :half]], -1)`. The last dimension of an array lies in the
+128 lanes of the vector unit, and taking every second of them, or writing arrays whose
+last dimension is 2, makes XLA copy the array in several layouts: for 4,608 tokens and
+24 heads of 128 on v6e, neighbours cost 263 us by the compiled program's schedules, and
+halves 31. The same exchange as a product with a matrix of zeros, ones and minus ones
+costs 14 us, and is exact: each sum has one term that is not zero. (The sign of a zero
+may differ, and a value that is not finite makes its whole row NaN.)
 
-`with_matrix_products` looks at the operations that made a traced query or key. Each array whose features are features
-of another one, in another order and with other signs, becomes such a product; what is computed from them is computed
-again; and what is not needed any more, the compiler drops. Pairs that are multiplied before they are joined, and
-complex numbers, are brought into the same form: `stack([a * c, b * s], -1)` is
+`with_matrix_products` looks at the operations that made a traced query or key. Each
+array whose features are features of another one, in another order and with other signs,
+becomes such a product; what is computed from them is computed again; and what is not
+needed any more, the compiler drops. Pairs that are multiplied before they are joined,
+and complex numbers, are brought into the same form: `stack([a * c, b * s], -1)` is
 `stack([a, b], -1) * stack([c, s], -1)`.
 
 Shapes: L any leading axes, D features of the source, E features of the result.
@@ -28,18 +33,26 @@ from jax.core import Tracer
 
 from tpuport.attention.provenance.emission import evaluate
 from tpuport.attention.provenance.graph import MAX_DEPTH, Graph, Node, UnknownError
-from tpuport.attention.provenance.primitives import IDENTITIES, is_constant, is_elementwise, run_operation
+from tpuport.attention.provenance.primitives import (
+    IDENTITIES,
+    is_constant,
+    is_elementwise,
+    run_operation,
+)
 
 # They keep the order of elements, or add and drop axes of size 1.
 _RESHAPES: Final = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim"}
-# What is computed again if one of its operands is; along other axes than that of features.
+# What is computed again if one of its operands is; along other axes than that of
+# features.
 _RERUN: Final = {
     "broadcast_in_dim", "concatenate", "cond", "dynamic_update_slice", "expand_dims", "imag", "pad", "real", "reshape",
     "slice", "squeeze", "transpose", *IDENTITIES,
 }  # fmt: skip
-# Arrays that are joined feature by feature are at most this part of the query or key: tables of angles, for four heads.
+# Arrays that are joined feature by feature are at most this part of the query or key:
+# tables of angles, for four heads.
 _SMALL: Final = 1 / 2
-# Features that follow each other in as many pieces are moved cheaply: halves, or the rest of a partial rotation.
+# Features that follow each other in as many pieces are moved cheaply: halves, or the
+# rest of a partial rotation.
 _FEW_RUNS: Final = 3
 
 
@@ -48,7 +61,8 @@ class _Lanes(NamedTuple):
 
     Attributes:
         parts: arrays [L, D], each with its own D.
-        part, lane: for each element of the last axes, the index of its part, and of the feature in it.
+        part, lane: for each element of the last axes, the index of its part, and of the
+            feature in it.
         sign: 1 or -1, by which the feature is multiplied.
     """
 
@@ -59,7 +73,9 @@ class _Lanes(NamedTuple):
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "_Lanes":
         """The lanes after a move that is the same for all leading indices."""
-        return _Lanes(self.parts, function(self.part), function(self.lane), function(self.sign))
+        return _Lanes(
+            self.parts, function(self.part), function(self.lane), function(self.sign)
+        )
 
     @property
     def is_identity(self) -> bool:
@@ -70,16 +86,21 @@ class _Lanes(NamedTuple):
 
 
 def with_matrix_products(array: jax.Array) -> jax.Array:
-    """Traced. The same query or key [B, H, Q, D], whose features are exchanged by matrix products on a TPU.
+    """Traced. The same query or key [B, H, Q, D], whose features are exchanged by
+    matrix products on a TPU.
 
-    The array itself if it is not traced, or if nothing in its origin exchanges features.
+    The array itself if it is not traced, or if nothing in its origin exchanges
+    features.
     """
     rebuilt = rebuild_with_products(array)
     if rebuilt is array:
         return array
     # Elsewhere, a product of so many zeros costs more than the copies.
     return lax.platform_dependent(
-        array, rebuilt, tpu=lambda before, after: after, default=lambda before, after: before
+        array,
+        rebuilt,
+        tpu=lambda before, after: after,
+        default=lambda before, after: before,
     )
 
 
@@ -97,7 +118,8 @@ class _Rebuilder:
     """Computes arrays again, with exchanges of features as products.
 
     Args:
-        size: elements of the array that is wanted: parts of it are not joined in any other way than by products.
+        size: elements of the array that is wanted: parts of it are not joined in any
+            other way than by products.
     """
 
     def __init__(self, size: int) -> None:
@@ -118,7 +140,8 @@ class _Rebuilder:
             try:
                 self._rebuilt[node] = self._rebuild(node)
             except UnknownError:
-                # What cannot be computed again stays as it is, and what is computed from it may still change.
+                # What cannot be computed again stays as it is, and what is computed
+                # from it may still change.
                 self._rebuilt[node] = _existing(node)
             finally:
                 self._depth -= 1
@@ -159,25 +182,38 @@ class _Rebuilder:
             return self._join(lanes)
 
     def _emit_operation(self, lanes: _Lanes) -> Any:
-        """Traced. Parts that are results of the same operation: the operation on joined operands."""
+        """Traced. Parts that are results of the same operation: the operation on joined
+        operands.
+        """
         parts = [_as_real(part) for part in lanes.parts]
         names = {_NAMES.get(part.name, part.name) for part in parts}
-        if len(names) != 1 or not all(map(is_elementwise, parts)) or len({part.dtype for part in parts}) != 1:
+        if (
+            len(names) != 1
+            or not all(map(is_elementwise, parts))
+            or len({part.dtype for part in parts}) != 1
+        ):
             raise UnknownError(parts[0].name)
         [name] = names
         first = parts[0]
         operands = []
         signs = lanes.sign
         for index in range(len(first.operands)):
-            # The sign of a product is that of one factor, the sign of a sum that of all terms.
+            # The sign of a product is that of one factor, the sign of a sum that of all
+            # terms.
             operand_signs = np.ones_like(signs)
-            if name == "add" or (index == 0 and name in ("mul", "convert_element_type")):
+            if name == "add" or (
+                index == 0 and name in ("mul", "convert_element_type")
+            ):
                 operand_signs = signs
             if name == "add" and index == 1:
                 subtracted = np.array([part.name == "sub" for part in parts])
-                operand_signs = np.where(subtracted[lanes.part], -operand_signs, operand_signs)
+                operand_signs = np.where(
+                    subtracted[lanes.part], -operand_signs, operand_signs
+                )
             operands.append(
-                self._emit_operands([part.operands[index] for part in parts], lanes, operand_signs)
+                self._emit_operands(
+                    [part.operands[index] for part in parts], lanes, operand_signs
+                )
             )
         if name == "add":
             return operands[0] + operands[1]
@@ -185,10 +221,15 @@ class _Rebuilder:
             raise UnknownError(name)
         return run_operation(first, operands)
 
-    def _emit_operands(self, operands: Sequence[Node], lanes: _Lanes, signs: np.ndarray) -> Any:
+    def _emit_operands(
+        self, operands: Sequence[Node], lanes: _Lanes, signs: np.ndarray
+    ) -> Any:
         """Traced. The same operand of all parts, joined as the parts are."""
         if all(not operand.shape or operand.shape[-1] == 1 for operand in operands):
-            if len({_identity(operand) for operand in operands}) > 1 or (signs != 1).any():
+            if (
+                len({_identity(operand) for operand in operands}) > 1
+                or (signs != 1).any()
+            ):
                 raise UnknownError(operands[0].name)
             return self.rebuild(operands[0])
         if len({operand.shape[:-1] for operand in operands}) > 1:
@@ -205,7 +246,9 @@ class _Rebuilder:
         return self._emit(joined)
 
     def _join(self, lanes: _Lanes) -> Any:
-        """Traced. Small arrays, such as tables of cosines and sines, feature by feature."""
+        """Traced. Small arrays, such as tables of cosines and sines, feature by
+        feature.
+        """
         arrays = [self.rebuild(part) for part in lanes.parts]
         if sum(array.size for array in arrays) > _SMALL * self._size:
             raise UnknownError("join")
@@ -215,11 +258,15 @@ class _Rebuilder:
 
 
 def _select(array: jax.Array, lanes: _Lanes) -> jax.Array:
-    """Traced. Features of an array [L, D] in another order, with other signs: a product with [D, E]."""
+    """Traced. Features of an array [L, D] in another order, with other signs: a product
+    with [D, E].
+    """
     matrix = np.zeros((array.shape[-1], lanes.lane.size), np.float32)
     matrix[lanes.lane, np.arange(lanes.lane.size)] = lanes.sign
     # bfloat16 is what the matrix units multiply; of anything wider they take all parts.
-    precision = lax.Precision.DEFAULT if array.dtype == jnp.bfloat16 else lax.Precision.HIGHEST
+    precision = (
+        lax.Precision.DEFAULT if array.dtype == jnp.bfloat16 else lax.Precision.HIGHEST
+    )
     dimensions = (((array.ndim - 1,), (0,)), ((), ()))
     return lax.dot_general(
         array,
@@ -231,7 +278,9 @@ def _select(array: jax.Array, lanes: _Lanes) -> jax.Array:
 
 
 def _is_worth_a_product(node: Node, lanes: _Lanes) -> bool:
-    """Whether a product is faster: one of float32 takes six passes, and halves are cheap to take."""
+    """Whether a product is faster: one of float32 takes six passes, and halves are
+    cheap to take.
+    """
     runs = 1 + np.count_nonzero(np.diff(lanes.lane) != 1)
     return bool(node.dtype == jnp.bfloat16 or runs > _FEW_RUNS)
 
@@ -243,7 +292,9 @@ def _existing(node: Node) -> Any:
 
 
 def _may_rerun(node: Node) -> bool:
-    """Whether to run an operation again: not one that writes into an argument of the program, such as a cache."""
+    """Whether to run an operation again: not one that writes into an argument of the
+    program, such as a cache.
+    """
     if node.name == "dynamic_update_slice" and node.operands[0].name == "":
         return False
     # A choice between devices has the same operands for all of them.
@@ -253,14 +304,25 @@ def _may_rerun(node: Node) -> bool:
 
 
 def _moves_features(node: Node) -> bool:
-    """Whether it may put features elsewhere; a mere reshape or slice of other axes does not matter."""
-    return node.name in ("stack", "concatenate", "slice", "squeeze", "reshape", "scatter")
+    """Whether it may put features elsewhere; a mere reshape or slice of other axes does
+    not matter.
+    """
+    return node.name in (
+        "stack",
+        "concatenate",
+        "slice",
+        "squeeze",
+        "reshape",
+        "scatter",
+    )
 
 
 def _without_unused_parts(lanes: _Lanes) -> _Lanes:
     """The lanes with each part once, and only those that are used."""
     used = list(dict.fromkeys(lanes.parts[index] for index in lanes.part))
-    numbers = np.array([used.index(part) if part in used else -1 for part in lanes.parts])
+    numbers = np.array(
+        [used.index(part) if part in used else -1 for part in lanes.parts]
+    )
     return lanes._replace(parts=tuple(used), part=numbers[lanes.part])
 
 
@@ -294,12 +356,16 @@ def _leading(node: Node, axes: int) -> tuple[int, ...]:
 def _reshaped(node: Node, axes: int) -> _Lanes:
     [source, *_] = node.operands
     leading = _leading(node, axes)
-    if source.shape[: len(leading)] != leading or math.prod(source.shape) != math.prod(node.shape):
+    if source.shape[: len(leading)] != leading or math.prod(source.shape) != math.prod(
+        node.shape
+    ):
         raise UnknownError(node.name)
     source_axes = source.rank - len(leading)
     if source_axes < 1:
         raise UnknownError(node.name)
-    return _lanes(source, source_axes).map(lambda values: values.reshape(node.shape[len(leading) :]))
+    return _lanes(source, source_axes).map(
+        lambda values: values.reshape(node.shape[len(leading) :])
+    )
 
 
 def _sliced(node: Node, axes: int) -> _Lanes:
@@ -312,11 +378,15 @@ def _sliced(node: Node, axes: int) -> _Lanes:
     return _lanes(source, axes).map(lambda values: values[slices])
 
 
-def _joined(lanes: Sequence[_Lanes], join: Callable[[list[np.ndarray]], np.ndarray]) -> _Lanes:
+def _joined(
+    lanes: Sequence[_Lanes], join: Callable[[list[np.ndarray]], np.ndarray]
+) -> _Lanes:
     offsets = np.cumsum([0, *(len(view.parts) for view in lanes)])
     return _Lanes(
         tuple(part for view in lanes for part in view.parts),
-        join([view.part + offset for view, offset in zip(lanes, offsets, strict=False)]),
+        join(
+            [view.part + offset for view, offset in zip(lanes, offsets, strict=False)]
+        ),
         join([view.lane for view in lanes]),
         join([view.sign for view in lanes]),
     )
@@ -327,7 +397,8 @@ def _stacked(node: Node, axes: int) -> _Lanes:
     if axis < 0 or axes < 2:
         raise UnknownError(node.name)
     return _joined(
-        [_lanes(operand, axes - 1) for operand in node.operands], lambda values: np.stack(values, axis)
+        [_lanes(operand, axes - 1) for operand in node.operands],
+        lambda values: np.stack(values, axis),
     )
 
 
@@ -336,7 +407,8 @@ def _concatenated(node: Node, axes: int) -> _Lanes:
     if axis < 0:
         raise UnknownError(node.name)
     return _joined(
-        [_lanes(operand, axes) for operand in node.operands], lambda values: np.concatenate(values, axis)
+        [_lanes(operand, axes) for operand in node.operands],
+        lambda values: np.concatenate(values, axis),
     )
 
 
@@ -393,7 +465,9 @@ _NAMES: Final = {"sub": "add"}
 
 
 def _as_real(node: Node) -> Node:
-    """The real or the imaginary part of a product of complex numbers, as products of real ones."""
+    """The real or the imaginary part of a product of complex numbers, as products of
+    real ones.
+    """
     if node.name not in ("real", "imag") or node.operands[0].name != "mul":
         return node
     [left, right] = node.operands[0].operands
@@ -403,7 +477,9 @@ def _as_real(node: Node) -> Node:
         return node
     graph, (real, imaginary) = node.graph, left.operands
 
-    def apply(primitive: Any, *operands: Node, shape: tuple[int, ...] = node.shape) -> Node:
+    def apply(
+        primitive: Any, *operands: Node, shape: tuple[int, ...] = node.shape
+    ) -> Node:
         return graph.apply(primitive, operands, shape, node.dtype, {})
 
     # Both parts of the product take the same two.
@@ -414,6 +490,12 @@ def _as_real(node: Node) -> Node:
     other_real, other_imaginary = right.memo[_as_real]
     if node.name == "real":
         return apply(
-            lax.sub_p, apply(lax.mul_p, real, other_real), apply(lax.mul_p, imaginary, other_imaginary)
+            lax.sub_p,
+            apply(lax.mul_p, real, other_real),
+            apply(lax.mul_p, imaginary, other_imaginary),
         )
-    return apply(lax.add_p, apply(lax.mul_p, real, other_imaginary), apply(lax.mul_p, imaginary, other_real))
+    return apply(
+        lax.add_p,
+        apply(lax.mul_p, real, other_imaginary),
+        apply(lax.mul_p, imaginary, other_real),
+    )

@@ -13,24 +13,35 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 # The parts of a mask that are arrays.
-ARRAYS: Final = ("keys_BT", "queries_BQ", "query_segments_BQ", "key_segments_BT", "bias_BT", "dense")
+ARRAYS: Final = (
+    "keys_BT",
+    "queries_BQ",
+    "query_segments_BQ",
+    "key_segments_BT",
+    "bias_BT",
+    "dense",
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """A query sees a key if every part of the mask allows it. Query i is at key position `offset + i`.
+    """A query sees a key if every part of the mask allows it. Query i is at key
+    position `offset + i`.
 
     Attributes:
         left: how many keys before its own position a query sees; None: all of them.
-        right: how many keys after its own position; 0 is causal attention, None: all of them.
+        right: how many keys after its own position; 0 is causal attention, None: all of
+            them.
         offset: key position of the first query. A number, or a traced int32 scalar.
         keys_BT: [B or 1, T], False for padded keys.
         queries_BQ: [B or 1, Q], False for padded queries, whose output is zeros.
-        query_segments_BQ, key_segments_BT: [B or 1, Q] and [B or 1, T] numbers from 0 of packed sequences; a query
-            sees the keys of its own number. Both or neither.
+        query_segments_BQ, key_segments_BT: [B or 1, Q] and [B or 1, T] numbers from 0
+            of packed sequences; a query sees the keys of its own number. Both or
+            neither.
         bias_BT: [B or 1, T], float32, added to the scores of a key.
-        dense: [B or 1, H or 1, Q, T], boolean (True is visible) or a number added to the score, of which -inf hides the
-            key; so does the lowest finite number of its dtype, unless all keys of a query have it.
+        dense: [B or 1, H or 1, Q, T], boolean (True is visible) or a number added to
+            the score, of which -inf hides the key; so does the lowest finite number of
+            its dtype, unless all keys of a query have it.
     """
 
     left: int | None = None
@@ -49,7 +60,9 @@ class Mask:
         return self.left is not None or self.right is not None
 
     def to_dense(self, queries: int, keys: int) -> jax.Array | None:
-        """Traced. The same as one array [B or 1, H or 1, Q, T]: boolean, or a number to add; None hides nothing."""
+        """Traced. The same as one array [B or 1, H or 1, Q, T]: boolean, or a number to
+        add; None hides nothing.
+        """
         is_added = self.dense is not None and self.dense.dtype != jnp.bool_
         visible, added = (None, self.dense) if is_added else (self.dense, None)
         if self.bias_BT is not None:
@@ -73,32 +86,52 @@ class Mask:
         return jnp.broadcast_to(dense, (*dense.shape[:2], queries, keys))
 
     def blind_queries(self, queries: int, keys: int) -> jax.Array | None:
-        """Traced. [B or 1, 1, Q, 1], True where padding leaves a query no key to see; None if it leaves each one some.
+        """Traced. [B or 1, 1, Q, 1], True where padding leaves a query no key to see;
+        None if it leaves each one some.
 
-        Of queries whose keys only `dense` hides, its numbers say themselves what they attend to.
+        Of queries whose keys only `dense` hides, its numbers say themselves what they
+        attend to.
         """
         # A single query is the newest token, which sees itself.
         if self.keys_BT is None or queries == 1:
             return None
         if self.queries_BQ is None and self.query_segments_BQ is None:
             return _expand(self._count_keys(queries, keys) == 0, (1, 3))
-        visible = dataclasses.replace(self, bias_BT=None, dense=None).to_dense(queries, keys)
+        visible = dataclasses.replace(self, bias_BT=None, dense=None).to_dense(
+            queries, keys
+        )
         assert visible is not None
         return ~visible.any(-1, keepdims=True)
 
     def _count_keys(self, queries: int, keys: int) -> jax.Array:
-        """Traced. [B or 1, Q], how many keys that are no padding are in each query's band, without a [Q, T] array."""
+        """Traced. [B or 1, Q], how many keys that are no padding are in each query's
+        band, without a [Q, T] array.
+        """
         assert self.keys_BT is not None
         position_Q = jnp.arange(queries) + self.offset
-        first_Q = jnp.zeros(queries, jnp.int32) if self.left is None else position_Q - self.left
-        end_Q = jnp.full(queries, keys) if self.right is None else position_Q + self.right + 1
-        before_BT = jnp.pad(jnp.cumsum(self.keys_BT, axis=1, dtype=jnp.int32), ((0, 0), (1, 0)))
+        first_Q = (
+            jnp.zeros(queries, jnp.int32)
+            if self.left is None
+            else position_Q - self.left
+        )
+        end_Q = (
+            jnp.full(queries, keys)
+            if self.right is None
+            else position_Q + self.right + 1
+        )
+        before_BT = jnp.pad(
+            jnp.cumsum(self.keys_BT, axis=1, dtype=jnp.int32), ((0, 0), (1, 0))
+        )
         first_Q, end_Q = (jnp.clip(edge, 0, keys) for edge in (first_Q, end_Q))
         return before_BT[:, end_Q] - before_BT[:, first_Q]
 
     def present(self, names: Iterable[str]) -> dict[str, Any]:
         """Those of the named parts that the mask has."""
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return {
+            name: getattr(self, name)
+            for name in names
+            if getattr(self, name) is not None
+        }
 
     def slice_queries(self, first: Any, size: int) -> "Mask":
         """Traced. The mask of `size` queries from index `first` on, over all keys."""
@@ -124,7 +157,9 @@ class Mask:
 
     def select_head(self, row: Any, head: Any) -> "Mask":
         """Traced. The mask of one head of one row of the batch, both dimensions 1."""
-        parts = {name: _select(array, row, 0) for name, array in self.present(ARRAYS).items()}
+        parts = {
+            name: _select(array, row, 0) for name, array in self.present(ARRAYS).items()
+        }
         if self.dense is not None:
             parts["dense"] = _select(parts["dense"], head, 1)
         return dataclasses.replace(self, **parts)
@@ -133,7 +168,9 @@ class Mask:
         if not self.has_band:
             return None
         # Key position less query position.
-        distance = jnp.arange(keys)[None, :] - (jnp.arange(queries)[:, None] + self.offset)
+        distance = jnp.arange(keys)[None, :] - (
+            jnp.arange(queries)[:, None] + self.offset
+        )
         limits = []
         if self.right is not None:
             limits.append(distance <= self.right)
@@ -144,7 +181,9 @@ class Mask:
     def _segments(self) -> jax.Array | None:
         if self.query_segments_BQ is None or self.key_segments_BT is None:
             return None
-        return (self.query_segments_BQ[:, :, None] == self.key_segments_BT[:, None, :])[:, None]
+        return (self.query_segments_BQ[:, :, None] == self.key_segments_BT[:, None, :])[
+            :, None
+        ]
 
 
 def intersect(*masks: jax.Array | None) -> jax.Array | None:
@@ -164,12 +203,20 @@ def _expand(array: jax.Array | None, axes: tuple[int, int]) -> jax.Array | None:
     return None if array is None else jnp.expand_dims(array, axes)
 
 
-def _slice(array: jax.Array | None, first: Any, size: int, axis: int) -> jax.Array | None:
-    return None if array is None else jax.lax.dynamic_slice_in_dim(array, first, size, axis)
+def _slice(
+    array: jax.Array | None, first: Any, size: int, axis: int
+) -> jax.Array | None:
+    return (
+        None
+        if array is None
+        else jax.lax.dynamic_slice_in_dim(array, first, size, axis)
+    )
 
 
 def _select(array: jax.Array, index: Any, axis: int) -> jax.Array:
-    """One index of a dimension, which stays; a dimension of 1 is shared by all indices."""
+    """One index of a dimension, which stays; a dimension of 1 is shared by all
+    indices.
+    """
     if array.shape[axis] == 1:
         return array
     return jax.lax.dynamic_slice_in_dim(array, index, 1, axis)

@@ -1,10 +1,12 @@
-"""Attention on a mesh: batch over dp, heads over tp, queries over sp, each device running `flash` on its part.
+"""Attention on a mesh: batch over dp, heads over tp, queries over sp, each device
+running `flash` on its part.
 
-`sharding_plan` decides what each device gets; this module gives it to the device. Queries, keys and values are the
-parts that they were joined from, such as those of a video and those of its text, each of which is divided by itself.
+`sharding_plan` decides what each device gets; this module gives it to the device.
+Queries, keys and values are the parts that they were joined from, such as those of a
+video and those of its text, each of which is divided by itself.
 
-Shapes: B batch, H query heads, K key/value heads, G = H / K, Q query length, T key/value length,
-D head dimension of queries and keys, C of values.
+Shapes: B batch, H query heads, K key/value heads, G = H / K, Q query length, T
+key/value length, D head dimension of queries and keys, C of values.
 """
 
 import dataclasses
@@ -41,8 +43,9 @@ from tpuport.attention.ulysses import ulysses
 from tpuport.errors import PortError
 from tpuport.mesh import check_mesh
 
-# The dimensions of each array: B, H, K, Q and T as above, "." for one that is never divided. Lower case marks lengths
-# of mask arrays, which stay whole in "ulysses": there each device masks the whole sequence.
+# The dimensions of each array: B, H, K, Q and T as above, "." for one that is never
+# divided. Lower case marks lengths of mask arrays, which stay whole in "ulysses": there
+# each device masks the whole sequence.
 _DIMENSIONS: Final = {
     "query": "BHQ.", "key": "BKT.", "value": "BKT.", "keys_BT": "Bt", "queries_BQ": "Bq", "query_segments_BQ": "Bq",
     "key_segments_BT": "Bt", "bias_BT": "Bt", "sinks_H": "H", "offset": "",
@@ -61,7 +64,8 @@ class _MeshCall:
     """What is known of one call when it is traced; hashable.
 
     Attributes:
-        mesh: None inside code that is manual over some of its axes, where jax knows the mesh.
+        mesh: None inside code that is manual over some of its axes, where jax knows the
+            mesh.
         axes: those that can still be divided over.
         queries, keys: the parts of both sequences, and what each device has of them.
         band: the mask's numbers, without its arrays.
@@ -90,16 +94,19 @@ def attention_on_mesh(
     softcap: float | None = None,
     sinks_H: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B H Q C"]:
-    """Traced. Attention on a mesh, equal to that on one device, under jit or called eagerly; can be differentiated.
+    """Traced. Attention on a mesh, equal to that on one device, under jit or called
+    eagerly; can be differentiated.
 
     Args:
         mask: anything but `dense`.
-        settings: its mesh may have any of the axes dp, sp and tp; None is one device. In code that is manual over axes
-            already, as in the body of a shard_map, those axes divide nothing: what a device holds is a call by itself.
+        settings: its mesh may have any of the axes dp, sp and tp; None is one device.
+            In code that is manual over axes already, as in the body of a shard_map,
+            those axes divide nothing: what a device holds is a call by itself.
         scale, softcap: as in `flash`; sinks_H: as in `reference.attention`.
 
     Raises:
-        PortError: a dense mask, a mesh whose axes are not Auto, or heads that "ulysses" cannot divide.
+        PortError: a dense mask, a mesh whose axes are not Auto, or heads that "ulysses"
+            cannot divide.
     """
     if mask.dense is not None:
         raise PortError(
@@ -114,17 +121,27 @@ def attention_on_mesh(
     if sinks_H is not None:
         arrays["sinks_H"] = sinks_H
     padding = settings.padding
-    # "zero" is not a mask, so it must not hide the keys that are added here to make parts equal.
+    # "zero" is not a mask, so it must not hide the keys that are added here to make
+    # parts equal.
     if mask.keys_BT is None:
         padding = "exact"
     axes = free_axes(mesh)
     query, key, value = (query_BHQD,), (key_BKTD,), (value_BKTC,)
     # With a band, positions count.
     if not mask.has_band:
-        query, key, value = _find_parts(query_BHQD, key_BKTD, value_BKTC, axes.get("sp", 1), padding)
-    queries, keys = SharedParts.of(query, axes.get("sp", 1)), SharedParts.of(key, axes.get("sp", 1))
+        query, key, value = _find_parts(
+            query_BHQD, key_BKTD, value_BKTC, axes.get("sp", 1), padding
+        )
+    queries, keys = (
+        SharedParts.of(query, axes.get("sp", 1)),
+        SharedParts.of(key, axes.get("sp", 1)),
+    )
     arrays = _arrange_masks(arrays, queries, keys)
-    arrays |= {"query": queries.pad(query), "key": keys.pad(key), "value": keys.pad(value)}
+    arrays |= {
+        "query": queries.pad(query),
+        "key": keys.pad(key),
+        "value": keys.pad(value),
+    }
     sizes = CallSizes.of(query_BHQD, key_BKTD)
     sizes = dataclasses.replace(sizes, queries=queries.size, keys=keys.size)
     plan = plan_sharding(sizes, mesh, settings.sequence)
@@ -153,12 +170,15 @@ def attention_on_mesh(
 def _find_parts(
     query: jax.Array, key: jax.Array, value: jax.Array, devices: int, padding: str
 ) -> tuple[Parts, Parts, Parts]:
-    """Traced. The parts that queries, keys and values were joined from; each alone where it is not to be divided so."""
+    """Traced. The parts that queries, keys and values were joined from; each alone
+    where it is not to be divided so.
+    """
     if devices == 1:
         return (query,), (key,), (value,)
     queries, keys, values = (parts_along(array, 2) for array in (query, key, value))
     shared = SharedParts.of(keys, devices)
-    # A mode of padding that is no mask does not hide what is added to make shares equal.
+    # A mode of padding that is no mask does not hide what is added to make shares
+    # equal.
     can_pad = shared.is_even or padding != "zero"
     if shared != SharedParts.of(values, devices) or not can_pad:
         keys, values = (key,), (value,)
@@ -166,7 +186,9 @@ def _find_parts(
 
 
 def _arrange_masks(arrays: Arrays, queries: SharedParts, keys: SharedParts) -> Arrays:
-    """Traced. The mask's arrays in the order in which devices have queries and keys, added keys hidden."""
+    """Traced. The mask's arrays in the order in which devices have queries and keys,
+    added keys hidden.
+    """
     arrays = dict(arrays)
     if not keys.is_even:
         arrays.setdefault("keys_BT", jnp.ones((1, sum(keys.lengths)), jnp.bool_))
@@ -177,13 +199,17 @@ def _arrange_masks(arrays: Arrays, queries: SharedParts, keys: SharedParts) -> A
 
 
 def _separate_arrays(mask: Mask) -> tuple[Mask, Arrays]:
-    """The mask's numbers, and its arrays by name; an offset that is traced counts as an array."""
+    """The mask's numbers, and its arrays by name; an offset that is traced counts as an
+    array.
+    """
     arrays = mask.present(ARRAYS)
     if not mask.has_band:
         return Mask(), arrays
     if isinstance(mask.offset, (int, np.integer)):
         return Mask(mask.left, mask.right, int(mask.offset)), arrays
-    return Mask(mask.left, mask.right), arrays | {"offset": jnp.asarray(mask.offset, jnp.int32)}
+    return Mask(mask.left, mask.right), arrays | {
+        "offset": jnp.asarray(mask.offset, jnp.int32)
+    }
 
 
 def _dimension_letters(name: str, array: jax.Array, plan: ShardingPlan) -> str:
@@ -208,7 +234,9 @@ def _split_of(letter: str, plan: ShardingPlan) -> Split:
 
 
 def _partition_spec(name: str, array: jax.Array, call: _MeshCall) -> PartitionSpec:
-    """How shard_map divides an array: evenly, or not at all if a device has to select its part itself."""
+    """How shard_map divides an array: evenly, or not at all if a device has to select
+    its part itself.
+    """
     axes: list[str | None] = []
     for letter in _dimension_letters(name, array, call.plan):
         split = _split_of(letter, call.plan)
@@ -226,11 +254,18 @@ def _move_to_mesh(arrays: Arrays, call: _MeshCall) -> Arrays:
     """Arrays that eager code committed to other devices, moved to those of the mesh."""
     if call.mesh is None:
         return arrays
-    everywhere, devices = NamedSharding(call.mesh, PartitionSpec()), set(call.mesh.devices.flat)
+    everywhere, devices = (
+        NamedSharding(call.mesh, PartitionSpec()),
+        set(call.mesh.devices.flat),
+    )
 
     def move(array: jax.Array) -> jax.Array:
         # jit places uncommitted arrays itself, without a whole copy on each device.
-        if isinstance(array, Tracer) or not array.committed or array.sharding.device_set == devices:
+        if (
+            isinstance(array, Tracer)
+            or not array.committed
+            or array.sharding.device_set == devices
+        ):
             return array
         return jax.device_put(array, everywhere)
 
@@ -239,14 +274,18 @@ def _move_to_mesh(arrays: Arrays, call: _MeshCall) -> Arrays:
 
 @functools.partial(jax.jit, static_argnames=("call",))
 def _run_on_mesh(arrays: Arrays, call: _MeshCall) -> Parts:
-    """Traced. The call on every device of the mesh: the output for each part of the queries."""
+    """Traced. The call on every device of the mesh: the output for each part of the
+    queries.
+    """
     plan = call.plan
     arrays = _pad_sequence(arrays, plan)
     outputs = jax.shard_map(
         functools.partial(_attend_on_device, call=call),
         mesh=call.mesh,
         in_specs=(_map_arrays(_partition_spec, arrays, call),),
-        out_specs=PartitionSpec(plan.batch.axis, plan.heads.axis, plan.queries.axis, None),
+        out_specs=PartitionSpec(
+            plan.batch.axis, plan.heads.axis, plan.queries.axis, None
+        ),
         axis_names=call.axes,
         check_vma=False,
     )(arrays)
@@ -257,7 +296,9 @@ def _run_on_mesh(arrays: Arrays, call: _MeshCall) -> Parts:
 
 
 def _map_arrays(function: Callable[..., Any], arrays: Arrays, *args: Any) -> Arrays:
-    """`function(name, array, *args)` of each array; parts of a sequence have the same name."""
+    """`function(name, array, *args)` of each array; parts of a sequence have the same
+    name.
+    """
     return {
         name: jax.tree.map(lambda array, name=name: function(name, array, *args), value)
         for name, value in arrays.items()
@@ -274,29 +315,50 @@ def _pad_sequence(arrays: Arrays, plan: ShardingPlan) -> Arrays:
 
 def _pad_lengths(name: str, array: jax.Array, plan: ShardingPlan) -> jax.Array:
     letters = _dimension_letters(name, array, plan)
-    padding = [_split_of(letter, plan).padding if letter in _LENGTHS else 0 for letter in letters]
+    padding = [
+        _split_of(letter, plan).padding if letter in _LENGTHS else 0
+        for letter in letters
+    ]
     if not any(padding):
         return array
     return jnp.pad(array, [(0, count) for count in padding])
 
 
 def _attend_on_device(arrays: Arrays, call: _MeshCall) -> Parts:
-    """Traced. One device's share [B, H, Q, C] of the output for each part of the queries."""
+    """Traced. One device's share [B, H, Q, C] of the output for each part of the
+    queries.
+    """
     plan = call.plan
     arrays = _map_arrays(_select_part, arrays, plan)
     query, key, value = (_join(arrays.pop(name)) for name in ("query", "key", "value"))
     if call.keys.is_joined and plan.sequence == "gather":
-        key, value = (jax.lax.all_gather(array, "sp", axis=2, tiled=True) for array in (key, value))
+        key, value = (
+            jax.lax.all_gather(array, "sp", axis=2, tiled=True)
+            for array in (key, value)
+        )
     sinks_H = arrays.pop("sinks_H", None)
     mask_parts: dict[str, Any] = arrays  # what is left, with the offset if it is traced
     mask = dataclasses.replace(call.band, **mask_parts)
     attend = functools.partial(
-        flash, scale=call.scale, softcap=call.softcap, padding=call.padding, interpret=call.interpret
+        flash,
+        scale=call.scale,
+        softcap=call.softcap,
+        padding=call.padding,
+        interpret=call.interpret,
     )
     if plan.sequence == "ulysses":
         lengths = plan.queries.size, plan.keys.size
         return call.queries.split(
-            ulysses(attend, query, key, value, mask, sinks_H, _exchanged_kv_heads(plan), lengths)
+            ulysses(
+                attend,
+                query,
+                key,
+                value,
+                mask,
+                sinks_H,
+                _exchanged_kv_heads(plan),
+                lengths,
+            )
         )
     if plan.sequence == "ring":
         gradients = functools.partial(backward, scale=call.scale, softcap=call.softcap)
@@ -314,7 +376,9 @@ def _join(parts: Parts) -> jax.Array:
 
 
 def _select_part(name: str, array: jax.Array, plan: ShardingPlan) -> jax.Array:
-    """Traced. What this device needs of the dimensions that shard_map left whole because they do not divide evenly."""
+    """Traced. What this device needs of the dimensions that shard_map left whole
+    because they do not divide evenly.
+    """
     for axis, letter in enumerate(_dimension_letters(name, array, plan)):
         if letter not in "BHK" or _split_of(letter, plan).is_even:
             continue
@@ -327,13 +391,17 @@ def _select_part(name: str, array: jax.Array, plan: ShardingPlan) -> jax.Array:
 
 
 def _local_indices(split: Split) -> jax.Array:
-    """Traced. The indices of this device's part, which repeats the last one beyond the end."""
+    """Traced. The indices of this device's part, which repeats the last one beyond the
+    end.
+    """
     start = jax.lax.axis_index(split.axis) * split.local
     return jnp.minimum(start + jnp.arange(split.local), split.size - 1)
 
 
 def _kv_head_indices(plan: ShardingPlan, block: int) -> jax.Array:
-    """Traced. The key/value head, among those on this device, of every `block` query heads of this device."""
+    """Traced. The key/value head, among those on this device, of every `block` query
+    heads of this device.
+    """
     heads, kv_heads = plan.heads, plan.kv_heads
     device = 0 if heads.axis is None else jax.lax.axis_index(heads.axis)
     first_heads = device * heads.local + jnp.arange(heads.local // block) * block
@@ -344,8 +412,11 @@ def _kv_head_indices(plan: ShardingPlan, block: int) -> jax.Array:
 
 
 def _exchanged_kv_heads(plan: ShardingPlan) -> jax.Array | None:
-    """Traced. The key/value heads in the order in which "ulysses" deals them out over sp; None: in their own order."""
-    # Query heads in blocks of this size share a key/value head, on whichever device they are.
+    """Traced. The key/value heads in the order in which "ulysses" deals them out over
+    sp; None: in their own order.
+    """
+    # Query heads in blocks of this size share a key/value head, on whichever device
+    # they are.
     group = plan.heads.size // plan.kv_heads.size
     block = math.gcd(plan.heads.local // plan.queries.parts, group)
     if block == group and plan.kv_heads.parts == plan.heads.parts:

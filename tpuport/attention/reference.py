@@ -1,7 +1,8 @@
-"""Scaled dot-product attention in plain XLA: the definition that every faster form is tested against.
+"""Scaled dot-product attention in plain XLA: the definition that every faster form is
+tested against.
 
-Shapes: B batch, H query heads, K key/value heads, G = H / K, Q query length, T key/value length,
-D head dimension of queries and keys, C of values.
+Shapes: B batch, H query heads, K key/value heads, G = H / K, Q query length, T
+key/value length, D head dimension of queries and keys, C of values.
 """
 
 import jax
@@ -19,18 +20,28 @@ def attention(
     softcap: float | None = None,
     sinks_H: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B H Q C"]:
-    """Traced. softmax(softcap(scale * q.k) + mask) . v, with grouped key/value heads that are never repeated in memory.
+    """Traced. softmax(softcap(scale * q.k) + mask) . v, with grouped key/value heads
+    that are never repeated in memory.
 
     Args:
-        mask: True where a query may see a key, or a number that is added to the score. None masks nothing.
+        mask: True where a query may see a key, or a number that is added to the score.
+            None masks nothing.
         scale: factor on the dot products, usually D ** -0.5.
         softcap: scores become softcap * tanh(score / softcap), as in Gemma 2.
-        sinks_H: one extra logit a head that takes its share of the softmax and has no value, as in GPT-OSS.
+        sinks_H: one extra logit a head that takes its share of the softmax and has no
+            value, as in GPT-OSS.
 
-    A query that may see no key gets zeros, never NaN. Scores and softmax are float32, or float64 if the inputs are.
+    A query that may see no key gets zeros, never NaN. Scores and softmax are float32,
+    or float64 if the inputs are.
     """
     return attention_with_lse(
-        query_BHQD, key_BKTD, value_BKTC, mask, scale=scale, softcap=softcap, sinks_H=sinks_H
+        query_BHQD,
+        key_BKTD,
+        value_BKTC,
+        mask,
+        scale=scale,
+        softcap=softcap,
+        sinks_H=sinks_H,
     )[0]
 
 
@@ -46,17 +57,21 @@ def attention_with_lse(
     dropout_p: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> tuple[Float[Array, "B H Q C"], Float[Array, "B H Q"]]:
-    """Traced. `attention`, and the natural logarithm of the sum that it divides by (-inf: no key seen).
+    """Traced. `attention`, and the natural logarithm of the sum that it divides by
+    (-inf: no key seen).
 
-    With `dropout_p`, that share of the softmax's weights is dropped at random, by the key, and the others grow to make
-    up for it.
+    With `dropout_p`, that share of the softmax's weights is dropped at random, by the
+    key, and the others grow to make up for it.
     """
     batch, heads, queries, dim = query_BHQD.shape
     kv_heads, _, width = value_BKTC.shape[1:]
     groups = heads // kv_heads
     wide = jnp.promote_types(query_BHQD.dtype, jnp.float32)
     query = query_BHQD.reshape(batch, kv_heads, groups, queries, dim)
-    scores = jnp.einsum("bkgqd,bktd->bkgqt", query, key_BKTD, preferred_element_type=wide) * scale
+    scores = (
+        jnp.einsum("bkgqd,bktd->bkgqt", query, key_BKTD, preferred_element_type=wide)
+        * scale
+    )
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
     if mask is not None:
@@ -69,14 +84,19 @@ def attention_with_lse(
     if dropout_p:
         weights = _drop_out(weights, dropout_p, dropout_key)
     out = jnp.einsum(
-        "bkgqt,bktc->bkgqc", weights.astype(value_BKTC.dtype), value_BKTC, preferred_element_type=wide
+        "bkgqt,bktc->bkgqc",
+        weights.astype(value_BKTC.dtype),
+        value_BKTC,
+        preferred_element_type=wide,
     )
     out = out.astype(query_BHQD.dtype).reshape(batch, heads, queries, width)
     return out, lse.reshape(batch, heads, queries)
 
 
 def _drop_out(weights: jax.Array, share: float, key: jax.Array | None) -> jax.Array:
-    """Weights of which a share is 0 and the others are divided by what is left; with a share of 1, all are 0."""
+    """Weights of which a share is 0 and the others are divided by what is left; with a
+    share of 1, all are 0.
+    """
     if share >= 1:
         return jnp.zeros_like(weights)
     assert key is not None
@@ -86,10 +106,12 @@ def _drop_out(weights: jax.Array, share: float, key: jax.Array | None) -> jax.Ar
 
 
 def mask_scores(scores_BKGQT: jax.Array, mask: jax.Array) -> jax.Array:
-    """Traced. The scores with a mask [B or 1, 1 or H, Q, T] added, and -inf where a boolean one hides a key.
+    """Traced. The scores with a mask [B or 1, 1 or H, Q, T] added, and -inf where a
+    boolean one hides a key.
 
-    A key with the lowest finite number is not seen beside others, which have all of the softmax. Where all keys have
-    it, the scores are lost in it, and each has the same share, as in torch.
+    A key with the lowest finite number is not seen beside others, which have all of the
+    softmax. Where all keys have it, the scores are lost in it, and each has the same
+    share, as in torch.
     """
     batch, heads, *lengths = mask.shape
     groups = (1, 1) if heads == 1 else scores_BKGQT.shape[1:3]
@@ -99,10 +121,16 @@ def mask_scores(scores_BKGQT: jax.Array, mask: jax.Array) -> jax.Array:
     return scores_BKGQT + mask
 
 
-def softmax_with_lse(scores: jax.Array, sinks: jax.Array | float = -jnp.inf) -> tuple[jax.Array, jax.Array]:
-    """Traced. Softmax over the last axis, and the log of its sum; a row of -inf gives zeros and -inf."""
+def softmax_with_lse(
+    scores: jax.Array, sinks: jax.Array | float = -jnp.inf
+) -> tuple[jax.Array, jax.Array]:
+    """Traced. Softmax over the last axis, and the log of its sum; a row of -inf gives
+    zeros and -inf.
+    """
     # The initial -inf is the maximum over no keys at all.
-    top = jnp.max(jax.lax.stop_gradient(scores), axis=-1, keepdims=True, initial=-jnp.inf)
+    top = jnp.max(
+        jax.lax.stop_gradient(scores), axis=-1, keepdims=True, initial=-jnp.inf
+    )
     top = jnp.maximum(top, sinks)
     # A row that sees nothing has no finite maximum, and -inf minus -inf would be NaN.
     top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
@@ -118,16 +146,19 @@ def apply_sinks(
     lse_BHQ: Float[Array, "B H Q"],
     sinks: Float[Array, " H"] | Float[Array, "B H Q"] | None,
 ) -> Float[Array, "B H Q C"]:
-    """Traced. Attention with sinks, if there are any, from the output and log-sum-exp of attention without.
+    """Traced. Attention with sinks, if there are any, from the output and log-sum-exp
+    of attention without.
 
-    A sink s turns the softmax's sum exp(lse) into exp(lse) + exp(s), so every weight, and with them the output, is
-    multiplied by exp(lse) / (exp(lse) + exp(s)) = sigmoid(lse - s). A row that sees no key (lse -inf) stays zero, and
-    a sink of -inf changes nothing.
+    A sink s turns the softmax's sum exp(lse) into exp(lse) + exp(s), so every weight,
+    and with them the output, is multiplied by exp(lse) / (exp(lse) + exp(s)) =
+    sigmoid(lse - s). A row that sees no key (lse -inf) stays zero, and a sink of -inf
+    changes nothing.
     """
     if sinks is None:
         return out_BHQC
     sees_a_key = lse_BHQ > -jnp.inf
-    # Selected twice, before the subtraction and after, so that -inf - -inf arises neither forwards nor backwards.
+    # Selected twice, before the subtraction and after, so that -inf - -inf arises
+    # neither forwards nor backwards.
     sinks = sinks.astype(jnp.float32)
     if sinks.ndim == 1:
         sinks = sinks[None, :, None]

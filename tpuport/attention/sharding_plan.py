@@ -1,6 +1,8 @@
-"""How attention is divided over the axes of a mesh: batch over dp, heads over tp, the sequence over sp.
+"""How attention is divided over the axes of a mesh: batch over dp, heads over tp, the
+sequence over sp.
 
-A dimension that its axis does not divide costs padding or repeated work; `plan_sharding` decides by cost, and says why.
+A dimension that its axis does not divide costs padding or repeated work;
+`plan_sharding` decides by cost, and says why.
 """
 
 import dataclasses
@@ -13,8 +15,9 @@ from jax.sharding import Mesh
 from tpuport.errors import PortError
 from tpuport.mesh import AXES
 
-# Costs are in bytes of a TPU's memory that are moved in the same time, for each unit of the head dimension: v4 to v6e
-# do 170 to 560 operations in the time of one byte, and move 4 to 5 bytes in that of one between chips.
+# Costs are in bytes of a TPU's memory that are moved in the same time, for each unit of
+# the head dimension: v4 to v6e do 170 to 560 operations in the time of one byte, and
+# move 4 to 5 bytes in that of one between chips.
 _OPERATIONS: Final = 240
 _LINK: Final = 4
 _ITEMSIZE: Final = 2  # of bf16
@@ -26,7 +29,8 @@ class Split:
 
     Attributes:
         size: of the whole dimension.
-        local: what one device computes; if parts * local is more than size, the rest is padding.
+        local: what one device computes; if parts * local is more than size, the rest is
+            padding.
         axis: the mesh axis that divides it; None: every device has all of it.
         parts: devices along that axis.
         reason: one sentence saying why, empty if the mesh leaves nothing to decide.
@@ -61,7 +65,8 @@ class ShardingPlan:
     Attributes:
         sequence: "gather", "ring" or "ulysses"; "gather" if sp is 1.
         batch, heads, kv_heads, queries, keys: how each dimension is divided.
-        idle: a sentence on axes that divide nothing, because attention does not know their names.
+        idle: a sentence on axes that divide nothing, because attention does not know
+            their names.
     """
 
     sequence: str
@@ -97,27 +102,36 @@ class CallSizes:
         return cls(batch, heads, kv_heads, queries, keys)
 
     def cost(self, *, copies: bool = False) -> float:
-        """The time that the dot products take, and reading keys and values, thrice if they are copied first."""
+        """The time that the dot products take, and reading keys and values, thrice if
+        they are copied first.
+        """
         work = self.batch * self.heads * self.queries * self.keys * 4 / _OPERATIONS
         reads = 3 if copies else 1
         return work + reads * self.batch * self.kv_heads * self.keys * 2 * _ITEMSIZE
 
     def is_worth_dividing(self, *, copies: bool, **local: int) -> bool:
-        """Whether it saves time to compute only a part, and send the whole output to the other devices.
+        """Whether it saves time to compute only a part, and send the whole output to
+        the other devices.
 
         Args:
             copies: whether the part of keys and values has to be copied out first.
             local: sizes of the part.
         """
         sent = self.batch * self.heads * self.queries * _ITEMSIZE * _LINK
-        return dataclasses.replace(self, **local).cost(copies=copies) + sent < self.cost()
+        return (
+            dataclasses.replace(self, **local).cost(copies=copies) + sent < self.cost()
+        )
 
 
-def plan_sharding(sizes: CallSizes, mesh: Mesh | None, sequence: str = "auto") -> ShardingPlan:
-    """Which axis divides which dimension of an attention call, by cost if it does not do so evenly, and why.
+def plan_sharding(
+    sizes: CallSizes, mesh: Mesh | None, sequence: str = "auto"
+) -> ShardingPlan:
+    """Which axis divides which dimension of an attention call, by cost if it does not
+    do so evenly, and why.
 
     Raises:
-        PortError: kv_heads that do not divide heads, or heads that "ulysses" cannot divide.
+        PortError: kv_heads that do not divide heads, or heads that "ulysses" cannot
+            divide.
     """
     if not sizes.kv_heads or sizes.heads % sizes.kv_heads:
         raise PortError(
@@ -140,14 +154,23 @@ def plan_sharding(sizes: CallSizes, mesh: Mesh | None, sequence: str = "auto") -
         heads = _split_heads(sizes, tp)
         kv_heads = _split_kv_heads(heads, sizes.kv_heads)
     sizes = dataclasses.replace(sizes, heads=heads.local, kv_heads=kv_heads.local)
-    queries, keys = _split_queries(sizes, sp, sequence), _split_keys(sizes.keys, sp, sequence)
-    return ShardingPlan(sequence, batch, heads, kv_heads, queries, keys, _explain_idle_axes(axes))
+    queries, keys = (
+        _split_queries(sizes, sp, sequence),
+        _split_keys(sizes.keys, sp, sequence),
+    )
+    return ShardingPlan(
+        sequence, batch, heads, kv_heads, queries, keys, _explain_idle_axes(axes)
+    )
 
 
 def _choose_sequence(sizes: CallSizes, tp: int, sp: int) -> str:
-    """Heads are exchanged for positions where that sends less than gathering keys and values, as elsewhere."""
+    """Heads are exchanged for positions where that sends less than gathering keys and
+    values, as elsewhere.
+    """
     # Few queries are computed on every device.
-    is_long = sizes.is_worth_dividing(copies=False, queries=math.ceil(sizes.queries / sp))
+    is_long = sizes.is_worth_dividing(
+        copies=False, queries=math.ceil(sizes.queries / sp)
+    )
     if sizes.heads % (tp * sp) or not is_long:
         return "gather"
     heads = sizes.heads // tp
@@ -155,8 +178,8 @@ def _choose_sequence(sizes: CallSizes, tp: int, sp: int) -> str:
     # A key/value head that several devices need is sent to each.
     exchanged = heads // math.gcd(heads // sp, group)
     gathered = _split_kv_heads(_split_heads(sizes, tp), sizes.kv_heads).local
-    # What a device gets of each, but for its own part, for each unit of the head dimension: keys and values whole, or a
-    # part of queries, keys, values and output.
+    # What a device gets of each, but for its own part, for each unit of the head
+    # dimension: keys and values whole, or a part of queries, keys, values and output.
     by_gathering = 2 * gathered * sizes.keys
     by_exchange = 2 * (heads * sizes.queries + exchanged * sizes.keys) / sp
     return "ulysses" if by_exchange < by_gathering else "gather"
@@ -172,8 +195,13 @@ def free_axes(mesh: Mesh | None) -> dict[str, int]:
     if mesh is None:
         return {}
     manual = manual_axes()
-    # Inside the body of a shard_map over another mesh there is no sharding over this one.
-    if manual and jax.sharding.get_abstract_mesh().shape_tuple != mesh.abstract_mesh.shape_tuple:
+    # Inside the body of a shard_map over another mesh there is no sharding over this
+    # one.
+    if (
+        manual
+        and jax.sharding.get_abstract_mesh().shape_tuple
+        != mesh.abstract_mesh.shape_tuple
+    ):
         return {}
     return {axis: size for axis, size in mesh.shape.items() if axis not in manual}
 
@@ -186,15 +214,27 @@ def _explain_idle_axes(axes: dict[str, int]) -> str:
     return f"the devices along {', '.join(unknown)} repeat each other's work: attention is divided over dp, sp and tp"
 
 
-def _split(name: str, size: int, axis: str, parts: int, *, is_worthwhile: bool, uneven: str) -> Split:
-    """A dimension over an axis: evenly if possible, else unevenly if that is worthwhile."""
+def _split(
+    name: str, size: int, axis: str, parts: int, *, is_worthwhile: bool, uneven: str
+) -> Split:
+    """A dimension over an axis: evenly if possible, else unevenly if that is
+    worthwhile.
+    """
     if parts == 1:
         return Split.undivided(size)
     local = math.ceil(size / parts)
     if size % parts == 0:
-        return Split(size, local, axis, parts, f"{name} over {axis}={parts}: {local} on each device")
+        return Split(
+            size,
+            local,
+            axis,
+            parts,
+            f"{name} over {axis}={parts}: {local} on each device",
+        )
     if is_worthwhile:
-        return Split(size, local, axis, parts, f"{axis}={parts} does not divide {name}: {uneven}")
+        return Split(
+            size, local, axis, parts, f"{axis}={parts} does not divide {name}: {uneven}"
+        )
     return Split.undivided(
         size,
         f"{name} on every device of {axis}={parts}: computing them once would save less than sending them costs",
@@ -205,7 +245,8 @@ def _split_batch(sizes: CallSizes, parts: int) -> Split:
     local = math.ceil(sizes.batch / parts)
     return _split(
         f"batch {sizes.batch}", sizes.batch, "dp", parts,
-        # The devices cannot hold uneven parts of an array, so each copies its rows out of the whole.
+        # The devices cannot hold uneven parts of an array, so each copies its rows out
+        # of the whole.
         is_worthwhile=sizes.is_worth_dividing(copies=True, batch=local),
         uneven=f"{local} on each device, the last ones repeat the last row",
     )  # fmt: skip
@@ -229,10 +270,17 @@ def _split_kv_heads(heads: Split, size: int) -> Split:
     tp = heads.parts
     if size % tp == 0:
         local = size // tp
-        return Split(size, local, "tp", tp, f"{size} key/value heads over tp={tp}: {local} on each device")
+        return Split(
+            size,
+            local,
+            "tp",
+            tp,
+            f"{size} key/value heads over tp={tp}: {local} on each device",
+        )
     if size == 1:
         return Split.undivided(1, f"the one key/value head on every device of tp={tp}")
-    # In blocks of the greatest common divisor, all query heads of a block share a key/value head on every device.
+    # In blocks of the greatest common divisor, all query heads of a block share a
+    # key/value head on every device.
     group = heads.size // size
     local = heads.local // math.gcd(heads.local, group)
     reason = f"tp={tp} does not divide {size} key/value heads: each device takes the {local} that its query heads need"
@@ -240,7 +288,9 @@ def _split_kv_heads(heads: Split, size: int) -> Split:
 
 
 def _split_heads_twice(sizes: CallSizes, tp: int, sp: int) -> tuple[Split, Split]:
-    """Query heads, and their key/value heads, over tp before "ulysses" divides them over sp."""
+    """Query heads, and their key/value heads, over tp before "ulysses" divides them
+    over sp.
+    """
     heads, kv_heads = sizes.heads, sizes.kv_heads
     if heads % (tp * sp):
         raise PortError(

@@ -1,9 +1,12 @@
-"""A sequence joined from parts, divided over devices part by part: [v0 t0 | v1 t1 | ...] of a video v and a text t.
+"""A sequence joined from parts, divided over devices part by part:
+[v0 t0 | v1 t1 | ...] of a video v and a text t.
 
-Attention without a band depends on no order, neither of the queries nor of the keys. So each device takes its share of
-every part, and what is divided already, or is whole on every device, stays where it is.
+Attention without a band depends on no order, neither of the queries nor of the keys. So
+each device takes its share of every part, and what is divided already, or is whole on
+every device, stays where it is.
 
-Shapes: B batch, H heads, S tokens of the whole sequence, s tokens of one device, D features.
+Shapes: B batch, H heads, S tokens of the whole sequence, s tokens of one device, D
+features.
 """
 
 import dataclasses
@@ -30,7 +33,9 @@ class SharedParts:
 
     @classmethod
     def of(cls, parts: Sequence[jax.Array], devices: int) -> "SharedParts":
-        """Of arrays [B, H, length, D]. A single one is whole: it may be divided in other ways."""
+        """Of arrays [B, H, length, D]. A single one is whole: it may be divided in
+        other ways.
+        """
         lengths = tuple(part.shape[2] for part in parts)
         return cls(lengths, devices if len(lengths) > 1 else 1)
 
@@ -60,15 +65,23 @@ class SharedParts:
         for part, share in zip(parts, self.shares, strict=True):
             missing = share * self.devices - part.shape[2]
             # Padding by nothing would be a copy where arrays are not traced.
-            padded.append(jnp.pad(part, ((0, 0), (0, 0), (0, missing), (0, 0))) if missing else part)
+            padded.append(
+                jnp.pad(part, ((0, 0), (0, 0), (0, missing), (0, 0)))
+                if missing
+                else part
+            )
         return tuple(padded)
 
     def arrange(self, array_BS: Shaped[Array, "B S"]) -> Shaped[Array, "B size"]:
-        """Traced. What is known of each token, such as a mask, in the order of the devices; of padding, zeros."""
+        """Traced. What is known of each token, such as a mask, in the order of the
+        devices; of padding, zeros.
+        """
         rows = array_BS.shape[0]
         starts = itertools.accumulate(self.lengths, initial=0)
         pieces = []
-        for start, length, share in zip(starts, self.lengths, self.shares, strict=False):
+        for start, length, share in zip(
+            starts, self.lengths, self.shares, strict=False
+        ):
             piece = array_BS[:, start : start + length]
             piece = jnp.pad(piece, ((0, 0), (0, share * self.devices - length)))
             pieces.append(piece.reshape(rows, self.devices, share))

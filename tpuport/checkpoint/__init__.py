@@ -1,4 +1,6 @@
-"""Weights into sharded arrays: from safetensors on disk (`load`) or from a model in memory (`port`)."""
+"""Weights into sharded arrays: from safetensors on disk (`load`) or from a model in
+memory (`port`).
+"""
 
 from tpuport.checkpoint.loading import load
 from tpuport.checkpoint.moving import (

@@ -1,4 +1,6 @@
-"""Build the empty model that a checkpoint's config describes: parameters without memory, buffers with values."""
+"""Build the empty model that a checkpoint's config describes: parameters without
+memory, buffers with values.
+"""
 
 import contextlib
 import os
@@ -18,17 +20,23 @@ from tpuport.library_classes import is_diffusers_class
 QUANTIZATION = "quantization_config"
 """The field of a config that describes weights in few bits."""
 
-# The file, and the fields in it for the dtype of weights, of which the second is the older.
+# The file, and the fields in it for the dtype of weights, of which the second is the
+# older.
 CONFIG = "config.json"
 _DTYPES = ("dtype", "torch_dtype")
 
-# What a class has that its library can build from a config: an auto class, a model of transformers, one of diffusers.
+# What a class has that its library can build from a config: an auto class, a model of
+# transformers, one of diffusers.
 _BUILDERS = ("_model_mapping", "_from_config", "from_config")
 
 
 def check_class(model_class: Any) -> None:
-    """PortError unless `model_class` is a class that its library can build from a config."""
-    if isinstance(model_class, type) and any(hasattr(model_class, name) for name in _BUILDERS):
+    """PortError unless `model_class` is a class that its library can build from a
+    config.
+    """
+    if isinstance(model_class, type) and any(
+        hasattr(model_class, name) for name in _BUILDERS
+    ):
         return
     description = f"{model_class!r:.60}"
     fix = "give AutoModelForCausalLM, or another class of transformers or diffusers"
@@ -38,7 +46,11 @@ def check_class(model_class: Any) -> None:
         # A module's repr lists all of its layers.
         description = f"a {type(model_class).__name__}"
         fix = "give its class; a model that is in memory already is moved by tpuport.port(model, mesh=mesh)"
-    raise PortError(f"{description} is not a model class", where="the first argument of load", fix=fix)
+    raise PortError(
+        f"{description} is not a model class",
+        where="the first argument of load",
+        fix=fix,
+    )
 
 
 def as_path(directory: Any) -> Path:
@@ -60,7 +72,9 @@ def check_directory(directory: Path) -> None:
         fix = "give its directory"
         if directory.suffix == ".gguf":
             fix += f", and gguf_file={directory.name!r}"
-        raise PortError("a checkpoint is a directory, this is a file", where=str(directory), fix=fix)
+        raise PortError(
+            "a checkpoint is a directory, this is a file", where=str(directory), fix=fix
+        )
     fix = "check the path"
     # What looks like a repository of the Hugging Face Hub.
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(directory)):
@@ -72,12 +86,16 @@ def read_raw_config(directory: Path) -> dict[str, Any]:
     """The contents of a checkpoint's config.json.
 
     Raises:
-        PortError: there is none, it is unreadable, it describes weights in few bits of an unknown format, or it has
-            values that no model can have.
+        PortError: there is none, it is unreadable, it describes weights in few bits of
+            an unknown format, or it has values that no model can have.
     """
     path = directory / CONFIG
     if not path.exists():
-        raise PortError("there is no config.json", where=str(directory), fix="save it with save_pretrained")
+        raise PortError(
+            "there is no config.json",
+            where=str(directory),
+            fix="save it with save_pretrained",
+        )
     raw = read_json(path)
     quantization = raw.get(QUANTIZATION)
     if quantization:
@@ -88,27 +106,35 @@ def read_raw_config(directory: Path) -> dict[str, Any]:
 
 
 def _check_kinds(raw: Mapping[str, Any], path: Path) -> None:
-    """PortError for fields that say how a config is to be read, and are not of their kind."""
+    """PortError for fields that say how a config is to be read, and are not of their
+    kind.
+    """
     for name in ("model_type", "_class_name", *_DTYPES):
         if not isinstance(raw.get(name), str | None):
-            raise PortError(f"{name} is {raw[name]!r:.60}, and not a name", where=f"{path}, {name}")
+            raise PortError(
+                f"{name} is {raw[name]!r:.60}, and not a name", where=f"{path}, {name}"
+            )
     for name in filter(raw.get, _DTYPES):
         dtype = getattr(torch, str(raw[name]).removeprefix("torch."), None)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise PortError(
-                f"{name} is {raw[name]!r:.60}, and not a floating dtype of torch", where=f"{path}, {name}"
+                f"{name} is {raw[name]!r:.60}, and not a floating dtype of torch",
+                where=f"{path}, {name}",
             )
     code = raw.get("auto_map")
     references = code.values() if isinstance(code, Mapping) else ()
     is_right = all(_is_reference(reference) for reference in references)
     if code is not None and not (isinstance(code, Mapping) and is_right):
         raise PortError(
-            f"auto_map is {code!r:.60}, and not an object of names of classes", where=f"{path}, auto_map"
+            f"auto_map is {code!r:.60}, and not an object of names of classes",
+            where=f"{path}, auto_map",
         )
 
 
 def _is_reference(value: Any) -> bool:
-    """Whether this names a class of a checkpoint's code, or as a tokenizer's entry does, one or two or none."""
+    """Whether this names a class of a checkpoint's code, or as a tokenizer's entry
+    does, one or two or none.
+    """
     if isinstance(value, list):
         return all(isinstance(name, str | None) for name in value)
     return isinstance(value, str)
@@ -130,18 +156,27 @@ def read_config(
         A transformers config object, or diffusers' dict.
 
     Raises:
-        PortError: an option that the config does not have, or a checkpoint that needs its own code.
+        PortError: an option that the config does not have, or a checkpoint that needs
+            its own code.
     """
     if is_diffusers_class(model_class):
-        return {name: value for name, value in raw.items() if name != QUANTIZATION} | dict(options)
-    config = _read_transformers_config(model_class, directory, raw, trust_remote_code, options)
+        return {
+            name: value for name, value in raw.items() if name != QUANTIZATION
+        } | dict(options)
+    config = _read_transformers_config(
+        model_class, directory, raw, trust_remote_code, options
+    )
     # Models save it with their weights, which will not be in this form.
     vars(config).pop(QUANTIZATION, None)
     return config
 
 
-def read_gguf_config(model_class: Any, directory: Path, name: str, options: Mapping[str, Any]) -> Any:
-    """The config in the GGUF file `name`; PortError if transformers cannot read it, or for an unknown option."""
+def read_gguf_config(
+    model_class: Any, directory: Path, name: str, options: Mapping[str, Any]
+) -> Any:
+    """The config in the GGUF file `name`; PortError if transformers cannot read it, or
+    for an unknown option.
+    """
     from transformers import AutoConfig
 
     config_class: Any = getattr(model_class, "config_class", None) or AutoConfig
@@ -179,14 +214,24 @@ def _read_transformers_config(
     if config_class is not None:
         return _load_config(config_class, directory, options)
     # AutoModel classes have none: the checkpoint itself says which it is.
-    return _load_config(AutoConfig, directory, options, trust_remote_code=trust_remote_code)
+    return _load_config(
+        AutoConfig, directory, options, trust_remote_code=trust_remote_code
+    )
 
 
-def _load_config(config_class: Any, directory: Path, options: Mapping[str, Any], **loading: Any) -> Any:
-    """The config in `directory` with `options` in it; `loading` says how transformers reads it."""
+def _load_config(
+    config_class: Any, directory: Path, options: Mapping[str, Any], **loading: Any
+) -> Any:
+    """The config in `directory` with `options` in it; `loading` says how transformers
+    reads it.
+    """
     with _library_errors(directory / loading.get("gguf_file", "")):
         loaded: Any = config_class.from_pretrained(
-            directory, local_files_only=True, return_unused_kwargs=True, **loading, **options
+            directory,
+            local_files_only=True,
+            return_unused_kwargs=True,
+            **loading,
+            **options,
         )
     config, unused = loaded
     unknown = sorted(options.keys() & unused.keys())
@@ -200,17 +245,22 @@ def _load_config(config_class: Any, directory: Path, options: Mapping[str, Any],
 
 
 def code_references(raw: Mapping[str, Any]) -> list[str]:
-    """The classes that a config's `auto_map` names, as `file.Class` or `repository--file.Class`."""
+    """The classes that a config's `auto_map` names, as `file.Class` or
+    `repository--file.Class`.
+    """
     references: list[str] = []
     for value in raw.get("auto_map", {}).values():
-        # A tokenizer's entry is a list of the slow and the fast class, either of which may be None.
+        # A tokenizer's entry is a list of the slow and the fast class, either of which
+        # may be None.
         references += filter(None, value if isinstance(value, list) else [value])
     return references
 
 
 @contextlib.contextmanager
 def _library_errors(directory: Path) -> Iterator[None]:
-    """Turn transformers' complaint about untrusted code, or about an unknown model, into a PortError."""
+    """Turn transformers' complaint about untrusted code, or about an unknown model,
+    into a PortError.
+    """
     try:
         yield
     except (ValueError, OSError, ImportError) as error:
@@ -221,7 +271,9 @@ def _library_errors(directory: Path) -> Iterator[None]:
             fix = "if you trust the code in it, pass trust_remote_code=True"
         first_line = str(error).strip().splitlines()[0]
         raise PortError(
-            f"transformers cannot build this model: {first_line}", where=str(_config_of(directory)), fix=fix
+            f"transformers cannot build this model: {first_line}",
+            where=str(_config_of(directory)),
+            fix=fix,
         ) from error
 
 
@@ -231,28 +283,41 @@ def _config_of(directory: Path) -> Path:
 
 
 def build_empty(
-    model_class: Any, config: Any, dtype: torch.dtype, trust_remote_code: bool, directory: Path
+    model_class: Any,
+    config: Any,
+    dtype: torch.dtype,
+    trust_remote_code: bool,
+    directory: Path,
 ) -> torch.nn.Module:
-    """The module in evaluation mode: parameters on the meta device, weights tied, buffers with values.
+    """The module in evaluation mode: parameters on the meta device, weights tied,
+    buffers with values.
 
-    Buffers keep what the constructor computes: some, such as rotary frequencies, are in no file.
+    Buffers keep what the constructor computes: some, such as rotary frequencies, are in
+    no file.
 
     Raises:
         PortError: `dtype` is not a floating one, or the library cannot build the model.
     """
     if not dtype.is_floating_point:
         raise PortError(
-            f"a model cannot be built in {dtype}", where="dtype", fix="give a floating dtype, or none"
+            f"a model cannot be built in {dtype}",
+            where="dtype",
+            fix="give a floating dtype, or none",
         )
-    # Modules that create buffers without a dtype take the default, as in from_pretrained.
+    # Modules that create buffers without a dtype take the default, as in
+    # from_pretrained.
     default = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with init_empty_weights(include_buffers=False), _library_errors(directory):
             if is_diffusers_class(model_class):
-                model = _resolve_diffusers_class(model_class, config).from_config(config)
+                model = _resolve_diffusers_class(model_class, config).from_config(
+                    config
+                )
             elif hasattr(model_class, "_model_mapping"):
-                model = model_class.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
+                model = model_class.from_config(
+                    config, dtype=dtype, trust_remote_code=trust_remote_code
+                )
             else:
                 model = model_class._from_config(config, dtype=dtype)
     finally:
@@ -264,12 +329,16 @@ def build_empty(
 
 
 def _resolve_diffusers_class(model_class: Any, config: Mapping[str, Any]) -> Any:
-    """The model class itself, or for diffusers' AutoModel the class that the config names."""
+    """The model class itself, or for diffusers' AutoModel the class that the config
+    names.
+    """
     import diffusers
 
     if model_class is not getattr(diffusers, "AutoModel", None):
         return model_class
     name = config.get("_class_name")
     if not hasattr(diffusers, str(name)):
-        raise ValueError(f"the config names the class {name!r}, which diffusers does not have")
+        raise ValueError(
+            f"the config names the class {name!r}, which diffusers does not have"
+        )
     return getattr(diffusers, str(name))

@@ -17,7 +17,9 @@ from tpuport.sharding import ShardingRules, audit
 
 
 def as_torch_dtype(dtype: Any) -> torch.dtype | None:
-    """A torch dtype from a torch dtype, a NumPy or jax one, its name, or None; PortError for anything else."""
+    """A torch dtype from a torch dtype, a NumPy or jax one, its name, or None;
+    PortError for anything else.
+    """
     if isinstance(dtype, torch.dtype | None):
         return dtype
     name = str(dtype).removeprefix("torch.")
@@ -28,47 +30,63 @@ def as_torch_dtype(dtype: Any) -> torch.dtype | None:
     torch_dtype = getattr(torch, name, None)
     if not isinstance(torch_dtype, torch.dtype):
         raise PortError(
-            f"{dtype!r} is not a dtype", where="dtype", fix="give torch.bfloat16 or 'bfloat16', for example"
+            f"{dtype!r} is not a dtype",
+            where="dtype",
+            fix="give torch.bfloat16 or 'bfloat16', for example",
         )
     return torch_dtype
 
 
 def dtype_overrides(model: Any, dtype: torch.dtype) -> Callable[..., Any]:
-    """A function of a tensor's name and dtype: the dtype that a model insists on in `dtype`, or else the tensor's own.
+    """A function of a tensor's name and dtype: the dtype that a model insists on in
+    `dtype`, or else the tensor's own.
 
     Models of both libraries list modules that lose too much precision in 16 bits.
     """
     if hasattr(model, "_get_dtype_plan"):  # transformers
         plan = model._get_dtype_plan(dtype)
-        patterns = [(re.compile(name.replace("*", ".*")), required) for name, required in plan.items()]
+        patterns = [
+            (re.compile(name.replace("*", ".*")), required)
+            for name, required in plan.items()
+        ]
         return lambda name, own=None: next(
             (required for pattern, required in patterns if pattern.search(name)), own
         )
     # diffusers names modules, anywhere in a parameter's path.
     modules = frozenset(getattr(model, "_keep_in_fp32_modules", None) or ())
-    return lambda name, own=None: own if modules.isdisjoint(name.split(".")) else torch.float32
+    return lambda name, own=None: (
+        own if modules.isdisjoint(name.split(".")) else torch.float32
+    )
 
 
 def one_device_mesh() -> Mesh:
-    """A mesh of this process's first device, with the axes that every mesh of tpuport has."""
+    """A mesh of this process's first device, with the axes that every mesh of tpuport
+    has.
+    """
     return create_mesh(devices=jax.local_devices()[:1])
 
 
 def allowed_names(allow: Any) -> tuple[str, ...]:
-    """The names that the argument `allow` gives, one or several; PortError for anything but strings."""
+    """The names that the argument `allow` gives, one or several; PortError for anything
+    but strings.
+    """
     if isinstance(allow, str) or not isinstance(allow, Iterable):
         allow = (allow,)
     names = tuple(allow)
     others = [repr(name) for name in names if not isinstance(name, str)]
     if others:
         raise PortError(
-            f"{', '.join(others[:5])} is not a name", where="allow", fix='allow=("lm_head.weight",)'
+            f"{', '.join(others[:5])} is not a name",
+            where="allow",
+            fix='allow=("lm_head.weight",)',
         )
     return names
 
 
 def check_mesh_and_rules(mesh: Any, rules: Any) -> None:
-    """PortError unless these are a mesh that a model can live on, and sharding rules; None is fine for either."""
+    """PortError unless these are a mesh that a model can live on, and sharding rules;
+    None is fine for either.
+    """
     check_mesh(mesh)
     if not isinstance(rules, ShardingRules | None):
         raise PortError(
@@ -88,7 +106,8 @@ def plan_shardings(
     rules: ShardingRules | None,
     allow: str | Iterable[str],
 ) -> dict[str, NamedSharding]:
-    """The audited sharding of every parameter; the names of a group (tied weights) share that of the first.
+    """The audited sharding of every parameter; the names of a group (tied weights)
+    share that of the first.
 
     Args:
         groups: the names of each parameter, more than one if weights are tied.
@@ -97,7 +116,8 @@ def plan_shardings(
         allow: names whose errors the audit accepts.
 
     Raises:
-        PortError: the audit found rules that match nothing, axes that do not divide, or the like.
+        PortError: the audit found rules that match nothing, axes that do not divide, or
+            the like.
     """
     if rules is None:
         # A single device needs no plan, and a model without one no warning.
@@ -137,7 +157,9 @@ def find_owner(model: torch.nn.Module, name: str) -> tuple[Any, str]:
     return model.get_submodule(path), leaf
 
 
-def put_parameter(model: torch.nn.Module, names: Iterable[str], tensor: torch.Tensor) -> None:
+def put_parameter(
+    model: torch.nn.Module, names: Iterable[str], tensor: torch.Tensor
+) -> None:
     """Make `tensor` the parameter that the model has under each of `names`."""
     parameter = torch.nn.Parameter(tensor, requires_grad=False)
     for name in names:
@@ -146,22 +168,29 @@ def put_parameter(model: torch.nn.Module, names: Iterable[str], tensor: torch.Te
         module._parameters[leaf] = parameter
 
 
-def put_buffer(model: torch.nn.Module, names: Iterable[str], tensor: torch.Tensor) -> None:
+def put_buffer(
+    model: torch.nn.Module, names: Iterable[str], tensor: torch.Tensor
+) -> None:
     """Make `tensor` the buffer that the model has under each of `names`."""
     for name in names:
         module, leaf = find_owner(model, name)
         module._buffers[leaf] = tensor
 
 
-def scatter(tensor: torch.Tensor, dtype: torch.dtype, sharding: NamedSharding) -> jax.Array:
-    """Copy a tensor, cast to `dtype`, to the devices of `sharding`: each receives only its own slice."""
+def scatter(
+    tensor: torch.Tensor, dtype: torch.dtype, sharding: NamedSharding
+) -> jax.Array:
+    """Copy a tensor, cast to `dtype`, to the devices of `sharding`: each receives only
+    its own slice.
+    """
     if compat.is_ported(tensor):
         array = compat.as_jax(tensor)
         return jax.device_put(array.astype(compat.jax_dtype(dtype)), sharding)
     shape = tuple(tensor.shape)
     shards = []
     for device, index in sharding.addressable_devices_indices_map(shape).items():
-        # Cast and sliced on the host, so that each device receives only the bytes it keeps.
+        # Cast and sliced on the host, so that each device receives only the bytes it
+        # keeps.
         with jax.default_device(device):
             shards.append(compat.to_jax(tensor.detach()[index].to(dtype)))
     return jax.make_array_from_single_device_arrays(shape, sharding, shards)

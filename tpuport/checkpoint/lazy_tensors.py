@@ -1,11 +1,14 @@
-"""Tensors that are still on disk: their shape is known, and any slice of them can be read.
+"""Tensors that are still on disk: their shape is known, and any slice of them can be
+read.
 
-They answer the few torch functions of which checkpoint conversions consist (stack, cat, chunk, split, transpose), so
-that transformers' own conversion operations run on them unchanged and give the recipe of a parameter instead of its
-values. Any other function raises `NotSliceable`.
+They answer the few torch functions of which checkpoint conversions consist (stack, cat,
+chunk, split, transpose), so that transformers' own conversion operations run on them
+unchanged and give the recipe of a parameter instead of its values. Any other function
+raises `NotSliceable`.
 
-Slices are read with `pread` and not through a memory map: mapped pages count as resident memory until the kernel
-drops them, and a file that shrinks under a map kills the process instead of raising.
+Slices are read with `pread` and not through a memory map: mapped pages count as
+resident memory until the kernel drops them, and a file that shrinks under a map kills
+the process instead of raising.
 """
 
 import os
@@ -22,9 +25,11 @@ from tpuport.errors import PortError
 
 Index = tuple[slice, ...]
 
-# How much is staged at once when bytes cannot go straight to their destination (a cast, a narrow column slice).
+# How much is staged at once when bytes cannot go straight to their destination (a cast,
+# a narrow column slice).
 BLOCK_BYTES = 8 << 20
-# Below a page, reading only the needed bytes of a row saves the disk nothing and costs a system call.
+# Below a page, reading only the needed bytes of a row saves the disk nothing and costs
+# a system call.
 PAGE_BYTES = 4096
 # A single system call reads at most this, so that a large tensor shows progress.
 _CALL_BYTES = 64 << 20
@@ -33,7 +38,9 @@ _ALIGNMENT = 64
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array of `shape`, aligned so that a CPU device can adopt it instead of copying it."""
+    """An uninitialised array of `shape`, aligned so that a CPU device can adopt it
+    instead of copying it.
+    """
     nbytes = prod(shape) * dtype.itemsize
     raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
@@ -46,9 +53,13 @@ def full_index(shape: tuple[int, ...]) -> Index:
 
 
 def fill_bounds(index: Index | None, shape: tuple[int, ...]) -> Index:
-    """`index` with its open ends filled in from `shape`; None and `()` take everything."""
+    """`index` with its open ends filled in from `shape`; None and `()` take
+    everything.
+    """
     parts = index or full_index(shape)
-    return tuple(slice(*part.indices(size)[:2]) for part, size in zip(parts, shape, strict=True))
+    return tuple(
+        slice(*part.indices(size)[:2]) for part, size in zip(parts, shape, strict=True)
+    )
 
 
 def index_shape(index: Index) -> tuple[int, ...]:
@@ -57,12 +68,17 @@ def index_shape(index: Index) -> tuple[int, ...]:
 
 
 def cast_into(out: np.ndarray, values: np.ndarray, name: str) -> None:
-    """Cast `values` into `out`; PortError, with `name` of the tensor or file, if an integer does not fit."""
+    """Cast `values` into `out`; PortError, with `name` of the tensor or file, if an
+    integer does not fit.
+    """
     kinds = {out.dtype.kind, values.dtype.kind}
     if kinds <= {"i", "u"} and out.dtype != values.dtype and values.size:
         limits = np.iinfo(out.dtype)
         if int(values.min()) < limits.min or int(values.max()) > limits.max:
-            raise PortError(f"a value does not fit {out.dtype}, the integer type used on device", where=name)
+            raise PortError(
+                f"a value does not fit {out.dtype}, the integer type used on device",
+                where=name,
+            )
     out[...] = values
 
 
@@ -70,7 +86,8 @@ class Reader:
     """Open files by path and read slices of the tensors in them.
 
     Args:
-        progress: called after each read with the number of useful bytes, as they are stored.
+        progress: called after each read with the number of useful bytes, as they are
+            stored.
     """
 
     def __init__(self, progress: Callable[[int], object] = lambda count: None) -> None:
@@ -80,9 +97,12 @@ class Reader:
         self._last_result: Any = None
 
     def remember(self, key: object, compute: Callable[[], Any]) -> Any:
-        """`compute()`, or its earlier result if the last call had the same key; only the last result is cached."""
+        """`compute()`, or its earlier result if the last call had the same key; only
+        the last result is cached.
+        """
         if self._last_key is not key:
-            # Freed before the next result is computed: each is as large as a layer's experts.
+            # Freed before the next result is computed: each is as large as a layer's
+            # experts.
             self._last_result = None
             self._last_result = compute()
             self._last_key = key
@@ -96,7 +116,13 @@ class Reader:
             os.close(descriptor)
         self._files.clear()
 
-    def _fill(self, path: Path, offset: int, out: np.ndarray, progress: Callable[[int], object]) -> None:
+    def _fill(
+        self,
+        path: Path,
+        offset: int,
+        out: np.ndarray,
+        progress: Callable[[int], object],
+    ) -> None:
         """Fill the contiguous array `out` from the bytes of `path` at `offset`."""
         if path not in self._files:
             self._files[path] = os.open(path, os.O_RDONLY)
@@ -104,16 +130,29 @@ class Reader:
         view = memoryview(out.reshape(-1).view(np.uint8).data)
         done = 0
         while done < len(view):
-            count = os.preadv(self._files[path], [view[done : done + _CALL_BYTES]], offset + done)
+            count = os.preadv(
+                self._files[path], [view[done : done + _CALL_BYTES]], offset + done
+            )
             if count == 0:
-                raise PortError("the file ended while it was read", where=f"{path}, byte {offset + done}")
+                raise PortError(
+                    "the file ended while it was read",
+                    where=f"{path}, byte {offset + done}",
+                )
             progress(count)
             done += count
 
     def read_slice(
-        self, path: Path, offset: int, shape: tuple[int, ...], dtype: np.dtype, index: Index, out: np.ndarray
+        self,
+        path: Path,
+        offset: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        index: Index,
+        out: np.ndarray,
     ) -> None:
-        """Read `array[index]` of the row-major array stored at `offset` into `out`, cast to its dtype."""
+        """Read `array[index]` of the row-major array stored at `offset` into `out`,
+        cast to its dtype.
+        """
         # A scalar is read as a row of one.
         if not shape:
             self._read_rows(path, offset, (1,), dtype, out.reshape(1))
@@ -126,7 +165,10 @@ class Reader:
         start = offset + row_index.start * row_bytes
         if inner_index == full_index(row_shape):
             self._read_rows(path, start, (rows, *row_shape), dtype, out)
-        elif _run_bytes(inner_index, row_shape, dtype) < PAGE_BYTES and row_bytes <= BLOCK_BYTES:
+        elif (
+            _run_bytes(inner_index, row_shape, dtype) < PAGE_BYTES
+            and row_bytes <= BLOCK_BYTES
+        ):
             # Whole rows are read, and what the index takes of them is copied out.
             step = max(1, BLOCK_BYTES // row_bytes)
             for row in range(0, rows, step):
@@ -139,18 +181,28 @@ class Reader:
             # The needed part of a row is worth a system call of its own.
             for row in range(rows):
                 row_start = start + row * row_bytes
-                self.read_slice(path, row_start, row_shape, dtype, inner_index, out[row, ...])
+                self.read_slice(
+                    path, row_start, row_shape, dtype, inner_index, out[row, ...]
+                )
 
     def _read_rows(
-        self, path: Path, offset: int, shape: tuple[int, ...], dtype: np.dtype, out: np.ndarray
+        self,
+        path: Path,
+        offset: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        out: np.ndarray,
     ) -> None:
-        """Read contiguous rows: straight into `out` if it has the same layout in memory, else through a block."""
+        """Read contiguous rows: straight into `out` if it has the same layout in
+        memory, else through a block.
+        """
         if out.dtype == dtype and out.flags.c_contiguous:
             self._fill(path, offset, out, self.progress)
             return
         row_bytes = prod(shape[1:]) * dtype.itemsize
         step = max(1, BLOCK_BYTES // row_bytes)
-        # Through one block after another, so that a cast never needs the whole tensor twice.
+        # Through one block after another, so that a cast never needs the whole tensor
+        # twice.
         for row in range(0, shape[0], step):
             block = np.empty((min(step, shape[0] - row), *shape[1:]), dtype)
             self._fill(path, offset + row * row_bytes, block, self.progress)
@@ -158,7 +210,9 @@ class Reader:
 
 
 def _run_bytes(index: Index, shape: tuple[int, ...], dtype: np.dtype) -> int:
-    """The length in bytes of each contiguous run that `index` takes of an array of `shape`."""
+    """The length in bytes of each contiguous run that `index` takes of an array of
+    `shape`.
+    """
     run = dtype.itemsize
     for length, size in zip(reversed(index_shape(index)), reversed(shape), strict=True):
         run *= length
@@ -169,7 +223,9 @@ def _run_bytes(index: Index, shape: tuple[int, ...], dtype: np.dtype) -> int:
 
 
 class NotSliceable(Exception):
-    """An operation of which a slice of the result cannot be read from slices of the inputs."""
+    """An operation of which a slice of the result cannot be read from slices of the
+    inputs.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +236,9 @@ class LazyTensor:
     dtype: np.dtype
 
     def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
-        """Read `self[index]` into `out`, cast to its dtype. `index` has a bounded slice for each dimension."""
+        """Read `self[index]` into `out`, cast to its dtype. `index` has a bounded slice
+        for each dimension.
+        """
         raise NotImplementedError
 
     def read(self, reader: Reader, index: Index, dtype: np.dtype) -> np.ndarray:
@@ -205,10 +263,14 @@ class LazyTensor:
         dim = dim % len(self.shape)
         if self.shape[dim] != 1:
             return self
-        return Squeezed((*self.shape[:dim], *self.shape[dim + 1 :]), self.dtype, self, dim)
+        return Squeezed(
+            (*self.shape[:dim], *self.shape[dim + 1 :]), self.dtype, self, dim
+        )
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         # The caller then converts real tensors on the host.
         if func not in _FUNCTIONS:
             raise NotSliceable(getattr(func, "__name__", str(func)))
@@ -305,7 +367,9 @@ class Squeezed(LazyTensor):
 
 @dataclass(frozen=True, eq=False)
 class Converted(LazyTensor):
-    """The result of an operation that is not sliceable: `compute` makes all of it on the host."""
+    """The result of an operation that is not sliceable: `compute` makes all of it on
+    the host.
+    """
 
     compute: Callable[[Reader], np.ndarray]
 
@@ -343,13 +407,21 @@ def _cat(tensors: Sequence[LazyTensor], dim: int = 0) -> LazyTensor:
     dim = dim % len(shape)
     before, after = shape[:dim], shape[dim + 1 :]
     for part in parts:
-        if (part.shape[:dim], part.shape[dim + 1 :], part.dtype) != (before, after, dtype):
-            raise NotSliceable("cat of tensors that differ in dtype or in another dimension")
+        if (part.shape[:dim], part.shape[dim + 1 :], part.dtype) != (
+            before,
+            after,
+            dtype,
+        ):
+            raise NotSliceable(
+                "cat of tensors that differ in dtype or in another dimension"
+            )
     length = sum(part.shape[dim] for part in parts)
     return Concatenated((*before, length, *after), dtype, parts, dim)
 
 
-def _split(tensor: LazyTensor, sizes: int | Iterable[int], dim: int = 0) -> tuple[LazyTensor, ...]:
+def _split(
+    tensor: LazyTensor, sizes: int | Iterable[int], dim: int = 0
+) -> tuple[LazyTensor, ...]:
     dim = dim % len(tensor.shape)
     total = tensor.shape[dim]
     if isinstance(sizes, int):
@@ -372,7 +444,9 @@ def _chunk(tensor: LazyTensor, chunks: int, dim: int = 0) -> tuple[LazyTensor, .
 def transpose(tensor: LazyTensor, dim0: int, dim1: int) -> LazyTensor:
     """`tensor` with two of its dimensions exchanged, as `torch.transpose`."""
     first, second = dim0 % len(tensor.shape), dim1 % len(tensor.shape)
-    return Transposed(_swap(tensor.shape, first, second), tensor.dtype, tensor, first, second)
+    return Transposed(
+        _swap(tensor.shape, first, second), tensor.dtype, tensor, first, second
+    )
 
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {

@@ -1,7 +1,8 @@
 """Read a checkpoint from disk straight into sharded arrays.
 
-A tensor's way: files and headers (`safetensors_files`), names of the model (`name_matching`), the audit of its sharding
-(`device_layout`), the slices of each device (`lazy_tensors`), an array.
+A tensor's way: files and headers (`safetensors_files`), names of the model
+(`name_matching`), the audit of its sharding (`device_layout`), the slices of each
+device (`lazy_tensors`), an array.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +33,13 @@ from tpuport.checkpoint.device_layout import (
     replicated_sharding,
 )
 from tpuport.checkpoint.generation_defaults import read_generation_config
-from tpuport.checkpoint.lazy_tensors import Converted, LazyTensor, Reader, fill_bounds, index_shape
+from tpuport.checkpoint.lazy_tensors import (
+    Converted,
+    LazyTensor,
+    Reader,
+    fill_bounds,
+    index_shape,
+)
 from tpuport.checkpoint.moving import move_buffers, record_port
 from tpuport.checkpoint.name_matching import (
     Match,
@@ -63,7 +70,9 @@ from tpuport.sharding.quantized_parts import are_factors_cut, plan_parts
 
 @dataclass(frozen=True)
 class ArrayPlan:
-    """An array to create: its names in the model, what to read, its dtype and sharding, and how it gets its names."""
+    """An array to create: its names in the model, what to read, its dtype and sharding,
+    and how it gets its names.
+    """
 
     names: tuple[str, ...]
     source: LazyTensor
@@ -87,22 +96,26 @@ def load(
 ) -> Any:
     """Load a checkpoint from a local directory onto the devices of `mesh`.
 
-    Every parameter is read by slices from safetensors straight to the devices that hold it, so that the host
-    never has more than about one; a process reads only what its own devices hold.
+    Every parameter is read by slices from safetensors straight to the devices that hold
+    it, so that the host never has more than about one; a process reads only what its
+    own devices hold.
 
     Args:
-        model_class: a transformers `AutoModel...` or model class, or a diffusers model class.
-        directory: as `save_pretrained` writes it: config.json, and either one safetensors file or an index of several;
-            or one with a GGUF file.
+        model_class: a transformers `AutoModel...` or model class, or a diffusers model
+            class.
+        directory: as `save_pretrained` writes it: config.json, and either one
+            safetensors file or an index of several; or one with a GGUF file.
         mesh: None for one device.
         rules: None for the model's own tensor-parallel plan.
-        dtype: for floating-point weights; None for the config's, or if it has none, the checkpoint's (and float32 for a
-            GGUF file, as in transformers).
+        dtype: for floating-point weights; None for the config's, or if it has none, the
+            checkpoint's (and float32 for a GGUF file, as in transformers).
         trust_remote_code: whether Python code in the checkpoint may run.
-        allow: names whose errors the sharding audit accepts, and names (or patterns with `*`) of tensors in the
-            checkpoint that the model does not have; a single name may be a plain string.
-        quantize: "int8", "int4", "fp8" or "w8a8" for linear layers (but not heads, routers and the like), or
-            `QuantizationRules`; None keeps weights as they are stored.
+        allow: names whose errors the sharding audit accepts, and names (or patterns
+            with `*`) of tensors in the checkpoint that the model does not have; a
+            single name may be a plain string.
+        quantize: "int8", "int4", "fp8" or "w8a8" for linear layers (but not heads,
+            routers and the like), or `QuantizationRules`; None keeps weights as they
+            are stored.
         gguf_file: the name of a GGUF file in `directory`, which holds the config too.
         config_options: config fields to override, `attn_implementation` for example.
 
@@ -110,8 +123,8 @@ def load(
         The model, in evaluation mode; its parameters and buffers are torchax tensors.
 
     Raises:
-        PortError: the checkpoint, the model and the mesh do not fit; all reasons are listed, and nothing was put
-            on a device.
+        PortError: the checkpoint, the model and the mesh do not fit; all reasons are
+            listed, and nothing was put on a device.
     """
     building.check_class(model_class)
     path = building.as_path(directory)
@@ -123,11 +136,17 @@ def load(
     requested_dtype = as_torch_dtype(dtype)
     model: Any
     if gguf_file is None:
-        inventory, config, raw_config = _read_metadata(model_class, path, trust_remote_code, config_options)
+        inventory, config, raw_config = _read_metadata(
+            model_class, path, trust_remote_code, config_options
+        )
         model_dtype = requested_dtype or _default_dtype(config, inventory)
         tensors = _adapt_quantized(path, raw_config, inventory, model_dtype)
-        with name_wrong_fields(raw_config, str(path / building.CONFIG), "the model cannot be built"):
-            model = building.build_empty(model_class, config, model_dtype, trust_remote_code, path)
+        with name_wrong_fields(
+            raw_config, str(path / building.CONFIG), "the model cannot be built"
+        ):
+            model = building.build_empty(
+                model_class, config, model_dtype, trust_remote_code, path
+            )
         problems = inventory.problems
     else:
         model, tensors, model_dtype = _open_gguf(
@@ -138,15 +157,19 @@ def load(
     if hasattr(model, "can_generate") and model.can_generate():
         generation_config = read_generation_config(path)
     match = match_names(model, tensors)
-    # Before mismatches are looked for: untied weights are two, and each must be in the checkpoint.
+    # Before mismatches are looked for: untied weights are two, and each must be in the
+    # checkpoint.
     untie_differing_weights(model, match)
-    _raise_problems(path / (gguf_file or ""), problems + find_mismatches(model, match, allow))
+    _raise_problems(
+        path / (gguf_file or ""), problems + find_mismatches(model, match, allow)
+    )
     initialize_absent(model, match)
     mesh = mesh or one_device_mesh()
     array_dtype = _array_dtypes(model, model_dtype, requested_dtype)
     _quantize_sources(model, match, array_dtype, quantization)
     plans = _plan_arrays(model, match, array_dtype, mesh, rules, allow)
-    # Nothing has touched a device so far, so that every error above leaves them as they were.
+    # Nothing has touched a device so far, so that every error above leaves them as they
+    # were.
     with compat.environment():
         _read_arrays(model, plans)
         move_buffers(model, mesh, {})
@@ -159,7 +182,8 @@ def load(
 def _read_metadata(
     model_class: Any, directory: Path, trust_remote_code: bool, options: dict[str, Any]
 ) -> tuple[safetensors_files.Inventory, Any, dict[str, Any]]:
-    """The tensors in the checkpoint's files, and its config, as an object and as it is in its file.
+    """The tensors in the checkpoint's files, and its config, as an object and as it is
+    in its file.
 
     Raises:
         PortError: there is no config, or the names of the tensors are unknown.
@@ -173,7 +197,9 @@ def _read_metadata(
         raw_config = building.read_raw_config(directory)
         where = str(directory / building.CONFIG)
         with name_wrong_fields(raw_config, where, "transformers refuses the config"):
-            config = building.read_config(model_class, directory, raw_config, trust_remote_code, options)
+            config = building.read_config(
+                model_class, directory, raw_config, trust_remote_code, options
+            )
             check_heads(config, where)
     except PortError as error:
         # Reported together with what is wrong with the files.
@@ -195,7 +221,9 @@ def _open_gguf(
     requested_dtype: torch.dtype | None,
     options: Mapping[str, Any],
 ) -> tuple[torch.nn.Module, dict[str, LazyTensor | None], torch.dtype]:
-    """The empty model that a GGUF file describes, its tensors by the model's names, and the dtype of its weights."""
+    """The empty model that a GGUF file describes, its tensors by the model's names, and
+    the dtype of its weights.
+    """
     building.check_directory(directory)
     if is_diffusers_class(model_class):
         raise PortError(
@@ -212,15 +240,23 @@ def _open_gguf(
     check_values(values, where)
     check_heads(config, where)
     _check_layers(config, file)
-    dtype = requested_dtype or as_torch_dtype(getattr(config, "dtype", None)) or torch.float32
+    dtype = (
+        requested_dtype
+        or as_torch_dtype(getattr(config, "dtype", None))
+        or torch.float32
+    )
     with name_wrong_fields(values, where, "the model cannot be built"):
-        model = building.build_empty(model_class, config, dtype, trust_remote_code=False, directory=file.path)
+        model = building.build_empty(
+            model_class, config, dtype, trust_remote_code=False, directory=file.path
+        )
     with name_wrong_fields(values, where, "its tensors do not fit its config"):
         return model, gguf_files.adapt(file, model, compat.jax_dtype(dtype)), dtype
 
 
 def _check_layers(config: Any, file: gguf_files.GGUFFile) -> None:
-    """PortError where the file has fewer tensors than layers, before modules are built for all of these."""
+    """PortError where the file has fewer tensors than layers, before modules are built
+    for all of these.
+    """
     layers = getattr(config, "num_hidden_layers", None) or 0
     if layers > len(file.tensors):
         raise PortError(
@@ -231,14 +267,21 @@ def _check_layers(config: Any, file: gguf_files.GGUFFile) -> None:
 
 
 def _adapt_quantized(
-    directory: Path, raw_config: Mapping[str, Any], inventory: safetensors_files.Inventory, dtype: torch.dtype
+    directory: Path,
+    raw_config: Mapping[str, Any],
+    inventory: safetensors_files.Inventory,
+    dtype: torch.dtype,
 ) -> formats.Adapted:
-    """The tensors of the checkpoint; those of quantised weights as one for each weight."""
+    """The tensors of the checkpoint; those of quantised weights as one for each
+    weight.
+    """
     quantization = raw_config.get(building.QUANTIZATION)
     if not quantization:
         return dict(inventory.tensors)
     where = f"{directory / 'config.json'}, {building.QUANTIZATION}"
-    return formats.adapt(quantization, inventory.tensors, compat.jax_dtype(dtype), where)
+    return formats.adapt(
+        quantization, inventory.tensors, compat.jax_dtype(dtype), where
+    )
 
 
 def _raise_problems(checkpoint: Path, problems: list[str]) -> None:
@@ -256,7 +299,9 @@ def _raise_problems(checkpoint: Path, problems: list[str]) -> None:
 
 
 def _default_dtype(config: Any, inventory: safetensors_files.Inventory) -> torch.dtype:
-    """The dtype that the config names, or else that of the first floating-point tensor."""
+    """The dtype that the config names, or else that of the first floating-point
+    tensor.
+    """
     config_dtype = as_torch_dtype(getattr(config, "dtype", None))
     if config_dtype is not None:
         return config_dtype
@@ -271,7 +316,9 @@ def _default_dtype(config: Any, inventory: safetensors_files.Inventory) -> torch
 def _array_dtypes(
     model: Any, model_dtype: torch.dtype, requested_dtype: torch.dtype | None
 ) -> Callable[[str, LazyTensor], np.dtype]:
-    """A function from a tensor of the checkpoint and its name in the model to the dtype of the array it becomes."""
+    """A function from a tensor of the checkpoint and its name in the model to the dtype
+    of the array it becomes.
+    """
     override = dtype_overrides(model, model_dtype)
     expected = model.state_dict()
     # Looked up once, and not for each of thousands of tensors.
@@ -280,7 +327,8 @@ def _array_dtypes(
     def array_dtype(name: str, source: LazyTensor) -> np.dtype:
         dtype = expected[name].dtype
         if dtype.is_floating_point:
-            # transformers builds modules in their final dtype; diffusers takes the requested or the stored one.
+            # transformers builds modules in their final dtype; diffusers takes the
+            # requested or the stored one.
             if is_diffusers:
                 dtype = requested_dtype or compat.torch_dtype(source.dtype)
             dtype = override(name, dtype)
@@ -297,7 +345,9 @@ def _plan_arrays(
     rules: ShardingRules | None,
     allow: Iterable[str],
 ) -> list[ArrayPlan]:
-    """What to read and where to put it, in the order of the model; the sharding is audited on the way."""
+    """What to read and where to put it, in the order of the model; the sharding is
+    audited on the way.
+    """
     groups = parameter_groups(model)
     stored_groups: list[tuple[list[str], LazyTensor]] = []
     shapes: dict[str, jax.ShapeDtypeStruct] = {}
@@ -308,11 +358,16 @@ def _plan_arrays(
         if source is not None:
             stored_groups.append((names, source))
             dtype = array_dtype(names[0], source)
-        # The same object for all names of a group: that is how the audit recognises tied weights.
-        shapes.update(dict.fromkeys(names, jax.ShapeDtypeStruct(tuple(parameter.shape), dtype)))
+        # The same object for all names of a group: that is how the audit recognises
+        # tied weights.
+        shapes.update(
+            dict.fromkeys(names, jax.ShapeDtypeStruct(tuple(parameter.shape), dtype))
+        )
     shardings = plan_shardings(model, groups, shapes, mesh, rules, allow)
     quantized = {
-        names[0]: source.multiply_out() if are_factors_cut(source, shardings[names[0]]) else source
+        names[0]: source.multiply_out()
+        if are_factors_cut(source, shardings[names[0]])
+        else source
         for names, source in stored_groups
         if isinstance(source, QuantizedTensor) and _can_stay_quantized(model, names)
     }
@@ -321,15 +376,28 @@ def _plan_arrays(
     for names, source in stored_groups:
         name = names[0]
         if name in quantized:
-            plans += _install_quantized(model, name, quantized[name], shapes[name].dtype, part_plans[name])
+            plans += _install_quantized(
+                model, name, quantized[name], shapes[name].dtype, part_plans[name]
+            )
         else:
-            plans.append(ArrayPlan(tuple(names), source, shapes[name].dtype, shardings[name], put_parameter))
-    # What the state dict has besides parameters, and parts that are planned already, are buffers.
+            plans.append(
+                ArrayPlan(
+                    tuple(names),
+                    source,
+                    shapes[name].dtype,
+                    shardings[name],
+                    put_parameter,
+                )
+            )
+    # What the state dict has besides parameters, and parts that are planned already,
+    # are buffers.
     buffers = [name for name in model.state_dict() if name not in shapes]
     for name in filter(match.sources.__contains__, buffers):
         source = match.sources[name]
         dtype = array_dtype(name, source)
-        plans.append(ArrayPlan((name,), source, dtype, replicated_sharding(mesh), put_buffer))
+        plans.append(
+            ArrayPlan((name,), source, dtype, replicated_sharding(mesh), put_buffer)
+        )
     return plans
 
 
@@ -339,24 +407,36 @@ def _quantize_sources(
     array_dtype: Callable[[str, LazyTensor], np.dtype],
     quantization: QuantizationRules | None,
 ) -> None:
-    """Replace the sources of the weights that `quantization` names by such as are quantised while they are read."""
+    """Replace the sources of the weights that `quantization` names by such as are
+    quantised while they are read.
+    """
     if quantization is None:
         return
-    stored = sorted(name for name, source in match.sources.items() if isinstance(source, QuantizedTensor))
+    stored = sorted(
+        name
+        for name, source in match.sources.items()
+        if isinstance(source, QuantizedTensor)
+    )
     if stored:
         raise PortError(
-            "the checkpoint is quantised already", where=stored[0], fix="load it without quantize="
+            "the checkpoint is quantised already",
+            where=stored[0],
+            fix="load it without quantize=",
         )
     for name, scheme in quantization.schemes(model).items():
         # Of tied weights only the first is stored.
         if name in match.sources:
             source = match.sources[name]
             transposed = is_transposed(find_owner(model, name)[0])
-            match.sources[name] = quantizing(source, scheme, array_dtype(name, source), transposed=transposed)
+            match.sources[name] = quantizing(
+                source, scheme, array_dtype(name, source), transposed=transposed
+            )
 
 
 def _can_stay_quantized(model: Any, names: list[str]) -> bool:
-    """Whether the module that has this weight multiplies by it, and nothing else shares it."""
+    """Whether the module that has this weight multiplies by it, and nothing else shares
+    it.
+    """
     module, leaf = find_owner(model, names[0])
     return len(names) == 1 and leaf in quantizable_weights(module)
 
@@ -372,16 +452,22 @@ def _install_quantized(
     module, leaf = find_owner(model, name)
     install(module, leaf, empty_weight(source, compat.torch_dtype(dtype)))
     return [
-        ArrayPlan((part_name(name, part),), tensor, tensor.dtype, shardings[part], put_buffer)
+        ArrayPlan(
+            (part_name(name, part),), tensor, tensor.dtype, shardings[part], put_buffer
+        )
         for part, tensor in source.parts.items()
     ]
 
 
 def _read_arrays(model: Any, plans: list[ArrayPlan]) -> None:
-    """Create every array and put it into the model; after a second, a bar shows the bytes."""
+    """Create every array and put it into the model; after a second, a bar shows the
+    bytes.
+    """
     sizes = [_local_bytes(plan) for plan in plans]
     end = 0
-    with tqdm(total=sum(sizes), desc="Loading weights", unit="B", unit_scale=True, delay=1.0) as bar:
+    with tqdm(
+        total=sum(sizes), desc="Loading weights", unit="B", unit_scale=True, delay=1.0
+    ) as bar:
 
         def advance(count: int) -> None:
             # What packs several parts of a weight is read once for each of them.
@@ -392,11 +478,16 @@ def _read_arrays(model: Any, plans: list[ArrayPlan]) -> None:
             for plan, size in zip(plans, sizes, strict=True):
                 end += size
                 try:
-                    array = make_sharded_array(reader, plan.source, plan.dtype, plan.sharding)
+                    array = make_sharded_array(
+                        reader, plan.source, plan.dtype, plan.sharding
+                    )
                 except PortError as error:
-                    raise PortError(error.what, where=error.where or plan.names[0], fix=error.fix) from error
+                    raise PortError(
+                        error.what, where=error.where or plan.names[0], fix=error.fix
+                    ) from error
                 plan.put(model, plan.names, compat.wrap(array))
-                # Otherwise host copies of many parameters would wait for the device at once.
+                # Otherwise host copies of many parameters would wait for the device at
+                # once.
                 jax.block_until_ready(previous)
                 previous = array
                 advance(size)

@@ -1,4 +1,6 @@
-"""What a model says about its size: quantised weights are counted, which are no parameters of torch."""
+"""What a model says about its size: quantised weights are counted, which are no
+parameters of torch.
+"""
 
 import functools
 from math import prod
@@ -35,7 +37,11 @@ class ModelSize:
             stored = sum(sum(weight.part_bytes.values()) for weight in weights)
             return counted - (as_buffers if are_counted else 0) + stored
         is_trainable_only = kwargs.get("only_trainable", args[0] if args else False)
-        return counted if is_trainable_only else counted + sum(prod(weight.shape) for weight in weights)
+        return (
+            counted
+            if is_trainable_only
+            else counted + sum(prod(weight.shape) for weight in weights)
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModelSize":
         return ModelSize(memo.get(id(self.model), self.model), self.name)

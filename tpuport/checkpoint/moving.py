@@ -1,4 +1,6 @@
-"""Move a model that is in memory to the devices of a mesh and back, in place; fetch results to the host."""
+"""Move a model that is in memory to the devices of a mesh and back, in place; fetch
+results to the host.
+"""
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -40,9 +42,13 @@ from tpuport.quantization import (
 from tpuport.sharding import ShardingRules
 
 _WIDE_INTEGERS = (torch.int64, torch.uint64)
-# How often each live model was put on devices; its programs are compiled again after each time.
-_port_counts: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
-# Of torch.nn.utils, with the end of the name of a parameter from which they compute a weight.
+# How often each live model was put on devices; its programs are compiled again after
+# each time.
+_port_counts: weakref.WeakKeyDictionary[torch.nn.Module, int] = (
+    weakref.WeakKeyDictionary()
+)
+# Of torch.nn.utils, with the end of the name of a parameter from which they compute a
+# weight.
 _NORMALIZATIONS: dict[type, str] = {WeightNorm: "_v", SpectralNorm: "_orig"}
 
 
@@ -62,7 +68,9 @@ def ported_models() -> list[torch.nn.Module]:
 
 
 def record_port(model: Any, mesh: Mesh) -> None:
-    """Note that `model` is on `mesh` now; programs that were compiled for it before are no longer used."""
+    """Note that `model` is on `mesh` now; programs that were compiled for it before are
+    no longer used.
+    """
     # Before the mesh, whose own error would be about a 'Device' object.
     model.tpuport_pickling = _PicklingRefusal()
     model.tpuport_mesh = mesh
@@ -76,7 +84,9 @@ def forget_mesh(model: torch.nn.Module) -> None:
 
 
 class _PicklingRefusal:
-    """An attribute of a ported model that cannot be pickled: a mesh and compiled programs belong to their process."""
+    """An attribute of a ported model that cannot be pickled: a mesh and compiled
+    programs belong to their process.
+    """
 
     def __reduce__(self) -> NoReturn:
         raise PortError(
@@ -98,27 +108,34 @@ def port(
     allow: str | Iterable[str] = (),
     quantize: QuantizationRules | Mapping[str, Any] | str | None = None,
 ) -> Any:
-    """Move `model` to `mesh`, in place: parameters sharded, buffers on every device, in evaluation mode.
+    """Move `model` to `mesh`, in place: parameters sharded, buffers on every device, in
+    evaluation mode.
 
-    Each parameter's host memory is freed once it is on the devices. A ported model may be ported again: to another
-    mesh or dtype, or so that its programs are compiled again after one of its modules has changed.
+    Each parameter's host memory is freed once it is on the devices. A ported model may
+    be ported again: to another mesh or dtype, or so that its programs are compiled
+    again after one of its modules has changed.
 
     Args:
         model: a `torch.nn.Module` on the CPU (or one already ported).
         mesh: None for one device (or, for a ported model, the mesh that it is on).
         rules: None for the model's own tensor-parallel plan.
         dtype: for floating-point parameters and saved buffers; None keeps theirs.
-        allow: names of rules and parameters (or a single name) whose errors the sharding audit accepts.
-        quantize: "int8", "int4", "fp8" or "w8a8" for linear layers (but not heads, routers and the like), or
-            `QuantizationRules`; None leaves weights as they are. `to_cpu` gives back what the values stand for.
+        allow: names of rules and parameters (or a single name) whose errors the
+            sharding audit accepts.
+        quantize: "int8", "int4", "fp8" or "w8a8" for linear layers (but not heads,
+            routers and the like), or `QuantizationRules`; None leaves weights as they
+            are. `to_cpu` gives back what the values stand for.
 
     Returns:
         The same module.
 
     Raises:
-        PortError: a tensor that cannot be moved, or sharding rules that do not fit; nothing was moved then.
+        PortError: a tensor that cannot be moved, or sharding rules that do not fit;
+            nothing was moved then.
     """
-    move = plan_port(model, mesh=mesh, rules=rules, dtype=dtype, allow=allow, quantize=quantize)
+    move = plan_port(
+        model, mesh=mesh, rules=rules, dtype=dtype, allow=allow, quantize=quantize
+    )
     move()
     return model
 
@@ -139,7 +156,8 @@ def plan_port(
     """
     _check_module(model)
     check_mesh_and_rules(mesh, rules)
-    # Patches of models that need one; does nothing after `tpuport.enable`, which has applied them.
+    # Patches of models that need one; does nothing after `tpuport.enable`, which has
+    # applied them.
     registry.apply_all()
     mesh = mesh or model_mesh(model) or one_device_mesh()
     dtypes = _target_dtypes(model, as_torch_dtype(dtype))
@@ -160,7 +178,9 @@ def plan_port(
             move_quantized()
             for names in parameter_groups(model):
                 first = names[0]
-                array = scatter(model.get_parameter(first), dtypes[first], shardings[first])
+                array = scatter(
+                    model.get_parameter(first), dtypes[first], shardings[first]
+                )
                 put_parameter(model, names, compat.wrap(array))
             move_buffers(model, mesh, dtypes)
             _move_computed_weights(model, mesh)
@@ -169,8 +189,12 @@ def plan_port(
     return move
 
 
-def _choose_schemes(model: torch.nn.Module, quantization: QuantizationRules) -> dict[str, Scheme]:
-    """The scheme of each weight that is to be quantised; PortError if any is already."""
+def _choose_schemes(
+    model: torch.nn.Module, quantization: QuantizationRules
+) -> dict[str, Scheme]:
+    """The scheme of each weight that is to be quantised; PortError if any is
+    already.
+    """
     for name, _, _, weight in quantized_weights(model):
         raise PortError(
             f"the model has quantised weights already ({weight.scheme})",
@@ -180,8 +204,12 @@ def _choose_schemes(model: torch.nn.Module, quantization: QuantizationRules) -> 
     return quantization.schemes(model)
 
 
-def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dtype]) -> None:
-    """Put every buffer of `model` on all devices of `mesh`, in its dtype of `dtypes` if that has its name."""
+def move_buffers(
+    model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dtype]
+) -> None:
+    """Put every buffer of `model` on all devices of `mesh`, in its dtype of `dtypes` if
+    that has its name.
+    """
     parts = part_names(model)
     for names in buffer_groups(model):
         # They are there already, each with a sharding of its own.
@@ -195,9 +223,11 @@ def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dty
 
 
 def _move_computed_weights(model: torch.nn.Module, mesh: Mesh) -> None:
-    """Put the weights that old normalizations compute before each call on all devices of `mesh`.
+    """Put the weights that old normalizations compute before each call on all devices
+    of `mesh`.
 
-    They are attributes. On the host, the first program would replace them, and the second would be another one.
+    They are attributes. On the host, the first program would replace them, and the
+    second would be another one.
     """
     for module in model.modules():
         for hook in module._forward_pre_hooks.values():
@@ -207,25 +237,36 @@ def _move_computed_weights(model: torch.nn.Module, mesh: Mesh) -> None:
             name = cast("WeightNorm | SpectralNorm", hook).name
             dtype = getattr(module, name + ending).dtype
             setattr(
-                module, name, compat.wrap(scatter(getattr(module, name), dtype, replicated_sharding(mesh)))
+                module,
+                name,
+                compat.wrap(
+                    scatter(getattr(module, name), dtype, replicated_sharding(mesh))
+                ),
             )
 
 
-# Host tensors of float64 and complex128, such as rotary tables, by the tensors on the device that have half of their
-# digits: with the array that each had at first.
+# Host tensors of float64 and complex128, such as rotary tables, by the tensors on the
+# device that have half of their digits: with the array that each had at first.
 _wide_originals: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def _keep_if_narrowed(moved: Any, original: torch.Tensor) -> None:
-    """Remember a buffer whose digits the device does not have, so that `to_cpu` can give it back."""
+    """Remember a buffer whose digits the device does not have, so that `to_cpu` can
+    give it back.
+    """
     if original in _wide_originals:  # of a model that was ported before
         original, _ = _wide_originals[original]
-    if original.dtype in (torch.float64, torch.complex128) and moved.dtype != original.dtype:
+    if (
+        original.dtype in (torch.float64, torch.complex128)
+        and moved.dtype != original.dtype
+    ):
         _wide_originals[moved] = original, moved._elem
 
 
 def _fetch_attribute(tensor: Any) -> torch.Tensor:
-    """A buffer as it was before it lost digits, if nothing has been written to it since; else as it is now."""
+    """A buffer as it was before it lost digits, if nothing has been written to it
+    since; else as it is now.
+    """
     wide = _wide_originals.get(tensor)
     if wide is None:
         return fetch(tensor)
@@ -235,7 +276,11 @@ def _fetch_attribute(tensor: Any) -> torch.Tensor:
 
 def _check_module(model: Any) -> None:
     if not isinstance(model, torch.nn.Module):
-        raise PortError(f"cannot port a {type(model).__name__}", where="model", fix="give a torch.nn.Module")
+        raise PortError(
+            f"cannot port a {type(model).__name__}",
+            where="model",
+            fix="give a torch.nn.Module",
+        )
     if getattr(model, "hf_quantizer", None) is not None:
         config = getattr(model.config, "quantization_config", None)
         method = getattr(config, "quant_method", "unknown method")
@@ -249,7 +294,9 @@ def _check_module(model: Any) -> None:
 def _parameter_shapes(
     model: torch.nn.Module, groups: list[list[str]], dtypes: dict[str, torch.dtype]
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shape and dtype that each parameter will have; the same object for all names of tied weights."""
+    """Shape and dtype that each parameter will have; the same object for all names of
+    tied weights.
+    """
     shapes: dict[str, jax.ShapeDtypeStruct] = {}
     for names in groups:
         shape = tuple(model.get_parameter(names[0]).shape)
@@ -259,17 +306,24 @@ def _parameter_shapes(
 
 
 def _named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Every parameter and buffer, tied ones under each of their names, but no part of a quantised weight."""
-    tensors: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    """Every parameter and buffer, tied ones under each of their names, but no part of a
+    quantised weight.
+    """
+    tensors: dict[str, torch.Tensor] = dict(
+        model.named_parameters(remove_duplicate=False)
+    )
     tensors.update(model.named_buffers(remove_duplicate=False))
     parts = part_names(model)
     return {name: tensor for name, tensor in tensors.items() if name not in parts}
 
 
-def _target_dtypes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[str, torch.dtype]:
+def _target_dtypes(
+    model: torch.nn.Module, dtype: torch.dtype | None
+) -> dict[str, torch.dtype]:
     """The dtype that every parameter and buffer will have on the devices.
 
-    Buffers that no checkpoint holds keep theirs: rotary frequencies are float32 in every model.
+    Buffers that no checkpoint holds keep theirs: rotary frequencies are float32 in
+    every model.
     """
     dtypes = {name: tensor.dtype for name, tensor in _named_tensors(model).items()}
     if dtype is None:
@@ -290,9 +344,13 @@ def _target_dtypes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[st
 
 
 def _check_movable(model: torch.nn.Module, dtypes: dict[str, torch.dtype]) -> None:
-    """PortError for tensors without values, and for tensors that cannot become an array of their dtype."""
+    """PortError for tensors without values, and for tensors that cannot become an array
+    of their dtype.
+    """
     tensors = _named_tensors(model)
-    host_tensors = {name: tensor for name, tensor in tensors.items() if not compat.is_ported(tensor)}
+    host_tensors = {
+        name: tensor for name, tensor in tensors.items() if not compat.is_ported(tensor)
+    }
     empty = [name for name, tensor in host_tensors.items() if tensor.is_meta]
     if empty:
         raise PortError(
@@ -313,36 +371,55 @@ def _check_movable(model: torch.nn.Module, dtypes: dict[str, torch.dtype]) -> No
 def _check_convertible(tensor: torch.Tensor, dtype: torch.dtype) -> None:
     """PortError for a tensor that cannot become an array."""
     if tensor.dtype in _WIDE_INTEGERS:
-        # Converted whole: such tensors are small, and may hold numbers that do not fit 32 bits.
+        # Converted whole: such tensors are small, and may hold numbers that do not fit
+        # 32 bits.
         compat.to_jax(tensor)
         return
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        kind = "quantised" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+        kind = (
+            "quantised"
+            if tensor.is_quantized
+            else str(tensor.layout).removeprefix("torch.")
+        )
         raise PortError(
-            f"a {kind} tensor cannot be moved", fix="make it dense first: to_dense(), or dequantize()"
+            f"a {kind} tensor cannot be moved",
+            fix="make it dense first: to_dense(), or dequantize()",
         )
     try:
         # An empty slice is enough to find out, and costs nothing.
         compat.to_jax(tensor.detach()[(slice(0, 0),) * tensor.ndim].to(dtype))
-    except (RuntimeError, TypeError, NotImplementedError, AttributeError, ValueError) as error:
-        raise PortError(f"a {type(tensor).__name__} cannot be moved: {error}") from error
+    except (
+        RuntimeError,
+        TypeError,
+        NotImplementedError,
+        AttributeError,
+        ValueError,
+    ) as error:
+        raise PortError(
+            f"a {type(tensor).__name__} cannot be moved: {error}"
+        ) from error
 
 
 def to_cpu(value: Any) -> Any:
-    """Copy what is on the devices to the host, as plain torch tensors of the same shape and dtype.
+    """Copy what is on the devices to the host, as plain torch tensors of the same shape
+    and dtype.
 
-    Sharded arrays are gathered whole. Integers that the port converted to 32 bits stay 32 bits wide. A module's buffers
-    of float64 and complex128 are again what they were before the port, unless something has written to them.
+    Sharded arrays are gathered whole. Integers that the port converted to 32 bits stay
+    32 bits wide. A module's buffers of float64 and complex128 are again what they were
+    before the port, unless something has written to them.
 
     Args:
-        value: a tensor on the device; any result of a compiled function, such as a transformers output, a cache, a
-            list or dict of them; or a ported module, which is moved back in place, one tensor after the other.
+        value: a tensor on the device; any result of a compiled function, such as a
+            transformers output, a cache, a list or dict of them; or a ported module,
+            which is moved back in place, one tensor after the other.
 
     Returns:
-        The same with tensors on the CPU; tensors that are there already are returned unchanged.
+        The same with tensors on the CPU; tensors that are there already are returned
+        unchanged.
 
     Raises:
-        PortError: a part of an array is on the devices of another process, or the value is being traced.
+        PortError: a part of an array is on the devices of another process, or the value
+            is being traced.
     """
     if isinstance(value, torch.nn.Module):
         return _move_module_to_cpu(value)
@@ -352,7 +429,9 @@ def to_cpu(value: Any) -> Any:
 
 
 def fetch(leaf: Any) -> Any:
-    """A tensor or array on the devices as a host tensor; anything else unchanged. PortErrors as of `to_cpu`."""
+    """A tensor or array on the devices as a host tensor; anything else unchanged.
+    PortErrors as of `to_cpu`.
+    """
     array = compat.as_jax(leaf)
     if not isinstance(array, jax.Array):
         return leaf
@@ -363,11 +442,15 @@ def fetch(leaf: Any) -> Any:
 def _check_fetchable(array: jax.Array, where: str) -> None:
     if isinstance(array, Tracer):
         raise PortError(
-            "a value inside a compiled function is not there yet", where=where, fix="return it, then fetch it"
+            "a value inside a compiled function is not there yet",
+            where=where,
+            fix="return it, then fetch it",
         )
     if array.is_deleted():
         raise PortError(
-            "this array was donated to an earlier call", where=where, fix="use that call's output"
+            "this array was donated to an earlier call",
+            where=where,
+            fix="use that call's output",
         )
     if not (array.is_fully_addressable or array.is_fully_replicated):
         raise PortError(
@@ -378,8 +461,11 @@ def _check_fetchable(array: jax.Array, where: str) -> None:
 
 
 def _move_module_to_cpu(model: torch.nn.Module) -> torch.nn.Module:
-    """Move every parameter, buffer and plain attribute of a module that is on the device to the host, in place."""
-    # All are checked before any is moved, so that a failure leaves the module on the devices.
+    """Move every parameter, buffer and plain attribute of a module that is on the
+    device to the host, in place.
+    """
+    # All are checked before any is moved, so that a failure leaves the module on the
+    # devices.
     for name, tensor in _named_tensors(model).items():
         if compat.is_ported(tensor):
             _check_fetchable(compat.as_jax(tensor), name)
@@ -392,7 +478,9 @@ def _move_module_to_cpu(model: torch.nn.Module) -> torch.nn.Module:
     for module in model.modules():
         for attributes in (module._buffers, vars(module)):
             attributes |= {
-                name: _fetch_attribute(value) for name, value in attributes.items() if compat.is_ported(value)
+                name: _fetch_attribute(value)
+                for name, value in attributes.items()
+                if compat.is_ported(value)
             }
     # From now on it is a model of the host, whatever else held tensors.
     forget_mesh(model)

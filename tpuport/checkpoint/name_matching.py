@@ -1,7 +1,9 @@
-"""Match the tensors of a checkpoint with the parameters of a model, and list everything that does not match.
+"""Match the tensors of a checkpoint with the parameters of a model, and list everything
+that does not match.
 
-transformers renames and merges tensors when it loads (a Mixtral's experts are separate on disk and a single tensor
-in memory). Its own rules are applied here, to tensors that are still on disk.
+transformers renames and merges tensors when it loads (a Mixtral's experts are separate
+on disk and a single tensor in memory). Its own rules are applied here, to tensors that
+are still on disk.
 """
 
 import copy
@@ -29,7 +31,8 @@ from tpuport.library_classes import is_diffusers_class
 
 _logger = logging.getLogger("tpuport")
 
-# What an operation of the library raises when it meets a tensor that is still on disk, or that does not fit.
+# What an operation of the library raises when it meets a tensor that is still on disk,
+# or that does not fit.
 _CONVERSION_ERRORS = (
     NotSliceable,
     AttributeError,
@@ -42,7 +45,8 @@ _CONVERSION_ERRORS = (
 )
 # How many names an error lists before it only counts the others.
 _LISTED_NAMES = 100
-# Buffers of old checkpoints that `from_pretrained` ignores too: the name of the buffer, and what to ignore.
+# Buffers of old checkpoints that `from_pretrained` ignores too: the name of the buffer,
+# and what to ignore.
 _IGNORED_BUFFERS = {
     "rotary_emb.inv_freq": r"rotary_emb\.inv_freq",
     "position_ids": r"(^|\.)position_ids$",
@@ -80,23 +84,32 @@ class Match:
 
     def drop_ignored(self, patterns: Iterable[str]) -> None:
         """Forget unexpected tensors that the model ignores by its own list."""
-        unexpected = [name for name in self.unexpected if not _matches_any(patterns, name)]
+        unexpected = [
+            name for name in self.unexpected if not _matches_any(patterns, name)
+        ]
         ignored = set(self.unexpected).difference(unexpected)
         if ignored:
-            _logger.info("tensors that the model ignores by its own list: %s", ", ".join(sorted(ignored)))
+            _logger.info(
+                "tensors that the model ignores by its own list: %s",
+                ", ".join(sorted(ignored)),
+            )
         self.unexpected = unexpected
 
 
 @dataclass
 class _Conversion:
-    """A use of one of transformers' converters, and its inputs: (name, source pattern, tensor)."""
+    """A use of one of transformers' converters, and its inputs: (name, source pattern,
+    tensor).
+    """
 
     converter: Any
     inputs: list[tuple[str, str, LazyTensor | None]] = field(default_factory=list)
 
 
 def match_names(model: torch.nn.Module, tensors: Tensors) -> Match:
-    """Match a checkpoint's tensors with the names of the model's state dict, by its library's rules."""
+    """Match a checkpoint's tensors with the names of the model's state dict, by its
+    library's rules.
+    """
     if is_diffusers_class(type(model)):
         return _match_diffusers(model, tensors)
     return _match_transformers(model, tensors)
@@ -115,18 +128,29 @@ def _match_diffusers(model: Any, tensors: Tensors) -> Match:
 
 def _match_transformers(model: Any, tensors: Tensors) -> Match:
     from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightConverter, dot_natural_key, rename_source_key
+    from transformers.core_model_loading import (
+        WeightConverter,
+        dot_natural_key,
+        rename_source_key,
+    )
 
     expected, prefix = model.state_dict(), model.base_model_prefix
     match = Match(expected.keys())
     rules = get_model_conversion_mapping(model)
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
     renamings: Any = [rule for rule in rules if not isinstance(rule, WeightConverter)]
-    by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
+    by_pattern = {
+        pattern: converter
+        for converter in converters
+        for pattern in converter.source_patterns
+    }
     conversions: dict[str, _Conversion] = {}
-    # In transformers' order, because converters stack their inputs in the order in which they come.
+    # In transformers' order, because converters stack their inputs in the order in
+    # which they come.
     for name in sorted(tensors, key=dot_natural_key):
-        target, pattern = rename_source_key(name, renamings, converters, prefix, expected)
+        target, pattern = rename_source_key(
+            name, renamings, converters, prefix, expected
+        )
         if target not in expected and name in expected:
             # A checkpoint saved in the form of the model in memory needs no rule.
             target, pattern = rename_source_key(name, [], [], prefix, expected)
@@ -135,7 +159,9 @@ def _match_transformers(model: Any, tensors: Tensors) -> Match:
         elif pattern is None:
             match.add(target, tensors[name])
         else:
-            conversion = conversions.setdefault(target, _Conversion(by_pattern[pattern]))
+            conversion = conversions.setdefault(
+                target, _Conversion(by_pattern[pattern])
+            )
             conversion.inputs.append((name, pattern, tensors[name]))
     for target, conversion in conversions.items():
         _convert(match, model, target, conversion)
@@ -146,21 +172,32 @@ def _match_transformers(model: Any, tensors: Tensors) -> Match:
 
 
 def _ignored_patterns(model: Any) -> list[str]:
-    """Patterns of tensors in old checkpoints that the model does without, as for `from_pretrained`."""
+    """Patterns of tensors in old checkpoints that the model does without, as for
+    `from_pretrained`.
+    """
     patterns: list[str] = list(model._keys_to_ignore_on_load_unexpected or ())
     for name, _ in model.named_buffers():
-        patterns += [pattern for suffix, pattern in _IGNORED_BUFFERS.items() if name.endswith(suffix)]
+        patterns += [
+            pattern
+            for suffix, pattern in _IGNORED_BUFFERS.items()
+            if name.endswith(suffix)
+        ]
     return patterns
 
 
 def _convert(match: Match, model: Any, target: str, conversion: _Conversion) -> None:
-    """Add the results of a conversion to `match`, as slices if its operations allow it."""
+    """Add the results of a conversion to `match`, as slices if its operations allow
+    it.
+    """
     converter, inputs = conversion.converter, conversion.inputs
     tensors = [tensor for _, _, tensor in inputs if tensor is not None]
-    # A file that cannot be read is a problem already, so its tensors are not missing as well.
+    # A file that cannot be read is a problem already, so its tensors are not missing as
+    # well.
     if len(tensors) < len(inputs):
         first = converter.target_patterns[0]
-        match.unknown.update(target.replace(first, pattern) for pattern in converter.target_patterns)
+        match.unknown.update(
+            target.replace(first, pattern) for pattern in converter.target_patterns
+        )
         return
 
     def run(values: list[Any]) -> dict[str, Any]:
@@ -169,9 +206,13 @@ def _convert(match: Match, model: Any, target: str, conversion: _Conversion) -> 
         for (name, pattern, _), value in zip(inputs, values, strict=True):
             converter_copy.add_tensor(target, name, pattern, value)
         results = converter_copy.convert(target, model=model, config=model.config)
-        return {name: value[0] if isinstance(value, list) else value for name, value in results.items()}
+        return {
+            name: value[0] if isinstance(value, list) else value
+            for name, value in results.items()
+        }
 
-    # On tensors that are still on disk first, so that each device reads only its own slices.
+    # On tensors that are still on disk first, so that each device reads only its own
+    # slices.
     try:
         results = run(list(tensors))
     except _CONVERSION_ERRORS as unsliceable:
@@ -182,7 +223,11 @@ def _convert(match: Match, model: Any, target: str, conversion: _Conversion) -> 
             match.problems.append(f"{target} cannot be made from {names}: {error}")
             match.unknown.add(target)
             return
-        _logger.info("%s is converted whole on the host: %r is not sliceable", target, unsliceable)
+        _logger.info(
+            "%s is converted whole on the host: %r is not sliceable",
+            target,
+            unsliceable,
+        )
     for name, tensor in results.items():
         match.add(name, tensor)
 
@@ -190,26 +235,38 @@ def _convert(match: Match, model: Any, target: str, conversion: _Conversion) -> 
 def _convert_on_host(
     run: Callable[[list], dict[str, Any]], tensors: list[LazyTensor]
 ) -> dict[str, LazyTensor]:
-    """The conversion on real tensors, delayed until a result is read; shapes come from a dry run."""
+    """The conversion on real tensors, delayed until a result is read; shapes come from
+    a dry run.
+    """
     dtype = tensors[0].dtype
     shapes = run(list(map(_as_meta, tensors)))
     # One conversion may have several results, which are read one after the other.
     conversion_key = object()
 
     def compute_all(reader: Reader) -> dict[str, np.ndarray]:
-        arrays = [tensor.read(reader, full_index(tensor.shape), tensor.dtype) for tensor in tensors]
+        arrays = [
+            tensor.read(reader, full_index(tensor.shape), tensor.dtype)
+            for tensor in tensors
+        ]
         results = run(list(map(_as_torch, arrays)))
         return {name: _as_numpy(value, dtype) for name, value in results.items()}
 
     def make_compute(name: str) -> Callable[[Reader], np.ndarray]:
-        return lambda reader: reader.remember(conversion_key, lambda: compute_all(reader))[name]
+        return lambda reader: reader.remember(
+            conversion_key, lambda: compute_all(reader)
+        )[name]
 
-    return {name: Converted(tuple(value.shape), dtype, make_compute(name)) for name, value in shapes.items()}
+    return {
+        name: Converted(tuple(value.shape), dtype, make_compute(name))
+        for name, value in shapes.items()
+    }
 
 
 def _as_meta(tensor: LazyTensor) -> torch.Tensor:
     """A tensor of the same shape and dtype without values."""
-    return torch.empty(tensor.shape, device="meta", dtype=compat.torch_dtype(tensor.dtype))
+    return torch.empty(
+        tensor.shape, device="meta", dtype=compat.torch_dtype(tensor.dtype)
+    )
 
 
 def _as_lazy(tensor: torch.Tensor) -> LazyTensor:
@@ -219,7 +276,9 @@ def _as_lazy(tensor: torch.Tensor) -> LazyTensor:
 
 
 def _as_torch(array: np.ndarray) -> torch.Tensor:
-    """A torch view of `array`; through bytes, because NumPy's bfloat16 is not torch's."""
+    """A torch view of `array`; through bytes, because NumPy's bfloat16 is not
+    torch's.
+    """
     bytes_view = torch.from_numpy(array.reshape(-1).view(np.uint8))
     return bytes_view.view(compat.torch_dtype(array.dtype)).reshape(array.shape)
 
@@ -230,9 +289,11 @@ def _as_numpy(tensor: torch.Tensor, dtype: np.dtype) -> np.ndarray:
 
 
 def untie_differing_weights(model: Any, match: Match) -> None:
-    """Separate weights that the model ties and of which the checkpoint has two values, as transformers does.
+    """Separate weights that the model ties and of which the checkpoint has two values,
+    as transformers does.
 
-    Of weights that are stored twice with equal values only the first is left in `match`.
+    Of weights that are stored twice with equal values only the first is left in
+    `match`.
     """
     for names in parameter_groups(model):
         stored = [name for name in names if name in match.sources]
@@ -246,21 +307,29 @@ def untie_differing_weights(model: Any, match: Match) -> None:
                 )
                 continue
             _logger.warning(
-                "%s and %s are tied in the model and differ in the checkpoint: untied", stored[0], name
+                "%s and %s are tied in the model and differ in the checkpoint: untied",
+                stored[0],
+                name,
             )
             put_parameter(model, [name], model.get_parameter(name).detach())
             getattr(model, "all_tied_weights_keys", {}).pop(name, None)
 
 
 def has_same_contents(first: LazyTensor, second: LazyTensor, rows: int = 1024) -> bool:
-    """Whether two stored tensors are equal bit for bit, compared `rows` rows at a time."""
+    """Whether two stored tensors are equal bit for bit, compared `rows` rows at a
+    time.
+    """
     if (first.shape, first.dtype) != (second.shape, second.dtype):
         return False
     with Reader() as reader:
         for block in _row_blocks(first.shape, rows):
             # Bytes, because a NaN does not equal itself.
-            first_bytes = first.read(reader, block, first.dtype).reshape(-1).view(np.uint8)
-            second_bytes = second.read(reader, block, second.dtype).reshape(-1).view(np.uint8)
+            first_bytes = (
+                first.read(reader, block, first.dtype).reshape(-1).view(np.uint8)
+            )
+            second_bytes = (
+                second.read(reader, block, second.dtype).reshape(-1).view(np.uint8)
+            )
             if not np.array_equal(first_bytes, second_bytes):
                 return False
     return True
@@ -277,10 +346,14 @@ def _row_blocks(shape: tuple[int, ...], rows: int) -> Iterator[Index]:
 
 
 def find_mismatches(model: Any, match: Match, allow: Iterable[str]) -> list[str]:
-    """A line for each kind of difference between checkpoint and model; tensors that `allow` names may go unused."""
+    """A line for each kind of difference between checkpoint and model; tensors that
+    `allow` names may go unused.
+    """
     expected = model.state_dict()
     optional = getattr(model, "_keys_to_ignore_on_load_missing", None) or ()
-    missing = [name for name in _absent_names(model, match) if not _matches_any(optional, name)]
+    missing = [
+        name for name in _absent_names(model, match) if not _matches_any(optional, name)
+    ]
     unexpected = [name for name in match.unexpected if not _is_allowed(name, allow)]
     allowed = sorted(set(match.unexpected).difference(unexpected))
     if allowed:
@@ -301,7 +374,9 @@ def find_mismatches(model: Any, match: Match, allow: Iterable[str]) -> list[str]
         "wrongly shaped tensor": misshapen,
         "tensor of the wrong type": mistyped,
     }
-    return match.problems + [_format_names(kind, names) for kind, names in kinds.items() if names]
+    return match.problems + [
+        _format_names(kind, names) for kind, names in kinds.items() if names
+    ]
 
 
 def _format_names(kind: str, names: list[str]) -> str:
@@ -313,12 +388,18 @@ def _format_names(kind: str, names: list[str]) -> str:
 
 
 def _absent_names(model: Any, match: Match) -> list[str]:
-    """Names of parameters and saved buffers that the checkpoint has no value for, the first name of tied weights."""
+    """Names of parameters and saved buffers that the checkpoint has no value for, the
+    first name of tied weights.
+    """
     known = match.sources.keys() | match.unknown
-    absent_parameters = [names[0] for names in parameter_groups(model) if known.isdisjoint(names)]
+    absent_parameters = [
+        names[0] for names in parameter_groups(model) if known.isdisjoint(names)
+    ]
     # What the state dict has besides parameters are buffers.
     known |= {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    return absent_parameters + [name for name in model.state_dict() if name not in known]
+    return absent_parameters + [
+        name for name in model.state_dict() if name not in known
+    ]
 
 
 def _is_allowed(name: str, allow: Iterable[str]) -> bool:
@@ -331,18 +412,24 @@ def _matches_any(patterns: Iterable[str], name: str) -> bool:
 
 
 def initialize_absent(model: Any, match: Match) -> None:
-    """Initialise parameters that may be absent from the checkpoint, as the model's constructor does."""
+    """Initialise parameters that may be absent from the checkpoint, as the model's
+    constructor does.
+    """
     state = model.state_dict()
     absent = [name for name in _absent_names(model, match) if state[name].is_meta]
     if not absent:
         return
-    _logger.info("not in the checkpoint, initialised as the model does: %s", ", ".join(absent))
+    _logger.info(
+        "not in the checkpoint, initialised as the model does: %s", ", ".join(absent)
+    )
     for name, parameter in model.named_parameters():
         # initialize_weights leaves alone what has this mark.
         parameter._is_hf_initialized = name not in absent
     absent_groups = [names for names in parameter_groups(model) if names[0] in absent]
     for names in absent_groups:
-        put_parameter(model, names, torch.empty_like(model.get_parameter(names[0]), device="cpu"))
+        put_parameter(
+            model, names, torch.empty_like(model.get_parameter(names[0]), device="cpu")
+        )
         for name in names:
             model.get_submodule(name.rpartition(".")[0])._is_hf_initialized = False
     model.initialize_weights()

@@ -12,7 +12,9 @@ from tpuport.quantization import QuantizedWeight
 def make_weight(
     source: QuantizedTensor, parts: Mapping[str, torch.Tensor], dtype: torch.dtype
 ) -> QuantizedWeight:
-    """The weight of `dtype` that `source` describes, with these tensors as its parts."""
+    """The weight of `dtype` that `source` describes, with these tensors as its
+    parts.
+    """
     return QuantizedWeight(
         **parts,
         levels=source.levels,
@@ -38,7 +40,9 @@ def empty_weight(source: QuantizedTensor, dtype: torch.dtype) -> QuantizedWeight
 
 
 def multiply_empty(weight: QuantizedWeight) -> None:
-    """Give a weight without values the parts that it has without shared factors, as `multiply_out` has them."""
+    """Give a weight without values the parts that it has without shared factors, as
+    `multiply_out` has them.
+    """
     weight.outer_scale = weight.outer_minimum = None
     for name in ("scale", "minimum"):
         weight.part_dtypes[name] = np.dtype(np.float32)

@@ -1,4 +1,6 @@
-"""Quantise weights of a model in memory on their way to the devices, and move those that are quantised already."""
+"""Quantise weights of a model in memory on their way to the devices, and move those
+that are quantised already.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,13 +31,19 @@ Arrays = Mapping[str, jax.Array]
 Shardings = Mapping[str, NamedSharding]
 
 
-def weight_shapes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shape and dtype that each weight of `model` that is quantised already stands for, by the weight's name."""
+def weight_shapes(
+    model: torch.nn.Module, dtype: torch.dtype | None
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shape and dtype that each weight of `model` that is quantised already stands for,
+    by the weight's name.
+    """
     override = None if dtype is None else dtype_overrides(model, dtype)
     shapes: dict[str, jax.ShapeDtypeStruct] = {}
     for name, _, _, weight in quantized_weights(model):
         weight_dtype = weight.dtype if override is None else override(name, dtype)
-        shapes[name] = jax.ShapeDtypeStruct(weight.shape, compat.jax_dtype(weight_dtype))
+        shapes[name] = jax.ShapeDtypeStruct(
+            weight.shape, compat.jax_dtype(weight_dtype)
+        )
     return shapes
 
 
@@ -59,7 +67,9 @@ def plan_moves(
     for name, scheme in schemes.items():
         dense = _as_lazy(model.get_parameter(name), name)
         transposed = is_transposed(find_owner(model, name)[0])
-        sources[name] = quantizing(dense, scheme, shapes[name].dtype, transposed=transposed)
+        sources[name] = quantizing(
+            dense, scheme, shapes[name].dtype, transposed=transposed
+        )
     moved = {name: weight for name, _, _, weight in quantized_weights(model)}
     plans = plan_parts({**sources, **moved}, shardings)
 
@@ -68,13 +78,22 @@ def plan_moves(
             _move(weight, plans[name], compat.torch_dtype(shapes[name].dtype))
         with Reader() as reader:
             for name, source in sources.items():
-                _install(model, name, source, plans[name], reader, compat.torch_dtype(shapes[name].dtype))
+                _install(
+                    model,
+                    name,
+                    source,
+                    plans[name],
+                    reader,
+                    compat.torch_dtype(shapes[name].dtype),
+                )
 
     return run
 
 
 def make_dense(model: torch.nn.Module, fetch: Callable[[Any], torch.Tensor]) -> None:
-    """Give `model` ordinary weights on the host, with the numbers that its quantised ones stand for."""
+    """Give `model` ordinary weights on the host, with the numbers that its quantised
+    ones stand for.
+    """
     for _, module, name, weight in list(quantized_weights(model)):
         restore_dense(module, name, fetch(weight()))
 
@@ -89,7 +108,9 @@ def _install(
 ) -> None:
     module, leaf = find_owner(model, name)
     arrays = {
-        part: compat.wrap(make_sharded_array(reader, tensor, tensor.dtype, shardings[part]))
+        part: compat.wrap(
+            make_sharded_array(reader, tensor, tensor.dtype, shardings[part])
+        )
         for part, tensor in source.parts.items()
     }
     install(module, leaf, make_weight(source, arrays, dtype))

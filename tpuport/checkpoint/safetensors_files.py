@@ -1,4 +1,6 @@
-"""Find a checkpoint's safetensors files and check them by their headers, before any weight is read."""
+"""Find a checkpoint's safetensors files and check them by their headers, before any
+weight is read.
+"""
 
 import json
 from collections.abc import Mapping
@@ -47,7 +49,8 @@ class Inventory:
     """What a checkpoint's files hold.
 
     Args:
-        tensors: each by its name in the files; None if an index promises it and its file cannot be read.
+        tensors: each by its name in the files; None if an index promises it and its
+            file cannot be read.
         problems: one line for each thing wrong with the files.
         is_complete: False if not even the names of all tensors are known.
     """
@@ -58,7 +61,9 @@ class Inventory:
 
 
 def take_inventory(directory: Path, stem: str) -> Inventory:
-    """List the tensors of `directory`'s `STEM.safetensors`, or of the files that its index names."""
+    """List the tensors of `directory`'s `STEM.safetensors`, or of the files that its
+    index names.
+    """
     inventory = Inventory()
     single = directory / f"{stem}.safetensors"
     index = directory / f"{stem}.safetensors.index.json"
@@ -76,7 +81,9 @@ def take_inventory(directory: Path, stem: str) -> Inventory:
 
 
 def _describe_missing_weights(directory: Path, stem: str) -> str:
-    pickled = sorted(path.name for path in directory.iterdir() if path.suffix in _PICKLE_SUFFIXES)
+    pickled = sorted(
+        path.name for path in directory.iterdir() if path.suffix in _PICKLE_SUFFIXES
+    )
     if pickled:
         return (
             f"only pickled weights ({', '.join(pickled)}), refused because unpickling runs whatever code is "
@@ -96,7 +103,14 @@ def _read_index(inventory: Inventory, index: Path) -> dict[str, set[str]]:
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         pairs = [(str(name), str(file)) for name, file in weight_map.items()]
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OSError,
+        RecursionError,
+    ) as error:
         inventory.problems.append(f"{index.name} is not a weight index: {error!r}")
         inventory.is_complete = False
         return {}
@@ -104,7 +118,9 @@ def _read_index(inventory: Inventory, index: Path) -> dict[str, set[str]]:
     for name, file in pairs:
         # A path could lead out of the checkpoint's directory.
         if Path(file).name != file:
-            inventory.problems.append(f"{index.name} names {file!r}, which is not a file of this directory")
+            inventory.problems.append(
+                f"{index.name} names {file!r}, which is not a file of this directory"
+            )
             inventory.tensors[name] = None
         else:
             names_by_file.setdefault(file, set()).add(name)
@@ -125,7 +141,8 @@ def _add_file(inventory: Inventory, path: Path, promised_names: set[str]) -> boo
             inventory.problems.append(
                 f"the index promises tensors that {path.name} does not hold: {', '.join(absent)}"
             )
-        # Those of the index and those of the files are the same in any checkpoint that a library wrote.
+        # Those of the index and those of the files are the same in any checkpoint that
+        # a library wrote.
         unnamed = sorted(tensors.keys() - promised_names) if promised_names else []
         if unnamed:
             inventory.problems.append(
@@ -140,13 +157,17 @@ def _add_file(inventory: Inventory, path: Path, promised_names: set[str]) -> boo
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """The tensors that a safetensors file describes; ValueError, which says how, for a truncated or corrupt one."""
+    """The tensors that a safetensors file describes; ValueError, which says how, for a
+    truncated or corrupt one.
+    """
     tensors, _ = _parse_header(path)
     return tensors
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """What whoever saved a safetensors file has written beside its tensors; ValueError as `read_header`."""
+    """What whoever saved a safetensors file has written beside its tensors; ValueError
+    as `read_header`.
+    """
     _, metadata = _parse_header(path)
     return metadata
 
@@ -163,10 +184,22 @@ def _parse_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
         header_bytes = file.read(length)
     data_start = 8 + length
     try:
-        header = json.loads(header_bytes.decode("utf-8"), object_pairs_hook=_unique_names)
+        header = json.loads(
+            header_bytes.decode("utf-8"), object_pairs_hook=_unique_names
+        )
         metadata = header.pop("__metadata__", None) or {}
-        tensors = {name: _parse_entry(path, name, entry, data_start) for name, entry in header.items()}
-    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, UnicodeDecodeError) as error:
+        tensors = {
+            name: _parse_entry(path, name, entry, data_start)
+            for name, entry in header.items()
+        }
+    except (
+        AttributeError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        UnicodeDecodeError,
+    ) as error:
         raise ValueError(f"its header is corrupt: {error!r:.200}") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"its header is corrupt: {error!r:.200}") from error
@@ -183,9 +216,13 @@ def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _parse_entry(path: Path, name: str, entry: dict, data_start: int) -> StoredTensor:
     if not isinstance(entry["dtype"], str) or entry["dtype"] not in DTYPES:
-        raise ValueError(f"tensor {name} has the type {entry['dtype']!r:.60}, which is not supported")
+        raise ValueError(
+            f"tensor {name} has the type {entry['dtype']!r:.60}, which is not supported"
+        )
     dtype = DTYPES[entry["dtype"]]
-    shape, offsets = (_read_numbers(entry[field], name, field) for field in ("shape", "data_offsets"))
+    shape, offsets = (
+        _read_numbers(entry[field], name, field) for field in ("shape", "data_offsets")
+    )
     if len(offsets) != 2 or len(shape) > _MOST_DIMENSIONS:
         raise ValueError(
             f"its header is corrupt: tensor {name} has {count_noun(len(shape), 'dimension')} and "
@@ -201,18 +238,32 @@ def _parse_entry(path: Path, name: str, entry: dict, data_start: int) -> StoredT
 
 def _read_numbers(values: Any, name: str, field: str) -> tuple[int, ...]:
     """Whole numbers from 0 up, and nothing that could be converted to them."""
-    is_right = isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+    is_right = isinstance(values, list) and all(
+        type(value) is int and value >= 0 for value in values
+    )
     if not is_right:
-        raise ValueError(f"its header is corrupt: tensor {name} has {field} {values!r:.60}")
+        raise ValueError(
+            f"its header is corrupt: tensor {name} has {field} {values!r:.60}"
+        )
     return tuple(values)
 
 
-def _check_places(tensors: Mapping[str, StoredTensor], data_start: int, size: int) -> None:
-    """ValueError unless the tensors fill the file behind the header, each in bytes of its own."""
+def _check_places(
+    tensors: Mapping[str, StoredTensor], data_start: int, size: int
+) -> None:
+    """ValueError unless the tensors fill the file behind the header, each in bytes of
+    its own.
+    """
     end = data_start
-    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.offset, tensor.stored_bytes)):
+    for tensor in sorted(
+        tensors.values(), key=lambda tensor: (tensor.offset, tensor.stored_bytes)
+    ):
         if tensor.offset != end:
-            kind = "shares bytes with another" if tensor.offset < end else "has unused bytes before it"
+            kind = (
+                "shares bytes with another"
+                if tensor.offset < end
+                else "has unused bytes before it"
+            )
             raise ValueError(f"its header is corrupt: tensor {tensor.name} {kind}")
         end += tensor.stored_bytes
     if end > size:

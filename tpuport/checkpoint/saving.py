@@ -1,7 +1,8 @@
-"""`model.save_pretrained` of a ported model: as transformers does it, and the model is the same afterwards.
+"""`model.save_pretrained` of a ported model: as transformers does it, and the model is
+the same afterwards.
 
-Weights need no more than their own methods for it: safetensors asks which of them share memory, and copies each to the
-host when the file that it belongs to is written.
+Weights need no more than their own methods for it: safetensors asks which of them share
+memory, and copies each to the host when the file that it belongs to is written.
 """
 
 import functools
@@ -16,8 +17,8 @@ from tpuport.quantization import quantized_weights
 class ModelSave:
     """`model.save_pretrained` of a ported transformers model.
 
-    transformers notes the weights' dtype in the configuration, as a text. The configuration is part of the key of
-    programs, which would be compiled again.
+    transformers notes the weights' dtype in the configuration, as a text. The
+    configuration is part of the key of programs, which would be compiled again.
 
     Attributes:
         model: the model.
@@ -49,7 +50,8 @@ class ModelSave:
 
 
 def replace_save(model: Any) -> None:
-    """Let saving a ported model leave its configuration alone, and refuse quantised weights.
+    """Let saving a ported model leave its configuration alone, and refuse quantised
+    weights.
 
     Does nothing for models that have no configuration.
     """

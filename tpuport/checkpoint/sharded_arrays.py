@@ -10,7 +10,9 @@ from tpuport.checkpoint.lazy_tensors import Index, LazyTensor, Reader, fill_boun
 def make_sharded_array(
     reader: Reader, source: LazyTensor, dtype: np.dtype, sharding: NamedSharding
 ) -> jax.Array:
-    """A sharded array of `source`, cast to `dtype`; only the slices of local devices are read, each once."""
+    """A sharded array of `source`, cast to `dtype`; only the slices of local devices
+    are read, each once.
+    """
     shape = source.shape
     blocks: dict[tuple, np.ndarray] = {}
 
@@ -26,5 +28,7 @@ def make_sharded_array(
 
 
 def bounds_key(index: Index) -> tuple:
-    """An index as something that can be hashed, which slices cannot before Python 3.12."""
+    """An index as something that can be hashed, which slices cannot before Python
+    3.12.
+    """
     return tuple((part.start, part.stop) for part in index)

@@ -1,7 +1,8 @@
 """The `tpuport` command line.
 
-Each command is a module with `parser()` and `run(options)`, which returns the exit code. What commands do is imported
-inside `run`: the command line answers at once, and `tpuport lint` needs neither torch nor jax.
+Each command is a module with `parser()` and `run(options)`, which returns the exit
+code. What commands do is imported inside `run`: the command line answers at once, and
+`tpuport lint` needs neither torch nor jax.
 """
 
 import argparse
@@ -22,7 +23,8 @@ class Command(NamedTuple):
 
     Attributes:
         summary: for `tpuport --help`.
-        error_code: the exit code for a PortError: 2 if 1 is a result of the command's work, else 1.
+        error_code: the exit code for a PortError: 2 if 1 is a result of the command's
+            work, else 1.
         interrupted: what to say after Ctrl-C.
     """
 
@@ -34,21 +36,31 @@ class Command(NamedTuple):
 # Names of modules in this package.
 COMMANDS: Final = {
     "lint": Command(
-        "find what cannot be traced under jax.jit, and fix it", 2, "interrupted; every file is whole"
+        "find what cannot be traced under jax.jit, and fix it",
+        2,
+        "interrupted; every file is whole",
     ),
     "server": Command("show what lint finds in an editor: a language server"),
-    "check": Command("run a model in torch and on the device, and report what stops it or differs", 2),
+    "check": Command(
+        "run a model in torch and on the device, and report what stops it or differs", 2
+    ),
     "compile": Command(
-        "compile a model for a TPU, without a TPU", 2, "interrupted; what was compiled before is kept"
+        "compile a model for a TPU, without a TPU",
+        2,
+        "interrupted; what was compiled before is kept",
     ),
     "tune": Command("search block sizes with the TPU's own compiler, without a TPU"),
     "patches": Command("list the patches of known libraries and their status"),
-    "doctor": Command("report versions, devices, memory and caches, and what cannot work"),
+    "doctor": Command(
+        "report versions, devices, memory and caches, and what cannot work"
+    ),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0, 1 for what cannot work, 2 for wrong usage."""
+    """Run the command line and return its exit code: 0, 1 for what cannot work, 2 for
+    wrong usage.
+    """
     if arguments is None:
         arguments = sys.argv[1:]
         command = COMMANDS.get("".join(arguments[:1]), Command(""))
@@ -77,18 +89,23 @@ def _run(work: Callable[[], int], command: Command) -> int:
         # argparse has printed its help or the version.
         return int(error.code or 0)
     except ModuleNotFoundError as error:
-        # A module of tpuport itself is a bug; another package was left out when tpuport was installed.
+        # A module of tpuport itself is a bug; another package was left out when tpuport
+        # was installed.
         package = (error.name or "").partition(".")[0]
         if package in ("", "tpuport"):
             return _report_bug()
-        say(f"the package {package} is not installed\n  fix: pip install tpuport", "red")
+        say(
+            f"the package {package} is not installed\n  fix: pip install tpuport", "red"
+        )
         return 2
     except Exception:  # noqa: BLE001  Python would exit with 1, which is a result of some commands' work
         return _report_bug()
 
 
 def _carry_out(work: Callable[[], int]) -> int:
-    """Do the work; an interrupt that became another error on the way, or none, is one again."""
+    """Do the work; an interrupt that became another error on the way, or none, is one
+    again.
+    """
     code = 0
     try:
         code = work()
@@ -114,7 +131,9 @@ def _run_command(name: str, arguments: Sequence[str]) -> int:
 
 def _run_without_command(arguments: Sequence[str]) -> int:
     width = max(map(len, COMMANDS))
-    commands = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
+    commands = "\n".join(
+        f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()
+    )
     parser = CommandParser(
         prog="tpuport",
         usage="tpuport [-h] [--version] COMMAND ...",
@@ -123,7 +142,10 @@ def _run_without_command(arguments: Sequence[str]) -> int:
         epilog=f"commands:\n{commands}\n\ntpuport COMMAND --help describes a command.",
     )
     parser.add_argument(
-        "--version", action="version", version=f"tpuport {__version__}", help="show the version"
+        "--version",
+        action="version",
+        version=f"tpuport {__version__}",
+        help="show the version",
     )
     parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
     # What follows an unknown command may be anything, and is not the mistake.

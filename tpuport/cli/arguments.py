@@ -13,7 +13,9 @@ class UsageError(PortError):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser of one command. Options cannot be abbreviated, so that new ones cannot change what a script means."""
+    """A parser of one command. Options cannot be abbreviated, so that new ones cannot
+    change what a script means.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, allow_abbrev=False)
@@ -21,25 +23,35 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Called by argparse with what is wrong."""
         # "argument --jobs/-j: expected one argument", or a message without an option.
-        match = re.fullmatch(r"(?:argument (?P<where>[^:]+): )?(?P<what>.*)", message, re.DOTALL)
+        match = re.fullmatch(
+            r"(?:argument (?P<where>[^:]+): )?(?P<what>.*)", message, re.DOTALL
+        )
         assert match is not None
         where, what = match["where"], match["what"]
         unknown: list[str] = []
         if what.startswith("unrecognized"):
             unknown = re.findall(r"--[\w-]+", what)
         # A short option is no spelling mistake of a long one.
-        known = [option for option in self._option_string_actions if option.startswith("--")]
+        known = [
+            option for option in self._option_string_actions if option.startswith("--")
+        ]
         fix = f"{closest(unknown, known)}{self.prog} --help shows the options"
         raise UsageError(what, where=where, fix=fix)
 
 
 def closest(names: Iterable[str], known: Iterable[str]) -> str:
-    """A question such as "did you mean X? " for names that resemble known ones, else ""."""
+    """A question such as "did you mean X? " for names that resemble known ones, else
+    "".
+    """
     # Only after a mistake: `tpuport lint` should start fast.
     import difflib
 
     candidates = list(known)
-    matches = [match for name in names for match in difflib.get_close_matches(name, candidates, n=1)]
+    matches = [
+        match
+        for name in names
+        for match in difflib.get_close_matches(name, candidates, n=1)
+    ]
     if not matches:
         return ""
     return f"did you mean {' and '.join(matches)}? "
@@ -68,5 +80,7 @@ def seconds(text: str) -> float:
         value = 0.0
     # Also refuses nan.
     if not value >= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 1 or more")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds, 1 or more"
+        )
     return value

@@ -1,4 +1,6 @@
-"""`tpuport check`: a model run in torch and on the device, and everything that stops it or differs."""
+"""`tpuport check`: a model run in torch and on the device, and everything that stops it
+or differs.
+"""
 
 import argparse
 import os
@@ -7,7 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuport.cli import compile_request
-from tpuport.cli.arguments import CommandParser, UsageError, non_negative_integer, positive_integer
+from tpuport.cli.arguments import (
+    CommandParser,
+    UsageError,
+    non_negative_integer,
+    positive_integer,
+)
 from tpuport.cli.compile_request import AXES, check_report
 from tpuport.cli.console import print_text, say, write_file
 from tpuport.rules_format import read_rules
@@ -26,7 +33,8 @@ _TARGET_OPTIONS: Final = (
     "component",
     "trust_remote_code",
 )
-# As many as the slices have on which most models run; a mesh that is smaller takes the first of them.
+# As many as the slices have on which most models run; a mesh that is smaller takes the
+# first of them.
 _VIRTUAL_DEVICES: Final = 8
 
 
@@ -48,16 +56,33 @@ def parser() -> argparse.ArgumentParser:
     _add_mesh(parser.add_argument_group("also on a mesh of virtual devices"))
     _add_inputs(parser.add_argument_group("for a config"))
     add = parser.add_argument_group("output").add_argument
-    add("--format", choices=("text", "json", "html"), default="text", help="how the report is written")
+    add(
+        "--format",
+        choices=("text", "json", "html"),
+        default="text",
+        help="how the report is written",
+    )
     add("--output", type=Path, metavar="FILE", help="write the report there")
     return parser
 
 
 def _add_mesh(group: Any) -> None:
     add = group.add_argument
-    add("--tp", type=positive_integer, metavar="N", help="devices that divide the weights")
-    add("--dp", type=positive_integer, metavar="N", help="devices that divide the batch")
-    add("--sp", type=positive_integer, metavar="N", help="devices that divide the sequence")
+    add(
+        "--tp",
+        type=positive_integer,
+        metavar="N",
+        help="devices that divide the weights",
+    )
+    add(
+        "--dp", type=positive_integer, metavar="N", help="devices that divide the batch"
+    )
+    add(
+        "--sp",
+        type=positive_integer,
+        metavar="N",
+        help="devices that divide the sequence",
+    )
     add(
         "--topology",
         action="append",
@@ -65,7 +90,12 @@ def _add_mesh(group: Any) -> None:
         default=[],
         help="also compile it with the TPU's compiler for a slice such as v5e:2x4; repeatable",
     )
-    add("--rules", type=Path, metavar="FILE", help="JSON or TOML: regexes of weights' names to axis names")
+    add(
+        "--rules",
+        type=Path,
+        metavar="FILE",
+        help="JSON or TOML: regexes of weights' names to axis names",
+    )
 
 
 def _add_inputs(group: Any) -> None:
@@ -74,23 +104,45 @@ def _add_inputs(group: Any) -> None:
     add("--length", type=positive_integer, metavar="N", help="tokens; 16 by default")
     add("--image-size", metavar="HxW", help="of images and videos, in pixels: 480x832")
     add("--frames", type=positive_integer, metavar="N", help="of a video")
-    add("--dtype", choices=("bfloat16", "float32"), help="of weights; the config's by default")
+    add(
+        "--dtype",
+        choices=("bfloat16", "float32"),
+        help="of weights; the config's by default",
+    )
     add("--component", metavar="NAME", help="of a pipeline's directory")
-    add("--trust-remote-code", action="store_true", help="run code that the directory contains")
-    add("--seed", type=non_negative_integer, default=0, metavar="N", help="of random weights and inputs")
+    add(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that the directory contains",
+    )
+    add(
+        "--seed",
+        type=non_negative_integer,
+        default=0,
+        metavar="N",
+        help="of random weights and inputs",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; the exit code is 0, 1 for findings, 2 if the check could not run."""
+    """Run the command; the exit code is 0, 1 for findings, 2 if the check could not
+    run.
+    """
     if options.target is None:
-        raise UsageError("no target was given", where="TARGET", fix="tpuport check mine.py:function")
+        raise UsageError(
+            "no target was given", where="TARGET", fix="tpuport check mine.py:function"
+        )
     check_report(options.format, options.output)
     sizes_by_axis = {axis: getattr(options, axis) for axis in AXES}
     sizes = {axis: size for axis, size in sizes_by_axis.items() if size is not None}
     rules = None
     if options.rules is not None:
         if not sizes:
-            raise UsageError("rules are for a mesh, and none was given", where="--rules", fix="add --tp 8")
+            raise UsageError(
+                "rules are for a mesh, and none was given",
+                where="--rules",
+                fix="add --tp 8",
+            )
         rules = read_rules(options.rules, f"--rules {options.rules}", AXES)
     prepare_devices(prod(sizes.values()))
     # A slice or mesh that is not possible is an error before the model runs.
@@ -106,17 +158,23 @@ def run(options: argparse.Namespace) -> int:
 
 
 def prepare_devices(count: int = 1) -> None:
-    """Let jax start with enough virtual devices on the CPU, which can be said only before it is imported."""
+    """Let jax start with enough virtual devices on the CPU, which can be said only
+    before it is imported.
+    """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     # A number that the user has set stays.
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_force_host_platform_device_count" not in flags:
         number = max(count, _VIRTUAL_DEVICES)
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={number}".strip()
+        os.environ["XLA_FLAGS"] = (
+            f"{flags} --xla_force_host_platform_device_count={number}".strip()
+        )
 
 
 def _check(
-    options: argparse.Namespace, sizes: dict[str, int], rules: dict[str, list[Any]] | None
+    options: argparse.Namespace,
+    sizes: dict[str, int],
+    rules: dict[str, list[Any]] | None,
 ) -> "CheckResult":
     import jax
 
@@ -129,9 +187,13 @@ def _check(
     tpuport.enable()
     mesh = None
     if sizes:
-        mesh = tpuport.create_mesh(**sizes, devices=jax.devices()[: prod(sizes.values())])
+        mesh = tpuport.create_mesh(
+            **sizes, devices=jax.devices()[: prod(sizes.values())]
+        )
     target = load_target(
-        options.target, {name: getattr(options, name) for name in _TARGET_OPTIONS}, options.seed
+        options.target,
+        {name: getattr(options, name) for name in _TARGET_OPTIONS},
+        options.seed,
     )
     for note in target.notes:
         say(f"note: {note}")
@@ -142,7 +204,9 @@ def _check(
 
 
 def _compile_requests(options: argparse.Namespace) -> "list[CompileRequest]":
-    """What `tpuport compile` would be asked with the same options, for each slice of --topology."""
+    """What `tpuport compile` would be asked with the same options, for each slice of
+    --topology.
+    """
     if not options.topology:
         return []
     # Its own parser fills in the options that this command does not have.

@@ -45,7 +45,9 @@ _STAGES: Final = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; the exit code is 0, 1 if there is no program that fits, 2 if something could not run."""
+    """Run the command; the exit code is 0, 1 if there is no program that fits, 2 if
+    something could not run.
+    """
     if options.list_topologies or options.list_models:
         _print_report(_listing(options))
         return 0
@@ -107,7 +109,9 @@ class _Outcome:
         """Write the rules that were inferred, with their reasons."""
         for known in self.rules.values():
             if known.reasons:
-                say(f"{known.target} has no plan; sharding rules inferred from its code:")
+                say(
+                    f"{known.target} has no plan; sharding rules inferred from its code:"
+                )
                 say(rules_text(known.rules, known.reasons))
 
     def write_rules(self, file: Path) -> None:
@@ -126,7 +130,9 @@ class _Outcome:
         for known in self.rules.values():
             rules |= known.rules
             reasons |= known.reasons
-        write_file(file, format_rules(file, rules, reasons), "the rules", "--write-rules")
+        write_file(
+            file, format_rules(file, rules, reasons), "the rules", "--write-rules"
+        )
 
     def write_trace(self, file: Path) -> None:
         """Write when the instructions of all programs that fit run into a file.
@@ -142,10 +148,15 @@ class _Outcome:
         trace = trace_file(self.results)
         write_file(file, trace.encoded(file), "the trace", "--trace")
         if trace.left_out:
-            say(f"{file} leaves out {trace.left_out:,} events, of later rounds of loops", "yellow")
+            say(
+                f"{file} leaves out {trace.left_out:,} events, of later rounds of loops",
+                "yellow",
+            )
 
     def collect(self, request: CompileRequest) -> None:
-        """Compile for one topology. An error is shown, and the next topology gets its turn."""
+        """Compile for one topology. An error is shown, and the next topology gets its
+        turn.
+        """
         # An empty ranking, if nothing comes of it, still says that splits were tried.
         if request.fixed_axes is not None and self.splits is None:
             self.splits = []
@@ -176,7 +187,9 @@ class _Outcome:
 
 
 class _StageDisplay:
-    """One changing line on a terminal; elsewhere a line for each stage. A context manager."""
+    """One changing line on a terminal; elsewhere a line for each stage. A context
+    manager.
+    """
 
     def __init__(self, topology: str) -> None:
         self.topology = topology
@@ -189,8 +202,14 @@ class _StageDisplay:
             from rich.progress import Progress as ProgressBar
             from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-            self._progress = ProgressBar(*columns, console=Console(stderr=True), transient=True)
+            columns = (
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                TimeElapsedColumn(),
+            )
+            self._progress = ProgressBar(
+                *columns, console=Console(stderr=True), transient=True
+            )
             self._progress.start()
         return self
 
@@ -242,19 +261,27 @@ def _render_report(outcome: _Outcome, options: argparse.Namespace, stream: Any) 
         case _:
             from tpuport.topology.reports.text import render_results
 
-            report = render_results(outcome.results, outcome.splits, runs, profile=options.profile)
+            report = render_results(
+                outcome.results, outcome.splits, runs, profile=options.profile
+            )
             return _render_text(report, stream)
 
 
 def _render_text(renderable: Any, stream: Any) -> str:
-    """Text for this stream: with colours and as wide as it is on a terminal, plain elsewhere."""
+    """Text for this stream: with colours and as wide as it is on a terminal, plain
+    elsewhere.
+    """
     from rich.console import Console
 
     is_terminal = stream is not None and stream.isatty()
     buffer = io.StringIO()
     # Neither markup nor emoji: reports quote code, which may look like both.
     console = Console(
-        file=buffer, force_terminal=is_terminal or None, highlight=False, markup=False, emoji=False
+        file=buffer,
+        force_terminal=is_terminal or None,
+        highlight=False,
+        markup=False,
+        emoji=False,
     )
     if is_terminal:
         # Longer lines are hard to read.
@@ -282,18 +309,28 @@ def _listing(options: argparse.Namespace) -> str:
             return module.as_json()
         case "text":
             return _render_text(module.listing(), sys.stdout)
-    raise PortError(f"{subject} are listed as text or json", where="--format html", fix="--format json")
+    raise PortError(
+        f"{subject} are listed as text or json",
+        where="--format html",
+        fix="--format json",
+    )
 
 
 @contextmanager
-def _saved_programs(request: CompileRequest, directory: Path | None) -> Iterator[CompileRequest]:
-    """The request, writing its programs into a directory; an interruption leaves no half-written one."""
+def _saved_programs(
+    request: CompileRequest, directory: Path | None
+) -> Iterator[CompileRequest]:
+    """The request, writing its programs into a directory; an interruption leaves no
+    half-written one.
+    """
     if directory is None:
         yield request
         return
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        scratch = tempfile.TemporaryDirectory(prefix=".tpuport-", dir=directory, ignore_cleanup_errors=True)
+        scratch = tempfile.TemporaryDirectory(
+            prefix=".tpuport-", dir=directory, ignore_cleanup_errors=True
+        )
     except OSError as error:
         raise PortError(
             f"programs cannot be written there: {error.strerror}",

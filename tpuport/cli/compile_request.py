@@ -1,4 +1,6 @@
-"""The options of `tpuport compile`, checked before anything is imported that takes time."""
+"""The options of `tpuport compile`, checked before anything is imported that takes
+time.
+"""
 
 import argparse
 import os
@@ -54,10 +56,25 @@ def _add_placement(group: Any) -> None:
         default=[],
         help="a slice such as v5e:2x4; repeat it for several, one after another",
     )
-    add("--tp", type=int, metavar="N", help="devices that divide the weights; all of them by default")
-    add("--dp", type=int, metavar="N", help="devices that divide the batch; -1 for what the others leave")
+    add(
+        "--tp",
+        type=int,
+        metavar="N",
+        help="devices that divide the weights; all of them by default",
+    )
+    add(
+        "--dp",
+        type=int,
+        metavar="N",
+        help="devices that divide the batch; -1 for what the others leave",
+    )
     add("--sp", type=int, metavar="N", help="devices that divide the sequence")
-    add("--rules", type=Path, metavar="FILE", help="JSON or TOML: regexes of weights' names to axis names")
+    add(
+        "--rules",
+        type=Path,
+        metavar="FILE",
+        help="JSON or TOML: regexes of weights' names to axis names",
+    )
     add(
         "--write-rules",
         type=Path,
@@ -72,9 +89,21 @@ def _add_placement(group: Any) -> None:
         default=[],
         help="a weight, or a rule's pattern, whose errors are accepted: it is whole on every device; repeatable",
     )
-    add("--suggest", action="store_true", help="try mesh splits and rank them; axes that you give are fixed")
-    add("--list-models", action="store_true", help="list the models that are known by name, and stop")
-    add("--list-topologies", action="store_true", help="list the TPUs and their figures, and stop")
+    add(
+        "--suggest",
+        action="store_true",
+        help="try mesh splits and rank them; axes that you give are fixed",
+    )
+    add(
+        "--list-models",
+        action="store_true",
+        help="list the models that are known by name, and stop",
+    )
+    add(
+        "--list-topologies",
+        action="store_true",
+        help="list the TPUs and their figures, and stop",
+    )
 
 
 def _add_program(group: Any) -> None:
@@ -86,12 +115,32 @@ def _add_program(group: Any) -> None:
         help="which program of a model that generates text; generate is prefill and decode, added up",
     )
     add("--batch", type=positive_integer, metavar="N", help="rows of the inputs")
-    add("--length", type=positive_integer, metavar="N", help="tokens of the prompt, or of the text")
-    add("--max-cache-len", type=positive_integer, metavar="N", help="positions of the key and value cache")
+    add(
+        "--length",
+        type=positive_integer,
+        metavar="N",
+        help="tokens of the prompt, or of the text",
+    )
+    add(
+        "--max-cache-len",
+        type=positive_integer,
+        metavar="N",
+        help="positions of the key and value cache",
+    )
     add("--kv-cache", choices=("int8",), help="keep keys and values in eight bits")
-    add("--image-size", type=_image_size, metavar="HxW", help="of images and videos, in pixels: 480x832")
+    add(
+        "--image-size",
+        type=_image_size,
+        metavar="HxW",
+        help="of images and videos, in pixels: 480x832",
+    )
     add("--frames", type=positive_integer, metavar="N", help="of a video")
-    add("--steps", type=positive_integer, metavar="N", help="add up a run of N steps of denoising")
+    add(
+        "--steps",
+        type=positive_integer,
+        metavar="N",
+        help="add up a run of N steps of denoising",
+    )
     add(
         "--guidance",
         action="store_true",
@@ -115,20 +164,42 @@ def _add_program(group: Any) -> None:
         help="weights of linear layers in few bits: int8, int4, fp8, w8a8, or with the size of groups, int4:64",
     )
     add("--attention", choices=("flash", "xla"), help="what computes attention")
-    add("--component", metavar="NAME", help="of a pipeline's directory; each of them by default")
-    add("--inputs", metavar="MODULE:FUNCTION", help="a function that returns the inputs to compile for")
-    add("--trust-remote-code", action="store_true", help="run code that the directory contains")
+    add(
+        "--component",
+        metavar="NAME",
+        help="of a pipeline's directory; each of them by default",
+    )
+    add(
+        "--inputs",
+        metavar="MODULE:FUNCTION",
+        help="a function that returns the inputs to compile for",
+    )
+    add(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that the directory contains",
+    )
     add(
         "--scan-layers",
         action=argparse.BooleanOptionalAction,
         help="run identical blocks in a loop; by default if that is known to win",
     )
-    add("--effort", type=_effort, metavar="E", help="of the compiler, -1 to 1; -1 is several times faster")
+    add(
+        "--effort",
+        type=_effort,
+        metavar="E",
+        help="of the compiler, -1 to 1; -1 is several times faster",
+    )
 
 
 def _add_output(group: Any) -> None:
     add = group.add_argument
-    add("--format", choices=("text", "json", "html"), default="text", help="how the report is written")
+    add(
+        "--format",
+        choices=("text", "json", "html"),
+        default="text",
+        help="how the report is written",
+    )
     add("--output", type=Path, metavar="FILE", help="write the report there")
     add(
         "--profile",
@@ -141,13 +212,19 @@ def _add_output(group: Any) -> None:
         metavar="FILE",
         help="write the instructions of a step there as a trace for Perfetto; compressed if the name ends in .gz",
     )
-    add("--save-hlo", type=Path, metavar="DIR", help="write the compiled programs there")
+    add(
+        "--save-hlo", type=Path, metavar="DIR", help="write the compiled programs there"
+    )
     add(
         "--traceback",
         action="store_true",
         help="show the whole message of Python or the compiler for a failure",
     )
-    add("--no-cache", action="store_true", help="compile again what is known, and store nothing")
+    add(
+        "--no-cache",
+        action="store_true",
+        help="compile again what is known, and store nothing",
+    )
 
 
 def _quantization(scheme: str | None) -> str | None:
@@ -157,7 +234,9 @@ def _quantization(scheme: str | None) -> str | None:
         try:
             as_scheme(scheme)
         except PortError as error:
-            raise UsageError(error.what, where="--quantize", fix=error.fix or "") from error
+            raise UsageError(
+                error.what, where="--quantize", fix=error.fix or ""
+            ) from error
     return scheme
 
 
@@ -196,8 +275,13 @@ def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
         if fixed_axes:
             sizes = _sizes_to_begin_with(fixed_axes)
     # By full name: the same slice may be written in several ways.
-    slices = {requested.name: requested for requested in map(parse_slice, options.topology)}
-    meshes = {name: _mesh(sizes, requested.devices, name) for name, requested in slices.items()}
+    slices = {
+        requested.name: requested for requested in map(parse_slice, options.topology)
+    }
+    meshes = {
+        name: _mesh(sizes, requested.devices, name)
+        for name, requested in slices.items()
+    }
     return [
         CompileRequest(
             target=options.target, options=target_options, topology=name, mesh=mesh, rules=rules,
@@ -213,7 +297,9 @@ def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
 
 
 def _wants_trace(options: argparse.Namespace) -> bool:
-    """Whether something is to be made of when each instruction runs: a file, a page's charts, or JSON with it."""
+    """Whether something is to be made of when each instruction runs: a file, a page's
+    charts, or JSON with it.
+    """
     return (
         options.trace is not None
         or options.format == "html"
@@ -234,17 +320,28 @@ def _check_recipe(options: argparse.Namespace) -> None:
     """
     example = "--task generate --length 1024 --new-tokens 256"
     if options.guidance and options.steps is None:
-        raise UsageError("guidance is of steps of denoising", where="--guidance", fix="add --steps N")
+        raise UsageError(
+            "guidance is of steps of denoising", where="--guidance", fix="add --steps N"
+        )
     if options.task == "generate" and None in (options.length, options.new_tokens):
-        raise UsageError("a generation has a length", where="--task generate", fix=example)
+        raise UsageError(
+            "a generation has a length", where="--task generate", fix=example
+        )
     if options.new_tokens is not None and options.task != "generate":
-        raise UsageError("new tokens are of a generation", where="--new-tokens", fix=example)
+        raise UsageError(
+            "new tokens are of a generation", where="--new-tokens", fix=example
+        )
     if options.new_tokens is not None and options.steps is not None:
-        raise UsageError("a run denoises or generates", where="--steps --new-tokens", fix="leave one out")
+        raise UsageError(
+            "a run denoises or generates",
+            where="--steps --new-tokens",
+            fix="leave one out",
+        )
 
 
 def _check_rules_output(options: argparse.Namespace) -> None:
-    """Refuse to write rules that are given, or that may differ from one topology to the next.
+    """Refuse to write rules that are given, or that may differ from one topology to the
+    next.
 
     Raises:
         UsageError: the rules cannot be written.
@@ -252,7 +349,9 @@ def _check_rules_output(options: argparse.Namespace) -> None:
     where = f"--write-rules {options.write_rules}"
     if options.rules is not None:
         raise UsageError(
-            "the rules to write are those of --rules already", where=where, fix="leave one of the two out"
+            "the rules to write are those of --rules already",
+            where=where,
+            fix="leave one of the two out",
         )
     if len(options.topology) > 1:
         raise UsageError(
@@ -294,12 +393,14 @@ def _axis_sizes(options: argparse.Namespace) -> dict[str, int]:
 
 
 def _sizes_to_begin_with(fixed_axes: dict[str, int]) -> dict[str, int]:
-    """The first split of a suggestion: an axis that is free takes what the fixed ones leave, tp first.
+    """The first split of a suggestion: an axis that is free takes what the fixed ones
+    leave, tp first.
 
     Raises:
         UsageError: no axis is free.
     """
-    # More tp needs the least memory on a device, so that the first program is the likeliest to fit.
+    # More tp needs the least memory on a device, so that the first program is the
+    # likeliest to fit.
     for axis in ("tp", "dp", "sp"):
         if axis not in fixed_axes:
             return {**fixed_axes, axis: -1}
@@ -312,7 +413,8 @@ def _sizes_to_begin_with(fixed_axes: dict[str, int]) -> dict[str, int]:
 
 
 def _mesh(sizes: dict[str, int], devices: int, topology: str) -> dict[str, int]:
-    """The sizes of all axes over a slice's devices: tp over all devices if no size was given.
+    """The sizes of all axes over a slice's devices: tp over all devices if no size was
+    given.
 
     Raises:
         UsageError: the mesh does not take all devices.
@@ -333,7 +435,10 @@ def _mesh(sizes: dict[str, int], devices: int, topology: str) -> dict[str, int]:
         needed = f"a multiple of {needed}"
     raise UsageError(
         f"the mesh takes {needed}, and {topology} has {devices}",
-        where=" ".join(f"--{axis} {size}" for axis, size in requested.items() if size != 1) or "--tp 1",
+        where=" ".join(
+            f"--{axis} {size}" for axis, size in requested.items() if size != 1
+        )
+        or "--tp 1",
         fix=f"choose --dp, --sp and --tp whose product is {devices}, or leave them out for --tp {devices}",
     )
 
@@ -346,7 +451,8 @@ def check_report(form: str, output: Path | None) -> None:
         output: the file for it; None for standard output.
 
     Raises:
-        UsageError: the file cannot be written, or a page would be printed to a terminal.
+        UsageError: the file cannot be written, or a page would be printed to a
+            terminal.
     """
     if output is not None:
         check_output(output)
@@ -358,7 +464,9 @@ def check_report(form: str, output: Path | None) -> None:
         )
 
 
-def check_output(file: Path, option: str = "--output", subject: str = "the report") -> None:
+def check_output(
+    file: Path, option: str = "--output", subject: str = "the report"
+) -> None:
     """Refuse a file that cannot be written before hours of work.
 
     Args:
@@ -372,7 +480,9 @@ def check_output(file: Path, option: str = "--output", subject: str = "the repor
     fix = "name a file in a directory that can be written to"
     if not directory.is_dir():
         raise UsageError(
-            f"there is no directory {directory}", where=where, fix=f"mkdir -p {directory}, or {fix}"
+            f"there is no directory {directory}",
+            where=where,
+            fix=f"mkdir -p {directory}, or {fix}",
         )
     if file.is_dir():
         raise UsageError("this is a directory", where=where, fix=fix)

@@ -1,4 +1,6 @@
-"""Writing to the terminal, without rich: importing it takes longer than linting a file."""
+"""Writing to the terminal, without rich: importing it takes longer than linting a
+file.
+"""
 
 import os
 import sys
@@ -19,7 +21,9 @@ _SECONDS_BETWEEN: Final = 0.1
 
 
 def use_colours(stream: Any) -> bool:
-    """Whether to colour output: on a terminal, unless NO_COLOR is set; FORCE_COLOR colours other streams too."""
+    """Whether to colour output: on a terminal, unless NO_COLOR is set; FORCE_COLOR
+    colours other streams too.
+    """
     if stream is None or os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -40,7 +44,8 @@ def say(text: str, colour: str | None = None) -> None:
 
 
 def print_text(text: str, subject: str, fix: str) -> None:
-    """Write text to standard output without changes, and escape what its encoding lacks.
+    """Write text to standard output without changes, and escape what its encoding
+    lacks.
 
     A reader that stops reading, such as `head`, has seen enough; that is no error.
 
@@ -78,20 +83,27 @@ def write_file(file: Path, content: str | bytes, subject: str, option: str) -> N
     try:
         write_atomically(file, content)
     except OSError as error:
-        raise PortError(f"{subject} cannot be written: {error.strerror}", where=f"{option} {file}") from None
+        raise PortError(
+            f"{subject} cannot be written: {error.strerror}", where=f"{option} {file}"
+        ) from None
 
 
 def _unwritable(subject: str, reason: str, fix: str) -> PortError:
-    return PortError(f"{subject} cannot be written: {reason}", where="standard output", fix=fix)
+    return PortError(
+        f"{subject} cannot be written: {reason}", where="standard output", fix=fix
+    )
 
 
 def _discard_output() -> None:
-    """Send buffered output nowhere: Python would try to write it once more when it ends."""
+    """Send buffered output nowhere: Python would try to write it once more when it
+    ends.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class ProgressLine:
-    """Shows `linting: 12 of 530 files` on a terminal, and erases it in the end. A context manager.
+    """Shows `linting: 12 of 530 files` on a terminal, and erases it in the end. A
+    context manager.
 
     Args:
         activity: such as "linting".
@@ -112,10 +124,16 @@ class ProgressLine:
         """Show how many of all are finished."""
         now = time.monotonic()
         is_early = now - self._started < _SILENT_SECONDS
-        if not self._is_terminal or is_early or now - self._last_update < _SECONDS_BETWEEN:
+        if (
+            not self._is_terminal
+            or is_early
+            or now - self._last_update < _SECONDS_BETWEEN
+        ):
             return
         self._last_update = now
-        sys.stderr.write(f"{_ERASE_LINE}{self.activity}: {count:,} of {total:,} {self.objects}")
+        sys.stderr.write(
+            f"{_ERASE_LINE}{self.activity}: {count:,} of {total:,} {self.objects}"
+        )
         sys.stderr.flush()
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,6 @@
-"""What `tpuport doctor` finds out. torch and jax are not imported here: `probes` asks them."""
+"""What `tpuport doctor` finds out. torch and jax are not imported here: `probes` asks
+them.
+"""
 
 import contextlib
 import dataclasses
@@ -34,17 +36,23 @@ class Diagnosis:
 
     Attributes:
         works: whether there are no problems; the command's exit code is 0 exactly then.
-        tested: whether tpuport's tests run with these versions of torch, torchax and jax; None: unknown.
+        tested: whether tpuport's tests run with these versions of torch, torchax and
+            jax; None: unknown.
         note: what is known about these versions, or which ones are tested.
-        problems: what cannot work, each with what, where and fix (where and fix may be None).
+        problems: what cannot work, each with what, where and fix (where and fix may be
+            None).
         python: version, executable and platform.
         versions: installed version by package name, None if it is not installed.
         shims: why, by the name of each shim that the installed versions needed.
-        operators: operator and reason of each replacement in torchax; None if torchax could not be imported.
-        devices: index, platform, kind, process, memory_bytes of each JAX device; None if JAX did not answer.
+        operators: operator and reason of each replacement in torchax; None if torchax
+            could not be imported.
+        devices: index, platform, kind, process, memory_bytes of each JAX device; None
+            if JAX did not answer.
         libtpu: its version, and the device files of TPU chips on this host.
-        memory: the host's total_bytes and available_bytes, and limit_bytes of this process's control group.
-        cache: directory of the persistent compilation cache (None: off), its files and bytes; None: unknown.
+        memory: the host's total_bytes and available_bytes, and limit_bytes of this
+            process's control group.
+        cache: directory of the persistent compilation cache (None: off), its files and
+            bytes; None: unknown.
         schema: grows when a field changes its meaning.
     """
 
@@ -69,7 +77,8 @@ def diagnose(timeout: float) -> Diagnosis:
     libtpu = {"version": installed_version("libtpu"), "chips": tpu_chips()}
     missing = [name for name in _REQUIRED if versions[name] is None]
     problems = [
-        Problem(f"{name} is not installed", fix="pip install . in a clone of tpuport") for name in missing
+        Problem(f"{name} is not installed", fix="pip install . in a clone of tpuport")
+        for name in missing
     ]
     problems += _libtpu_problems(libtpu["version"], libtpu["chips"])
     compat: dict[str, Any] = {}
@@ -111,7 +120,9 @@ def _ask(probe: str, timeout: float, problems: list[Problem]) -> dict[str, Any]:
 
 
 def installed_version(name: str) -> str | None:
-    """The installed version of a distribution; None if it is not installed or its metadata is broken."""
+    """The installed version of a distribution; None if it is not installed or its
+    metadata is broken.
+    """
     try:
         return metadata.version(name) or None
     except (metadata.PackageNotFoundError, KeyError, ValueError):
@@ -124,8 +135,16 @@ def _libtpu_problems(version: str | None, chips: list[str]) -> list[Problem]:
         if not chips:
             return []
         what = "this host has TPU chips, and libtpu is not installed"
-        return [Problem(what, where=", ".join(chips), fix="pip install '.[tpu]' in a clone of tpuport")]
-    if required is None or re.fullmatch(re.escape(required).replace(r"\*", ".*"), version):
+        return [
+            Problem(
+                what,
+                where=", ".join(chips),
+                fix="pip install '.[tpu]' in a clone of tpuport",
+            )
+        ]
+    if required is None or re.fullmatch(
+        re.escape(required).replace(r"\*", ".*"), version
+    ):
         return []
     what = f"libtpu is {version}, and the installed jax is built for {required}"
     return [Problem(what, where="libtpu", fix=f"pip install 'libtpu=={required}'")]
@@ -137,25 +156,40 @@ def _libtpu_of_jax() -> str | None:
         requirements = metadata.requires("jax") or []
     except metadata.PackageNotFoundError:
         return None
-    versions = re.findall(r"^libtpu\s*==\s*([\w.*]+)\s*;", "\n".join(requirements), re.MULTILINE)
+    versions = re.findall(
+        r"^libtpu\s*==\s*([\w.*]+)\s*;", "\n".join(requirements), re.MULTILINE
+    )
     return next(iter(versions), None)
 
 
 def host_memory() -> dict[str, int | None]:
-    """Bytes of this host's memory: total, available, and what a container leaves this process (None: all)."""
+    """Bytes of this host's memory: total, available, and what a container leaves this
+    process (None: all).
+    """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # Not the free pages of sysconf, which leave out caches that give way.
-    available = re.search(r"^MemAvailable:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
-    memory = {"total_bytes": total, "available_bytes": None, "limit_bytes": _memory_limit(total)}
+    available = re.search(
+        r"^MemAvailable:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE
+    )
+    memory = {
+        "total_bytes": total,
+        "available_bytes": None,
+        "limit_bytes": _memory_limit(total),
+    }
     if available is not None:
         memory["available_bytes"] = int(available[1]) * 1024
     return memory
 
 
 def _memory_limit(total: int) -> int | None:
-    """The limit of this process's control group; None if it is not below the host's memory."""
+    """The limit of this process's control group; None if it is not below the host's
+    memory.
+    """
     # Of version 2 and of version 1.
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for file in (
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ):
         text = _read(Path(file))
         # "max" is no limit; version 1 writes a number beyond any memory.
         if text.isdigit() and 0 < int(text) < total:
@@ -164,7 +198,9 @@ def _memory_limit(total: int) -> int | None:
 
 
 def cache_size(directory: str | None) -> dict[str, str | int | None]:
-    """The cache's directory with the number and bytes of its files; a directory that does not exist is empty."""
+    """The cache's directory with the number and bytes of its files; a directory that
+    does not exist is empty.
+    """
     if directory is None:
         return {"directory": None, "files": 0, "bytes": 0}
     files = nbytes = 0

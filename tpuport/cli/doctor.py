@@ -1,4 +1,6 @@
-"""`tpuport doctor`: what is installed, and whether it works together; or what is known about a model."""
+"""`tpuport doctor`: what is installed, and whether it works together; or what is known
+about a model.
+"""
 
 import argparse
 import dataclasses
@@ -30,7 +32,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="TYPE",
         help="only say what classes of transformers or diffusers gave beside torch: a type such as llama, or a class",
     )
-    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    parser.add_argument(
+        "--json", action="store_true", help="print the report as one JSON object"
+    )
     parser.add_argument(
         "--timeout",
         type=seconds,
@@ -57,7 +61,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _report_model(name: str, as_json: bool) -> int:
-    """Print the known results of a class, or of the classes of a type; 1 if any of them is known to fail."""
+    """Print the known results of a class, or of the classes of a type; 1 if any of them
+    is known to fail.
+    """
     results = model_results.results_named(name)
     if not results:
         known = {result.class_name for result in model_results.all_results()}
@@ -76,7 +82,9 @@ def _report_model(name: str, as_json: bool) -> int:
 
 
 def _describe(result: ModelResult) -> str:
-    return f"{result.class_name} ({result.library} {result.version}): {result.describe()}"
+    return (
+        f"{result.class_name} ({result.library} {result.version}): {result.describe()}"
+    )
 
 
 def _render(diagnosis: Diagnosis, console: Console) -> None:
@@ -98,11 +106,17 @@ def _verdict(diagnosis: Diagnosis) -> Text:
         return Text("This combination does not work.", style="bold red")
     if diagnosis.tested:
         return Text(f"These versions work together: {diagnosis.note}.", style="green")
-    return Text(f"Nothing wrong was found; these versions are untested, {diagnosis.note}", style="yellow")
+    return Text(
+        f"Nothing wrong was found; these versions are untested, {diagnosis.note}",
+        style="yellow",
+    )
 
 
 def _sections(diagnosis: Diagnosis) -> dict[str, list[str]]:
-    versions = [f"{name} {version or 'not installed'}" for name, version in diagnosis.versions.items()]
+    versions = [
+        f"{name} {version or 'not installed'}"
+        for name, version in diagnosis.versions.items()
+    ]
     return {
         "python": [f"{diagnosis.python['version']} on {diagnosis.python['platform']}"],
         "versions": versions,
@@ -110,7 +124,8 @@ def _sections(diagnosis: Diagnosis) -> dict[str, list[str]]:
         "operators": [_operators(diagnosis)],
         "devices": _devices(diagnosis.devices),
         "libtpu": [
-            diagnosis.libtpu["version"] or "not installed (pip install '.[tpu]' in a clone of tpuport)"
+            diagnosis.libtpu["version"]
+            or "not installed (pip install '.[tpu]' in a clone of tpuport)"
         ],
         "host memory": [_memory(diagnosis.memory)],
         "compilation cache": [_cache(diagnosis.cache)],
@@ -134,7 +149,10 @@ def _devices(devices: list[dict[str, Any]] | None) -> list[str]:
     if devices is None:
         return ["unknown"]
     # Devices of one kind share a line: a slice has hundreds.
-    kinds = Counter((device["platform"], device["kind"], device["memory_bytes"]) for device in devices)
+    kinds = Counter(
+        (device["platform"], device["kind"], device["memory_bytes"])
+        for device in devices
+    )
     lines = []
     for (platform, kind, nbytes), count in kinds.items():
         lines.append(f"{count} x {platform} {kind}")

@@ -1,8 +1,9 @@
 """Ctrl-C ends a command, whatever it is doing.
 
-Python raises KeyboardInterrupt where the main thread happens to be. Extension modules that are being imported turn it
-into an ImportError, callbacks of the garbage collector drop it, and compilers do not return for minutes. So it is also
-noted, and a thread ends the process if the command has not ended by itself soon after.
+Python raises KeyboardInterrupt where the main thread happens to be. Extension modules
+that are being imported turn it into an ImportError, callbacks of the garbage collector
+drop it, and compilers do not return for minutes. So it is also noted, and a thread ends
+the process if the command has not ended by itself soon after.
 """
 
 import os
@@ -29,11 +30,13 @@ def install(end: Callable[[], Any]) -> None:
     """Take up Ctrl-C from now on, in a process that runs one command.
 
     Args:
-        end: called before the process is ended because the command does not end; says what is left.
+        end: called before the process is ended because the command does not end; says
+            what is left.
     """
     read, write = os.pipe()
     os.set_blocking(write, False)
-    # Written to by the signal itself, while the main thread may be in code that is not Python's.
+    # Written to by the signal itself, while the main thread may be in code that is not
+    # Python's.
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, _interrupt)
     sys.unraisablehook = _without_interrupts(sys.unraisablehook)
@@ -55,7 +58,9 @@ def _end_after_signal(pipe: int, end: Callable[[], Any]) -> None:
 
 
 def _without_interrupts(show: Callable[[Any], Any]) -> Callable[[Any], None]:
-    """Python's own hook for errors that nobody can catch, which shows no interrupt: `_received` has it."""
+    """Python's own hook for errors that nobody can catch, which shows no interrupt:
+    `_received` has it.
+    """
 
     def show_others(error: Any) -> None:
         if not isinstance(error.exc_value, KeyboardInterrupt):

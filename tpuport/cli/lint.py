@@ -1,4 +1,6 @@
-"""`tpuport lint`: what in model code cannot be traced, why, and what to write instead."""
+"""`tpuport lint`: what in model code cannot be traced, why, and what to write
+instead.
+"""
 
 import argparse
 import contextlib
@@ -32,8 +34,17 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     # No path is an error of `run`: --explain and --list-rules need none.
-    add("paths", nargs="*", metavar="PATH", help="files, and directories to search; - is standard input")
-    add("--stdin-filename", metavar="FILE", help="the file that standard input is the text of")
+    add(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="files, and directories to search; - is standard input",
+    )
+    add(
+        "--stdin-filename",
+        metavar="FILE",
+        help="the file that standard input is the text of",
+    )
     add(
         "--jobs",
         "-j",
@@ -42,19 +53,44 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="processes; 0, the default, means one for each core",
     )
-    add("--no-cache", action="store_true", help="analyse every file again, and store nothing")
-    add("--cache-dir", type=Path, metavar="DIR", help="where results are stored between runs")
-    add("--force-exclude", action="store_true", help="leave out excluded files even if they are named")
+    add(
+        "--no-cache",
+        action="store_true",
+        help="analyse every file again, and store nothing",
+    )
+    add(
+        "--cache-dir",
+        type=Path,
+        metavar="DIR",
+        help="where results are stored between runs",
+    )
+    add(
+        "--force-exclude",
+        action="store_true",
+        help="leave out excluded files even if they are named",
+    )
     add(
         "--confirm",
         metavar="MODULE:FUNCTION",
         help="run the (model, inputs) that this function returns, and say of each finding whether the run confirms it",
     )
-    add("--watch", action="store_true", help="lint again whenever a file changes, until Ctrl-C")
+    add(
+        "--watch",
+        action="store_true",
+        help="lint again whenever a file changes, until Ctrl-C",
+    )
     add("--explain", metavar="ID", help="explain a rule, and stop")
     add("--list-rules", action="store_true", help="list all rules, and stop")
-    add("--show-files", action="store_true", help="list the files that would be linted, and stop")
-    add("--show-settings", action="store_true", help="show the settings for these paths, and stop")
+    add(
+        "--show-files",
+        action="store_true",
+        help="list the files that would be linted, and stop",
+    )
+    add(
+        "--show-settings",
+        action="store_true",
+        help="show the settings for these paths, and stop",
+    )
     add_options(parser.add_argument_group("settings"))
     _add_fixing(parser.add_argument_group("fixing"))
     _add_output(parser.add_argument_group("output"))
@@ -65,7 +101,11 @@ def parser() -> argparse.ArgumentParser:
 def _add_fixing(group: Any) -> None:
     add = group.add_argument
     add("--fix", action="store_true", help="rewrite what can be rewritten safely")
-    add("--unsafe-fixes", action="store_true", help="also rewrite what needs a review; implies --fix")
+    add(
+        "--unsafe-fixes",
+        action="store_true",
+        help="also rewrite what needs a review; implies --fix",
+    )
     add(
         "--diff",
         action="store_true",
@@ -79,11 +119,25 @@ def _add_output(group: Any) -> None:
     add = group.add_argument
     add("--format", choices=FORMATS, default="text", help="how findings are written")
     add("--output-file", type=Path, metavar="FILE", help="write the findings there")
-    add("--statistics", action="store_true", help="count each rule's findings instead of showing them")
-    add("--show-source", action=argparse.BooleanOptionalAction, default=True, help="show each finding's line")
+    add(
+        "--statistics",
+        action="store_true",
+        help="count each rule's findings instead of showing them",
+    )
+    add(
+        "--show-source",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="show each finding's line",
+    )
     add("--quiet", "-q", action="store_true", help="show findings, and nothing else")
     add("--exit-zero", action="store_true", help="exit 0 even if there are errors")
-    add("--baseline", type=Path, metavar="FILE", help="known findings, which are not reported again")
+    add(
+        "--baseline",
+        type=Path,
+        metavar="FILE",
+        help="known findings, which are not reported again",
+    )
     add("--write-baseline", action="store_true", help="write all findings to that file")
     # ruff's name for it, which is what its users try first.
     description = "write a comment that suppresses it on each finding's line"
@@ -91,7 +145,9 @@ def _add_output(group: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; the exit code is 0, 1 for errors, 2 for what could not be linted."""
+    """Run the command; the exit code is 0, 1 for errors, 2 for what could not be
+    linted.
+    """
     if options.explain is not None:
         _print_findings(_explain_rule(options.explain))
         return 0
@@ -111,7 +167,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _paths(options: argparse.Namespace) -> list[str]:
-    """The paths to lint; for standard input the file that it is the text of, whose text it becomes.
+    """The paths to lint; for standard input the file that it is the text of, whose text
+    it becomes.
 
     Raises:
         UsageError: there is none, or standard input is one of several.
@@ -120,15 +177,21 @@ def _paths(options: argparse.Namespace) -> list[str]:
         options.paths = [_STANDARD_INPUT]
     if not options.paths:
         raise UsageError(
-            "no path was given", where="PATH", fix="name files or directories: tpuport lint model/"
+            "no path was given",
+            where="PATH",
+            fix="name files or directories: tpuport lint model/",
         )
     if _STANDARD_INPUT not in options.paths:
         return options.paths
     if len(options.paths) > 1:
         fix = "leave out - or the other paths"
-        raise UsageError("standard input cannot be linted with other files", where="-", fix=fix)
+        raise UsageError(
+            "standard input cannot be linted with other files", where="-", fix=fix
+        )
     if options.add_ignore:
-        raise UsageError("--add-ignore writes files", where="-", fix="name the file instead of -")
+        raise UsageError(
+            "--add-ignore writes files", where="-", fix="name the file instead of -"
+        )
     options.is_stdin = True
     return [options.stdin_filename or _STANDARD_INPUT]
 
@@ -157,7 +220,9 @@ def _list_files(options: argparse.Namespace) -> str:
 
     settings = settings_from(options)
     excluder = Excluder(settings.exclude, settings.root)
-    files = discover_files(options.paths, excluder, exclude_named=options.force_exclude).files
+    files = discover_files(
+        options.paths, excluder, exclude_named=options.force_exclude
+    ).files
     return "".join(f"{file}\n" for file in files)
 
 
@@ -183,7 +248,11 @@ def _check_watchable(options: argparse.Namespace) -> None:
     }
     for option, is_given in writing.items():
         if is_given:
-            raise UsageError(f"--watch does not go with {option}", where="--watch", fix=f"leave out {option}")
+            raise UsageError(
+                f"--watch does not go with {option}",
+                where="--watch",
+                fix=f"leave out {option}",
+            )
 
 
 def _run_once(options: argparse.Namespace) -> int:
@@ -199,7 +268,8 @@ def _lint_and_report(options: argparse.Namespace) -> int:
     code = report.exit_code
     if options.diff:
         _show_diff(report)
-        # A file that would change is an error, as in CI, but less than one that cannot be linted.
+        # A file that would change is an error, as in CI, but less than one that cannot
+        # be linted.
         code = max(code, int(bool(report.diffs)))
     elif options.add_ignore:
         return _add_ignores(report)
@@ -281,7 +351,9 @@ def _show_fixed_input(report: "Report", options: argparse.Namespace) -> None:
 
 
 def _show_marks(report: "Report", options: argparse.Namespace) -> None:
-    """Say of each finding what a run shows; on standard error if standard output or a file has another format."""
+    """Say of each finding what a run shows; on standard error if standard output or a
+    file has another format.
+    """
     from tpuport.cli.check import prepare_devices
 
     prepare_devices()
@@ -290,7 +362,9 @@ def _show_marks(report: "Report", options: argparse.Namespace) -> None:
     from tpuport.verification.confirming import describe_marks
 
     target = load_target(options.confirm, {})
-    text = describe_marks(confirm(target.model, target.inputs, report.findings), options.confirm)
+    text = describe_marks(
+        confirm(target.model, target.inputs, report.findings), options.confirm
+    )
     if options.format == "text" and options.output_file is None:
         _print_findings(f"\n{text}")
     else:
@@ -303,12 +377,16 @@ def _add_ignores(report: "Report") -> int:
 
     counts = add_ignores(report.findings)
     findings = count_noun(sum(counts.values()), "finding")
-    say(f"Comments in {count_noun(len(counts), 'file')} suppress {findings} from now on.")
+    say(
+        f"Comments in {count_noun(len(counts), 'file')} suppress {findings} from now on."
+    )
     # What could not be linted has no line for a comment.
     return 2 if report.failed else 0
 
 
-def _report_baseline(report: "Report", option: Path | None, settings: "Settings") -> None:
+def _report_baseline(
+    report: "Report", option: Path | None, settings: "Settings"
+) -> None:
     from tpuport.lint.session import DEFAULT_BASELINE
     from tpuport.plurals import count_noun
 
@@ -330,7 +408,9 @@ def _show_diff(report: "Report") -> None:
     for finding in filter(is_failure, report.findings):
         say(f"{finding.place}: {finding.rule}: {finding.reason}")
     places = count_noun(sum(report.fixed.values()), "place")
-    say(f"{places} in {count_noun(len(report.diffs), 'file')} would be fixed; nothing was written.")
+    say(
+        f"{places} in {count_noun(len(report.diffs), 'file')} would be fixed; nothing was written."
+    )
 
 
 def _list_rules() -> str:
@@ -338,7 +418,11 @@ def _list_rules() -> str:
     from tpuport.lint.findings import Applicability
     from tpuport.lint.rule_catalogue import all_entries
 
-    fixes = {Applicability.SAFE: "fix", Applicability.UNSAFE: "unsafe fix", Applicability.NONE: ""}
+    fixes = {
+        Applicability.SAFE: "fix",
+        Applicability.UNSAFE: "unsafe fix",
+        Applicability.NONE: "",
+    }
     families = []
     for (prefix, family), rules in itertools.groupby(
         all_entries(), key=lambda rule: (rule.id[:4], rule.family)

@@ -1,4 +1,6 @@
-"""The settings of `tpuport lint`: those of a file, changed by options of the command line."""
+"""The settings of `tpuport lint`: those of a file, changed by options of the command
+line.
+"""
 
 import argparse
 import dataclasses
@@ -23,11 +25,41 @@ def add_options(group: Any) -> None:
         help="a pyproject.toml, or a setting",
     )
     add("--isolated", action="store_true", help="read no pyproject.toml")
-    add("--select", action="append", metavar="IDS", default=[], help="apply only these rules: TPU101,TPU2")
-    add("--extend-select", action="append", metavar="IDS", default=[], help="apply these rules too")
-    add("--ignore", action="append", metavar="IDS", default=[], help="do not apply these rules")
-    add("--fixable", action="append", metavar="IDS", default=[], help="fix findings of these rules only")
-    add("--unfixable", action="append", metavar="IDS", default=[], help="do not fix findings of these rules")
+    add(
+        "--select",
+        action="append",
+        metavar="IDS",
+        default=[],
+        help="apply only these rules: TPU101,TPU2",
+    )
+    add(
+        "--extend-select",
+        action="append",
+        metavar="IDS",
+        default=[],
+        help="apply these rules too",
+    )
+    add(
+        "--ignore",
+        action="append",
+        metavar="IDS",
+        default=[],
+        help="do not apply these rules",
+    )
+    add(
+        "--fixable",
+        action="append",
+        metavar="IDS",
+        default=[],
+        help="fix findings of these rules only",
+    )
+    add(
+        "--unfixable",
+        action="append",
+        metavar="IDS",
+        default=[],
+        help="do not fix findings of these rules",
+    )
     add(
         "--exclude",
         action="append",
@@ -35,9 +67,19 @@ def add_options(group: Any) -> None:
         default=[],
         help="leave out these files, and no others",
     )
-    add("--extend-exclude", action="append", metavar="PATTERN", default=[], help="leave out these files too")
     add(
-        "--entry-point", action="append", metavar="PATTERN", default=[], help="these functions are traced too"
+        "--extend-exclude",
+        action="append",
+        metavar="PATTERN",
+        default=[],
+        help="leave out these files too",
+    )
+    add(
+        "--entry-point",
+        action="append",
+        metavar="PATTERN",
+        default=[],
+        help="these functions are traced too",
     )
     add(
         "--training",
@@ -49,7 +91,8 @@ def add_options(group: Any) -> None:
 
 
 def settings_from(options: argparse.Namespace) -> "Settings":
-    """The settings of `--config` or of the nearest pyproject.toml, overridden by the other options.
+    """The settings of `--config` or of the nearest pyproject.toml, overridden by the
+    other options.
 
     Raises:
         PortError: a file cannot be read, or a setting is unknown or wrong.
@@ -61,12 +104,16 @@ def settings_from(options: argparse.Namespace) -> "Settings":
     # Options that were not given leave the settings as they are.
     changes: dict[str, Any] = {}
     for name in ("select", "ignore", "fixable", "unfixable"):
-        prefixes = normalize_prefixes(_split_commas(getattr(options, name)), f"--{name}")
+        prefixes = normalize_prefixes(
+            _split_commas(getattr(options, name)), f"--{name}"
+        )
         if prefixes:
             # Exceptions add to those of the file, and selections replace its own.
             former = getattr(settings, name) if name in ("ignore", "unfixable") else ()
             changes[name] = (*former, *prefixes)
-    extension = normalize_prefixes(_split_commas(options.extend_select), "--extend-select")
+    extension = normalize_prefixes(
+        _split_commas(options.extend_select), "--extend-select"
+    )
     if extension:
         # Without a selection, all rules are selected already.
         selected = changes.get("select", settings.select) or ("ALL",)
@@ -75,7 +122,10 @@ def settings_from(options: argparse.Namespace) -> "Settings":
         changes["exclude"] = _patterns(options.exclude, settings.root)
     if options.extend_exclude:
         excluded = changes.get("exclude", settings.exclude)
-        changes["exclude"] = (*excluded, *_patterns(options.extend_exclude, settings.root))
+        changes["exclude"] = (
+            *excluded,
+            *_patterns(options.extend_exclude, settings.root),
+        )
     if options.entry_point:
         changes["entry_points"] = (*settings.entry_points, *options.entry_point)
     if options.training is not None:
@@ -88,15 +138,24 @@ def settings_from(options: argparse.Namespace) -> "Settings":
 
 
 def _configured(options: argparse.Namespace) -> "Settings":
-    from tpuport.lint.configuration import Settings, find_settings, load_settings, override_settings
+    from tpuport.lint.configuration import (
+        Settings,
+        find_settings,
+        load_settings,
+        override_settings,
+    )
 
     files = [config for config in options.config if _is_file(config)]
     inline = [config for config in options.config if not _is_file(config)]
     if len(files) > 1:
-        raise UsageError("only one file can be given", where="--config", fix=f"leave out {files[0]}")
+        raise UsageError(
+            "only one file can be given", where="--config", fix=f"leave out {files[0]}"
+        )
     if files and options.isolated:
         raise UsageError(
-            "--isolated reads no file, and --config names one", where="--config", fix="leave out one of them"
+            "--isolated reads no file, and --config names one",
+            where="--config",
+            fix="leave out one of them",
         )
     if options.isolated:
         settings = Settings()
@@ -116,7 +175,9 @@ def _is_file(config: str) -> bool:
 
 
 def _patterns(values: Sequence[str], root: Path) -> tuple[str, ...]:
-    """Patterns of the command line, which start at the working directory, as patterns that start at a root."""
+    """Patterns of the command line, which start at the working directory, as patterns
+    that start at a root.
+    """
     return tuple(_from_root(pattern, root) for pattern in _split_commas(values))
 
 

@@ -1,4 +1,6 @@
-"""`tpuport patches`: what is replaced in known libraries, for which versions, and whether it fits what is installed."""
+"""`tpuport patches`: what is replaced in known libraries, for which versions, and
+whether it fits what is installed.
+"""
 
 import argparse
 import dataclasses
@@ -47,10 +49,15 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit code: 0, 1 if a patch does not fit what is installed, 2 wrong usage.",
     )
     parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="a table, or one JSON object"
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help="a table, or one JSON object",
     )
     parser.add_argument(
-        "--check", action="store_true", help="import what is patched, and compare the sources; takes longer"
+        "--check",
+        action="store_true",
+        help="import what is patched, and compare the sources; takes longer",
     )
     return parser
 
@@ -59,7 +66,8 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; the exit code is 1 if a patch does not fit what is installed."""
     from tpuport.patches import registry
 
-    # As `tpuport.enable()` would do it, but a mismatch is a line of the list instead of an error.
+    # As `tpuport.enable()` would do it, but a mismatch is a line of the list instead of
+    # an error.
     strictness = registry.environment_strictness()
     if strictness == "error":
         strictness = "warn"
@@ -71,7 +79,9 @@ def run(options: argparse.Namespace) -> int:
     statuses = [_with_failure(status, failures) for status in registry.statuses()]
     if options.format == "json":
         patches = [_to_dict(status) for status in statuses]
-        listing = json.dumps({"schema": 1, "checked": options.check, "patches": patches}, indent=2)
+        listing = json.dumps(
+            {"schema": 1, "checked": options.check, "patches": patches}, indent=2
+        )
         print_text(listing + "\n", "the patches", fix="redirect them to a file")
     else:
         _render(statuses, is_checked=options.check)
@@ -95,10 +105,16 @@ def _import_targets(statuses: "Sequence[Status]") -> dict[str, _ImportFailure]:
 def _explain_import_error(status: "Status", error: Exception) -> _ImportFailure:
     module = status.patch.module
     # A module that is missing elsewhere is a failure of the library.
-    if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
+    if (
+        isinstance(error, ModuleNotFoundError)
+        and error.name
+        and module.startswith(error.name)
+    ):
         detail = f"{status.patch.package} {status.installed} has no module {module}"
         return _ImportFailure("not installed", detail)
-    return _ImportFailure("failed", f"{module} does not import: {type(error).__name__}: {error}")
+    return _ImportFailure(
+        "failed", f"{module} does not import: {type(error).__name__}: {error}"
+    )
 
 
 def _with_failure(status: "Status", failures: dict[str, _ImportFailure]) -> "Status":
@@ -124,13 +140,20 @@ def _render(statuses: "Sequence[Status]", *, is_checked: bool) -> None:
         _print_list(console, statuses)
     for status in statuses:
         if status.detail:
-            console.print(f"{status.patch.name}: {status.detail}", soft_wrap=True, markup=False)
+            console.print(
+                f"{status.patch.name}: {status.detail}", soft_wrap=True, markup=False
+            )
     if not is_checked and _WAITING in {status.state for status in statuses}:
-        console.print("Sources are compared when the target is imported; --check does it now.", style="dim")
+        console.print(
+            "Sources are compared when the target is imported; --check does it now.",
+            style="dim",
+        )
 
 
 def _print_list(console: Console, statuses: "Sequence[Status]") -> None:
-    """Print what the table says, for terminals in which its columns would be too narrow to read."""
+    """Print what the table says, for terminals in which its columns would be too narrow
+    to read.
+    """
     for status in statuses:
         state = Text(status.state, style=_STYLES.get(status.state, "yellow"))
         console.print(Text(status.patch.name, style="bold"), "-", state)

@@ -1,6 +1,7 @@
 """Questions that only torch, torchax and jax can answer, each asked in a child process.
 
-A library that cannot be imported, crashes or hangs is an answer too. jax hangs if another process holds the TPU.
+A library that cannot be imported, crashes or hangs is an answer too. jax hangs if
+another process holds the TPU.
 """
 
 from collections.abc import Callable
@@ -10,13 +11,12 @@ from tpuport.child_process import ChildDiedError, ChildProcess, open_replies
 from tpuport.errors import PortError
 
 _MAX_LINES: Final = 5
-_REINSTALL: Final = (
-    "install the versions that belong together: pip install --force-reinstall . in a clone of tpuport"
-)
+_REINSTALL: Final = "install the versions that belong together: pip install --force-reinstall . in a clone of tpuport"
 
 
 def ask(name: str, timeout: float) -> dict[str, Any]:
-    """The answer of a probe, or a `problem` (what, where, fix) if there is none within `timeout` seconds.
+    """The answer of a probe, or a `problem` (what, where, fix) if there is none within
+    `timeout` seconds.
 
     Args:
         name: a key of `PROBES`.
@@ -32,7 +32,9 @@ def ask(name: str, timeout: float) -> dict[str, Any]:
         except ChildDiedError as error:
             lines = " | ".join(line.strip() for line in error.last_lines[-_MAX_LINES:])
             what = f"asking {probe.subject} ended the process ({error.cause})"
-            return {"problem": {"what": what, "where": lines or name, "fix": _REINSTALL}}
+            return {
+                "problem": {"what": what, "where": lines or name, "fix": _REINSTALL}
+            }
 
 
 def answer(name: str) -> None:
@@ -41,14 +43,24 @@ def answer(name: str) -> None:
         try:
             reply(PROBES[name].run())
         except PortError as error:
-            reply({"problem": {"what": error.what, "where": error.where, "fix": error.fix}})
+            reply(
+                {
+                    "problem": {
+                        "what": error.what,
+                        "where": error.where,
+                        "fix": error.fix,
+                    }
+                }
+            )
         except Exception as error:  # noqa: BLE001  whatever a broken installation raises is an answer
             reply({"problem": _explain_error(name, error)})
 
 
 def _explain_error(name: str, error: Exception) -> dict[str, str]:
     first_line = str(error).strip().partition("\n")[0]
-    what = f"{PROBES[name].subject} cannot be used: {type(error).__name__}: {first_line}"
+    what = (
+        f"{PROBES[name].subject} cannot be used: {type(error).__name__}: {first_line}"
+    )
     return {"what": what, "where": name, "fix": _REINSTALL}
 
 
@@ -75,7 +87,9 @@ def _compatibility() -> dict[str, Any]:
 
 
 def replaced_operators() -> list[dict[str, str]]:
-    """Each operator of torchax that tpuport replaces, and the reason. Imports torch, torchax and jax."""
+    """Each operator of torchax that tpuport replaces, and the reason. Imports torch,
+    torchax and jax.
+    """
     from tpuport.compat import replacements
 
     operators = [
@@ -90,7 +104,9 @@ def replaced_operators() -> list[dict[str, str]]:
 
 
 def _operator_name(target: Any) -> str:
-    """aten.copy_.default for an overload, TensorBase.__getitem__ for a method, its name for a function."""
+    """aten.copy_.default for an overload, TensorBase.__getitem__ for a method, its name
+    for a function.
+    """
     # The name of an overload is what torchax reports as missing.
     name = str(target)
     if name.startswith("aten."):

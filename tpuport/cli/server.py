@@ -23,7 +23,9 @@ def run(_: argparse.Namespace) -> int:
         PortError: the packages of the extra are missing.
     """
     if importlib.util.find_spec("pygls") is None:
-        raise PortError("the language server needs pygls", fix='pip install "tpuport[server]"')
+        raise PortError(
+            "the language server needs pygls", fix='pip install "tpuport[server]"'
+        )
     from tpuport.server.language_server import serve
 
     serve()

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from tpuport.cli.arguments import CommandParser, UsageError, positive_integer, seconds
@@ -57,8 +63,17 @@ def parser() -> argparse.ArgumentParser:
         default="bf16",
         help="of queries, keys and values; bf16 by default",
     )
-    add("--causal", action="store_true", help="a query sees keys up to its own; some named shapes are causal")
-    add("--window", type=positive_integer, metavar="N", help="keys that a query sees, up to its own")
+    add(
+        "--causal",
+        action="store_true",
+        help="a query sees keys up to its own; some named shapes are causal",
+    )
+    add(
+        "--window",
+        type=positive_integer,
+        metavar="N",
+        help="keys that a query sees, up to its own",
+    )
     add(
         "--padding",
         choices=("none", "exact", "segment_ids"),
@@ -85,13 +100,21 @@ def run(options: argparse.Namespace) -> int:
     topology = _parse("--topology", parse_slice, options.topology).name
     shapes = [_parse("--shape", parse_shape, text) for text in options.shape]
     if options.save is not None and not options.save.absolute().parent.is_dir():
-        raise UsageError(f"there is no directory {options.save.absolute().parent}", where="--save")
+        raise UsageError(
+            f"there is no directory {options.save.absolute().parent}", where="--save"
+        )
     # Not before everything is checked: this imports jax and torch.
     from tpuport.attention.tuning.search import DTYPES, Task
 
     dtype = DTYPES[options.dtype]
     tasks = [
-        Task(shape, dtype, options.causal or shape.causal, options.window, options.padding)
+        Task(
+            shape,
+            dtype,
+            options.causal or shape.causal,
+            options.window,
+            options.padding,
+        )
         for shape in shapes
     ]
     searches = _search(tasks, topology, options.timeout)
@@ -116,28 +139,44 @@ def _search(tasks: "list[Task]", topology: str, timeout: float) -> "list[Search]
     from tpuport.attention.tuning.bundle_compiler import Compiler
     from tpuport.attention.tuning.search import search_all
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     file = cache_file(topology)
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        with Progress(
+            *columns, console=Console(stderr=True), transient=True
+        ) as progress:
             bar = progress.add_task("starting the compiler", total=None)
 
             def show(activity: str, count: int, total: int) -> None:
-                progress.update(bar, description=f"compiling {activity}", completed=count, total=total)
+                progress.update(
+                    bar,
+                    description=f"compiling {activity}",
+                    completed=count,
+                    total=total,
+                )
 
             with Compiler(topology, timeout=timeout) as compiler:
                 generation = topology.partition(":")[0]
                 return search_all(tasks, generation, Measurements(compiler, file), show)
     except KeyboardInterrupt:
         # The bar is gone by now; the command line says that it was interrupted.
-        say(f"What has been measured is in {file}; the same command continues from there.")
+        say(
+            f"What has been measured is in {file}; the same command continues from there."
+        )
         raise
 
 
 def _save(file: Path, searches: "list[Search]", topology: str) -> None:
     from tpuport.attention.tuning.data_file import build_data, format_data
 
-    data = build_data(searches, topology.partition(":")[0], _command(searches, topology, file))
+    data = build_data(
+        searches, topology.partition(":")[0], _command(searches, topology, file)
+    )
     write_file(file, format_data(data), "the results", "--save")
 
 
@@ -163,8 +202,17 @@ def _print_json(searches: "list[Search]", topology: str) -> None:
     from tpuport.attention.tuning.search import search_to_json
 
     results = [search_to_json(search) for search in searches]
-    report = {"schema": 1, "topology": topology, "versions": versions(), "results": results}
-    print_text(json.dumps(report, indent=2) + "\n", "the results", fix="redirect them to a file")
+    report = {
+        "schema": 1,
+        "topology": topology,
+        "versions": versions(),
+        "results": results,
+    }
+    print_text(
+        json.dumps(report, indent=2) + "\n",
+        "the results",
+        fix="redirect them to a file",
+    )
 
 
 def _print_tables(searches: "list[Search]", topology: str) -> None:
@@ -173,7 +221,9 @@ def _print_tables(searches: "list[Search]", topology: str) -> None:
         console.print(_table(search, topology))
         console.print(_verdict(search), soft_wrap=True)
         for reason, count in search.failures.items():
-            console.print(f"{count} did not compile: {reason}", soft_wrap=True, markup=False)
+            console.print(
+                f"{count} did not compile: {reason}", soft_wrap=True, markup=False
+            )
         console.print()
 
 
@@ -216,7 +266,8 @@ def _mask_name(task: Any) -> str:
 
 
 def _verdict(search: "Search") -> str:
-    # The default need not be among the best: it is computed, for shapes that nobody searched.
+    # The default need not be among the best: it is computed, for shapes that nobody
+    # searched.
     default = search.of(search.default)
     if default is None:
         best = tuple(search.best.blocks)

@@ -1,7 +1,9 @@
-"""The installed torch, torchax and jax, made to agree: the one package that imports torchax.
+"""The installed torch, torchax and jax, made to agree: the one package that imports
+torchax.
 
-torch tensors stand on the user's side of a door and `jax.Array` on ours; the crossing is here and nowhere else.
-Names resolve on first use, so that versions can be checked before torch or jax is imported.
+torch tensors stand on the user's side of a door and `jax.Array` on ours; the crossing
+is here and nowhere else. Names resolve on first use, so that versions can be checked
+before torch or jax is imported.
 """
 
 import importlib
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
     )
     from tpuport.compat.operators.convolution import operators_on_mesh
     from tpuport.compat.operators.indexing import masked_selections_counted
-    from tpuport.compat.operators.outside import host_tensors_as_constants, takes_host_tensors
+    from tpuport.compat.operators.outside import (
+        host_tensors_as_constants,
+        takes_host_tensors,
+    )
     from tpuport.compat.runtime import environment, on_device
     from tpuport.compat.shim import active_shims
     from tpuport.compat.versions import checked_versions

@@ -1,12 +1,16 @@
-"""Views of tensors: a write through one reaches the tensor it views, and every other view of it, as in torch.
+"""Views of tensors: a write through one reaches the tensor it views, and every other
+view of it, as in torch.
 
-A jax array cannot be changed, so each tensor on the device has an array of its own and a view is a computed copy. What
-torch shares through memory is restored here: tensors that view one another belong to one `Storage`. After a write to
-one of them, the array of the storage is rebuilt with the new values in it, and the others are computed from that again.
-Nothing is computed for views that are only read, and XLA drops what a compiled program recomputes without need.
+A jax array cannot be changed, so each tensor on the device has an array of its own and
+a view is a computed copy. What torch shares through memory is restored here: tensors
+that view one another belong to one `Storage`. After a write to one of them, the array
+of the storage is rebuilt with the new values in it, and the others are computed from
+that again. Nothing is computed for views that are only read, and XLA drops what a
+compiled program recomputes without need.
 
-Whether an operation gives a view, and which elements of it overlap, is torch's own decision: it runs on twins of the
-tensors on the meta device, which have strides. A tensor that is not a view is contiguous unless torch says otherwise.
+Whether an operation gives a view, and which elements of it overlap, is torch's own
+decision: it runs on twins of the tensors on the meta device, which have strides. A
+tensor that is not a view is contiguous unless torch says otherwise.
 """
 
 import contextlib
@@ -22,10 +26,18 @@ from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat import memory_layouts
 from tpuport.compat.convert import is_ported
-from tpuport.compat.view_steps import VIEWS, VIEWS_IN_PLACE, Step, make_step, on_twins, strided_step
+from tpuport.compat.view_steps import (
+    VIEWS,
+    VIEWS_IN_PLACE,
+    Step,
+    make_step,
+    on_twins,
+    strided_step,
+)
 from tpuport.errors import PortError
 
-# A torchax tensor; importing its class here would import torchax before its versions are checked.
+# A torchax tensor; importing its class here would import torchax before its versions
+# are checked.
 Ported = Any
 
 _aten = torch.ops.aten
@@ -39,16 +51,21 @@ _ALIGNMENT = 512
 
 
 class Storage:
-    """What tensors that view one another share: the array that all of them are computed from.
+    """What tensors that view one another share: the array that all of them are computed
+    from.
 
     Attributes:
         array: None while a single tensor is left, so that the array's memory is free.
-        layout: a tensor on the meta device that has the array's elements where torch has them in memory.
+        layout: a tensor on the meta device that has the array's elements where torch
+            has them in memory.
         aliases: the tensors.
-        is_quantized: whether they show a quantised weight, which is computed for each reader.
+        is_quantized: whether they show a quantised weight, which is computed for each
+            reader.
     """
 
-    def __init__(self, array: jax.Array, layout: torch.Tensor, is_quantized: bool = False) -> None:
+    def __init__(
+        self, array: jax.Array, layout: torch.Tensor, is_quantized: bool = False
+    ) -> None:
         self.is_quantized = is_quantized
         self.array: jax.Array | None = array
         self.layout = layout
@@ -58,7 +75,9 @@ class Storage:
         self.aliases.append(weakref.ref(tensor, self._remove))
 
     def remove(self, tensor: Ported) -> None:
-        self.aliases[:] = [reference for reference in self.aliases if reference() is not tensor]
+        self.aliases[:] = [
+            reference for reference in self.aliases if reference() is not tensor
+        ]
 
     def _remove(self, reference: weakref.ref) -> None:
         self.aliases.remove(reference)
@@ -70,7 +89,8 @@ class Memory:
     """What stands for the memory of tensors that view one another.
 
     Attributes:
-        address: a number as that of no other memory; 0 as long as nobody has asked. Nothing is stored there.
+        address: a number as that of no other memory; 0 as long as nobody has asked.
+            Nothing is stored there.
     """
 
     next_address = 1 << 46
@@ -117,8 +137,12 @@ def twin(tensor: Ported) -> torch.Tensor:
 
 
 def lay_out(tensor: Ported, strides: Sequence[int]) -> None:
-    """Give a new tensor, which has been contiguous, the strides that it has in torch."""
-    layout = on_twins(torch.empty_strided, tensor.shape, strides, dtype=tensor.dtype, device="meta")
+    """Give a new tensor, which has been contiguous, the strides that it has in
+    torch.
+    """
+    layout = on_twins(
+        torch.empty_strided, tensor.shape, strides, dtype=tensor.dtype, device="meta"
+    )
     storage = Storage(tensor._elem, layout)
     storage.add(tensor)
     # Nothing else refers to it yet.
@@ -134,7 +158,9 @@ def _memory_of(tensor: Ported) -> Memory:
 
 
 def address(tensor: Ported) -> int:
-    """A number for the memory that the tensor has in torch: its views have the same, also after writes; 0 if empty."""
+    """A number for the memory that the tensor has in torch: its views have the same,
+    also after writes; 0 if empty.
+    """
     memory, size = _memory_of(tensor), twin(tensor).untyped_storage().nbytes()
     if memory.address == 0 and size > 0:
         memory.address = Memory.next_address
@@ -146,8 +172,10 @@ def check_writable(tensor: Ported) -> None:
     """Called before a write.
 
     Raises:
-        RuntimeError: elements of an expanded view share memory, so that torch refuses too.
-        PortError: it is a view that a write cannot be put back through, or shows a quantised weight.
+        RuntimeError: elements of an expanded view share memory, so that torch refuses
+            too.
+        PortError: it is a view that a write cannot be put back through, or shows a
+            quantised weight.
     """
     refuse_quantized(tensor)
     alias = getattr(tensor, "_alias", None)
@@ -160,7 +188,8 @@ def check_writable(tensor: Ported) -> None:
     lossy = next((step for step in alias.steps if step.write is None), None)
     if lossy is None:
         return
-    # One row of an expanded tensor: its elements have each a place of their own, which the single view does not say.
+    # One row of an expanded tensor: its elements have each a place of their own, which
+    # the single view does not say.
     if all(step.has_known_places for step in alias.steps):
         step = strided_step(alias.storage.layout, alias.twin)
         if step.write is not None:
@@ -173,7 +202,9 @@ def check_writable(tensor: Ported) -> None:
 
 
 def has_overlap(tensor: Ported) -> bool:
-    """Whether several elements of a tensor are the same element of what it views, as rows of an expanded tensor are."""
+    """Whether several elements of a tensor are the same element of what it views, as
+    rows of an expanded tensor are.
+    """
     alias = getattr(tensor, "_alias", None)
     if alias is None:
         return False
@@ -182,7 +213,9 @@ def has_overlap(tensor: Ported) -> bool:
 
 
 def refuse_quantized(tensor: Ported) -> None:
-    """PortError for what shows a quantised weight, also where nothing else refers to the weight any more."""
+    """PortError for what shows a quantised weight, also where nothing else refers to
+    the weight any more.
+    """
     if _is_quantized(tensor):
         raise PortError(
             "a quantised weight cannot be written to",
@@ -199,7 +232,9 @@ def _is_quantized(tensor: Ported) -> bool:
 
 
 def propagate(tensor: Ported) -> None:
-    """After a write to a tensor: put the new values into its storage and all that view it."""
+    """After a write to a tensor: put the new values into its storage and all that view
+    it.
+    """
     alias = getattr(tensor, "_alias", None)
     if alias is None or alias.array is tensor._elem:
         return
@@ -229,20 +264,34 @@ def may_share_memory(tensor: Any) -> bool:
 
 
 def may_overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two tensors, on the host or the device, have memory in common; True if it is hard to tell."""
-    first_alias, second_alias = getattr(first, "_alias", None), getattr(second, "_alias", None)
+    """Whether two tensors, on the host or the device, have memory in common; True if it
+    is hard to tell.
+    """
+    first_alias, second_alias = (
+        getattr(first, "_alias", None),
+        getattr(second, "_alias", None),
+    )
     if first_alias is not None and second_alias is not None:
-        return first_alias.storage is second_alias.storage and memory_layouts.layouts_meet(
-            first_alias.twin, second_alias.twin
+        return (
+            first_alias.storage is second_alias.storage
+            and memory_layouts.layouts_meet(first_alias.twin, second_alias.twin)
         )
-    on_host = all(isinstance(tensor, torch.Tensor) and not is_ported(tensor) for tensor in (first, second))
-    if not on_host or first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr():
+    on_host = all(
+        isinstance(tensor, torch.Tensor) and not is_ported(tensor)
+        for tensor in (first, second)
+    )
+    if (
+        not on_host
+        or first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr()
+    ):
         return False
     return memory_layouts.layouts_meet(first, second)
 
 
 def alias_of(tensor: Ported) -> Alias:
-    """The tensor's part in a storage that has its array; a storage of its own if there is none."""
+    """The tensor's part in a storage that has its array; a storage of its own if there
+    is none.
+    """
     alias = getattr(tensor, "_alias", None)
     if alias is None or alias.storage.array is None or alias.array is not tensor._elem:
         strides = twin(tensor)
@@ -264,7 +313,9 @@ def leave(tensor: Ported) -> None:
 
 
 def substitute_array(tensor: Ported, array: jax.Array) -> None:
-    """Let a tensor have another array with the same elements. It still views what it viewed."""
+    """Let a tensor have another array with the same elements. It still views what it
+    viewed.
+    """
     assert (array.shape, array.dtype) == (tensor._elem.shape, tensor._elem.dtype)
     alias = getattr(tensor, "_alias", None)
     if alias is not None and alias.array is tensor._elem:
@@ -274,7 +325,9 @@ def substitute_array(tensor: Ported, array: jax.Array) -> None:
 
 @contextlib.contextmanager
 def exchanged(first: torch.Tensor, second: torch.Tensor) -> Iterator[None]:
-    """In the block, whose body lets two tensors change their attributes, none of their storages refers to them."""
+    """In the block, whose body lets two tensors change their attributes, none of their
+    storages refers to them.
+    """
     tensors = (first, second)
     aliases = [getattr(tensor, "_alias", None) for tensor in tensors]
     for tensor, alias in zip(tensors, aliases, strict=True):
@@ -295,7 +348,9 @@ def _read(array: jax.Array, steps: Sequence[Step]) -> jax.Array:
     return array
 
 
-def _write_back(array: jax.Array, steps: Sequence[Step], values: jax.Array) -> jax.Array:
+def _write_back(
+    array: jax.Array, steps: Sequence[Step], values: jax.Array
+) -> jax.Array:
     if not steps:
         return values
     first, *others = steps
@@ -306,11 +361,15 @@ def _write_back(array: jax.Array, steps: Sequence[Step], values: jax.Array) -> j
 # --- operators ---
 
 
-def dispatch(run: Callable[[Any, tuple, dict], Any], func: Any, args: tuple, kwargs: dict) -> Any:
-    """Run an operator on torchax tensors; link its results if they are views, and propagate what it wrote.
+def dispatch(
+    run: Callable[[Any, tuple, dict], Any], func: Any, args: tuple, kwargs: dict
+) -> Any:
+    """Run an operator on torchax tensors; link its results if they are views, and
+    propagate what it wrote.
 
     Args:
-        run: torchax's own dispatch, given the operator, positional and keyword arguments.
+        run: torchax's own dispatch, given the operator, positional and keyword
+            arguments.
         func: an operator or a function of torch.
         args: its positional arguments.
         kwargs: its keyword arguments.
@@ -332,7 +391,9 @@ def dispatch(run: Callable[[Any, tuple, dict], Any], func: Any, args: tuple, kwa
     return result
 
 
-def _dispatch_view(run: Callable[[Any, tuple, dict], Any], func: Any, args: tuple, kwargs: dict) -> Any:
+def _dispatch_view(
+    run: Callable[[Any, tuple, dict], Any], func: Any, args: tuple, kwargs: dict
+) -> Any:
     result = run(func, args, kwargs)
     if not args or not _has_own_array(args[0]):
         return result
@@ -344,7 +405,9 @@ def _dispatch_view(run: Callable[[Any, tuple, dict], Any], func: Any, args: tupl
         # A reshape of what has other strides than torchax thinks, which torch copies.
         return result
     views = torch_pytree.tree_leaves(result)
-    for index, (view, view_twin) in enumerate(zip(views, torch_pytree.tree_leaves(twins), strict=True)):
+    for index, (view, view_twin) in enumerate(
+        zip(views, torch_pytree.tree_leaves(twins), strict=True)
+    ):
         if view is not source and _has_own_array(view):
             step = make_step(run, func, args, kwargs, index, viewed, view_twin)
             link(view, source, step, view_twin)
@@ -359,7 +422,11 @@ def _dispatch_view_in_place(
     result = run(func, args, kwargs)
     packet = VIEWS_IN_PLACE[func.overloadpacket]
     # transpose_ has a single overload where transpose has several.
-    overload = func._overloadname if func._overloadname in packet.overloads() else packet.overloads()[0]
+    overload = (
+        func._overloadname
+        if func._overloadname in packet.overloads()
+        else packet.overloads()[0]
+    )
     view = getattr(packet, overload)
     view_twin = on_twins(view, alias.twin, *args[1:], **kwargs)
     step = make_step(run, view, args, kwargs, 0, alias.twin, view_twin)

@@ -1,8 +1,10 @@
-"""Values that code asks for while it is traced: each is answered with what another program has computed for the call.
+"""Values that code asks for while it is traced: each is answered with what another
+program has computed for the call.
 
-Code that branches, cuts or selects by a tensor needs its values, which a trace does not have. `AskedValues` gives them,
-as tensors of the host, and knows which arrays of the trace they belong to: a program that returns those arrays computes
-them for the next call.
+Code that branches, cuts or selects by a tensor needs its values, which a trace does not
+have. `AskedValues` gives them, as tensors of the host, and knows which arrays of the
+trace they belong to: a program that returns those arrays computes them for the next
+call.
 """
 
 import threading
@@ -20,7 +22,8 @@ from tpuport import trace_errors
 from tpuport.compat.convert import as_jax, is_ported, to_numpy
 from tpuport.errors import PortError
 
-# Elements of the largest tensor of floats that Python may ask for, and of the largest of integers or masks.
+# Elements of the largest tensor of floats that Python may ask for, and of the largest
+# of integers or masks.
 _MOST_FLOATS: Final = 2**12
 _MOST_INTEGERS: Final = 2**24
 # Methods of torchax's class, for which torch calls no mode.
@@ -28,11 +31,15 @@ _OWN_METHODS: Final = ("tolist", "numpy", "__setitem__")
 
 
 class ValuesNeeded(Exception):
-    """The trace has come to values that nobody has computed yet; the last arrays that it asked for."""
+    """The trace has come to values that nobody has computed yet; the last arrays that
+    it asked for.
+    """
 
 
 class Selection:
-    """Something that a mask selects, which becomes a tensor when the mask has values."""
+    """Something that a mask selects, which becomes a tensor when the mask has
+    values.
+    """
 
     def select(self) -> torch.Tensor:
         raise NotImplementedError
@@ -48,7 +55,9 @@ _thread = _Thread()
 
 
 def answer_mask(mask: Any) -> Any:
-    """Traced. The values of a mask, an array of NumPy, where they are answered; the mask itself elsewhere."""
+    """Traced. The values of a mask, an array of NumPy, where they are answered; the
+    mask itself elsewhere.
+    """
     answers = _thread.current
     if answers is None or not answers.is_in_trace() or not isinstance(mask, Tracer):
         return mask
@@ -57,10 +66,12 @@ def answer_mask(mask: Any) -> Any:
 
 
 class AskedValues(TorchFunctionMode):
-    """In the block, code that asks for values of traced tensors gets them. For one trace.
+    """In the block, code that asks for values of traced tensors gets them. For one
+    trace.
 
     Args:
-        values: those that are known, in the order in which the trace asks for them. They are not changed.
+        values: those that are known, in the order in which the trace asks for them.
+            They are not changed.
 
     Attributes:
         asked: the arrays of the trace that were asked for, in order.
@@ -101,11 +112,15 @@ class AskedValues(TorchFunctionMode):
             )
 
     def is_in_trace(self) -> bool:
-        """Whether the current line is not in a loop or another trace inside of the block's."""
+        """Whether the current line is not in a loop or another trace inside of the
+        block's.
+        """
         return get_opaque_trace_state() == self._trace
 
     def ask(self, arrays: Sequence[jax.Array]) -> list[torch.Tensor]:
-        """Traced. The values of these arrays on the host, integers of 64 bits as models expect them."""
+        """Traced. The values of these arrays on the host, integers of 64 bits as models
+        expect them.
+        """
         new = [array for array in arrays if id(array) not in self._known]
         first = len(self.asked)
         self.asked.extend(new)
@@ -113,15 +128,23 @@ class AskedValues(TorchFunctionMode):
             raise ValuesNeeded
         for array, value in zip(new, self._values[first:], strict=False):
             is_short = value.dtype == torch.int32
-            self._known[id(array)] = value.to(torch.int64 if is_short else value.dtype, copy=True)
+            self._known[id(array)] = value.to(
+                torch.int64 if is_short else value.dtype, copy=True
+            )
         return [self._known[id(array)] for array in arrays]
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        """Traced. Run a function; with the values of tensors in place of tensors, if it asks for values."""
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
+        """Traced. Run a function; with the values of tensors in place of tensors, if it
+        asks for values.
+        """
         kwargs = kwargs or {}
         if not self.is_in_trace():
             return func(*args, **kwargs)
-        args, kwargs = torch_pytree.tree_map_only(Selection, lambda value: value.select(), (args, kwargs))
+        args, kwargs = torch_pytree.tree_map_only(
+            Selection, lambda value: value.select(), (args, kwargs)
+        )
         if self._follows_from_known(func, args, kwargs):
             args, kwargs = _replace((args, kwargs), self._answer)
         try:
@@ -133,7 +156,9 @@ class AskedValues(TorchFunctionMode):
             first_error = error
         for chosen in _choices(func, args, kwargs):
             self.ask([as_jax(tensor) for tensor in chosen])
-            answered_args, answered_kwargs = _replace((args, kwargs), self._answer, chosen)
+            answered_args, answered_kwargs = _replace(
+                (args, kwargs), self._answer, chosen
+            )
             try:
                 return func(*answered_args, **answered_kwargs)
             except Exception as error:
@@ -145,11 +170,15 @@ class AskedValues(TorchFunctionMode):
         return self._known.get(id(as_jax(tensor)), tensor)
 
     def _follows_from_known(self, func: Any, args: tuple, kwargs: dict) -> bool:
-        """Whether nothing but values that are known goes into a result: the host computes it, and knows it too."""
+        """Whether nothing but values that are known goes into a result: the host
+        computes it, and knows it too.
+        """
         if not self._known or writes_in_place(func) or _makes_alike(func):
             return False
         tensors = list(_traced_tensors((args, kwargs)))
-        return bool(tensors) and all(id(as_jax(tensor)) in self._known for tensor in tensors)
+        return bool(tensors) and all(
+            id(as_jax(tensor)) in self._known for tensor in tensors
+        )
 
     def _through_mode(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def run(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -165,7 +194,9 @@ class AskedValues(TorchFunctionMode):
 
 
 def _asks(error: BaseException | None) -> bool:
-    """Whether an error, or one that it explains, is about a value that is not known while tracing."""
+    """Whether an error, or one that it explains, is about a value that is not known
+    while tracing.
+    """
     while isinstance(error, Exception) and not isinstance(error, ValuesNeeded):
         if trace_errors.asks_for_values(error):
             return True
@@ -174,7 +205,9 @@ def _asks(error: BaseException | None) -> bool:
 
 
 def _choices(func: Any, args: tuple, kwargs: dict) -> Iterator[list[torch.Tensor]]:
-    """Which arguments may be those whose values a function asks for: the fewest first."""
+    """Which arguments may be those whose values a function asks for: the fewest
+    first.
+    """
     tensors = list(_traced_tensors((args, kwargs)))
     small = [tensor for tensor in tensors if tensor.numel() <= _most_elements(tensor)]
     discrete = [tensor for tensor in small if not _is_inexact(tensor)]
@@ -200,7 +233,9 @@ def _traced_sizes(arguments: tuple[tuple, dict]) -> Iterator[torch.Tensor]:
     for value in (*args, *kwargs.values()):
         if isinstance(value, (list, tuple)) and not all(map(is_ported, value)):
             yield from (
-                tensor for tensor in _traced_tensors(value) if not (tensor.ndim or _is_inexact(tensor))
+                tensor
+                for tensor in _traced_tensors(value)
+                if not (tensor.ndim or _is_inexact(tensor))
             )
 
 
@@ -217,7 +252,9 @@ def writes_in_place(func: Any) -> bool:
     name = getattr(func, "__name__", "")
     if not name.endswith("__"):
         return name.endswith("_")
-    return name in ("__setitem__", "__set__") or (name.startswith("__i") and name not in _READING)
+    return name in ("__setitem__", "__set__") or (
+        name.startswith("__i") and name not in _READING
+    )
 
 
 # Names that begin as those of `+=` and its like do.
@@ -225,9 +262,13 @@ _READING: Final = frozenset({"__int__", "__index__", "__invert__", "__iter__"})
 
 
 def _makes_alike(func: Any) -> bool:
-    """Whether the result is a new tensor on the argument's device, which code may write to."""
+    """Whether the result is a new tensor on the argument's device, which code may write
+    to.
+    """
     name = getattr(func, "__name__", "")
-    return name.endswith("_like") or name.startswith("new_") or name in ("clone", "copy")
+    return (
+        name.endswith("_like") or name.startswith("new_") or name in ("clone", "copy")
+    )
 
 
 def _traced_tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -240,14 +281,18 @@ def _traced_tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _replace(
-    value: Any, answer: Callable[[torch.Tensor], torch.Tensor], chosen: Sequence[torch.Tensor] | None = None
+    value: Any,
+    answer: Callable[[torch.Tensor], torch.Tensor],
+    chosen: Sequence[torch.Tensor] | None = None,
 ) -> Any:
     """Arguments with the answers of some tensors in their place, or of all."""
 
     def replace_leaf(leaf: Any) -> Any:
         if isinstance(leaf, slice):
             return slice(*map(replace_leaf, (leaf.start, leaf.stop, leaf.step)))
-        if not is_ported(leaf) or (chosen is not None and not any(leaf is tensor for tensor in chosen)):
+        if not is_ported(leaf) or (
+            chosen is not None and not any(leaf is tensor for tensor in chosen)
+        ):
             return leaf
         return answer(leaf)
 

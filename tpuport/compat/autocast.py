@@ -1,13 +1,15 @@
-"""`torch.autocast` on the device: operators compute in the dtypes that a GPU's would compute in.
+"""`torch.autocast` on the device: operators compute in the dtypes that a GPU's would
+compute in.
 
-torch decides by operator, in kernels that it calls before all others while autocast is on. It has such kernels for each
-kind of device but ours; these do the same for "jax", by the same lists (`AT_FORALL_...` in torch's `autocast_mode.h`).
-`torch.autocast("cuda")`, which torch switches off where there is no GPU, is autocast of the device here. Tensors on the
-host take no part.
+torch decides by operator, in kernels that it calls before all others while autocast is
+on. It has such kernels for each kind of device but ours; these do the same for "jax",
+by the same lists (`AT_FORALL_...` in torch's `autocast_mode.h`).
+`torch.autocast("cuda")`, which torch switches off where there is no GPU, is autocast of
+the device here. Tensors on the host take no part.
 """
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -72,7 +74,9 @@ def install() -> None:
     for name in _operators():
         packet, _, overload = name.removeprefix("aten::").partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        casting.impl(name.removeprefix("aten::"), functools.partial(_run, operator, packet), _KEY)
+        casting.impl(
+            name.removeprefix("aten::"), functools.partial(_run, operator, packet), _KEY
+        )
     _torch_initialize, _torch_enter = torch.autocast.__init__, torch.autocast.__enter__
     torch.autocast.__init__ = _initialize  # type: ignore[method-assign]
     torch.autocast.__enter__ = _enter  # type: ignore[method-assign]
@@ -90,14 +94,30 @@ def uninstall() -> None:
 
 @functools.cache
 def _operators() -> list[str]:
-    """The operators, overloads included, for which torch has a kernel of its own under autocast on a GPU."""
-    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
-    casting = (name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA"))
-    return [name for name in casting if name.removeprefix("aten::").split(".")[0] not in _UNREACHABLE]
+    """The operators, overloads included, for which torch has a kernel of its own under
+    autocast on a GPU.
+    """
+    names = [
+        name
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::")
+    ]
+    casting = (
+        name
+        for name in names
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA")
+    )
+    return [
+        name
+        for name in casting
+        if name.removeprefix("aten::").split(".")[0] not in _UNREACHABLE
+    ]
 
 
 def _initialize(region: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
-    """`torch.autocast(...)`: a region for a GPU that is not there is one for the device."""
+    """`torch.autocast(...)`: a region for a GPU that is not there is one for the
+    device.
+    """
     if device_type == "cuda" and not missing_cuda.has_gpu():
         device_type = DEVICE
     _torch_initialize(region, device_type, *args, **kwargs)
@@ -106,8 +126,9 @@ def _initialize(region: Any, device_type: str, *args: Any, **kwargs: Any) -> Non
 def _enter(region: Any) -> Any:
     entered = _torch_enter(region)
     if region.device in (DEVICE, _DEVICE_TYPE):
-        # torchax's tensors pass for ones on the meta device, which have no autocast. This asks for the kernels in this
-        # thread whatever the tensors are; torch itself leaves them out where autocast is off.
+        # torchax's tensors pass for ones on the meta device, which have no autocast.
+        # This asks for the kernels in this thread whatever the tensors are; torch
+        # itself leaves them out where autocast is off.
         torch._C._dispatch_tls_set_dispatch_key_included(_key(), True)
     return entered
 
@@ -117,15 +138,23 @@ def _key() -> Any:
 
 
 def state() -> Hashable:
-    """What a program depends on: the dtype of the region that surrounds this call; None outside of one."""
+    """What a program depends on: the dtype of the region that surrounds this call; None
+    outside of one.
+    """
     if not torch.is_autocast_enabled(_DEVICE_TYPE):
         return None
     return torch.get_autocast_dtype(_DEVICE_TYPE)
 
 
-def cast(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """The arguments of a function of torch that runs on the device as a whole, none of its operators by itself."""
-    if isinstance(function, torch._ops.OpOverload) or not torch.is_autocast_enabled(_DEVICE_TYPE):
+def cast(
+    function: Any, args: tuple, kwargs: dict[str, Any]
+) -> tuple[tuple, dict[str, Any]]:
+    """The arguments of a function of torch that runs on the device as a whole, none of
+    its operators by itself.
+    """
+    if isinstance(function, torch._ops.OpOverload) or not torch.is_autocast_enabled(
+        _DEVICE_TYPE
+    ):
         return args, kwargs
     return _cast(getattr(function, "__name__", ""), args, kwargs)
 
@@ -140,8 +169,14 @@ def _run(operator: Any, name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def _with_float32(operator: Any, args: tuple, kwargs: dict[str, Any]) -> tuple:
-    """The positional arguments, with which the operator computes in float32 unless the call names a dtype."""
-    names = [argument.name for argument in operator._schema.arguments if not argument.kwarg_only]
+    """The positional arguments, with which the operator computes in float32 unless the
+    call names a dtype.
+    """
+    names = [
+        argument.name
+        for argument in operator._schema.arguments
+        if not argument.kwarg_only
+    ]
     if "dtype" not in names:
         if kwargs.get("dtype") is None:
             kwargs["dtype"] = torch.float32
@@ -152,8 +187,12 @@ def _with_float32(operator: Any, args: tuple, kwargs: dict[str, Any]) -> tuple:
     return (*args[:position], args[position] or torch.float32, *args[position + 1 :])
 
 
-def _cast(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    eligible = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if _is_eligible(leaf)]
+def _cast(
+    name: str, args: tuple, kwargs: dict[str, Any]
+) -> tuple[tuple, dict[str, Any]]:
+    eligible = [
+        leaf for leaf in pytree.tree_leaves((args, kwargs)) if _is_eligible(leaf)
+    ]
     if not eligible:
         return args, kwargs
     if name in _LOWER:
@@ -162,7 +201,11 @@ def _cast(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[s
         return _to(torch.float32, args, kwargs)
     if name in _WIDEST:
         is_wide = any(leaf.dtype == torch.float32 for leaf in eligible)
-        return _to(torch.float32 if is_wide else torch.get_autocast_dtype(_DEVICE_TYPE), args, kwargs)
+        return _to(
+            torch.float32 if is_wide else torch.get_autocast_dtype(_DEVICE_TYPE),
+            args,
+            kwargs,
+        )
     if name == _REFUSED:
         raise RuntimeError(
             "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast; use "
@@ -172,9 +215,16 @@ def _cast(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[s
 
 
 def _is_eligible(value: Any) -> bool:
-    return is_ported(value) and value.is_floating_point() and value.dtype != torch.float64
+    return (
+        is_ported(value) and value.is_floating_point() and value.dtype != torch.float64
+    )
 
 
-def _to(dtype: torch.dtype, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    cast: Callable[[Any], Any] = lambda leaf: leaf.to(dtype) if _is_eligible(leaf) else leaf  # noqa: E731
+def _to(
+    dtype: torch.dtype, args: tuple, kwargs: dict[str, Any]
+) -> tuple[tuple, dict[str, Any]]:
+
+    def cast(leaf: Any) -> Any:
+        return leaf.to(dtype) if _is_eligible(leaf) else leaf
+
     return pytree.tree_map(cast, (args, kwargs))

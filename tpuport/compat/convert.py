@@ -1,4 +1,6 @@
-"""Crossing between torch tensors and jax arrays, in both directions, by view and by copy."""
+"""Crossing between torch tensors and jax arrays, in both directions, by view and by
+copy.
+"""
 
 import sys
 from typing import Any
@@ -13,14 +15,19 @@ from tpuport.compat.inference_mode import without_inference_mode
 from tpuport.compat.runtime import environment
 from tpuport.errors import MissingDtypeError, PortError
 
-# NumPy has no type of its own for these, so their bits cross as integers of the same width.
+# NumPy has no type of its own for these, so their bits cross as integers of the same
+# width.
 _BITS_BY_WIDTH = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
 
-_NARROW_INTEGERS = {jnp.dtype(jnp.int4): np.dtype(np.int8), jnp.dtype(jnp.uint4): np.dtype(np.uint8)}
+_NARROW_INTEGERS = {
+    jnp.dtype(jnp.int4): np.dtype(np.int8),
+    jnp.dtype(jnp.uint4): np.dtype(np.uint8),
+}
 
 
 def jax_dtype(dtype: torch.dtype) -> np.dtype:
-    """The dtype that an array holding this torch dtype has here: 64-bit types narrow unless jax runs with x64.
+    """The dtype that an array holding this torch dtype has here: 64-bit types narrow
+    unless jax runs with x64.
 
     Raises:
         PortError: jax has no such type.
@@ -29,7 +36,9 @@ def jax_dtype(dtype: torch.dtype) -> np.dtype:
     try:
         return jax.dtypes.canonicalize_dtype(jnp.dtype(name))
     except TypeError:
-        raise MissingDtypeError(f"jax has no dtype for {dtype}", fix=_without_dtype(dtype)) from None
+        raise MissingDtypeError(
+            f"jax has no dtype for {dtype}", fix=_without_dtype(dtype)
+        ) from None
 
 
 def _without_dtype(dtype: torch.dtype) -> str:
@@ -39,7 +48,8 @@ def _without_dtype(dtype: torch.dtype) -> str:
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:
-    """The torch dtype of the same name as a jax dtype (anything that `jnp.dtype` accepts).
+    """The torch dtype of the same name as a jax dtype (anything that `jnp.dtype`
+    accepts).
 
     Raises:
         PortError: torch has no such type.
@@ -47,7 +57,9 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     name = jnp.dtype(dtype).name
     torch_dtype = getattr(torch, name, None)
     if not isinstance(torch_dtype, torch.dtype):
-        raise PortError(f"torch has no dtype for {name}", fix="convert the array to bfloat16 first")
+        raise PortError(
+            f"torch has no dtype for {name}", fix="convert the array to bfloat16 first"
+        )
     return torch_dtype
 
 
@@ -63,34 +75,46 @@ def wrap(array: jax.Array) -> torch.Tensor:
     env = environment()
     from torchax.tensor import Tensor
 
-    # torch takes no operation on a tensor of inference mode apart, in the mode and after it.
+    # torch takes no operation on a tensor of inference mode apart, in the mode and
+    # after it.
     with without_inference_mode():
         return Tensor(array, env)
 
 
 def assign(tensor: Any, array: jax.Array) -> Any:
-    """Give a torchax tensor another array, which may have another shape, and return it."""
+    """Give a torchax tensor another array, which may have another shape, and return
+    it.
+    """
     tensor._elem = array
     with no_dispatch(), torch._C.DisableTorchFunction():
-        # torch's own functions ask for the sizes that it has noted down, not for the array's.
+        # torch's own functions ask for the sizes that it has noted down, not for the
+        # array's.
         torch.Tensor.resize_(tensor, array.shape)
     return tensor
 
 
 def as_torch(tree: Any) -> Any:
-    """A jax pytree with its `jax.Array` leaves as torchax tensors, nothing copied, other leaves as they are."""
-    return jax.tree.map(lambda leaf: wrap(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+    """A jax pytree with its `jax.Array` leaves as torchax tensors, nothing copied,
+    other leaves as they are.
+    """
+    return jax.tree.map(
+        lambda leaf: wrap(leaf) if isinstance(leaf, jax.Array) else leaf, tree
+    )
 
 
 def as_jax(tree: Any) -> Any:
-    """A jax pytree with its torchax tensors as `jax.Array`s, nothing copied, other leaves as they are."""
+    """A jax pytree with its torchax tensors as `jax.Array`s, nothing copied, other
+    leaves as they are.
+    """
     return jax.tree.map(lambda leaf: leaf.jax() if is_ported(leaf) else leaf, tree)
 
 
 def to_jax(tensor: torch.Tensor) -> jax.Array:
-    """Copy a torch tensor on the host into a `jax.Array` of the same shape on jax's default device.
+    """Copy a torch tensor on the host into a `jax.Array` of the same shape on jax's
+    default device.
 
-    64-bit integers become 32-bit ones unless jax runs with x64, and float64 becomes float32.
+    64-bit integers become 32-bit ones unless jax runs with x64, and float64 becomes
+    float32.
 
     Raises:
         PortError: an integer does not fit into 32 bits, or jax has no such dtype.
@@ -102,16 +126,22 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """A torch tensor on the host as `to_jax` has it, as an array of NumPy that may share the tensor's memory.
+    """A torch tensor on the host as `to_jax` has it, as an array of NumPy that may
+    share the tensor's memory.
 
     Raises:
         PortError: as `to_jax`.
     """
     if tensor.is_meta:
-        raise PortError("a tensor on the meta device has no values to copy", fix="load its weights first")
+        raise PortError(
+            "a tensor on the meta device has no values to copy",
+            fix="load its weights first",
+        )
     target = jax_dtype(tensor.dtype)
     # torch only marks conjugates and negations, and its marks are lost on the way.
-    host = _to_numpy(tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous())
+    host = _to_numpy(
+        tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+    )
     if np.issubdtype(host.dtype, np.integer) and host.dtype != target:
         _check_range(host, target)
     # Cast on the host: asking jax for the wide type is what makes it warn.
@@ -119,9 +149,11 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def to_torch(array: jax.Array) -> torch.Tensor:
-    """Copy an array (gathered from all its devices) into a torch tensor on the CPU, same shape and dtype.
+    """Copy an array (gathered from all its devices) into a torch tensor on the CPU,
+    same shape and dtype.
 
-    Integers of four bits become integers of eight, the smallest that torch computes with.
+    Integers of four bits become integers of eight, the smallest that torch computes
+    with.
     """
     host = np.array(array)
     if host.dtype in _NARROW_INTEGERS:
@@ -139,7 +171,11 @@ def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
         return tensor.numpy()
     except TypeError:
         bits, _ = _BITS_BY_WIDTH[tensor.dtype.itemsize]
-        return tensor.view(bits).numpy().view(jnp.dtype(str(tensor.dtype).removeprefix("torch.")))
+        return (
+            tensor.view(bits)
+            .numpy()
+            .view(jnp.dtype(str(tensor.dtype).removeprefix("torch.")))
+        )
 
 
 def _check_range(host: np.ndarray, target: np.dtype) -> None:

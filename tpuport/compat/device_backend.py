@@ -1,8 +1,10 @@
-"""What torch itself needs to make tensors for the device "jax": a few kernels, a guard, and hooks.
+"""What torch itself needs to make tensors for the device "jax": a few kernels, a guard,
+and hooks.
 
-Operations with a tensor on the device reach torchax by its class. `torch.zeros(3, device="jax")` and
-`x.to("jax")` have none yet: torch allocates memory for the result first, by the kernels of the device's backend, which
-torchax does not have.
+Operations with a tensor on the device reach torchax by its class.
+`torch.zeros(3, device="jax")` and `x.to("jax")` have none yet: torch allocates memory
+for the result first, by the kernels of the device's backend, which torchax does not
+have.
 """
 
 import logging
@@ -20,14 +22,17 @@ logger = logging.getLogger("tpuport")
 _library: torch.library.Library | None = None
 
 
-# Constructors that torch has kernels for on its own devices only, or composes of what the device does not have.
+# Constructors that torch has kernels for on its own devices only, or composes of what
+# the device does not have.
 _COMPUTED_ON_HOST = (
     "tril_indices", "triu_indices", "kaiser_window", "kaiser_window.periodic", "kaiser_window.beta", "fft_fftfreq",
 )  # fmt: skip
 
 
 class _Backend:
-    """Whether torch has been given a guard and hooks for the device, which cannot be taken back."""
+    """Whether torch has been given a guard and hooks for the device, which cannot be
+    taken back.
+    """
 
     is_registered = False
 
@@ -46,7 +51,10 @@ def install() -> None:
         function = getattr(getattr(torch.ops.aten, operator), overload or "default")
         _library.impl(name, _computing_on_host(function), "PrivateUse1")
     _library.impl(
-        "copy_", _filling(torch.library.get_kernel("aten::copy_", "Meta")), "Meta", with_keyset=True
+        "copy_",
+        _filling(torch.library.get_kernel("aten::copy_", "Meta")),
+        "Meta",
+        with_keyset=True,
     )
     _library.impl(
         "_local_scalar_dense",
@@ -67,10 +75,13 @@ def uninstall() -> None:
 
 
 def _register_backend() -> None:
-    # torch looks for the guard of a device before it moves tensors there, and asks the hooks of the accelerator about
-    # pinned memory, also for tensors on the host. Older releases cannot take either from Python.
+    # torch looks for the guard of a device before it moves tensors there, and asks the
+    # hooks of the accelerator about pinned memory, also for tensors on the host. Older
+    # releases cannot take either from Python.
     accelerators: Any = getattr(torch._C, "_acc", None)
-    if _Backend.is_registered or not hasattr(accelerators, "register_python_privateuseone_device_guard"):
+    if _Backend.is_registered or not hasattr(
+        accelerators, "register_python_privateuseone_device_guard"
+    ):
         return
 
     class DeviceGuard(accelerators.DeviceGuard):
@@ -92,7 +103,9 @@ def _register_backend() -> None:
     _Backend.is_registered = True
 
 
-def _empty(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+def _empty(
+    size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any
+) -> torch.Tensor:
     """Zeros: jax has no memory without values."""
     dtype = dtype or torch.get_default_dtype()
     tensor = wrap(jnp.zeros(tuple(size), jax_dtype(dtype)))
@@ -100,26 +113,37 @@ def _empty(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: 
         # The contents of files are as wide as was asked for.
         tensor._wide_dtype = dtype  # type: ignore[attr-defined]
     if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python):
-        # torch.tensor and torch.as_tensor switch classes of tensors off, and copy the values with their next call.
+        # torch.tensor and torch.as_tensor switch classes of tensors off, and copy the
+        # values with their next call.
         tensor._awaits_values = True  # type: ignore[attr-defined]
     return tensor
 
 
-def _empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -> torch.Tensor:
+def _empty_strided(
+    size: Sequence[int], stride: Sequence[int], **options: Any
+) -> torch.Tensor:
     return _empty(size, **options)
 
 
 def _computing_on_host(function: Any) -> Callable[..., torch.Tensor]:
-    def construct(*args: Any, device: Any = None, pin_memory: Any = None, **options: Any) -> torch.Tensor:
-        return wrap(to_jax(view_steps.on_twins(function, *args, device="cpu", **options)))
+    def construct(
+        *args: Any, device: Any = None, pin_memory: Any = None, **options: Any
+    ) -> torch.Tensor:
+        return wrap(
+            to_jax(view_steps.on_twins(function, *args, device="cpu", **options))
+        )
 
     return construct
 
 
 def _filling(kernel: Any) -> Callable[..., torch.Tensor]:
-    """The kernel of `copy_` for tensors without memory, which fills those on the device that torch has just made."""
+    """The kernel of `copy_` for tensors without memory, which fills those on the device
+    that torch has just made.
+    """
 
-    def copy_(keys: Any, tensor: Any, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    def copy_(
+        keys: Any, tensor: Any, source: torch.Tensor, non_blocking: bool = False
+    ) -> torch.Tensor:
         if not getattr(tensor, "_awaits_values", False):
             return kernel.call_boxed(keys, tensor, source, non_blocking)
         del tensor._awaits_values
@@ -130,13 +154,17 @@ def _filling(kernel: Any) -> Callable[..., torch.Tensor]:
 
 
 def _reading(kernel: Any) -> Callable[..., Any]:
-    """The kernel of `item()` for tensors without memory, which reads those on the device.
+    """The kernel of `item()` for tensors without memory, which reads those on the
+    device.
 
-    `torch.tensor([y[0], y[1]])` asks for each number with classes of tensors switched off.
+    `torch.tensor([y[0], y[1]])` asks for each number with classes of tensors switched
+    off.
     """
 
     def item(keys: Any, tensor: torch.Tensor) -> Any:
-        return tensor._elem.item() if is_ported(tensor) else kernel.call_boxed(keys, tensor)  # type: ignore[attr-defined]
+        if is_ported(tensor):
+            return tensor._elem.item()  # type: ignore[attr-defined]
+        return kernel.call_boxed(keys, tensor)
 
     return item
 

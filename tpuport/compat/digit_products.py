@@ -1,12 +1,15 @@
-"""Products of a few rows of floating-point numbers with small integers, as sums of products of integers.
+"""Products of a few rows of floating-point numbers with small integers, as sums of
+products of integers.
 
-The vector unit of a TPU takes longer to make four-bit integers floating-point numbers than HBM takes to deliver them.
-Its matrix units read them as eight-bit integers, which costs next to nothing. So the activations become integers: each
-number is written with digits, to the base 254, of the largest magnitude in its group, and each digit is a row of a
-product of integers, which is exact. Matrix units take as long to load weights for one row as for thirty.
+The vector unit of a TPU takes longer to make four-bit integers floating-point numbers
+than HBM takes to deliver them. Its matrix units read them as eight-bit integers, which
+costs next to nothing. So the activations become integers: each number is written with
+digits, to the base 254, of the largest magnitude in its group, and each digit is a row
+of a product of integers, which is exact. Matrix units take as long to load weights for
+one row as for thirty.
 
-Letters: D digits, R rows, N = D * R, G groups of inputs, I inputs in a group, O outputs; J neighbouring groups that are
-multiplied at once, B = G / J.
+Letters: D digits, R rows, N = D * R, G groups of inputs, I inputs in a group, O
+outputs; J neighbouring groups that are multiplied at once, B = G / J.
 """
 
 from typing import Final
@@ -14,16 +17,19 @@ from typing import Final
 import jax
 import jax.numpy as jnp
 
-# A digit is from -127 to 127, and what it leaves is at most half of its unit: 127 units of the next digit.
+# A digit is from -127 to 127, and what it leaves is at most half of its unit: 127 units
+# of the next digit.
 _LARGEST: Final = 127
 _BASE: Final = 254.0
 
 
-def split_digits(rows: jax.Array, count: int) -> tuple[list[jax.Array], list[jax.Array]]:
+def split_digits(
+    rows: jax.Array, count: int
+) -> tuple[list[jax.Array], list[jax.Array]]:
     """Traced. Digits [..., I] of numbers, as int8, and the unit of each, float32 [...].
 
-    Digits times their units add up to the numbers. A group with a number that is not finite has a unit that is not, as
-    its product would not be.
+    Digits times their units add up to the numbers. A group with a number that is not
+    finite has a unit that is not, as its product would not be.
     """
     wide = rows.astype(jnp.float32)
     largest_unit = jnp.max(jnp.abs(wide), axis=-1) / _LARGEST
@@ -52,7 +58,8 @@ def multiply_groups(
     joined: int = 1,
     minimum_GO: jax.Array | None = None,
 ) -> jax.Array:
-    """Traced. The product of rows with weights `(values - shift) * scale - minimum`, float32 [R, O].
+    """Traced. The product of rows with weights `(values - shift) * scale - minimum`,
+    float32 [R, O].
 
     Args:
         rows_RGI: at least one row.
@@ -60,11 +67,15 @@ def multiply_groups(
         scale_GO: any floating-point type, [G, O] or [G, 1].
         shift_GO: int32, likewise; None for zero.
         minimum_GO: as `scale_GO`; None for zero.
-        digits: of each number. Three are more than the 24 bits of float32 for the largest number of a group.
-        joined: J, which divides G. A matrix unit is 128 inputs deep, and takes as long for fewer.
+        digits: of each number. Three are more than the 24 bits of float32 for the
+            largest number of a group.
+        joined: J, which divides G. A matrix unit is 128 inputs deep, and takes as long
+            for fewer.
     """
     if joined > 1:
-        return _multiply_joined(rows_RGI, values_GIO, scale_GO, shift_GO, digits, joined, minimum_GO)
+        return _multiply_joined(
+            rows_RGI, values_GIO, scale_GO, shift_GO, digits, joined, minimum_GO
+        )
     count, groups, _ = rows_RGI.shape
     row_sums_RG = jnp.sum(rows_RGI.astype(jnp.float32), axis=-1)
     digits_NGI, unit_GN = _digit_rows(rows_RGI, digits)
@@ -79,7 +90,8 @@ def multiply_groups(
         sums_GNO -= digit_sums_GN[..., None] * shift_GO[:, None]
     products_GNO = sums_GNO.astype(jnp.float32) * unit_GN[..., None]
     if count == 1:
-        # Without a dimension for the only row, which XLA would give a layout of its own.
+        # Without a dimension for the only row, which XLA would give a layout of its
+        # own.
         products_GO = jnp.sum(products_GNO, axis=1) * scale_GO.astype(jnp.float32)
         if minimum_GO is not None:
             # Before groups are added: devices that divide them add both at once.
@@ -88,7 +100,9 @@ def multiply_groups(
     products_GRO = jnp.sum(products_GNO.reshape(groups, digits, count, -1), axis=1)
     products_GRO *= scale_GO.astype(jnp.float32)[:, None]
     if minimum_GO is not None:
-        products_GRO -= row_sums_RG.T[..., None] * minimum_GO.astype(jnp.float32)[:, None]
+        products_GRO -= (
+            row_sums_RG.T[..., None] * minimum_GO.astype(jnp.float32)[:, None]
+        )
     return jnp.sum(products_GRO, axis=0)
 
 
@@ -101,14 +115,20 @@ def _multiply_joined(
     joined: int,
     minimum_GO: jax.Array | None,
 ) -> jax.Array:
-    """Traced. The same with J groups in each product: each has rows of its own, which are zero for the others."""
+    """Traced. The same with J groups in each product: each has rows of its own, which
+    are zero for the others.
+    """
     count, groups, inputs = rows_RGI.shape
     blocks = groups // joined
-    row_sums_RBJ = jnp.sum(rows_RGI.astype(jnp.float32), axis=-1).reshape(count, blocks, joined)
+    row_sums_RBJ = jnp.sum(rows_RGI.astype(jnp.float32), axis=-1).reshape(
+        count, blocks, joined
+    )
     digits_NGI, unit_GN = _digit_rows(rows_RGI, digits)
     digits_BNJI = digits_NGI.reshape(-1, blocks, joined, inputs).transpose(1, 0, 2, 3)
     # Behind the group that a row belongs to, the group of its inputs.
-    spread_BNJJI = digits_BNJI[:, :, :, None] * jnp.eye(joined, dtype=jnp.int8)[..., None]
+    spread_BNJJI = (
+        digits_BNJI[:, :, :, None] * jnp.eye(joined, dtype=jnp.int8)[..., None]
+    )
     sums = jax.lax.dot_general(
         spread_BNJJI.reshape(blocks, -1, joined * inputs),
         values_GIO.reshape(blocks, joined * inputs, -1).astype(jnp.int8),
@@ -125,7 +145,9 @@ def _multiply_joined(
             # A slice, because XLA would copy a reshaped array into another layout.
             sums_BJO = sums[:, number * joined : (number + 1) * joined]
             if shift_GO is not None:
-                sums_BJO -= digit_sums_BNJ[:, number, :, None] * shift_GO.reshape(blocks, joined, -1)
+                sums_BJO -= digit_sums_BNJ[:, number, :, None] * shift_GO.reshape(
+                    blocks, joined, -1
+                )
             products_BJO += sums_BJO.astype(jnp.float32) * unit_NBJ[number, ..., None]
         products_BJO *= scale_BJO
         if minimum_GO is not None:

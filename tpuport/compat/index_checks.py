@@ -1,11 +1,14 @@
-"""Indices outside of their dimension in compiled programs: checked on the device, if the user asks for it.
+"""Indices outside of their dimension in compiled programs: checked on the device, if
+the user asks for it.
 
-A program has no values while it is traced, and no error comes from the device. While a function is traced under
-`checking`, each index that an operator takes is also looked at by the program, which tells the host of what is outside,
-also from inside of loops and branches. After the call `watched` raises torch's error.
+A program has no values while it is traced, and no error comes from the device. While a
+function is traced under `checking`, each index that an operator takes is also looked at
+by the program, which tells the host of what is outside, also from inside of loops and
+branches. After the call `watched` raises torch's error.
 
-jax's checkify would make an error a result of the program. Its checks have numbers of their own, so that no two blocks
-of a model would be alike (`layers.scan_blocks`), and its rule for shard_map fails inside of loops.
+jax's checkify would make an error a result of the program. Its checks have numbers of
+their own, so that no two blocks of a model would be alike (`layers.scan_blocks`), and
+its rule for shard_map fails inside of loops.
 """
 
 import contextvars
@@ -37,8 +40,11 @@ class Requirement(NamedTuple):
     line: str
 
 
-_is_checking: contextvars.ContextVar[bool] = contextvars.ContextVar("checks indices", default=False)
-# By requirement its number in programs: one for a line of a block, however many blocks there are.
+_is_checking: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "checks indices", default=False
+)
+# By requirement its number in programs: one for a line of a block, however many blocks
+# there are.
 _numbers: dict[Requirement, int] = {}
 # (number of the requirement, index) of the run that `watched` watches.
 _failures: list[tuple[int, int]] = []
@@ -46,8 +52,15 @@ _run_lock = threading.RLock()
 
 
 def asked_for_by_environment() -> bool:
-    """Whether TPUPORT_CHECK_INDICES asks for checks in every program of this process."""
-    return os.environ.get("TPUPORT_CHECK_INDICES", "").lower() not in ("", "0", "off", "false")
+    """Whether TPUPORT_CHECK_INDICES asks for checks in every program of this
+    process.
+    """
+    return os.environ.get("TPUPORT_CHECK_INDICES", "").lower() not in (
+        "",
+        "0",
+        "off",
+        "false",
+    )
 
 
 def is_checking() -> bool:
@@ -57,7 +70,9 @@ def is_checking() -> bool:
 
 @contextmanager
 def checking(enabled: bool) -> Iterator[None]:
-    """Traced. Let a program that is traced inside of the block check its indices, or not."""
+    """Traced. Let a program that is traced inside of the block check its indices, or
+    not.
+    """
     token = _is_checking.set(enabled)
     try:
         yield
@@ -65,12 +80,16 @@ def checking(enabled: bool) -> Iterator[None]:
         _is_checking.reset(token)
 
 
-def require(index: jax.Array, is_outside: jax.Array, kind: type[Exception], message: str) -> None:
-    """Traced. Let the program tell of an index with elements outside; nothing, unless it checks its indices.
+def require(
+    index: jax.Array, is_outside: jax.Array, kind: type[Exception], message: str
+) -> None:
+    """Traced. Let the program tell of an index with elements outside; nothing, unless
+    it checks its indices.
 
     Args:
         index: of any shape; `is_outside` says of each element whether it is.
-        kind, message: of torch's error, with "{index}" where it shows the first such element.
+        kind, message: of torch's error, with "{index}" where it shows the first such
+            element.
     """
     if not is_checking():
         return
@@ -81,7 +100,9 @@ def require(index: jax.Array, is_outside: jax.Array, kind: type[Exception], mess
 
 
 def _note(number: Any, has_failed: Any, element: Any) -> None:
-    """On the host, while the program runs. Under jax.vmap the arguments may be arrays."""
+    """On the host, while the program runs. Under jax.vmap the arguments may be
+    arrays.
+    """
     numbers, failures, elements = np.broadcast_arrays(number, has_failed, element)
     for position in map(tuple, np.argwhere(failures)):
         _failures.append((int(numbers[position]), int(elements[position])))  # noqa: PERF401
@@ -89,12 +110,14 @@ def _note(number: Any, has_failed: Any, element: Any) -> None:
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Run programs that check their indices, one thread at a time, and raise torch's error for the first that failed.
+    """Run programs that check their indices, one thread at a time, and raise torch's
+    error for the first that failed.
 
     What ran inside of the block is complete afterwards.
 
     Raises:
-        IndexError, RuntimeError: as torch does for the operator, with the line of the code.
+        IndexError, RuntimeError: as torch does for the operator, with the line of the
+            code.
     """
     with _run_lock:
         _failures.clear()

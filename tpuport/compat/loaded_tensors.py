@@ -1,7 +1,8 @@
 """`torch.load(path, map_location="jax")`: tensors of a file on the device.
 
-torch reads the bytes of a storage, moves them to where `map_location` says, and gives them to tensors by `set_`. No
-storage can be on the device, so that what stands for it has the bytes on the host, and each tensor its own array.
+torch reads the bytes of a storage, moves them to where `map_location` says, and gives
+them to tensors by `set_`. No storage can be on the device, so that what stands for it
+has the bytes on the host, and each tensor its own array.
 """
 
 import weakref
@@ -27,7 +28,9 @@ class LoadedStorage(torch.UntypedStorage):
 
     device: Any = None
 
-    def __new__(cls, contents: torch.UntypedStorage, device: torch.device) -> "LoadedStorage":
+    def __new__(
+        cls, contents: torch.UntypedStorage, device: torch.device
+    ) -> "LoadedStorage":
         return super().__new__(cls, 0)  # type: ignore[reportCallIssue]
 
     def __init__(self, contents: torch.UntypedStorage, device: torch.device) -> None:
@@ -39,14 +42,17 @@ class LoadedStorage(torch.UntypedStorage):
         return self._contents.nbytes()
 
     def data_ptr(self) -> int:
-        """By which torch tells that it has read a storage, and shows it to the next tensor again."""
+        """By which torch tells that it has read a storage, and shows it to the next
+        tensor again.
+        """
         return self._contents.data_ptr()
 
     def give(self, tensor: Any, offset: int, size: Any, stride: Any) -> Any:
         """`tensor.set_(storage, offset, size, stride)` of a new tensor.
 
         Raises:
-            PortError: another tensor of the file shows other elements of the same memory.
+            PortError: another tensor of the file shows other elements of the same
+                memory.
         """
         dtype = getattr(tensor, "_wide_dtype", tensor.dtype)
         layout = (dtype, offset, tuple(size), tuple(stride))
@@ -62,7 +68,9 @@ class LoadedStorage(torch.UntypedStorage):
 
     def _show(self, layout: tuple) -> torch.Tensor:
         dtype, *place = layout
-        return view_steps.on_twins(lambda: torch.empty(0, dtype=dtype).set_(self._contents, *place))
+        return view_steps.on_twins(
+            lambda: torch.empty(0, dtype=dtype).set_(self._contents, *place)
+        )
 
     def _meet(self, layout: tuple, other: tuple) -> bool:
         return aliasing.may_overlap(self._show(layout), self._show(other))

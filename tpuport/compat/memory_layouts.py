@@ -10,7 +10,9 @@ _LISTED_BYTES = 1 << 20
 
 
 def layouts_meet(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two tensors of the same memory have elements in common; True if it is hard to tell."""
+    """Whether two tensors of the same memory have elements in common; True if it is
+    hard to tell.
+    """
     (first_start, first_end), (second_start, second_end) = _range(first), _range(second)
     if not (first_start < second_end and second_start < first_end):
         return False
@@ -21,7 +23,9 @@ def layouts_meet(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def is_inside(view: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Whether all elements of a tensor are elements of another one of the same memory; False if it is hard to tell."""
+    """Whether all elements of a tensor are elements of another one of the same memory;
+    False if it is hard to tell.
+    """
     (first, end), (whole_first, whole_end) = _range(view), _range(whole)
     if not (whole_first <= first and end <= whole_end):
         return False
@@ -34,7 +38,10 @@ def _range(tensor: torch.Tensor) -> tuple[int, int]:
     """The first byte of a tensor in its memory, and the one after its last."""
     if tensor.numel() == 0:
         return 0, 0
-    span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    span = sum(
+        (size - 1) * stride
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     first = int(tensor.storage_offset()) * tensor.element_size()
     return first, first + int(span + 1) * tensor.element_size()
 
@@ -53,7 +60,8 @@ def places_in_memory(tensor: torch.Tensor) -> np.ndarray:
 
 
 def order_in_memory(layout: torch.Tensor, view: torch.Tensor) -> np.ndarray:
-    """Which element of a layout, counted in its order, is each one of a view of the same memory.
+    """Which element of a layout, counted in its order, is each one of a view of the
+    same memory.
 
     Raises:
         PortError: the view shows memory that the layout has not.
@@ -63,7 +71,9 @@ def order_in_memory(layout: torch.Tensor, view: torch.Tensor) -> np.ndarray:
     if not wanted.size:
         return np.zeros(0, np.int64)
     ranks = np.searchsorted(available, wanted, sorter=order)
-    is_available = (ranks < len(order)).all() and (available[order[ranks]] == wanted).all()
+    is_available = (ranks < len(order)).all() and (
+        available[order[ranks]] == wanted
+    ).all()
     if not is_available:
         raise PortError(
             "as_strided() reads memory that no tensor on the device shows",

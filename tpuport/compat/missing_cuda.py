@@ -1,7 +1,9 @@
-"""What torch says where code names CUDA on a machine without it: one sentence with what to write instead.
+"""What torch says where code names CUDA on a machine without it: one sentence with what
+to write instead.
 
-torch asks `torch.cuda._lazy_init` before it uses a CUDA device, whether a tensor is moved there, one is made there, or
-a function of `torch.cuda` is called. Where there is a GPU, nothing changes.
+torch asks `torch.cuda._lazy_init` before it uses a CUDA device, whether a tensor is
+moved there, one is made there, or a function of `torch.cuda` is called. Where there is
+a GPU, nothing changes.
 """
 
 import functools
@@ -16,7 +18,11 @@ from tpuport.errors import NoCudaError, PortError
 
 # Asked before every use, and what fails without asking.
 _FUNCTIONS = ("_lazy_init", "set_device", "reset_peak_memory_stats", "memory_summary")
-_METHODS = ((torch.cuda.Event, "__new__"), (torch.cuda.Stream, "__new__"), (torch.cuda.device, "__enter__"))
+_METHODS = (
+    (torch.cuda.Event, "__new__"),
+    (torch.cuda.Stream, "__new__"),
+    (torch.cuda.device, "__enter__"),
+)
 # torch makes these without asking, and says that it was built without CUDA.
 _FACTORIES = ("asarray", "sparse_coo_tensor")
 _ABSENT: Any = object()
@@ -35,7 +41,11 @@ def install() -> None:
     if _replaced:
         return
     for name in _FUNCTIONS:
-        _replace(torch.cuda, name, _explaining(getattr(torch.cuda, name), f"torch.cuda.{name}()"))
+        _replace(
+            torch.cuda,
+            name,
+            _explaining(getattr(torch.cuda, name), f"torch.cuda.{name}()"),
+        )
     for name in _FACTORIES:
         _replace(torch, name, _explaining_device(getattr(torch, name), f"torch.{name}"))
     for owner, name in _METHODS:
@@ -79,7 +89,9 @@ def _explaining(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _explaining_device(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The function, whose failure to make a tensor on a GPU that is not there is explained."""
+    """The function, whose failure to make a tensor on a GPU that is not there is
+    explained.
+    """
 
     @functools.wraps(function)
     def explaining(*args: Any, device: Any = None, **kwargs: Any) -> Any:
@@ -97,7 +109,9 @@ def _opening(safe_open: Callable[..., Any]) -> Callable[..., Any]:
     """`safe_open` of safetensors, as `load_file` and `load_model` call it."""
 
     def opening(*args: Any, device: Any = "cpu", **kwargs: Any) -> Any:
-        if (isinstance(device, int) or str(device).startswith("cuda")) and not has_gpu():
+        if (
+            isinstance(device, int) or str(device).startswith("cuda")
+        ) and not has_gpu():
             raise explanation(
                 f"safetensors, device={device!r}; load to the host without it, then tpuport.port"
             )

@@ -1,4 +1,6 @@
-"""Code that asks for 64 bits a number, of which the device computes 32: a warning with its line, once for each line."""
+"""Code that asks for 64 bits a number, of which the device computes 32: a warning with
+its line, once for each line.
+"""
 
 import contextlib
 import contextvars
@@ -19,8 +21,12 @@ class NarrowingWarning(UserWarning):
 
 
 # Torch itself computes their tolerances in float64, and nobody's code asks for it.
-WITH_WIDE_TOLERANCES = frozenset({torch.linalg.pinv, torch.pinverse, torch.linalg.matrix_rank})
-_is_silenced: contextvars.ContextVar[bool] = contextvars.ContextVar("narrowing is silenced", default=False)
+WITH_WIDE_TOLERANCES = frozenset(
+    {torch.linalg.pinv, torch.pinverse, torch.linalg.matrix_rank}
+)
+_is_silenced: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "narrowing is silenced", default=False
+)
 
 
 @contextlib.contextmanager
@@ -34,7 +40,9 @@ def silenced() -> Iterator[None]:
 
 
 def warn(dtype: torch.dtype) -> None:
-    """Warn of a tensor that code asks for in this dtype, float64 or complex128, at the line that does."""
+    """Warn of a tensor that code asks for in this dtype, float64 or complex128, at the
+    line that does.
+    """
     if _is_silenced.get():
         return
     frame: FrameType | None = sys._getframe(1)
@@ -55,4 +63,7 @@ def warn(dtype: torch.dtype) -> None:
 
 
 def _is_library(frame: FrameType) -> bool:
-    return owner_of(frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))) == Owner.LIBRARY
+    return (
+        owner_of(frame.f_code.co_filename, str(frame.f_globals.get("__name__", "")))
+        == Owner.LIBRARY
+    )

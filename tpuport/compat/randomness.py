@@ -1,12 +1,14 @@
 """Random numbers on the device, from the states of torch's own generators.
 
-torch's default generator, and any `torch.Generator`, stays the one place that knows how far a sequence of random
-numbers has got. A draw takes 64 bits from the generator, on the host, and they are the key of jax's sampler. So
-`torch.manual_seed`, `torch.get_rng_state`, `torch.random.fork_rng` and a generator's own methods work as ever, and a
-number depends neither on the devices that compute it nor on whether it is computed eagerly or in a program.
+torch's default generator, and any `torch.Generator`, stays the one place that knows how
+far a sequence of random numbers has got. A draw takes 64 bits from the generator, on
+the host, and they are the key of jax's sampler. So `torch.manual_seed`,
+`torch.get_rng_state`, `torch.random.fork_rng` and a generator's own methods work as
+ever, and a number depends neither on the devices that compute it nor on whether it is
+computed eagerly or in a program.
 
-A program takes the keys of its draws as an argument (`ProgramKeys`). How many it needs, and of which generators, is
-counted while it is traced (`program_stream`).
+A program takes the keys of its draws as an argument (`ProgramKeys`). How many it needs,
+and of which generators, is counted while it is traced (`program_stream`).
 """
 
 import contextlib
@@ -26,13 +28,14 @@ from jax.extend.core import get_opaque_trace_state
 from tpuport.errors import PortError
 from tpuport.temporary import temporary_attributes
 
-# Fixed: another one may be jax's default, and only this one gives the same numbers on any number of devices.
+# Fixed: another one may be jax's default, and only this one gives the same numbers on
+# any number of devices.
 _KEY_KIND = "threefry2x32"
 _WORDS_PER_KEY = 2
 _are_processes_compared = False
 
-# A generator as a program knows it: None for torch's default one, the number of a generator among the arguments of
-# the call, or a weak reference to any other.
+# A generator as a program knows it: None for torch's default one, the number of a
+# generator among the arguments of the call, or a weak reference to any other.
 Source = int | weakref.ref | None
 Draws = tuple[tuple[Source, int], ...]
 
@@ -79,7 +82,9 @@ class _Place:
         self._depth = _stack_depth()
 
     def check_loops(self) -> None:
-        """Raise an error if the current line is in a loop of jax's, entered since, that would repeat a draw."""
+        """Raise an error if the current line is in a loop of jax's, entered since, that
+        would repeat a draw.
+        """
         if get_opaque_trace_state() == self._trace:
             return
         frame: Any = sys._getframe()
@@ -94,7 +99,8 @@ class _Place:
 
 
 class _ProgramStream:
-    """Counts the draws of a program that is traced, and gives them the keys among its arguments.
+    """Counts the draws of a program that is traced, and gives them the keys among its
+    arguments.
 
     Only numbers are kept of what is drawn, so that no value of an inner trace is.
 
@@ -130,13 +136,21 @@ class _ProgramStream:
         array = None if self._keys is None else self._keys.get(source)
         if array is None or first + amount > array.shape[0]:
             self.has_too_few_keys = True
-            # Behind a barrier: the compiler would otherwise draw the numbers itself, which can take minutes.
-            return jax.lax.optimization_barrier(np.zeros((amount, _WORDS_PER_KEY), np.uint32))
-        # The first row is an operand: blocks whose draws differ only in it can run in a loop.
-        return jax.lax.dynamic_slice(array, (np.int32(first), np.int32(0)), (amount, _WORDS_PER_KEY))
+            # Behind a barrier: the compiler would otherwise draw the numbers itself,
+            # which can take minutes.
+            return jax.lax.optimization_barrier(
+                np.zeros((amount, _WORDS_PER_KEY), np.uint32)
+            )
+        # The first row is an operand: blocks whose draws differ only in it can run in a
+        # loop.
+        return jax.lax.dynamic_slice(
+            array, (np.int32(first), np.int32(0)), (amount, _WORDS_PER_KEY)
+        )
 
     def draws(self) -> Draws:
-        """The draws so far from generators that are still there: a generator of the trace alone is no argument."""
+        """The draws so far from generators that are still there: a generator of the
+        trace alone is no argument.
+        """
         return tuple(
             (source, count)
             for source, count in self._counts.items()
@@ -145,10 +159,16 @@ class _ProgramStream:
 
     def is_created_while_tracing(self, source: Source) -> bool:
         """Whether a generator is none that the first trace left behind."""
-        return self._keys is not None and source not in self._keys and isinstance(source, weakref.ref)
+        return (
+            self._keys is not None
+            and source not in self._keys
+            and isinstance(source, weakref.ref)
+        )
 
     def check_seeds(self, source: Source, generator: torch.Generator | None) -> None:
-        """Raise an error if traced code has seeded the generator, which no later call would do."""
+        """Raise an error if traced code has seeded the generator, which no later call
+        would do.
+        """
         if source is None and self.is_reseeded:
             raise PortError(
                 "torch.manual_seed was called in compiled code, where it would seed the first call only",
@@ -156,7 +176,11 @@ class _ProgramStream:
                 fix="call it before the compiled call, or draw from torch.Generator().manual_seed(seed)",
             )
         before = self._states.pop(source, None)
-        if before is not None and generator is not None and not _has_state(generator, before):
+        if (
+            before is not None
+            and generator is not None
+            and not _has_state(generator, before)
+        ):
             raise PortError(
                 "a torch.Generator was seeded or used on the host in compiled code, which happens in the first call "
                 "only",
@@ -166,7 +190,8 @@ class _ProgramStream:
 
 
 class _LoopStream:
-    """Gives keys to the draws in the body of a loop: all of an iteration's follow from one key of the stream outside.
+    """Gives keys to the draws in the body of a loop: all of an iteration's follow from
+    one key of the stream outside.
 
     Args:
         outside: the stream around the loop.
@@ -196,7 +221,9 @@ class _LoopStream:
         """Keys [amount, 2] for draws that were reserved."""
         [words] = self._outside.read(source, self._positions[source], 1)
         of_iteration = jax.random.fold_in(_typed(words), self._index)
-        keys = [jax.random.fold_in(of_iteration, first + number) for number in range(amount)]
+        keys = [
+            jax.random.fold_in(of_iteration, first + number) for number in range(amount)
+        ]
         return jnp.stack([jax.random.key_data(key) for key in keys])
 
 
@@ -204,7 +231,9 @@ _Stream = _ProgramStream | _LoopStream
 
 
 class _ThreadState(threading.local):
-    """The streams of this thread, the innermost last, and the generators among the arguments of its call."""
+    """The streams of this thread, the innermost last, and the generators among the
+    arguments of its call.
+    """
 
     def __init__(self) -> None:
         self.streams: list[_Stream] = []
@@ -221,7 +250,8 @@ def next_key(generator: torch.Generator | None = None) -> jax.Array:
         generator: None for torch's default generator.
 
     Raises:
-        PortError: the draw would be repeated by a loop or by a program that tpuport does not know.
+        PortError: the draw would be repeated by a loop or by a program that tpuport
+            does not know.
     """
     if _state.streams:
         [words] = _take_traced(generator, 1)
@@ -231,7 +261,8 @@ def next_key(generator: torch.Generator | None = None) -> jax.Array:
 
         own = torchax.default_env().param
         if isinstance(own.prng, Tracer):
-            # The program's author hands keys through it: `with env.override_property(prng=key)`.
+            # The program's author hands keys through it:
+            # `with env.override_property(prng=key)`.
             return own.get_and_rotate_prng_key()
         raise PortError(
             "a random number is drawn while jax traces a program of your own, and would be the same in each call",
@@ -244,7 +275,9 @@ def next_key(generator: torch.Generator | None = None) -> jax.Array:
 
 
 def _take_traced(generator: torch.Generator | None, amount: int) -> Any:
-    """Traced. Keys [amount, 2] for the next draws from a generator in the program that is being traced."""
+    """Traced. Keys [amount, 2] for the next draws from a generator in the program that
+    is being traced.
+    """
     stream = _state.streams[-1]
     source = _source(generator)
     stream.place.check_loops()
@@ -279,7 +312,9 @@ def program_stream(keys: ProgramKeys | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def any_stream() -> Iterator[None]:
-    """Traced. Give draws some key where no program has given them one: only the program's form matters then."""
+    """Traced. Give draws some key where no program has given them one: only the
+    program's form matters then.
+    """
     if _state.streams:
         yield
         return
@@ -289,7 +324,8 @@ def any_stream() -> Iterator[None]:
 
 @contextlib.contextmanager
 def iteration(index: Any) -> Iterator[None]:
-    """Traced. Let the draws in the body of a loop differ from one iteration to the next.
+    """Traced. Let the draws in the body of a loop differ from one iteration to the
+    next.
 
     Args:
         index: the traced number of the iteration.
@@ -310,13 +346,17 @@ def _use(stream: _Stream) -> Iterator[None]:
         _state.streams.pop()
 
 
-def call_generators(generators: Sequence[torch.Generator]) -> contextlib.AbstractContextManager[None]:
+def call_generators(
+    generators: Sequence[torch.Generator],
+) -> contextlib.AbstractContextManager[None]:
     """Let programs know the generators among the arguments of a call, in order."""
     return temporary_attributes(_state, generators=generators)
 
 
 def call_generator(index: int) -> torch.Generator:
-    """A generator among the arguments of the call that is under way; outside of any, one that stands for it."""
+    """A generator among the arguments of the call that is under way; outside of any,
+    one that stands for it.
+    """
     generators = _state.generators
     return generators[index] if index < len(generators) else torch.Generator()
 
@@ -325,7 +365,8 @@ def take_keys(draws: Draws) -> ProgramKeys:
     """The keys for a call of a program, whose generators move on by its draws.
 
     Raises:
-        PortError: the processes of a program that runs in several have different states.
+        PortError: the processes of a program that runs in several have different
+            states.
     """
     take = _take_traced if _state.streams else _draw_words
     # A program that is called while another one is traced draws what that one would.
@@ -336,15 +377,24 @@ def take_keys(draws: Draws) -> ProgramKeys:
 
 
 def example_keys(draws: Draws) -> ProgramKeys:
-    """Keys for a program that is only traced. The generators move on, so that a seed in traced code is noticed."""
+    """Keys for a program that is only traced. The generators move on, so that a seed in
+    traced code is noticed.
+    """
     arrays = [_draw_words(_generator(source), count) for source, count in draws]
     return ProgramKeys([source for source, _ in draws], arrays)
 
 
 @contextlib.contextmanager
-def restored(draws: Draws, *, only_after: type[Exception] | None = None) -> Iterator[None]:
-    """Give the generators of draws back their states at the end, or only if an error of a class ends it."""
-    before = [(generator, generator.get_state()) for generator in (_generator(source) for source, _ in draws)]
+def restored(
+    draws: Draws, *, only_after: type[Exception] | None = None
+) -> Iterator[None]:
+    """Give the generators of draws back their states at the end, or only if an error of
+    a class ends it.
+    """
+    before = [
+        (generator, generator.get_state())
+        for generator in (_generator(source) for source, _ in draws)
+    ]
     is_restored = only_after is None
     try:
         yield
@@ -358,7 +408,9 @@ def restored(draws: Draws, *, only_after: type[Exception] | None = None) -> Iter
 
 
 def note_seed() -> None:
-    """Called by `torch.manual_seed`: a program that is being traced cannot repeat it."""
+    """Called by `torch.manual_seed`: a program that is being traced cannot repeat
+    it.
+    """
     if _state.streams:
         _state.streams[-1].root.is_reseeded = True
 
@@ -384,7 +436,8 @@ def _generator(source: Source) -> torch.Generator:
     if isinstance(source, int):
         return call_generator(source)
     generator = source()
-    # Of a model that dropped its generator after the program was made: nobody can see this one's state.
+    # Of a model that dropped its generator after the program was made: nobody can see
+    # this one's state.
     return torch.Generator() if generator is None else generator
 
 
@@ -393,15 +446,23 @@ def _typed(words: Any) -> jax.Array:
 
 
 def _draw_words(generator: torch.Generator | None, amount: int) -> np.ndarray:
-    """Keys [amount, 2], by 63 random bits each; many at once are the same as one after the other."""
+    """Keys [amount, 2], by 63 random bits each; many at once are the same as one after
+    the other.
+    """
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        numbers = torch.empty(amount, dtype=torch.int64, device="cpu").random_(generator=generator)
+        numbers = torch.empty(amount, dtype=torch.int64, device="cpu").random_(
+            generator=generator
+        )
         return numbers.numpy().view(np.uint32).reshape(amount, _WORDS_PER_KEY)
 
 
 def _states(keys: Mapping[Source, Any]) -> dict[Source, torch.Tensor]:
-    """States of the generators that traced code can reach only on purpose: host code draws from the default one."""
-    return {source: _generator(source).get_state() for source in keys if source is not None}
+    """States of the generators that traced code can reach only on purpose: host code
+    draws from the default one.
+    """
+    return {
+        source: _generator(source).get_state() for source in keys if source is not None
+    }
 
 
 def _has_state(generator: torch.Generator, state: torch.Tensor) -> bool:
@@ -410,7 +471,9 @@ def _has_state(generator: torch.Generator, state: torch.Tensor) -> bool:
 
 
 def _check_processes(arrays: list[np.ndarray]) -> None:
-    """Compare the keys of all processes, once: those of a run go on alike if they begin alike."""
+    """Compare the keys of all processes, once: those of a run go on alike if they begin
+    alike.
+    """
     global _are_processes_compared
     if not arrays or _are_processes_compared:
         return
@@ -441,7 +504,14 @@ def user_line() -> str:
     frame: Any = sys._getframe()
     while frame is not None:
         home = frame.f_globals.get("__name__", "").partition(".")[0]
-        if home not in ("tpuport", "torch", "torchax", "jax", "contextlib", "functools"):
+        if home not in (
+            "tpuport",
+            "torch",
+            "torchax",
+            "jax",
+            "contextlib",
+            "functools",
+        ):
             return f"{frame.f_code.co_filename}, line {frame.f_lineno}"
         frame = frame.f_back
     return "compiled code"

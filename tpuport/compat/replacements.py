@@ -1,8 +1,10 @@
-"""Install the operators that torchax lacks or gets wrong into its environment, and remove them again.
+"""Install the operators that torchax lacks or gets wrong into its environment, and
+remove them again.
 
-`tpuport.compat.operators` has one topic a file; each lists its `LOWERINGS` (torch operator to implementation, through
-torchax's own `Environment.override_op_definition`) and its `METHODS` (of torchax's classes, which no operator table
-reaches). The topics, and what changes torch itself, are loaded by name: they convert tensors, which needs the
+`tpuport.compat.operators` has one topic a file; each lists its `LOWERINGS` (torch
+operator to implementation, through torchax's own `Environment.override_op_definition`)
+and its `METHODS` (of torchax's classes, which no operator table reaches). The topics,
+and what changes torch itself, are loaded by name: they convert tensors, which needs the
 environment that this module completes.
 """
 
@@ -40,9 +42,13 @@ def methods() -> Iterator["Method"]:
 def _topics() -> tuple[ModuleType, ...]:
     package = importlib.import_module("tpuport.compat.operators")
     names = [
-        module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "declarations"
+        module.name
+        for module in pkgutil.iter_modules(package.__path__)
+        if module.name != "declarations"
     ]
-    return tuple(importlib.import_module(f"{package.__name__}.{name}") for name in names)
+    return tuple(
+        importlib.import_module(f"{package.__name__}.{name}") for name in names
+    )
 
 
 def _changes_of_torch() -> list[ModuleType]:
@@ -54,22 +60,32 @@ def _changes_of_torch() -> list[ModuleType]:
 
 
 def install(environment: Any) -> None:
-    """Put every replacement into a torchax environment, once; the originals are saved for `uninstall`."""
+    """Put every replacement into a torchax environment, once; the originals are saved
+    for `uninstall`.
+    """
     if _saved_lowerings:
         return
     for lowering in lowerings():
-        _saved_lowerings[lowering.target] = environment._ops.get(lowering.target, _MISSING)
+        _saved_lowerings[lowering.target] = environment._ops.get(
+            lowering.target, _MISSING
+        )
         # torchax has no call that undoes this, hence the copies of its table's entries.
         environment.override_op_definition(lowering.target, lowering.function)
         logger.debug("operator %s: %s", lowering.target, lowering.reason)
     for method in methods():
         owner = _owner(method.owner)
-        _saved_methods[method.owner, method.name] = owner.__dict__.get(method.name, _MISSING)
+        _saved_methods[method.owner, method.name] = owner.__dict__.get(
+            method.name, _MISSING
+        )
         setattr(owner, method.name, method.function)
         logger.debug("torchax %s.%s: %s", method.owner, method.name, method.reason)
     for change in _changes_of_torch():
         change.install()
-    logger.info("installed %d operators and %d tensor methods", len(_saved_lowerings), len(_saved_methods))
+    logger.info(
+        "installed %d operators and %d tensor methods",
+        len(_saved_lowerings),
+        len(_saved_methods),
+    )
 
 
 def uninstall(environment: Any) -> None:
@@ -90,7 +106,11 @@ def uninstall(environment: Any) -> None:
             setattr(owner, name, previous)
     for change in _changes_of_torch():
         change.uninstall()
-    logger.info("removed %d operators and %d tensor methods", len(_saved_lowerings), len(_saved_methods))
+    logger.info(
+        "removed %d operators and %d tensor methods",
+        len(_saved_lowerings),
+        len(_saved_methods),
+    )
     _saved_lowerings.clear()
     _saved_methods.clear()
 

@@ -1,4 +1,6 @@
-"""The torchax environment that everything here runs in: imported once, checked, completed."""
+"""The torchax environment that everything here runs in: imported once, checked,
+completed.
+"""
 
 import contextlib
 import logging
@@ -21,15 +23,18 @@ _lock = threading.RLock()
 _environment: Any = None
 # That built the environment.
 _process: int | None = None
-# Importing torchax switches this off for the whole process; None while it is as the user left it.
+# Importing torchax switches this off for the whole process; None while it is as the
+# user left it.
 _fastpath: bool | None = None
 
 
 def environment() -> Any:
-    """The default environment of torchax, ready for use: `with compat.environment(): ...`.
+    """The default environment of torchax, ready for use:
+    `with compat.environment(): ...`.
 
-    The first call checks the installed versions, imports torchax and installs the operators it lacks; later calls
-    return the same object, and put the operators back if `tpuport.disable()` had taken them out.
+    The first call checks the installed versions, imports torchax and installs the
+    operators it lacks; later calls return the same object, and put the operators back
+    if `tpuport.disable()` had taken them out.
 
     Raises:
         PortError: the installed versions cannot work together.
@@ -52,7 +57,9 @@ def environment() -> Any:
 
 
 def check_process() -> None:
-    """Raise in a process that was forked from the one with the device, where jax would wait for ever."""
+    """Raise in a process that was forked from the one with the device, where jax would
+    wait for ever.
+    """
     if _process is not None and _process != os.getpid():
         raise PortError(
             "a process that was forked, such as a worker of a DataLoader, cannot use the device",
@@ -61,13 +68,17 @@ def check_process() -> None:
 
 
 def on_device(function: Callable, args: tuple, kwargs: dict) -> Any:
-    """Call a function of torch in torchax's environment; its tensors are on the device, or not concerned."""
+    """Call a function of torch in torchax's environment; its tensors are on the device,
+    or not concerned.
+    """
     with environment():
         return function(*args, **kwargs)
 
 
 def retract() -> None:
-    """Take the operators out of the environment again; does nothing when torchax was never imported here."""
+    """Take the operators out of the environment again; does nothing when torchax was
+    never imported here.
+    """
     with _lock:
         if _environment is not None:
             replacements.uninstall(_environment)
@@ -96,13 +107,17 @@ def _build() -> Any:
             import torchax
 
             start_backends()
-            # The first use may be inside a trace; the environment's random key must not be of that trace.
+            # The first use may be inside a trace; the environment's random key must not
+            # be of that trace.
             with jax.ensure_compile_time_eval():
                 built = torchax.default_env()
         except (AttributeError, ImportError) as error:
             raise PortError(
                 f"torchax cannot be imported: {error}",
-                where=", ".join(f"{name} {version}" for name, version in versions.checked_versions().items()),
+                where=", ".join(
+                    f"{name} {version}"
+                    for name, version in versions.checked_versions().items()
+                ),
                 fix=versions.pip_line(versions.RECOMMENDED),
             ) from error
     _add_dtypes()

@@ -1,8 +1,9 @@
 """Let a torchax that names overloads which torch has removed be imported all the same.
 
-torch dropped its named-tensor overloads (`aten.prod.dim_Dimname` and some twenty more); torchax 0.0.13 still
-lists them in tables that it builds while it is imported. No program can call an overload that does not exist,
-so an inert placeholder in those tables changes nothing else.
+torch dropped its named-tensor overloads (`aten.prod.dim_Dimname` and some twenty more);
+torchax 0.0.13 still lists them in tables that it builds while it is imported. No
+program can call an overload that does not exist, so an inert placeholder in those
+tables changes nothing else.
 """
 
 import contextlib
@@ -24,7 +25,9 @@ _answered: list[str] = []
 
 @dataclasses.dataclass(frozen=True)
 class RemovedOverload:
-    """Stands in a table for an operator overload that the installed torch no longer has; it cannot be called."""
+    """Stands in a table for an operator overload that the installed torch no longer
+    has; it cannot be called.
+    """
 
     name: str
 
@@ -47,9 +50,11 @@ def needed() -> bool:
 
 @contextlib.contextmanager
 def removed_overloads() -> Iterator[None]:
-    """Answer each missing named-tensor overload with a `RemovedOverload` inside the block, and only there.
+    """Answer each missing named-tensor overload with a `RemovedOverload` inside the
+    block, and only there.
 
-    A torch that still has an overload answers for itself, so with versions that agree nothing happens.
+    A torch that still has an overload answers for itself, so with versions that agree
+    nothing happens.
     """
     with _lock:
         original = OpOverloadPacket.__getattr__
@@ -73,9 +78,11 @@ def removed_overloads() -> Iterator[None]:
 
 
 def active_shims() -> dict[str, str]:
-    """The import shims that the installed versions needed in this process: name to reason.
+    """The import shims that the installed versions needed in this process: name to
+    reason.
 
-    Empty before torchax is imported through tpuport, and with versions that agree by themselves.
+    Empty before torchax is imported through tpuport, and with versions that agree by
+    themselves.
     """
     if not _answered:
         return {}

@@ -1,4 +1,6 @@
-"""Which versions are installed, and whether they can work together. Reads metadata only: imports none of them."""
+"""Which versions are installed, and whether they can work together. Reads metadata
+only: imports none of them.
+"""
 
 import dataclasses
 import functools
@@ -14,7 +16,12 @@ logger = logging.getLogger("tpuport")
 
 PACKAGES = ("torch", "torchax", "jax", "jaxlib", "libtpu", "transformers", "diffusers")
 
-RECOMMENDED = {"torch": "2.13.0", "torchax": "0.0.13", "jax": "0.10.2", "jaxlib": "0.10.2"}
+RECOMMENDED = {
+    "torch": "2.13.0",
+    "torchax": "0.0.13",
+    "jax": "0.10.2",
+    "jaxlib": "0.10.2",
+}
 # The nightly build of torchax that the tests also run with.
 NIGHTLY = "0.0.14.dev20261026"
 
@@ -24,7 +31,8 @@ class Combination:
     """What is known about a set of versions.
 
     Args:
-        packages: package to version specifier; the combination applies where every one of them matches.
+        packages: package to version specifier; the combination applies where every one
+            of them matches.
         works: whether it was seen to work.
         note: why not, or what it takes.
         install: the versions to install instead, where it does not.
@@ -36,7 +44,8 @@ class Combination:
     install: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-# First match decides. A combination that matches none is untested: it is logged and given its chance.
+# First match decides. A combination that matches none is untested: it is logged and
+# given its chance.
 KNOWN = (
     Combination(
         {"torchax": "<0.0.12"},
@@ -76,23 +85,32 @@ KNOWN = (
 
 
 def checked_versions() -> dict[str, str | None]:
-    """Installed version of each package that has to agree, None where it is not installed."""
+    """Installed version of each package that has to agree, None where it is not
+    installed.
+    """
     return {name: _installed(name) for name in PACKAGES}
 
 
 def verdict(versions: dict[str, str | None]) -> Combination | None:
-    """The first known combination that these versions match; None when they are untested."""
+    """The first known combination that these versions match; None when they are
+    untested.
+    """
     for known in KNOWN:
-        if all(_matches(versions.get(name), specifier) for name, specifier in known.packages.items()):
+        if all(
+            _matches(versions.get(name), specifier)
+            for name, specifier in known.packages.items()
+        ):
             return known
     return None
 
 
 def check() -> None:
-    """Make sure that the installed versions can work together, before any of them is imported.
+    """Make sure that the installed versions can work together, before any of them is
+    imported.
 
     Raises:
-        PortError: a package is missing, or the combination is known not to work; names the versions to install.
+        PortError: a package is missing, or the combination is known not to work; names
+            the versions to install.
     """
     _check(tuple(checked_versions().items()))
 
@@ -109,19 +127,27 @@ def _check(installed: tuple[tuple[str, str | None], ...]) -> None:
     listed = ", ".join(f"{name} {versions[name]}" for name in RECOMMENDED)
     if _release(versions["jaxlib"]) > _release(versions["jax"]):
         fix = pip_line(dict.fromkeys(("jax", "jaxlib"), str(versions["jax"])))
-        raise PortError("jaxlib is newer than jax, which jax refuses", where=listed, fix=fix)
+        raise PortError(
+            "jaxlib is newer than jax, which jax refuses", where=listed, fix=fix
+        )
     known = verdict(versions)
     if known is None:
-        logger.warning("%s: an untested combination; tested is %s", listed, pip_line(RECOMMENDED))
+        logger.warning(
+            "%s: an untested combination; tested is %s", listed, pip_line(RECOMMENDED)
+        )
     elif not known.works:
         raise PortError(
-            f"these versions cannot work together: {known.note}", where=listed, fix=pip_line(known.install)
+            f"these versions cannot work together: {known.note}",
+            where=listed,
+            fix=pip_line(known.install),
         )
 
 
 def pip_line(packages: dict[str, str]) -> str:
     """The command that installs exactly these versions."""
-    return "pip install " + " ".join(f"{name}=={version}" for name, version in packages.items())
+    return "pip install " + " ".join(
+        f"{name}=={version}" for name, version in packages.items()
+    )
 
 
 def _matches(version: str | None, specifier: str) -> bool:

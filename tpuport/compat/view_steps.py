@@ -1,4 +1,6 @@
-"""Single views of tensors: how a view's array is computed, and how a changed one is put back into what it views."""
+"""Single views of tensors: how a view's array is computed, and how a changed one is put
+back into what it views.
+"""
 
 import functools
 import math
@@ -18,7 +20,8 @@ from tpuport.compat.convert import wrap
 from tpuport.compat.slice_writes import write_slices
 
 _aten = torch.ops.aten
-# The views that torch's other views consist of, by what undoes them. All elements in their order:
+# The views that torch's other views consist of, by what undoes them. All elements in
+# their order:
 _RESHAPES = frozenset({
     _aten.view, _aten._reshape_alias, _aten.squeeze, _aten.unsqueeze, _aten.expand, _aten.alias, _aten.detach,
 })  # fmt: skip
@@ -31,13 +34,19 @@ _INDICES = frozenset({_aten.select, _aten.unbind})
 _GATHERS = frozenset({_aten.diagonal, _aten.unfold})
 # Other numbers than those that are stored.
 _COMPLEX_PARTS: dict[Any, Callable[[jax.Array, jax.Array], jax.Array]] = {
-    _aten.view_as_real: lambda viewed, values: jax.lax.complex(values[..., 0], values[..., 1]),
-    _aten.view_as_complex: lambda viewed, values: jnp.stack([values.real, values.imag], axis=-1),
+    _aten.view_as_real: lambda viewed, values: jax.lax.complex(
+        values[..., 0], values[..., 1]
+    ),
+    _aten.view_as_complex: lambda viewed, values: jnp.stack(
+        [values.real, values.imag], axis=-1
+    ),
     _aten.real: lambda viewed, values: jax.lax.complex(values, viewed.imag),
     _aten.imag: lambda viewed, values: jax.lax.complex(viewed.real, values),
     _aten._conj: lambda viewed, values: values.conj(),
 }
-VIEWS = _RESHAPES | _PERMUTATIONS | _RANGES | _INDICES | _GATHERS | _COMPLEX_PARTS.keys()
+VIEWS = (
+    _RESHAPES | _PERMUTATIONS | _RANGES | _INDICES | _GATHERS | _COMPLEX_PARTS.keys()
+)
 # Operators that turn a tensor into a view of what it was.
 VIEWS_IN_PLACE = {
     _aten.squeeze_: _aten.squeeze, _aten.unsqueeze_: _aten.unsqueeze, _aten.transpose_: _aten.transpose,
@@ -50,14 +59,17 @@ Write = Callable[[jax.Array, jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class Step:
-    """One view: how its array is computed from that of the tensor it views, and how a changed one is put back.
+    """One view: how its array is computed from that of the tensor it views, and how a
+    changed one is put back.
 
     Attributes:
         name: of the operation.
         read: the view's array from the viewed array.
-        find_write: gives the function that computes the viewed array from itself and the view's new array, or None if
-            elements of the view share memory. Called before the first write, as few views are ever written to.
-        has_known_places: whether the view has elements of what it views, and its twin says which ones.
+        find_write: gives the function that computes the viewed array from itself and
+            the view's new array, or None if elements of the view share memory. Called
+            before the first write, as few views are ever written to.
+        has_known_places: whether the view has elements of what it views, and its twin
+            says which ones.
     """
 
     name: str
@@ -89,7 +101,9 @@ def make_step(
     viewed: torch.Tensor,
     view: torch.Tensor,
 ) -> Step:
-    """The step of a view that is the `index`-th result of an operator, from the twins of both tensors."""
+    """The step of a view that is the `index`-th result of an operator, from the twins
+    of both tensors.
+    """
     arguments = args[1:]
 
     def read(array: jax.Array) -> jax.Array:
@@ -109,17 +123,25 @@ def make_step(
         if packet in _GATHERS:
             return _gathered_write(func, arguments, kwargs, viewed.shape)
         if viewed.dtype != view.dtype:
-            return lambda array, values: run(_aten.view.dtype, (wrap(values), viewed.dtype), {}).jax()
+            return lambda array, values: run(
+                _aten.view.dtype, (wrap(values), viewed.dtype), {}
+            ).jax()
         if viewed.numel() != view.numel():
             return None  # expanded
         return lambda array, values: values.reshape(array.shape)
 
-    is_other_numbers = viewed.dtype != view.dtype or getattr(func, "overloadpacket", func) in _COMPLEX_PARTS
-    return Step(f"{func.__name__.partition('.')[0]}()", read, find_write, not is_other_numbers)
+    is_other_numbers = (
+        viewed.dtype != view.dtype
+        or getattr(func, "overloadpacket", func) in _COMPLEX_PARTS
+    )
+    return Step(
+        f"{func.__name__.partition('.')[0]}()", read, find_write, not is_other_numbers
+    )
 
 
 def strided_step(layout: torch.Tensor, view: torch.Tensor) -> Step:
-    """From an array that has the elements of a layout to a view of the same memory, both tensors on the meta device.
+    """From an array that has the elements of a layout to a view of the same memory,
+    both tensors on the meta device.
 
     Raises (when it is read or written):
         PortError: the view shows memory that the layout has not.
@@ -134,7 +156,9 @@ def strided_step(layout: torch.Tensor, view: torch.Tensor) -> Step:
         places = order()
         if len(np.unique(places)) < places.size:
             return None
-        return lambda array, values: array.ravel().at[places].set(values.ravel()).reshape(array.shape)
+        return lambda array, values: (
+            array.ravel().at[places].set(values.ravel()).reshape(array.shape)
+        )
 
     return Step("as_strided()", read, find_write)
 
@@ -153,9 +177,13 @@ def _indexed_write(key: tuple) -> Write:
 
 
 def _range_key(viewed: torch.Tensor, view: torch.Tensor) -> tuple[slice, ...]:
-    """The key of a view that has some of the indices of one axis, from sizes, strides and where it starts."""
+    """The key of a view that has some of the indices of one axis, from sizes, strides
+    and where it starts.
+    """
     key = [slice(None)] * viewed.ndim
-    for axis, (size, view_size) in enumerate(zip(viewed.shape, view.shape, strict=True)):
+    for axis, (size, view_size) in enumerate(
+        zip(viewed.shape, view.shape, strict=True)
+    ):
         if size != view_size and view_size > 0:
             stride = viewed.stride(axis)
             start = int(view.storage_offset() - viewed.storage_offset()) // stride
@@ -181,10 +209,16 @@ def _index_key(viewed: torch.Tensor, view: torch.Tensor) -> tuple[slice | int, .
     return (*[slice(None)] * axis, index)
 
 
-def _gathered_write(func: Any, arguments: tuple, kwargs: dict, shape: Sequence[int]) -> Write | None:
-    """By the number of the viewed element that torch shows in each element of the view."""
+def _gathered_write(
+    func: Any, arguments: tuple, kwargs: dict, shape: Sequence[int]
+) -> Write | None:
+    """By the number of the viewed element that torch shows in each element of the
+    view.
+    """
     numbers = on_twins(torch.from_numpy, np.arange(math.prod(shape)).reshape(shape))
     order = on_twins(lambda: func(numbers, *arguments, **kwargs).numpy().ravel())
     if len(np.unique(order)) < order.size:
         return None
-    return lambda array, values: array.ravel().at[order].set(values.ravel()).reshape(array.shape)
+    return lambda array, values: (
+        array.ravel().at[order].set(values.ravel()).reshape(array.shape)
+    )

@@ -1,4 +1,5 @@
-"""Warnings of torchax and jax that are known to be harmless, filtered while tpuport is enabled, each by its text.
+"""Warnings of torchax and jax that are known to be harmless, filtered while tpuport is
+enabled, each by its text.
 
 Everything that is not listed here stays visible.
 """
@@ -18,7 +19,8 @@ class Harmless:
     """One filtered warning.
 
     Args:
-        text: the whole text of the warning; `*` stands for one word or path that varies.
+        text: the whole text of the warning; `*` stands for one word or path that
+            varies.
         category: its class.
         reason: why it can be ignored.
         module: a regular expression of the modules that it is filtered in; "" for all.
@@ -35,7 +37,8 @@ class Harmless:
         return re.escape(self.text).replace(r"\*", r"[^\s()]+") + r"\Z"
 
 
-# Modules that run what a model asks for; code that calls jax itself hears jax's own warning.
+# Modules that run what a model asks for; code that calls jax itself hears jax's own
+# warning.
 _BELOW_MODELS = r"(torchax|tpuport|jax\._src)(\.|\Z)"
 
 HARMLESS = (
@@ -73,13 +76,17 @@ _filters: list[Any] = []
 
 
 def install() -> None:
-    """Filter the warnings of `HARMLESS`, and put back a filter that a `warnings.catch_warnings` block dropped."""
+    """Filter the warnings of `HARMLESS`, and put back a filter that a
+    `warnings.catch_warnings` block dropped.
+    """
     with _lock:
         if _filters and all(entry in warnings.filters for entry in _filters):
             return
         uninstall()
         for harmless in HARMLESS:
-            warnings.filterwarnings("ignore", harmless.pattern, harmless.category, harmless.module)
+            warnings.filterwarnings(
+                "ignore", harmless.pattern, harmless.category, harmless.module
+            )
             _filters.append(warnings.filters[0])
             logger.debug("filtering %s: %s", harmless.category.__name__, harmless.text)
         logger.info("filtering %d harmless warnings", len(_filters))
@@ -92,12 +99,15 @@ def uninstall() -> None:
             if entry in warnings.filters:
                 warnings.filters.remove(entry)  # type: ignore[union-attr]
         _filters.clear()
-        # Entering and leaving tells the warnings module that its filters changed; it has no public call for it.
+        # Entering and leaving tells the warnings module that its filters changed; it
+        # has no public call for it.
         with warnings.catch_warnings():
             pass
 
 
 def refresh() -> None:
-    """Put dropped filters back if they are meant to be there; does nothing otherwise."""
+    """Put dropped filters back if they are meant to be there; does nothing
+    otherwise.
+    """
     if _filters:
         install()

@@ -1,13 +1,24 @@
-"""Compiled programs of ported models: their weights are arguments, and what is compiled again is counted."""
+"""Compiled programs of ported models: their weights are arguments, and what is compiled
+again is counted.
+"""
 
 from tpuport.compilation.call_arguments import claim_cache, prepare_arguments
 from tpuport.compilation.compiled_function import CompiledFunction, compile
 from tpuport.compilation.compiled_program import Program, use_persistent_cache
 from tpuport.compilation.host_inputs import HostInput
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled
-from tpuport.compilation.lost_values import LostValue, WrittenInLoop, use_weights_in_loop
+from tpuport.compilation.lost_values import (
+    LostValue,
+    WrittenInLoop,
+    use_weights_in_loop,
+)
 from tpuport.compilation.model_snapshot import ModelSnapshot
-from tpuport.compilation.model_weights import check_constants, collect_weights, settings_key, use_weights
+from tpuport.compilation.model_weights import (
+    check_constants,
+    collect_weights,
+    settings_key,
+    use_weights,
+)
 from tpuport.compilation.shared_tensors import keep_shared
 
 __all__ = [

@@ -1,4 +1,6 @@
-"""The arguments of a compiled function, divided into those of its program: tensors, donated caches, static values."""
+"""The arguments of a compiled function, divided into those of its program: tensors,
+donated caches, static values.
+"""
 
 import fnmatch
 import weakref
@@ -18,7 +20,15 @@ from tpuport.compilation.host_inputs import HostInput
 from tpuport.compilation.model_weights import is_on_host
 from tpuport.errors import PortError
 from tpuport.library_classes import is_transformers_cache
-from tpuport.object_graph import Flattener, Graph, State, Structure, is_array, read_state, unflatten
+from tpuport.object_graph import (
+    Flattener,
+    Graph,
+    State,
+    Structure,
+    is_array,
+    read_state,
+    unflatten,
+)
 from tpuport.patches import registry
 from tpuport.static_values import StaticValue
 
@@ -31,11 +41,13 @@ class Argument(NamedTuple):
 
     Attributes:
         name: its path from the function's parameter: "inputs.ids".
-        kind: which of the program's arguments has it; a number is a tensor in the program, a static value a part of it.
-            Weights of a module are arguments too, and the rest of it is in the state of the function. A host tensor
-            is a part of it, and has its values while the program is traced.
-        content: the structure of a cache, the number of a random generator, the class of a number, a weak reference to
-            a module, the values of a host tensor, or the static value.
+        kind: which of the program's arguments has it; a number is a tensor in the
+            program, a static value a part of it. Weights of a module are arguments too,
+            and the rest of it is in the state of the function. A host tensor is a part
+            of it, and has its values while the program is traced.
+        content: the structure of a cache, the number of a random generator, the class
+            of a number, a weak reference to a module, the values of a host tensor, or
+            the static value.
     """
 
     name: str
@@ -48,9 +60,11 @@ class Rebuilt(NamedTuple):
 
     Attributes:
         args, kwargs: of the function.
-        leaves: of the arguments; `tensor_leaves` are the numbers of the tensors, and `arrays` what these are.
+        leaves: of the arguments; `tensor_leaves` are the numbers of the tensors, and
+            `arrays` what these are.
         objects: by number; `states` is what they consist of before the call.
-        replaced: ids of the leaves that are others than the caller's: tensors for numbers, caches for donated ones.
+        replaced: ids of the leaves that are others than the caller's: tensors for
+            numbers, caches for donated ones.
         host_tensors: by name.
     """
 
@@ -66,7 +80,8 @@ class Rebuilt(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How to put the arguments of a call together again. Hashable: it is a static argument of the program.
+    """How to put the arguments of a call together again. Hashable: it is a static
+    argument of the program.
 
     Attributes:
         structure: of the values of all arguments.
@@ -119,16 +134,28 @@ class Layout(NamedTuple):
 
     def modules(self) -> list[torch.nn.Module]:
         """The modules among the arguments, each once."""
-        references = [argument.content for argument in self.arguments if argument.kind == "module"]
+        references = [
+            argument.content for argument in self.arguments if argument.kind == "module"
+        ]
         return list(dict.fromkeys(reference() for reference in references))  # type: ignore[operator]
 
     def tensors_named(self, patterns: Sequence[str]) -> list[int]:
-        """The numbers, among the tensors of the program, of those with these names or in arguments with these names."""
-        names = [argument.name for argument in self.arguments if argument.kind in ("tensor", "number")]
-        return [number for number, name in enumerate(names) if is_inside(name, patterns)]
+        """The numbers, among the tensors of the program, of those with these names or
+        in arguments with these names.
+        """
+        names = [
+            argument.name
+            for argument in self.arguments
+            if argument.kind in ("tensor", "number")
+        ]
+        return [
+            number for number, name in enumerate(names) if is_inside(name, patterns)
+        ]
 
     def describe(self, tensors: list[Any], donated: list[list[Any]]) -> dict[str, str]:
-        """What a program is compiled for, by argument: shapes of tensors, values of the rest."""
+        """What a program is compiled for, by argument: shapes of tensors, values of the
+        rest.
+        """
         remaining_tensors, remaining_caches = iter(tensors), iter(donated)
         descriptions: dict[str, str] = {}
         for argument in self.arguments:
@@ -137,7 +164,9 @@ class Layout(NamedTuple):
                     tensor = next(remaining_tensors)
                     text: str = ShapeText(f"{tensor.dtype}{tuple(tensor.shape)}")
                 case "cache":
-                    text = ShapeText([tuple(tensor.shape) for tensor in next(remaining_caches)])
+                    text = ShapeText(
+                        [tuple(tensor.shape) for tensor in next(remaining_caches)]
+                    )
                 case "generator":
                     text = "torch.Generator"
                 case "module":
@@ -152,7 +181,11 @@ class Layout(NamedTuple):
 
 def _tensor_leaves(arguments: Iterable[Argument]) -> list[int]:
     """Numbers of the leaves that are tensors of the program."""
-    return [number for number, argument in enumerate(arguments) if argument.kind in ("tensor", "number")]
+    return [
+        number
+        for number, argument in enumerate(arguments)
+        if argument.kind in ("tensor", "number")
+    ]
 
 
 class DividedArguments(NamedTuple):
@@ -178,12 +211,17 @@ class DividedArguments(NamedTuple):
 
     def named_tensors(self) -> dict[str, Any]:
         """The caller's tensors and arrays that are tensors of the program, by name."""
-        named = [(self.graph.names[number], self.graph.leaves[number]) for number in self.tensor_leaves]
+        named = [
+            (self.graph.names[number], self.graph.leaves[number])
+            for number in self.tensor_leaves
+        ]
         return {name: leaf for name, leaf in named if hasattr(leaf, "dtype")}
 
 
 def parameters_of(function: Callable) -> Mapping[str, Parameter]:
-    """The parameters of a function, by name; `*args, **kwargs` for those of C, which tell none (`torch.sin`)."""
+    """The parameters of a function, by name; `*args, **kwargs` for those of C, which
+    tell none (`torch.sin`).
+    """
     try:
         return signature(function).parameters
     except ValueError:
@@ -197,10 +235,12 @@ def positional_names(parameters: Mapping[str, Parameter]) -> list[str]:
 
 
 def prepare_arguments(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The arguments after the decisions that a model's patches take outside of the trace.
+    """The arguments after the decisions that a model's patches take outside of the
+    trace.
 
     Args:
-        function: a module or its bound `forward`; the arguments of any other function stay as they are.
+        function: a module or its bound `forward`; the arguments of any other function
+            stay as they are.
     """
     is_forward = getattr(function, "__name__", "") == "forward"
     owner = getattr(function, "__self__", None) if is_forward else function
@@ -222,12 +262,15 @@ def divide_arguments(
         positional: by the names of the function's parameters, in order.
         keywords: by name.
         traced: patterns of the names of numbers that are tensors of the program.
-        donated: patterns of the names of tensors that are donated, or of arguments that have them.
-        is_static: whether the values of the tensor with this name are a part of the program.
+        donated: patterns of the names of tensors that are donated, or of arguments that
+            have them.
+        is_static: whether the values of the tensor with this name are a part of the
+            program.
 
     Raises:
-        PortError: an argument is neither a tensor nor hashable, was donated to an earlier call, or has tensors in an
-            object that cannot be taken apart; or a pattern fits nothing.
+        PortError: an argument is neither a tensor nor hashable, was donated to an
+            earlier call, or has tensors in an object that cannot be taken apart; or a
+            pattern fits nothing.
     """
     # A cache is one argument, donated as a whole.
     flattener = Flattener(caches_are_leaves=True)
@@ -255,10 +298,13 @@ def divide_arguments(
             pytrees.register_used(leaf)
             claim_cache(leaf)
             cache_tensors, structure = jax.tree_util.tree_flatten(leaf)
-            cache_arrays.append([usable_array(tensor, name) for tensor in cache_tensors])
+            cache_arrays.append(
+                [usable_array(tensor, name) for tensor in cache_tensors]
+            )
             arguments.append(Argument(name, "cache", structure))
         elif isinstance(leaf, torch.Generator):
-            # Its state is an argument of the program, so that a new one for each call is nothing new.
+            # Its state is an argument of the program, so that a new one for each call
+            # is nothing new.
             if leaf not in generators:
                 generators.append(leaf)
             arguments.append(Argument(name, "generator", generators.index(leaf)))
@@ -274,7 +320,8 @@ def _part_of_program(leaf: Any, name: str) -> Argument:
     if is_array(leaf):
         return Argument(name, "host", HostInput.of(leaf))
     if isinstance(leaf, torch.nn.Module) and not is_on_host(leaf):
-        # Weak, because jax keeps the layout of every program, and would keep the module alive.
+        # Weak, because jax keeps the layout of every program, and would keep the module
+        # alive.
         return Argument(name, "module", weakref.ref(leaf))
     return Argument(name, "static", static_value(leaf, name))
 
@@ -286,12 +333,20 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
 def is_inside(name: str, patterns: Sequence[str]) -> bool:
     """Whether a pattern fits a name, or the name of something that it is in."""
     parts = name.split(".")
-    return any(_fits(".".join(parts[:count]), patterns) for count in range(1, len(parts) + 1))
+    return any(
+        _fits(".".join(parts[:count]), patterns) for count in range(1, len(parts) + 1)
+    )
 
 
 def _check_donated(patterns: Sequence[str], arguments: Sequence[Argument]) -> None:
-    names = [argument.name for argument in arguments if argument.kind in ("tensor", "cache")]
-    unused = [pattern for pattern in patterns if not any(is_inside(name, [pattern]) for name in names)]
+    names = [
+        argument.name for argument in arguments if argument.kind in ("tensor", "cache")
+    ]
+    unused = [
+        pattern
+        for pattern in patterns
+        if not any(is_inside(name, [pattern]) for name in names)
+    ]
     _refuse_unused(unused, names, "donate")
 
 
@@ -300,14 +355,19 @@ def _check_patterns(patterns: Sequence[str], names: Sequence[str]) -> None:
     _refuse_unused(unused, names, "traced")
 
 
-def check_static(patterns: Sequence[str], names: Sequence[str], parameters: Mapping[str, Parameter]) -> None:
-    """PortError for a pattern that fits neither an argument of the call, nor one that it leaves out.
+def check_static(
+    patterns: Sequence[str], names: Sequence[str], parameters: Mapping[str, Parameter]
+) -> None:
+    """PortError for a pattern that fits neither an argument of the call, nor one that
+    it leaves out.
 
     Args:
         names: of the arguments.
         parameters: of the function.
     """
-    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+    if any(
+        parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()
+    ):
         return
     unused = [
         pattern
@@ -329,11 +389,15 @@ def _refuse_unused(unused: Sequence[str], names: Sequence[str], option: str) -> 
 
 def shapes_key(arrays: Iterable[Any]) -> Hashable:
     """A key of the shapes and dtypes of arrays."""
-    return tuple((array.shape, array.dtype) for array in arrays if hasattr(array, "dtype"))
+    return tuple(
+        (array.shape, array.dtype) for array in arrays if hasattr(array, "dtype")
+    )
 
 
 def claim_cache(cache: Any) -> None:
-    """Let a cache that was allocated on the host make its positions on the device, where its tensors will be."""
+    """Let a cache that was allocated on the host make its positions on the device,
+    where its tensors will be.
+    """
     for layer in getattr(cache, "layers", ()):
         if getattr(layer, "device", None) is not None:
             layer.device = torch.device("jax")
@@ -343,7 +407,8 @@ def usable_array(value: Any, name: str) -> Any:
     """The value as an array on the device.
 
     Raises:
-        PortError: it has been donated, with a cache or by the user. On several devices jax would kill the process.
+        PortError: it has been donated, with a cache or by the user. On several devices
+            jax would kill the process.
     """
     array = value
     if isinstance(value, torch.Tensor):

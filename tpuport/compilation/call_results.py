@@ -1,4 +1,6 @@
-"""What a compiled function returns and changes: described while it is traced, restored after the program has run."""
+"""What a compiled function returns and changes: described while it is traced, restored
+after the program has run.
+"""
 
 import dataclasses
 import itertools
@@ -26,7 +28,8 @@ class Original(NamedTuple):
 
     Attributes:
         number: of the argument's leaf.
-        is_returned: whether it is a part of the output, where tensors are on the device.
+        is_returned: whether it is a part of the output, where tensors are on the
+            device.
     """
 
     number: int
@@ -34,13 +37,16 @@ class Original(NamedTuple):
 
 
 class ResultLayout(NamedTuple):
-    """How to make a function's output, and the new states of its arguments, from the arrays of a program.
+    """How to make a function's output, and the new states of its arguments, from the
+    arrays of a program.
 
     Attributes:
-        structure: of the output and the changed objects. Objects of the arguments have their numbers among these.
+        structure: of the output and the changed objects. Objects of the arguments have
+            their numbers among these.
         leaves: for each leaf the number of an array, an original, or a static value.
-        replaced: (number of a tensor of the arguments, number of the array that has its place now), for tensors that
-            are nowhere else in the arguments. These arrays come first.
+        replaced: (number of a tensor of the arguments, number of the array that has its
+            place now), for tensors that are nowhere else in the arguments. These arrays
+            come first.
     """
 
     structure: object_graph.Structure
@@ -51,28 +57,38 @@ class ResultLayout(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class OutputAndWrites:
-    """The result of a program whose function changes what it was given, or returns more than tensors.
+    """The result of a program whose function changes what it was given, or returns more
+    than tensors.
 
-    What was changed comes first, as jax gives the memory of donated arrays to the first results of their form.
+    What was changed comes first, as jax gives the memory of donated arrays to the first
+    results of their form.
 
     Attributes:
         arguments: the new arrays of tensors among the arguments, by their number.
         weights: for each model the new arrays of its weights, by name.
         state: the arrays of what it changed in the function's state.
         output: of the function; its arrays, if there is a layout.
-        layout: None for an output that jax can return as it is, of a function that changes no object.
-        state_changes: where the arrays of the state belong; None if the function changed nothing there.
+        layout: None for an output that jax can return as it is, of a function that
+            changes no object.
+        state_changes: where the arrays of the state belong; None if the function
+            changed nothing there.
     """
 
     arguments: dict[int, Any]
     weights: list[dict[str, Any]]
     state: StateArrays
     output: Any
-    layout: ResultLayout | None = dataclasses.field(default=None, metadata={"static": True})
-    state_changes: StateWrites | None = dataclasses.field(default=None, metadata={"static": True})
+    layout: ResultLayout | None = dataclasses.field(
+        default=None, metadata={"static": True}
+    )
+    state_changes: StateWrites | None = dataclasses.field(
+        default=None, metadata={"static": True}
+    )
 
     def restore(self, call: DividedArguments, state: PythonState) -> Any:
-        """The output, after all that the function changed has been changed in what the caller has."""
+        """The output, after all that the function changed has been changed in what the
+        caller has.
+        """
         tensors = [call.graph.leaves[number] for number in call.tensor_leaves]
         names = [call.graph.names[number] for number in call.tensor_leaves]
         # Tensors of the state are numbered after those of the arguments.
@@ -93,14 +109,24 @@ class OutputAndWrites:
         if self.layout is None:
             return compat.as_torch(self.output)
         arrays = compat.as_torch(self.output)
-        leaves = [_restore_leaf(leaf, arrays, call.graph.leaves) for leaf in self.layout.leaves]
-        roots, _ = object_graph.unflatten(self.layout.structure, leaves, call.graph.objects)
+        leaves = [
+            _restore_leaf(leaf, arrays, call.graph.leaves)
+            for leaf in self.layout.leaves
+        ]
+        roots, _ = object_graph.unflatten(
+            self.layout.structure, leaves, call.graph.objects
+        )
         return roots[0]
 
     def _refuse_overlaps(
-        self, arguments: Sequence[NamedTensor], located: Sequence[NamedTensor], state: PythonState
+        self,
+        arguments: Sequence[NamedTensor],
+        located: Sequence[NamedTensor],
+        state: PythonState,
     ) -> None:
-        """PortError if a tensor that was written to shares memory with another one: the program had two copies."""
+        """PortError if a tensor that was written to shares memory with another one: the
+        program had two copies.
+        """
         written = [arguments[number] for number in self.arguments]
         written += [located[number] for number in self.state.tensors]
         others: list[NamedTensor] = []
@@ -112,12 +138,16 @@ class OutputAndWrites:
             return
         # A tensor of the state that is a weight is one argument, as the weight.
         known = {id(weight) for _, weight in others}
-        others += [(path, tensor) for path, tensor in located if id(tensor) not in known]
+        others += [
+            (path, tensor) for path, tensor in located if id(tensor) not in known
+        ]
         _refuse_same(written, arguments, others)
         _refuse_views(written, [*arguments, *others])
 
 
-def _restore_leaf(leaf: int | Original | StaticValue, arrays: list[Any], originals: Sequence[Any]) -> Any:
+def _restore_leaf(
+    leaf: int | Original | StaticValue, arrays: list[Any], originals: Sequence[Any]
+) -> Any:
     match leaf:
         case int():
             return arrays[leaf]
@@ -127,7 +157,11 @@ def _restore_leaf(leaf: int | Original | StaticValue, arrays: list[Any], origina
     if isinstance(original, object_graph.HostArray):
         # The caller's own NumPy array, not the copy that the program took.
         return original.source
-    if leaf.is_returned and object_graph.is_array(original) and not compat.is_ported(original):
+    if (
+        leaf.is_returned
+        and object_graph.is_array(original)
+        and not compat.is_ported(original)
+    ):
         return compat.as_torch(compat.to_jax(torch.as_tensor(original)))
     return original
 
@@ -144,24 +178,37 @@ def collect_results(
     Args:
         output: of the function.
         weights: for each model what it has written to, by name.
-        state: the arrays of what the function changed in its state, and `state_changes` where they belong.
+        state: the arrays of what the function changed in its state, and `state_changes`
+            where they belong.
     """
-    # The output may have caches, or outputs of libraries, whose classes jax does not know yet.
+    # The output may have caches, or outputs of libraries, whose classes jax does not
+    # know yet.
     pytrees.register_used(output)
     _refuse_host_writes(rebuilt)
     writes = _find_writes(rebuilt)
     changed = _changed_objects(rebuilt)
     arrays, layout = _describe(output, rebuilt, changed)
     if layout is None:
-        arrays = jax.tree.map(lambda leaf: _as_array(leaf) if object_graph.is_array(leaf) else leaf, output)
-        # Most functions write to nothing, and their programs have no other results than their own.
-        if not writes and not any(weights) and not state.tensors and state_changes is None:
+        arrays = jax.tree.map(
+            lambda leaf: _as_array(leaf) if object_graph.is_array(leaf) else leaf,
+            output,
+        )
+        # Most functions write to nothing, and their programs have no other results than
+        # their own.
+        if (
+            not writes
+            and not any(weights)
+            and not state.tensors
+            and state_changes is None
+        ):
             return arrays
     return OutputAndWrites(writes, weights, state, arrays, layout, state_changes)
 
 
 def _refuse_host_writes(rebuilt: Rebuilt) -> None:
-    """Traced. PortError if the function has written to a tensor whose values are a part of the program."""
+    """Traced. PortError if the function has written to a tensor whose values are a part
+    of the program.
+    """
     for name, tensor in rebuilt.host_tensors.items():
         if tensor._version:
             raise PortError(
@@ -172,9 +219,13 @@ def _refuse_host_writes(rebuilt: Rebuilt) -> None:
 
 
 def _find_writes(rebuilt: Rebuilt) -> dict[int, Any]:
-    """Traced. The new arrays of tensors that no longer have those that they started with, by their number."""
+    """Traced. The new arrays of tensors that no longer have those that they started
+    with, by their number.
+    """
     writes = {}
-    for index, (number, array) in enumerate(zip(rebuilt.tensor_leaves, rebuilt.arrays, strict=True)):
+    for index, (number, array) in enumerate(
+        zip(rebuilt.tensor_leaves, rebuilt.arrays, strict=True)
+    ):
         tensor = rebuilt.leaves[number]
         if id(tensor) not in rebuilt.replaced and compat.as_jax(tensor) is not array:
             writes[index] = compat.as_jax(tensor)
@@ -182,7 +233,8 @@ def _find_writes(rebuilt: Rebuilt) -> dict[int, Any]:
 
 
 def _changed_objects(rebuilt: Rebuilt) -> list[int]:
-    """Numbers of the objects with other attributes or items than before, and of those with replaced leaves.
+    """Numbers of the objects with other attributes or items than before, and of those
+    with replaced leaves.
 
     Raises:
         PortError: a class that is registered with jax was changed.
@@ -191,7 +243,8 @@ def _changed_objects(rebuilt: Rebuilt) -> list[int]:
     for number, before in rebuilt.states.items():
         value = rebuilt.objects[number]
         is_changed = object_graph.is_changed(before, object_graph.read_state(value))
-        # Such an object is a value for jax: the caller's is not rebuilt, so the change would be lost.
+        # Such an object is a value for jax: the caller's is not rebuilt, so the change
+        # would be lost.
         if is_changed and before.is_registered:
             cls = type(value)
             raise PortError(
@@ -206,22 +259,36 @@ def _changed_objects(rebuilt: Rebuilt) -> list[int]:
     return changed
 
 
-def _describe(output: Any, rebuilt: Rebuilt, changed: list[int]) -> tuple[list[Any], ResultLayout | None]:
-    """Traced. The arrays of the output and of changed objects, with a layout if jax alone could not return them."""
+def _describe(
+    output: Any, rebuilt: Rebuilt, changed: list[int]
+) -> tuple[list[Any], ResultLayout | None]:
+    """Traced. The arrays of the output and of changed objects, with a layout if jax
+    alone could not return them.
+    """
     known = {
-        number: value for number, value in rebuilt.objects.items() if not rebuilt.states[number].is_registered
+        number: value
+        for number, value in rebuilt.objects.items()
+        if not rebuilt.states[number].is_registered
     }
-    flattener = object_graph.Flattener(caches_are_leaves=False, known=known, first=len(rebuilt.objects))
+    flattener = object_graph.Flattener(
+        caches_are_leaves=False, known=known, first=len(rebuilt.objects)
+    )
     flattener.add_root("the result", output)
     returned = len(flattener.leaves)
-    if not changed and not flattener.meets_known and object_graph.is_for_jax(flattener.graph()):
+    if (
+        not changed
+        and not flattener.meets_known
+        and object_graph.is_for_jax(flattener.graph())
+    ):
         return [], None
-    # A tensor that is returned and belongs to an object has two forms: on the device, and the caller's own.
+    # A tensor that is returned and belongs to an object has two forms: on the device,
+    # and the caller's own.
     flattener.forget_leaves(rebuilt.leaves)
     for number in changed:
         flattener.add_known("an argument", number, known[number])
     graph = flattener.graph()
-    # Plain values are compared by value, and one that Python shares says nothing about where it came from.
+    # Plain values are compared by value, and one that Python shares says nothing about
+    # where it came from.
     originals = {
         id(leaf.array if isinstance(leaf, object_graph.HostArray) else leaf): number
         for number, leaf in enumerate(rebuilt.leaves)
@@ -257,27 +324,42 @@ def _find_replaced(
     graph: object_graph.Graph,
     leaves: list[int | Original | StaticValue],
 ) -> dict[int, int]:
-    """Traced. Tensors of the arguments that only changed objects had, and no longer have.
+    """Traced. Tensors of the arguments that only changed objects had, and no longer
+    have.
 
     Args:
-        graph: of the result and the changed objects; `leaves` are its leaves as they leave the program.
+        graph: of the result and the changed objects; `leaves` are its leaves as they
+            leave the program.
 
     Returns:
         By the number of the tensor, the number of the array that has its place.
     """
-    numbers = {id(rebuilt.leaves[leaf]): number for number, leaf in enumerate(rebuilt.tensor_leaves)}
+    numbers = {
+        id(rebuilt.leaves[leaf]): number
+        for number, leaf in enumerate(rebuilt.tensor_leaves)
+    }
     arrays = {
-        id(value): leaf for value, leaf in zip(graph.leaves, leaves, strict=True) if isinstance(leaf, int)
+        id(value): leaf
+        for value, leaf in zip(graph.leaves, leaves, strict=True)
+        if isinstance(leaf, int)
     }
     replaced = {}
     for number in changed:
-        before, after = rebuilt.states[number], object_graph.read_state(rebuilt.objects[number])
+        before, after = (
+            rebuilt.states[number],
+            object_graph.read_state(rebuilt.objects[number]),
+        )
         for old, new in object_graph.matching_contents(before, after):
-            if id(old) in numbers and id(old) not in rebuilt.replaced and id(new) in arrays:
+            if (
+                id(old) in numbers
+                and id(old) not in rebuilt.replaced
+                and id(new) in arrays
+            ):
                 replaced[numbers[id(old)]] = arrays[id(new)]
     if not replaced:
         return {}
-    # Whoever has an argument by itself, or an object that stays, has the tensor after the call.
+    # Whoever has an argument by itself, or an object that stays, has the tensor after
+    # the call.
     remaining = [*rebuilt.args, *rebuilt.kwargs.values(), *graph.leaves]
     for number, state in rebuilt.states.items():
         remaining += [] if number in changed else state.contents()
@@ -290,9 +372,13 @@ def _find_replaced(
 
 
 def _refuse_returned_views(leaves: list[Any], names: list[str]) -> None:
-    """Traced. PortError if a function leaves tensors in objects that share memory, which would be two afterwards."""
+    """Traced. PortError if a function leaves tensors in objects that share memory,
+    which would be two afterwards.
+    """
     tensors = [
-        (leaf, name) for leaf, name in zip(leaves, names, strict=True) if isinstance(leaf, torch.Tensor)
+        (leaf, name)
+        for leaf, name in zip(leaves, names, strict=True)
+        if isinstance(leaf, torch.Tensor)
     ]
     for (tensor, name), (other, other_name) in itertools.combinations(tensors, 2):
         if aliasing.may_overlap(tensor, other):
@@ -310,9 +396,13 @@ def _as_array(value: Any) -> Any:
 
 
 def _refuse_same(
-    written: Sequence[NamedTensor], arguments: Sequence[NamedTensor], others: Sequence[NamedTensor]
+    written: Sequence[NamedTensor],
+    arguments: Sequence[NamedTensor],
+    others: Sequence[NamedTensor],
 ) -> None:
-    """PortError if an argument that was written to is a weight, or a tensor of the state, too."""
+    """PortError if an argument that was written to is a weight, or a tensor of the
+    state, too.
+    """
     names = {id(tensor): name for name, tensor in others}
     changed = {id(tensor) for _, tensor in written}
     for name, tensor in arguments:
@@ -320,11 +410,19 @@ def _refuse_same(
             _refuse_write(name, names[id(tensor)])
 
 
-def _refuse_views(written: Sequence[NamedTensor], tensors: Sequence[NamedTensor]) -> None:
-    """PortError if a tensor that was written to has memory in common with another one."""
+def _refuse_views(
+    written: Sequence[NamedTensor], tensors: Sequence[NamedTensor]
+) -> None:
+    """PortError if a tensor that was written to has memory in common with another
+    one.
+    """
     # Most tensors share memory with none, and a model has many.
-    sharing = [(name, tensor) for name, tensor in tensors if aliasing.may_share_memory(tensor)]
-    changed = [(name, tensor) for name, tensor in written if aliasing.may_share_memory(tensor)]
+    sharing = [
+        (name, tensor) for name, tensor in tensors if aliasing.may_share_memory(tensor)
+    ]
+    changed = [
+        (name, tensor) for name, tensor in written if aliasing.may_share_memory(tensor)
+    ]
     for (name, tensor), (other_name, other) in itertools.product(changed, sharing):
         if other is not tensor and aliasing.may_overlap(tensor, other):
             _refuse_write(name, other_name)

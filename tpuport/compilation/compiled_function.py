@@ -1,4 +1,6 @@
-"""`tpuport.compile`: weights are arguments, flags are static, caches are donated, recompilations are counted."""
+"""`tpuport.compile`: weights are arguments, flags are static, caches are donated,
+recompilations are counted.
+"""
 
 import contextlib
 import functools
@@ -12,7 +14,15 @@ import jax
 import torch
 from torch.utils import _pytree as torch_pytree
 
-from tpuport import attention, compat, layers, object_graph, pytrees, rotary, trace_errors
+from tpuport import (
+    attention,
+    compat,
+    layers,
+    object_graph,
+    pytrees,
+    rotary,
+    trace_errors,
+)
 from tpuport.checkpoint import port_count
 from tpuport.compat import randomness
 from tpuport.compat.asked_values import AskedValues
@@ -30,7 +40,12 @@ from tpuport.compilation.call_arguments import (
 )
 from tpuport.compilation.call_results import OutputAndWrites, collect_results
 from tpuport.compilation.compiled_program import HostText, Program, StateText
-from tpuport.compilation.host_inputs import find_candidates, is_discrete, small_counts, values_known
+from tpuport.compilation.host_inputs import (
+    find_candidates,
+    is_discrete,
+    small_counts,
+    values_known,
+)
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled
 from tpuport.compilation.model_weights import (
     check_constants,
@@ -57,9 +72,11 @@ logger = logging.getLogger("tpuport")
 
 
 def _split_owner(function: Callable) -> tuple[Callable, tuple[Any, ...]]:
-    """The function to call, and its first argument if it is a method of an object of the user's own.
+    """The function to call, and its first argument if it is a method of an object of
+    the user's own.
 
-    So what the object consists of is an argument like others, and what the method changes in it is changed.
+    So what the object consists of is an argument like others, and what the method
+    changes in it is changed.
     """
     owner = getattr(function, "__self__", None)
     if isinstance(function, types.MethodType) and object_graph.is_own_object(owner):
@@ -70,10 +87,12 @@ def _split_owner(function: Callable) -> tuple[Callable, tuple[Any, ...]]:
 
 
 class CompiledFunction:
-    """What `tpuport.compile` returns: called like the original, with torch tensors on the host or on the device.
+    """What `tpuport.compile` returns: called like the original, with torch tensors on
+    the host or on the device.
 
     Args:
-        function: a ported model, a method of one, or a function that uses ported models.
+        function: a ported model, a method of one, or a function that uses ported
+            models.
         name: what logs call it; None for the function's own name.
         modules: the ported models that the function uses; None to look for them.
         scan_layers, traced, donate, check_indices, static: as in `compile`.
@@ -81,7 +100,8 @@ class CompiledFunction:
     Attributes:
         program: the `Program` underneath; `program.compilations` counts.
         scan_layers: as in `compile`; counts for programs that are made from then on.
-        scanned, declined: lists of blocks in the program made last, that run in a loop and that do not.
+        scanned, declined: lists of blocks in the program made last, that run in a loop
+            and that do not.
     """
 
     def __init__(
@@ -118,7 +138,9 @@ class CompiledFunction:
         self._read_caches: dict[Hashable, tuple[int, ...]] = {}
         self._rotary_tables = rotary.ProgramTables()
         self._run_function, self._owner = _split_owner(function)
-        self._parameters = parameters_of(getattr(function, "forward", self._run_function))
+        self._parameters = parameters_of(
+            getattr(function, "forward", self._run_function)
+        )
         name = name or str(getattr(function, "__qualname__", type(function).__name__))
         self._decisions = ValueDecisions(name, self._run)
         self.program = Program(
@@ -127,12 +149,15 @@ class CompiledFunction:
         )  # fmt: skip
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the compiled program. Tensors and modules' weights are arguments, caches are donated, the rest is static.
+        """Run the compiled program. Tensors and modules' weights are arguments, caches
+        are donated, the rest is static.
 
         Raises:
-            PortError: an argument is neither a tensor nor hashable, a module's weights are not on the device, or the
-                function reaches a model in a way that leaves its weights constants of the program.
-            trace_errors.CannotTrace: the function's code cannot be traced; says where, and what to do.
+            PortError: an argument is neither a tensor nor hashable, a module's weights
+                are not on the device, or the function reaches a model in a way that
+                leaves its weights constants of the program.
+            trace_errors.CannotTrace: the function's code cannot be traced; says where,
+                and what to do.
         """
         if is_tracing():
             # A part of the program around it, whose state and weights it uses.
@@ -159,12 +184,18 @@ class CompiledFunction:
     def _call_inside(self, args: tuple, kwargs: dict) -> Any:
         """Traced. Call the function itself, with its tensors on the device."""
         args, kwargs = prepare_arguments(self._function, args, kwargs)
-        args, kwargs = torch_pytree.tree_map_only(torch.Tensor, _on_device, (args, kwargs))
+        args, kwargs = torch_pytree.tree_map_only(
+            torch.Tensor, _on_device, (args, kwargs)
+        )
         return self._function(*args, **kwargs)
 
     @cleared_if_spoiled()
-    def _call_program(self, stage: Callable, args: tuple, kwargs: dict) -> tuple[Any, PreparedCall]:
-        """The result of the program, or of a method of it, for a call of the function."""
+    def _call_program(
+        self, stage: Callable, args: tuple, kwargs: dict
+    ) -> tuple[Any, PreparedCall]:
+        """The result of the program, or of a method of it, for a call of the
+        function.
+        """
         args, kwargs = prepare_arguments(self._function, args, kwargs)
         with trace_errors.explained(self._function, catch=trace_errors.is_of_code):
             try:
@@ -172,34 +203,50 @@ class CompiledFunction:
             except Exception as error:
                 if not trace_errors.asks_for_values(error):
                     raise
-                is_of_library = is_library_model(getattr(self._function, "__self__", self._function))
-                candidates = find_candidates(self._prepare_call(args, kwargs).divided.named_tensors())
+                is_of_library = is_library_model(
+                    getattr(self._function, "__self__", self._function)
+                )
+                candidates = find_candidates(
+                    self._prepare_call(args, kwargs).divided.named_tensors()
+                )
                 prepare_call = functools.partial(self._prepare_call, args, kwargs)
                 needed = self._decisions.find_needed_inputs(candidates, prepare_call)
-                if not needed and is_of_library and self._decisions.compute_from_now_on(prepare_call()):
+                if (
+                    not needed
+                    and is_of_library
+                    and self._decisions.compute_from_now_on(prepare_call())
+                ):
                     return self._run_stage(stage, args, kwargs)
                 if not needed or not is_of_library:
                     # Own code may be meant for any values, so that its author decides.
                     advice = advise_static(needed or candidates.others)
                     with trace_errors.explained(
-                        self._function, catch=trace_errors.is_of_code, alternative=advice
+                        self._function,
+                        catch=trace_errors.is_of_code,
+                        alternative=advice,
                     ):
                         raise
                 self._decisions.keep_on_host(needed)
             return self._run_stage(stage, args, kwargs)
 
-    def _run_stage(self, stage: Callable, args: tuple, kwargs: dict) -> tuple[Any, PreparedCall]:
+    def _run_stage(
+        self, stage: Callable, args: tuple, kwargs: dict
+    ) -> tuple[Any, PreparedCall]:
         call = self._decisions.add_computed(self._prepare_call(args, kwargs))
         with randomness.call_generators(call.divided.generators):
             arguments, signature = self._prepare_program(call)
             return stage(*arguments, signature=signature), call
 
     def _prepare_program(self, call: PreparedCall) -> tuple[ProgramArguments, Hashable]:
-        """The program's arguments and a key of it. A new program is traced here, and its constants checked."""
+        """The program's arguments and a key of it. A new program is traced here, and
+        its constants checked.
+        """
         weights, tensors, _, donated, static = arguments = call.arguments
         key = (static, shapes_key(tensors), tuple(map(shapes_key, donated)))
         run = functools.partial(self._run, static=static)
-        weights = self._rotary_tables.add_to(weights, key, call.state.modules, run, tensors, donated)
+        weights = self._rotary_tables.add_to(
+            weights, key, call.state.modules, run, tensors, donated
+        )
         arguments = arguments._replace(weights=weights)
         if key in self._overwrites:
             arguments = keep_caches(arguments, self._read_caches[key])
@@ -212,7 +259,9 @@ class CompiledFunction:
         except overwritten_arrays.OverwritesKnown as known:
             overwrites, read_caches = known.overwrites, known.read_caches
         # After the block: the exception refers to frames, and these to the arrays.
-        arguments = donate_overwritten(keep_caches(arguments, read_caches), overwrites, call)
+        arguments = donate_overwritten(
+            keep_caches(arguments, read_caches), overwrites, call
+        )
         if constants is None:
             constants = self.program.constants(*arguments, signature=key)
         check_constants(self.program.name, constants)
@@ -220,7 +269,9 @@ class CompiledFunction:
         return arguments, key
 
     def traced_parts(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple]:
-        """(the function to trace for a call, the arrays to trace it with), without rotary tables."""
+        """(the function to trace for a call, the arrays to trace it with), without
+        rotary tables.
+        """
         call = self._prepare_call(args, kwargs)
         weights, tensors, _, donated, static = call.arguments
 
@@ -230,11 +281,19 @@ class CompiledFunction:
 
         return run, (weights, tensors, donated)
 
-    def _prepare_call(self, args: tuple, kwargs: dict, decisive: Sequence[str] = ()) -> PreparedCall:
-        """The call's arguments and state; the values of inputs with these names are a part of the program, too."""
+    def _prepare_call(
+        self, args: tuple, kwargs: dict, decisive: Sequence[str] = ()
+    ) -> PreparedCall:
+        """The call's arguments and state; the values of inputs with these names are a
+        part of the program, too.
+        """
 
         def is_static(name: str) -> bool:
-            return name in self._decisions.inputs or name in decisive or is_inside(name, self._static)
+            return (
+                name in self._decisions.inputs
+                or name in decisive
+                or is_inside(name, self._static)
+            )
 
         divided = divide_arguments(
             self._name_positional(args), kwargs, self._traced, self._donated, is_static
@@ -244,15 +303,26 @@ class CompiledFunction:
             state = self._current_state(divided.layout.modules())
             named = [state.named_weights(module) for module in state.modules]
             weights = list(map(collect_arrays, named))
-            models = tuple((weakref.ref(module), port_count(module)) for module in state.modules)
+            models = tuple(
+                (weakref.ref(module), port_count(module)) for module in state.modules
+            )
             shared = weights_in_state(state.tensors, named)
-            state_arrays: list[Any] = [usable_array(tensor, path) for path, tensor in state.located_tensors()]
+            state_arrays: list[Any] = [
+                usable_array(tensor, path) for path, tensor in state.located_tensors()
+            ]
         for number, _ in shared:
             state_arrays[number] = None
         static = StaticPart(
-            divided.layout, models, state.key, attention.registered_settings(), self._donated, shared=shared
+            divided.layout,
+            models,
+            state.key,
+            attention.registered_settings(),
+            self._donated,
+            shared=shared,
         )
-        arguments = ProgramArguments(weights, divided.arrays + state_arrays, [], divided.donated, static)
+        arguments = ProgramArguments(
+            weights, divided.arrays + state_arrays, [], divided.donated, static
+        )
         return PreparedCall(arguments, divided, state)
 
     def _current_state(self, arguments: Sequence[torch.nn.Module] = ()) -> PythonState:
@@ -271,15 +341,24 @@ class CompiledFunction:
         modules = self._fixed_modules
         if modules is not None:
             modules = list(dict.fromkeys((*modules, *arguments)))
-        # A partial function reaches its arguments. An object whose method is compiled is an argument itself, and no
-        # part of the state.
-        function = functools.partial(self._function, *arguments) if arguments else self._function
+        # A partial function reaches its arguments. An object whose method is compiled
+        # is an argument itself, and no part of the state.
+        function = (
+            functools.partial(self._function, *arguments)
+            if arguments
+            else self._function
+        )
         return PythonState(function, modules, start=self._run_function)
 
     def _name_positional(self, args: tuple) -> dict[str, Any]:
-        """Positional arguments by the names of their parameters, in order; those of `*args` are numbered."""
+        """Positional arguments by the names of their parameters, in order; those of
+        `*args` are numbered.
+        """
         names = positional_names(self._parameters)
-        names += [f"argument {number}" for number in range(len(names), len(self._owner) + len(args))]
+        names += [
+            f"argument {number}"
+            for number in range(len(names), len(self._owner) + len(args))
+        ]
         return dict(zip(names, (*self._owner, *args), strict=False))
 
     def _run(
@@ -290,7 +369,8 @@ class CompiledFunction:
         static: StaticPart,
         answers: AskedValues | None = None,
     ) -> Any:
-        """Traced. Put the arguments together again and call the function with the weights in place.
+        """Traced. Put the arguments together again and call the function with the
+        weights in place.
 
         Args:
             answers: to the code that asks for values; None for those of `static`.
@@ -312,25 +392,40 @@ class CompiledFunction:
         ):
             if answers is not None:
                 answers.ask(small_counts(weights))
-            output = without_selections(self._run_function(*rebuilt.args, **rebuilt.kwargs))
+            output = without_selections(
+                self._run_function(*rebuilt.args, **rebuilt.kwargs)
+            )
             writes = [weights_in_use.find_writes() for weights_in_use in in_use]
             results = collect_results(output, rebuilt, writes, *trace.find_changes())
         check_leaks(self._make_state(static.layout.modules()))
         return results
 
     def _run_program(
-        self, weights: list, tensors: list, overwritten: list, donated: list, static: StaticPart
+        self,
+        weights: list,
+        tensors: list,
+        overwritten: list,
+        donated: list,
+        static: StaticPart,
     ) -> Any:
-        """Traced. As `_run_scanned`, with the arrays that are overwritten in an argument of their own.
+        """Traced. As `_run_scanned`, with the arrays that are overwritten in an
+        argument of their own.
 
         Raises:
-            OverwritesKnown: there are such arrays, and they are among the others; or caches that it only reads.
+            OverwritesKnown: there are such arrays, and they are among the others; or
+                caches that it only reads.
         """
-        weights, tensors = overwritten_arrays.join(weights, tensors, overwritten, static.overwritten)
+        weights, tensors = overwritten_arrays.join(
+            weights, tensors, overwritten, static.overwritten
+        )
         tensors, donated = static.join_caches(tensors, donated)
         result = self._run_scanned(weights, tensors, donated, static)
         first_of_state = len(tensors) - len(static.state.state.tensors)  # type: ignore[union-attr]
-        if not static.overwritten and not static.read_caches and not self.program.checks_indices:
+        if (
+            not static.overwritten
+            and not static.read_caches
+            and not self.program.checks_indices
+        ):
             overwrites = overwritten_arrays.find_overwrites(
                 result, weights, tensors, first_of_state, jax.tree.leaves(donated),
                 static.layout.tensors_named(static.donated),
@@ -340,7 +435,9 @@ class CompiledFunction:
                 raise overwritten_arrays.OverwritesKnown(overwrites, read_caches)
         return result
 
-    def _run_scanned(self, weights: list, tensors: list, donated: list, static: StaticPart) -> Any:
+    def _run_scanned(
+        self, weights: list, tensors: list, donated: list, static: StaticPart
+    ) -> Any:
         """Traced. As `_run`, with the blocks whose weights are stacked in a loop."""
         has_stacks = any(layers.stacked_lists(arrays) for arrays in weights)
         if self.scan_layers is False or not has_stacks:
@@ -352,18 +449,30 @@ class CompiledFunction:
 
     @staticmethod
     def _port_counts(
-        weights: list, tensors: list, overwritten: list, donated: list, static: StaticPart
+        weights: list,
+        tensors: list,
+        overwritten: list,
+        donated: list,
+        static: StaticPart,
     ) -> Hashable:
         """How often each model was ported: to port it once more drops its programs."""
         return tuple(port_count(reference()) for reference, _ in static.models)  # type: ignore[arg-type]
 
     @staticmethod
     def _describe(
-        weights: list, tensors: list, overwritten: list, donated: list, static: StaticPart
+        weights: list,
+        tensors: list,
+        overwritten: list,
+        donated: list,
+        static: StaticPart,
     ) -> dict[str, str]:
-        _, tensors = overwritten_arrays.join(weights, tensors, overwritten, static.overwritten)
+        _, tensors = overwritten_arrays.join(
+            weights, tensors, overwritten, static.overwritten
+        )
         tensors, donated = static.join_caches(tensors, donated)
-        texts: dict[str, str] = {name: StateText(text) for name, text in static.state.describe().items()}
+        texts: dict[str, str] = {
+            name: StateText(text) for name, text in static.state.describe().items()
+        }
         if static.decided:
             texts |= {"what it computes and decides by": HostText(static.decided)}
         return texts | static.layout.describe(tensors, donated)
@@ -385,45 +494,59 @@ def compile(
     check_indices: bool | None = None,
     static: str | Sequence[str] = (),
 ) -> CompiledFunction:
-    """Compile a ported model, one of its methods, or a function that uses ported models.
+    """Compile a ported model, one of its methods, or a function that uses ported
+    models.
 
-    Weights of every module that the function reaches become arguments of the program, never constants in it: modules
-    among its arguments, in its closure and globals, and those that other functions, containers and objects lead to.
-    Tensors among the arguments (torch on the host, torchax, NumPy, jax) are traced, also in objects of your own
-    classes. Python values are static, with one program each. What the function changes in its arguments is changed
-    after the call; what it writes to in place is written to in its own memory. Caches of transformers are donated:
-    go on with the cache in the output. Tensors in the result are torchax tensors on the device.
+    Weights of every module that the function reaches become arguments of the program,
+    never constants in it: modules among its arguments, in its closure and globals, and
+    those that other functions, containers and objects lead to. Tensors among the
+    arguments (torch on the host, torchax, NumPy, jax) are traced, also in objects of
+    your own classes. Python values are static, with one program each. What the function
+    changes in its arguments is changed after the call; what it writes to in place is
+    written to in its own memory. Caches of transformers are donated: go on with the
+    cache in the output. Tensors in the result are torchax tensors on the device.
 
-    A change of anything that the function reaches is seen by the next call: modules, their attributes, hooks,
-    adapters and classes, configurations, variables of closures, globals. Tensors on the device are arguments of the
-    program; anything else is part of its key, so that another value makes another program. What the function assigns
-    to attributes, lists, dictionaries and variables is there after the call, as in torch.
+    A change of anything that the function reaches is seen by the next call: modules,
+    their attributes, hooks, adapters and classes, configurations, variables of
+    closures, globals. Tensors on the device are arguments of the program; anything else
+    is part of its key, so that another value makes another program. What the function
+    assigns to attributes, lists, dictionaries and variables is there after the call, as
+    in torch.
 
     Args:
         model_or_function: an nn.Module on the device, a bound method, or a function.
         name: what logs call it.
-        scan_layers: True stacks the weights of identical blocks of the models, in place (`layers.stack_layers`: other
-            code cannot read them then, and `layers.unstack_layers` undoes it), and runs the blocks in one loop if
-            they allow it: the same results from a program that is compiled sooner. None does so for models whose
-            weights are stacked already.
-        traced: names of numbers among the arguments and in their objects, such as "cache.pos" or "cache.layers.*.pos",
-            that change from call to call. The function gets a tensor for each of them, and an object has that tensor
+        scan_layers: True stacks the weights of identical blocks of the models, in place
+            (`layers.stack_layers`: other code cannot read them then, and
+            `layers.unstack_layers` undoes it), and runs the blocks in one loop if they
+            allow it: the same results from a program that is compiled sooner. None does
+            so for models whose weights are stacked already.
+        traced: names of numbers among the arguments and in their objects, such as
+            "cache.pos" or "cache.layers.*.pos", that change from call to call. The
+            function gets a tensor for each of them, and an object has that tensor
             afterwards.
-        donate: names of arguments, and of what is in them ("past", "state.k"), whose memory results of the same shape
-            and dtype may take over, as jax's `donate_argnames`. It is for code that returns a new cache and leaves the
-            old one to the caller. A tensor that was donated raises whenever it is used. What the function changes in
-            objects is donated by itself, if nothing else refers to it.
-        check_indices: True lets the program find indices outside of their dimension, which are clamped or dropped
-            otherwise, and the call raise torch's error with the line of the code. For debugging: each call waits for
-            its result, and nothing is donated. None does so if the environment has TPUPORT_CHECK_INDICES=1.
-        static: names of tensors among the arguments and in their objects whose values the code decides by, such as
-            "image_grid_thw": they stay on the host, or are read from the device, and are a part of the program, so
-            that each other value compiles one. Of a model of transformers or diffusers, integers and masks that are no
-            tokens are found when its code asks for their values, and a warning names them.
+        donate: names of arguments, and of what is in them ("past", "state.k"), whose
+            memory results of the same shape and dtype may take over, as jax's
+            `donate_argnames`. It is for code that returns a new cache and leaves the
+            old one to the caller. A tensor that was donated raises whenever it is used.
+            What the function changes in objects is donated by itself, if nothing else
+            refers to it.
+        check_indices: True lets the program find indices outside of their dimension,
+            which are clamped or dropped otherwise, and the call raise torch's error
+            with the line of the code. For debugging: each call waits for its result,
+            and nothing is donated. None does so if the environment has
+            TPUPORT_CHECK_INDICES=1.
+        static: names of tensors among the arguments and in their objects whose values
+            the code decides by, such as "image_grid_thw": they stay on the host, or are
+            read from the device, and are a part of the program, so that each other
+            value compiles one. Of a model of transformers or diffusers, integers and
+            masks that are no tokens are found when its code asks for their values, and
+            a warning names them.
 
     Raises:
-        PortError: the argument cannot be called, or is compiled already; in a call, a name in `donate`, `static` or
-            `traced` fits no tensor, or a tensor is used that was donated to an earlier call.
+        PortError: the argument cannot be called, or is compiled already; in a call, a
+            name in `donate`, `static` or `traced` fits no tensor, or a tensor is used
+            that was donated to an earlier call.
     """
     return CompiledFunction(
         model_or_function,

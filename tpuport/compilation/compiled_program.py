@@ -1,4 +1,6 @@
-"""A jitted function that counts its compilations, and warns if one argument keeps causing them."""
+"""A jitted function that counts its compilations, and warns if one argument keeps
+causing them.
+"""
 
 import contextlib
 import functools
@@ -23,18 +25,25 @@ from tpuport.hardware import compiler_options, generation_of_kind, local_generat
 
 logger = logging.getLogger("tpuport")
 
-# Fewer compilations are normal in the life of a program: a prompt, a step, a second length.
+# Fewer compilations are normal in the life of a program: a prompt, a step, a second
+# length.
 _FIRST_WARNING = 4
 _VALUES_SHOWN = 4
-# The first counts the draws, the second has keys for them; more only if the code changes from trace to trace.
+# The first counts the draws, the second has keys for them; more only if the code
+# changes from trace to trace.
 _MOST_TRACES = 4
-# What jax and XLA say of a program that is not the one that was asked for, and the name of the function that is traced.
-_OTHER_PROGRAM = re.compile(r"safe_zip\(\) argument|INVALID_ARGUMENT: .*RuntimeProgramInputMismatch")
+# What jax and XLA say of a program that is not the one that was asked for, and the name
+# of the function that is traced.
+_OTHER_PROGRAM = re.compile(
+    r"safe_zip\(\) argument|INVALID_ARGUMENT: .*RuntimeProgramInputMismatch"
+)
 _TRACED = "counted"
 
 
 class ShapeText(str):
-    """The description of a tensor; the description of any other argument is a plain string."""
+    """The description of a tensor; the description of any other argument is a plain
+    string.
+    """
 
     __slots__ = ()
 
@@ -46,7 +55,9 @@ class HostText(str):
 
 
 class StateText(str):
-    """The description of a value that is no argument, such as an attribute of a module."""
+    """The description of a value that is no argument, such as an attribute of a
+    module.
+    """
 
     __slots__ = ()
 
@@ -57,8 +68,9 @@ class ChangedArgument(NamedTuple):
     Attributes:
         name: of the argument, or where a value of the function's state is: "cache.pos".
         before, after: its descriptions.
-        kind: a "tensor" has another shape or dtype; a "value" is a Python value among the arguments, a "state" one that
-            the function reaches in another way, such as an attribute of a module.
+        kind: a "tensor" has another shape or dtype; a "value" is a Python value among
+            the arguments, a "state" one that the function reaches in another way, such
+            as an attribute of a module.
     """
 
     name: str
@@ -68,20 +80,25 @@ class ChangedArgument(NamedTuple):
 
 
 class Program:
-    """A jitted function that counts its compilations, and whose random numbers are others in each call.
+    """A jitted function that counts its compilations, and whose random numbers are
+    others in each call.
 
-    If the function draws, the keys of its draws become an argument of the program (`compat.randomness`), and it is
-    traced once more. A program that draws nothing has no such argument.
+    If the function draws, the keys of its draws become an argument of the program
+    (`compat.randomness`), and it is traced once more. A program that draws nothing has
+    no such argument.
 
     Args:
         function: what is traced and compiled.
         name: what warnings call it.
-        describe: returns, for the function's arguments, a description of each by name; arguments with equal
-            descriptions share a program. None: nothing is warned about.
-        epoch: returns a key for the function's arguments. A new key means that earlier programs were dropped on
-            purpose, so that the count for warnings starts again.
-        check_indices: whether the program checks its indices; None: if TPUPORT_CHECK_INDICES asks for it. Nothing is
-            donated then, so that the caller has everything after an error.
+        describe: returns, for the function's arguments, a description of each by name;
+            arguments with equal descriptions share a program. None: nothing is warned
+            about.
+        epoch: returns a key for the function's arguments. A new key means that earlier
+            programs were dropped on purpose, so that the count for warnings starts
+            again.
+        check_indices: whether the program checks its indices; None: if
+            TPUPORT_CHECK_INDICES asks for it. Nothing is donated then, so that the
+            caller has everything after an error.
         jit_options: for `jax.jit`.
 
     Attributes:
@@ -121,7 +138,10 @@ class Program:
             **kwargs: Any,
         ) -> Any:
             del surroundings  # jax makes another program for another value
-            with randomness.program_stream(random_keys), index_checks.checking(self.checks_indices):
+            with (
+                randomness.program_stream(random_keys),
+                index_checks.checking(self.checks_indices),
+            ):
                 output = function(*args, **kwargs)
             # Afterwards: a trace that lacks keys is followed by one that has them.
             self._count_compilation(args, kwargs)
@@ -129,7 +149,9 @@ class Program:
 
         counted.__signature__ = _with_surroundings(inspect.signature(function))  # type: ignore[attr-defined]
         static_names = (*jit_options.pop("static_argnames", ()), "surroundings")
-        self._jit = functools.partial(jax.jit, counted, static_argnames=static_names, **jit_options)
+        self._jit = functools.partial(
+            jax.jit, counted, static_argnames=static_names, **jit_options
+        )
         self._jitted_by_options: dict[tuple[tuple[str, str], ...], Any] = {}
         use_persistent_cache()
 
@@ -145,26 +167,42 @@ class Program:
         """Run the program.
 
         Args:
-            signature: a key of what a program is compiled for; calls that share it share the number of draws.
+            signature: a key of what a program is compiled for; calls that share it
+                share the number of draws.
 
         Raises:
-            IndexError, RuntimeError: the program checks its indices, and one is outside of its dimension.
+            IndexError, RuntimeError: the program checks its indices, and one is outside
+                of its dimension.
         """
         return self._run(signature, args, kwargs, moves_generators=True)
 
     def rehearse(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program for its compilation alone: as `lower` does, it moves no random generator on."""
+        """Run the program for its compilation alone: as `lower` does, it moves no
+        random generator on.
+        """
         return self._run(None, args, kwargs, moves_generators=False)
 
     def _run(
-        self, signature: Hashable, args: tuple, kwargs: dict[str, Any], *, moves_generators: bool
+        self,
+        signature: Hashable,
+        args: tuple,
+        kwargs: dict[str, Any],
+        *,
+        moves_generators: bool,
     ) -> Any:
         process_watch.begin_call(self.name, (args, kwargs))
         with _explained_cache(self.name):
-            return self._call(signature, args, kwargs, moves_generators=moves_generators)
+            return self._call(
+                signature, args, kwargs, moves_generators=moves_generators
+            )
 
     def _call(
-        self, signature: Hashable, args: tuple, kwargs: dict[str, Any], *, moves_generators: bool
+        self,
+        signature: Hashable,
+        args: tuple,
+        kwargs: dict[str, Any],
+        *,
+        moves_generators: bool,
     ) -> Any:
         run = functools.partial(
             self._with_keys,
@@ -181,11 +219,21 @@ class Program:
 
     def lower(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> Any:
         """jax.stages.Lowered for these arguments (arrays or jax.ShapeDtypeStruct)."""
-        return self._with_keys(self._jitted((args, kwargs)).lower, signature, args, kwargs)
+        return self._with_keys(
+            self._jitted((args, kwargs)).lower, signature, args, kwargs
+        )
 
-    def constants(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> list[Any]:
-        """The arrays that the program for these arguments contains; traces the function if a call would."""
-        return list(self._with_keys(self._jitted((args, kwargs)).trace, signature, args, kwargs).jaxpr.consts)
+    def constants(
+        self, *args: Any, signature: Hashable = None, **kwargs: Any
+    ) -> list[Any]:
+        """The arrays that the program for these arguments contains; traces the function
+        if a call would.
+        """
+        return list(
+            self._with_keys(
+                self._jitted((args, kwargs)).trace, signature, args, kwargs
+            ).jaxpr.consts
+        )
 
     @cleared_if_spoiled()
     def _with_keys(
@@ -197,7 +245,9 @@ class Program:
         *,
         moves_generators: bool = False,
     ) -> Any:
-        """Call the jitted function, or a stage of it, with keys for the draws that the program is known to make."""
+        """Call the jitted function, or a stage of it, with keys for the draws that the
+        program is known to make.
+        """
         surroundings = (autocast.state(), torch.get_default_dtype())
         signature = (signature, surroundings)
         stage = functools.partial(stage, surroundings=surroundings)
@@ -208,7 +258,11 @@ class Program:
                     return stage(*args, **kwargs)
                 only_after = randomness.MoreKeysNeeded if moves_generators else None
                 with randomness.restored(draws, only_after=only_after):
-                    keys = randomness.take_keys(draws) if moves_generators else randomness.example_keys(draws)
+                    keys = (
+                        randomness.take_keys(draws)
+                        if moves_generators
+                        else randomness.example_keys(draws)
+                    )
                     return stage(*args, **kwargs, random_keys=keys)
             except randomness.MoreKeysNeeded as needed:
                 self._draws[signature] = needed.draws
@@ -219,12 +273,19 @@ class Program:
         )
 
     def latest_changes(self) -> list[ChangedArgument]:
-        """What the program that was compiled last has other than the one before it, by name."""
+        """What the program that was compiled last has other than the one before it, by
+        name.
+        """
         if len(self._descriptions) < 2:
             return []
         before, after = self._descriptions[-2:]
         return [
-            ChangedArgument(name, before.get(name, "absent"), text, _kind_of(before.get(name, text), text))
+            ChangedArgument(
+                name,
+                before.get(name, "absent"),
+                text,
+                _kind_of(before.get(name, text), text),
+            )
             for name, text in after.items()
             if before.get(name) != text
         ]
@@ -238,7 +299,8 @@ class Program:
             self._start_epoch(self._epoch(*args, **kwargs))
         self._descriptions.append(self._describe(*args, **kwargs))
         count = len(self._descriptions)
-        # At 4, 8, 16, ...: who knows about it and goes on does not want to read it each time.
+        # At 4, 8, 16, ...: who knows about it and goes on does not want to read it each
+        # time.
         is_power_of_two = count & (count - 1) == 0
         if count >= _FIRST_WARNING and is_power_of_two:
             reason = _explain_recompilation(self._descriptions)
@@ -252,7 +314,8 @@ class Program:
 
 def _options_of(arguments: Any) -> dict[str, str]:
     """The options with which a program for these arguments is compiled."""
-    # Asked for at each call: before the first, the answer would start jax before several processes join.
+    # Asked for at each call: before the first, the answer would start jax before
+    # several processes join.
     if not trace_state_clean():
         # A part of another program, for which jax accepts none.
         return {}
@@ -267,7 +330,9 @@ def _options_of(arguments: Any) -> dict[str, str]:
 
 
 def _first_array(tree: Any) -> jax.Array | None:
-    """The first array in nested tuples, lists and dicts, without looking at the hundreds of others."""
+    """The first array in nested tuples, lists and dicts, without looking at the
+    hundreds of others.
+    """
     if isinstance(tree, jax.Array):
         return tree
     if isinstance(tree, dict):
@@ -288,7 +353,9 @@ def _kind_of(before: str, after: str) -> Literal["tensor", "value", "state"]:
 
 
 def _with_surroundings(signature: inspect.Signature) -> inspect.Signature:
-    """The signature with the argument that `Program` adds; jax looks up the names of static arguments there."""
+    """The signature with the argument that `Program` adds; jax looks up the names of
+    static arguments there.
+    """
     added = inspect.Parameter("surroundings", inspect.Parameter.KEYWORD_ONLY)
     parameters = [*signature.parameters.values(), added]
     parameters.sort(key=lambda parameter: parameter.kind)
@@ -298,7 +365,8 @@ def _with_surroundings(signature: inspect.Signature) -> inspect.Signature:
 def _explain_recompilation(descriptions: list[dict[str, str]]) -> str:
     """Which argument has had the most values, and what to do about it."""
     values: dict[str, set[str]] = {
-        name: {description.get(name, "absent") for description in descriptions} for name in descriptions[-1]
+        name: {description.get(name, "absent") for description in descriptions}
+        for name in descriptions[-1]
     }
     name = max(values, key=lambda name: len(values[name]), default="")
     different = sorted(values.get(name, ()))
@@ -330,7 +398,8 @@ def _suggest_remedy(name: str, different: list[str]) -> str:
 
 @contextlib.contextmanager
 def _explained_cache(name: str) -> Iterator[None]:
-    """Explain what jax and XLA raise where the directory has the file of another program in the place of this one's.
+    """Explain what jax and XLA raise where the directory has the file of another
+    program in the place of this one's.
 
     They notice that only by the numbers and shapes of arguments and results.
     """
@@ -342,7 +411,10 @@ def _explained_cache(name: str) -> Iterator[None]:
         if not settings.jax_compilation_cache_dir or not _OTHER_PROGRAM.match(message):
             raise
         # The same message may come from the function while it is traced.
-        if any(frame.f_code.co_name == _TRACED for frame, _ in traceback.walk_tb(error.__traceback__)):
+        if any(
+            frame.f_code.co_name == _TRACED
+            for frame, _ in traceback.walk_tb(error.__traceback__)
+        ):
             raise
         raise PortError(
             "the compiled program that was kept on disk is another one, by its arguments or results",
@@ -354,12 +426,14 @@ def _explained_cache(name: str) -> Iterator[None]:
 def use_persistent_cache() -> None:
     """Keep compiled programs on disk between runs, in the user's cache directory.
 
-    A directory that the user has set (JAX_COMPILATION_CACHE_DIR or jax.config) is left alone.
-    TPUPORT_COMPILATION_CACHE names another directory, or is "off".
+    A directory that the user has set (JAX_COMPILATION_CACHE_DIR or jax.config) is left
+    alone. TPUPORT_COMPILATION_CACHE names another directory, or is "off".
     """
     requested = os.environ.get("TPUPORT_COMPILATION_CACHE", "")
     settings: Any = jax.config
     if requested == "off" or settings.jax_compilation_cache_dir:
         return
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    jax.config.update("jax_compilation_cache_dir", requested or str(home / "tpuport" / "xla"))
+    jax.config.update(
+        "jax_compilation_cache_dir", requested or str(home / "tpuport" / "xla")
+    )

@@ -1,8 +1,10 @@
-"""Values that a model computes and decides by: computed before each call, and a part of its program's key.
+"""Values that a model computes and decides by: computed before each call, and a part of
+its program's key.
 
-A model may select, cut or branch by what it computes of its inputs: images that are all zeros, scores above a
-threshold. The program of a call is made for these values. Programs of their own compute them, each up to the next
-value that the code asks for: a branch that is taken only for one value may ask for others.
+A model may select, cut or branch by what it computes of its inputs: images that are all
+zeros, scores above a threshold. The program of a call is made for these values.
+Programs of their own compute them, each up to the next value that the code asks for: a
+branch that is taken only for one value may ask for others.
 """
 
 import logging
@@ -21,7 +23,9 @@ logger = logging.getLogger("tpuport")
 
 # The values in the order in which the code asks for them.
 Path = tuple[HostInput, ...]
-_PRODUCTS: Final = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
+_PRODUCTS: Final = frozenset(
+    {"dot_general", "ragged_dot_general", "conv_general_dilated"}
+)
 # Each takes a trace to find.
 _MOST_STEPS: Final = 64
 # `run(arrays..., answers=...)` traces the function with these answers.
@@ -29,9 +33,11 @@ Run = Callable[..., Any]
 
 
 def depends_on_products(traced: Any) -> bool:
-    """Whether a result of a traced program depends on products of matrices or on convolutions.
+    """Whether a result of a traced program depends on products of matrices or on
+    convolutions.
 
-    They are rounded in another way on each device, so that a decision by them may be another one than in torch.
+    They are rounded in another way on each device, so that a decision by them may be
+    another one than in torch.
     """
     visits = walk_equations(without_dead_code(traced))
     return any(visit.equation.primitive.name in _PRODUCTS for visit in visits)
@@ -64,7 +70,9 @@ class _StepProgram:
             self._run = None
 
     def _trace(self, *arrays: Any) -> list[Any]:
-        """Traced. The arrays that are asked for. MoreKeysNeeded if they may be random."""
+        """Traced. The arrays that are asked for. MoreKeysNeeded if they may be
+        random.
+        """
         assert self._run is not None
         answers = AskedValues([value.as_tensor() for value in self._path])
         with randomness.program_stream(None):
@@ -77,7 +85,9 @@ class _StepProgram:
 
 
 class DecidedValues:
-    """The programs that compute what a function decides by, and the values that it had."""
+    """The programs that compute what a function decides by, and the values that it
+    had.
+    """
 
     def __init__(self) -> None:
         self._programs: dict[tuple[Hashable, Path], _StepProgram] = {}

@@ -1,4 +1,6 @@
-"""Tensors that the user has donated to a compiled call: they have no memory any more, and every use of them says so."""
+"""Tensors that the user has donated to a compiled call: they have no memory any more,
+and every use of them says so.
+"""
 
 import functools
 from typing import Any, NoReturn
@@ -11,7 +13,8 @@ from tpuport.errors import PortError
 
 
 class _Donated:
-    """What a tensor has in place of its array: its form is known, and every other use raises.
+    """What a tensor has in place of its array: its form is known, and every other use
+    raises.
 
     Attributes:
         donated_form: its shape and dtype.
@@ -53,7 +56,8 @@ def _donated_class(cls: type) -> type:
 def mark_donated(tensor: Any, name: str, program: str) -> None:
     """Let every use of a tensor on the device say that it was donated, if it was."""
     array = compat.to_jax(tensor)
-    # What the call has written to has a new array, and what no result could take over has its own.
+    # What the call has written to has a new array, and what no result could take over
+    # has its own.
     if not isinstance(array, jax.Array) or not array.is_deleted():
         return
     tensor.donated_form = jax.ShapeDtypeStruct(array.shape, array.dtype)

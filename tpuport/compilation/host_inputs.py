@@ -1,8 +1,10 @@
-"""Inputs whose values decide shapes: they stay on the host while a program is traced, and are a part of its key.
+"""Inputs whose values decide shapes: they stay on the host while a program is traced,
+and are a part of its key.
 
-The grid of each image's patches, sizes of images, masks of what is padding: libraries cut and select by their values,
-which an argument of a program does not have while the program is traced. The user names such inputs
-(`tpuport.compile(..., static=[...])`), or they are found when the trace of a model of a library asks for a value.
+The grid of each image's patches, sizes of images, masks of what is padding: libraries
+cut and select by their values, which an argument of a program does not have while the
+program is traced. The user names such inputs (`tpuport.compile(..., static=[...])`), or
+they are found when the trace of a model of a library asks for a value.
 """
 
 import contextlib
@@ -18,8 +20,8 @@ import torch
 from tpuport import compat
 from tpuport.library_classes import is_library_model
 
-# Elements of the largest input that stays on the host unless it is named: a megapixel mask for each of 16 images. Its
-# values are compared in each call.
+# Elements of the largest input that stays on the host unless it is named: a megapixel
+# mask for each of 16 images. Its values are compared in each call.
 MOST_ELEMENTS: Final = 2**24
 # Of text, which is other text in each call.
 _TOKENS: Final = frozenset({"input_ids", "decoder_input_ids", "labels"})
@@ -32,8 +34,9 @@ def values_known(function: Any, *, on_host: bool) -> Iterator[None]:
     """Traced. Let code decide by what is known of a call.
 
     Args:
-        function: a model, a method of one, or any other function. Models of libraries count the tokens that are images
-            by a mask, and check the number, which is taken for right.
+        function: a model, a method of one, or any other function. Models of libraries
+            count the tokens that are images by a mask, and check the number, which is
+            taken for right.
         on_host: whether tensors of the host are a part of the program.
     """
     with contextlib.ExitStack() as stack:
@@ -59,16 +62,24 @@ class HostInput:
 
     @classmethod
     def of(cls, value: Any) -> "HostInput":
-        """The input with the values of a tensor, on the host or on the device, or of an array."""
+        """The input with the values of a tensor, on the host or on the device, or of an
+        array.
+        """
         tensor = _host_tensor(value)
-        data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+        data = (
+            tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+            if tensor.numel()
+            else b""
+        )
         return cls(tuple(tensor.shape), tensor.dtype, data)
 
     def as_tensor(self) -> torch.Tensor:
         """A new tensor on the host with these values."""
         if not self.data:
             return torch.empty(self.shape, dtype=self.dtype)
-        return torch.frombuffer(bytearray(self.data), dtype=self.dtype).reshape(self.shape)
+        return torch.frombuffer(bytearray(self.data), dtype=self.dtype).reshape(
+            self.shape
+        )
 
     def __repr__(self) -> str:
         """Its values; of many, a number that is another one for other values."""
@@ -87,12 +98,15 @@ def _host_tensor(value: Any) -> torch.Tensor:
 
 
 class Candidates(NamedTuple):
-    """Names of the inputs whose values may decide shapes, in each list the largest first.
+    """Names of the inputs whose values may decide shapes, in each list the largest
+    first.
 
     Attributes:
         of_contents: integers and masks of images, recordings and the like.
-        of_tokens: those with a value for each token of a text, such as its mask, which are others for another text.
-        others: tokens themselves and large inputs, which stay on the host only if the user says so.
+        of_tokens: those with a value for each token of a text, such as its mask, which
+            are others for another text.
+        others: tokens themselves and large inputs, which stay on the host only if the
+            user says so.
     """
 
     of_contents: list[str]
@@ -106,9 +120,15 @@ def find_candidates(tensors: Mapping[str, Any]) -> Candidates:
     Args:
         tensors: by name, each with shape and dtype.
     """
-    texts = [tuple(tensor.shape) for name, tensor in tensors.items() if _last_part(name) in _TOKENS]
+    texts = [
+        tuple(tensor.shape)
+        for name, tensor in tensors.items()
+        if _last_part(name) in _TOKENS
+    ]
     candidates = Candidates([], [], [])
-    for name, tensor in sorted(tensors.items(), key=lambda item: -math.prod(item[1].shape)):
+    for name, tensor in sorted(
+        tensors.items(), key=lambda item: -math.prod(item[1].shape)
+    ):
         if not is_discrete(tensor):
             continue
         shape = tuple(tensor.shape)
@@ -130,9 +150,20 @@ def is_discrete(tensor: Any) -> bool:
 
 
 def small_counts(weights: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The few integers that models have as buffers, such as the stride of a convolution: sizes follow from them."""
-    arrays = [array for named in weights for array in named.values() if isinstance(array, jax.Array)]
-    return [array for array in arrays if array.size <= _ELEMENTS_OF_COUNTS and is_discrete(array)]
+    """The few integers that models have as buffers, such as the stride of a
+    convolution: sizes follow from them.
+    """
+    arrays = [
+        array
+        for named in weights
+        for array in named.values()
+        if isinstance(array, jax.Array)
+    ]
+    return [
+        array
+        for array in arrays
+        if array.size <= _ELEMENTS_OF_COUNTS and is_discrete(array)
+    ]
 
 
 def _last_part(name: str) -> str:
@@ -140,15 +171,21 @@ def _last_part(name: str) -> str:
 
 
 def _is_of_tokens(shape: tuple[int, ...], text: tuple[int, ...]) -> bool:
-    """Whether a tensor has values for each token [B, T]: [B, T, ...], or [axes, B, T]."""
+    """Whether a tensor has values for each token [B, T]: [B, T, ...], or
+    [axes, B, T].
+    """
     return len(text) == 2 and text in (shape[:2], shape[-2:])
 
 
-def find_needed(candidates: Candidates, can_trace: Callable[[Sequence[str]], bool]) -> list[str]:
-    """Which inputs have to stay on the host; none if the function cannot be traced with all of them there.
+def find_needed(
+    candidates: Candidates, can_trace: Callable[[Sequence[str]], bool]
+) -> list[str]:
+    """Which inputs have to stay on the host; none if the function cannot be traced with
+    all of them there.
 
     Args:
-        can_trace: whether the function can be traced with these inputs on the host. Without any it cannot.
+        can_trace: whether the function can be traced with these inputs on the host.
+            Without any it cannot.
     """
     contents, tokens, _ = candidates
     if contents and can_trace(contents):
@@ -159,9 +196,13 @@ def find_needed(candidates: Candidates, can_trace: Callable[[Sequence[str]], boo
 
 
 def _without_idle(
-    names: Sequence[str], order: Sequence[str], can_trace: Callable[[Sequence[str]], bool]
+    names: Sequence[str],
+    order: Sequence[str],
+    can_trace: Callable[[Sequence[str]], bool],
 ) -> list[str]:
-    """The names without those, tried in this order, that the function can be traced without."""
+    """The names without those, tried in this order, that the function can be traced
+    without.
+    """
     needed = list(names)
     for name in order:
         fewer = [other for other in needed if other != name]

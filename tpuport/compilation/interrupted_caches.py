@@ -1,8 +1,9 @@
 """Ctrl-C while jax traces: its caches stay usable.
 
-On a miss, a cache of jax 0.10 (`weakref_lru_cache`) adds an entry, asks a function of one line whether to explain the
-miss, and fills the entry. An interrupt within that line leaves an entry that nobody fills: jax takes every later call
-for a recursive one, and raises RecursionError until its caches are cleared.
+On a miss, a cache of jax 0.10 (`weakref_lru_cache`) adds an entry, asks a function of
+one line whether to explain the miss, and fills the entry. An interrupt within that line
+leaves an entry that nobody fills: jax takes every later call for a recursive one, and
+raises RecursionError until its caches are cleared.
 """
 
 import contextlib
@@ -15,9 +16,11 @@ import jax
 
 @contextlib.contextmanager
 def cleared_if_spoiled() -> Iterator[None]:
-    """Clear jax's caches if an interrupt of this block has left an entry unfilled; also a decorator.
+    """Clear jax's caches if an interrupt of this block has left an entry unfilled; also
+    a decorator.
 
-    The interrupt goes through. Programs are compiled again then; after any other interrupt they are not.
+    The interrupt goes through. Programs are compiled again then; after any other
+    interrupt they are not.
     """
     try:
         yield

@@ -1,9 +1,12 @@
-"""What a model assigns inside of a loop on the device: nothing carries it out, and to use it afterwards is an error.
+"""What a model assigns inside of a loop on the device: nothing carries it out, and to
+use it afterwards is an error.
 
-A compiled call returns what its model assigns (`state_writes`). A loop, such as that of `generate`, returns its own
-results alone: an attribute that is assigned inside of it would be left with a tensor of the trace, which has no value.
-A counter would be left with the number of traces: the loop runs a block many times that Python runs once, and further
-loops not at all. Every trace of the block starts with the count from before the first.
+A compiled call returns what its model assigns (`state_writes`). A loop, such as that of
+`generate`, returns its own results alone: an attribute that is assigned inside of it
+would be left with a tensor of the trace, which has no value. A counter would be left
+with the number of traces: the loop runs a block many times that Python runs once, and
+further loops not at all. Every trace of the block starts with the count from before the
+first.
 """
 
 import contextlib
@@ -44,12 +47,15 @@ _OPERATORS = (
     "xor rxor lshift rlshift rshift rrshift iadd isub imul itruediv neg pos abs invert eq ne lt le gt ge bool int "
     "float index complex round trunc len iter contains getitem setitem array jax_array"
 ).split()
-# transformers' name for rotary frequencies, which longrope computes anew in every call before it reads them.
+# transformers' name for rotary frequencies, which longrope computes anew in every call
+# before it reads them.
 _RECOMPUTED = "inv_freq"
 
 
 class _NoStart(enum.Enum):
-    """Why a lost value has no start. An enumeration, whose members survive copying and pickling."""
+    """Why a lost value has no start. An enumeration, whose members survive copying and
+    pickling.
+    """
 
     TENSOR = "the model itself cannot go on from anything"
     ABSENT = "the model assigned it for the first time"
@@ -58,12 +64,14 @@ class _NoStart(enum.Enum):
 class LostValueError(PortError, AttributeError):
     """A value is used that was computed in a loop on the device and never left it.
 
-    An AttributeError too, because `isinstance` and `hasattr` ask any object for attributes.
+    An AttributeError too, because `isinstance` and `hasattr` ask any object for
+    attributes.
     """
 
 
 class LostValue:
-    """In place of a value that was assigned inside of a loop: every use raises, and names the attribute.
+    """In place of a value that was assigned inside of a loop: every use raises, and
+    names the attribute.
 
     Args:
         path: of the attribute or variable.
@@ -74,7 +82,9 @@ class LostValue:
 
     __slots__ = ("__weakref__", "_line", "_loop", "_path", "_start")
 
-    def __init__(self, path: str, loop: str, line: str, start: Any = _NoStart.TENSOR) -> None:
+    def __init__(
+        self, path: str, loop: str, line: str, start: Any = _NoStart.TENSOR
+    ) -> None:
         self._path = path
         self._loop = loop
         self._line = line
@@ -90,16 +100,24 @@ class LostValue:
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        # Python's own protocols (copying, pickling, `inspect`) ask whether a special method exists.
+        # Python's own protocols (copying, pickling, `inspect`) ask whether a special
+        # method exists.
         if name.startswith("__"):
             raise AttributeError(name)
         self.refuse()
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> NoReturn:
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> NoReturn:
         values = [*args, *(kwargs or {}).values()]
         # An operand may be in a list, as those of `torch.cat`.
-        values += [item for value in values if isinstance(value, list | tuple) for item in value]
+        values += [
+            item
+            for value in values
+            if isinstance(value, list | tuple)
+            for item in value
+        ]
         next(value for value in values if isinstance(value, LostValue)).refuse()
 
     def __repr__(self) -> str:
@@ -116,14 +134,21 @@ class LostValue:
         return LostValue, (self._path, self._loop, self._line, self._start)
 
     def is_same(self, other: Any) -> bool:
-        """Whether the other is a value that was lost in the same place and the same loop, from the same start."""
-        if not isinstance(other, LostValue) or (self._path, self._loop) != (other._path, other._loop):
+        """Whether the other is a value that was lost in the same place and the same
+        loop, from the same start.
+        """
+        if not isinstance(other, LostValue) or (self._path, self._loop) != (
+            other._path,
+            other._loop,
+        ):
             return False
         return is_same(self._start, other._start)
 
     @property
     def is_counter(self) -> bool:
-        """Whether this replaces a Python value, from which every trace of the loop starts."""
+        """Whether this replaces a Python value, from which every trace of the loop
+        starts.
+        """
         return self._start is not _NoStart.TENSOR
 
     @property
@@ -137,15 +162,21 @@ for _name in _OPERATORS:
 
 
 class WrittenInLoop(PortError):
-    """A model writes in place to a weight, or to another tensor that it has not computed, in a loop."""
+    """A model writes in place to a weight, or to another tensor that it has not
+    computed, in a loop.
+    """
 
 
 @contextlib.contextmanager
-def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], loop: str) -> Iterator[None]:
-    """Traced. As `use_weights`, in a loop that carries out nothing that the model assigns.
+def use_weights_in_loop(
+    model: torch.nn.Module, arrays: dict[str, jax.Array], loop: str
+) -> Iterator[None]:
+    """Traced. As `use_weights`, in a loop that carries out nothing that the model
+    assigns.
 
-    A `LostValue` replaces every traced tensor that the model leaves in an attribute, an item or a variable, and every
-    number that it changes there. Lists lose all that the model appends.
+    A `LostValue` replaces every traced tensor that the model leaves in an attribute, an
+    item or a variable, and every number that it changes there. Lists lose all that the
+    model appends.
 
     Args:
         model: that the block calls.
@@ -153,8 +184,8 @@ def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], lo
         loop: what the block is a part of, for messages.
 
     Raises:
-        WrittenInLoop: the model writes in place to a weight, or replaces it, or writes to another tensor that it has
-            not computed.
+        WrittenInLoop: the model writes in place to a weight, or replaces it, or writes
+            to another tensor that it has not computed.
     """
     with trace_lock:
         state = PythonState(model, [model])
@@ -170,7 +201,8 @@ def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], lo
                 changed = (*in_use.find_writes(), *in_use.find_replaced())
                 written = [name for name in changed if not name.endswith(_RECOMPUTED)]
         finally:
-            # Also after an error, whose traceback a user may inspect in the same process.
+            # Also after an error, whose traceback a user may inspect in the same
+            # process.
             for snapshot in snapshots:
                 if not is_unchanged(snapshot.container, snapshot.contents):
                     _replace_lost(snapshot, state, loop)
@@ -201,14 +233,21 @@ def _restart_counters(snapshot: Snapshot) -> None:
             items.popitem()
     started = {name: _start(value) for name, value in items.items()}
     if has_names(snapshot.container):
-        started = {name: value for name, value in started.items() if value is not ABSENT}
+        started = {
+            name: value for name, value in started.items() if value is not ABSENT
+        }
     else:
-        started = {name: items[name] if value is ABSENT else value for name, value in started.items()}
+        started = {
+            name: items[name] if value is ABSENT else value
+            for name, value in started.items()
+        }
     refill(snapshot.container, started)
 
 
 def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
-    """Replace what the model has left in a container and what the loop does not carry out."""
+    """Replace what the model has left in a container and what the loop does not carry
+    out.
+    """
     location, container, before = snapshot
     if location.part in WEIGHTS:
         # A weight that is gone is an AttributeError by itself.
@@ -232,7 +271,8 @@ def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
         start = _start(former) if is_counter else _NoStart.TENSOR
         start = _NoStart.ABSENT if start is ABSENT else start
         lost = LostValue(path, loop, assigning_line(state, path), start)
-        # The same object as before, so that the state, and with it the program, stays the same.
+        # The same object as before, so that the state, and with it the program, stays
+        # the same.
         items[name] = former if lost.is_same(former) else lost
     # Counters that this trace has left alone are still lost.
     for name, former in before.items():
@@ -250,8 +290,14 @@ def _start(value: Any) -> Any:
 
 
 def _is_counter(former: Any, value: Any, container: Any) -> bool:
-    """Whether a Python value depends on the number of calls: a number that they change, or an item that they append."""
-    if isinstance(container, set) or not isinstance(value, PLAIN) or is_same(former, value):
+    """Whether a Python value depends on the number of calls: a number that they change,
+    or an item that they append.
+    """
+    if (
+        isinstance(container, set)
+        or not isinstance(value, PLAIN)
+        or is_same(former, value)
+    ):
         return False
     if isinstance(container, list | deque) and former is ABSENT:
         return True
@@ -259,11 +305,17 @@ def _is_counter(former: Any, value: Any, container: Any) -> bool:
     return isinstance(value, int | float | complex) and not isinstance(value, bool)
 
 
-def _undo_writes(tensors: list[torch.Tensor], attributes: list[dict[str, Any]]) -> list[int]:
-    """Give tensors back what they had before a trace wrote to them; the numbers of these."""
+def _undo_writes(
+    tensors: list[torch.Tensor], attributes: list[dict[str, Any]]
+) -> list[int]:
+    """Give tensors back what they had before a trace wrote to them; the numbers of
+    these.
+    """
     written = []
     for number, (tensor, former) in enumerate(zip(tensors, attributes, strict=True)):
-        if isinstance(compat.as_jax(tensor), Tracer) and not isinstance(former.get("_elem"), Tracer):
+        if isinstance(compat.as_jax(tensor), Tracer) and not isinstance(
+            former.get("_elem"), Tracer
+        ):
             vars(tensor).clear()
             vars(tensor).update(former)
             written.append(number)

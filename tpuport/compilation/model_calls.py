@@ -1,6 +1,7 @@
 """A ported model is called as before: its own call runs its compiled program.
 
-`model.forward` is replaced on the instance, so that the module, its class and whatever it is a part of stay the user's.
+`model.forward` is replaced on the instance, so that the module, its class and whatever
+it is a part of stay the user's.
 """
 
 import functools
@@ -22,10 +23,11 @@ from tpuport.tracing import is_tracing
 
 
 class ModelCall:
-    """`model.forward` of a ported model: takes tensors of the host and of the device, gives tensors of the device.
+    """`model.forward` of a ported model: takes tensors of the host and of the device,
+    gives tensors of the device.
 
-    While the model is a part of something that is traced, runs operation by operation in torchax's environment, or is
-    on the host again, it is the model's own forward.
+    While the model is a part of something that is traced, runs operation by operation
+    in torchax's environment, or is on the host again, it is the model's own forward.
 
     Attributes:
         module: the model.
@@ -33,7 +35,9 @@ class ModelCall:
         compiled: the `CompiledFunction` underneath; its `program.compilations` counts.
     """
 
-    def __init__(self, module: torch.nn.Module, original: Callable | None = None) -> None:
+    def __init__(
+        self, module: torch.nn.Module, original: Callable | None = None
+    ) -> None:
         self.module = module
         self.original: Callable = original or module.forward
         functools.update_wrapper(self, self.original)
@@ -46,18 +50,24 @@ class ModelCall:
 
     @property
     def __code__(self) -> types.CodeType:
-        """As of a bound method, for `torch.export`, which refuses tensors on the device then."""
+        """As of a bound method, for `torch.export`, which refuses tensors on the device
+        then.
+        """
         return inspect.unwrap(self.original).__code__  # type: ignore[attr-defined]
 
     @property
     def __globals__(self) -> dict[str, Any]:
-        """Asked for by `torch.jit.script` alone, of a function that it is about to translate."""
+        """Asked for by `torch.jit.script` alone, of a function that it is about to
+        translate.
+        """
         raise torch_transforms.unseen("torch.jit.script", type(self.module).__name__)
 
     @property
     def compiled(self) -> CompiledFunction:
         if self._compiled is None:
-            self._compiled = CompiledFunction(self.original, type(self.module).__name__, [self.module])
+            self._compiled = CompiledFunction(
+                self.original, type(self.module).__name__, [self.module]
+            )
         return self._compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -65,22 +75,30 @@ class ModelCall:
 
         Raises:
             PortError: as calls of `tpuport.compile(model)` do.
-            IndexError: as torch's, for token ids on the host that a language model's embedding does not have.
+            IndexError: as torch's, for token ids on the host that a language model's
+                embedding does not have.
         """
         if torch.compiler.is_dynamo_compiling():
-            # `torch.compile(model)`: there is a program already, and nothing around it to compile.
+            # `torch.compile(model)`: there is a program already, and nothing around it
+            # to compile.
             return torch._dynamo.disable(self._run)(*args, **kwargs)
         return self._run(*args, **kwargs)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         if is_on_host(self.module):
             return self.original(*args, **kwargs)
-        if is_tracing() or compat.environment().enabled or self._holds_tracers((args, kwargs)):
+        if (
+            is_tracing()
+            or compat.environment().enabled
+            or self._holds_tracers((args, kwargs))
+        ):
             return self.original(*args, **kwargs)
         if self._is_on_host():
             return self.original(*args, **kwargs)
         torch_transforms.refuse_transforms(type(self.module).__name__)
-        _check_token_ids(self.module, kwargs.get("input_ids", args[0] if args else None))
+        _check_token_ids(
+            self.module, kwargs.get("input_ids", args[0] if args else None)
+        )
         return self.compiled(*args, **kwargs)
 
     def _is_on_host(self) -> bool:
@@ -88,16 +106,23 @@ class ModelCall:
         tensors = itertools.chain(self.module.parameters(), self.module.buffers())
         first = next(tensors, None)
         # Most often the first is on the device, and no other is looked at.
-        return first is not None and not any(map(compat.is_ported, itertools.chain([first], tensors)))
+        return first is not None and not any(
+            map(compat.is_ported, itertools.chain([first], tensors))
+        )
 
     def _holds_tracers(self, arguments: Any) -> bool:
-        """Whether somebody else traces the model: by its arguments, or by its weights."""
+        """Whether somebody else traces the model: by its arguments, or by its
+        weights.
+        """
         leaves = jax.tree.leaves(arguments, is_leaf=compat.is_ported)
         weights = itertools.islice(self.module.parameters(), 1)
-        return any(isinstance(compat.as_jax(leaf), Tracer) for leaf in (*leaves, *weights))
+        return any(
+            isinstance(compat.as_jax(leaf), Tracer) for leaf in (*leaves, *weights)
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModelCall":
-        # A copy of a model has its copy here already, whose attributes are not all there yet.
+        # A copy of a model has its copy here already, whose attributes are not all
+        # there yet.
         module = memo.get(id(self.module), self.module)
         return type(self)(module, _bound_to(module, self.original))
 
@@ -106,14 +131,20 @@ class ModelCall:
 
 
 def _check_token_ids(model: torch.nn.Module, ids: Any) -> None:
-    """IndexError for ids outside the vocabulary, which inside of the program would read NaN.
+    """IndexError for ids outside the vocabulary, which inside of the program would read
+    NaN.
 
     Ids on the device are not checked, because to read them would wait for the device.
     """
     config: Any = getattr(model, "config", None)
-    if type(ids) is not torch.Tensor or ids.device.type != "cpu" or not hasattr(config, "get_text_config"):
+    if (
+        type(ids) is not torch.Tensor
+        or ids.device.type != "cpu"
+        or not hasattr(config, "get_text_config")
+    ):
         return
-    # Models of images and text use ids beyond the vocabulary as placeholders, and replace them.
+    # Models of images and text use ids beyond the vocabulary as placeholders, and
+    # replace them.
     if (
         ids.dtype not in (torch.int64, torch.int32)
         or not ids.numel()
@@ -141,7 +172,9 @@ def _bound_to(module: torch.nn.Module, original: Callable) -> Callable:
 
 
 def compile_call(model: torch.nn.Module) -> None:
-    """Let a ported model's own call run its compiled program. Does nothing the second time."""
+    """Let a ported model's own call run its compiled program. Does nothing the second
+    time.
+    """
     if not isinstance(vars(model).get("forward"), ModelCall):
         model.forward = ModelCall(model)
 

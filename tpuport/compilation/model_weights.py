@@ -1,4 +1,6 @@
-"""A model's weights as arguments of its programs: collected before a call, used in their places while it is traced."""
+"""A model's weights as arguments of its programs: collected before a call, used in
+their places while it is traced.
+"""
 
 import contextlib
 import itertools
@@ -30,16 +32,22 @@ _ARRAYS_SHOWN = 4
 
 
 def is_on_host(model: torch.nn.Module) -> bool:
-    """Whether `model.cpu()` has moved all weights to the host, where the model is torch's again."""
+    """Whether `model.cpu()` has moved all weights to the host, where the model is
+    torch's again.
+    """
     tensors = itertools.chain(model.parameters(), model.buffers())
     # Most calls end with the first weight.
-    return not any(map(compat.is_ported, tensors)) and any(True for _ in model.parameters())
+    return not any(map(compat.is_ported, tensors)) and any(
+        True for _ in model.parameters()
+    )
 
 
 def collect_weights(model: torch.nn.Module) -> dict[str, jax.Array]:
-    """Every parameter and buffer of a ported model by name; an array with several names has the first of them only.
+    """Every parameter and buffer of a ported model by name; an array with several names
+    has the first of them only.
 
-    Weights that `layers.stack_layers` has stacked are one array, under the name that `layers.stack_weights` gives it.
+    Weights that `layers.stack_layers` has stacked are one array, under the name that
+    `layers.stack_weights` gives it.
 
     Raises:
         PortError: a tensor of the model is not on the device.
@@ -50,7 +58,9 @@ def collect_weights(model: torch.nn.Module) -> dict[str, jax.Array]:
 
 
 def collect_arrays(named_tensors: dict[str, torch.Tensor]) -> dict[str, jax.Array]:
-    """As `collect_weights`, from the tensors of the model; called under `trace_lock`."""
+    """As `collect_weights`, from the tensors of the model; called under
+    `trace_lock`.
+    """
     stacked, tensors = layers.split_stacked(named_tensors)
     on_host = [name for name, tensor in tensors.items() if not compat.is_ported(tensor)]
     if on_host:
@@ -84,16 +94,25 @@ class WeightsInUse(NamedTuple):
     tensors: dict[str, torch.Tensor]
 
     def find_writes(self) -> dict[str, jax.Array]:
-        """Traced. The new arrays of the weights that the model has written to in place, by name.
+        """Traced. The new arrays of the weights that the model has written to in place,
+        by name.
 
-        Running statistics are such weights. Those that the model replaces by others are `StateTrace`'s.
+        Running statistics are such weights. Those that the model replaces by others are
+        `StateTrace`'s.
 
         Raises:
-            PortError: a weight of a block that runs in a loop was written to, or replaced.
+            PortError: a weight of a block that runs in a loop was written to, or
+                replaced.
         """
         arrays = {name: compat.as_jax(tensor) for name, tensor in self.tensors.items()}
-        writes = {name: array for name, array in arrays.items() if array is not self.unstacked[name]}
-        stacked = [name for name in (*writes, *self.find_replaced()) if name not in self.arrays]
+        writes = {
+            name: array
+            for name, array in arrays.items()
+            if array is not self.unstacked[name]
+        }
+        stacked = [
+            name for name in (*writes, *self.find_replaced()) if name not in self.arrays
+        ]
         if stacked:
             raise PortError(
                 "blocks whose weights are stacked, to run in a loop, write to their weights in place or replace them",
@@ -103,32 +122,42 @@ class WeightsInUse(NamedTuple):
         return writes
 
     def find_replaced(self) -> list[str]:
-        """Traced. The names of the weights in whose place the model has put another tensor."""
+        """Traced. The names of the weights in whose place the model has put another
+        tensor.
+        """
         current = dict(self.model.named_parameters(remove_duplicate=False))
         current |= dict(self.model.named_buffers(remove_duplicate=False))
-        return [name for name, tensor in self.tensors.items() if current.get(name, tensor) is not tensor]
+        return [
+            name
+            for name, tensor in self.tensors.items()
+            if current.get(name, tensor) is not tensor
+        ]
 
 
 @contextlib.contextmanager
 def use_weights(
     models: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax.Array]]
 ) -> Iterator[list[WeightsInUse]]:
-    """Traced. Let the models compute with these arrays in place of their own, and with tpuport's attention.
+    """Traced. Let the models compute with these arrays in place of their own, and with
+    tpuport's attention.
 
     Args:
         models: ported models.
-        weights: for each of them what `collect_weights` returned, or the same with traced values. Arrays may be
-            stacked (`layers.stack_weights`): each block then has a slice.
+        weights: for each of them what `collect_weights` returned, or the same with
+            traced values. Arrays may be stacked (`layers.stack_weights`): each block
+            then has a slice.
 
     Yields:
         For each model its weights, which know afterwards what the model wrote to.
     """
     with contextlib.ExitStack() as stack:
-        # The models are changed while they are traced, so one thread traces at a time; compiled programs run at once.
+        # The models are changed while they are traced, so one thread traces at a time;
+        # compiled programs run at once.
         stack.enter_context(exclusive_trace())
         # torch's operators become jax's.
         stack.enter_context(compat.environment())
-        # Programs give keys to what is drawn; where code is only looked at, any will do.
+        # Programs give keys to what is drawn; where code is only looked at, any will
+        # do.
         stack.enter_context(randomness.any_stream())
         stack.enter_context(cached_methods.without_caches())
         # Attention is tpuport's, unless the user has registered another.
@@ -142,34 +171,46 @@ def use_weights(
 
 
 @contextlib.contextmanager
-def _use_model_weights(model: torch.nn.Module, arrays: dict[str, jax.Array]) -> Iterator[WeightsInUse]:
+def _use_model_weights(
+    model: torch.nn.Module, arrays: dict[str, jax.Array]
+) -> Iterator[WeightsInUse]:
     mesh = model_mesh(model)
     arrays, rotary_tables = rotary.split_tables(arrays)
     with contextlib.ExitStack() as stack:
         # transformers looks up the attention that the config names.
         stack.enter_context(attention.use_in_model(model))
-        # Blocks leave marks in the trace, by which `layers.scan_blocks` finds them; first, so that what other hooks do
-        # before a block is marked too: without it, the first block would differ from those that follow another.
+        # Blocks leave marks in the trace, by which `layers.scan_blocks` finds them;
+        # first, so that what other hooks do before a block is marked too: without it,
+        # the first block would differ from those that follow another.
         stack.enter_context(layers.mark_blocks(model, arrays))
         # Hidden states of diffusion transformers are divided over dp and sp.
         stack.enter_context(sequence_sharded(model, mesh))
-        # Experts are computed in groups, each device its own, rather than in a Python loop over all of them.
+        # Experts are computed in groups, each device its own, rather than in a Python
+        # loop over all of them.
         stack.enter_context(transformers_experts.use(model, mesh))
-        # Rotary frequencies that depend on the length follow the positions of this call, not of an earlier one.
+        # Rotary frequencies that depend on the length follow the positions of this
+        # call, not of an earlier one.
         stack.enter_context(transformers_rotary.by_length(model))
         # Rotary modules return their tables.
         stack.enter_context(rotary.use_tables(model, rotary_tables))
         # Last: what comes before looks at the model's own tensors.
         unstacked = layers.unstack_weights(arrays)
         tensors = compat.as_torch(unstacked)
-        # torch puts what the model has at the end into the dictionary that it is given. In reverse order it gives back
-        # its own weights to a module that the model has under two names.
-        stack.enter_context(_reparametrize_module(model, dict(tensors), tie_weights=True, stack_weights=True))
+        # torch puts what the model has at the end into the dictionary that it is given.
+        # In reverse order it gives back its own weights to a module that the model has
+        # under two names.
+        stack.enter_context(
+            _reparametrize_module(
+                model, dict(tensors), tie_weights=True, stack_weights=True
+            )
+        )
         yield WeightsInUse(model, arrays, unstacked, tensors)
 
 
 def write_weights(model: torch.nn.Module, arrays: dict[str, jax.Array]) -> None:
-    """Give weights of a ported model, by name, the arrays that a program returned for them."""
+    """Give weights of a ported model, by name, the arrays that a program returned for
+    them.
+    """
     tensors = _named_tensors(model)
     for name, array in arrays.items():
         overwrite(tensors[name], array)
@@ -192,7 +233,9 @@ def sharded_as(tensor: Any, array: jax.Array) -> jax.Array:
 
 
 class _ModelState:
-    """The Python state of a model, kept by the model, so that both are freed together."""
+    """The Python state of a model, kept by the model, so that both are freed
+    together.
+    """
 
     def __init__(self) -> None:
         self.current: PythonState | None = None
@@ -205,18 +248,24 @@ class _ModelState:
 def settings_key(model: torch.nn.Module) -> Hashable:
     """A key of what a program takes from a model beside its weights.
 
-    It has the number of times that the model was ported, its whole Python state (`python_state`) with the tensors in
-    it, and the attention that the user registered.
+    It has the number of times that the model was ported, its whole Python state
+    (`python_state`) with the tensors in it, and the attention that the user registered.
     """
     with trace_lock:
         holder = vars(model).setdefault("tpuport_state", _ModelState())
-        holder.current = state = current_state(holder.current, lambda: PythonState(model, [model]))
+        holder.current = state = current_state(
+            holder.current, lambda: PythonState(model, [model])
+        )
         arrays = tuple(Identity(compat.as_jax(tensor)) for tensor in state.tensors)
     return port_count(model), state.key, arrays, attention.registered_settings()
 
 
-def current_state(known: PythonState | None, make: Callable[[], PythonState]) -> PythonState:
-    """The known state if nothing has changed, or else a new one; called under `trace_lock`."""
+def current_state(
+    known: PythonState | None, make: Callable[[], PythonState]
+) -> PythonState:
+    """The known state if nothing has changed, or else a new one; called under
+    `trace_lock`.
+    """
     if known is not None and known.is_current():
         return known
     state = make()
@@ -227,21 +276,28 @@ def current_state(known: PythonState | None, make: Callable[[], PythonState]) ->
 
 
 def check_constants(program_name: str, constants: list[Any]) -> None:
-    """Look for weights among the constants of a program, which would stay when the model gets other weights.
+    """Look for weights among the constants of a program, which would stay when the
+    model gets other weights.
 
     Any other array that is large is warned about.
 
     Raises:
         PortError: a weight of a ported model is a constant of the program.
     """
-    arrays = {id(constant): constant for constant in constants if isinstance(constant, jax.Array)}
+    arrays = {
+        id(constant): constant
+        for constant in constants
+        if isinstance(constant, jax.Array)
+    }
     if not arrays:
         return
     for model in ported_models():
         _check_weights_are_arguments(program_name, model, arrays)
     large = [array for array in arrays.values() if array.nbytes >= _LARGE_CONSTANT]
     if large:
-        shown = ", ".join(f"{array.dtype}{array.shape}" for array in large[:_ARRAYS_SHOWN])
+        shown = ", ".join(
+            f"{array.dtype}{array.shape}" for array in large[:_ARRAYS_SHOWN]
+        )
         logger.warning(
             "%s holds %d large arrays as constants, and goes on with them when you change them (%s). Pass them "
             "as arguments.", program_name, len(large), shown,
@@ -253,8 +309,14 @@ def _check_weights_are_arguments(
 ) -> None:
     with trace_lock:
         tensors = _named_tensors(model)
-    ported = {name: tensor for name, tensor in tensors.items() if compat.is_ported(tensor)}
-    captured = [name for name, tensor in ported.items() if id(compat.as_jax(tensor)) in constants]
+    ported = {
+        name: tensor for name, tensor in tensors.items() if compat.is_ported(tensor)
+    }
+    captured = [
+        name
+        for name, tensor in ported.items()
+        if id(compat.as_jax(tensor)) in constants
+    ]
     if captured:
         raise PortError(
             f"{count_noun(len(captured), 'weight')} of a {type(model).__name__} would be constants of {program_name}: "

@@ -1,12 +1,16 @@
-"""Arrays that a program overwrites are donated to it, so that it writes into their memory instead of a copy.
+"""Arrays that a program overwrites are donated to it, so that it writes into their
+memory instead of a copy.
 
-What a function overwrites is known once it has been traced: caches that are arguments, buffers of models, and tensors
-of its state, written to in place or replaced by others of the same form (`cache.k = torch.where(...)`); and arguments
-that the user donates. That trace ends with `OverwritesKnown`, and the next one has these arrays in a donated argument
-of the program. An array that anything else refers to, so that it could be read after the call, is copied before it is
-donated: the program stays the same, and the other sees what it had.
+What a function overwrites is known once it has been traced: caches that are arguments,
+buffers of models, and tensors of its state, written to in place or replaced by others
+of the same form (`cache.k = torch.where(...)`); and arguments that the user donates.
+That trace ends with `OverwritesKnown`, and the next one has these arrays in a donated
+argument of the program. An array that anything else refers to, so that it could be read
+after the call, is copied before it is donated: the program stays the same, and the
+other sees what it had.
 
-A cache that a function reads and does not return is not donated: no result could have its memory.
+A cache that a function reads and does not return is not donated: no result could have
+its memory.
 """
 
 import sys
@@ -19,7 +23,8 @@ import jax.numpy as jnp
 
 from tpuport.compilation.call_results import OutputAndWrites
 
-# The number of a tensor of the program, or the number of a model and the name of a weight.
+# The number of a tensor of the program, or the number of a model and the name of a
+# weight.
 Slot = int | tuple[int, str]
 
 
@@ -28,8 +33,9 @@ class Overwrite(NamedTuple):
 
     Attributes:
         slot: where it is.
-        kind: a "written" tensor has the result afterwards. A "replaced" one leaves its place to another and keeps what
-            it had, for whoever else has it. A "donated" one is the user's word that nobody has it.
+        kind: a "written" tensor has the result afterwards. A "replaced" one leaves its
+            place to another and keeps what it had, for whoever else has it. A "donated"
+            one is the user's word that nobody has it.
     """
 
     slot: Slot
@@ -44,7 +50,9 @@ class OverwritesKnown(Exception):
         read_caches: numbers of the caches that it only reads.
     """
 
-    def __init__(self, overwrites: tuple[Overwrite, ...], read_caches: tuple[int, ...]) -> None:
+    def __init__(
+        self, overwrites: tuple[Overwrite, ...], read_caches: tuple[int, ...]
+    ) -> None:
         super().__init__("the arrays that a program overwrites are known now")
         self.overwrites = overwrites
         self.read_caches = read_caches
@@ -54,7 +62,9 @@ def find_read_caches(result: Any, caches: Sequence[Sequence[Any]]) -> tuple[int,
     """Traced. The numbers of caches none of whose arrays has the form of a result."""
     forms = set(map(_form, jax.tree.leaves(result)))
     return tuple(
-        number for number, arrays in enumerate(caches) if arrays and forms.isdisjoint(map(_form, arrays))
+        number
+        for number, arrays in enumerate(caches)
+        if arrays and forms.isdisjoint(map(_form, arrays))
     )
 
 
@@ -66,13 +76,16 @@ def find_overwrites(
     caches: Sequence[Any],
     donated: Iterable[int],
 ) -> tuple[Overwrite, ...]:
-    """Traced. The arrays whose memory results of the same form may take over, in the order of these results.
+    """Traced. The arrays whose memory results of the same form may take over, in the
+    order of these results.
 
-    jax gives donated arrays to results of their form in order, so that each gets its own.
+    jax gives donated arrays to results of their form in order, so that each gets its
+    own.
 
     Args:
         result: of the trace.
-        weights, tensors: arguments of the program; the state's tensors are the last of these, from `first_of_state`.
+        weights, tensors: arguments of the program; the state's tensors are the last of
+            these, from `first_of_state`.
         caches: the arrays in caches, which are donated beside these.
         donated: numbers of the tensors that the user donates.
     """
@@ -99,15 +112,21 @@ def find_overwrites(
     return tuple(overwrites)
 
 
-def _overwriting_results(result: OutputAndWrites, first_of_state: int) -> dict[Overwrite, Any]:
+def _overwriting_results(
+    result: OutputAndWrites, first_of_state: int
+) -> dict[Overwrite, Any]:
     """The results that belong where a tensor was."""
     written: dict[Slot, Any] = {**result.arguments}
-    written |= {first_of_state + number: array for number, array in result.state.tensors.items()}
+    written |= {
+        first_of_state + number: array for number, array in result.state.tensors.items()
+    }
     for model, arrays in enumerate(result.weights):
         written |= {(model, name): array for name, array in arrays.items()}
     replaced: dict[Slot, Any] = {}
     if result.layout is not None:
-        replaced |= {number: result.output[index] for number, index in result.layout.replaced}
+        replaced |= {
+            number: result.output[index] for number, index in result.layout.replaced
+        }
     if result.state_changes is not None:
         for slot, index in result.state_changes.replaced:
             # Tensors of the state are numbered after those of the arguments.
@@ -115,10 +134,15 @@ def _overwriting_results(result: OutputAndWrites, first_of_state: int) -> dict[O
             replaced[slot] = result.state.assigned[index]
     new = {Overwrite(slot, "written"): array for slot, array in written.items()}
     # What was written to before it was replaced gives its memory to what was written.
-    return new | {Overwrite(slot, "replaced"): replaced[slot] for slot in replaced.keys() - written.keys()}
+    return new | {
+        Overwrite(slot, "replaced"): replaced[slot]
+        for slot in replaced.keys() - written.keys()
+    }
 
 
-def _array_at(slot: Slot, weights: Sequence[dict[str, Any]], tensors: Sequence[Any]) -> Any:
+def _array_at(
+    slot: Slot, weights: Sequence[dict[str, Any]], tensors: Sequence[Any]
+) -> Any:
     if isinstance(slot, int):
         return tensors[slot]
     model, name = slot
@@ -140,7 +164,9 @@ def split(
         for model, arrays in enumerate(weights)
     ]
     # An empty entry keeps the numbers of the others, and is nothing for jax.
-    others = [None if number in gone else tensor for number, tensor in enumerate(tensors)]
+    others = [
+        None if number in gone else tensor for number, tensor in enumerate(tensors)
+    ]
     return other_weights, others, overwritten
 
 
@@ -167,10 +193,12 @@ def own_arrays(
     to_copy: Iterable[int],
     free: Iterable[int],
 ) -> list[jax.Array]:
-    """The arrays, each a copy if anything refers to it beside one tensor and the containers.
+    """The arrays, each a copy if anything refers to it beside one tensor and the
+    containers.
 
     Args:
-        containers: lists of this call that have the arrays, each of them with all its elements.
+        containers: lists of this call that have the arrays, each of them with all its
+            elements.
         to_copy, free: numbers of the arrays that are copied in any case, and in none.
     """
     expected = Counter(id(element) for container in containers for element in container)
@@ -180,7 +208,11 @@ def own_arrays(
         # The loop's variable is counted, as in `_count_others`.
         is_shared = _count_references(arrays, number) > expected[id(array)] + _OTHERS
         # What is only described, to be lowered, has no memory.
-        if isinstance(array, jax.Array) and number not in free and (is_shared or number in to_copy):
+        if (
+            isinstance(array, jax.Array)
+            and number not in free
+            and (is_shared or number in to_copy)
+        ):
             array = jnp.copy(array)
         owned.append(array)
     return owned
@@ -196,17 +228,25 @@ def _count_references(values: Sequence[Any], number: int) -> int:
 
 
 def _count_own() -> int:
-    """How many references `_count_references` itself makes to a value that is only in one list."""
+    """How many references `_count_references` itself makes to a value that is only in
+    one list.
+    """
     return _count_references([object()], 0) - 1
 
 
 def _count_others() -> int:
-    """How many references there are to an array that is in one list and belongs to one tensor, beside that list."""
-    # Not an array: that would start the devices at import, and nobody could join processes after it.
+    """How many references there are to an array that is in one list and belongs to one
+    tensor, beside that list.
+    """
+    # Not an array: that would start the devices at import, and nobody could join
+    # processes after it.
     array = object()
     arrays = [array]
     # `array` stands for the tensor's reference; a loop has one of its own.
-    return next(_count_references(arrays, number) for number, array in enumerate(arrays)) - 1
+    return (
+        next(_count_references(arrays, number) for number, array in enumerate(arrays))
+        - 1
+    )
 
 
 _OTHERS = _count_others()

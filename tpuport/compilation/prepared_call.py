@@ -1,4 +1,6 @@
-"""A call of a compiled function, prepared: the arguments of its program, those of the caller, and the state."""
+"""A call of a compiled function, prepared: the arguments of its program, those of the
+caller, and the state.
+"""
 
 import itertools
 import weakref
@@ -22,16 +24,19 @@ class StaticPart(NamedTuple):
 
     Attributes:
         layout: of the arguments.
-        models: (weak reference, number of ports) of each model. Weak, because jax keeps the static arguments of
-            every program, and would keep a model alive that has long been replaced.
+        models: (weak reference, number of ports) of each model. Weak, because jax keeps
+            the static arguments of every program, and would keep a model alive that has
+            long been replaced.
         state: the key of everything else that the function reaches.
         attention: the settings that the user has registered.
         donated: patterns of the names of arguments that the user donates.
-        overwritten: the weights and tensors that the program overwrites, as far as it is known.
+        overwritten: the weights and tensors that the program overwrites, as far as it
+            is known.
         shared: tensors of the state that are weights too, as of `weights_in_state`.
-        decided: the values that the function computes and decides by; None if it is not to ask for any.
-        read_caches: (number, how many arrays) of each cache that the program only reads. These arrays are the last of
-            its tensors.
+        decided: the values that the function computes and decides by; None if it is not
+            to ask for any.
+        read_caches: (number, how many arrays) of each cache that the program only
+            reads. These arrays are the last of its tensors.
     """
 
     layout: Layout
@@ -44,8 +49,12 @@ class StaticPart(NamedTuple):
     decided: tuple[HostInput, ...] | None = None
     read_caches: tuple[tuple[int, int], ...] = ()
 
-    def join_caches(self, tensors: list[Any], donated: list[list[Any]]) -> tuple[list[Any], list[list[Any]]]:
-        """The tensors and the arrays of each cache as they were before `keep_caches`."""
+    def join_caches(
+        self, tensors: list[Any], donated: list[list[Any]]
+    ) -> tuple[list[Any], list[list[Any]]]:
+        """The tensors and the arrays of each cache as they were before
+        `keep_caches`.
+        """
         count = len(tensors) - sum(size for _, size in self.read_caches)
         rest = iter(tensors[count:])
         caches = list(donated)
@@ -59,11 +68,13 @@ class ProgramArguments(NamedTuple):
 
     Attributes:
         weights: of each model, by name.
-        tensors: among the arguments of the call, then those of the function's state; None for one that is overwritten,
-            and for one that is a weight.
-        overwritten: the weights and tensors that the program overwrites, which are donated.
-        donated: the tensors of each cache, donated too. They come last, as caches are in the output, the last result.
-            Of one that the program only reads they are the last of `tensors`.
+        tensors: among the arguments of the call, then those of the function's state;
+            None for one that is overwritten, and for one that is a weight.
+        overwritten: the weights and tensors that the program overwrites, which are
+            donated.
+        donated: the tensors of each cache, donated too. They come last, as caches are
+            in the output, the last result. Of one that the program only reads they are
+            the last of `tensors`.
         static: what the program is made for.
     """
 
@@ -75,7 +86,9 @@ class ProgramArguments(NamedTuple):
 
 
 class PreparedCall(NamedTuple):
-    """A call of the function: the arguments of its program, those of the caller, and the state."""
+    """A call of the function: the arguments of its program, those of the caller, and
+    the state.
+    """
 
     arguments: ProgramArguments
     divided: DividedArguments
@@ -91,12 +104,19 @@ class PreparedCall(NamedTuple):
             return self.divided.graph.leaves[leaves[slot]]
         return self.state.tensors[slot - len(leaves)]
 
-    def held_elsewhere(self, slots: Sequence[overwritten_arrays.Slot]) -> set[overwritten_arrays.Slot]:
-        """Which of these tensors are also anywhere else than in the objects of the call, of the state, or a model."""
+    def held_elsewhere(
+        self, slots: Sequence[overwritten_arrays.Slot]
+    ) -> set[overwritten_arrays.Slot]:
+        """Which of these tensors are also anywhere else than in the objects of the
+        call, of the state, or a model.
+        """
         if not slots:
             return set()
         graph, leaves = self.divided.graph, self.divided.tensor_leaves
-        places, in_state = object_graph.count_places(graph.structure), self.state.count_references()
+        places, in_state = (
+            object_graph.count_places(graph.structure),
+            self.state.count_references(),
+        )
         shared: set[overwritten_arrays.Slot] = set()
         for slot in slots:
             tensors = [self.tensor_at(slot)]
@@ -107,7 +127,9 @@ class PreparedCall(NamedTuple):
             elif slot < len(leaves):
                 # Beside the places in objects it is among the graph's leaves.
                 expected = places[leaves[slot]] + 1
-            if not compat.is_ported(tensors[0]) or overwritten_arrays.is_held_elsewhere(tensors, 0, expected):
+            if not compat.is_ported(tensors[0]) or overwritten_arrays.is_held_elsewhere(
+                tensors, 0, expected
+            ):
                 shared.add(slot)
         return shared
 
@@ -120,12 +142,19 @@ class PreparedCall(NamedTuple):
                 mark_donated(tensor, self.divided.graph.names[leaf], program)
 
 
-def keep_caches(arguments: ProgramArguments, numbers: Sequence[int]) -> ProgramArguments:
-    """The arguments with the arrays of these caches among the tensors, so that they are not donated."""
+def keep_caches(
+    arguments: ProgramArguments, numbers: Sequence[int]
+) -> ProgramArguments:
+    """The arguments with the arrays of these caches among the tensors, so that they are
+    not donated.
+    """
     if not numbers:
         return arguments
     read = [arguments.donated[number] for number in numbers]
-    donated = [[] if number in numbers else arrays for number, arrays in enumerate(arguments.donated)]
+    donated = [
+        [] if number in numbers else arrays
+        for number, arrays in enumerate(arguments.donated)
+    ]
     sizes = tuple(zip(numbers, map(len, read), strict=True))
     static = arguments.static._replace(read_caches=sizes)
     tensors = [*arguments.tensors, *itertools.chain.from_iterable(read)]
@@ -133,26 +162,40 @@ def keep_caches(arguments: ProgramArguments, numbers: Sequence[int]) -> ProgramA
 
 
 def donate_overwritten(
-    arguments: ProgramArguments, overwrites: tuple[overwritten_arrays.Overwrite, ...], call: PreparedCall
+    arguments: ProgramArguments,
+    overwrites: tuple[overwritten_arrays.Overwrite, ...],
+    call: PreparedCall,
 ) -> ProgramArguments:
-    """The arguments with these arrays in the donated argument; copies of those that others refer to."""
+    """The arguments with these arrays in the donated argument; copies of those that
+    others refer to.
+    """
     if not overwrites:
         return arguments
     slots = tuple(overwrite.slot for overwrite in overwrites)
-    weights, tensors, overwritten = overwritten_arrays.split(arguments.weights, arguments.tensors, slots)
+    weights, tensors, overwritten = overwritten_arrays.split(
+        arguments.weights, arguments.tensors, slots
+    )
     # All that this call has collected.
     containers: list[Any] = [overwritten, arguments.tensors, call.divided.arrays]
-    containers += [arrays.values() for arrays in (*arguments.weights, *call.arguments.weights)]
+    containers += [
+        arrays.values() for arrays in (*arguments.weights, *call.arguments.weights)
+    ]
     if arguments.tensors is not call.arguments.tensors:
         containers.append(call.arguments.tensors)
-    shared = call.held_elsewhere([slot for slot, kind in overwrites if kind == "replaced"])
+    shared = call.held_elsewhere(
+        [slot for slot, kind in overwrites if kind == "replaced"]
+    )
     to_copy = [number for number, slot in enumerate(slots) if slot in shared]
     # Of an array of jax itself, the caller's variable is one more reference.
     free = [
         number
         for number, (slot, kind) in enumerate(overwrites)
-        if kind == "donated" and isinstance(slot, int) and isinstance(call.tensor_at(slot), jax.Array)
+        if kind == "donated"
+        and isinstance(slot, int)
+        and isinstance(call.tensor_at(slot), jax.Array)
     ]
     owned = overwritten_arrays.own_arrays(overwritten, containers, to_copy, free)
     static = arguments.static._replace(overwritten=slots)
-    return arguments._replace(weights=weights, tensors=tensors, overwritten=owned, static=static)
+    return arguments._replace(
+        weights=weights, tensors=tensors, overwritten=owned, static=static
+    )

@@ -1,16 +1,21 @@
-"""The Python state that a program is made for: all that traced code could read beside its arguments and weights.
+"""The Python state that a program is made for: all that traced code could read beside
+its arguments and weights.
 
-The rule: whatever a compiled function reaches is either an argument of its program or a part of the program's key. The
-arguments are the weights of its modules, and every other tensor on the device, whatever refers to it. The key has the
-rest: attributes, hooks and classes of modules, containers, objects, configurations, variables of closures, globals of
-the user's functions, functions of the files that modules are defined in, tensors on the host by identity and version,
-and torch's own settings. So a change is seen by the next call, whatever it was.
+The rule: whatever a compiled function reaches is either an argument of its program or a
+part of the program's key. The arguments are the weights of its modules, and every other
+tensor on the device, whatever refers to it. The key has the rest: attributes, hooks and
+classes of modules, containers, objects, configurations, variables of closures, globals
+of the user's functions, functions of the files that modules are defined in, tensors on
+the host by identity and version, and torch's own settings. So a change is seen by the
+next call, whatever it was.
 
-To compute the key takes milliseconds. It is kept as long as nothing has changed, which `is_current` finds out by
-comparing references, a few hundred microseconds for a language model.
+To compute the key takes milliseconds. It is kept as long as nothing has changed, which
+`is_current` finds out by comparing references, a few hundred microseconds for a
+language model.
 
-Of the user's own objects only those attributes count that the code names. What cannot be seen: the inside of objects
-of C extensions, and what code asks of the system, such as files, the time and environment variables.
+Of the user's own objects only those attributes count that the code names. What cannot
+be seen: the inside of objects of C extensions, and what code asks of the system, such
+as files, the time and environment variables.
 """
 
 import enum
@@ -44,9 +49,11 @@ from tpuport.fields import slots
 from tpuport.library_classes import is_diffusers_class
 from tpuport.static_values import Identity
 
-# Dictionaries of a module whose values are weights: which names there are is in the key, the values are arguments.
+# Dictionaries of a module whose values are weights: which names there are is in the
+# key, the values are arguments.
 _TENSOR_DICTS = ("_parameters", "_buffers")
-# Bookkeeping, which decides nothing: tpuport's own, that of the hooks below, and torch.compile's.
+# Bookkeeping, which decides nothing: tpuport's own, that of the hooks below, and
+# torch.compile's.
 _IGNORED_ATTRIBUTES = frozenset({
     "tpuport_mesh", "tpuport_pickling", "tpuport_state", "_output_capturing_hooks_installed", "_is_torch_compile",
     # transformers looks these up once for each class, in the first call.
@@ -54,9 +61,11 @@ _IGNORED_ATTRIBUTES = frozenset({
 })  # fmt: skip
 # In a configuration of transformers: the model's class, which decides nothing.
 _NOTED_WHEN_SAVED = "architectures"
-# As items in a configuration of diffusers: the model's class, which is in the key anyway, and the installed version.
+# As items in a configuration of diffusers: the model's class, which is in the key
+# anyway, and the installed version.
 _ITEMS_NOTED_WHEN_SAVED = frozenset({"_class_name", "_diffusers_version"})
-# transformers installs these hooks in the first call that wants hidden states. They do nothing in calls that do not.
+# transformers installs these hooks in the first call that wants hidden states. They do
+# nothing in calls that do not.
 _IGNORED_HOOKS = "transformers.utils.output_capturing"
 # torch registers hooks under numbers that it never uses twice.
 _HOOKS = "_hooks"
@@ -74,13 +83,16 @@ class PythonState:
     Args:
         function: what is compiled.
         modules: the ported models that it uses; None to look for them.
-        start: the function itself, if `function` is a method of an object that is an argument.
+        start: the function itself, if `function` is a method of an object that is an
+            argument.
 
     Attributes:
-        modules: what the function reaches, as `ReachableModules` says; weights of these are arguments.
+        modules: what the function reaches, as `ReachableModules` says; weights of these
+            are arguments.
         key: of the state.
         nodes: the objects that make up the state, in the order of the key.
-        tensors: on the device, that are not weights; arguments of the program beside these.
+        tensors: on the device, that are not weights; arguments of the program beside
+            these.
     """
 
     def __init__(
@@ -100,20 +112,27 @@ class PythonState:
         self._tensor_numbers: dict[int, int] = {}
         self._loads = reachable.attributes
         self._loads_any = reachable.reads_any_attribute
-        # For `is_current`. Sized: dictionaries and sequences; views: their values; lookups: other ways to values.
+        # For `is_current`. Sized: dictionaries and sequences; views: their values;
+        # lookups: other ways to values.
         self._sized: list[Any] = []
         self._keys: list[Iterable[Any]] = []
         self._views: list[Iterable[Any]] = []
         self._lookups: list[Callable[[], Iterable[Any]]] = []
         self._instances: list[Any] = []
-        self._weight_slots: dict[torch.nn.Module, list[tuple[str, dict[str, Any], str]]] = {}
+        self._weight_slots: dict[
+            torch.nn.Module, list[tuple[str, dict[str, Any], str]]
+        ] = {}
         self._host_tensors: list[tuple[torch.Tensor, int | None]] = []
         self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
         self._classes: dict[type, None] = {}
         self._files: dict[str, None] = {}
         self._walk([start or function, *reachable.functions, *self.modules])
         self._settings = _torch_settings()
-        entries = (*self._entries, *self._class_entries(), Entry("settings", others=self._settings))
+        entries = (
+            *self._entries,
+            *self._class_entries(),
+            Entry("settings", others=self._settings),
+        )
         self.key = StateKey(entries, tuple(self._paths), self)
         self._sizes = list(map(len, self._sized))
         self._names = list(itertools.chain.from_iterable(self._keys))
@@ -127,7 +146,10 @@ class PythonState:
         return (
             all(map(operator.is_, self._observe(), self._values))
             and list(itertools.chain.from_iterable(self._keys)) == self._names
-            and all(python_values.host_version(tensor) == version for tensor, version in self._host_tensors)
+            and all(
+                python_values.host_version(tensor) == version
+                for tensor, version in self._host_tensors
+            )
             and all(np.array_equal(array, copy) for array, copy in self._arrays)
             and _torch_settings() == self._settings
         )
@@ -165,19 +187,33 @@ class PythonState:
         """As `tensors`, each with a place where it is."""
         if not self.tensors:
             return []
-        paths: dict[int, str] = {id(tensor): path for path, tensor in self.tensor_paths()}
+        paths: dict[int, str] = {
+            id(tensor): path for path, tensor in self.tensor_paths()
+        }
         return [(paths.get(id(tensor), "a hook"), tensor) for tensor in self.tensors]
 
     def functions(self) -> Iterator[types.FunctionType]:
-        """The functions and methods whose code may run, the user's before those of libraries."""
-        classes = itertools.chain(self._classes, (node for node in self.nodes if isinstance(node, type)))
+        """The functions and methods whose code may run, the user's before those of
+        libraries.
+        """
+        classes = itertools.chain(
+            self._classes, (node for node in self.nodes if isinstance(node, type))
+        )
         methods = itertools.chain.from_iterable(vars(cls).values() for cls in classes)
         everything = itertools.chain(self.nodes, methods)
-        functions = dict.fromkeys(value for value in everything if isinstance(value, types.FunctionType))
-        return iter(sorted(functions, key=lambda function: is_library(function.__module__ or "")))
+        functions = dict.fromkeys(
+            value for value in everything if isinstance(value, types.FunctionType)
+        )
+        return iter(
+            sorted(
+                functions, key=lambda function: is_library(function.__module__ or "")
+            )
+        )
 
     def named_weights(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
-        """The parameters and buffers of one of `modules` by name, as torch lists them, for a state that is current."""
+        """The parameters and buffers of one of `modules` by name, as torch lists them,
+        for a state that is current.
+        """
         if module not in self._weight_slots:
             self._weight_slots[module] = [
                 (f"{prefix}.{name}" if prefix else name, owner, name)
@@ -186,9 +222,14 @@ class PythonState:
                 for owner in (vars(part)[kind],)
                 for name in owner
             ]
-        tensors = {full_name: owner[name] for full_name, owner, name in self._weight_slots[module]}
+        tensors = {
+            full_name: owner[name]
+            for full_name, owner, name in self._weight_slots[module]
+        }
         # A weight that has several names has the first of them.
-        first_names = dict(zip(map(id, reversed(tensors.values())), reversed(tensors), strict=True))
+        first_names = dict(
+            zip(map(id, reversed(tensors.values())), reversed(tensors), strict=True)
+        )
         return {
             name: tensor for name, tensor in tensors.items()
             if tensor is not None and first_names[id(tensor)] == name
@@ -210,10 +251,14 @@ class PythonState:
         # To describe an object appends the objects that it leads to.
         while len(self._entries) < len(self.nodes):
             number = len(self._entries)
-            self._entries.append(self._describe(self.nodes[number], self._paths[number]))
+            self._entries.append(
+                self._describe(self.nodes[number], self._paths[number])
+            )
 
     def _class_entries(self) -> Iterator[Entry]:
-        """The libraries' classes of the objects, and the files that these are defined in."""
+        """The libraries' classes of the objects, and the files that these are defined
+        in.
+        """
         for cls in self._classes:
             self._watch_names(vars(cls))
             yield Entry(Identity(cls), others=python_values.namespace_key(vars(cls)))
@@ -223,7 +268,9 @@ class PythonState:
             yield Entry(file, others=python_values.namespace_key(names))
 
     def _key_of(self, value: Any, path: str) -> Hashable:
-        """The key of a value; for an object with parts its number, and `_walk` describes it later."""
+        """The key of a value; for an object with parts its number, and `_walk`
+        describes it later.
+        """
         if value is ABSENT:
             # An attribute that appears later makes another program.
             return "absent"
@@ -246,7 +293,9 @@ class PythonState:
             version = python_values.host_version(tensor)
             self._host_tensors.append((tensor, version))
             return Identity(tensor), version
-        if not hasattr(tensor, "_elem"):  # a view of torchax's own, which computes its array
+        if not hasattr(
+            tensor, "_elem"
+        ):  # a view of torchax's own, which computes its array
             return Identity(tensor)
         number = self._tensor_numbers.setdefault(id(tensor), len(self.tensors))
         if number == len(self.tensors):
@@ -256,16 +305,23 @@ class PythonState:
     def _is_opaque(self, value: Any) -> bool:
         if isinstance(value, type):
             return is_library(value.__module__) or value.__module__ in _PYTHONS_OWN
-        if isinstance(value, torch.nn.Module | types.FunctionType | types.MethodType | functools.partial):
+        if isinstance(
+            value,
+            torch.nn.Module | types.FunctionType | types.MethodType | functools.partial,
+        ):
             return False
-        if isinstance(value, dict | list | tuple | set | frozenset | deque | types.CellType):
+        if isinstance(
+            value, dict | list | tuple | set | frozenset | deque | types.CellType
+        ):
             return False
         if (
             isinstance(value, (*_OPAQUE, enum.Enum))
             or type(value).__module__.partition(".")[0] in OPAQUE_HOMES
         ):
             return True
-        return not (isinstance(getattr(value, "__dict__", None), dict) or slots(type(value)))
+        return not (
+            isinstance(getattr(value, "__dict__", None), dict) or slots(type(value))
+        )
 
     def _opaque_key(self, value: Any) -> Hashable:
         if isinstance(value, np.ndarray):
@@ -282,29 +338,52 @@ class PythonState:
             case types.FunctionType():
                 return self._describe_function(value, path)
             case types.MethodType():
-                return self._describe_attributes("method", value, ["__self__", "__func__"], path)
+                return self._describe_attributes(
+                    "method", value, ["__self__", "__func__"], path
+                )
             case functools.partial():
-                return self._describe_attributes("partial", value, ["func", "args", "keywords"], path)
+                return self._describe_attributes(
+                    "partial", value, ["func", "args", "keywords"], path
+                )
             case dict() if type(value).__module__ in ("builtins", "collections"):
-                return Entry(type(value), self._describe_items(value, path), _names_key(value))
+                return Entry(
+                    type(value), self._describe_items(value, path), _names_key(value)
+                )
             case list() | tuple() | set() | frozenset() | deque():
                 return Entry(type(value), self._describe_sequence(value, path))
             case types.CellType():
                 self._lookups.append(lambda: (cell_contents(value),))
-                return Entry("variable", self._keys_of({"": cell_contents(value)}, path))
+                return Entry(
+                    "variable", self._keys_of({"": cell_contents(value)}, path)
+                )
         return self._describe_object(value, path)
 
-    def _keys_of(self, parts: Mapping[str, Any], path: str) -> tuple[tuple[str, Hashable], ...]:
+    def _keys_of(
+        self, parts: Mapping[str, Any], path: str
+    ) -> tuple[tuple[str, Hashable], ...]:
         """The key of each part by its label."""
-        return tuple((label, self._key_of(part, f"{path}{label}")) for label, part in parts.items())
+        return tuple(
+            (label, self._key_of(part, f"{path}{label}"))
+            for label, part in parts.items()
+        )
 
-    def _describe_attributes(self, kind: str, value: Any, names: list[str], path: str) -> Entry:
+    def _describe_attributes(
+        self, kind: str, value: Any, names: list[str], path: str
+    ) -> Entry:
         """An object of Python's own, which cannot change."""
-        return Entry(kind, self._keys_of({f".{name}": getattr(value, name) for name in names}, path))
+        return Entry(
+            kind,
+            self._keys_of({f".{name}": getattr(value, name) for name in names}, path),
+        )
 
-    def _describe_items(self, value: dict, path: str) -> tuple[tuple[str, Hashable], ...]:
+    def _describe_items(
+        self, value: dict, path: str
+    ) -> tuple[tuple[str, Hashable], ...]:
         self._watch(value)
-        return self._keys_of({f"[{key!r}]": item for key, item in self._items_in_key(value).items()}, path)
+        return self._keys_of(
+            {f"[{key!r}]": item for key, item in self._items_in_key(value).items()},
+            path,
+        )
 
     def _items_in_key(self, value: dict) -> dict:
         items = dict(dict.items(value))
@@ -314,11 +393,15 @@ class PythonState:
                 items.pop(name, None)
         return items
 
-    def _describe_sequence(self, value: Any, path: str) -> tuple[tuple[str, Hashable], ...]:
+    def _describe_sequence(
+        self, value: Any, path: str
+    ) -> tuple[tuple[str, Hashable], ...]:
         if isinstance(value, _SEQUENCES):
             self._sized.append(value)
             self._views.append(value)
-        return self._keys_of({f"[{index}]": item for index, item in enumerate(value)}, path)
+        return self._keys_of(
+            {f"[{index}]": item for index, item in enumerate(value)}, path
+        )
 
     def _watch(self, value: dict) -> None:
         self._sized.append(value)
@@ -338,7 +421,9 @@ class PythonState:
             value = attributes[name]
             if name == "_modules":
                 self._watch(value)
-                parts += self._keys_of({f"{dot}{child}": part for child, part in value.items()}, path)
+                parts += self._keys_of(
+                    {f"{dot}{child}": part for child, part in value.items()}, path
+                )
                 others.append(tuple(value))
             elif name in _TENSOR_DICTS:
                 # No view of the values: other weights are no other state.
@@ -346,15 +431,26 @@ class PythonState:
                 self._keys.append(dict.keys(value))
                 others.append(tuple(value))
             elif name.endswith(_HOOKS) and isinstance(value, dict):
-                others.append((name, self._describe_hooks(value, attributes, f"{path}{dot}{name}")))
+                others.append(
+                    (
+                        name,
+                        self._describe_hooks(value, attributes, f"{path}{dot}{name}"),
+                    )
+                )
             elif f"{_HOOKS}_" in name and isinstance(value, dict):
-                self._watch(value)  # the options of hooks, which are described with them
+                self._watch(
+                    value
+                )  # the options of hooks, which are described with them
             else:
                 parts += self._keys_of({f"{dot}{name}": value}, path)
         return Entry(Identity(type(module)), tuple(parts), tuple(others))
 
-    def _describe_hooks(self, hooks: dict, attributes: dict[str, Any], path: str) -> Hashable:
-        """Hooks in their order, each with its options, without the numbers that they were registered under."""
+    def _describe_hooks(
+        self, hooks: dict, attributes: dict[str, Any], path: str
+    ) -> Hashable:
+        """Hooks in their order, each with its options, without the numbers that they
+        were registered under.
+        """
         self._watch(hooks)
         options = [
             value
@@ -362,31 +458,46 @@ class PythonState:
             if f"{_HOOKS}_" in name and isinstance(value, dict)
         ]
         return tuple(
-            (self._key_of(hook, f"{path}[{index}]"), *(number in option for option in options))
+            (
+                self._key_of(hook, f"{path}[{index}]"),
+                *(number in option for option in options),
+            )
             for index, (number, hook) in enumerate(hooks.items())
             if getattr(hook, "__module__", None) != _IGNORED_HOOKS
         )
 
     def _describe_function(self, function: types.FunctionType, path: str) -> Entry:
         code = function.__code__
-        self._lookups.append(lambda: (function.__code__, function.__defaults__, function.__kwdefaults__))
+        self._lookups.append(
+            lambda: (function.__code__, function.__defaults__, function.__kwdefaults__)
+        )
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         # Variables have their own names in messages, wherever their function was found.
         parts = self._keys_of(cells, "")
-        fields = (function.__defaults__, function.__kwdefaults__, vars(function) or None)
+        fields = (
+            function.__defaults__,
+            function.__kwdefaults__,
+            vars(function) or None,
+        )
         others = tuple(self._key_of(field, path) for field in fields)
         names = user_globals(function)
         chains = sorted(loaded_names(code).chains)
-        loads = dict.fromkeys(name for name, *_ in chains if name not in cells and is_global(name, names))
+        loads = dict.fromkeys(
+            name for name, *_ in chains if name not in cells and is_global(name, names)
+        )
         if loads:
             self._lookups.append(_lookup(names.get, tuple(loads)))
-            parts += self._keys_of({name: names.get(name, ABSENT) for name in loads}, "")
+            parts += self._keys_of(
+                {name: names.get(name, ABSENT) for name in loads}, ""
+            )
         for first, *attributes in chains:
             value = cell_contents(cells[first]) if first in cells else names.get(first)
             parts += self._follow_file(value, attributes, first)
         return Entry(code, parts, others)
 
-    def _follow_file(self, value: Any, attributes: list[str], path: str) -> tuple[tuple[str, Hashable], ...]:
+    def _follow_file(
+        self, value: Any, attributes: list[str], path: str
+    ) -> tuple[tuple[str, Hashable], ...]:
         """What code takes from an imported file: `helpers.scale`."""
         keys = []
         for name in attributes:
@@ -432,8 +543,13 @@ class PythonState:
         """The attributes of an object that traced code may read, present or not."""
         names = sorted(name for name in attributes if isinstance(name, str))
         if hasattr(type(value), "to_dict"):
-            # Private names are transformers' own state, which it and tpuport set and reset while a model runs.
-            names = [name for name in names if not name.startswith("_") and name != _NOTED_WHEN_SAVED]
+            # Private names are transformers' own state, which it and tpuport set and
+            # reset while a model runs.
+            names = [
+                name
+                for name in names
+                if not name.startswith("_") and name != _NOTED_WHEN_SAVED
+            ]
         elif not (self._loads_any or _is_of_library(type(value))):
             return sorted(self._loads)
         self._sized.append(attributes)
@@ -450,11 +566,15 @@ class PythonState:
                 keys.append(self._key_of(base, base.__qualname__))
             elif base not in self._classes:
                 self._classes[base] = None
-                self._files |= {file: None for file in (home, *_COMMON_FILES) if file in sys.modules}
+                self._files |= {
+                    file: None for file in (home, *_COMMON_FILES) if file in sys.modules
+                }
         return tuple(keys)
 
     def _describe_class(self, cls: type, path: str) -> Entry:
-        """A class of the user's: its methods by identity, as `reachable.functions` leads into them, and its values."""
+        """A class of the user's: its methods by identity, as `reachable.functions`
+        leads into them, and its values.
+        """
         self._watch_names(vars(cls))
         values = {
             f".{name}": value for name, value in list(vars(cls).items())
@@ -463,14 +583,20 @@ class PythonState:
                 or callable(value) or isinstance(value, python_values.METHODS)
             )
         }  # fmt: skip
-        return Entry(Identity(cls), self._keys_of(values, path), python_values.namespace_key(vars(cls)))
+        return Entry(
+            Identity(cls),
+            self._keys_of(values, path),
+            python_values.namespace_key(vars(cls)),
+        )
 
     def _watch_names(self, names: Mapping[str, Any]) -> None:
         self._sized.append(names)
         self._views.append(names.values())
 
 
-def _lookup(get: Callable[[Any, Any], Any], names: Iterable[Any]) -> Callable[[], Iterable[Any]]:
+def _lookup(
+    get: Callable[[Any, Any], Any], names: Iterable[Any]
+) -> Callable[[], Iterable[Any]]:
     """A function for the present values of names."""
     return lambda: map(get, names, itertools.repeat(ABSENT))
 
@@ -480,12 +606,18 @@ def _names_key(value: dict) -> Hashable:
 
 
 def _is_of_library(cls: type) -> bool:
-    """Whether a class, or one that it is derived from, is a library's, whose code may read any attribute."""
-    return any(base is not object and is_library(base.__module__) for base in cls.__mro__)
+    """Whether a class, or one that it is derived from, is a library's, whose code may
+    read any attribute.
+    """
+    return any(
+        base is not object and is_library(base.__module__) for base in cls.__mro__
+    )
 
 
 def _torch_settings() -> tuple:
-    """What modules do by that is in no object of theirs. `Program` knows of dtypes and autocast."""
+    """What modules do by that is in no object of theirs. `Program` knows of dtypes and
+    autocast.
+    """
     hooks = torch.nn.modules.module
     return (
         torch.is_grad_enabled(),

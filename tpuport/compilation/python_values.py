@@ -1,4 +1,6 @@
-"""The key of a program: what code could see of each Python value, without keeping any value alive."""
+"""The key of a program: what code could see of each Python value, without keeping any
+value alive.
+"""
 
 import builtins
 import types
@@ -14,7 +16,8 @@ from tpuport.static_values import Identity, exact_key
 
 State = TypeVar("State")
 
-# Values that cannot change, and that are the same in a program if they are equal and of one type.
+# Values that cannot change, and that are the same in a program if they are equal and of
+# one type.
 PLAIN = (
     bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType, range, torch.dtype, torch.device,
     torch.layout, torch.memory_format,
@@ -23,7 +26,9 @@ METHODS = (types.FunctionType, property, staticmethod, classmethod)
 
 
 def value_key(value: Any) -> Hashable:
-    """The key of a value that is no container: by value if it says what equals it, by identity if not."""
+    """The key of a value that is no container: by value if it says what equals it, by
+    identity if not.
+    """
     cls = type(value)
     if cls in PLAIN:
         return exact_key(value)
@@ -42,7 +47,9 @@ def value_key(value: Any) -> Hashable:
 
 
 def _has_hash(value: Any) -> bool:
-    """Whether a value of a class with a hash has one itself: a weak reference has that of what it refers to."""
+    """Whether a value of a class with a hash has one itself: a weak reference has that
+    of what it refers to.
+    """
     try:
         hash(value)
     except TypeError:
@@ -50,18 +57,22 @@ def _has_hash(value: Any) -> bool:
     return True
 
 
-# Of `torch.nn.Module`, when torch.compile runs for the first time; its own do the same before and after.
+# Of `torch.nn.Module`, when torch.compile runs for the first time; its own do the same
+# before and after.
 _REPLACED_BY_DYNAMO = ("__init__", "__setstate__")
 
 
 def namespace_key(names: Any) -> Hashable:
-    """The key of the functions, classes and plain values that a class, or a file, has names for.
+    """The key of the functions, classes and plain values that a class, or a file, has
+    names for.
 
     Private plain values are what libraries remember there.
     """
     entries = []
     for name, value in list(names.items()):
-        if name in _REPLACED_BY_DYNAMO and str(getattr(value, "__module__", "")).startswith("torch."):
+        if name in _REPLACED_BY_DYNAMO and str(
+            getattr(value, "__module__", "")
+        ).startswith("torch."):
             continue
         if isinstance(value, (type, *METHODS)):
             entries.append((name, Identity(value)))
@@ -75,7 +86,8 @@ class Entry(NamedTuple):
 
     Attributes:
         kind: what it is: its class, or the code of a function.
-        parts: the key of each part by its label, ".scale" or "[0]"; the key of an object is its number.
+        parts: the key of each part by its label, ".scale" or "[0]"; the key of an
+            object is its number.
         others: what has no label that a user would recognize.
     """
 
@@ -93,10 +105,13 @@ class StateKey(Generic[State]):
 
     __slots__ = ("__weakref__", "_hash", "_paths", "_state", "entries")
 
-    def __init__(self, entries: tuple[Entry, ...], paths: tuple[str, ...], state: State) -> None:
+    def __init__(
+        self, entries: tuple[Entry, ...], paths: tuple[str, ...], state: State
+    ) -> None:
         self.entries = entries
         self._paths = paths
-        # Weakly, because jax keeps the key as long as the program, and the state has the model.
+        # Weakly, because jax keeps the key as long as the program, and the state has
+        # the model.
         self._state = weakref.ref(state)
         self._hash = hash(entries)
 
@@ -106,7 +121,11 @@ class StateKey(Generic[State]):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return isinstance(other, StateKey) and self._hash == other._hash and self.entries == other.entries
+        return (
+            isinstance(other, StateKey)
+            and self._hash == other._hash
+            and self.entries == other.entries
+        )
 
     @property
     def state(self) -> State | None:
@@ -114,7 +133,9 @@ class StateKey(Generic[State]):
         return self._state()
 
     def describe(self) -> dict[str, str]:
-        """The plain values of the state, and where tensors are, by what leads to them: "layers.0.dropout.p"."""
+        """The plain values of the state, and where tensors are, by what leads to them:
+        "layers.0.dropout.p".
+        """
         texts = {}
         for path, entry in zip(self._paths, self.entries, strict=False):
             for label, key in entry.parts:
@@ -126,10 +147,14 @@ class StateKey(Generic[State]):
                     case ("tensor", int()):
                         texts[f"{path}{label}"] = "a tensor on the device"
                     case (Identity(), version):
-                        texts[f"{path}{label}"] = f"a tensor on the host, version {version}"
+                        texts[f"{path}{label}"] = (
+                            f"a tensor on the host, version {version}"
+                        )
         return texts
 
 
 def host_version(tensor: torch.Tensor) -> int | None:
-    """What every write to a tensor of the host counts up; None for inference tensors, whose writes go unnoticed."""
+    """What every write to a tensor of the host counts up; None for inference tensors,
+    whose writes go unnoticed.
+    """
     return None if tensor.is_inference() else tensor._version

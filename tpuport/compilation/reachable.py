@@ -1,8 +1,10 @@
-"""What a function reaches without being given it: the modules whose weights must be arguments of its program.
+"""What a function reaches without being given it: the modules whose weights must be
+arguments of its program.
 
-Followed are closures, the globals that code really loads (and attributes of imported files), the functions named
-there, bound objects, arguments of partials, defaults, and the contents of containers and of plain objects. A module
-that is reached in another way (`getattr`, an import inside the function) is not seen here.
+Followed are closures, the globals that code really loads (and attributes of imported
+files), the functions named there, bound objects, arguments of partials, defaults, and
+the contents of containers and of plain objects. A module that is reached in another way
+(`getattr`, an import inside the function) is not seen here.
 
 Whether any of this has changed since is for `python_state` to say.
 """
@@ -26,27 +28,41 @@ import torch
 from tpuport import compat
 from tpuport.fields import slots
 
-# How deep containers and objects inside of one another are searched, and how many values are looked at in all.
+# How deep containers and objects inside of one another are searched, and how many
+# values are looked at in all.
 _MAX_DEPTH = 6
 _MAX_VALUES = 20_000
-# The globals of these packages' functions are their own affair: no model of a user is among them.
-_LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | frozenset(
-    "torch torchax jax jaxlib numpy transformers diffusers tpuport".split()  # also where they are linked
+# The globals of these packages' functions are their own affair: no model of a user is
+# among them.
+_LIBRARIES = (
+    frozenset(sys.stdlib_module_names - {"__main__"})
+    | frozenset(
+        "torch torchax jax jaxlib numpy transformers diffusers tpuport".split()  # also where they are linked
+    )
 )
 _INSTALLATION_FOLDERS = frozenset({"site-packages", "dist-packages"})
-# Of the standard library's objects only these lead to what a user gave them; a logger or a thread leads everywhere.
-OPAQUE_HOMES = sys.stdlib_module_names - {"functools", "types", "collections", "__main__"}
+# Of the standard library's objects only these lead to what a user gave them; a logger
+# or a thread leads everywhere.
+OPAQUE_HOMES = sys.stdlib_module_names - {
+    "functools",
+    "types",
+    "collections",
+    "__main__",
+}
 # Values that lead to no other value.
 _LEAVES = (
     str, bytes, int, float, complex, types.NoneType, type, types.BuiltinFunctionType, torch.Tensor, torch.dtype,
     torch.device, jax.Array, np.ndarray, np.generic,
 )  # fmt: skip
 ABSENT = object()
-# A global that code only assigns is one of its names too: what it leaves there has to leave the program.
+# A global that code only assigns is one of its names too: what it leaves there has to
+# leave the program.
 _LOADS_NAME = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "STORE_GLOBAL"})
 _LOADS_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 # Code that names one of these may read attributes by names that it computes.
-_READS_ANY_ATTRIBUTE = frozenset({"getattr", "hasattr", "vars", "attrgetter", "__dict__", "__getattribute__"})
+_READS_ANY_ATTRIBUTE = frozenset(
+    {"getattr", "hasattr", "vars", "attrgetter", "__dict__", "__getattribute__"}
+)
 
 
 _NO_OPERATORS = frozenset(
@@ -59,7 +75,8 @@ class LoadedNames(NamedTuple):
     """What code loads from outside of itself.
 
     Attributes:
-        chains: names, each with the attributes that are taken of it at once: ("helpers", "step").
+        chains: names, each with the attributes that are taken of it at once:
+            ("helpers", "step").
         attributes: all attributes, of whatever value.
         assigned: globals that it assigns.
     """
@@ -81,11 +98,14 @@ class ReachableModules:
     """The modules that a function reaches at the moment.
 
     Attributes:
-        modules: each once. Those that only a container, an object or another function leads to are among them if
-            they are on the device: the function may never use them.
+        modules: each once. Those that only a container, an object or another function
+            leads to are among them if they are on the device: the function may never
+            use them.
         functions: the user's functions and methods whose code may run.
-        attributes: the names of all attributes that their code loads, of whatever value.
-        reads_any_attribute: whether that code may also load attributes by names that it computes.
+        attributes: the names of all attributes that their code loads, of whatever
+            value.
+        reads_any_attribute: whether that code may also load attributes by names that it
+            computes.
     """
 
     def __init__(self, function: Callable) -> None:
@@ -110,9 +130,12 @@ class ReachableModules:
             self._visit(self._tasks.popleft())
             if self._tasks:
                 continue
-            # A method is known by its name alone, so every class that was met may be the one whose method is called.
-            # In order, because functions are compared one by one with those of an earlier search.
-            for method in itertools.product(list(self._owners), sorted(self.attributes)):
+            # A method is known by its name alone, so every class that was met may be
+            # the one whose method is called. In order, because functions are compared
+            # one by one with those of an earlier search.
+            for method in itertools.product(
+                list(self._owners), sorted(self.attributes)
+            ):
                 if method not in followed:
                     followed.add(method)
                     self._add_method(*method)
@@ -144,14 +167,18 @@ class ReachableModules:
             case _:
                 self._visit_object(value, depth)
 
-    def _visit_function(self, function: types.FunctionType, depth: int, is_named: bool) -> None:
+    def _visit_function(
+        self, function: types.FunctionType, depth: int, is_named: bool
+    ) -> None:
         code = function.__code__
         loaded = loaded_names(code)
         self.attributes |= loaded.attributes
         names = user_globals(function)
         if names:
             self.functions.append(function)
-            loads = {name for chain in loaded.chains for name in chain} | loaded.attributes
+            loads = {
+                name for chain in loaded.chains for name in chain
+            } | loaded.attributes
             self.reads_any_attribute |= not _READS_ANY_ATTRIBUTE.isdisjoint(loads)
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         self._add(map(cell_contents, cells.values()), depth, is_named)
@@ -159,15 +186,24 @@ class ReachableModules:
         self._add((function.__kwdefaults__ or {}).values(), depth, is_named)
         for first, *attributes in loaded.chains:
             if first in cells:
-                self._follow_file(cell_contents(cells[first]), attributes, depth, is_named)
+                self._follow_file(
+                    cell_contents(cells[first]), attributes, depth, is_named
+                )
             elif is_global(first, names):
                 value = names.get(first, ABSENT)
-                # A function named here may mention models that it never uses; the compiled function uses its own.
-                self._add([value], depth, is_named and isinstance(value, torch.nn.Module))
+                # A function named here may mention models that it never uses; the
+                # compiled function uses its own.
+                self._add(
+                    [value], depth, is_named and isinstance(value, torch.nn.Module)
+                )
                 self._follow_file(value, attributes, depth, is_named)
 
-    def _follow_file(self, value: Any, attributes: list[str], depth: int, is_named: bool) -> None:
-        """What code takes from an imported file: `helpers.step` names a function as `step` does."""
+    def _follow_file(
+        self, value: Any, attributes: list[str], depth: int, is_named: bool
+    ) -> None:
+        """What code takes from an imported file: `helpers.step` names a function as
+        `step` does.
+        """
         for name in attributes:
             if not isinstance(value, types.ModuleType):
                 return
@@ -175,7 +211,9 @@ class ReachableModules:
             self._add([value], depth, is_named)
 
     def _add(self, values: Iterable[Any], depth: int, is_named: bool = False) -> None:
-        self._tasks.extend(_Task(value, depth, is_named) for value in values if value is not ABSENT)
+        self._tasks.extend(
+            _Task(value, depth, is_named) for value in values if value is not ABSENT
+        )
 
     def _visit_container(self, value: Any, depth: int) -> None:
         self._add(value.values() if isinstance(value, dict) else value, depth + 1)
@@ -202,17 +240,27 @@ class ReachableModules:
         self._add((getattr(value, name, ABSENT) for name in slots(cls)), depth + 1)
 
     def _visit_own_object(self, value: Any, depth: int) -> None:
-        """Look at what the user gave to an object of tpuport's, such as a compiled function.
+        """Look at what the user gave to an object of tpuport's, such as a compiled
+        function.
 
-        Its code and its other objects are no part of the user's program. They remember earlier calls, so that what is
-        found would depend on them.
+        Its code and its other objects are no part of the user's program. They remember
+        earlier calls, so that what is found would depend on them.
         """
         contents = [*getattr(value, "__dict__", {}).values()]
         contents += [getattr(value, name, ABSENT) for name in slots(type(value))]
-        self._add((part for part in contents if not type(part).__module__.startswith("tpuport.")), depth + 1)
+        self._add(
+            (
+                part
+                for part in contents
+                if not type(part).__module__.startswith("tpuport.")
+            ),
+            depth + 1,
+        )
 
     def _visit_module(self, module: torch.nn.Module, depth: int) -> None:
-        """Note a module, and look in the user's own classes for modules that are not registered as parts of it."""
+        """Note a module, and look in the user's own classes for modules that are not
+        registered as parts of it.
+        """
         self._others[module] = None
         for part in module.modules():
             cls = type(part)
@@ -220,7 +268,14 @@ class ReachableModules:
                 continue
             self._owners[cls] = None
             self._add_method(cls, "forward")
-            self._add((value for name, value in vars(part).items() if not name.startswith("_")), depth + 1)
+            self._add(
+                (
+                    value
+                    for name, value in vars(part).items()
+                    if not name.startswith("_")
+                ),
+                depth + 1,
+            )
 
     def _add_method(self, cls: type, name: str) -> None:
         method = inspect.getattr_static(cls, name, None)
@@ -256,7 +311,9 @@ def loaded_names(code: types.CodeType) -> LoadedNames:
             chains |= inner.chains
             attributes |= inner.attributes
             assigned |= inner.assigned
-    return LoadedNames(frozenset(chains - {()}), frozenset(attributes), frozenset(assigned))
+    return LoadedNames(
+        frozenset(chains - {()}), frozenset(attributes), frozenset(assigned)
+    )
 
 
 def is_library(module: str) -> bool:
@@ -291,7 +348,9 @@ def user_globals(function: types.FunctionType) -> Mapping[str, Any]:
 
 
 def is_global(name: str, names: Mapping[str, Any]) -> bool:
-    """Whether code that loads a name loads a global of the user's, which may not be assigned yet."""
+    """Whether code that loads a name loads a global of the user's, which may not be
+    assigned yet.
+    """
     return name in names or (bool(names) and not hasattr(builtins, name))
 
 
@@ -304,11 +363,20 @@ def cell_contents(cell: types.CellType) -> Any:
 
 
 def _operators(cls: type) -> list[str]:
-    """The special methods of a user's class, but for those that make, print and copy its objects."""
+    """The special methods of a user's class, but for those that make, print and copy
+    its objects.
+    """
     bases = [base for base in cls.__mro__ if not is_library(base.__module__)]
-    names = {name for base in bases for name in vars(base) if name.startswith("__") and name.endswith("__")}
+    names = {
+        name
+        for base in bases
+        for name in vars(base)
+        if name.startswith("__") and name.endswith("__")
+    }
     return sorted({*names, "__call__"} - _NO_OPERATORS)
 
 
 def _is_on_device(module: torch.nn.Module) -> bool:
-    return any(map(compat.is_ported, itertools.chain(module.parameters(), module.buffers())))
+    return any(
+        map(compat.is_ported, itertools.chain(module.parameters(), module.buffers()))
+    )

@@ -1,4 +1,6 @@
-"""`precompute_rotary`: make a model's rotary tables before its first call, and say what was made."""
+"""`precompute_rotary`: make a model's rotary tables before its first call, and say what
+was made.
+"""
 
 import dataclasses
 import logging
@@ -26,7 +28,8 @@ class RotaryModule:
     Attributes:
         name: the module's, in the model.
         module: its class.
-        kind: "table" (for the shapes of one call), or "program" (it is computed inside of the program).
+        kind: "table" (for the shapes of one call), or "program" (it is computed inside
+            of the program).
         shapes: of the arrays in the table.
         nbytes: of them together, on each device.
         why: it is computed inside of the program.
@@ -41,18 +44,21 @@ class RotaryModule:
 
 
 def precompute_rotary(model: Any, *args: Any, **kwargs: Any) -> list[RotaryModule]:
-    """Make the rotary tables for calls of a ported model with inputs of these shapes, and log what was made.
+    """Make the rotary tables for calls of a ported model with inputs of these shapes,
+    and log what was made.
 
-    Compiled functions make these tables themselves when they meet a new shape; this makes them sooner. Modules that
-    are given positions as values (transformers' `position_ids`, the ids of Flux) are computed inside of the program.
+    Compiled functions make these tables themselves when they meet a new shape; this
+    makes them sooner. Modules that are given positions as values (transformers'
+    `position_ids`, the ids of Flux) are computed inside of the program.
 
     Args:
         model: a ported module.
-        args, kwargs: example inputs of the model: tensors, or anything with shape and dtype
-            (`jax.ShapeDtypeStruct`) for tensors whose values are not known yet.
+        args, kwargs: example inputs of the model: tensors, or anything with shape and
+            dtype (`jax.ShapeDtypeStruct`) for tensors whose values are not known yet.
 
     Returns:
-        One entry for each call of a rotary module that a table serves, and one for each other rotary module.
+        One entry for each call of a rotary module that a table serves, and one for each
+        other rotary module.
 
     Raises:
         PortError: the model is not on the device, or there are no example inputs.
@@ -66,7 +72,11 @@ def precompute_rotary(model: Any, *args: Any, **kwargs: Any) -> list[RotaryModul
     served = {entry.name for entry in entries}
     for name, module in find_rotary_modules(model).items():
         if name not in served:
-            entries.append(RotaryModule(name, type(module).__name__, "program", why=_reason(module)))
+            entries.append(
+                RotaryModule(
+                    name, type(module).__name__, "program", why=_reason(module)
+                )
+            )
     for entry in entries:
         logger.info("precomputed rotary: %s", entry)
     return entries
@@ -103,10 +113,14 @@ def _make_table(model: torch.nn.Module, need: TableNeed) -> RotaryModule:
     table = table_for(model, need)
     name = need.module.name
     shapes = tuple(tuple(array.shape) for array in table.arrays)
-    return RotaryModule(name, type(model.get_submodule(name)).__name__, "table", shapes, table.nbytes)
+    return RotaryModule(
+        name, type(model.get_submodule(name)).__name__, "table", shapes, table.nbytes
+    )
 
 
 def _reason(module: torch.nn.Module) -> str:
     if takes_positions(module):
         return "it is given positions as values"
-    return "the example does not call it, or gives it values that only the program knows"
+    return (
+        "the example does not call it, or gives it values that only the program knows"
+    )

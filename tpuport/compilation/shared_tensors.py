@@ -1,9 +1,11 @@
-"""Tensors that a model has in two places, or that share memory, and are one after the model has moved and in programs.
+"""Tensors that a model has in two places, or that share memory, and are one after the
+model has moved and in programs.
 
-In torch `self.alias = self.buffer` is the buffer, and `self.first = self.buffer[0]` its memory. A model that moves gets
-new tensors for its weights, so whatever else refers to the old ones is given the new ones here. A program has each
-tensor as one argument: what is a weight and an attribute too is a weight. Views of one memory would be two arguments,
-so programs that write to one of them are refused (`call_results`).
+In torch `self.alias = self.buffer` is the buffer, and `self.first = self.buffer[0]` its
+memory. A model that moves gets new tensors for its weights, so whatever else refers to
+the old ones is given the new ones here. A program has each tensor as one argument: what
+is a weight and an attribute too is a weight. Views of one memory would be two
+arguments, so programs that write to one of them are refused (`call_results`).
 """
 
 import contextlib
@@ -38,7 +40,8 @@ _NOT_SEARCHED = (*WEIGHTS, "_modules")
 def weights_in_state(
     tensors: Sequence[torch.Tensor], weights: Sequence[Mapping[str, torch.Tensor]]
 ) -> tuple[tuple[int, WeightSlot], ...]:
-    """(the number of a tensor, the weight that it is) for each tensor of a state that is a weight of a model too.
+    """(the number of a tensor, the weight that it is) for each tensor of a state that
+    is a weight of a model too.
 
     Args:
         tensors: of the state.
@@ -47,27 +50,41 @@ def weights_in_state(
     if not tensors:
         return ()
     slots = {
-        id(weight): (model, name) for model, named in enumerate(weights) for name, weight in named.items()
+        id(weight): (model, name)
+        for model, named in enumerate(weights)
+        for name, weight in named.items()
     }
-    return tuple((number, slots[id(tensor)]) for number, tensor in enumerate(tensors) if id(tensor) in slots)
+    return tuple(
+        (number, slots[id(tensor)])
+        for number, tensor in enumerate(tensors)
+        if id(tensor) in slots
+    )
 
 
 def show_weight(tensor: Any, weight: Any) -> None:
-    """Traced. Let a tensor be the weight that a trace computes with, until it gets its own attributes back."""
+    """Traced. Let a tensor be the weight that a trace computes with, until it gets its
+    own attributes back.
+    """
     vars(tensor).update(_elem=weight._elem, _alias=None)
     aliasing.link(tensor, weight, view_steps.WHOLE, aliasing.twin(weight))
 
 
 @contextlib.contextmanager
 def weights_shown(
-    tensors: Sequence[torch.Tensor], weights: Mapping[str, torch.Tensor], in_use: Mapping[str, torch.Tensor]
+    tensors: Sequence[torch.Tensor],
+    weights: Mapping[str, torch.Tensor],
+    in_use: Mapping[str, torch.Tensor],
 ) -> Iterator[None]:
-    """Traced. Let the tensors of a state that are weights of a model be those that the trace computes with.
+    """Traced. Let the tensors of a state that are weights of a model be those that the
+    trace computes with.
 
     Args:
         weights: the model's own, by name; `in_use` are those of the trace.
     """
-    shared = [(tensors[number], in_use[name]) for number, (_, name) in weights_in_state(tensors, [weights])]
+    shared = [
+        (tensors[number], in_use[name])
+        for number, (_, name) in weights_in_state(tensors, [weights])
+    ]
     attributes = [dict(vars(tensor)) for tensor, _ in shared]
     for tensor, weight in shared:
         show_weight(tensor, weight)
@@ -85,7 +102,8 @@ class _Member(NamedTuple):
     Attributes:
         path: the name of a weight, or what leads to any other tensor.
         layout: a tensor on the meta device with its strides.
-        tensor: None for a weight, whose memory on the host is to be freed as soon as it has moved.
+        tensor: None for a weight, whose memory on the host is to be freed as soon as it
+            has moved.
     """
 
     path: str
@@ -109,7 +127,9 @@ class _Shared(NamedTuple):
 
 @contextlib.contextmanager
 def keep_shared(model: Any) -> Iterator[None]:
-    """While a model moves: what shares memory with its weights before shares memory with them afterwards."""
+    """While a model moves: what shares memory with its weights before shares memory
+    with them afterwards.
+    """
     if not isinstance(model, torch.nn.Module):
         yield
         return
@@ -122,30 +142,51 @@ def keep_shared(model: Any) -> Iterator[None]:
 
 def _find_shared(model: torch.nn.Module) -> _Shared:
     state = PythonState(model, [model])
-    containers = [each for each in take_snapshots(state) if each.location.part not in _NOT_SEARCHED]
+    containers = [
+        each
+        for each in take_snapshots(state)
+        if each.location.part not in _NOT_SEARCHED
+    ]
     state_tensors: dict[int, tuple[str, torch.Tensor]] = {}
     for snapshot in containers:
         for path, tensor in _tensors_in(snapshot, state):
             state_tensors.setdefault(id(tensor), (path, tensor))
-    names = {id(tensor): name for name, tensor in reversed(_named_tensors(model).items())}
-    same = [(tensor, names[number]) for number, (_, tensor) in state_tensors.items() if number in names]
+    names = {
+        id(tensor): name for name, tensor in reversed(_named_tensors(model).items())
+    }
+    same = [
+        (tensor, names[number])
+        for number, (_, tensor) in state_tensors.items()
+        if number in names
+    ]
     groups: dict[Any, list[_Member]] = {}
     for name, tensor in _named_tensors(model, first_names=True).items():
-        groups.setdefault(_memory(tensor), []).append(_Member(name, _layout(tensor), None))
+        groups.setdefault(_memory(tensor), []).append(
+            _Member(name, _layout(tensor), None)
+        )
     for number, (path, tensor) in state_tensors.items():
         if number not in names and _memory(tensor) in groups:
             groups[_memory(tensor)].append(_Member(path, _layout(tensor), tensor))
     groups.pop(None, None)
-    views = [pair for members in groups.values() if len(members) > 1 for pair in _find_views(members)]
+    views = [
+        pair
+        for members in groups.values()
+        if len(members) > 1
+        for pair in _find_views(members)
+    ]
     return _Shared(same, views, containers if same or views else [])
 
 
-def _named_tensors(model: torch.nn.Module, *, first_names: bool = False) -> dict[str, torch.Tensor]:
+def _named_tensors(
+    model: torch.nn.Module, *, first_names: bool = False
+) -> dict[str, torch.Tensor]:
     tensors = dict(model.named_parameters(remove_duplicate=first_names))
     return tensors | dict(model.named_buffers(remove_duplicate=first_names))
 
 
-def _tensors_in(snapshot: Snapshot, state: PythonState) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors_in(
+    snapshot: Snapshot, state: PythonState
+) -> Iterator[tuple[str, torch.Tensor]]:
     path = state.path(snapshot.location.node)
     for name, value in snapshot.contents.items():
         for tensor in _parts(value):
@@ -153,7 +194,9 @@ def _tensors_in(snapshot: Snapshot, state: PythonState) -> Iterator[tuple[str, t
 
 
 def _parts(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a value, itself or in tuples, which cannot be changed where they are."""
+    """The tensors of a value, itself or in tuples, which cannot be changed where they
+    are.
+    """
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, tuple):
@@ -173,11 +216,17 @@ def _memory(tensor: torch.Tensor) -> Any:
 def _layout(tensor: torch.Tensor) -> torch.Tensor:
     if compat.is_ported(tensor):
         return aliasing.twin(tensor)
-    size = tensor.untyped_storage().nbytes() // tensor.element_size() if _memory(tensor) else tensor.numel()
+    size = (
+        tensor.untyped_storage().nbytes() // tensor.element_size()
+        if _memory(tensor)
+        else tensor.numel()
+    )
     memory = view_steps.on_twins(torch.empty, size, dtype=tensor.dtype, device="meta")
     if not _memory(tensor):
         return memory
-    return view_steps.on_twins(memory.as_strided, tensor.shape, tensor.stride(), tensor.storage_offset())
+    return view_steps.on_twins(
+        memory.as_strided, tensor.shape, tensor.stride(), tensor.storage_offset()
+    )
 
 
 def _find_views(members: list[_Member]) -> Iterator[tuple[_Member, _Member]]:
@@ -185,9 +234,15 @@ def _find_views(members: list[_Member]) -> Iterator[tuple[_Member, _Member]]:
     members = sorted(members, key=lambda member: -member.layout.numel())
     for number, member in enumerate(members):
         owners = [
-            other for other in members[:number] if memory_layouts.layouts_meet(other.layout, member.layout)
+            other
+            for other in members[:number]
+            if memory_layouts.layouts_meet(other.layout, member.layout)
         ]
-        wholes = [owner for owner in owners if memory_layouts.is_inside(member.layout, owner.layout)]
+        wholes = [
+            owner
+            for owner in owners
+            if memory_layouts.is_inside(member.layout, owner.layout)
+        ]
         if wholes:
             yield wholes[0], member
 
@@ -197,19 +252,30 @@ def _share_again(model: torch.nn.Module, shared: _Shared) -> None:
     moved = {id(tensor): weights[name] for tensor, name in shared.same}
     for owner, view in shared.views:
         weight = owner if owner.tensor is None else view
-        dtype = weights[weight.path].dtype if weight.tensor is None else view.layout.dtype
-        whole, part = (_moved(member, weights, moved, dtype) for member in (owner, view))
+        dtype = (
+            weights[weight.path].dtype if weight.tensor is None else view.layout.dtype
+        )
+        whole, part = (
+            _moved(member, weights, moved, dtype) for member in (owner, view)
+        )
         if compat.is_ported(whole):
             join_memory(whole, part, owner.layout, view.layout)
         elif owner.layout.is_contiguous():
             offset = view.layout.storage_offset() - owner.layout.storage_offset()
-            part.data = whole.detach().as_strided(view.layout.shape, view.layout.stride(), int(offset))
+            part.data = whole.detach().as_strided(
+                view.layout.shape, view.layout.stride(), int(offset)
+            )
     for _, container, contents in shared.containers:
         current = {name: _replaced(value, moved) for name, value in contents.items()}
-        changes = {name: value for name, value in current.items() if value is not contents[name]}
+        changes = {
+            name: value
+            for name, value in current.items()
+            if value is not contents[name]
+        }
         if not changes:
             continue
-        # A module that is emptied and filled again would lose its attributes to an interrupt.
+        # A module that is emptied and filled again would lose its attributes to an
+        # interrupt.
         if has_names(container):
             names = container.all if isinstance(container, Globals) else container
             names.update(changes)
@@ -218,26 +284,37 @@ def _share_again(model: torch.nn.Module, shared: _Shared) -> None:
 
 
 def _moved(
-    member: _Member, weights: Mapping[str, torch.Tensor], moved: dict[int, torch.Tensor], dtype: torch.dtype
+    member: _Member,
+    weights: Mapping[str, torch.Tensor],
+    moved: dict[int, torch.Tensor],
+    dtype: torch.dtype,
 ) -> torch.Tensor:
     """A tensor where the model is now."""
     if member.tensor is None:
         return weights[member.path]
     if id(member.tensor) not in moved:
-        moved[id(member.tensor)] = _move_beside(member.tensor.to(dtype), next(iter(weights.values())))
+        moved[id(member.tensor)] = _move_beside(
+            member.tensor.to(dtype), next(iter(weights.values()))
+        )
     return moved[id(member.tensor)]
 
 
 def _move_beside(tensor: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if not compat.is_ported(weight):
         return fetch(tensor)
-    return compat.wrap(process_watch.put(compat.to_jax(tensor), _whole(compat.as_jax(weight).sharding)))
+    return compat.wrap(
+        process_watch.put(compat.to_jax(tensor), _whole(compat.as_jax(weight).sharding))
+    )
 
 
 def _whole(sharding: Any) -> Any:
     """A sharding on the same devices, each with the whole array."""
     mesh = getattr(sharding, "mesh", None)
-    return sharding if mesh is None else jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return (
+        sharding
+        if mesh is None
+        else jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    )
 
 
 def _replaced(value: Any, moved: Mapping[int, torch.Tensor]) -> Any:

@@ -1,4 +1,6 @@
-"""Where code can leave values: attributes, items and variables; how these are read, compared and filled."""
+"""Where code can leave values: attributes, items and variables; how these are read,
+compared and filled.
+"""
 
 import dis
 import functools
@@ -14,17 +16,25 @@ from jax.core import Tracer
 from tpuport import compat
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.python_values import PLAIN
-from tpuport.compilation.reachable import ABSENT, cell_contents, loaded_names, user_globals
+from tpuport.compilation.reachable import (
+    ABSENT,
+    cell_contents,
+    loaded_names,
+    user_globals,
+)
 from tpuport.fields import slots
 
 # Dictionaries of a module whose values are weights.
 WEIGHTS = ("_parameters", "_buffers")
-# "seen" of "layers.0.mlp.seen" and of "seen[2]['key']": the name that the code has for the location.
+# "seen" of "layers.0.mlp.seen" and of "seen[2]['key']": the name that the code has for
+# the location.
 _LAST_NAME = re.compile(r"(\w+)(?:\[[^\[\]]*\])*$")
 
 
 class Location(NamedTuple):
-    """Where a container is: the number of an object in a `PythonState`, and the name of the container in the object."""
+    """Where a container is: the number of an object in a `PythonState`, and the name of
+    the container in the object.
+    """
 
     node: int
     part: str
@@ -38,7 +48,9 @@ class Globals(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A container (dictionary, list, set, variable or `Globals`) with the contents that it had at some moment."""
+    """A container (dictionary, list, set, variable or `Globals`) with the contents that
+    it had at some moment.
+    """
 
     location: Location
     container: Any
@@ -55,11 +67,14 @@ def take_snapshots(state: PythonState) -> list[Snapshot]:
 
 
 def containers_of(node: Any) -> dict[str, Any]:
-    """The dictionaries, lists, sets and variables of an object by their names; "" has its attributes."""
+    """The dictionaries, lists, sets and variables of an object by their names; "" has
+    its attributes.
+    """
     match node:
         case torch.nn.Module():
             attributes = vars(node)
-            # Only these: any other dictionary among the attributes is an object of the state itself.
+            # Only these: any other dictionary among the attributes is an object of the
+            # state itself.
             own = {
                 name: value for name, value in attributes.items()
                 if isinstance(value, dict) and (name in (*WEIGHTS, "_modules") or "_hooks" in name)
@@ -67,7 +82,9 @@ def containers_of(node: Any) -> dict[str, Any]:
             return own | {"": attributes}
         case types.FunctionType():
             names = user_globals(node)
-            assigned = tuple(sorted(loaded_names(node.__code__).assigned & names.keys()))
+            assigned = tuple(
+                sorted(loaded_names(node.__code__).assigned & names.keys())
+            )
             return {"globals": Globals(node.__globals__, assigned)} if assigned else {}
         case types.CellType():
             return {"variable": node}
@@ -76,7 +93,9 @@ def containers_of(node: Any) -> dict[str, Any]:
         containers["[]"] = node
     attributes = getattr(node, "__dict__", None)
     # A bound method shows the attributes of its function.
-    has_attributes = isinstance(attributes, dict) and not isinstance(node, types.MethodType)
+    has_attributes = isinstance(attributes, dict) and not isinstance(
+        node, types.MethodType
+    )
     return containers | {"": attributes} if has_attributes else containers
 
 
@@ -125,9 +144,13 @@ def is_unchanged(container: Any, before: dict[Any, Any]) -> bool:
 
 
 def is_same(old: Any, new: Any) -> bool:
-    """Whether these are one object, or equal numbers, strings or the like of one class."""
+    """Whether these are one object, or equal numbers, strings or the like of one
+    class.
+    """
     # Of one class, since 1 and True are equal.
-    return old is new or (type(old) is type(new) and isinstance(old, PLAIN) and old == new)
+    return old is new or (
+        type(old) is type(new) and isinstance(old, PLAIN) and old == new
+    )
 
 
 def item_path(path: str, part: str, name: Any) -> str:
@@ -141,7 +164,9 @@ def item_path(path: str, part: str, name: Any) -> str:
 
 
 def leads_to_traced(value: Any, seen: set[int]) -> bool:
-    """Whether a value that was made while tracing is, or contains, a tensor that is being traced."""
+    """Whether a value that was made while tracing is, or contains, a tensor that is
+    being traced.
+    """
     # `seen` ends the walk where objects lead back to themselves.
     if isinstance(value, (*PLAIN, type, types.ModuleType)) or id(value) in seen:
         return False
@@ -166,7 +191,9 @@ def leads_to_traced(value: Any, seen: set[int]) -> bool:
 
 
 def assigning_line(state: PythonState, path: str) -> str:
-    """The line that assigns an attribute or a variable, as far as its name tells; the path if no code names it."""
+    """The line that assigns an attribute or a variable, as far as its name tells; the
+    path if no code names it.
+    """
     match = _LAST_NAME.search(path)
     name = match[1] if match else path
     lines = list(_lines_naming(state, name))

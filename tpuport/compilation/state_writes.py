@@ -1,8 +1,10 @@
-"""What traced code assigns to attributes, items and variables: results of the program, assigned after each call.
+"""What traced code assigns to attributes, items and variables: results of the program,
+assigned after each call.
 
-While a function is traced the tensors that it computes have no values. What it leaves in its models, in lists and
-dictionaries, and in variables is taken out of them again when the trace ends. The tensors in it become results of the
-program, and after every call of the program each place gets what the function left there, as in torch.
+While a function is traced the tensors that it computes have no values. What it leaves
+in its models, in lists and dictionaries, and in variables is taken out of them again
+when the trace ends. The tensors in it become results of the program, and after every
+call of the program each place gets what the function left there, as in torch.
 """
 
 import contextlib
@@ -62,7 +64,9 @@ class _Live:
         """The weights of each model that the call started with."""
         return [self.state.named_weights(model) for model in self.state.modules]
 
-    def tensor(self, index: int, make: Callable[[jax.Array], torch.Tensor] = compat.wrap) -> torch.Tensor:
+    def tensor(
+        self, index: int, make: Callable[[jax.Array], torch.Tensor] = compat.wrap
+    ) -> torch.Tensor:
         """The tensor of an array, the same one wherever it is assigned."""
         if index not in self._tensors:
             self._tensors[index] = make(self._arrays[index])
@@ -88,13 +92,14 @@ class StateArrays(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StateWrites:
-    """What a program assigns, without the arrays. It equals itself alone: it belongs to one program.
+    """What a program assigns, without the arrays. It equals itself alone: it belongs to
+    one program.
 
     Attributes:
         items: the changed items of each dictionary.
         contents: how to make the new contents of each list, set and variable.
-        replaced: (number of a tensor of the state, or slot of a weight; number of the array that has its place now),
-            for tensors that are in one place only.
+        replaced: (number of a tensor of the state, or slot of a weight; number of the
+            array that has its place now), for tensors that are in one place only.
     """
 
     items: tuple[tuple[Location, tuple[_ItemChange, ...]], ...]
@@ -106,7 +111,8 @@ class StateWrites:
         live = _Live(state, arrays)
         # All of them before the first is assigned: weights may change places.
         items = [
-            (location, {name: rebuild(live) for name, rebuild in changes}) for location, changes in self.items
+            (location, {name: rebuild(live) for name, rebuild in changes})
+            for location, changes in self.items
         ]
         contents = [(location, rebuild(live)) for location, rebuild in self.contents]
         for location, values in items:
@@ -126,7 +132,8 @@ class StateTrace:
 
     Args:
         state: of the function.
-        arrays: in place of the arrays of the state's tensors; None for those that are weights.
+        arrays: in place of the arrays of the state's tensors; None for those that are
+            weights.
         shared: these, as of `weights_in_state`.
     """
 
@@ -148,7 +155,8 @@ class StateTrace:
 
     @contextlib.contextmanager
     def recorded(self, in_use: Sequence[WeightsInUse]) -> Iterator[None]:
-        """Traced. Let the state be as it was when the block ends; what the block changed is for `find_changes`.
+        """Traced. Let the state be as it was when the block ends; what the block
+        changed is for `find_changes`.
 
         Args:
             in_use: the weights of each model.
@@ -161,9 +169,12 @@ class StateTrace:
         }
         tensors = self._state.tensors
         attributes = [dict(vars(tensor)) for tensor in tensors]
-        for number, (tensor, array) in enumerate(zip(tensors, self._arrays, strict=True)):
+        for number, (tensor, array) in enumerate(
+            zip(tensors, self._arrays, strict=True)
+        ):
             if number not in self._shared:
-                # Tensors that view one another are separate arguments, and writes to one of them are refused.
+                # Tensors that view one another are separate arguments, and writes to
+                # one of them are refused.
                 vars(tensor).update(_elem=array, _alias=None)
                 continue
             model, name = self._shared[number]
@@ -193,7 +204,8 @@ class StateTrace:
         return {
             number: compat.as_jax(tensor)
             for number, (tensor, array) in pairs
-            # What is written to a weight, by whatever name, is among the writes to weights.
+            # What is written to a weight, by whatever name, is among the writes to
+            # weights.
             if number not in self._shared and compat.as_jax(tensor) is not array
         }
 
@@ -209,13 +221,17 @@ class StateTrace:
                     items.append((location, changes))
             else:
                 contents.append((location, self._encode_items(after, path)))
-            self._note_replaced([(old, after[name]) for name, old in before.items() if name in after])
+            self._note_replaced(
+                [(old, after[name]) for name, old in before.items() if name in after]
+            )
         if not items and not contents:
             return None
         return StateWrites(tuple(items), tuple(contents), tuple(self._replaced))
 
     def _note_replaced(self, pairs: list[tuple[Any, Any]]) -> None:
-        """Note the tensors of the state, and weights, among what one container had and has, in the same places."""
+        """Note the tensors of the state, and weights, among what one container had and
+        has, in the same places.
+        """
         reused = {index for _, index in self._replaced}
         for old, new in pairs:
             index = self._result_numbers.get(id(new))
@@ -227,15 +243,23 @@ class StateTrace:
                 reused.add(index)
 
     def _slot_in_one_place(self, tensor: torch.Tensor) -> int | WeightSlot | None:
-        """Which tensor of the state, or which weight, this is, if it was in one place only."""
+        """Which tensor of the state, or which weight, this is, if it was in one place
+        only.
+        """
         number = self._state.find_tensor(tensor)
         if number is not None:
             return number if self._state.has_one_place(number) else None
         slot = self._weight_slots.get(id(tensor))
         if slot is None:
             return None
-        weights = (contents.values() for location, _, contents in self._before if location.part in WEIGHTS)
-        places = sum(weight is tensor for weight in itertools.chain.from_iterable(weights))
+        weights = (
+            contents.values()
+            for location, _, contents in self._before
+            if location.part in WEIGHTS
+        )
+        places = sum(
+            weight is tensor for weight in itertools.chain.from_iterable(weights)
+        )
         return slot if places == 1 else None
 
     def _changed_items(
@@ -245,7 +269,8 @@ class StateTrace:
             old, new = before.get(name, ABSENT), after.get(name, ABSENT)
             if is_same(old, new):
                 continue
-            # `ABSENT` stays what it is, like any object that was not made while tracing.
+            # `ABSENT` stays what it is, like any object that was not made while
+            # tracing.
             rebuild = self._encode(new, item_path(path, location.part, name))
             slot = self._weight_slots.get(id(old))
             index = self._result_numbers.get(id(new))
@@ -274,11 +299,15 @@ class StateTrace:
                 fields = self._encode((value.func, value.args, value.keywords), path)
                 return lambda live: _make_partial(*fields(live))
             case list() | tuple() | set() | frozenset() | deque():
-                parts = [self._encode(part, f"{path}[{index}]") for index, part in enumerate(value)]
+                parts = [
+                    self._encode(part, f"{path}[{index}]")
+                    for index, part in enumerate(value)
+                ]
                 # A named tuple takes its fields one by one.
                 make = getattr(type(value), "_make", type(value))
                 return lambda live: make([part(live) for part in parts])
-        # One level only: the parts may be objects of the state, which jax does not know.
+        # One level only: the parts may be objects of the state, which jax does not
+        # know.
         leaves, tree = jax.tree.flatten(value, is_leaf=lambda part: part is not value)
         if not (len(leaves) == 1 and leaves[0] is value):
             parts = [self._encode(leaf, path) for leaf in leaves]
@@ -286,7 +315,10 @@ class StateTrace:
         return self._encode_object(value, path)
 
     def _encode_items(self, items: dict[Any, Any], path: str) -> _Rebuild:
-        parts = {name: self._encode(part, f"{path}[{name!r}]") for name, part in items.items()}
+        parts = {
+            name: self._encode(part, f"{path}[{name!r}]")
+            for name, part in items.items()
+        }
         return lambda live: {name: part(live) for name, part in parts.items()}
 
     def _encode_dict(self, value: dict, path: str) -> _Rebuild:
@@ -303,17 +335,25 @@ class StateTrace:
         return rebuild
 
     def _encode_object(self, value: Any, path: str) -> _Rebuild:
-        """An object that was made while tracing. Its attributes are encoded, if there are tensors in it."""
+        """An object that was made while tracing. Its attributes are encoded, if there
+        are tensors in it.
+        """
         if not leads_to_traced(value, set()):
             return lambda live: value
         attributes = getattr(value, "__dict__", None)
-        if attributes is None or isinstance(value, types.FunctionType | torch.nn.Module):
+        if attributes is None or isinstance(
+            value, types.FunctionType | torch.nn.Module
+        ):
             self._refuse(path, f"a {type(value).__name__} with tensors in it")
-        parts = {name: self._encode(part, f"{path}.{name}") for name, part in attributes.items()}
+        parts = {
+            name: self._encode(part, f"{path}.{name}")
+            for name, part in attributes.items()
+        }
         cls: Any = type(value)
 
         def rebuild(live: _Live) -> Any:
-            # Without __init__, whose arguments nobody knows, and which would compute again.
+            # Without __init__, whose arguments nobody knows, and which would compute
+            # again.
             copy = cls.__new__(cls)
             vars(copy).update((name, part(live)) for name, part in parts.items())
             return copy
@@ -341,7 +381,8 @@ class StateTrace:
             jnp.copy(array)
         except jax.errors.UnexpectedTracerError:
             self._refuse(
-                path, "a tensor inside of a loop, a branch or a transformation that jax traces by itself"
+                path,
+                "a tensor inside of a loop, a branch or a transformation that jax traces by itself",
             )
         index = len(self._results)
         self._results.append(array)
@@ -357,12 +398,16 @@ class StateTrace:
         )
 
 
-def _make_partial(function: Callable, args: tuple, keywords: dict[str, Any]) -> functools.partial:
+def _make_partial(
+    function: Callable, args: tuple, keywords: dict[str, Any]
+) -> functools.partial:
     return functools.partial(function, *args, **keywords)
 
 
 def _weight_like(slot: WeightSlot, index: int, new: torch.Tensor) -> _Rebuild:
-    """How to make the tensor that a model has in place of a weight, with that weight's sharding."""
+    """How to make the tensor that a model has in place of a weight, with that weight's
+    sharding.
+    """
     model, name = slot
     make = _tensor_maker(new)
 
@@ -383,7 +428,9 @@ def _tensor_maker(tensor: torch.Tensor) -> Callable[[jax.Array], torch.Tensor]:
 
 
 def check_leaks(state: PythonState) -> None:
-    """PortError if a value of a trace that has ended is still in a state, where nothing can give it a value."""
+    """PortError if a value of a trace that has ended is still in a state, where nothing
+    can give it a value.
+    """
     for path, tensor in state.tensor_paths():
         if isinstance(compat.as_jax(tensor), Tracer):
             raise PortError(

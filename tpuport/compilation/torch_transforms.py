@@ -1,4 +1,5 @@
-"""What torch itself does with a function by following its operations: records them, or differentiates them.
+"""What torch itself does with a function by following its operations: records them, or
+differentiates them.
 
 It sees nothing of a compiled program, whose results would be constants to it.
 """

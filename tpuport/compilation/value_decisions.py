@@ -1,6 +1,8 @@
-"""What a function decides by: inputs whose values shape its program, and values that it computes itself.
+"""What a function decides by: inputs whose values shape its program, and values that it
+computes itself.
 
-Both are learned when a trace asks for a value, and are part of the key of each program from then on.
+Both are learned when a trace asks for a value, and are part of the key of each program
+from then on.
 """
 
 import functools
@@ -25,7 +27,8 @@ class ValueDecisions:
 
     Args:
         function_name: what logs call the function.
-        run: traces the function: `run(weights, tensors, donated, static=..., answers=...)`.
+        run: traces the function:
+            `run(weights, tensors, donated, static=..., answers=...)`.
 
     Attributes:
         inputs: names of the inputs whose values are a part of the program.
@@ -48,9 +51,12 @@ class ValueDecisions:
         )  # fmt: skip
 
     def find_needed_inputs(
-        self, candidates: Candidates, prepare_call: Callable[[Sequence[str]], PreparedCall]
+        self,
+        candidates: Candidates,
+        prepare_call: Callable[[Sequence[str]], PreparedCall],
     ) -> list[str]:
-        """Names of the inputs with which on the host the function can be traced; none if it cannot.
+        """Names of the inputs with which on the host the function can be traced; none
+        if it cannot.
 
         Args:
             candidates: the inputs that may decide.
@@ -62,17 +68,25 @@ class ValueDecisions:
             weights, tensors, _, donated, static = call.arguments
             run = functools.partial(self._run, static=static)
             try:
-                with trace_lock, randomness.call_generators(call.divided.generators), randomness.any_stream():
+                with (
+                    trace_lock,
+                    randomness.call_generators(call.divided.generators),
+                    randomness.any_stream(),
+                ):
                     jax.eval_shape(run, weights, tensors, donated)
             except Exception as error:  # noqa: BLE001 - the first error is the one that is raised
-                logger.debug("not traced with %s on the host: %s", ", ".join(names), error)
+                logger.debug(
+                    "not traced with %s on the host: %s", ", ".join(names), error
+                )
                 return False
             return True
 
         return find_needed(candidates, can_trace)
 
     def compute_from_now_on(self, call: PreparedCall) -> bool:
-        """Whether the function can be traced with the values that it computes and asks for; then it will be."""
+        """Whether the function can be traced with the values that it computes and asks
+        for; then it will be.
+        """
         self._computed = DecidedValues()
         try:
             decided = self._find_computed(self._computed, call)
@@ -86,24 +100,37 @@ class ValueDecisions:
         return True
 
     def add_computed(self, call: PreparedCall) -> PreparedCall:
-        """The call with the values that the function computes and decides by in the key of its program."""
+        """The call with the values that the function computes and decides by in the key
+        of its program.
+        """
         if self._computed is None:
             return call
         decided = self._find_computed(self._computed, call)
         static = call.arguments.static._replace(decided=decided)
         return call._replace(arguments=call.arguments._replace(static=static))
 
-    def _find_computed(self, computed: DecidedValues, call: PreparedCall) -> tuple[HostInput, ...] | None:
-        """The values that the function decides by in this call; None if it asks for too many."""
+    def _find_computed(
+        self, computed: DecidedValues, call: PreparedCall
+    ) -> tuple[HostInput, ...] | None:
+        """The values that the function decides by in this call; None if it asks for too
+        many.
+        """
         weights, tensors, _, donated, static = call.arguments
-        key = (static, shapes_key(tensors), tuple(map(shapes_key, donated)), autocast.state())
+        key = (
+            static,
+            shapes_key(tensors),
+            tuple(map(shapes_key, donated)),
+            autocast.state(),
+        )
         run = functools.partial(self._run, static=static)
         with trace_lock, randomness.call_generators(call.divided.generators):
             return computed.find(key, run, (weights, tensors, donated))
 
 
 def advise_static(names: Sequence[str]) -> str:
-    """What the user can do about code that asks for values of these inputs; "" without any."""
+    """What the user can do about code that asks for values of these inputs; "" without
+    any.
+    """
     if not names:
         return ""
     return f"tpuport.compile(..., static={list(names)!r}), if few different values occur: each compiles a program"

@@ -1,4 +1,6 @@
-"""Diffusion pipelines: the user's own, ported in place, and the denoising loop as a single program."""
+"""Diffusion pipelines: the user's own, ported in place, and the denoising loop as a
+single program.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any

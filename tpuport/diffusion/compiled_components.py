@@ -1,14 +1,18 @@
-"""A component of a pipeline whose `forward` is a compiled program: the module stays the user's, and so do its calls.
+"""A component of a pipeline whose `forward` is a compiled program: the module stays the
+user's, and so do its calls.
 
-`module.forward` is replaced on the instance. Calls from outside run the program for their shapes; while something is
-being traced (the whole loop as a program, a function of the user's) the original forward runs and becomes part of that.
-Lists among its arguments that it changes (a video VAE's caches) are changed for the caller. If a forward cannot be a
-program, because hooks inside it have state, it runs operation by operation on the device, which is logged once.
+`module.forward` is replaced on the instance. Calls from outside run the program for
+their shapes; while something is being traced (the whole loop as a program, a function
+of the user's) the original forward runs and becomes part of that. Lists among its
+arguments that it changes (a video VAE's caches) are changed for the caller. If a
+forward cannot be a program, because hooks inside it have state, it runs operation by
+operation on the device, which is logged once.
 
-Of an autoencoder the encoder and the decoder are programs, and its tiling and slicing stay diffusers' own. With either,
-a program sees a tile or a sample at a time, and each result goes to the host at once, where diffusers blends and joins
-them: the memory on the device is bounded by a tile. Otherwise the whole decode is a program; if that is large, the log
-recommends tiling.
+Of an autoencoder the encoder and the decoder are programs, and its tiling and slicing
+stay diffusers' own. With either, a program sees a tile or a sample at a time, and each
+result goes to the host at once, where diffusers blends and joins them: the memory on
+the device is bounded by a tile. Otherwise the whole decode is a program; if that is
+large, the log recommends tiling.
 """
 
 import functools
@@ -35,13 +39,20 @@ from tpuport.tracing import is_tracing
 
 logger = logging.getLogger("tpuport")
 
-# Elements of a decoder's result from which on tiling is recommended: 33 frames of 720 x 1280.
+# Elements of a decoder's result from which on tiling is recommended: 33 frames of 720 x
+# 1280.
 _LARGE_RESULT = 3 * 33 * 720 * 1280
 # By the name of diffusers' hook, what it is.
 _REFUSED_HOOKS = {"text_kv_cache_block": "the text cache (TextKVCacheConfig)"}
 _AUTOENCODER_METHODS = ("encode", "decode")
-# What diffusers sets on an autoencoder that cuts its input into tiles, samples or frames.
-_PIECEWISE_FLAGS = ("use_tiling", "use_slicing", "use_framewise_decoding", "use_framewise_encoding")
+# What diffusers sets on an autoencoder that cuts its input into tiles, samples or
+# frames.
+_PIECEWISE_FLAGS = (
+    "use_tiling",
+    "use_slicing",
+    "use_framewise_decoding",
+    "use_framewise_encoding",
+)
 # The alternative to changing the code of a component that cannot be traced.
 _ON_HOST = "leave this component on the host: tpuport.port(pipe, components=[...]) without its name"
 
@@ -55,7 +66,8 @@ class CompiledForward:
         module: the component.
         original: its own forward, bound.
         compiled: the `CompiledFunction` underneath.
-        interceptor: a function `(run, args, kwargs) -> output` that is called instead of `run(args, kwargs)`.
+        interceptor: a function `(run, args, kwargs) -> output` that is called instead
+            of `run(args, kwargs)`.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -63,7 +75,9 @@ class CompiledForward:
         self.original: Callable = module.forward
         functools.update_wrapper(self, self.original)
         self.interceptor: Callable = lambda run, args, kwargs: run(args, kwargs)
-        self.compiled = compilation.CompiledFunction(self.original, type(module).__name__, [module])
+        self.compiled = compilation.CompiledFunction(
+            self.original, type(module).__name__, [module]
+        )
         # Once for each reason, and not in every call.
         self._log = functools.cache(self._log_reason)
 
@@ -83,11 +97,13 @@ class CompiledForward:
         return self.compiled.program
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program for these arguments, of the shapes that the module's own forward documents.
+        """Run the program for these arguments, of the shapes that the module's own
+        forward documents.
 
         Raises:
-            PortError: the weights are not on the device any more, or the forward cannot be traced; the message names
-                the line. Or a pipeline that is not ported called it.
+            PortError: the weights are not on the device any more, or the forward cannot
+                be traced; the message names the line. Or a pipeline that is not ported
+                called it.
         """
         if is_tracing() or has_tracers((args, kwargs)):
             return self.original(*args, **kwargs)
@@ -97,7 +113,9 @@ class CompiledForward:
     def run(self, args: tuple, kwargs: dict) -> Any:
         """A call of the program, past the interceptor."""
         if self._can_compile():
-            return self._run_program(*compilation.prepare_arguments(self.module, args, kwargs))
+            return self._run_program(
+                *compilation.prepare_arguments(self.module, args, kwargs)
+            )
         with allow_mixed(model_mesh(self.module)):
             return self.original(*args, **kwargs)
 
@@ -105,7 +123,9 @@ class CompiledForward:
         arguments = _UploadedArguments(args, kwargs)
         with (
             suspend(),
-            trace_errors.explained(self.module, catch=trace_errors.is_of_code, alternative=_ON_HOST),
+            trace_errors.explained(
+                self.module, catch=trace_errors.is_of_code, alternative=_ON_HOST
+            ),
         ):
             output = self.compiled(*arguments.args, **arguments.kwargs)
         arguments.write_back()
@@ -123,7 +143,11 @@ class CompiledForward:
 
     def _log_reason(self, reason: str) -> None:
         name = type(self.module).__name__
-        logger.info("%s runs on the device operation by operation, not as one program: %s", name, reason)
+        logger.info(
+            "%s runs on the device operation by operation, not as one program: %s",
+            name,
+            reason,
+        )
 
 
 def compile_forward(
@@ -132,7 +156,8 @@ def compile_forward(
     """Replace `module.forward` by a `CompiledForward`, once.
 
     Args:
-        module: on the device, as `tpuport.port` leaves it, or a part of such a module that was recorded as ported.
+        module: on the device, as `tpuport.port` leaves it, or a part of such a module
+            that was recorded as ported.
         forward_class: `CompiledForward` or a class derived from it.
     """
     forward = vars(module).get("forward")
@@ -143,7 +168,9 @@ def compile_forward(
 
 
 def restore_forward(module: torch.nn.Module) -> None:
-    """Give a module back the forward that it had; does nothing if it was not replaced."""
+    """Give a module back the forward that it had; does nothing if it was not
+    replaced.
+    """
     forward = vars(module).get("forward")
     if not isinstance(forward, CompiledForward):
         return
@@ -155,17 +182,19 @@ def restore_forward(module: torch.nn.Module) -> None:
 
 
 class _UploadedArguments:
-    """The arguments of a call with their host tensors on the device; what the call changes is changed for the caller.
+    """The arguments of a call with their host tensors on the device; what the call
+    changes is changed for the caller.
 
-    A list or dictionary with a tensor of the host is copied, any other one is the caller's own, which the compiled
-    function changes itself.
+    A list or dictionary with a tensor of the host is copied, any other one is the
+    caller's own, which the compiled function changes itself.
 
     Attributes:
         args, kwargs: for the compiled function.
     """
 
     def __init__(self, args: tuple, kwargs: dict) -> None:
-        # By the id of the caller's container, so that one that is passed twice is one in the call, too.
+        # By the id of the caller's container, so that one that is passed twice is one
+        # in the call, too.
         self._copies: dict[int, _CopiedContainer] = {}
         self.args = tuple(map(self._upload, args))
         self.kwargs = {name: self._upload(value) for name, value in kwargs.items()}
@@ -190,7 +219,11 @@ class _UploadedArguments:
         """Change the caller's containers as the call has changed their copies."""
         for container, copy, before in self._copies.values():
             after, own = _items(copy), _items(container)
-            same = {key: own[key] for key in after.keys() & before.keys() if after[key] is before[key]}
+            same = {
+                key: own[key]
+                for key in after.keys() & before.keys()
+                if after[key] is before[key]
+            }
             if len(same) == len(before) == len(after):
                 continue
             items = {key: same.get(key, item) for key, item in after.items()}
@@ -202,7 +235,9 @@ class _UploadedArguments:
 
 
 class _CopiedContainer(NamedTuple):
-    """The caller's list or dictionary, its copy for a call, and the items of the copy before the call."""
+    """The caller's list or dictionary, its copy for a call, and the items of the copy
+    before the call.
+    """
 
     container: Any
     copy: Any
@@ -211,7 +246,9 @@ class _CopiedContainer(NamedTuple):
 
 def _items(container: list | dict) -> dict[Any, Any]:
     """The items of a list by their position, those of a dictionary by their key."""
-    return dict(enumerate(container)) if isinstance(container, list) else dict(container)
+    return (
+        dict(enumerate(container)) if isinstance(container, list) else dict(container)
+    )
 
 
 def _hook_names(module: torch.nn.Module) -> list[str]:
@@ -220,7 +257,9 @@ def _hook_names(module: torch.nn.Module) -> list[str]:
 
 
 def _check_hooks(part: torch.nn.Module, model_name: str) -> None:
-    """PortError if a hook would silently give another result on the device than on the host."""
+    """PortError if a hook would silently give another result on the device than on the
+    host.
+    """
     for name in _hook_names(part):
         if name in _REFUSED_HOOKS:
             raise PortError(
@@ -239,14 +278,18 @@ class _PartForward(CompiledForward):
     _has_recommended_tiling = False
 
     def follow_autoencoder(self) -> None:
-        """Record the autoencoder's mesh as the part's; programs are compiled again if it was ported again."""
+        """Record the autoencoder's mesh as the part's; programs are compiled again if
+        it was ported again.
+        """
         count, mesh = port_count(self.autoencoder), model_mesh(self.autoencoder)
         if mesh is not None and count != self._followed_count:
             self._followed_count = count
             record_port(self.module, mesh)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As `CompiledForward`; tensors of the host if the autoencoder works piece by piece."""
+        """As `CompiledForward`; tensors of the host if the autoencoder works piece by
+        piece.
+        """
         if not is_tracing():
             self.follow_autoencoder()
         output = super().__call__(*args, **kwargs)
@@ -281,7 +324,9 @@ def autoencoder_parts(vae: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def compile_parts(vae: torch.nn.Module) -> None:
-    """Let the parts of a ported autoencoder run as programs, and its methods take tensors of the host."""
+    """Let the parts of a ported autoencoder run as programs, and its methods take
+    tensors of the host.
+    """
     for part in autoencoder_parts(vae):
         forward = compile_forward(part, _PartForward)
         # A part that is compiled as a component of its own keeps that forward.
@@ -304,7 +349,11 @@ def restore_parts(vae: torch.nn.Module) -> None:
 
 def _replaced_methods(vae: torch.nn.Module) -> list[str]:
     attributes = vars(vae)
-    return [name for name in _AUTOENCODER_METHODS if hasattr(attributes.get(name), "tpuport_original")]
+    return [
+        name
+        for name in _AUTOENCODER_METHODS
+        if hasattr(attributes.get(name), "tpuport_original")
+    ]
 
 
 def _with_mixed_devices(vae: torch.nn.Module, method: Callable) -> Callable:

@@ -1,4 +1,5 @@
-"""`denoise`: the denoising loop of a diffusion pipeline on the device, as a single program.
+"""`denoise`: the denoising loop of a diffusion pipeline on the device, as a single
+program.
 
 Shapes: B batch of the latents, N denoising steps.
 """
@@ -57,42 +58,56 @@ def denoise(
     progress: bool = True,
     callback: Callable[[int, torch.Tensor, torch.Tensor], Any] | None = None,
 ) -> torch.Tensor:
-    """Run a ported model and a diffusers scheduler from noise to latents, without the host in between.
+    """Run a ported model and a diffusers scheduler from noise to latents, without the
+    host in between.
 
-    All steps are a single program, in which start and stop are numbers passed at run time: a warm-up of two steps
-    compiles what a run of fifty then uses. With a progress bar or a callback the same program is called once for each
-    step, which costs about a millisecond a step; an interrupt then takes effect after a step, not after the run.
+    All steps are a single program, in which start and stop are numbers passed at run
+    time: a warm-up of two steps compiles what a run of fifty then uses. With a progress
+    bar or a callback the same program is called once for each step, which costs about a
+    millisecond a step; an interrupt then takes effect after a step, not after the run.
 
     Args:
-        model: of diffusers or your own, ported; its forward takes latents and timestep, and returns what the scheduler
-            takes, in the latents' shape. Its weights are arguments of the program.
-        scheduler: of diffusers. It is not changed, and its step must be a linear map without drawn noise.
-        latents: [B, ...] floating, on the host or the device; they keep their dtype in every step.
-        conditions: further arguments of the model's forward by name, for the positive prediction.
-        negative: the same for the negative prediction, without which there is no guidance. If both have the same
-            shapes, they run as a batch of 2B rows, the negative first; otherwise the model is called twice a step.
-        num_inference_steps: number of steps; give one of the next two instead for custom levels or timesteps.
+        model: of diffusers or your own, ported; its forward takes latents and timestep,
+            and returns what the scheduler takes, in the latents' shape. Its weights are
+            arguments of the program.
+        scheduler: of diffusers. It is not changed, and its step must be a linear map
+            without drawn noise.
+        latents: [B, ...] floating, on the host or the device; they keep their dtype in
+            every step.
+        conditions: further arguments of the model's forward by name, for the positive
+            prediction.
+        negative: the same for the negative prediction, without which there is no
+            guidance. If both have the same shapes, they run as a batch of 2B rows, the
+            negative first; otherwise the model is called twice a step.
+        num_inference_steps: number of steps; give one of the next two instead for
+            custom levels or timesteps.
         sigmas: noise levels from high to low.
         timesteps: timesteps from high to low.
         mu: for a scheduler with dynamic shifting.
         begin_index: the first step taken, for image-to-image with a strength under 1.
         guidance_scale: `negative + guidance_scale * (positive - negative)`, in float32.
-        guidance_rescale: 0 to 1, how far the spread of that is brought back to the positive prediction's.
-        guidance: instead of both, traced: (positive, negative) to the prediction, torch tensors [B, ...].
-        model_input: traced: scaled latents to the model's input, such as a concatenation with condition latents.
-            Tensors that it or `guidance` holds (closure, global, default, partial) are the program's arguments.
+        guidance_rescale: 0 to 1, how far the spread of that is brought back to the
+            positive prediction's.
+        guidance: instead of both, traced: (positive, negative) to the prediction, torch
+            tensors [B, ...].
+        model_input: traced: scaled latents to the model's input, such as a
+            concatenation with condition latents. Tensors that it or `guidance` holds
+            (closure, global, default, partial) are the program's arguments.
         timestep_scale: the model receives the scheduler's timestep times this.
-        timestep_dtype: the dtype in which it does, float32 by default; the pipelines of HunyuanVideo pass the latents'
-            dtype.
-        progress: show a bar with steps, seconds per step, their average and the time left.
-        callback: called after each step with (index, timestep, latents); the latents are a copy that it may keep.
+        timestep_dtype: the dtype in which it does, float32 by default; the pipelines of
+            HunyuanVideo pass the latents' dtype.
+        progress: show a bar with steps, seconds per step, their average and the time
+            left.
+        callback: called after each step with (index, timestep, latents); the latents
+            are a copy that it may keep.
 
     Returns:
         [B, ...], the latents' dtype, on the device.
 
     Raises:
-        PortError: before anything is compiled, for arguments that do not fit together, a scheduler that is not
-            supported, or a model that is not on the device; while it is traced, for an output of another shape.
+        PortError: before anything is compiled, for arguments that do not fit together,
+            a scheduler that is not supported, or a model that is not on the device;
+            while it is traced, for an output of another shape.
     """
     with suspend():
         _check_model_and_latents(model, latents)
@@ -101,7 +116,8 @@ def denoise(
         if negative is not None:
             _check_conditions(model, negative, "negative")
         _check_guidance(negative, guidance_scale, guidance_rescale, guidance)
-        # With a scale of 1 the guided prediction is the positive one, and half of the work is saved.
+        # With a scale of 1 the guided prediction is the positive one, and half of the
+        # work is saved.
         is_guided = guidance is not None or guidance_scale != 1
         if is_guided:
             branches = [negative, conditions]
@@ -112,7 +128,9 @@ def denoise(
         _check_noiseless(scheduler, tables)
         denoiser = find_denoiser(model)
         function_tensors: list[jax.Array] = []
-        input_key = lift_function(model_input or (lambda latents: latents), function_tensors)
+        input_key = lift_function(
+            model_input or (lambda latents: latents), function_tensors
+        )
         example = _example_input(latents, input_key, function_tensors)
         calls, tensors = _plan_calls(denoiser, example, tables, branches)
         settings = LoopSettings(
@@ -122,10 +140,16 @@ def denoise(
             is_guided=is_guided,
             is_rescaled=guidance_rescale != 0,
             timestep_scale=float(timestep_scale),
-            # Floating even if the scheduler counts in whole numbers: models cast embeddings to the timestep's dtype.
+            # Floating even if the scheduler counts in whole numbers: models cast
+            # embeddings to the timestep's dtype.
             timestep_dtype=str(compat.jax_dtype(timestep_dtype or torch.float32)),
         )
-        inputs = Inputs(tensors, function_tensors, np.float32(guidance_scale), np.float32(guidance_rescale))
+        inputs = Inputs(
+            tensors,
+            function_tensors,
+            np.float32(guidance_scale),
+            np.float32(guidance_rescale),
+        )
         run = _Run(denoiser, tables, inputs, settings)
         return run(latents, begin_index, progress=progress, callback=callback)
 
@@ -134,26 +158,33 @@ class _Run:
     """A call of `denoise`: the host's side of the loop."""
 
     def __init__(
-        self, denoiser: Denoiser, tables: StepTables, inputs: Inputs, settings: LoopSettings
+        self,
+        denoiser: Denoiser,
+        tables: StepTables,
+        inputs: Inputs,
+        settings: LoopSettings,
     ) -> None:
         self._denoiser, self._inputs, self._settings = denoiser, inputs, settings
         self._timesteps, self._tables = tables.timesteps, tables.padded()
         self._arrays: dict[str, Any] = {}
 
-    def __call__(self, latents: torch.Tensor, start: int, *, progress: bool, callback: Any) -> torch.Tensor:
+    def __call__(
+        self, latents: torch.Tensor, start: int, *, progress: bool, callback: Any
+    ) -> torch.Tensor:
         # A copy, because the program reuses its memory for the result.
         array = self._denoiser.put(jnp.array(compat.to_jax(latents), copy=True))
         tables, inputs, settings = self._tables, self._inputs, self._settings
         self._arrays = self._denoiser.collect_arrays(array, tables, inputs, settings)
         carry = Carry(array, initial_state(tables, array))
         stop = len(self._timesteps)
-        # Before the first call, which donates the carry: an error leaves everything as it was.
+        # Before the first call, which donates the carry: an error leaves everything as
+        # it was.
         self._denoiser.check(self._arrays, carry, tables, inputs, settings)
         if not progress and callback is None:
             carry, _ = self._run_steps(carry, start, stop)
             return compat.wrap(carry.latents)
-        # The host looks between two calls: callbacks from inside a program are not supported on every platform, nor
-        # ordered on several devices.
+        # The host looks between two calls: callbacks from inside a program are not
+        # supported on every platform, nor ordered on several devices.
         with StepBar(total=stop - start, disable=not progress, desc="denoising") as bar:
             for index in range(start, stop):
                 carry, done = self._run_steps(carry, index, index + 1)
@@ -162,31 +193,43 @@ class _Run:
                 if callback is not None:
                     # A copy, because the next step reuses the memory of the latents.
                     copy = jnp.array(carry.latents, copy=True)
-                    callback(index, compat.wrap(self._timesteps[index]), compat.wrap(copy))
+                    callback(
+                        index, compat.wrap(self._timesteps[index]), compat.wrap(copy)
+                    )
         return compat.wrap(carry.latents)
 
-    def _run_steps(self, carry: Carry, start: int, stop: int) -> tuple[Carry, jax.Array]:
+    def _run_steps(
+        self, carry: Carry, start: int, stop: int
+    ) -> tuple[Carry, jax.Array]:
         bounds = np.int32(start), np.int32(stop)
         return self._denoiser.program(
             self._arrays, carry, self._tables, *bounds, self._inputs, self._settings
         )
 
 
-def _example_input(latents: torch.Tensor, input_key: Any, function_tensors: list[jax.Array]) -> torch.Tensor:
+def _example_input(
+    latents: torch.Tensor, input_key: Any, function_tensors: list[jax.Array]
+) -> torch.Tensor:
     """Zeros, without memory, of the shape and dtype of the model's input."""
 
     def compute_input(array: jax.Array, tensors: list[jax.Array]) -> jax.Array:
         return compat.as_jax(lower_function(input_key, tensors)(compat.wrap(array)))
 
     # Only its shape is computed: the user's function may concatenate condition latents.
-    description = jax.ShapeDtypeStruct(tuple(latents.shape), compat.jax_dtype(latents.dtype))
+    description = jax.ShapeDtypeStruct(
+        tuple(latents.shape), compat.jax_dtype(latents.dtype)
+    )
     with compat.environment():
         model_input = jax.eval_shape(compute_input, description, function_tensors)
-    return torch.zeros((), dtype=compat.torch_dtype(model_input.dtype)).expand(model_input.shape)
+    return torch.zeros((), dtype=compat.torch_dtype(model_input.dtype)).expand(
+        model_input.shape
+    )
 
 
 class _FlatConditions(NamedTuple):
-    """The conditions of a call, flattened: arrays for tensors, hashable values for everything else."""
+    """The conditions of a call, flattened: arrays for tensors, hashable values for
+    everything else.
+    """
 
     leaves: list[jax.Array | StaticValue]
     tree: Any
@@ -203,26 +246,37 @@ class _FlatConditions(NamedTuple):
 
 
 def _plan_calls(
-    denoiser: Denoiser, example: torch.Tensor, tables: StepTables, branches: list[Conditions]
+    denoiser: Denoiser,
+    example: torch.Tensor,
+    tables: StepTables,
+    branches: list[Conditions],
 ) -> tuple[tuple[ModelCall, ...], list[list[jax.Array]]]:
-    """The model's calls in a step, with their tensors: one for each of `branches`, or a single call for both."""
+    """The model's calls in a step, with their tensors: one for each of `branches`, or a
+    single call for both.
+    """
     model, batch = denoiser.model, example.shape[0]
     # Stand-ins for what the loop computes: patches may look at their shapes.
     fixed = {denoiser.sample_name: example}
     if denoiser.time_name is not None:
         fixed[denoiser.time_name] = torch.full((batch,), float(tables.timesteps[0]))
-    # What a patch computes depends on the conditions that a model has met: after this, it has met those of all
-    # branches, and the second pass below agrees for all of them.
+    # What a patch computes depends on the conditions that a model has met: after this,
+    # it has met those of all branches, and the second pass below agrees for all of
+    # them.
     for conditions in branches[1:]:
         compilation.prepare_arguments(model, (), {**fixed, **conditions})
     flat_branches = []
     for conditions in branches:
         _, arguments = compilation.prepare_arguments(model, (), {**fixed, **conditions})
-        arguments = {name: value for name, value in arguments.items() if name not in fixed}
+        arguments = {
+            name: value for name, value in arguments.items() if name not in fixed
+        }
         flat_branches.append(_FlatConditions.flatten(arguments))
     merged = _merge(flat_branches, batch)
     repeats = len(branches) // len(merged)
-    plans = [_plan_call(denoiser, conditions, repeats, repeats * batch) for conditions in merged]
+    plans = [
+        _plan_call(denoiser, conditions, repeats, repeats * batch)
+        for conditions in merged
+    ]
     calls, tensors = zip(*plans, strict=True)
     return calls, list(tensors)
 
@@ -244,9 +298,12 @@ def _plan_call(
 
 
 def _merge(branches: list[_FlatConditions], batch: int) -> list[_FlatConditions]:
-    """The conditions of one batch for all branches; the branches themselves if shapes or plain values differ."""
+    """The conditions of one batch for all branches; the branches themselves if shapes
+    or plain values differ.
+    """
     first_branch = branches[0]
-    # A plain value that differs is another program, and shapes that differ cannot be concatenated.
+    # A plain value that differs is another program, and shapes that differ cannot be
+    # concatenated.
     if len({branch.kind for branch in branches}) > 1:
         return branches
     leaves: list[jax.Array | StaticValue] = []
@@ -256,7 +313,8 @@ def _merge(branches: list[_FlatConditions], batch: int) -> list[_FlatConditions]
             leaves.append(first)
         elif _has_rows(first, batch):
             leaves.append(jnp.concatenate(parts))
-        # Without rows it belongs to the whole batch, so both branches must have the same.
+        # Without rows it belongs to the whole batch, so both branches must have the
+        # same.
         elif jnp.array_equal(first, last):
             leaves.append(first)
         else:
@@ -306,15 +364,21 @@ def _check_noiseless(scheduler: Any, tables: StepTables) -> None:
         )
 
 
-def _check_conditions(model: torch.nn.Module, conditions: Conditions, where: str) -> None:
-    """PortError for arguments that the model's forward does not take, or lacks, and for masks that do not fit."""
+def _check_conditions(
+    model: torch.nn.Module, conditions: Conditions, where: str
+) -> None:
+    """PortError for arguments that the model's forward does not take, or lacks, and for
+    masks that do not fit.
+    """
     denoiser = find_denoiser(model)
     parameters = denoiser.parameters
     loop_arguments = {denoiser.sample_name, denoiser.time_name, "return_dict"}
     repeated = sorted(loop_arguments & conditions.keys())
     if repeated:
         raise PortError(
-            f"{', '.join(repeated)} comes from the loop", where=where, fix="leave it out of the conditions"
+            f"{', '.join(repeated)} comes from the loop",
+            where=where,
+            fix="leave it out of the conditions",
         )
     name = type(model).__name__
     kinds = {parameter.kind for parameter in parameters.values()}
@@ -326,7 +390,10 @@ def _check_conditions(model: torch.nn.Module, conditions: Conditions, where: str
             fix=f"it takes {', '.join(parameters)}",
         )
     # Not *args and **kwargs, which have no default either.
-    named_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    named_kinds = (
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.KEYWORD_ONLY,
+    )
     required = {
         key
         for key, parameter in parameters.items()
@@ -335,7 +402,9 @@ def _check_conditions(model: torch.nn.Module, conditions: Conditions, where: str
     missing = sorted(required - conditions.keys() - loop_arguments)
     if missing:
         raise PortError(
-            f"{name}.forward needs {', '.join(missing)}", where=where, fix="add it to the conditions"
+            f"{name}.forward needs {', '.join(missing)}",
+            where=where,
+            fix="add it to the conditions",
         )
     _check_masks(conditions, where)
 
@@ -344,8 +413,12 @@ def _check_masks(conditions: Conditions, where: str) -> None:
     """PortError for a mask whose rows or columns are not those of its embeddings."""
     for name, embeddings in conditions.items():
         mask = conditions.get(name.replace("hidden_states", "attention_mask"))
-        # Nothing but a tensor has a shape; what is not named hidden states is its own mask, of equal rank.
-        tokens, mask_shape = tuple(getattr(embeddings, "shape", ())), tuple(getattr(mask, "shape", ()))
+        # Nothing but a tensor has a shape; what is not named hidden states is its own
+        # mask, of equal rank.
+        tokens, mask_shape = (
+            tuple(getattr(embeddings, "shape", ())),
+            tuple(getattr(mask, "shape", ())),
+        )
         if (len(tokens), len(mask_shape)) == (3, 2) and tokens[:2] != mask_shape:
             raise PortError(
                 f"{name} are {list(tokens[:2])} tokens, and their mask is {list(mask_shape)}",
@@ -357,7 +430,9 @@ def _check_masks(conditions: Conditions, where: str) -> None:
 def _check_guidance(negative: Any, scale: Any, rescale: Any, guidance: Any) -> None:
     for value, name in ((scale, "guidance_scale"), (rescale, "guidance_rescale")):
         if not isinstance(value, numbers.Real) or not np.isfinite(float(value)):
-            raise PortError(f"{value!r} is not a finite number", where=name, fix="give a number")
+            raise PortError(
+                f"{value!r} is not a finite number", where=name, fix="give a number"
+            )
     # The two ways to guide, which exclude each other.
     ways = guidance is not None, (scale, rescale) != (1, 0)
     if negative is None and any(ways):

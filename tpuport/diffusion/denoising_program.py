@@ -1,4 +1,5 @@
-"""The compiled denoising loop of a ported model: model, guidance and scheduler in a single program.
+"""The compiled denoising loop of a ported model: model, guidance and scheduler in a
+single program.
 
 Shapes: B batch of the latents, N denoising steps.
 """
@@ -34,14 +35,17 @@ from tpuport.static_values import StaticValue
 # What models call the latents, and the timestep.
 _SAMPLE_NAMES = ("hidden_states", "sample", "x")
 _TIME_NAMES = ("timestep", "timesteps", "t")
-# Functions that a user's function refers to, and those that these refer to, are followed this deep.
+# Functions that a user's function refers to, and those that these refer to, are
+# followed this deep.
 _MAX_DEPTH = 4
 # In messages.
 _LOOP = "the loop over the denoising steps"
 
 
 class Carry(NamedTuple):
-    """What a step hands to the next: latents in their dtype, the scheduler's history in float32."""
+    """What a step hands to the next: latents in their dtype, the scheduler's history in
+    float32.
+    """
 
     latents: jax.Array
     state: tuple[jax.Array, ...]
@@ -53,8 +57,8 @@ class ModelCall(NamedTuple):
     Attributes:
         tree: the tree of its conditions.
         repeats: how many copies of the latents it takes, concatenated.
-        leaves: for each leaf of the tree its plain value, or for a tensor "rows" if it has the batch's rows, else
-            "whole".
+        leaves: for each leaf of the tree its plain value, or for a tensor "rows" if it
+            has the batch's rows, else "whole".
     """
 
     tree: Any
@@ -75,7 +79,9 @@ class LoopSettings(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Arrays of a program: tensors of each call's conditions, those of the user's functions, numbers."""
+    """Arrays of a program: tensors of each call's conditions, those of the user's
+    functions, numbers.
+    """
 
     conditions: list[list[jax.Array]]
     function_tensors: list[jax.Array]
@@ -86,8 +92,9 @@ class Inputs(NamedTuple):
 class Denoiser:
     """The compiled loop of a ported model.
 
-    Steps `start` to `stop` are traced numbers and the tables are padded, so that a warm-up of two steps, a run of
-    fifty, and the same run step by step for a progress bar are a single compilation.
+    Steps `start` to `stop` are traced numbers and the tables are padded, so that a
+    warm-up of two steps, a run of fifty, and the same run step by step for a progress
+    bar are a single compilation.
 
     Attributes:
         program: `Program`; its `compilations` count.
@@ -100,14 +107,20 @@ class Denoiser:
         self.mesh: Mesh = model.tpuport_mesh
         self.parameters = inspect.signature(model.forward).parameters
         names = list(self.parameters)
-        self.sample_name = next((name for name in _SAMPLE_NAMES if name in names), names[0])
+        self.sample_name = next(
+            (name for name in _SAMPLE_NAMES if name in names), names[0]
+        )
         self.time_name = next((name for name in _TIME_NAMES if name in names), None)
         self._rotary = rotary.ProgramTables()
-        # Shapes and settings whose constants were looked at: tracing once more takes seconds.
+        # Shapes and settings whose constants were looked at: tracing once more takes
+        # seconds.
         self._checked: set[Hashable] = set()
         name = f"{type(model).__name__} denoising"
-        # Settings are static. The carry is donated, because every call returns a new one.
-        self.program = Program(self._trace_steps, name, static_argnums=(6,), donate_argnums=(1,))
+        # Settings are static. The carry is donated, because every call returns a new
+        # one.
+        self.program = Program(
+            self._trace_steps, name, static_argnums=(6,), donate_argnums=(1,)
+        )
 
     @property
     def model(self) -> Any:
@@ -115,29 +128,48 @@ class Denoiser:
         return self._model()
 
     def collect_arrays(
-        self, latents: jax.Array, tables: StepTables, inputs: Inputs, settings: LoopSettings
+        self,
+        latents: jax.Array,
+        tables: StepTables,
+        inputs: Inputs,
+        settings: LoopSettings,
     ) -> dict[str, Any]:
         """The model's weights, and its rotary tables for these inputs, by name."""
 
-        def predict(weights: list[dict[str, Any]], latents: jax.Array, inputs: Inputs) -> jax.Array:
+        def predict(
+            weights: list[dict[str, Any]], latents: jax.Array, inputs: Inputs
+        ) -> jax.Array:
             # Of the first step: positions are the same in all of them.
-            return self._predict(weights[0], latents, tables, jnp.int32(0), inputs, settings)
+            return self._predict(
+                weights[0], latents, tables, jnp.int32(0), inputs, settings
+            )
 
         key = (settings, _shapes_key((latents, inputs)))
         weights = [collect_weights(self.model)]
-        [arrays] = self._rotary.add_to(weights, key, [self.model], predict, latents, inputs)
+        [arrays] = self._rotary.add_to(
+            weights, key, [self.model], predict, latents, inputs
+        )
         return arrays
 
     def check(
-        self, arrays: dict[str, Any], carry: Carry, tables: StepTables, inputs: Inputs, settings: LoopSettings
+        self,
+        arrays: dict[str, Any],
+        carry: Carry,
+        tables: StepTables,
+        inputs: Inputs,
+        settings: LoopSettings,
     ) -> None:
-        """Trace a new program; PortError if that fails, or if a weight of a model would be a constant."""
+        """Trace a new program; PortError if that fails, or if a weight of a model would
+        be a constant.
+        """
         key = settings, _shapes_key((carry, tables, inputs))
         if key in self._checked:
             return
         step = np.int32(1)
         with trace_errors.explained(self.model, catch=trace_errors.is_of_code):
-            constants = self.program.constants(arrays, carry, tables, step, step, inputs, settings)
+            constants = self.program.constants(
+                arrays, carry, tables, step, step, inputs, settings
+            )
         check_constants(self.program.name, constants)
         self._checked.add(key)
 
@@ -151,12 +183,18 @@ class Denoiser:
         inputs: Inputs,
         settings: LoopSettings,
     ) -> tuple[Carry, jax.Array]:
-        """Traced. Steps `start` to `stop`, and a number that is there when they are done."""
+        """Traced. Steps `start` to `stop`, and a number that is there when they are
+        done.
+        """
 
         def step(index: jax.Array, carry: Carry) -> Carry:
             with randomness.iteration(index):
-                output = self._predict(arrays, carry.latents, tables, index, inputs, settings)
-            latents, state = take_step(tables, index, output, carry.latents, carry.state)
+                output = self._predict(
+                    arrays, carry.latents, tables, index, inputs, settings
+                )
+            latents, state = take_step(
+                tables, index, output, carry.latents, carry.state
+            )
             # A loop's carry has one layout, which must not be left to the compiler.
             return Carry(self.shard_rows(latents), tuple(map(self.shard_rows, state)))
 
@@ -190,15 +228,23 @@ class Denoiser:
             # In the order of the branches, whether they were one call or two.
             negative, positive = outputs
             if guidance is not None:
-                guided = compat.as_jax(guidance(compat.wrap(positive), compat.wrap(negative)))
+                guided = compat.as_jax(
+                    guidance(compat.wrap(positive), compat.wrap(negative))
+                )
                 _check_output(guided, latents.shape)
                 return guided
         return _guide(positive, negative, inputs, is_rescaled=settings.is_rescaled)
 
     def _call_model(
-        self, hidden: jax.Array, timestep: jax.Array, tensors: list[jax.Array], call: ModelCall
+        self,
+        hidden: jax.Array,
+        timestep: jax.Array,
+        tensors: list[jax.Array],
+        call: ModelCall,
     ) -> jax.Array:
-        """Traced. A call of the model; the batch of the conditions may be twice that of the latents."""
+        """Traced. A call of the model; the batch of the conditions may be twice that of
+        the latents.
+        """
         remaining = iter(tensors)
         values = []
         for leaf in call.leaves:
@@ -214,17 +260,22 @@ class Denoiser:
         arguments[self.sample_name] = compat.wrap(hidden)
         # Models embed a timestep for each row.
         if self.time_name is not None:
-            arguments[self.time_name] = compat.wrap(jnp.broadcast_to(timestep, (hidden.shape[0],)))
+            arguments[self.time_name] = compat.wrap(
+                jnp.broadcast_to(timestep, (hidden.shape[0],))
+            )
         if "return_dict" in self.parameters:
             arguments["return_dict"] = False
         output = self.model(**arguments)
-        # A tuple, an output of diffusers, or the tensor itself from the user's own model.
+        # A tuple, an output of diffusers, or the tensor itself from the user's own
+        # model.
         if isinstance(output, tuple | list):
             output = output[0]
         return compat.as_jax(getattr(output, "sample", output))
 
     def sharding(self, shape: tuple[int, ...]) -> NamedSharding:
-        """The batch over dp if that divides it, everything else whole on each device."""
+        """The batch over dp if that divides it, everything else whole on each
+        device.
+        """
         entries = [dividing_axis(self.mesh, "dp", rows) for rows in shape[:1]]
         return NamedSharding(self.mesh, PartitionSpec(*entries))
 
@@ -252,8 +303,11 @@ def _check_output(output: jax.Array, shape: tuple[int, ...]) -> None:
         )
 
 
-def _guide(positive: jax.Array, negative: jax.Array, inputs: Inputs, *, is_rescaled: bool) -> jax.Array:
-    """Traced. Classifier-free guidance in float32, its spread brought back to that of the conditional prediction.
+def _guide(
+    positive: jax.Array, negative: jax.Array, inputs: Inputs, *, is_rescaled: bool
+) -> jax.Array:
+    """Traced. Classifier-free guidance in float32, its spread brought back to that of
+    the conditional prediction.
 
     The rescaling is that of arXiv:2305.08891, section 3.4.
     """
@@ -270,11 +324,15 @@ def _guide(positive: jax.Array, negative: jax.Array, inputs: Inputs, *, is_resca
 
 
 # By model, each with the settings that its programs were traced for.
-_denoisers: weakref.WeakKeyDictionary[Any, tuple[Hashable, Any]] = weakref.WeakKeyDictionary()
+_denoisers: weakref.WeakKeyDictionary[Any, tuple[Hashable, Any]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def find_denoiser(model: torch.nn.Module) -> Denoiser:
-    """The compiled loop of a ported model, created on first use, and again after the model was ported or changed."""
+    """The compiled loop of a ported model, created on first use, and again after the
+    model was ported or changed.
+    """
     key = settings_key(model)
     last_key, denoiser = _denoisers.get(model, (None, None))
     if key != last_key:
@@ -283,7 +341,8 @@ def find_denoiser(model: torch.nn.Module) -> Denoiser:
     return denoiser
 
 
-# The user's functions as arguments of a program: the tensors that they hold are traced, everything else is static.
+# The user's functions as arguments of a program: the tensors that they hold are traced,
+# everything else is static.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,7 +354,9 @@ class _TensorKey:
 
 @dataclasses.dataclass(frozen=True)
 class _FunctionKey:
-    """A Python function by its code and the keys of what it holds; named pairs are (name, key)."""
+    """A Python function by its code and the keys of what it holds; named pairs are
+    (name, key).
+    """
 
     code: types.CodeType
     cells: tuple[Hashable, ...]
@@ -315,7 +376,8 @@ class _PartialKey:
 
 
 def lift_function(value: Any, tensors: list[jax.Array], depth: int = 0) -> Hashable:
-    """A key of a function, equal for functions of the same code and plain values; `tensors` is extended by its own.
+    """A key of a function, equal for functions of the same code and plain values;
+    `tensors` is extended by its own.
 
     PortError if the function holds something that is neither a tensor nor hashable.
     """
@@ -324,8 +386,9 @@ def lift_function(value: Any, tensors: list[jax.Array], depth: int = 0) -> Hasha
         case torch.Tensor() | jax.Array():
             tensors.append(as_array(value))
             return _TensorKey(len(tensors) - 1)
-        # A `lambda x: torch.cat([x, condition], 1)` that is created again for every call is then a single program, of
-        # which `condition` is an argument and not a constant.
+        # A `lambda x: torch.cat([x, condition], 1)` that is created again for every
+        # call is then a single program, of which `condition` is an argument and not a
+        # constant.
         case types.FunctionType() if depth < _MAX_DEPTH:
             global_names = value.__globals__
             global_tensors = {
@@ -335,7 +398,9 @@ def lift_function(value: Any, tensors: list[jax.Array], depth: int = 0) -> Hasha
             }
             return _FunctionKey(
                 value.__code__,
-                cells=tuple(lift(cell.cell_contents) for cell in value.__closure__ or ()),
+                cells=tuple(
+                    lift(cell.cell_contents) for cell in value.__closure__ or ()
+                ),
                 defaults=tuple(map(lift, value.__defaults__ or ())),
                 keyword_defaults=_map_named(lift, (value.__kwdefaults__ or {}).items()),
                 global_tensors=_map_named(lift, global_tensors.items()),
@@ -369,16 +434,21 @@ def _map_named(
 
 
 def lower_function(key: Any, tensors: list[jax.Array]) -> Any:
-    """Traced. The function of a key again, which holds these arrays, as torch tensors, instead of its own."""
+    """Traced. The function of a key again, which holds these arrays, as torch tensors,
+    instead of its own.
+    """
     lower = functools.partial(lower_function, tensors=tensors)
     match key:
         case _TensorKey():
             return compat.wrap(tensors[key.index])
         case _FunctionKey():
             global_names = key.global_names
-            # The module's own dictionary unless a tensor in it is replaced, so that later changes to it are seen.
+            # The module's own dictionary unless a tensor in it is replaced, so that
+            # later changes to it are seen.
             if key.global_tensors:
-                global_names = global_names | dict(_map_named(lower, key.global_tensors))
+                global_names = global_names | dict(
+                    _map_named(lower, key.global_tensors)
+                )
             function = types.FunctionType(
                 key.code,
                 global_names,
@@ -389,5 +459,7 @@ def lower_function(key: Any, tensors: list[jax.Array]) -> Any:
             return function
         case _PartialKey():
             keywords = dict(_map_named(lower, key.keywords))
-            return functools.partial(lower(key.function), *map(lower, key.args), **keywords)
+            return functools.partial(
+                lower(key.function), *map(lower, key.args), **keywords
+            )
     return key.value

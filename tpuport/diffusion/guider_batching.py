@@ -1,9 +1,12 @@
-"""The conditions of a guider (positive prompt, negative prompt) as a single call of the model, divided over dp.
+"""The conditions of a guider (positive prompt, negative prompt) as a single call of the
+model, divided over dp.
 
-A pipeline with a guider calls its model once for each condition. Here the first of these calls runs the model on all
-conditions, concatenated along the batch, and stores the results of the others until their calls come. The tensors
-themselves show which call belongs to which condition: those of a condition are the objects that the guider has
-returned, and every other argument must be the same in all of them. A call that matches nothing runs by itself.
+A pipeline with a guider calls its model once for each condition. Here the first of
+these calls runs the model on all conditions, concatenated along the batch, and stores
+the results of the others until their calls come. The tensors themselves show which call
+belongs to which condition: those of a condition are the objects that the guider has
+returned, and every other argument must be the same in all of them. A call that matches
+nothing runs by itself.
 """
 
 import contextlib
@@ -31,10 +34,12 @@ _PLAIN_TYPES = (bool, int, float, str, bytes, type(None), torch.dtype, torch.dev
 
 @contextlib.contextmanager
 def batch_conditions(pipe: Any, state: Any) -> Iterator[None]:
-    """Batch the conditions of the pipeline's guider if that divides them over dp, or if the user asked for it.
+    """Batch the conditions of the pipeline's guider if that divides them over dp, or if
+    the user asked for it.
 
     Args:
-        pipe: a ported pipeline; nothing happens if it has no guider, or one that changes the model between calls.
+        pipe: a ported pipeline; nothing happens if it has no guider, or one that
+            changes the model between calls.
         state: its `PortedState`.
     """
     guider: Any = getattr(pipe, "guider", None)
@@ -50,10 +55,13 @@ def batch_conditions(pipe: Any, state: Any) -> Iterator[None]:
     @functools.wraps(original)
     def prepare_inputs(*args: Any, **kwargs: Any) -> Any:
         conditions = original(*args, **kwargs)
-        batcher.begin_step([_condition_tensors(condition, guider) for condition in conditions])
+        batcher.begin_step(
+            [_condition_tensors(condition, guider) for condition in conditions]
+        )
         return conditions
 
-    # Only while the pipeline runs, because a user may share the guider with other pipelines.
+    # Only while the pipeline runs, because a user may share the guider with other
+    # pipelines.
     with (
         temporary_attributes(guider, prepare_inputs=prepare_inputs),
         temporary_attributes(forward, interceptor=batcher),
@@ -66,17 +74,23 @@ class ConditionBatcher:
 
     Args:
         forward: the model's.
-        dp: conditions are batched if this divides their common batch and not that of a single one; None: always.
+        dp: conditions are batched if this divides their common batch and not that of a
+            single one; None: always.
     """
 
     def __init__(self, forward: CompiledForward, dp: int | None) -> None:
         self._signature = inspect.signature(forward.original)
-        kinds = {parameter.kind: name for name, parameter in self._signature.parameters.items()}
+        kinds = {
+            parameter.kind: name
+            for name, parameter in self._signature.parameters.items()
+        }
         self._keywords_name = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
         self._dp = dp
         self._conditions: Conditions = []
         self._shared_arguments: dict[str, Any] = {}
-        self._results: dict[int, Any] = {}  # of conditions whose call has not come yet, by their index
+        self._results: dict[
+            int, Any
+        ] = {}  # of conditions whose call has not come yet, by their index
         self._concatenations: dict[str, tuple[list[_Snapshot], torch.Tensor]] = {}
 
     def begin_step(self, conditions: Conditions) -> None:
@@ -84,10 +98,15 @@ class ConditionBatcher:
         self._conditions, self._shared_arguments, self._results = conditions, {}, {}
 
     def __call__(self, run: Callable, args: tuple, kwargs: dict) -> Any:
-        """The model's output for a condition: from `run(args, kwargs)`, or stored at an earlier call."""
+        """The model's output for a condition: from `run(args, kwargs)`, or stored at an
+        earlier call.
+        """
         arguments = self._bind(args, kwargs)
         index = self._find_condition(arguments)
-        if index in self._results and self._other_arguments(arguments) == self._shared_arguments:
+        if (
+            index in self._results
+            and self._other_arguments(arguments) == self._shared_arguments
+        ):
             return self._results.pop(index)
         # A call out of order: whatever is stored belongs to other arguments.
         self._results = {}
@@ -107,27 +126,42 @@ class ConditionBatcher:
         return arguments | arguments.pop(self._keywords_name, {})
 
     def _find_condition(self, arguments: dict[str, Any]) -> int | None:
-        """The index of the condition that these tensors belong to; None if there is none."""
-        # A condition without a stored result has had its call: equal tensors now belong to a later one.
+        """The index of the condition that these tensors belong to; None if there is
+        none.
+        """
+        # A condition without a stored result has had its call: equal tensors now belong
+        # to a later one.
         for index in self._results or range(len(self._conditions)):
-            if all(arguments.get(name) is value for name, value in self._conditions[index].items()):
+            if all(
+                arguments.get(name) is value
+                for name, value in self._conditions[index].items()
+            ):
                 return index
         return None
 
     def _other_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments that no condition decides, each with its present contents."""
         names = set().union(*self._conditions)
-        return {name: _Snapshot(value) for name, value in arguments.items() if name not in names}
+        return {
+            name: _Snapshot(value)
+            for name, value in arguments.items()
+            if name not in names
+        }
 
     def _is_worthwhile(self, arguments: dict[str, Any]) -> bool:
         batch, count = _batch_size(arguments), len(self._conditions)
         if batch is None or count < 2:
             return False
-        # Every batch is a multiple of 1, so a mesh that does not divide it gains nothing.
-        return self._dp is None or (batch % self._dp != 0 and batch * count % self._dp == 0)
+        # Every batch is a multiple of 1, so a mesh that does not divide it gains
+        # nothing.
+        return self._dp is None or (
+            batch % self._dp != 0 and batch * count % self._dp == 0
+        )
 
     def _batch_arguments(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """The arguments of a single call for all conditions; None if these do not go together."""
+        """The arguments of a single call for all conditions; None if these do not go
+        together.
+        """
         batch = _batch_size(arguments)
         batched = dict(arguments)
         for name, value in arguments.items():
@@ -142,7 +176,9 @@ class ConditionBatcher:
         return batched
 
     def _concatenate(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Along the batch, on the device; cached for the same tensors, as those of a prompt are in every step."""
+        """Along the batch, on the device; cached for the same tensors, as those of a
+        prompt are in every step.
+        """
         snapshots = list(map(_Snapshot, parts))
         cached_snapshots, _ = self._concatenations.get(name, (None, None))
         if cached_snapshots != snapshots:
@@ -159,20 +195,34 @@ def _can_batch(guider: Any, state: Any) -> bool:
     changes_model = type(guider).prepare_models is not BaseGuidance.prepare_models
     if changes_model and state.batch_guidance:
         logger.warning(
-            "%s changes the model between its conditions, which are not batched", type(guider).__name__
+            "%s changes the model between its conditions, which are not batched",
+            type(guider).__name__,
         )
     return not changes_model
 
 
 def _condition_tensors(condition: Any, guider: Any) -> dict[str, Any]:
     """The tensors of a condition, by the name of the model's argument."""
-    attributes = condition.as_dict() if hasattr(condition, "as_dict") else vars(condition)
-    return {name: value for name, value in attributes.items() if name != guider._identifier_key}
+    attributes = (
+        condition.as_dict() if hasattr(condition, "as_dict") else vars(condition)
+    )
+    return {
+        name: value
+        for name, value in attributes.items()
+        if name != guider._identifier_key
+    }
 
 
 def _batch_size(arguments: dict[str, Any]) -> int | None:
     """The batch of a call: that of its first tensor with several dimensions."""
-    return next((value.shape[0] for value in arguments.values() if getattr(value, "ndim", 0) > 1), None)
+    return next(
+        (
+            value.shape[0]
+            for value in arguments.values()
+            if getattr(value, "ndim", 0) > 1
+        ),
+        None,
+    )
 
 
 class _Snapshot:
@@ -183,24 +233,33 @@ class _Snapshot:
     def __init__(self, value: Any) -> None:
         self.value = value
         self.array = self.version = None
-        # A write replaces the array of a tensor on the device, and counts up the version of a tensor on the host.
+        # A write replaces the array of a tensor on the device, and counts up the
+        # version of a tensor on the host.
         if compat.is_ported(value):
             self.array = vars(value).get("_elem")
         elif isinstance(value, torch.Tensor):
             self.version = host_version(value)
 
     def __eq__(self, other: object) -> bool:
-        """Tensors are equal if they are the same and unchanged; plain values by value, if the type is the same."""
+        """Tensors are equal if they are the same and unchanged; plain values by value,
+        if the type is the same.
+        """
         assert isinstance(other, _Snapshot)
         if type(self.value) in _PLAIN_TYPES:
             return (type(self.value), self.value) == (type(other.value), other.value)
-        return self.value is other.value and self.array is other.array and self.version == other.version
+        return (
+            self.value is other.value
+            and self.array is other.array
+            and self.version == other.version
+        )
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
 
 def _tensor_kind(value: Any) -> tuple[Any, Any]:
-    """Shape and dtype, which tensors that are concatenated have in common; None for anything else."""
+    """Shape and dtype, which tensors that are concatenated have in common; None for
+    anything else.
+    """
     return getattr(value, "shape", None), getattr(value, "dtype", None)
 
 

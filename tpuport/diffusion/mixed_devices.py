@@ -1,9 +1,12 @@
-"""Let code that was written for a single device work on tensors of the host and of the device at once.
+"""Let code that was written for a single device work on tensors of the host and of the
+device at once.
 
-The code of a pipeline knows a single device. Inside `allow_mixed()` it runs unchanged while some of its tensors are on
-the device: an operation that meets one uploads the host tensors beside it and stays on the device, one that asks for
-Python values or for the host gets them, and what torchax has no lowering for is computed on the host. Everything
-that is created from nothing (noise, zeros) is created on the host, with torch's own random numbers.
+The code of a pipeline knows a single device. Inside `allow_mixed()` it runs unchanged
+while some of its tensors are on the device: an operation that meets one uploads the
+host tensors beside it and stays on the device, one that asks for Python values or for
+the host gets them, and what torchax has no lowering for is computed on the host.
+Everything that is created from nothing (noise, zeros) is created on the host, with
+torch's own random numbers.
 
 Inside, a tensor on the device reports "cpu" as its device, as the pipeline does.
 """
@@ -48,7 +51,9 @@ _TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
 class _ThreadState(threading.local):
-    """What this thread is inside of: its innermost mode, and how many suspensions of that."""
+    """What this thread is inside of: its innermost mode, and how many suspensions of
+    that.
+    """
 
     mode: "MixedDevices | None" = None
     suspensions: int = 0
@@ -70,7 +75,8 @@ class MixedDevices(TorchFunctionMode):
     """The mode that `allow_mixed` enters.
 
     Args:
-        mesh: where host tensors are uploaded to, whole on each of its devices; None for jax's default device.
+        mesh: where host tensors are uploaded to, whole on each of its devices; None for
+            jax's default device.
     """
 
     def __init__(self, mesh: Mesh | None = None) -> None:
@@ -80,7 +86,11 @@ class MixedDevices(TorchFunctionMode):
         self._uploads: dict[int, _Upload] = {}  # by the tensor's id
 
     def __torch_function__(
-        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+        self,
+        function: Callable,
+        types: Any,
+        args: tuple = (),
+        kwargs: dict | None = None,
     ) -> Any:
         """Run a function of torch where its operands are."""
         kwargs = kwargs or {}
@@ -112,24 +122,31 @@ class MixedDevices(TorchFunctionMode):
             return self._run_on_host(function, args, kwargs)
         return self._run_on_device(function, name, args, kwargs)
 
-    def _run_on_device(self, function: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+    def _run_on_device(
+        self, function: Callable, name: str, args: tuple, kwargs: dict
+    ) -> Any:
         try:
             return compat.on_device(function, *self.upload_tree((args, kwargs)))
         except (jax.errors.JaxRuntimeError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001
-            # Whatever is wrong, torch decides: it raises its own error, or its result is the right one.
+            # Whatever is wrong, torch decides: it raises its own error, or its result
+            # is the right one.
             result = self._run_on_host(function, args, kwargs)
             reason = str(error).partition("\n")[0] or type(error).__name__
             if name not in _logged_functions:
                 _logged_functions.add(name)
                 logger.warning(
-                    "torch.%s runs on the host, its tensors being copied there and back: %s", name, reason
+                    "torch.%s runs on the host, its tensors being copied there and back: %s",
+                    name,
+                    reason,
                 )
             return result
 
     def _run_on_host(self, function: Callable, args: tuple, kwargs: dict) -> Any:
-        """The function on copies; what it writes into a copy is written to the device too."""
+        """The function on copies; what it writes into a copy is written to the device
+        too.
+        """
         copies = HostCopies()
         args, kwargs = copies.copy_tree((args, kwargs))
         result = function(*args, **kwargs)
@@ -142,13 +159,20 @@ class MixedDevices(TorchFunctionMode):
         return result
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A host tensor on the device; the same copy again for as long as the tensor is not written to."""
+        """A host tensor on the device; the same copy again for as long as the tensor is
+        not written to.
+        """
         if compat.is_ported(tensor):
             return tensor
         version = host_version(tensor)
         upload = self._uploads.get(id(tensor))
-        # The id of a tensor that was freed may be used again, which the weak reference shows.
-        if upload is not None and upload.tensor() is tensor and upload.version == version:
+        # The id of a tensor that was freed may be used again, which the weak reference
+        # shows.
+        if (
+            upload is not None
+            and upload.tensor() is tensor
+            and upload.version == version
+        ):
             return upload.copy
         copy = compat.wrap(process_watch.put(compat.to_jax(tensor), self._sharding))
         if version is not None:
@@ -158,12 +182,16 @@ class MixedDevices(TorchFunctionMode):
         return copy
 
     def upload_tree(self, tree: Any) -> Any:
-        """Lists, tuples and dicts of tensors with each host tensor uploaded; other values unchanged."""
+        """Lists, tuples and dicts of tensors with each host tensor uploaded; other
+        values unchanged.
+        """
         return torch_pytree.tree_map_only(torch.Tensor, self.upload, tree)
 
 
 class HostCopies:
-    """Copies on the host of tensors on the device, one for each tensor, for code that may write to them."""
+    """Copies on the host of tensors on the device, one for each tensor, for code that
+    may write to them.
+    """
 
     def __init__(self) -> None:
         # By id: the tensor on the device, its copy, and the version of the copy.
@@ -188,13 +216,17 @@ class HostCopies:
 
 
 def upload_tree(tree: Any) -> Any:
-    """A tree with each host tensor on the device inside of `allow_mixed()`; elsewhere the tree itself."""
+    """A tree with each host tensor on the device inside of `allow_mixed()`; elsewhere
+    the tree itself.
+    """
     mode = current_mode()
     return tree if mode is None else mode.upload_tree(tree)
 
 
 def current_mode() -> MixedDevices | None:
-    """The mode of this thread's innermost `allow_mixed()`; None outside, and while it is suspended."""
+    """The mode of this thread's innermost `allow_mixed()`; None outside, and while it
+    is suspended.
+    """
     return None if _state.suspensions else _state.mode
 
 
@@ -202,11 +234,13 @@ def current_mode() -> MixedDevices | None:
 def allow_mixed(mesh: Mesh | None = None) -> Iterator[MixedDevices]:
     """Let torch code inside work on tensors of the host and of the device alike.
 
-    Nested uses share the outermost one's copies of host tensors. A NumPy array that shares its memory with a tensor
-    must not be written to inside: torch does not count such writes, and the copy on the device would stay.
+    Nested uses share the outermost one's copies of host tensors. A NumPy array that
+    shares its memory with a tensor must not be written to inside: torch does not count
+    such writes, and the copy on the device would stay.
 
     Args:
-        mesh: where host tensors go that meet a tensor on the device; None for jax's default device.
+        mesh: where host tensors go that meet a tensor on the device; None for jax's
+            default device.
     """
     outer = current_mode()
     if outer is not None:
@@ -226,7 +260,9 @@ def allow_mixed(mesh: Mesh | None = None) -> Iterator[MixedDevices]:
 
 @contextlib.contextmanager
 def suspend() -> Iterator[None]:
-    """Inside, `allow_mixed` does nothing: for code of tpuport that handles arrays itself, and for tracing."""
+    """Inside, `allow_mixed` does nothing: for code of tpuport that handles arrays
+    itself, and for tracing.
+    """
     _state.suspensions += 1
     try:
         yield
@@ -235,12 +271,16 @@ def suspend() -> Iterator[None]:
 
 
 def to_host_tree(tree: Any) -> Any:
-    """Nested lists, tuples and dicts with each tensor on the device copied to the host."""
+    """Nested lists, tuples and dicts with each tensor on the device copied to the
+    host.
+    """
     return torch_pytree.tree_map_only(torch.Tensor, to_host, tree)
 
 
 def tree_leaves(tree: Any) -> Iterator[Any]:
-    """Everything in nested lists, tuples and dicts, of subclasses too, which torch's own trees leave whole."""
+    """Everything in nested lists, tuples and dicts, of subclasses too, which torch's
+    own trees leave whole.
+    """
     match tree:
         case dict():
             children = tree.values()
@@ -260,7 +300,10 @@ def has_tracers(tree: Any) -> bool:
 
 def _names_device(value: Any) -> bool:
     # A torch.device is written as its name is: "jax:0".
-    return isinstance(value, torch.device | str) and str(value).partition(":")[0] in _DEVICE_TYPES
+    return (
+        isinstance(value, torch.device | str)
+        and str(value).partition(":")[0] in _DEVICE_TYPES
+    )
 
 
 def _without_device(value: Any) -> Any:
@@ -273,7 +316,9 @@ def _is_of_host(value: Any) -> bool:
 
 
 def _writes_to_host(function: Callable, args: tuple, kwargs: dict) -> bool:
-    """Whether the result goes into a tensor of the host, so that the other operands must come there."""
+    """Whether the result goes into a tensor of the host, so that the other operands
+    must come there.
+    """
     targets = [kwargs.get("out")]
     if writes_in_place(function):
         targets.append(args[:1])
@@ -281,11 +326,14 @@ def _writes_to_host(function: Callable, args: tuple, kwargs: dict) -> bool:
 
 
 def _to(args: tuple, kwargs: dict) -> Any:
-    """`tensor.to(...)`: cast where the tensor is, then to the host if the call names a device."""
+    """`tensor.to(...)`: cast where the tensor is, then to the host if the call names a
+    device.
+    """
     tensor, *options = args
     for option in (*options, kwargs.get("other")):
         if isinstance(option, torch.Tensor):
-            # Another tensor stands for its dtype and device; a tensor stays where it is.
+            # Another tensor stands for its dtype and device; a tensor stays where it
+            # is.
             return _cast(tensor, option.dtype)
     if not compat.is_ported(tensor):
         return tensor.to(*map(_without_device, options), **kwargs)
@@ -300,7 +348,9 @@ def _to(args: tuple, kwargs: dict) -> Any:
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Cast where the tensor is; on the host to double precision, which the device lacks unless jax runs with x64."""
+    """Cast where the tensor is; on the host to double precision, which the device lacks
+    unless jax runs with x64.
+    """
     if not compat.is_ported(tensor):
         return tensor.to(dtype)
     device_dtype = compat.torch_dtype(compat.jax_dtype(dtype))

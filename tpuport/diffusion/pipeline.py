@@ -1,8 +1,10 @@
-"""`tpuport.port(pipeline)`: the user's own pipeline object, its models on the devices, called as before.
+"""`tpuport.port(pipeline)`: the user's own pipeline object, its models on the devices,
+called as before.
 
-The pipeline's class becomes a subclass of itself, of the same name, whose `__call__` runs the user's code under
-`mixed_devices.allow_mixed()`. Its `device` is the host: what the pipeline creates from nothing is created there, as
-torch does it. Latents and predictions are on the device from the first call of the denoiser to the end.
+The pipeline's class becomes a subclass of itself, of the same name, whose `__call__`
+runs the user's code under `mixed_devices.allow_mixed()`. Its `device` is the host: what
+the pipeline creates from nothing is created there, as torch does it. Latents and
+predictions are on the device from the first call of the denoiser to the end.
 """
 
 import contextlib
@@ -30,7 +32,11 @@ from tpuport.diffusion.compiled_components import (
 from tpuport.diffusion.pipeline_calls import original_class, ported_class
 from tpuport.diffusion.step_bar import StepBar
 from tpuport.errors import PortError
-from tpuport.quantization import QuantizationRules, as_quantization_rules, quantized_weights
+from tpuport.quantization import (
+    QuantizationRules,
+    as_quantization_rules,
+    quantized_weights,
+)
 from tpuport.sharding import ShardingRules
 
 __all__ = ["CompiledForward", "PortedState", "port_pipeline", "restore", "take_back"]
@@ -39,7 +45,8 @@ logger = logging.getLogger("tpuport")
 
 # Names of the components that denoise. A single set of rules is meant for them.
 _DENOISER_NAMES = ("transformer", "transformer_2", "unet", "prior", "decoder")
-# The filter of finished pictures, which converts its inputs to NumPy arrays inside the forward.
+# The filter of finished pictures, which converts its inputs to NumPy arrays inside the
+# forward.
 _SAFETY_CHECKER = "safety_checker"
 
 
@@ -51,7 +58,8 @@ class PortedState:
         mesh: where its models are.
         components: the models by the name that the pipeline has for them.
         scheduler: "device" for tpuport's step, "host" for the scheduler's own.
-        batch_guidance: whether conditions are batched; None if only where that divides them over dp.
+        batch_guidance: whether conditions are batched; None if only where that divides
+            them over dp.
         options: the arguments of the port, of those that are not above.
         bar: the progress bar of the call that is running.
     """
@@ -67,7 +75,8 @@ class PortedState:
         """Move these components of the pipeline to the host, until `port_again`.
 
         Raises:
-            PortError: one has quantised weights, and the pipeline was not told to quantise it.
+            PortError: one has quantised weights, and the pipeline was not told to
+                quantise it.
         """
         quantized = _by_name(self.components, self.options["quantize"], "quantize")
         for name in names:
@@ -86,23 +95,36 @@ class PortedState:
             checkpoint.to_cpu(module)
 
     def port_again(self, pipe: Any) -> None:
-        """Port the pipeline with the options of the first time: components on the host, and new ones."""
+        """Port the pipeline with the options of the first time: components on the host,
+        and new ones.
+        """
         options = dict(self.options)
         modules = _select_models(pipe, options["components"])
-        moved = {name: module for name, module in modules.items() if model_mesh(module) is None}
-        # Only for those, because an option that is given for a component ports it again.
+        moved = {
+            name: module
+            for name, module in modules.items()
+            if model_mesh(module) is None
+        }
+        # Only for those, because an option that is given for a component ports it
+        # again.
         for option in ("rules", "dtype", "quantize"):
             by_name = _by_name(modules, options[option], option)
             options[option] = {name: by_name[name] for name in moved if name in by_name}
         port_pipeline(
-            pipe, mesh=self.mesh, scheduler=self.scheduler, batch_guidance=self.batch_guidance, **options
+            pipe,
+            mesh=self.mesh,
+            scheduler=self.scheduler,
+            batch_guidance=self.batch_guidance,
+            **options,
         )
         vars(pipe)["_tpuport"].options = self.options
 
 
 @dataclasses.dataclass(frozen=True)
 class _ModelOptions:
-    """How to port a component; `is_explicit` if the user named rules, a dtype or a scheme for it."""
+    """How to port a component; `is_explicit` if the user named rules, a dtype or a
+    scheme for it.
+    """
 
     rules: ShardingRules | None
     dtype: Any
@@ -123,53 +145,64 @@ def port_pipeline(
     scan_layers: bool = False,
     quantize: QuantizationRules | str | Mapping[str, Any] | None = None,
 ) -> Any:
-    """Move the models of a diffusers pipeline to the devices of a mesh, in place, and compile their forwards.
+    """Move the models of a diffusers pipeline to the devices of a mesh, in place, and
+    compile their forwards.
 
-    The pipeline is called as before, with tensors of the host, and its results, and the tensors that its callbacks
-    receive, are on the host. Each model's forward is compiled once for each shape; of a VAE the encoder and the decoder
-    are, so that tiling and slicing bound the memory they take. A model that another ported pipeline shares is left
-    alone unless an option asks for something else. A ported pipeline may be ported again, to another mesh too.
+    The pipeline is called as before, with tensors of the host, and its results, and the
+    tensors that its callbacks receive, are on the host. Each model's forward is
+    compiled once for each shape; of a VAE the encoder and the decoder are, so that
+    tiling and slicing bound the memory they take. A model that another ported pipeline
+    shares is left alone unless an option asks for something else. A ported pipeline may
+    be ported again, to another mesh too.
 
     Args:
         pipe: a `DiffusionPipeline` with its models on the host, or a ported one.
         mesh: None for one device (or, for a ported pipeline, the mesh that it is on).
-        rules: by component's name; or a single set for those that denoise. None for each model's own plan; VAEs are
-            replicated.
+        rules: by component's name; or a single set for those that denoise. None for
+            each model's own plan; VAEs are replicated.
         dtype: for all models, or by component's name; None keeps theirs.
         allow: names of rules and parameters whose errors the sharding audits accept.
-        components: names of the models to move, which leaves the others on the host; None for all but a safety
-            checker.
+        components: names of the models to move, which leaves the others on the host;
+            None for all but a safety checker.
         scheduler: "device", or "host" for a scheduler whose step tpuport cannot do.
-        batch_guidance: whether the conditions of a guider (positive and negative prompt) are a single call of the model
-            with several times the batch. None: if the mesh's dp divides that and not the batch alone.
-        scan_layers: whether the identical blocks of the models that denoise run in a loop, their weights stacked: a
-            program that does the same and is compiled several times sooner. Until `tpuport.to_cpu`, other code cannot
-            read those weights.
-        quantize: "int8", "int4", "fp8", "w8a8" or `QuantizationRules` for the models that denoise, or by component's
-            name. None leaves weights as they are.
+        batch_guidance: whether the conditions of a guider (positive and negative
+            prompt) are a single call of the model with several times the batch. None:
+            if the mesh's dp divides that and not the batch alone.
+        scan_layers: whether the identical blocks of the models that denoise run in a
+            loop, their weights stacked: a program that does the same and is compiled
+            several times sooner. Until `tpuport.to_cpu`, other code cannot read those
+            weights.
+        quantize: "int8", "int4", "fp8", "w8a8" or `QuantizationRules` for the models
+            that denoise, or by component's name. None leaves weights as they are.
 
     Returns:
         The same pipeline.
 
     Raises:
-        PortError: a model that cannot be moved, rules that do not fit, a scheduler that is not supported. The pipeline
-            is unchanged then.
+        PortError: a model that cannot be moved, rules that do not fit, a scheduler that
+            is not supported. The pipeline is unchanged then.
     """
     # Every check comes before the first model moves.
     check_mesh_and_rules(mesh, None)
     components = _component_names(components)
     pipeline_checks.check_portable(pipe)
     if scheduler not in ("device", "host"):
-        raise PortError(f"scheduler={scheduler!r}", where="port", fix='scheduler="device" or "host"')
+        raise PortError(
+            f"scheduler={scheduler!r}", where="port", fix='scheduler="device" or "host"'
+        )
     _check_guidance(pipe, batch_guidance)
     state: PortedState | None = vars(pipe).get("_tpuport")
     modules = _select_models(pipe, components)
     options = _model_options(modules, rules, dtype, quantize)
-    # The user may have replaced models since, so the pipeline's own mesh comes before theirs.
+    # The user may have replaced models since, so the pipeline's own mesh comes before
+    # theirs.
     own_mesh: Mesh | None = getattr(state, "mesh", None)
     mesh = mesh or own_mesh or _shared_mesh(modules.values())
-    has_device_scheduler = scheduler == "device" and getattr(pipe, "scheduler", None) is not None
-    # Before any model moves: a scheduler that is not supported leaves the pipeline unchanged.
+    has_device_scheduler = (
+        scheduler == "device" and getattr(pipe, "scheduler", None) is not None
+    )
+    # Before any model moves: a scheduler that is not supported leaves the pipeline
+    # unchanged.
     if has_device_scheduler:
         pipeline_checks.check_scheduler(pipe.scheduler)
     _port_models(modules, mesh, options, allow, is_first_port=state is None)
@@ -189,9 +222,12 @@ def port_pipeline(
         "quantize": quantize,
     }  # fmt: skip
     if state is not None and quantize is None:
-        # Weights that are quantised already stay so, and are quantised again after a change of the model.
+        # Weights that are quantised already stay so, and are quantised again after a
+        # change of the model.
         requested["quantize"] = state.options["quantize"]
-    vars(pipe)["_tpuport"] = PortedState(mesh, modules, scheduler, batch_guidance, requested)
+    vars(pipe)["_tpuport"] = PortedState(
+        mesh, modules, scheduler, batch_guidance, requested
+    )
     return pipe
 
 
@@ -200,13 +236,16 @@ def take_back(pipe: Any) -> Any:
 
     They stay in evaluation mode, without gradients.
 
-    Models that it shares with another ported pipeline are taken from that pipeline too, which then asks to be ported
-    again.
+    Models that it shares with another ported pipeline are taken from that pipeline too,
+    which then asks to be ported again.
     """
     state: PortedState | None = vars(pipe).pop("_tpuport", None)
     pipe.__class__ = original_class(type(pipe))
     # The user may have replaced a component since.
-    modules = {**getattr(state, "components", {}), **pipeline_checks.pipeline_models(pipe)}
+    modules = {
+        **getattr(state, "components", {}),
+        **pipeline_checks.pipeline_models(pipe),
+    }
     for module in _distinct(modules.values()):
         restore(module)
         checkpoint.to_cpu(module)
@@ -215,7 +254,9 @@ def take_back(pipe: Any) -> Any:
 
 
 def restore(module: torch.nn.Module) -> None:
-    """Give a model, and the parts of an autoencoder, back the forwards that they had."""
+    """Give a model, and the parts of an autoencoder, back the forwards that they
+    had.
+    """
     if is_autoencoder(module):
         restore_parts(module)
     restore_forward(module)
@@ -241,13 +282,18 @@ def _select_models(pipe: Any, names: list[str] | None) -> dict[str, torch.nn.Mod
     modules = pipeline_checks.pipeline_models(pipe)
     if names is None:
         if modules.pop(_SAFETY_CHECKER, None) is not None:
-            logger.info("the %s stays on the host: its forward cannot be a program", _SAFETY_CHECKER)
+            logger.info(
+                "the %s stays on the host: its forward cannot be a program",
+                _SAFETY_CHECKER,
+            )
         return modules
     _check_names(names, modules, "components")
     return {name: modules[name] for name in names}
 
 
-def _check_names(names: Iterable[str], modules: Mapping[str, torch.nn.Module], where: str) -> None:
+def _check_names(
+    names: Iterable[str], modules: Mapping[str, torch.nn.Module], where: str
+) -> None:
     unknown = [str(name) for name in names if name not in modules]
     if unknown:
         raise PortError(
@@ -262,25 +308,41 @@ def _model_options(
 ) -> dict[str, _ModelOptions]:
     """The options of each component, by name."""
     requested = {"rules": rules, "dtype": dtype, "quantize": quantize}
-    by_name = {option: _by_name(modules, value, option) for option, value in requested.items()}
+    by_name = {
+        option: _by_name(modules, value, option) for option, value in requested.items()
+    }
     for option, values in by_name.items():
         _check_names(values, modules, option)
     options = {}
     for name, module in modules.items():
-        # Convolutions have no plan, and an empty set of rules replicates without a warning.
+        # Convolutions have no plan, and an empty set of rules replicates without a
+        # warning.
         default_rules = ShardingRules({}) if is_autoencoder(module) else None
-        model_rules, model_dtype = by_name["rules"].get(name, default_rules), by_name["dtype"].get(name)
+        model_rules, model_dtype = (
+            by_name["rules"].get(name, default_rules),
+            by_name["dtype"].get(name),
+        )
         check_mesh_and_rules(None, model_rules)
         quantization = as_quantization_rules(by_name["quantize"].get(name))
-        is_explicit = name in by_name["rules"] or bool(model_dtype) or quantization is not None
-        options[name] = _ModelOptions(model_rules, model_dtype, quantization, is_explicit)
+        is_explicit = (
+            name in by_name["rules"] or bool(model_dtype) or quantization is not None
+        )
+        options[name] = _ModelOptions(
+            model_rules, model_dtype, quantization, is_explicit
+        )
     return options
 
 
-def _by_name(modules: Mapping[str, torch.nn.Module], value: Any, option: str) -> dict[str, Any]:
-    """An option's value for each model by name: a single dtype is for all models, rules for those that denoise."""
+def _by_name(
+    modules: Mapping[str, torch.nn.Module], value: Any, option: str
+) -> dict[str, Any]:
+    """An option's value for each model by name: a single dtype is for all models, rules
+    for those that denoise.
+    """
     # Rules are mappings too, of patterns and not of names.
-    if isinstance(value, Mapping) and not isinstance(value, ShardingRules | QuantizationRules):
+    if isinstance(value, Mapping) and not isinstance(
+        value, ShardingRules | QuantizationRules
+    ):
         return dict(value)
     if option == "dtype":
         return dict.fromkeys(modules, value)
@@ -308,8 +370,11 @@ def _port_models(
     moves: dict[torch.nn.Module, Callable[[], None]] = {}
     for name, module in modules.items():
         option = options[name]
-        # By another pipeline, whose programs would be compiled again if the model were ported again.
-        is_ported = is_first_port and model_mesh(module) == mesh and not option.is_explicit
+        # By another pipeline, whose programs would be compiled again if the model were
+        # ported again.
+        is_ported = (
+            is_first_port and model_mesh(module) == mesh and not option.is_explicit
+        )
         if not is_ported and module not in moves:
             moves[module] = checkpoint.plan_port(
                 module,
@@ -324,7 +389,8 @@ def _port_models(
             was_on_host = model_mesh(module) is None
             with keep_shared(module):
                 move()
-            # What a device has no memory for. Numbers of quantised weights would come back rounded.
+            # What a device has no memory for. Numbers of quantised weights would come
+            # back rounded.
             if was_on_host and not any(quantized_weights(module)):
                 undo.callback(checkpoint.to_cpu, module)
         undo.pop_all()

@@ -1,10 +1,13 @@
-"""Turn a diffusers scheduler's step into tables: run it on basis vectors, check the tables on random numbers.
+"""Turn a diffusers scheduler's step into tables: run it on basis vectors, check the
+tables on random numbers.
 
-Whatever the solver, a step that can be a row of a table is a linear map of the sample, the model's output, drawn noise
-and the tensors that the scheduler remembers. So no scheduler is reimplemented: a copy of it runs on the host once, and
-what it does to each basis vector are the coefficients. A value that it clips or thresholds in between cuts the step
-into two linear maps, the first to this value and the second from it, for which it is an additional basis vector. Then
-the copy runs on random tensors, and a step that the table does not predict is refused.
+Whatever the solver, a step that can be a row of a table is a linear map of the sample,
+the model's output, drawn noise and the tensors that the scheduler remembers. So no
+scheduler is reimplemented: a copy of it runs on the host once, and what it does to each
+basis vector are the coefficients. A value that it clips or thresholds in between cuts
+the step into two linear maps, the first to this value and the second from it, for which
+it is an additional basis vector. Then the copy runs on random tensors, and a step that
+the table does not predict is refused.
 """
 
 import copy
@@ -26,14 +29,17 @@ from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
 
-# The dtypes to probe in, and how far a step may be from the table, in units of the sum of the absolute terms. In
-# float64 all that is left is the rounding of the table itself; a scheduler that takes no float64 rounds as it pleases.
+# The dtypes to probe in, and how far a step may be from the table, in units of the sum
+# of the absolute terms. In float64 all that is left is the rounding of the table
+# itself; a scheduler that takes no float64 rounds as it pleases.
 _PRECISIONS = ((torch.float64, 4 * 2.0**-24), (torch.float32, 256 * 2.0**-24))
-# A longer history, such as a list that grows with every step, is reduced to what is read again.
+# A longer history, such as a list that grows with every step, is reduced to what is
+# read again.
 _MAX_SLOTS = 6
 _BOUNDED = "the bounded value"
 _CLAMPS = (torch.clamp, torch.clip, torch.Tensor.clamp, torch.Tensor.clip)
-# Rows of the check: ordinary numbers, numbers that any clipping would cut, and zero, which must stay zero.
+# Rows of the check: ordinary numbers, numbers that any clipping would cut, and zero,
+# which must stay zero.
 _MAGNITUDES = torch.tensor([1.0, 1e3, 0.0]).reshape(3, 1, 1, 1)
 # Steps of a run that fills the whole history of any solver.
 _HISTORY_STEPS = 8
@@ -47,7 +53,8 @@ class ProbedScheduler:
         tables: rows before the first step of the run are zeros.
         output_class: class of what `step` returns.
         tuple_length: how many fields it returns as a tuple.
-        noise_dtypes: for each step the dtypes of the noise that it draws, None for the dtype of the model's output.
+        noise_dtypes: for each step the dtypes of the noise that it draws, None for the
+            dtype of the model's output.
     """
 
     tables: StepTables
@@ -66,7 +73,9 @@ class _BoundedValue(NamedTuple):
 
 @dataclasses.dataclass
 class _Record:
-    """A step on the host: tensors by name before and after, what was drawn, and the scaled model input."""
+    """A step on the host: tensors by name before and after, what was drawn, and the
+    scaled model input.
+    """
 
     sample: torch.Tensor
     model_output: torch.Tensor
@@ -90,7 +99,9 @@ class _Record:
 
 
 class _Layout(NamedTuple):
-    """The names of a table's rows and columns: fields and slots are rows; sample, output, noise, slots are columns."""
+    """The names of a table's rows and columns: fields and slots are rows; sample,
+    output, noise, slots are columns.
+    """
 
     fields: list[str]
     history: list[str]
@@ -119,7 +130,8 @@ class _Layout(NamedTuple):
 
 
 class _StepMode(TorchFunctionMode):
-    """Supplies tensors of ours if a scheduler draws normal noise, and records what it bounds.
+    """Supplies tensors of ours if a scheduler draws normal noise, and records what it
+    bounds.
 
     Args:
         supply: from the number of the draw to noise.
@@ -128,7 +140,10 @@ class _StepMode(TorchFunctionMode):
     """
 
     def __init__(
-        self, supply: Callable[[int], torch.Tensor], shape: torch.Size, replace: Callable[..., torch.Tensor]
+        self,
+        supply: Callable[[int], torch.Tensor],
+        shape: torch.Size,
+        replace: Callable[..., torch.Tensor],
     ) -> None:
         super().__init__()
         self._supply, self._shape, self._replace = supply, shape, replace
@@ -136,14 +151,18 @@ class _StepMode(TorchFunctionMode):
         self.dtypes: list[torch.dtype | None] = []
         self.bounded: list[_BoundedValue] = []
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if func in _CLAMPS and args[0].shape == self._shape:
             low, high = (*args[1:], kwargs.get("min"), kwargs.get("max"))[:2]
             if not any(isinstance(limit, torch.Tensor) for limit in (low, high)):
                 low = -math.inf if low is None else float(low)
                 high = math.inf if high is None else float(high)
-                return self._record_bound(Bound("clamp", low, high), args[0], func(*args, **kwargs))
+                return self._record_bound(
+                    Bound("clamp", low, high), args[0], func(*args, **kwargs)
+                )
         if func is torch.randn:
             return self._supply_noise(kwargs.get("dtype"))
         if func is torch.randn_like:
@@ -158,7 +177,9 @@ class _StepMode(TorchFunctionMode):
         self.dtypes.append(dtype)
         return noise.to(dtype or noise.dtype)
 
-    def _record_bound(self, bound: Bound, value: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    def _record_bound(
+        self, bound: Bound, value: torch.Tensor, result: torch.Tensor
+    ) -> torch.Tensor:
         """Record a value that is bounded; returns what the scheduler goes on with."""
         self.bounded.append(_BoundedValue(bound, value.clone(), result.clone()))
         return self._replace(result)
@@ -168,27 +189,39 @@ class _StepMode(TorchFunctionMode):
         original, config = type(scheduler)._threshold_sample, scheduler.config
 
         def threshold(sample: torch.Tensor) -> torch.Tensor:
-            bound = Bound("threshold", config.dynamic_thresholding_ratio, config.sample_max_value)
+            bound = Bound(
+                "threshold", config.dynamic_thresholding_ratio, config.sample_max_value
+            )
             return self._record_bound(bound, sample, original(scheduler, sample))
 
         return threshold
 
 
 def clone_scheduler(scheduler: Any) -> Any:
-    """A copy of a scheduler that shares nothing with it, its tensors on the host, its step diffusers' own."""
+    """A copy of a scheduler that shares nothing with it, its tensors on the host, its
+    step diffusers' own.
+    """
     clone = object.__new__(type(scheduler))
     # On the instance there is only tpuport's step.
-    attributes = {name: to_host(value) for name, value in vars(scheduler).items() if name != "step"}
+    attributes = {
+        name: to_host(value)
+        for name, value in vars(scheduler).items()
+        if name != "step"
+    }
     clone.__dict__.update(copy.deepcopy(attributes))
     return clone
 
 
-def probe_scheduler(scheduler: Any, start: int = 0, options: dict[str, Any] | None = None) -> ProbedScheduler:
-    """Tables of a scheduler whose timesteps are set, for a run that starts at `timesteps[start]`.
+def probe_scheduler(
+    scheduler: Any, start: int = 0, options: dict[str, Any] | None = None
+) -> ProbedScheduler:
+    """Tables of a scheduler whose timesteps are set, for a run that starts at
+    `timesteps[start]`.
 
     Args:
         scheduler: is not changed.
-        start: a later start has other coefficients, because a multistep solver has no history then.
+        start: a later start has other coefficients, because a multistep solver has no
+            history then.
         options: further arguments of its `step`, such as eta.
 
     Raises:
@@ -200,7 +233,9 @@ def probe_scheduler(scheduler: Any, start: int = 0, options: dict[str, Any] | No
     with torch.no_grad():
         for dtype, tolerance in _PRECISIONS:
             try:
-                return _Probe(scheduler, start, dict(options or {}), dtype).run(tolerance)
+                return _Probe(scheduler, start, dict(options or {}), dtype).run(
+                    tolerance
+                )
             except PortError:
                 raise
             except _Nonlinear as error:
@@ -225,8 +260,15 @@ class _Nonlinear(Exception):
 class _Probe:
     """The runs of a scheduler's copies from which its tables are built."""
 
-    def __init__(self, scheduler: Any, start: int, options: dict[str, Any], dtype: torch.dtype) -> None:
-        self.scheduler, self.start, self.options, self.dtype = scheduler, start, options, dtype
+    def __init__(
+        self, scheduler: Any, start: int, options: dict[str, Any], dtype: torch.dtype
+    ) -> None:
+        self.scheduler, self.start, self.options, self.dtype = (
+            scheduler,
+            start,
+            options,
+            dtype,
+        )
         self._generator = torch.Generator().manual_seed(0)
 
     def run(self, tolerance: float) -> ProbedScheduler:
@@ -239,31 +281,47 @@ class _Probe:
         scales = np.ones(len(timesteps))
         for index, record in enumerate(self._basis_steps(layout), self.start):
             for row, output in record.outputs(layout):
-                coefficients[index, row] = output.reshape(layout.columns).double().numpy()
+                coefficients[index, row] = (
+                    output.reshape(layout.columns).double().numpy()
+                )
             scales[index] = float(record.scaled.reshape(layout.columns)[0])
         is_finite = np.isfinite(coefficients).all(axis=(1, 2)) & np.isfinite(scales)
         if not is_finite.all():
-            raise _Nonlinear(f"its own step gives infinite numbers or NaN at step {is_finite.argmin()}")
+            raise _Nonlinear(
+                f"its own step gives infinite numbers or NaN at step {is_finite.argmin()}"
+            )
         for index, record in enumerate(records, self.start):
-            _check_prediction(record, coefficients[index], scales[index], layout, tolerance)
+            _check_prediction(
+                record, coefficients[index], scales[index], layout, tolerance
+            )
         if len(history) > _MAX_SLOTS:
             coefficients, history = _drop_unused_history(coefficients, layout)
         numbers = timesteps.cpu().numpy()
-        tables = from_numpy(numbers, coefficients, scales, history, layout.fields, noises, layout.bound)
+        tables = from_numpy(
+            numbers, coefficients, scales, history, layout.fields, noises, layout.bound
+        )
         steps_before: tuple = ((),) * self.start
         noise_dtypes = steps_before + tuple(record.noise_dtypes for record in records)
-        return ProbedScheduler(tables, records[0].output_class, self._count_fields(), noise_dtypes)
+        return ProbedScheduler(
+            tables, records[0].output_class, self._count_fields(), noise_dtypes
+        )
 
     def _draw(self, _: int = 0) -> torch.Tensor:
         # In float32 first, because some schedulers round their sample to it.
-        return (torch.randn(3, 4, 2, 2, generator=self._generator) * _MAGNITUDES).to(self.dtype)
+        return (torch.randn(3, 4, 2, 2, generator=self._generator) * _MAGNITUDES).to(
+            self.dtype
+        )
 
     def _random_steps(self, scheduler: Any, start: int) -> Iterator[_Record]:
         """A run on random samples and model outputs."""
-        return self._steps(scheduler, start, lambda history: (self._draw(), self._draw()), self._draw)
+        return self._steps(
+            scheduler, start, lambda history: (self._draw(), self._draw()), self._draw
+        )
 
     def _basis_steps(self, layout: _Layout) -> Iterator[_Record]:
-        """The run on basis vectors, all of them at once: row b of a tensor of the batch is basis vector b."""
+        """The run on basis vectors, all of them at once: row b of a tensor of the batch
+        is basis vector b.
+        """
         size = layout.columns
         identity = torch.eye(size, dtype=self.dtype)
 
@@ -271,7 +329,9 @@ class _Probe:
             # A copy, because some schedulers add to their tensors in place.
             return identity[column].clone().reshape(size, 1, 1, 1)
 
-        def set_inputs(history: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        def set_inputs(
+            history: dict[str, torch.Tensor],
+        ) -> tuple[torch.Tensor, torch.Tensor]:
             for name in history:
                 history[name] = basis(layout.first_slot + layout.slots.index(name))
             return basis(0), basis(1)
@@ -281,7 +341,9 @@ class _Probe:
         return self._steps(self.scheduler, self.start, set_inputs, supply, replace)
 
     def _longer_run(self) -> list[_Record]:
-        """A few steps more than a short run has, which may not fill the whole history."""
+        """A few steps more than a short run has, which may not fill the whole
+        history.
+        """
         if len(self.scheduler.timesteps) >= _HISTORY_STEPS:
             return []
         clone = clone_scheduler(self.scheduler)
@@ -289,21 +351,26 @@ class _Probe:
             clone.set_timesteps(_HISTORY_STEPS)
             return list(self._random_steps(clone, 0))
         except Exception as error:  # noqa: BLE001 - then a short run and a long one are two programs, nothing worse
-            logger.debug("history of %s is that of a short run: %s", type(clone).__name__, error)
+            logger.debug(
+                "history of %s is that of a short run: %s", type(clone).__name__, error
+            )
             return []
 
     def _steps(
         self,
         scheduler: Any,
         start: int,
-        set_inputs: Callable[[dict[str, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]],
+        set_inputs: Callable[
+            [dict[str, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]
+        ],
         supply: Callable[[int], torch.Tensor],
         replace: Callable[..., torch.Tensor] = lambda result: result,
     ) -> Iterator[_Record]:
         """Run a copy from `start` to its end.
 
         Args:
-            set_inputs: may replace tensors of the history; gives (sample, model output).
+            set_inputs: may replace tensors of the history; gives (sample, model
+                output).
             supply: from the number of a draw to noise.
             replace: from a bounded value to what takes its place.
         """
@@ -325,17 +392,27 @@ class _Probe:
             random_state = torch.random.get_rng_state()
             with mode:
                 output = clone.step(
-                    model_output.clone(), timestep, sample.clone(), **self.options, return_dict=True
+                    model_output.clone(),
+                    timestep,
+                    sample.clone(),
+                    **self.options,
+                    return_dict=True,
                 )
             if not torch.equal(random_state, torch.random.get_rng_state()):
-                raise _Nonlinear("it draws random numbers that are not taken from torch.randn")
+                raise _Nonlinear(
+                    "it draws random numbers that are not taken from torch.randn"
+                )
             shape = tuple(output.prev_sample.shape)
             yield _Record(
                 sample=sample,
                 model_output=model_output,
                 before=before,
                 after=_read_history(clone, shape),
-                fields={name: value for name, value in output.items() if isinstance(value, torch.Tensor)},
+                fields={
+                    name: value
+                    for name, value in output.items()
+                    if isinstance(value, torch.Tensor)
+                },
                 noise=mode.noise,
                 noise_dtypes=tuple(mode.dtypes),
                 scaled=scaled,
@@ -347,7 +424,15 @@ class _Probe:
         """How many tensors its step returns as a tuple."""
         clone = _clone_at(self.scheduler, self.start)
         zero = torch.zeros(1, 4, 2, 2)
-        return len(clone.step(zero, clone.timesteps[self.start], zero, **self.options, return_dict=False))
+        return len(
+            clone.step(
+                zero,
+                clone.timesteps[self.start],
+                zero,
+                **self.options,
+                return_dict=False,
+            )
+        )
 
 
 def _find_bound(records: list[_Record]) -> Bound | None:
@@ -370,15 +455,20 @@ def _clone_at(scheduler: Any, start: int) -> Any:
     return clone
 
 
-def _read_history(scheduler: Any, shape: tuple[int, ...] | None) -> dict[str, torch.Tensor]:
-    """Copies of the tensors of this shape that a scheduler remembers, which some schedulers change in place.
+def _read_history(
+    scheduler: Any, shape: tuple[int, ...] | None
+) -> dict[str, torch.Tensor]:
+    """Copies of the tensors of this shape that a scheduler remembers, which some
+    schedulers change in place.
 
     By name; those of a list by their index from its end.
     """
     candidates: dict[str, Any] = dict(vars(scheduler))
     for name, value in vars(scheduler).items():
         if isinstance(value, list):
-            candidates |= {f"{name}.{index}": value[index] for index in range(-len(value), 0)}
+            candidates |= {
+                f"{name}.{index}": value[index] for index in range(-len(value), 0)
+            }
     return {
         name: value.clone()
         for name, value in candidates.items()
@@ -395,7 +485,9 @@ def _write_history(scheduler: Any, name: str, tensor: torch.Tensor) -> None:
 
 
 def _history_names(records: list[_Record]) -> list[str]:
-    """Names of the history, the same however few steps a run has: every index of a list that holds tensors."""
+    """Names of the history, the same however few steps a run has: every index of a list
+    that holds tensors.
+    """
     longest: dict[str, int] = {}
     for record in records:
         for name in record.after:
@@ -409,9 +501,15 @@ def _history_names(records: list[_Record]) -> list[str]:
 
 
 def _check_prediction(
-    record: _Record, coefficients: np.ndarray, scale: float, layout: _Layout, tolerance: float
+    record: _Record,
+    coefficients: np.ndarray,
+    scale: float,
+    layout: _Layout,
+    tolerance: float,
 ) -> None:
-    """Raise _Nonlinear if a row of the table does not predict what diffusers did with random numbers."""
+    """Raise _Nonlinear if a row of the table does not predict what diffusers did with
+    random numbers.
+    """
     zeros = torch.zeros_like(record.sample)
     history = dict(record.before)
     for bound, value, result in record.bounded:
@@ -421,22 +519,34 @@ def _check_prediction(
             raise _Nonlinear(f"its {bound.kind} is not that of diffusers")
     noise = [*record.noise, *[zeros] * (layout.noises - len(record.noise))]
     slots = [history.get(name, zeros) for name in layout.slots]
-    inputs = torch.stack([record.sample, record.model_output, *noise, *slots]).double().numpy()
+    inputs = (
+        torch.stack([record.sample, record.model_output, *noise, *slots])
+        .double()
+        .numpy()
+    )
     # Rounded to float32, as the tables on the device are.
     table = coefficients.astype(np.float32).astype(np.float64)
     for row, output in record.outputs(layout):
-        error = np.abs(output.double().numpy() - np.tensordot(table[row], inputs, axes=1))
+        error = np.abs(
+            output.double().numpy() - np.tensordot(table[row], inputs, axes=1)
+        )
         limit = tolerance * np.tensordot(np.abs(table[row]), np.abs(inputs), axes=1)
         # Negated, because a comparison with NaN is false.
         if not (error <= limit).all():
             name = layout.rows[row]
-            raise _Nonlinear(f"its step is not a linear map of the sample and the model's output ({name})")
+            raise _Nonlinear(
+                f"its step is not a linear map of the sample and the model's output ({name})"
+            )
     expected_scaled = scale * record.sample.double()
-    if not torch.allclose(record.scaled.double(), expected_scaled, rtol=tolerance, atol=0):
+    if not torch.allclose(
+        record.scaled.double(), expected_scaled, rtol=tolerance, atol=0
+    ):
         raise _Nonlinear("its scale_model_input is not a multiplication")
 
 
-def _drop_unused_history(coefficients: np.ndarray, layout: _Layout) -> tuple[np.ndarray, list[str]]:
+def _drop_unused_history(
+    coefficients: np.ndarray, layout: _Layout
+) -> tuple[np.ndarray, list[str]]:
     """The same tables without the history that no later output depends on."""
     fields, first = len(layout.fields), layout.first_slot
     is_read = np.abs(coefficients).sum(axis=0)[:, first:] > 0  # [O, slots]
@@ -448,4 +558,6 @@ def _drop_unused_history(coefficients: np.ndarray, layout: _Layout) -> tuple[np.
         live |= is_read[fields:][live].any(axis=0)
     rows = np.concatenate([np.ones(fields, bool), live])
     columns = np.concatenate([np.ones(first, bool), live])
-    return coefficients[:, rows][:, :, columns], list(itertools.compress(layout.history, live))
+    return coefficients[:, rows][:, :, columns], list(
+        itertools.compress(layout.history, live)
+    )

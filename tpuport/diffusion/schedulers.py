@@ -1,4 +1,6 @@
-"""diffusers' schedulers on the device: their steps as tables of coefficients, and a `step` that looks its row up."""
+"""diffusers' schedulers on the device: their steps as tables of coefficients, and a
+`step` that looks its row up.
+"""
 
 import copy
 import dataclasses
@@ -17,8 +19,18 @@ from torch.utils import _pytree as torch_pytree
 from tpuport import compat, process_watch
 from tpuport.compilation import Program
 from tpuport.diffusion.mixed_devices import suspend, to_host
-from tpuport.diffusion.scheduler_probing import ProbedScheduler, clone_scheduler, probe_scheduler
-from tpuport.diffusion.scheduler_tables import State, StepTables, compute_outputs, initial_state, take_step
+from tpuport.diffusion.scheduler_probing import (
+    ProbedScheduler,
+    clone_scheduler,
+    probe_scheduler,
+)
+from tpuport.diffusion.scheduler_tables import (
+    State,
+    StepTables,
+    compute_outputs,
+    initial_state,
+    take_step,
+)
 from tpuport.errors import PortError
 from tpuport.plurals import count_noun
 from tpuport.static_values import exact_key
@@ -39,8 +51,11 @@ logger = logging.getLogger("tpuport")
 _PLAIN_TYPES = (bool, int, float, str, type(None))
 # A pipeline that alternates between more kinds of runs probes its scheduler again.
 _CACHED_PROBES = 8
-# Arguments of a scheduler's step that tables handle; any other decides the coefficients.
-_STEP_ARGUMENTS = frozenset({"model_output", "timestep", "sample", "generator", "return_dict"})
+# Arguments of a scheduler's step that tables handle; any other decides the
+# coefficients.
+_STEP_ARGUMENTS = frozenset(
+    {"model_output", "timestep", "sample", "generator", "return_dict"}
+)
 
 
 def build_tables(
@@ -53,11 +68,12 @@ def build_tables(
     step_options: dict[str, Any] | None = None,
     **options: Any,
 ) -> StepTables:
-    """A scheduler's steps as tables, checked against diffusers' own step for every timestep.
+    """A scheduler's steps as tables, checked against diffusers' own step for every
+    timestep.
 
     Args:
-        scheduler: of diffusers; it is not changed. If none of the next three arguments is given, its timesteps
-            must be set and no step may have been taken.
+        scheduler: of diffusers; it is not changed. If none of the next three arguments
+            is given, its timesteps must be set and no step may have been taken.
         num_inference_steps: number of steps.
         sigmas: custom noise levels, from high to low.
         timesteps: custom timesteps.
@@ -66,17 +82,27 @@ def build_tables(
         options: further arguments of its `set_timesteps`, such as mu.
 
     Returns:
-        Tables of as many rows as the scheduler has timesteps, which may be more than `num_inference_steps`.
+        Tables of as many rows as the scheduler has timesteps, which may be more than
+        `num_inference_steps`.
 
     Raises:
-        PortError: the scheduler's step is not a linear map, or it does not accept these steps.
+        PortError: the scheduler's step is not a linear map, or it does not accept these
+            steps.
     """
-    schedule = {"num_inference_steps": num_inference_steps, "sigmas": sigmas, "timesteps": timesteps}
-    clone = _clone_with_timesteps(scheduler, _without_nones(schedule), _without_nones(options))
+    schedule = {
+        "num_inference_steps": num_inference_steps,
+        "sigmas": sigmas,
+        "timesteps": timesteps,
+    }
+    clone = _clone_with_timesteps(
+        scheduler, _without_nones(schedule), _without_nones(options)
+    )
     count = len(clone.timesteps)
     if not 0 <= begin_index < count:
         raise PortError(
-            f"there is no step {begin_index} of {count}", where="begin_index", fix="number them from 0"
+            f"there is no step {begin_index} of {count}",
+            where="begin_index",
+            fix="number them from 0",
         )
     return probe_scheduler(clone, begin_index, step_options).tables
 
@@ -85,7 +111,9 @@ def _without_nones(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _clone_with_timesteps(scheduler: Any, schedule: dict[str, Any], options: dict[str, Any]) -> Any:
+def _clone_with_timesteps(
+    scheduler: Any, schedule: dict[str, Any], options: dict[str, Any]
+) -> Any:
     """A copy of the scheduler with its timesteps set."""
     _check_scheduler(scheduler)
     name = type(scheduler).__name__
@@ -103,8 +131,13 @@ def _clone_with_timesteps(scheduler: Any, schedule: dict[str, Any], options: dic
             fix="give num_inference_steps too",
         )
     if getattr(clone, "num_inference_steps", None) is None:
-        raise PortError(f"this {name} has no steps yet", where="scheduler", fix="give num_inference_steps")
-    # The coefficients of a multistep solver depend on a history that the tables would not have.
+        raise PortError(
+            f"this {name} has no steps yet",
+            where="scheduler",
+            fix="give num_inference_steps",
+        )
+    # The coefficients of a multistep solver depend on a history that the tables would
+    # not have.
     if getattr(clone, "step_index", None) or getattr(clone, "counter", None):
         raise PortError(
             f"this {name} is in the middle of a run",
@@ -136,7 +169,9 @@ def _set_timesteps(scheduler: Any, arguments: dict[str, Any]) -> None:
     steps = arguments.get("num_inference_steps", 1)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise PortError(
-            f"{steps!r} is not a number of steps", where="num_inference_steps", fix="give 1 or more"
+            f"{steps!r} is not a number of steps",
+            where="num_inference_steps",
+            fix="give 1 or more",
         )
     try:
         scheduler.set_timesteps(**arguments)
@@ -150,7 +185,9 @@ def _set_timesteps(scheduler: Any, arguments: dict[str, Any]) -> None:
 
 @functools.cache
 def step_program() -> Program:
-    """The compiled step: a single compilation for each shape and kind of scheduler, for all of its steps."""
+    """The compiled step: a single compilation for each shape and kind of scheduler, for
+    all of its steps.
+    """
     return Program(compute_outputs, "scheduler step")
 
 
@@ -177,20 +214,25 @@ class _HostStepNeeded(Exception):
 
 
 class _Position(NamedTuple):
-    """A step's row in the tables, which is its index in the run, and whether the run starts with it."""
+    """A step's row in the tables, which is its index in the run, and whether the run
+    starts with it.
+    """
 
     row: int
     is_first: bool
 
 
 class PortedStep:
-    """Replaces `scheduler.step`: takes tensors of the host or the device, gives tensors on the device.
+    """Replaces `scheduler.step`: takes tensors of the host or the device, gives tensors
+    on the device.
 
-    The first step of a run builds the tables, on the host, unless they are cached. The history, which a scheduler's own
-    `step` would store in the scheduler, is stored here; `step_index` is updated in both.
+    The first step of a run builds the tables, on the host, unless they are cached. The
+    history, which a scheduler's own `step` would store in the scheduler, is stored
+    here; `step_index` is updated in both.
 
-    A call that tables cannot serve (a step that is not a linear map, a tensor among its options, such as the timesteps
-    of single tokens) goes to diffusers' own step on the host, which is logged once.
+    A call that tables cannot serve (a step that is not a linear map, a tensor among its
+    options, such as the timesteps of single tokens) goes to diffusers' own step on the
+    host, which is logged once.
 
     Attributes:
         original: diffusers' own step.
@@ -221,8 +263,8 @@ class PortedStep:
         """A step, with the arguments and the result of diffusers' own.
 
         Raises:
-            PortError: the scheduler's step_index was moved within a run, or a run with history cannot continue on the
-                device.
+            PortError: the scheduler's step_index was moved within a run, or a run with
+                history cannot continue on the device.
         """
         bound = self.__signature__.bind(*args, **kwargs)
         # An option that is left out decides the coefficients as one that is passed.
@@ -237,11 +279,14 @@ class PortedStep:
             reason = str(needed)
         else:
             return self._step_on_device(row, arguments)
-        # Outside of the handler, so that what diffusers raises has no other error as its context.
+        # Outside of the handler, so that what diffusers raises has no other error as
+        # its context.
         return self._step_on_host(arguments, reason)
 
     def _find_row(self, arguments: dict[str, Any]) -> int:
-        """The step's row in the tables of the run, which begins here if this is its first step."""
+        """The step's row in the tables of the run, which begins here if this is its
+        first step.
+        """
         self._check_arguments(arguments)
         position = self._locate(arguments["timestep"])
         if position.is_first:
@@ -263,11 +308,19 @@ class PortedStep:
             raise _HostStepNeeded(shapes)
         if not (output.is_floating_point() and sample.is_floating_point()):
             raise _HostStepNeeded("its tensors do not hold real numbers")
-        if _is_whole(arguments.get("timestep")) and self._scheduler.timesteps.is_floating_point():
-            # An index instead of a timestep, for which most classes raise an error of their own.
+        if (
+            _is_whole(arguments.get("timestep"))
+            and self._scheduler.timesteps.is_floating_point()
+        ):
+            # An index instead of a timestep, for which most classes raise an error of
+            # their own.
             raise _HostStepNeeded("its timesteps are not whole numbers")
         options = _step_options(arguments)
-        others = [name for name, value in options.items() if not isinstance(value, _PLAIN_TYPES)]
+        others = [
+            name
+            for name, value in options.items()
+            if not isinstance(value, _PLAIN_TYPES)
+        ]
         if others:
             raise _HostStepNeeded(f"{', '.join(others)} cannot be in a table")
 
@@ -298,7 +351,8 @@ class PortedStep:
         if is_running and known[next_index : next_index + 1] == [value]:
             return _Position(next_index, is_first=False)
         if value not in known:
-            # diffusers' own step on the host raises the error that its users know, whatever the run before was.
+            # diffusers' own step on the host raises the error that its users know,
+            # whatever the run before was.
             self._run = _Run()
             raise _HostStepNeeded("this timestep is not one of the scheduler's")
         return _Position(known.index(value), is_first=True)
@@ -323,18 +377,27 @@ class PortedStep:
             state=initial_state(tables, compat.to_jax(arguments["sample"])),
         )
 
-    def _probe(self, start: int, options: dict[str, Any]) -> ProbedScheduler | PortError:
+    def _probe(
+        self, start: int, options: dict[str, Any]
+    ) -> ProbedScheduler | PortError:
         """The tables of a run, or why there are none; either is cached."""
         scheduler = self._scheduler
         config = exact_key(dict(scheduler.config))
         sigmas = getattr(scheduler, "sigmas", None)
         # By contents, because set_timesteps makes new tensors for every run.
-        key = (start, exact_key(options), config, _contents_key(scheduler.timesteps), _contents_key(sigmas))
+        key = (
+            start,
+            exact_key(options),
+            config,
+            _contents_key(scheduler.timesteps),
+            _contents_key(sigmas),
+        )
         if key not in self._probed:
             if len(self._probed) >= _CACHED_PROBES:
                 oldest = next(iter(self._probed))
                 del self._probed[oldest]
-            # An error is cached too, so that a step on the host is not probed again each time.
+            # An error is cached too, so that a step on the host is not probed again
+            # each time.
             try:
                 self._probed[key] = probe_scheduler(scheduler, start, options)
             except PortError as error:
@@ -349,9 +412,14 @@ class PortedStep:
                 where=self._name,
                 fix="call set_timesteps before another run",
             )
-        output, sample = compat.to_jax(arguments["model_output"]), compat.to_jax(arguments["sample"])
+        output, sample = (
+            compat.to_jax(arguments["model_output"]),
+            compat.to_jax(arguments["sample"]),
+        )
         noise = self._draw_noise(run, index, arguments, sample)
-        fields, run.state = step_program()(run.tables, np.int32(index), output, sample, run.state, noise)
+        fields, run.state = step_program()(
+            run.tables, np.int32(index), output, sample, run.state, noise
+        )
         run.next_index = index + 1
         # Pipelines read the scheduler's step_index.
         if hasattr(self._scheduler, "_step_index"):
@@ -367,7 +435,9 @@ class PortedStep:
     def _draw_noise(
         run: _Run, index: int, arguments: dict[str, Any], sample: jax.Array
     ) -> tuple[jax.Array, ...]:
-        """Normal noise as diffusers would draw it, on the host: the same numbers for the same generator."""
+        """Normal noise as diffusers would draw it, on the host: the same numbers for
+        the same generator.
+        """
         from diffusers.utils.torch_utils import randn_tensor
 
         output, generator = arguments["model_output"], arguments.get("generator")
@@ -380,12 +450,15 @@ class PortedStep:
                 dtype=dtype or output.dtype,
             )
             noise.append(compat.to_jax(tensor))
-        # A step that draws less than others has zero coefficients for what it does not draw.
+        # A step that draws less than others has zero coefficients for what it does not
+        # draw.
         missing = run.tables.noises - len(noise)
         return (*noise, *[jnp.zeros_like(sample, dtype=jnp.float32)] * missing)
 
     def _step_on_host(self, arguments: dict[str, Any], reason: str) -> Any:
-        """diffusers' own step on the host; its tensors are moved back to the device if the sample was there."""
+        """diffusers' own step on the host; its tensors are moved back to the device if
+        the sample was there.
+        """
         scheduler, run = self._scheduler, self._run
         if run.state:
             raise PortError(
@@ -394,7 +467,9 @@ class PortedStep:
                 fix="give every step of a run the same options, or tpuport.diffusion.schedulers.uninstall(scheduler)",
             )
         self._log_reason(reason)
-        result = self.original(**{name: to_host(value) for name, value in arguments.items()})
+        result = self.original(
+            **{name: to_host(value) for name, value in arguments.items()}
+        )
         run.next_index = getattr(scheduler, "_step_index", run.next_index)
         sample: Any = arguments.get("sample")
         if not compat.is_ported(sample):
@@ -422,7 +497,8 @@ def _find_first_index(scheduler: Any, timestep: Any) -> None:
 
 
 def _enter_next_stage(scheduler: Any, sample: torch.Tensor) -> None:
-    """Let a scheduler of two stages (KDPM2) know which comes next: it scales the model's input accordingly.
+    """Let a scheduler of two stages (KDPM2) know which comes next: it scales the
+    model's input accordingly.
 
     Such a scheduler has a sample between its stages only.
     """
@@ -432,7 +508,9 @@ def _enter_next_stage(scheduler: Any, sample: torch.Tensor) -> None:
 
 def _step_options(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a step that decide its coefficients, such as eta."""
-    return {name: value for name, value in arguments.items() if name not in _STEP_ARGUMENTS}
+    return {
+        name: value for name, value in arguments.items() if name not in _STEP_ARGUMENTS
+    }
 
 
 def _is_whole(timestep: Any) -> bool:
@@ -450,7 +528,9 @@ def _contents_key(tensor: Any) -> Hashable:
 
 
 def install(scheduler: Any) -> None:
-    """Let a scheduler's `step` run on the device, if it does not yet; PortError for anything but a scheduler."""
+    """Let a scheduler's `step` run on the device, if it does not yet; PortError for
+    anything but a scheduler.
+    """
     _check_scheduler(scheduler)
     if not is_installed(scheduler):
         scheduler.step = PortedStep(scheduler)

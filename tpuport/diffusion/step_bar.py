@@ -1,4 +1,6 @@
-"""A progress bar whose seconds per step are the device's: it waits for the step's result before it reads the clock."""
+"""A progress bar whose seconds per step are the device's: it waits for the step's
+result before it reads the clock.
+"""
 
 import contextlib
 import functools
@@ -17,14 +19,19 @@ from tpuport import compat
 
 _FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{timing}]"
 _COMPILATION_EVENTS = frozenset(
-    {"/jax/core/compile/backend_compile_duration", "/jax/compilation_cache/cache_retrieval_time_sec"}
+    {
+        "/jax/core/compile/backend_compile_duration",
+        "/jax/compilation_cache/cache_retrieval_time_sec",
+    }
 )
 # The root logger and those of the libraries that a pipeline runs.
 _LOGGER_NAMES = (None, "tpuport", "diffusers", "transformers", "accelerate")
 
 
 class _CompilationCounter:
-    """Counts the programs that this process has compiled, or loaded from the cache on disk."""
+    """Counts the programs that this process has compiled, or loaded from the cache on
+    disk.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -41,18 +48,21 @@ def _compilation_counter() -> _CompilationCounter:
 
 
 class StepBar(tqdm):
-    """tqdm for denoising steps: shows steps, seconds of the last step, their average, and the time left.
+    """tqdm for denoising steps: shows steps, seconds of the last step, their average,
+    and the time left.
 
-    A step during which something was compiled counts neither for the average nor for the time left; until the first
-    step is done the bar says "compiling". Only the first of several processes shows a bar. Within `with`, log lines go
-    above the bar.
+    A step during which something was compiled counts neither for the average nor for
+    the time left; until the first step is done the bar says "compiling". Only the first
+    of several processes shows a bar. Within `with`, log lines go above the bar.
 
     Args:
-        args, kwargs: as tqdm takes them, `disable` and other options of a pipeline's progress bar included.
+        args, kwargs: as tqdm takes them, `disable` and other options of a pipeline's
+            progress bar included.
 
     Attributes:
         seconds: of each step that is done.
-        average: seconds per step, without steps that compiled; None as long as there is none.
+        average: seconds per step, without steps that compiled; None as long as there is
+            none.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -70,7 +80,9 @@ class StepBar(tqdm):
 
     def __enter__(self) -> "StepBar":
         if not self.disable:
-            self._stack.enter_context(logging_redirect_tqdm(_terminal_loggers(), tqdm_class=tqdm))
+            self._stack.enter_context(
+                logging_redirect_tqdm(_terminal_loggers(), tqdm_class=tqdm)
+            )
         self._step_start = time.perf_counter()
         return super().__enter__()
 
@@ -82,7 +94,9 @@ class StepBar(tqdm):
             self._stack.close()
 
     def watch(self, array: Any) -> None:
-        """The step's result, an array or a tensor on the device: `update` waits for it."""
+        """The step's result, an array or a tensor on the device: `update` waits for
+        it.
+        """
         self._watched = array
 
     def __iter__(self) -> Iterator[Any]:
@@ -93,7 +107,9 @@ class StepBar(tqdm):
                 self.update()
 
     def update(self, n: int | float | None = 1) -> bool | None:
-        """Count `n` more steps, once the watched array is there; a bar that is not shown does not wait."""
+        """Count `n` more steps, once the watched array is there; a bar that is not
+        shown does not wait.
+        """
         # Let go of, because the next step may donate it.
         watched, self._watched = self._watched, None
         if self.disable:

@@ -1,6 +1,7 @@
 """Text generation with the whole decoding loop on the device.
 
-A call goes through options, prompts, the programs of the model's decoder, and the host's side of the loop.
+A call goes through options, prompts, the programs of the model's decoder, and the
+host's side of the loop.
 """
 
 from tpuport.generation.decoding_cache import kv_cache_bytes

@@ -1,11 +1,12 @@
 """The decoding loop of a model that verifies drafts of several tokens at a time.
 
-A step drafts up to K tokens, runs the model once on the last token and the draft, and chooses the next token at each
-position as a step of one token would: from the model's logits there, with the same processors and random keys. It goes
-on as long as it chooses what was drafted. So the tokens are those of decoding one by one, whatever the draft was
-(Leviathan et al. 2023, Fast inference from transformers via speculative decoding). Rows go on together, with as many
-tokens as the row with the fewest.
-Shapes: B batch, P prompt, N = K + 1 tokens, V vocabulary.
+A step drafts up to K tokens, runs the model once on the last token and the draft, and
+chooses the next token at each position as a step of one token would: from the model's
+logits there, with the same processors and random keys. It goes on as long as it chooses
+what was drafted. So the tokens are those of decoding one by one, whatever the draft was
+(Leviathan et al. 2023, Fast inference from transformers via speculative decoding). Rows
+go on together, with as many tokens as the row with the fewest. Shapes: B batch, P
+prompt, N = K + 1 tokens, V vocabulary.
 """
 
 import dataclasses
@@ -52,7 +53,8 @@ class AssistedDecoder(Decoder):
     """The compiled programs of a ported model with drafts.
 
     Attributes:
-        spare_columns: K, since the last draft may go beyond the tokens that are asked for.
+        spare_columns: K, since the last draft may go beyond the tokens that are asked
+            for.
     """
 
     def __init__(self, decoder: Decoder, drafter: ModelDrafter | TextDrafter) -> None:
@@ -79,18 +81,40 @@ class AssistedDecoder(Decoder):
         return {"model": self._decoder.arrays, "draft": self._drafter.arrays}
 
     def forward_prompt(
-        self, arrays: dict[str, Any], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+        self,
+        arrays: dict[str, Any],
+        tokens: jax.Array,
+        mask: jax.Array,
+        slots: int,
+        inputs: Inputs,
     ) -> tuple[jax.Array, AssistedCache]:
-        """Traced. Float32 logits [B, V] after the prompt [B, P], and the caches with it."""
-        logits, cache = self._decoder.forward_prompt(arrays["model"], tokens, mask, slots, inputs)
-        return logits, AssistedCache(cache, self._drafter.begin(arrays["draft"], tokens, mask, slots, inputs))
+        """Traced. Float32 logits [B, V] after the prompt [B, P], and the caches with
+        it.
+        """
+        logits, cache = self._decoder.forward_prompt(
+            arrays["model"], tokens, mask, slots, inputs
+        )
+        return logits, AssistedCache(
+            cache, self._drafter.begin(arrays["draft"], tokens, mask, slots, inputs)
+        )
 
     def forward_parts(
-        self, arrays: dict[str, Any], tokens: jax.Array, mask: jax.Array, slots: int, parts: PromptParts
+        self,
+        arrays: dict[str, Any],
+        tokens: jax.Array,
+        mask: jax.Array,
+        slots: int,
+        parts: PromptParts,
     ) -> tuple[jax.Array, AssistedCache]:
-        """Traced. As `forward_prompt`, in parts; the prompt of the drafting model runs at once."""
-        logits, cache = self._decoder.forward_parts(arrays["model"], tokens, mask, slots, parts)
-        return logits, AssistedCache(cache, self._drafter.begin(arrays["draft"], tokens, mask, slots, {}))
+        """Traced. As `forward_prompt`, in parts; the prompt of the drafting model runs
+        at once.
+        """
+        logits, cache = self._decoder.forward_parts(
+            arrays["model"], tokens, mask, slots, parts
+        )
+        return logits, AssistedCache(
+            cache, self._drafter.begin(arrays["draft"], tokens, mask, slots, {})
+        )
 
     def run_loop(
         self,
@@ -103,10 +127,14 @@ class AssistedDecoder(Decoder):
     ) -> State:
         """Traced. As `Decoder.run_loop`, several tokens a step."""
         step = Step(keys, prompt_columns, limit, settings)
-        return self.loop(lambda state: self._verify_draft(arrays, state, step), state, limit)
+        return self.loop(
+            lambda state: self._verify_draft(arrays, state, step), state, limit
+        )
 
     def _verify_draft(self, arrays: dict[str, Any], state: State, step: Step) -> State:
-        """Traced. Draft tokens, and append those that the model chooses too and one more."""
+        """Traced. Draft tokens, and append those that the model chooses too and one
+        more.
+        """
         first = state.length
         draft = self._drafter.draft(arrays["draft"], state, state.cache.draft, step)
         last = jax.lax.dynamic_slice_in_dim(state.tokens, first - 1, 1, axis=1)
@@ -117,19 +145,31 @@ class AssistedDecoder(Decoder):
         caches = AssistedCache(cache, draft.cache)
 
         def append(state: State) -> State:
-            chosen = jax.lax.dynamic_index_in_dim(logits, state.length - first, axis=1, keepdims=False)
-            return self.append(state, chosen, step.keys, step.prompt_columns, step.settings)
+            chosen = jax.lax.dynamic_index_in_dim(
+                logits, state.length - first, axis=1, keepdims=False
+            )
+            return self.append(
+                state, chosen, step.keys, step.prompt_columns, step.settings
+            )
 
         def is_drafted(state: State) -> jax.Array:
             index = state.length - first - 1
-            chosen = jax.lax.dynamic_index_in_dim(state.tokens, state.length - 1, axis=1, keepdims=False)
+            chosen = jax.lax.dynamic_index_in_dim(
+                state.tokens, state.length - 1, axis=1, keepdims=False
+            )
             # An index beyond the end is that of the last one, which the count excludes.
-            drafted = jax.lax.dynamic_index_in_dim(draft.tokens, index, axis=1, keepdims=False)
+            drafted = jax.lax.dynamic_index_in_dim(
+                draft.tokens, index, axis=1, keepdims=False
+            )
             matches = ((chosen == drafted) & (index < draft.counts)) | state.finished
             return jnp.all(matches) & (index < draft.tokens.shape[1])
 
         def goes_on(state: State) -> jax.Array:
-            return is_drafted(state) & (state.length < step.limit) & ~jnp.all(state.finished)
+            return (
+                is_drafted(state)
+                & (state.length < step.limit)
+                & ~jnp.all(state.finished)
+            )
 
         # The caches do not change with the tokens that are chosen.
         state = jax.lax.while_loop(goes_on, append, append(state._replace(cache=())))
@@ -145,9 +185,11 @@ def _keeping_all(decoder: Decoder, kv_cache: str | None = None) -> Decoder:
 
 
 def takes_several_tokens(decoder: Decoder) -> bool:
-    """Whether a model goes on from its cache with several tokens at once as with a longer prompt.
+    """Whether a model goes on from its cache with several tokens at once as with a
+    longer prompt.
 
-    The model's code decides that: it may be no causal one, or make its positions in another way.
+    The model's code decides that: it may be no causal one, or make its positions in
+    another way.
     """
     if type(decoder) is not Decoder:
         return False
@@ -157,24 +199,34 @@ def takes_several_tokens(decoder: Decoder) -> bool:
 
 
 def _continues(decoder: Decoder) -> bool:
-    tokens = np.arange(1, _FIRST + _MORE + 1, dtype=np.int32)[None] % vocabulary_size(decoder.model)
+    tokens = np.arange(1, _FIRST + _MORE + 1, dtype=np.int32)[None] % vocabulary_size(
+        decoder.model
+    )
 
-    def run(arrays: dict[str, jax.Array], tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def run(
+        arrays: dict[str, jax.Array], tokens: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         def run_prompt(count: int) -> tuple[jax.Array, Any]:
             prompt = tokens[:, :count]
-            return probe.forward_prompt(arrays, prompt, jnp.ones(prompt.shape, jnp.bool_), _COLUMNS, {})
+            return probe.forward_prompt(
+                arrays, prompt, jnp.ones(prompt.shape, jnp.bool_), _COLUMNS, {}
+            )
 
         _, cache = run_prompt(_FIRST)
         present = jnp.ones((1, _COLUMNS), jnp.bool_)
         column = jnp.asarray(_FIRST, jnp.int32)
-        logits, _ = probe.forward_tokens(arrays, tokens[:, _FIRST:], present, column, column + _MORE, cache)
+        logits, _ = probe.forward_tokens(
+            arrays, tokens[:, _FIRST:], present, column, column + _MORE, cache
+        )
         prompts = [run_prompt(_FIRST + count)[0][0] for count in (1, _MORE)]
         return jnp.stack(prompts), logits[0, jnp.asarray([0, _MORE - 1])]
 
     probe = _keeping_all(decoder)
     replicated = NamedSharding(decoder.mesh, PartitionSpec())
     try:
-        expected, actual = jax.device_get(jax.jit(run, out_shardings=replicated)(decoder.arrays, tokens))
+        expected, actual = jax.device_get(
+            jax.jit(run, out_shardings=replicated)(decoder.arrays, tokens)
+        )
     except (
         CannotTrace,
         ArithmeticError,
@@ -184,7 +236,9 @@ def _continues(decoder: Decoder) -> bool:
         TypeError,
         ValueError,
     ) as error:
-        logger.debug("%s takes one token at a time: %r", type(decoder.model).__name__, error)
+        logger.debug(
+            "%s takes one token at a time: %r", type(decoder.model).__name__, error
+        )
         return False
     return are_close(decoder, expected, actual)
 
@@ -192,10 +246,12 @@ def _continues(decoder: Decoder) -> bool:
 def with_drafts(
     decoder: Decoder, assistant: Decoder | None, assistant_config: Any, options: Options
 ) -> Decoder:
-    """The decoder that drafts what comes next as the options ask for, or `decoder` with a warning where it cannot.
+    """The decoder that drafts what comes next as the options ask for, or `decoder` with
+    a warning where it cannot.
 
     Args:
-        assistant: of the model that drafts; None: the text itself, if `prompt_lookup` asks for it.
+        assistant: of the model that drafts; None: the text itself, if `prompt_lookup`
+            asks for it.
         assistant_config: the GenerationConfig of that model.
 
     Raises:
@@ -204,14 +260,24 @@ def with_drafts(
     name = "prompt_lookup_num_tokens" if assistant is None else "assistant_model"
     reason = _reason_against(decoder, assistant, options)
     if reason:
-        logger.warning("%s: generate decodes token by token, which gives the same tokens: %s", name, reason)
+        logger.warning(
+            "%s: generate decodes token by token, which gives the same tokens: %s",
+            name,
+            reason,
+        )
         return decoder
     key: Any = options.prompt_lookup
     if assistant is not None:
         _check_assistant(decoder, assistant)
-        count = getattr(assistant_config, "num_assistant_tokens", None) or _ASSISTANT_TOKENS
+        count = (
+            getattr(assistant_config, "num_assistant_tokens", None) or _ASSISTANT_TOKENS
+        )
         threshold = getattr(assistant_config, "assistant_confidence_threshold", None)
-        key = (assistant, count, _ASSISTANT_THRESHOLD if threshold is None else threshold)
+        key = (
+            assistant,
+            count,
+            _ASSISTANT_THRESHOLD if threshold is None else threshold,
+        )
     if key not in decoder.assisted:
         _forget_unused(decoder, assistant)
         decoder.assisted[key] = AssistedDecoder(decoder, _make_drafter(key))
@@ -227,15 +293,23 @@ def _make_drafter(key: Any) -> ModelDrafter | TextDrafter:
 
 
 def _forget_unused(decoder: Decoder, assistant: Decoder | None) -> None:
-    """Drop the programs with assistants that are gone, or that this one takes the place of: of the same model."""
+    """Drop the programs with assistants that are gone, or that this one takes the place
+    of: of the same model.
+    """
     model = None if assistant is None else assistant.model
     for key in list(decoder.assisted):
         # The other keys are of drafts from the text.
-        if isinstance(key[0], Decoder) and key[0] is not assistant and key[0].model in (None, model):
+        if (
+            isinstance(key[0], Decoder)
+            and key[0] is not assistant
+            and key[0].model in (None, model)
+        ):
             del decoder.assisted[key]
 
 
-def _reason_against(decoder: Decoder, assistant: Decoder | None, options: Options) -> str:
+def _reason_against(
+    decoder: Decoder, assistant: Decoder | None, options: Options
+) -> str:
     if options.guidance_scale is not None:
         return "guidance_scale runs another prompt beside it"
     if isinstance(decoder, EncoderDecoder):

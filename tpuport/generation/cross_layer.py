@@ -1,4 +1,6 @@
-"""A layer of the decoding cache for what an encoder has read: S columns, as many as the prompt brings."""
+"""A layer of the decoding cache for what an encoder has read: S columns, as many as the
+prompt brings.
+"""
 
 from typing import Any
 
@@ -12,7 +14,9 @@ from tpuport.generation.fixed_layers import FixedLayer
 
 
 class CrossLayer(CacheLayerMixin):
-    """Keys and values of one layer's cross-attention, [B, K, S, D], written by the prompt and never again."""
+    """Keys and values of one layer's cross-attention, [B, K, S, D], written by the
+    prompt and never again.
+    """
 
     is_compileable = True
     is_sliding = False
@@ -22,15 +26,24 @@ class CrossLayer(CacheLayerMixin):
         self.mesh = mesh
         self.columns = 0
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+    def lazy_initialization(
+        self, key_states: torch.Tensor, value_states: torch.Tensor
+    ) -> None:
         raise PortError(
-            "tpuport's cache layers are written by the prompt", fix="call update() with the prompt"
+            "tpuport's cache layers are written by the prompt",
+            fix="call update() with the prompt",
         )
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        *args: Any,
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Traced. Keep [B, K, S, D]; a model that writes again for each token would grow."""
+        """Traced. Keep [B, K, S, D]; a model that writes again for each token would
+        grow.
+        """
         self.columns = key_states.shape[2]
         self.keys, self.values = self._shard(key_states), self._shard(value_states)
         self.is_initialized = True
@@ -41,7 +54,9 @@ class CrossLayer(CacheLayerMixin):
             return states
         array = compat.as_jax(states)
         return compat.wrap(
-            jax.lax.with_sharding_constraint(array, FixedLayer.sharding(self.mesh, array.shape, array.ndim))
+            jax.lax.with_sharding_constraint(
+                array, FixedLayer.sharding(self.mesh, array.shape, array.ndim)
+            )
         )
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

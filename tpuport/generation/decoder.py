@@ -1,4 +1,5 @@
-"""The decoding loop on the device: one program for the prompt, one for every token after it.
+"""The decoding loop on the device: one program for the prompt, one for every token
+after it.
 
 Shapes: B batch, P prompt bucket, T cache length, V vocabulary.
 """
@@ -25,13 +26,19 @@ from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.padding_check import hides_padding
 from tpuport.generation.partial_prompts import PromptParts, run_parts
 from tpuport.generation.residual_stream import summed_once
-from tpuport.generation.sampling import SamplingSettings, choose_tokens, process_logits, step_keys
+from tpuport.generation.sampling import (
+    SamplingSettings,
+    choose_tokens,
+    process_logits,
+    step_keys,
+)
 from tpuport.generation.step_outputs import StepOutputs, begin_outputs, write_outputs
 from tpuport.mesh import dividing_axis
 from tpuport.tracing import trace_lock
 
-# Models that take no positions, and whose attention depends on distances alone: it has linear biases (ALiBi) or rotates
-# by columns, so that padding before all rows changes nothing.
+# Models that take no positions, and whose attention depends on distances alone: it has
+# linear biases (ALiBi) or rotates by columns, so that padding before all rows changes
+# nothing.
 _RELATIVE_MODELS = frozenset({"bloom", "mpt", "roformer"})
 # In messages.
 LOOP = "the loop of tpuport.generate"
@@ -44,9 +51,11 @@ class State(NamedTuple):
 
     Attributes:
         tokens: [B, T], prompt and output; present: [B, T], False at padding.
-        length: how many columns have been written; finished: [B], the rows that have ended.
+        length: how many columns have been written; finished: [B], the rows that have
+            ended.
         cache: a transformers cache of jax arrays.
-        beams, outputs, unconditional: of a beam search, of the steps, and of guidance, if they were asked for.
+        beams, outputs, unconditional: of a beam search, of the steps, and of guidance,
+            if they were asked for.
     """
 
     tokens: jax.Array
@@ -60,16 +69,21 @@ class State(NamedTuple):
 
 
 class Decoder:
-    """The compiled programs of one ported model: `prefill` for a prompt bucket, `advance` for the tokens that follow.
+    """The compiled programs of one ported model: `prefill` for a prompt bucket,
+    `advance` for the tokens that follow.
 
     Attributes:
         alternative: to `generate`, for a model that cannot be traced.
-        spare_columns: of the cache, which a step may write beyond the last token that is asked for.
-        continues: whether the model takes several tokens after a prompt, None until that has been asked.
+        spare_columns: of the cache, which a step may write beyond the last token that
+            is asked for.
+        continues: whether the model takes several tokens after a prompt, None until
+            that has been asked.
         assisted: the programs of this model with drafts, by what drafts.
         takes_padding: whether rows of a batch may be padded.
-        keeps_all_columns: whether layers with a window keep what is outside of it, for steps of several tokens.
-        takes_kv_cache: whether keys and values may be kept in few bits; kv_cache: how they are, as `generate` says it.
+        keeps_all_columns: whether layers with a window keep what is outside of it, for
+            steps of several tokens.
+        takes_kv_cache: whether keys and values may be kept in few bits; kv_cache: how
+            they are, as `generate` says it.
         prefill, advance: `Program`s; their `compilations` count.
     """
 
@@ -91,8 +105,12 @@ class Decoder:
         self._variants: dict[str, Decoder] = {}
         self._parameters = inspect.signature(model.forward).parameters
         name = type(model).__name__
-        self.prefill = Program(self.run_prompt, f"{name} prefill", static_argnames=("slots", "parts"))
-        self.advance = Program(self.run_loop, f"{name} decode", donate_argnames=("state",))
+        self.prefill = Program(
+            self.run_prompt, f"{name} prefill", static_argnames=("slots", "parts")
+        )
+        self.advance = Program(
+            self.run_loop, f"{name} decode", donate_argnames=("state",)
+        )
 
     @property
     def model(self) -> Any:
@@ -101,7 +119,9 @@ class Decoder:
 
     @classmethod
     def input_names(cls, model: Any) -> frozenset[str]:
-        """What `generate` passes on to the model beside token ids and their mask, by the names in its signature."""
+        """What `generate` passes on to the model beside token ids and their mask, by
+        the names in its signature.
+        """
         return frozenset()
 
     @property
@@ -113,17 +133,24 @@ class Decoder:
     def uses_buckets(self) -> bool:
         """Whether prompts may be padded to a bucket.
 
-        Not for models that take the number of a column for a position, nor for those whose recurrent states do not
-        ignore padding, which their first call finds out.
+        Not for models that take the number of a column for a position, nor for those
+        whose recurrent states do not ignore padding, which their first call finds out.
         """
-        if "position_ids" not in self._parameters and self.model.config.model_type not in _RELATIVE_MODELS:
+        if (
+            "position_ids" not in self._parameters
+            and self.model.config.model_type not in _RELATIVE_MODELS
+        ):
             return False
         if self._hides_padding is None:
-            self._hides_padding = not has_states(self.model.config) or hides_padding(self)
+            self._hides_padding = not has_states(self.model.config) or hides_padding(
+                self
+            )
         return self._hides_padding
 
     def with_kv_cache(self, kv_cache: str | None) -> "Decoder":
-        """The programs of the same model that keep keys and values in `kv_cache`; PortError if they cannot."""
+        """The programs of the same model that keep keys and values in `kv_cache`;
+        PortError if they cannot.
+        """
         if kv_cache is None:
             return self
         if not self.takes_kv_cache:
@@ -164,37 +191,50 @@ class Decoder:
         slots: int,
         parts: PromptParts | None = None,
     ) -> State:
-        """Traced. Run the prompt [B, P] and choose the first token; the buffer has `slots` columns.
+        """Traced. Run the prompt [B, P] and choose the first token; the buffer has
+        `slots` columns.
 
-        Rows from `real_rows` on only fill up the batch: they have ended before they begin. `inputs` are the model's
-        further inputs, by the names of `input_names`. The prompt runs at once, or in `parts`.
+        Rows from `real_rows` on only fill up the batch: they have ended before they
+        begin. `inputs` are the model's further inputs, by the names of `input_names`.
+        The prompt runs at once, or in `parts`.
         """
         batch, columns = tokens.shape
         # The layout of the batch decides that of everything computed from it.
         tokens, mask = self._shard_rows(tokens), self._shard_rows(mask)
         if parts is None:
-            logits, cache = self.forward_prompt(arrays, tokens, mask, slots, inputs or {})
+            logits, cache = self.forward_prompt(
+                arrays, tokens, mask, slots, inputs or {}
+            )
         else:
             logits, cache = self.forward_parts(arrays, tokens, mask, slots, parts)
         pad = ((0, 0), (0, slots - columns))
         state = State(
             tokens=jnp.pad(tokens, pad),
-            # Columns to come are open: the causal mask hides them until they are written.
+            # Columns to come are open: the causal mask hides them until they are
+            # written.
             present=jnp.pad(mask, pad, constant_values=True),
             length=jnp.asarray(columns, jnp.int32),
             finished=jnp.arange(batch) >= real_rows,
             cache=cache,
         )
         if settings.outputs is not None:
-            state = state._replace(outputs=begin_outputs(settings.outputs, logits.shape, state.length))
+            state = state._replace(
+                outputs=begin_outputs(settings.outputs, logits.shape, state.length)
+            )
         if settings.beams is not None:
-            beams = beam_search.begin_search(settings.beams, state.tokens, columns, ~state.finished)
+            beams = beam_search.begin_search(
+                settings.beams, state.tokens, columns, ~state.finished
+            )
             state = state._replace(beams=beams)
         if settings.guidance is not None:
             new_columns = slots - columns
-            unconditional = self._begin_unconditional(arrays, settings.guidance, new_columns, inputs or {})
+            unconditional = self._begin_unconditional(
+                arrays, settings.guidance, new_columns, inputs or {}
+            )
             state = state._replace(unconditional=unconditional)
-        return self._replicate_read(self.append(state, logits, keys, prompt_columns, settings))
+        return self._replicate_read(
+            self.append(state, logits, keys, prompt_columns, settings)
+        )
 
     def run_loop(
         self,
@@ -205,13 +245,21 @@ class Decoder:
         limit: jax.Array,
         settings: SamplingSettings,
     ) -> State:
-        """Traced. Generate until the buffer holds `limit` columns or every row has ended."""
+        """Traced. Generate until the buffer holds `limit` columns or every row has
+        ended.
+        """
         return self.loop(
-            lambda state: self.run_step(arrays, state, keys, prompt_columns, settings), state, limit
+            lambda state: self.run_step(arrays, state, keys, prompt_columns, settings),
+            state,
+            limit,
         )
 
-    def loop(self, run_step: Callable[[State], State], state: State, limit: jax.Array) -> State:
-        """Traced. Run steps until the buffer holds `limit` columns or every row has ended."""
+    def loop(
+        self, run_step: Callable[[State], State], state: State, limit: jax.Array
+    ) -> State:
+        """Traced. Run steps until the buffer holds `limit` columns or every row has
+        ended.
+        """
 
         def unfinished(state: State) -> jax.Array:
             return (state.length < limit) & ~jnp.all(state.finished)
@@ -220,9 +268,11 @@ class Decoder:
             with randomness.iteration(state.length):
                 return run_step(state)
 
-        # A loop's carry has one layout, and `prefill` has replicated what the host reads.
+        # A loop's carry has one layout, and `prefill` has replicated what the host
+        # reads.
         split = state._replace(
-            tokens=self._shard_rows(state.tokens), finished=self._shard_rows(state.finished)
+            tokens=self._shard_rows(state.tokens),
+            finished=self._shard_rows(state.finished),
         )
         if split.outputs is not None:
             split = split._replace(outputs=split.outputs._replace(start=split.length))
@@ -238,28 +288,52 @@ class Decoder:
     ) -> State:
         """Traced. Generate one token: the body of the loop."""
         if state.unconditional is not None:
-            state = state._replace(unconditional=self._continue_unconditional(arrays, state))
+            state = state._replace(
+                unconditional=self._continue_unconditional(arrays, state)
+            )
         logits, cache = self.forward_token(arrays, state)
-        return self.append(state._replace(cache=cache), logits, keys, prompt_columns, settings)
+        return self.append(
+            state._replace(cache=cache), logits, keys, prompt_columns, settings
+        )
 
     def forward_prompt(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        mask: jax.Array,
+        slots: int,
+        inputs: Inputs,
     ) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache with it.
 
-        What is computed once from further inputs, and needed for every token, is a part of the cache.
+        What is computed once from further inputs, and needed for every token, is a part
+        of the cache.
         """
         return self.forward_first(arrays, tokens, mask, self.make_cache(slots))
 
     def make_cache(self, slots: int, *, keeps_all: bool = False) -> Any:
-        """An empty cache of the model for `slots` columns, as `decoding_cache.make_cache` makes it."""
+        """An empty cache of the model for `slots` columns, as
+        `decoding_cache.make_cache` makes it.
+        """
         keeps_all = keeps_all or self.keeps_all_columns
-        return make_cache(self.model.config, slots, self.mesh, keeps_all=keeps_all, kv_cache=self.kv_cache)
+        return make_cache(
+            self.model.config,
+            slots,
+            self.mesh,
+            keeps_all=keeps_all,
+            kv_cache=self.kv_cache,
+        )
 
     def forward_first(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, cache: Any
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        mask: jax.Array,
+        cache: Any,
     ) -> tuple[jax.Array, Any]:
-        """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache with it, which has been empty."""
+        """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache with it,
+        which has been empty.
+        """
         # Padding on the left does not count as positions.
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         # The model is changed while it is traced: no other thread may trace it.
@@ -267,7 +341,12 @@ class Decoder:
             return self._forward(arrays, tokens, mask, positions, cache)
 
     def forward_parts(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, parts: PromptParts
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        mask: jax.Array,
+        slots: int,
+        parts: PromptParts,
     ) -> tuple[jax.Array, Any]:
         """Traced. As `forward_prompt`, in parts."""
         return run_parts(self, arrays, tokens, mask, slots, parts)
@@ -283,11 +362,13 @@ class Decoder:
         *,
         only_last: bool = False,
     ) -> tuple[jax.Array, Any]:
-        """Traced. Float32 logits [B, N, V] after each of several tokens [B, N], or [B, 1, V], and the cache.
+        """Traced. Float32 logits [B, N, V] after each of several tokens [B, N], or
+        [B, 1, V], and the cache.
 
         Args:
             present: [B, T], False at padding.
-            column: of the first of the tokens, where earlier ones may have been written before.
+            column: of the first of the tokens, where earlier ones may have been written
+                before.
             end: behind the last column that matters; positions do not grow beyond it.
         """
         count = tokens.shape[1]
@@ -301,15 +382,21 @@ class Decoder:
         )
         return logits[:, -logit_count:].astype(jnp.float32), cache
 
-    def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, Any]:
-        """Traced. Float32 logits [B, V] after the token chosen last, which is not in the cache yet, and the cache."""
+    def forward_token(
+        self, arrays: dict[str, jax.Array], state: State
+    ) -> tuple[jax.Array, Any]:
+        """Traced. Float32 logits [B, V] after the token chosen last, which is not in
+        the cache yet, and the cache.
+        """
         return self._forward(arrays, *self.token_inputs(state), state.cache)
 
     def check_prompt(self, state: State, inputs: Mapping[str, Any]) -> None:
         """PortError if a prompt's program found that its inputs do not fit together."""
 
     def token_inputs(self, state: State) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Traced. The token chosen last [B, 1], the columns that it sees [B, T], and its position [B, 1]."""
+        """Traced. The token chosen last [B, 1], the columns that it sees [B, T], and
+        its position [B, 1].
+        """
         column = state.length - 1
         token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
         is_written = jnp.arange(state.present.shape[1]) <= column
@@ -319,11 +406,14 @@ class Decoder:
         return token, present, position
 
     def prepare_inputs(self, tokens: jax.Array, **inputs: Any) -> dict[str, Any]:
-        """Traced. What the model's own `prepare_inputs_for_generation` makes of tokens [B, n] and further inputs.
+        """Traced. What the model's own `prepare_inputs_for_generation` makes of tokens
+        [B, n] and further inputs.
 
         PortError if it adds tokens, for which the loop's buffers have no columns.
         """
-        prepared = self.model.prepare_inputs_for_generation(compat.wrap(tokens), **inputs)
+        prepared = self.model.prepare_inputs_for_generation(
+            compat.wrap(tokens), **inputs
+        )
         if tuple(prepared["input_ids"].shape) != tokens.shape:
             raise NoLoop(
                 f"{type(self.model).__name__} puts tokens of its own behind the last one, where a buffer of fixed "
@@ -334,12 +424,21 @@ class Decoder:
         return prepared
 
     def _begin_unconditional(
-        self, arrays: dict[str, jax.Array], guidance: Guidance, new_columns: int, inputs: Inputs
+        self,
+        arrays: dict[str, jax.Array],
+        guidance: Guidance,
+        new_columns: int,
+        inputs: Inputs,
     ) -> Unconditional:
         """Traced. Run the negative prompt [B, P], with room for `new_columns`."""
-        tokens, mask = self._shard_rows(guidance.tokens), self._shard_rows(guidance.mask)
+        tokens, mask = (
+            self._shard_rows(guidance.tokens),
+            self._shard_rows(guidance.mask),
+        )
         batch, columns = tokens.shape
-        logits, cache = self.forward_prompt(arrays, tokens, mask, columns + new_columns, inputs)
+        logits, cache = self.forward_prompt(
+            arrays, tokens, mask, columns + new_columns, inputs
+        )
         pad = ((0, 0), (0, new_columns))
         state = State(
             tokens=jnp.pad(tokens, pad),
@@ -350,36 +449,51 @@ class Decoder:
         )
         return Unconditional(state, logits)
 
-    def _continue_unconditional(self, arrays: dict[str, jax.Array], state: State) -> Unconditional:
+    def _continue_unconditional(
+        self, arrays: dict[str, jax.Array], state: State
+    ) -> Unconditional:
         """Traced. Run the token chosen last after the negative prompt too."""
         assert state.unconditional is not None
         other: State = state.unconditional.state
         token = jax.lax.dynamic_slice_in_dim(state.tokens, state.length - 1, 1, axis=1)
-        tokens = jax.lax.dynamic_update_slice_in_dim(other.tokens, token, other.length, axis=1)
+        tokens = jax.lax.dynamic_update_slice_in_dim(
+            other.tokens, token, other.length, axis=1
+        )
         other = other._replace(tokens=tokens, length=other.length + 1)
         logits, cache = self.forward_token(arrays, other)
         return Unconditional(other._replace(cache=cache), logits)
 
     def _replicate_read(self, state: State) -> State:
-        """Traced. Replicate what the host reads: a process sees only what its own devices hold."""
+        """Traced. Replicate what the host reads: a process sees only what its own
+        devices hold.
+        """
         if self.mesh.size == 1:
             return state
         replicated = NamedSharding(self.mesh, PartitionSpec())
         read = (state.tokens, state.length, state.finished, state.beams, state.outputs)
-        tokens, length, finished, beams, outputs = jax.lax.with_sharding_constraint(read, replicated)
+        tokens, length, finished, beams, outputs = jax.lax.with_sharding_constraint(
+            read, replicated
+        )
         unconditional = state.unconditional
         if unconditional is not None:
             unconditional = Unconditional(
-                self._replicate_read(unconditional.state), self._shard_rows(unconditional.logits)
+                self._replicate_read(unconditional.state),
+                self._shard_rows(unconditional.logits),
             )
-        # The rest is sharded as `advance` takes it, so that one compilation serves every chunk.
+        # The rest is sharded as `advance` takes it, so that one compilation serves
+        # every chunk.
         return state._replace(
             tokens=tokens, length=length, finished=finished, beams=beams, outputs=outputs,
             present=self._shard_rows(state.present), unconditional=unconditional,
         )  # fmt: skip
 
     def _forward(
-        self, arrays: dict, tokens: jax.Array, mask: jax.Array, positions: jax.Array, cache: Any
+        self,
+        arrays: dict,
+        tokens: jax.Array,
+        mask: jax.Array,
+        positions: jax.Array,
+        cache: Any,
     ) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] of the last column, and the cache written."""
         logits, cache = self._call_model(arrays, tokens, mask, positions, cache, 1)
@@ -394,16 +508,25 @@ class Decoder:
         cache: Any,
         logit_count: int,
     ) -> tuple[jax.Array, Any]:
-        """Traced. The logits of the last `logit_count` columns at least, and the cache written."""
-        inputs = compat.as_torch({"input_ids": tokens, "attention_mask": mask, "position_ids": positions})
-        inputs = {name: value for name, value in inputs.items() if name in self._parameters}
+        """Traced. The logits of the last `logit_count` columns at least, and the cache
+        written.
+        """
+        inputs = compat.as_torch(
+            {"input_ids": tokens, "attention_mask": mask, "position_ids": positions}
+        )
+        inputs = {
+            name: value for name, value in inputs.items() if name in self._parameters
+        }
         if "logits_to_keep" in self._parameters:
             # The head is large, and a prompt needs its last column alone.
             inputs["logits_to_keep"] = logit_count
         cache = compat.as_torch(cache)
         with use_weights_in_loop(self.model, arrays, LOOP):
-            out = self.model(**inputs, past_key_values=cache, use_cache=True, return_dict=True)
-        # Encoders with a language head, such as BERT's, write to the cache that they get, and return none.
+            out = self.model(
+                **inputs, past_key_values=cache, use_cache=True, return_dict=True
+            )
+        # Encoders with a language head, such as BERT's, write to the cache that they
+        # get, and return none.
         new_cache = getattr(out, "past_key_values", None)
         if new_cache is None:
             new_cache = cache
@@ -417,24 +540,34 @@ class Decoder:
         prompt_columns: jax.Array,
         settings: SamplingSettings,
     ) -> State:
-        """Traced. Choose the next token of each row and write it; rows that have ended get the padding id."""
+        """Traced. Choose the next token of each row and write it; rows that have ended
+        get the padding id.
+        """
         # Draws are numbered by tokens generated, whatever the bucket's padding.
         new_tokens = state.length - prompt_columns
         is_token = state.present & (jnp.arange(state.tokens.shape[1]) < state.length)
-        scores = logits if settings.beams is None else jax.nn.log_softmax(logits, axis=-1)
+        scores = (
+            logits if settings.beams is None else jax.nn.log_softmax(logits, axis=-1)
+        )
         if settings.guidance is not None:
             assert state.unconditional is not None
             scores = guide(scores, state.unconditional.logits, settings.guidance.scale)
         scores = process_logits(scores, state.tokens, is_token, new_tokens, settings)
         if state.outputs is not None:
-            state = state._replace(outputs=write_outputs(state.outputs, state.length, scores, logits))
+            state = state._replace(
+                outputs=write_outputs(state.outputs, state.length, scores, logits)
+            )
         if settings.beams is not None:
             return self._select_beams(state, scores, keys, new_tokens, settings)
         token = choose_tokens(scores, keys, new_tokens, settings)
         token = jnp.where(state.finished & (settings.pad >= 0), settings.pad, token)
         ends = jnp.any(token[:, None] == settings.eos, axis=1)
-        tokens = jax.lax.dynamic_update_slice_in_dim(state.tokens, token[:, None], state.length, axis=1)
-        return state._replace(tokens=tokens, length=state.length + 1, finished=state.finished | ends)
+        tokens = jax.lax.dynamic_update_slice_in_dim(
+            state.tokens, token[:, None], state.length, axis=1
+        )
+        return state._replace(
+            tokens=tokens, length=state.length + 1, finished=state.finished | ends
+        )
 
     def _select_beams(
         self,
@@ -444,7 +577,9 @@ class Decoder:
         new_tokens: jax.Array,
         settings: SamplingSettings,
     ) -> State:
-        """Traced. A step of beam search: the running sequences, and the cache of what they go on from."""
+        """Traced. A step of beam search: the running sequences, and the cache of what
+        they go on from.
+        """
 
         def is_end(token: jax.Array, sequences: jax.Array) -> jax.Array:
             ends = jnp.any(token[..., None] == settings.eos, axis=-1)
@@ -467,15 +602,21 @@ class Decoder:
         )
 
     def reorder_cache(self, cache: Any, rows: jax.Array) -> Any:
-        """Traced. The cache with, for each beam of each prompt, that of the beam [I, N] that it goes on from."""
+        """Traced. The cache with, for each beam of each prompt, that of the beam [I, N]
+        that it goes on from.
+        """
 
         def reorder(array: jax.Array) -> jax.Array:
-            return self._shard_only_rows(beam_search.reorder_rows(array, rows), rows.size)
+            return self._shard_only_rows(
+                beam_search.reorder_rows(array, rows), rows.size
+            )
 
         return jax.tree.map(reorder, cache)
 
     def _shard_only_rows(self, array: jax.Array, rows: int) -> jax.Array:
-        """Traced. Divide an array of the cache over dp, if it has rows, and leave the rest to the compiler."""
+        """Traced. Divide an array of the cache over dp, if it has rows, and leave the
+        rest to the compiler.
+        """
         if self.mesh.size == 1 or array.ndim == 0 or array.shape[0] != rows:
             return array
         others = [PartitionSpec.UNCONSTRAINED] * (array.ndim - 1)

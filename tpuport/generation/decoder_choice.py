@@ -1,4 +1,6 @@
-"""Which decoding loop a model of transformers gets: by its signature, and by whether it can be traced with a cache."""
+"""Which decoding loop a model of transformers gets: by its signature, and by whether it
+can be traced with a cache.
+"""
 
 import contextlib
 import inspect
@@ -23,8 +25,11 @@ from tpuport.generation.recurrent_decoder import RecurrentDecoder
 from tpuport.generation.stateful_decoder import StatefulDecoder, keeps_states_in_modules
 from tpuport.trace_errors import CannotTrace
 
-# Arguments of `forward` that transformers takes for a cache: past_key_values, cache_params, state and others.
-_CACHE_NAMES = frozenset(getattr(utils, "ALL_CACHE_NAMES", ("past_key_values", "cache_params", "state")))
+# Arguments of `forward` that transformers takes for a cache: past_key_values,
+# cache_params, state and others.
+_CACHE_NAMES = frozenset(
+    getattr(utils, "ALL_CACHE_NAMES", ("past_key_values", "cache_params", "state"))
+)
 
 # Why models cannot decode with arrays of fixed shape, by their type.
 _GROWING = {
@@ -48,23 +53,32 @@ def decoder_class(model: Any) -> type[Decoder]:
         if keeps_states_in_modules(model):
             return StatefulDecoder
         return MultimodalDecoder if reads_modalities(model) else Decoder
-    return RecomputingDecoder if _CACHE_NAMES.isdisjoint(parameters) else RecurrentDecoder
+    return (
+        RecomputingDecoder if _CACHE_NAMES.isdisjoint(parameters) else RecurrentDecoder
+    )
 
 
 def choose_decoder(model: Any, mesh: Mesh) -> Decoder:
     """The decoder of a ported causal language model or encoder-decoder.
 
     Raises:
-        PortError: the model generates in another way than token by token from `input_ids`, or runs without a cache and
-            cannot run in a buffer of fixed shape.
+        PortError: the model generates in another way than token by token from
+            `input_ids`, or runs without a cache and cannot run in a buffer of fixed
+            shape.
     """
     check_generate(model)
     cls = decoder_class(model)
-    return decoder_without_cache(model, mesh) if cls is RecomputingDecoder else cls(model, mesh)
+    return (
+        decoder_without_cache(model, mesh)
+        if cls is RecomputingDecoder
+        else cls(model, mesh)
+    )
 
 
 def decoder_without_cache(model: Any, mesh: Mesh) -> RecomputingDecoder:
-    """A decoder that runs all tokens for each new one; PortError if the model cannot run so."""
+    """A decoder that runs all tokens for each new one; PortError if the model cannot
+    run so.
+    """
     decoder = RecomputingDecoder(model, mesh)
     with explained_for_generate(decoder):
         decoder.verify()
@@ -72,8 +86,12 @@ def decoder_without_cache(model: Any, mesh: Mesh) -> RecomputingDecoder:
     return decoder
 
 
-def replace_decoder(model: Any, decoder: Decoder, error: CannotTrace) -> RecomputingDecoder:
-    """A decoder without a cache, for a model that cannot be traced with one; the error itself if there is none."""
+def replace_decoder(
+    model: Any, decoder: Decoder, error: CannotTrace
+) -> RecomputingDecoder:
+    """A decoder without a cache, for a model that cannot be traced with one; the error
+    itself if there is none.
+    """
     if type(decoder) not in (Decoder, RecurrentDecoder, MultimodalDecoder):
         raise error
     try:
@@ -85,10 +103,12 @@ def replace_decoder(model: Any, decoder: Decoder, error: CannotTrace) -> Recompu
 
 @contextlib.contextmanager
 def weights_changed(model: Any, error: WrittenInLoop) -> Iterator[None]:
-    """A model that changes its weights before it generates, as RWKV does, whose first call rescales them.
+    """A model that changes its weights before it generates, as RWKV does, whose first
+    call rescales them.
 
-    Its own call keeps what it writes, and the next one writes nothing. If the block raises, the model becomes what it
-    was before. The error itself for a model of another kind.
+    Its own call keeps what it writes, and the next one writes nothing. If the block
+    raises, the model becomes what it was before. The error itself for a model of
+    another kind.
     """
     if (
         not isinstance(model, torch.nn.Module)
@@ -108,20 +128,27 @@ def weights_changed(model: Any, error: WrittenInLoop) -> Iterator[None]:
 
 
 def _change_weights(model: Any, before: ModelSnapshot, error: WrittenInLoop) -> None:
-    """Call a model twice from the same start; the error if what it writes depends on the tokens."""
+    """Call a model twice from the same start; the error if what it writes depends on
+    the tokens.
+    """
     model(input_ids=torch.zeros(1, 1, dtype=torch.int64))
     written = collect_weights(model)
     before.restore()
     model(input_ids=torch.ones(1, 2, dtype=torch.int64))
     again = collect_weights(model)
     if any(
-        array is not again[name] and not _are_equal(array, again[name]) for name, array in written.items()
+        array is not again[name] and not _are_equal(array, again[name])
+        for name, array in written.items()
     ):
         raise error
 
 
 def _are_equal(first: jax.Array, second: jax.Array) -> bool:
-    return bool(jnp.array_equal(first, second, equal_nan=jnp.issubdtype(first.dtype, jnp.inexact)))
+    return bool(
+        jnp.array_equal(
+            first, second, equal_nan=jnp.issubdtype(first.dtype, jnp.inexact)
+        )
+    )
 
 
 def check_generate(model: Any) -> None:
@@ -132,7 +159,10 @@ def check_generate(model: Any) -> None:
             where=f"{type(model).__name__}.prepare_inputs_for_generation",
             fix="use transformers' own generate, after tpuport.to_cpu(model)",
         )
-    if model.config.model_type == "big_bird" and model.config.attention_type == "block_sparse":
+    if (
+        model.config.model_type == "big_bird"
+        and model.config.attention_type == "block_sparse"
+    ):
         raise PortError(
             "BigBird's block-sparse attention has no cache: transformers makes it full attention with the first new "
             "token, which then sees no other one",

@@ -14,7 +14,11 @@ from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.generation.cross_layer import CrossLayer
 from tpuport.generation.fixed_layers import FixedLayer, RingLayer, WindowLayer
-from tpuport.generation.hybrid_layers import HybridLayer, HybridRingLayer, HybridWindowLayer
+from tpuport.generation.hybrid_layers import (
+    HybridLayer,
+    HybridRingLayer,
+    HybridWindowLayer,
+)
 from tpuport.generation.indexed_layers import IndexedLayer
 from tpuport.generation.option_values import check_kv_cache
 from tpuport.static_values import exact_key
@@ -28,12 +32,17 @@ _FULL = {
 # Whether the window ends before the cache does, or not.
 _SLIDING = {
     "StaticSlidingWindowLayer": (RingLayer, WindowLayer),
-    "LinearAttentionAndStaticSlidingWindowAttentionLayer": (HybridRingLayer, HybridWindowLayer),
+    "LinearAttentionAndStaticSlidingWindowAttentionLayer": (
+        HybridRingLayer,
+        HybridWindowLayer,
+    ),
 }
 
 
 def _make_layer(layer: Any, length: int, mesh: Mesh | None, *, keeps_all: bool) -> Any:
-    """tpuport's layer in place of transformers'; one without keys and values, such as a linear one, stays."""
+    """tpuport's layer in place of transformers'; one without keys and values, such as a
+    linear one, stays.
+    """
     name = type(layer).__name__
     options = {}
     if hasattr(layer, "number_of_states"):
@@ -58,17 +67,21 @@ def make_cache(
     keeps_all: bool = False,
     kv_cache: str | None = None,
 ) -> StaticCache:
-    """An empty cache for `length` positions, by the layer types of the config; the prompt makes its arrays.
+    """An empty cache for `length` positions, by the layer types of the config; the
+    prompt makes its arrays.
 
     Args:
-        keeps_all: layers with a window keep all positions too, so that several tokens can be written at once.
+        keeps_all: layers with a window keep all positions too, so that several tokens
+            can be written at once.
         kv_cache: "int8" keeps keys and values in eight bits; None in the model's dtype.
 
     Raises:
         PortError: int8 for a model with layers of another kind than attention.
     """
     cache = StaticCache(config=config, max_cache_len=length)
-    cache.layers = [_make_layer(layer, length, mesh, keeps_all=keeps_all) for layer in cache.layers]
+    cache.layers = [
+        _make_layer(layer, length, mesh, keeps_all=keeps_all) for layer in cache.layers
+    ]
     for number in _cross_layers(config):
         cache.layers[number] = CrossLayer(mesh)
     if kv_cache is not None:
@@ -96,11 +109,15 @@ def has_cross_layers(config: PretrainedConfig) -> bool:
 
 
 def _cross_layers(config: PretrainedConfig) -> list[int]:
-    return getattr(config.get_text_config(decoder=True), "cross_attention_layers", None) or []
+    return (
+        getattr(config.get_text_config(decoder=True), "cross_attention_layers", None)
+        or []
+    )
 
 
 def set_length(cache: Any, length: jax.Array) -> Any:
-    """Traced. A cache of jax arrays as it was with `length` columns; what comes next is written over the others.
+    """Traced. A cache of jax arrays as it was with `length` columns; what comes next is
+    written over the others.
 
     States of a recurrence stay as they are.
     """
@@ -108,7 +125,9 @@ def set_length(cache: Any, length: jax.Array) -> Any:
     cache.layers = [copy.copy(layer) for layer in cache.layers]
     for layer in cache.layers:
         if isinstance(layer, FixedLayer):
-            vars(layer).update(length=length)  # an array, in place of transformers' tensor
+            vars(layer).update(
+                length=length
+            )  # an array, in place of transformers' tensor
         # Some layers take what the indexer of an earlier one has selected.
         if isinstance(layer, IndexedLayer) and layer.indexer_keys is not None:
             vars(layer).update(indexer_length=length)
@@ -116,12 +135,17 @@ def set_length(cache: Any, length: jax.Array) -> Any:
 
 
 def spread_over_rows(cache: Any, empty_cache: Any, padding: jax.Array) -> Any:
-    """Traced. A cache of one row, of jax arrays, in every row of another one, behind that row's padding [B]."""
+    """Traced. A cache of one row, of jax arrays, in every row of another one, behind
+    that row's padding [B].
+    """
     for layer, target in zip(cache.layers, empty_cache.layers, strict=True):
         slots = target.slots
         # Columns in front of a row and behind it are hidden, or written later.
         columns = jnp.clip(jnp.arange(slots) - padding[:, None], 0, layer.slots - 1)
-        arrays = {name: target.spread(array, columns) for name, array in layer.arrays().items()}
+        arrays = {
+            name: target.spread(array, columns)
+            for name, array in layer.arrays().items()
+        }
         if isinstance(target, IndexedLayer):
             arrays |= target.spread_indexer(layer, columns)
         vars(target).update(vars(layer), slots=slots, **arrays)
@@ -129,13 +153,18 @@ def spread_over_rows(cache: Any, empty_cache: Any, padding: jax.Array) -> Any:
 
 
 def cut_to_windows(cache: Any, empty_cache: Any, columns: int) -> Any:
-    """Traced. A cache made with `keeps_all`, of jax arrays with `columns` written, in layers made without."""
+    """Traced. A cache made with `keeps_all`, of jax arrays with `columns` written, in
+    layers made without.
+    """
     for layer, ring in zip(cache.layers, empty_cache.layers, strict=True):
         if isinstance(ring, RingLayer):
             window = ring.slots
             # Without the batch, the columns come one dimension earlier.
             axis = layer.keys.ndim - 2
-            arrays = {name: ring.last_columns(array, columns, axis) for name, array in layer.arrays().items()}
+            arrays = {
+                name: ring.last_columns(array, columns, axis)
+                for name, array in layer.arrays().items()
+            }
             vars(ring).update(vars(layer), slots=window, **arrays)
     cache = copy.copy(cache)
     cache.layers = [
@@ -146,7 +175,9 @@ def cut_to_windows(cache: Any, empty_cache: Any, columns: int) -> Any:
 
 
 def has_fixed_cache(config: PretrainedConfig) -> bool:
-    """Whether transformers has a layer of fixed shape for every layer type of the config."""
+    """Whether transformers has a layer of fixed shape for every layer type of the
+    config.
+    """
     if not hasattr(
         config.get_text_config(decoder=True), "num_hidden_layers"
     ):  # BLT has several stacks of layers
@@ -159,27 +190,37 @@ def has_fixed_cache(config: PretrainedConfig) -> bool:
 
 
 def has_states(config: PretrainedConfig) -> bool:
-    """Whether a layer of the cache keeps states of a recurrence, which have seen every column, padding too."""
+    """Whether a layer of the cache keeps states of a recurrence, which have seen every
+    column, padding too.
+    """
     return any(
-        hasattr(layer, "recurrent_states") for layer in StaticCache(config=config, max_cache_len=1).layers
+        hasattr(layer, "recurrent_states")
+        for layer in StaticCache(config=config, max_cache_len=1).layers
     )
 
 
-# Errors of models that do not suit the meta device, or whose config does not make a model.
+# Errors of models that do not suit the meta device, or whose config does not make a
+# model.
 _MODEL_ERRORS: Final = (
     AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
 
 
 class _PositionSize(NamedTuple):
-    """Of one row's position in one layer: elements of keys and values together, and their scales in int8."""
+    """Of one row's position in one layer: elements of keys and values together, and
+    their scales in int8.
+    """
 
     elements: int
     scales: int
 
     def nbytes(self, itemsize: int, *, in_int8: bool) -> int:
         """Bytes, in a dtype of so many."""
-        return self.elements + self.scales * itemsize if in_int8 else self.elements * itemsize
+        return (
+            self.elements + self.scales * itemsize
+            if in_int8
+            else self.elements * itemsize
+        )
 
 
 # By config and layer; a large model takes a second or two to run.
@@ -194,22 +235,25 @@ def kv_cache_bytes(
     *,
     kv_cache: str | None = None,
 ) -> int:
-    """Bytes of the key/value cache that `generate` makes, over all devices. No weight is allocated for it.
+    """Bytes of the key/value cache that `generate` makes, over all devices. No weight
+    is allocated for it.
 
-    Sliding-window layers hold min(window, length) positions; layers without attention hold nothing. How many elements
-    a position takes, the model itself shows, which runs one token on the meta device: some families share heads, and
-    some compress keys and values.
+    Sliding-window layers hold min(window, length) positions; layers without attention
+    hold nothing. How many elements a position takes, the model itself shows, which runs
+    one token on the meta device: some families share heads, and some compress keys and
+    values.
 
     Args:
         config: a transformers config; its text part is used.
         batch: rows of the batch.
         length: cache length in positions.
         dtype: dtype of keys and values, or its name.
-        kv_cache: as in `generate`: "int8" takes a byte for each number, and one number of `dtype` for each position
-            and head as the scale.
+        kv_cache: as in `generate`: "int8" takes a byte for each number, and one number
+            of `dtype` for each position and head as the scale.
 
     Raises:
-        PortError: a batch or length below 1, no dtype, or a model whose cache does not consist of keys and values.
+        PortError: a batch or length below 1, no dtype, or a model whose cache does not
+            consist of keys and values.
     """
     check_kv_cache(kv_cache)
     sizes = {"batch": batch, "length": length}
@@ -218,9 +262,15 @@ def kv_cache_bytes(
         raise PortError("rows and positions are counted from 1", where=", ".join(wrong))
     torch_dtype = as_torch_dtype(dtype)
     if torch_dtype is None:
-        raise PortError("a cache has a dtype", where="dtype=None", fix="give torch.bfloat16 or 'bfloat16'")
+        raise PortError(
+            "a cache has a dtype",
+            where="dtype=None",
+            fix="give torch.bfloat16 or 'bfloat16'",
+        )
     text_config = config.get_text_config(decoder=True)
-    layers = _explain_errors(text_config, lambda: make_cache(text_config, length, kv_cache=kv_cache).layers)
+    layers = _explain_errors(
+        text_config, lambda: make_cache(text_config, length, kv_cache=kv_cache).layers
+    )
     sizes_by_layer = _position_sizes(text_config)
     if len(layers) != len(sizes_by_layer):
         raise PortError(
@@ -231,11 +281,16 @@ def kv_cache_bytes(
     total = 0
     for layer, size in zip(layers, sizes_by_layer, strict=True):
         if isinstance(layer, FixedLayer) and not isinstance(layer, HybridLayer):
-            total += layer.slots * size.nbytes(torch_dtype.itemsize, in_int8=layer.in_int8)
-        # A layer without attention keeps no keys; one that does in another form is not counted in positions.
+            total += layer.slots * size.nbytes(
+                torch_dtype.itemsize, in_int8=layer.in_int8
+            )
+        # A layer without attention keeps no keys; one that does in another form is not
+        # counted in positions.
         elif size.elements or isinstance(layer, CrossLayer):
             raise PortError(
-                "no formula for the size of this cache", where=type(layer).__name__, fix="measure the arrays"
+                "no formula for the size of this cache",
+                where=type(layer).__name__,
+                fix="measure the arrays",
             )
     return batch * total
 
@@ -245,7 +300,9 @@ def _is_count(value: Any) -> bool:
 
 
 def _explain_errors(config: PretrainedConfig, function: Callable[[], Any]) -> Any:
-    """The function's result; PortError if the config does not make a model, or the model no such cache."""
+    """The function's result; PortError if the config does not make a model, or the
+    model no such cache.
+    """
     try:
         return function()
     except _MODEL_ERRORS as error:
@@ -260,17 +317,27 @@ def _position_sizes(config: PretrainedConfig) -> list[_PositionSize]:
     """For each layer of the cache."""
     key = exact_key(config)
     if key not in _sizes:
-        _sizes[key] = _explain_errors(config, lambda: _measure_position(copy.deepcopy(config)))
+        _sizes[key] = _explain_errors(
+            config, lambda: _measure_position(copy.deepcopy(config))
+        )
     return _sizes[key]
 
 
 def _measure_position(config: PretrainedConfig) -> list[_PositionSize]:
-    # bfloat16, because the grouped product of experts knows no other type on this device.
+    # bfloat16, because the grouped product of experts knows no other type on this
+    # device.
     with torch.device("meta"), torch.no_grad():
-        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-        # Some models look for it among the ids, which have no values here; some configs refuse to be without it.
+        model: Any = AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16
+        ).eval()
+        # Some models look for it among the ids, which have no values here; some configs
+        # refuse to be without it.
         vars(model.config)["pad_token_id"] = None
-        output = model(input_ids=torch.ones(1, 1, dtype=torch.int64), use_cache=True, return_dict=True)
+        output = model(
+            input_ids=torch.ones(1, 1, dtype=torch.int64),
+            use_cache=True,
+            return_dict=True,
+        )
     return [_measure_layer(layer) for layer in output.past_key_values.layers]
 
 

@@ -1,6 +1,8 @@
-"""Checks of tensors in a model's code, such as that there are as many image tokens as image features.
+"""Checks of tensors in a model's code, such as that there are as many image tokens as
+image features.
 
-torch looks at the values and raises. In a trace they are unknown, so the program returns whether the checks hold.
+torch looks at the values and raises. In a trace they are unknown, so the program
+returns whether the checks hold.
 """
 
 import contextlib
@@ -20,14 +22,17 @@ _CHECK: Final = "_check_tensor_all_with"
 
 @contextlib.contextmanager
 def collect_checks(array: jax.Array) -> Iterator[list[jax.Array]]:
-    """Traced. A list to which the checks of the trace that `array` is of are added: bool scalars, True where they hold.
+    """Traced. A list to which the checks of the trace that `array` is of are added:
+    bool scalars, True where they hold.
 
     The caller has the lock of traces, because this replaces a function of torch.
     """
     original = getattr(torch, _CHECK)
     checks: list[jax.Array] = []
 
-    def collect(error_type: type[Exception], condition: Any, message: Any = None) -> None:
+    def collect(
+        error_type: type[Exception], condition: Any, message: Any = None
+    ) -> None:
         value = compat.as_jax(condition) if compat.is_ported(condition) else None
         if not isinstance(value, Tracer):
             original(error_type, condition, message)

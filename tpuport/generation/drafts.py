@@ -1,4 +1,5 @@
-"""Drafts of the next tokens, for a model that verifies several of them at once: from a smaller model, or from the text.
+"""Drafts of the next tokens, for a model that verifies several of them at once: from a
+smaller model, or from the text.
 
 Shapes: B batch, T columns of the token buffer, K drafted tokens, V vocabulary.
 """
@@ -28,7 +29,9 @@ class Draft(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What the loop's step has beside its state: the arguments of the same names of `Decoder.run_loop`."""
+    """What the loop's step has beside its state: the arguments of the same names of
+    `Decoder.run_loop`.
+    """
 
     keys: jax.Array
     prompt_columns: jax.Array
@@ -37,14 +40,17 @@ class Step(NamedTuple):
 
 
 class ModelDrafter:
-    """A smaller model, which chooses as the large one does: with the same processors and random keys.
+    """A smaller model, which chooses as the large one does: with the same processors
+    and random keys.
 
     Attributes:
         count: K.
     """
 
     def __init__(self, decoder: Decoder, count: int, threshold: float) -> None:
-        """Draft up to `count` tokens, and none after one whose probability is below `threshold`."""
+        """Draft up to `count` tokens, and none after one whose probability is below
+        `threshold`.
+        """
         self._decoder = decoder
         self.count = count
         self._threshold = threshold
@@ -55,47 +61,76 @@ class ModelDrafter:
         return self._decoder.arrays
 
     def begin(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        mask: jax.Array,
+        slots: int,
+        inputs: Inputs,
     ) -> Any:
         """Traced. The cache with the prompt [B, P]."""
         return self._decoder.forward_prompt(arrays, tokens, mask, slots, inputs)[1]
 
-    def draft(self, arrays: dict[str, jax.Array], state: State, cache: Any, step: Step) -> Draft:
+    def draft(
+        self, arrays: dict[str, jax.Array], state: State, cache: Any, step: Step
+    ) -> Draft:
         """Traced. The tokens after those of `state`."""
         first = state.length
         settings = step.settings
         if settings.processors is not None:
             # The host is asked about tokens that are chosen, not about drafts.
-            settings = settings._replace(processors=dataclasses.replace(settings.processors, host=None))
+            settings = settings._replace(
+                processors=dataclasses.replace(settings.processors, host=None)
+            )
 
         def is_drafting(carry: tuple[State, jax.Array]) -> jax.Array:
             draft, is_sure = carry
-            return is_sure & (draft.length < jnp.minimum(first + self.count, step.limit))
+            return is_sure & (
+                draft.length < jnp.minimum(first + self.count, step.limit)
+            )
 
         def draft_token(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
             draft, _ = carry
-            # Two tokens: after a draft that was accepted as a whole, its last token is not in the cache yet.
+            # Two tokens: after a draft that was accepted as a whole, its last token is
+            # not in the cache yet.
             column = draft.length - 2
             pair = jax.lax.dynamic_slice_in_dim(draft.tokens, column, 2, axis=1)
             logits, cache = self._decoder.forward_tokens(
-                arrays, pair, draft.present, column, step.limit, draft.cache, only_last=True
+                arrays,
+                pair,
+                draft.present,
+                column,
+                step.limit,
+                draft.cache,
+                only_last=True,
             )
             draft = draft._replace(cache=cache)
-            draft = self._decoder.append(draft, logits[:, 0], step.keys, step.prompt_columns, settings)
-            chosen = jax.lax.dynamic_slice_in_dim(draft.tokens, draft.length - 1, 1, axis=1)
+            draft = self._decoder.append(
+                draft, logits[:, 0], step.keys, step.prompt_columns, settings
+            )
+            chosen = jax.lax.dynamic_slice_in_dim(
+                draft.tokens, draft.length - 1, 1, axis=1
+            )
             # An id for padding may be outside of the vocabulary; such a row has ended.
-            probability = jnp.take_along_axis(jax.nn.softmax(logits[:, 0]), jnp.maximum(chosen, 0), axis=1)
-            return draft, jnp.all((probability[:, 0] >= self._threshold) | draft.finished)
+            probability = jnp.take_along_axis(
+                jax.nn.softmax(logits[:, 0]), jnp.maximum(chosen, 0), axis=1
+            )
+            return draft, jnp.all(
+                (probability[:, 0] >= self._threshold) | draft.finished
+            )
 
         begun = state._replace(cache=cache, outputs=None)
-        draft, _ = jax.lax.while_loop(is_drafting, draft_token, (begun, jnp.asarray(True)))
+        draft, _ = jax.lax.while_loop(
+            is_drafting, draft_token, (begun, jnp.asarray(True))
+        )
         tokens = jax.lax.dynamic_slice_in_dim(draft.tokens, first, self.count, axis=1)
         counts = jnp.broadcast_to(draft.length - first, tokens.shape[:1])
         return Draft(tokens, counts, draft.cache)
 
 
 class TextDrafter:
-    """What followed the last tokens where they occurred before in the row's own text (prompt lookup).
+    """What followed the last tokens where they occurred before in the row's own text
+    (prompt lookup).
 
     Attributes:
         count: K.
@@ -103,41 +138,67 @@ class TextDrafter:
     """
 
     def __init__(self, count: int, ngram_size: int) -> None:
-        """Look for the last `ngram_size` tokens, then for fewer; up to `count` of what follows is the draft."""
+        """Look for the last `ngram_size` tokens, then for fewer; up to `count` of what
+        follows is the draft.
+        """
         self.count = count
         self.arrays: dict[str, jax.Array] = {}
         self._ngram_size = ngram_size
 
     def begin(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        mask: jax.Array,
+        slots: int,
+        inputs: Inputs,
     ) -> Any:
         """Traced. Nothing."""
         return ()
 
-    def draft(self, arrays: dict[str, jax.Array], state: State, cache: Any, step: Step) -> Draft:
-        """Traced. The tokens after the first occurrence of the longest of the last tokens' sequences."""
+    def draft(
+        self, arrays: dict[str, jax.Array], state: State, cache: Any, step: Step
+    ) -> Draft:
+        """Traced. The tokens after the first occurrence of the longest of the last
+        tokens' sequences.
+        """
         columns = jnp.arange(state.tokens.shape[1])
         is_text = state.present & (columns < state.length)
         starts = jnp.full(state.tokens.shape[:1], -1, jnp.int32)
         for size in range(1, self._ngram_size + 1):
             found = _first_continuation(state.tokens, is_text, state.length, size)
             starts = jnp.where(found >= 0, found, starts)
-        indices = jnp.minimum(starts[:, None] + jnp.arange(self.count), state.length - 1)
+        indices = jnp.minimum(
+            starts[:, None] + jnp.arange(self.count), state.length - 1
+        )
         tokens = jnp.take_along_axis(state.tokens, jnp.maximum(indices, 0), axis=1)
-        counts = jnp.where(starts >= 0, jnp.minimum(state.length - starts, self.count), 0)
+        counts = jnp.where(
+            starts >= 0, jnp.minimum(state.length - starts, self.count), 0
+        )
         return Draft(tokens, counts, ())
 
 
-def _first_continuation(tokens: jax.Array, is_text: jax.Array, length: jax.Array, size: int) -> jax.Array:
-    """Traced. The column [B] behind the first earlier occurrence of the last `size` tokens of [B, T], or -1."""
+def _first_continuation(
+    tokens: jax.Array, is_text: jax.Array, length: jax.Array, size: int
+) -> jax.Array:
+    """Traced. The column [B] behind the first earlier occurrence of the last `size`
+    tokens of [B, T], or -1.
+    """
     total = tokens.shape[1]
-    last = jax.lax.dynamic_slice_in_dim(tokens, jnp.maximum(length - size, 0), size, axis=1)
+    last = jax.lax.dynamic_slice_in_dim(
+        tokens, jnp.maximum(length - size, 0), size, axis=1
+    )
     matches = jnp.ones(tokens.shape, jnp.bool_)
     for offset in range(size):
-        # Column c of a shifted array is column c + offset; what comes from the front is no text.
+        # Column c of a shifted array is column c + offset; what comes from the front is
+        # no text.
         shifted = jnp.roll(tokens, -offset, axis=1)
-        is_token = jnp.roll(is_text, -offset, axis=1) & (jnp.arange(total) + offset < total)
+        is_token = jnp.roll(is_text, -offset, axis=1) & (
+            jnp.arange(total) + offset < total
+        )
         matches = matches & (shifted == last[:, offset, None]) & is_token
     # Something has to follow, and the last tokens themselves end the text.
     matches = matches & (jnp.arange(total) + size < length) & (length > size)
-    return jnp.where(matches.any(axis=1), jnp.argmax(matches, axis=1) + size, -1).astype(jnp.int32)
+    return jnp.where(
+        matches.any(axis=1), jnp.argmax(matches, axis=1) + size, -1
+    ).astype(jnp.int32)

@@ -1,7 +1,9 @@
-"""The decoding loop of encoder-decoders: the encoder runs once, in the prompt's program.
+"""The decoding loop of encoder-decoders: the encoder runs once, in the prompt's
+program.
 
-What it gives, its mask, and the keys and values of cross-attention are in the loop's carry, and no token changes them.
-Shapes: B batch, S columns of the encoder's output, P decoder's prompt, T cache length, V vocabulary.
+What it gives, its mask, and the keys and values of cross-attention are in the loop's
+carry, and no token changes them. Shapes: B batch, S columns of the encoder's output, P
+decoder's prompt, T cache length, V vocabulary.
 """
 
 import copy
@@ -27,14 +29,18 @@ from tpuport.generation.predict_streams import in_order_of_scores
 
 # Inputs that are the encoder's alone, whose output the decoder gets instead.
 _ENCODER_ONLY = frozenset({"input_ids", "inputs_embeds"})
-# Decoders that attend to every column of the cache, written or not. All their tokens run again for each new one.
+# Decoders that attend to every column of the cache, written or not. All their tokens
+# run again for each new one.
 _UNCACHED = frozenset({"fsmt", "prophetnet"})
-# They make the decoder's causal mask only where they get the encoder's tokens too, of which nothing else is made.
+# They make the decoder's causal mask only where they get the encoder's tokens too, of
+# which nothing else is made.
 _MASKING_BY_TEXT = frozenset({"fsmt"})
 # Their `prepare_inputs_for_generation` makes positions from the decoder's mask.
 _COUNTING_BY_MASK = frozenset({"whisper"})
 # Any encoder with any decoder, to which go the arguments that begin with "decoder_".
-_OF_TWO_MODELS = frozenset({"encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder"})
+_OF_TWO_MODELS = frozenset(
+    {"encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder"}
+)
 # Given by the user instead of the encoder's inputs: its last hidden state.
 ENCODER_OUTPUTS = "encoder_outputs"
 
@@ -47,7 +53,8 @@ class EncodedCache:
     Attributes:
         cache: an `EncoderDecoderCache`; empty for a model that runs without one.
         encoder_outputs: of the model's encoder, the last hidden state [B, S, E] first.
-        inputs: of the decoder, by the names in the model's signature, such as the encoder's attention_mask [B, S].
+        inputs: of the decoder, by the names in the model's signature, such as the
+            encoder's attention_mask [B, S].
     """
 
     cache: Any
@@ -62,47 +69,74 @@ class EncoderDecoder(Decoder):
 
     def __init__(self, model: Any, mesh: Mesh) -> None:
         super().__init__(model, mesh)
-        self._encoder_parameters = inspect.signature(model.get_encoder().forward).parameters
-        self._decoder_parameters = inspect.signature(model.get_decoder().forward).parameters
+        self._encoder_parameters = inspect.signature(
+            model.get_encoder().forward
+        ).parameters
+        self._decoder_parameters = inspect.signature(
+            model.get_decoder().forward
+        ).parameters
 
     @classmethod
     def input_names(cls, model: Any) -> frozenset[str]:
         """Of the model's and its encoder's signature."""
         parameters = dict(inspect.signature(model.forward).parameters)
         parameters |= inspect.signature(model.get_encoder().forward).parameters
-        return model_inputs.input_names(parameters) - {"encoder_hidden_states", "encoder_attention_mask"}
+        return model_inputs.input_names(parameters) - {
+            "encoder_hidden_states",
+            "encoder_attention_mask",
+        }
 
     @property
     def uses_buckets(self) -> bool:
-        """Only of models that count positions by the mask. Most decoders begin with one token, and count columns."""
+        """Only of models that count positions by the mask. Most decoders begin with one
+        token, and count columns.
+        """
         return self._counts_by_mask
 
     def forward_prompt(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        mask: jax.Array,
+        slots: int,
+        inputs: Inputs,
     ) -> tuple[jax.Array, EncodedCache]:
-        """Traced. Run the encoder and the decoder's prompt [B, P]: float32 logits [B, V], and what the loop carries."""
+        """Traced. Run the encoder and the decoder's prompt [B, P]: float32 logits
+        [B, V], and what the loop carries.
+        """
         inputs = {name: self._shard_rows(array) for name, array in inputs.items()}
         encoded = EncodedCache(
             cache=() if self._is_uncached else self._make_cache(slots),
             encoder_outputs=self._encode(arrays, inputs),
-            inputs={name: array for name, array in inputs.items() if self._is_of_decoder(name)},
+            inputs={
+                name: array
+                for name, array in inputs.items()
+                if self._is_of_decoder(name)
+            },
         )
         return self._decode(arrays, tokens, mask, encoded)
 
-    def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, EncodedCache]:
+    def forward_token(
+        self, arrays: dict[str, jax.Array], state: State
+    ) -> tuple[jax.Array, EncodedCache]:
         """Traced. As `forward_prompt`, for the token chosen last."""
         column = state.length - 1
         if self._is_uncached:
-            # Later columns, which are not written yet, are hidden by the decoder's causal mask.
+            # Later columns, which are not written yet, are hidden by the decoder's
+            # causal mask.
             with in_order_of_scores(self.model):
-                return self._decode(arrays, state.tokens, state.present, state.cache, index=column)
+                return self._decode(
+                    arrays, state.tokens, state.present, state.cache, index=column
+                )
         token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
         present = state.present & (jnp.arange(state.present.shape[1]) <= column)
         return self._decode(arrays, token, present, state.cache, first=column)
 
     @property
     def takes_drafts(self) -> bool:
-        """Whether several tokens go on from the cache at once: positions are those of the tokens, not of the cache."""
+        """Whether several tokens go on from the cache at once: positions are those of
+        the tokens, not of the cache.
+        """
         return self._counts_by_mask
 
     def forward_tokens(
@@ -122,29 +156,49 @@ class EncoderDecoder(Decoder):
         both = copy.copy(cache.cache)
         both.self_attention_cache = set_length(both.self_attention_cache, column)
         cache = dataclasses.replace(cache, cache=both)
-        logits, cache = self._decode(arrays, tokens, mask, cache, first=column, index=None)
+        logits, cache = self._decode(
+            arrays, tokens, mask, cache, first=column, index=None
+        )
         return (logits[:, -1:] if only_last else logits), cache
 
     def reorder_cache(self, cache: EncodedCache, rows: jax.Array) -> EncodedCache:
-        """Traced. Of the decoder's own columns alone: all beams of a prompt have one text."""
+        """Traced. Of the decoder's own columns alone: all beams of a prompt have one
+        text.
+        """
         if self._is_uncached:
             return cache
         both = copy.copy(cache.cache)
-        both.self_attention_cache = super().reorder_cache(both.self_attention_cache, rows)
+        both.self_attention_cache = super().reorder_cache(
+            both.self_attention_cache, rows
+        )
         return dataclasses.replace(cache, cache=both)
 
-    def _positions(self, tokens: jax.Array, mask: jax.Array, first: jax.Array | int) -> dict[str, jax.Array]:
-        """Traced. The argument with positions, for models that do not make them of the cache's length themselves."""
+    def _positions(
+        self, tokens: jax.Array, mask: jax.Array, first: jax.Array | int
+    ) -> dict[str, jax.Array]:
+        """Traced. The argument with positions, for models that do not make them of the
+        cache's length themselves.
+        """
         count = tokens.shape[1]
         if self._counts_by_mask:
             positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
-            # Of a single token, which is the last, that of all columns to come is the same.
+            # Of a single token, which is the last, that of all columns to come is the
+            # same.
             if 1 < count < mask.shape[1]:
-                return {"decoder_position_ids": jax.lax.dynamic_slice_in_dim(positions, first, count, axis=1)}
+                return {
+                    "decoder_position_ids": jax.lax.dynamic_slice_in_dim(
+                        positions, first, count, axis=1
+                    )
+                }
             return {"decoder_position_ids": positions[:, -count:]}
-        if self.model.config.model_type in _OF_TWO_MODELS and "position_ids" in self._decoder_parameters:
+        if (
+            self.model.config.model_type in _OF_TWO_MODELS
+            and "position_ids" in self._decoder_parameters
+        ):
             # BERT's would cut them out of a table, whose bounds would be tensors.
-            return {"decoder_position_ids": jnp.arange(count, dtype=jnp.int32)[None] + first}
+            return {
+                "decoder_position_ids": jnp.arange(count, dtype=jnp.int32)[None] + first
+            }
         return {}
 
     @property
@@ -158,13 +212,20 @@ class EncoderDecoder(Decoder):
     def _make_cache(self, slots: int) -> EncoderDecoderCache:
         """An empty cache for `slots` tokens."""
         config = self.model.config.get_text_config(decoder=True)
-        self_attention = make_cache(config, slots, self.mesh, keeps_all=self.keeps_all_columns)
-        cross_attention = Cache(layers=[CrossLayer(self.mesh) for _ in self_attention.layers])
+        self_attention = make_cache(
+            config, slots, self.mesh, keeps_all=self.keeps_all_columns
+        )
+        cross_attention = Cache(
+            layers=[CrossLayer(self.mesh) for _ in self_attention.layers]
+        )
         return EncoderDecoderCache(self_attention, cross_attention)
 
     def _is_of_decoder(self, name: str) -> bool:
         main_name = getattr(self.model, "main_input_name", "input_ids")
-        return name in self._parameters and name not in _ENCODER_ONLY | {main_name, ENCODER_OUTPUTS}
+        return name in self._parameters and name not in _ENCODER_ONLY | {
+            main_name,
+            ENCODER_OUTPUTS,
+        }
 
     def _encode(self, arrays: dict[str, jax.Array], inputs: Inputs) -> Any:
         """Traced. The encoder's outputs as arrays."""
@@ -176,7 +237,9 @@ class EncoderDecoder(Decoder):
             if name in self._encoder_parameters and not name.startswith("decoder_")
         }
         with use_weights_in_loop(self.model, arrays, LOOP):
-            outputs = self.model.get_encoder()(**compat.as_torch(arguments), return_dict=True)
+            outputs = self.model.get_encoder()(
+                **compat.as_torch(arguments), return_dict=True
+            )
         return compat.as_jax(outputs)
 
     def _decode(
@@ -192,11 +255,15 @@ class EncoderDecoder(Decoder):
         """Traced. Float32 logits [B, V] of one of the tokens, and the cache written.
 
         Args:
-            mask: [B, T] or, of the prompt, [B, P]; False at padding and at columns to come.
-            first: the column of the first of the tokens; index: of the token among them, None for all, [B, P, V].
+            mask: [B, T] or, of the prompt, [B, P]; False at padding and at columns to
+                come.
+            first: the column of the first of the tokens; index: of the token among
+                them, None for all, [B, P, V].
         """
         arguments = {"decoder_input_ids": tokens, "decoder_attention_mask": mask}
-        arguments = {name: array for name, array in arguments.items() if name in self._parameters}
+        arguments = {
+            name: array for name, array in arguments.items() if name in self._parameters
+        }
         arguments |= self._positions(tokens, mask, first)
         if self.model.config.model_type in _MASKING_BY_TEXT:
             arguments["input_ids"] = tokens
@@ -204,7 +271,9 @@ class EncoderDecoder(Decoder):
             output = self.model(
                 **compat.as_torch(encoded.inputs | arguments),
                 encoder_outputs=compat.as_torch(encoded.encoder_outputs),
-                past_key_values=None if self._is_uncached else compat.as_torch(encoded.cache),
+                past_key_values=None
+                if self._is_uncached
+                else compat.as_torch(encoded.cache),
                 use_cache=not self._is_uncached,
                 return_dict=True,
             )

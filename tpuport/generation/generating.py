@@ -30,7 +30,11 @@ from tpuport.generation.guidance import Guidance, read_guidance
 from tpuport.generation.host_functions import collect_functions
 from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_criteria
 from tpuport.generation.language_model import LanguageModel
-from tpuport.generation.length_limits import cache_length, check_local_window, position_limit
+from tpuport.generation.length_limits import (
+    cache_length,
+    check_local_window,
+    position_limit,
+)
 from tpuport.generation.model_errors import explained_for_generate
 from tpuport.generation.model_inputs import split_inputs, vocabulary_size
 from tpuport.generation.multimodal_inputs import (
@@ -63,15 +67,20 @@ logger = logging.getLogger("tpuport")
 _PROMPT_FIELDS: Final = {"input_ids", "attention_mask"}
 # So many descriptions of one model that somebody makes one for each call.
 _MANY_DESCRIPTIONS: Final = 3
-_descriptions: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
-_decoders: weakref.WeakKeyDictionary[Any, tuple[Hashable, Any]] = weakref.WeakKeyDictionary()
+_descriptions: weakref.WeakKeyDictionary[torch.nn.Module, int] = (
+    weakref.WeakKeyDictionary()
+)
+_decoders: weakref.WeakKeyDictionary[Any, tuple[Hashable, Any]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def decoder_for(model: Any) -> Decoder:
-    """The compiled programs of a ported model or a `LanguageModel`, made on first use and kept as long as the model.
+    """The compiled programs of a ported model or a `LanguageModel`, made on first use
+    and kept as long as the model.
 
-    There are new ones once the model has been ported again, to a mesh or not, and once anything in it has changed but
-    the values of its weights.
+    There are new ones once the model has been ported again, to a mesh or not, and once
+    anything in it has changed but the values of its weights.
     """
     # The key has whatever a trace depends on.
     module = model.model if isinstance(model, LanguageModel) else model
@@ -96,7 +105,9 @@ def _make_decoder(model: Any, mesh: Mesh) -> Decoder:
 
 
 def _warn_of_new_descriptions(language_model: LanguageModel) -> None:
-    """Programs belong to a LanguageModel, so one for each call would compile in each call."""
+    """Programs belong to a LanguageModel, so one for each call would compile in each
+    call.
+    """
     if language_model in _decoders:
         return
     model = language_model.model
@@ -129,50 +140,66 @@ def generate(
 ) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
     """Generate token ids as transformers' `model.generate` does, prompt included.
 
-    Of an encoder-decoder the prompt is what its decoder begins with; `input_ids` are the encoder's.
+    Of an encoder-decoder the prompt is what its decoder begins with; `input_ids` are
+    the encoder's.
 
-    The prompt runs in one compiled program, all tokens after it in another that stops when every row has ended. With
-    a streamer, stop strings or stopping criteria the second runs in chunks. What the host decides between two chunks
-    counts from the very token that it would have stopped at. On a mesh over several processes each of them calls this
-    with the same arguments and gets the same tokens; criteria count as the first process evaluates them.
+    The prompt runs in one compiled program, all tokens after it in another that stops
+    when every row has ended. With a streamer, stop strings or stopping criteria the
+    second runs in chunks. What the host decides between two chunks counts from the very
+    token that it would have stopped at. On a mesh over several processes each of them
+    calls this with the same arguments and gets the same tokens; criteria count as the
+    first process evaluates them.
 
     Args:
-        model: a ported transformers model (`tpuport.load` or `tpuport.port`), a causal language model or an
-            encoder-decoder, or a `LanguageModel`.
-        input_ids: [batch, length] integers, padded on the left; what a tokenizer or processor returns, a mapping with
-            input_ids and attention_mask; or a list of prompts of any lengths, each a list or tensor of integers. An
-            encoder that reads something else, such as audio features, gets it here or by its name, and may be padded
-            on the right.
-        attention_mask: [batch, length], 0 at padding. None infers it from the padding id, as transformers does.
-        generation_config: transformers' object; a field that is also passed by name has the value passed by name.
+        model: a ported transformers model (`tpuport.load` or `tpuport.port`), a causal
+            language model or an encoder-decoder, or a `LanguageModel`.
+        input_ids: [batch, length] integers, padded on the left; what a tokenizer or
+            processor returns, a mapping with input_ids and attention_mask; or a list of
+            prompts of any lengths, each a list or tensor of integers. An encoder that
+            reads something else, such as audio features, gets it here or by its name,
+            and may be padded on the right.
+        attention_mask: [batch, length], 0 at padding. None infers it from the padding
+            id, as transformers does.
+        generation_config: transformers' object; a field that is also passed by name has
+            the value passed by name.
         streamer: has put(token_ids) and end(), as transformers' streamers do.
-        seed: random draws depend on it and on a row's own prompt, not on the rest of the batch.
-        stopping_criteria: transformers' StoppingCriteria objects, called with (input_ids, None).
+        seed: random draws depend on it and on a row's own prompt, not on the rest of
+            the batch.
+        stopping_criteria: transformers' StoppingCriteria objects, called with
+            (input_ids, None).
         tokenizer: needed for stop strings only.
-        logits_processor: transformers' LogitsProcessor objects, called on the host in every step with (input_ids,
-            scores), between transformers' own processors and what is for sampling alone.
+        logits_processor: transformers' LogitsProcessor objects, called on the host in
+            every step with (input_ids, scores), between transformers' own processors
+            and what is for sampling alone.
         prefix_allowed_tokens_fn: as in transformers, called on the host in every step.
-        negative_prompt_ids: [batch, length] integers for guidance_scale, without padding; None is the last token of
-            each prompt.
+        negative_prompt_ids: [batch, length] integers for guidance_scale, without
+            padding; None is the last token of each prompt.
         negative_prompt_attention_mask: as in transformers.
-        assistant_model: a smaller ported model on the same mesh, which drafts tokens; the tokens are the same.
-        share_prefix: compute once what all rows of the batch begin with, such as the instructions in front of each
-            prompt, or the whole prompt of several beams; the tokens are the same.
-        kv_cache: "int8" keeps keys and values in eight bits, with a scale for each position and head, in about half
-            the bytes of bfloat16. What is rounded are the keys and values of every position before attention reads
-            them, so that tokens do not depend on how a prompt is divided or drafted.
-        options: fields of GenerationConfig, such as max_new_tokens, do_sample, temperature; and of an encoder-decoder
-            further inputs by the names in its signature, [batch, ...] each, such as input_features, decoder_input_ids
-            or encoder_outputs.
+        assistant_model: a smaller ported model on the same mesh, which drafts tokens;
+            the tokens are the same.
+        share_prefix: compute once what all rows of the batch begin with, such as the
+            instructions in front of each prompt, or the whole prompt of several beams;
+            the tokens are the same.
+        kv_cache: "int8" keeps keys and values in eight bits, with a scale for each
+            position and head, in about half the bytes of bfloat16. What is rounded are
+            the keys and values of every position before attention reads them, so that
+            tokens do not depend on how a prompt is divided or drafted.
+        options: fields of GenerationConfig, such as max_new_tokens, do_sample,
+            temperature; and of an encoder-decoder further inputs by the names in its
+            signature, [batch, ...] each, such as input_features, decoder_input_ids or
+            encoder_outputs.
 
     Returns:
-        LongTensor [batch * num_return_sequences, length + generated] on the host; rows that end early are padded. For
-        prompts of different lengths in a list, a list of LongTensors [length + generated] without any padding. With
-        return_dict_in_generate, transformers' output class, with either as `sequences` and no past_key_values.
+        LongTensor [batch * num_return_sequences, length + generated] on the host; rows
+        that end early are padded. For prompts of different lengths in a list, a list of
+        LongTensors [length + generated] without any padding. With
+        return_dict_in_generate, transformers' output class, with either as `sequences`
+        and no past_key_values.
 
     Raises:
-        PortError: before anything is compiled, for an option that is not supported, a prompt that does not fit, or
-            a model that is not on the device, has no head, or cannot be traced.
+        PortError: before anything is compiled, for an option that is not supported, a
+            prompt that does not fit, or a model that is not on the device, has no head,
+            or cannot be traced.
     """
     _check_model(model)
     if has_own_generate(model):
@@ -212,11 +239,15 @@ def run_generate(
     kv_cache: str | None = None,
     timestamps: TimestampRules | None = None,
 ) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
-    """As `generate`, whatever `generate` the model's class may have; `timestamps` are the rules of Whisper's."""
+    """As `generate`, whatever `generate` the model's class may have; `timestamps` are
+    the rules of Whisper's.
+    """
     check_kv_cache(kv_cache)
     _check_streamer(streamer)
     names = _input_names(model)
-    input_ids, attention_mask, options = _split_encoding(input_ids, attention_mask, options, names)
+    input_ids, attention_mask, options = _split_encoding(
+        input_ids, attention_mask, options, names
+    )
     inputs, options = split_inputs(names, options)
     prompts_of_lengths = None
     if attention_mask is None:
@@ -227,33 +258,46 @@ def run_generate(
     contents: Sequence[bytes] = ()
     source_length = None
     if is_encoder_decoder(model):
-        source = read_source(model, input_ids, attention_mask, inputs, generation_config, options)
+        source = read_source(
+            model, input_ids, attention_mask, inputs, generation_config, options
+        )
         tokens, mask, inputs, contents, source_length = source
         request = read_options(model, generation_config, options, tokens.shape[-1])
     else:
         token_ids = read_token_ids(input_ids)
         request = read_options(model, generation_config, options, token_ids.shape[-1])
-        tokens, mask = check_prompt(token_ids, attention_mask, request.pad, request.eos, vocabulary)
+        tokens, mask = check_prompt(
+            token_ids, attention_mask, request.pad, request.eos, vocabulary
+        )
         inputs = read_modalities(inputs)
         contents = modality_contents(inputs, len(tokens))
     if isinstance(model, LanguageModel):
         check_only_left(mask)
     request = dataclasses.replace(
-        request, processors=dataclasses.replace(request.processors, timestamps=timestamps)
+        request,
+        processors=dataclasses.replace(request.processors, timestamps=timestamps),
     )
     check_token_ids(request.processors, vocabulary)
     seed = check_seed(seed)
     criteria = collect_criteria(request, stopping_criteria, tokenizer)
-    check_padding(request, len(tokens) * request.rows_per_prompt, vocabulary, bool(criteria))
+    check_padding(
+        request, len(tokens) * request.rows_per_prompt, vocabulary, bool(criteria)
+    )
     _check_search(request, streamer, assistant_model)
     _check_streamed_rows(streamer, len(tokens) * request.rows_per_prompt)
-    functions = collect_functions(request, logits_processor, prefix_allowed_tokens_fn, criteria, vocabulary)
+    functions = collect_functions(
+        request, logits_processor, prefix_allowed_tokens_fn, criteria, vocabulary
+    )
     has_modalities = bool(inputs) and not is_encoder_decoder(model)
     # transformers knows neither prompts of other lengths nor models without padding.
-    padding_is_context = prompts_of_lengths is None and not isinstance(model, LanguageModel)
+    padding_is_context = prompts_of_lengths is None and not isinstance(
+        model, LanguageModel
+    )
 
     def run_prompt(decoder: Decoder) -> HostLoop:
-        decoder = _with_drafts(decoder.with_kv_cache(kv_cache), assistant_model, request, inputs)
+        decoder = _with_drafts(
+            decoder.with_kv_cache(kv_cache), assistant_model, request, inputs
+        )
         # Whole prompts, with all their beams, fill up the batch.
         row_multiple = decoder.row_multiple * request.num_beams
         prompts = pad_prompts(
@@ -263,13 +307,17 @@ def run_generate(
         )  # fmt: skip
         if has_modalities:
             check_reads(decoder, inputs, request.guidance_scale)
-            prompts = add_modalities(model, prompts, len(tokens), request.rows_per_prompt, inputs)
+            prompts = add_modalities(
+                model, prompts, len(tokens), request.rows_per_prompt, inputs
+            )
         guidance = read_guidance(
             request, prompts, negative_prompt_ids, negative_prompt_attention_mask, vocabulary,
             uses_buckets=decoder.uses_buckets,
         )  # fmt: skip
         _check_guided(model, guidance, request)
-        prompts, parts = divide_prompt(decoder, prompts, request, shares_prefix=share_prefix)
+        prompts, parts = divide_prompt(
+            decoder, prompts, request, shares_prefix=share_prefix
+        )
         columns = cache_length(model, prompts, request) + decoder.spare_columns
         return HostLoop(decoder, prompts, request, columns, functions, guidance, parts)
 
@@ -293,11 +341,15 @@ def is_encoder_decoder(model: Any) -> bool:
     return not isinstance(model, LanguageModel) and model.config.is_encoder_decoder
 
 
-def _begin(model: Any, run_prompt: Callable[[Decoder], HostLoop], *, has_modalities: bool) -> HostLoop:
-    """Run the prompt, in its own program; without a cache if the model cannot be traced with one.
+def _begin(
+    model: Any, run_prompt: Callable[[Decoder], HostLoop], *, has_modalities: bool
+) -> HostLoop:
+    """Run the prompt, in its own program; without a cache if the model cannot be traced
+    with one.
 
     Args:
-        has_modalities: the prompt has images or the like, which only decoders with a cache take.
+        has_modalities: the prompt has images or the like, which only decoders with a
+            cache take.
     """
     decoder = decoder_for(model)
     try:
@@ -316,13 +368,18 @@ def _begin(model: Any, run_prompt: Callable[[Decoder], HostLoop], *, has_modalit
 def _with_drafts(
     decoder: Decoder, assistant_model: Any, options: Options, inputs: Mapping[str, Any]
 ) -> Decoder:
-    """The decoder that drafts with the assistant or with the text itself, if either is asked for."""
+    """The decoder that drafts with the assistant or with the text itself, if either is
+    asked for.
+    """
     if assistant_model is None:
         if options.prompt_lookup is None:
             return decoder
         return with_drafts(decoder, None, None, options)
     _check_model(assistant_model)
-    if isinstance(assistant_model, LanguageModel) or checkpoint.model_mesh(assistant_model) is None:
+    if (
+        isinstance(assistant_model, LanguageModel)
+        or checkpoint.model_mesh(assistant_model) is None
+    ):
         raise PortError(
             "the assistant is not a ported model of transformers",
             where=f"assistant_model={type(assistant_model).__name__}",
@@ -340,7 +397,12 @@ def _with_drafts(
             where=ENCODER_OUTPUTS,
             fix="give what the encoder reads, or leave assistant_model out",
         )
-    return with_drafts(decoder, decoder_for(assistant_model), assistant_model.generation_config, options)
+    return with_drafts(
+        decoder,
+        decoder_for(assistant_model),
+        assistant_model.generation_config,
+        options,
+    )
 
 
 def _vocabulary(model: Any) -> int:
@@ -348,7 +410,8 @@ def _vocabulary(model: Any) -> int:
         return model.vocab_size
     # The embedding's, because the config of a resized model may still have the old one.
     if model.config.is_encoder_decoder:
-        # Some have one vocabulary for the encoder and another for the decoder, or an encoder without one.
+        # Some have one vocabulary for the encoder and another for the decoder, or an
+        # encoder without one.
         decoder = model.get_decoder()
         if hasattr(decoder, "embed_tokens"):
             return decoder.embed_tokens.weight.shape[0]
@@ -356,7 +419,9 @@ def _vocabulary(model: Any) -> int:
 
 
 def _check_model(model: Any) -> None:
-    """PortError unless the model is a decoder of transformers with a head that gives logits."""
+    """PortError unless the model is a decoder of transformers with a head that gives
+    logits.
+    """
     if isinstance(model, LanguageModel):
         return
     config: Any = getattr(model, "config", None)
@@ -374,19 +439,26 @@ def _check_model(model: Any) -> None:
             where="the first argument of generate",
             fix="describe it: generate(tpuport.LanguageModel(model, vocab_size=..., max_length=...), ...)",
         )
-    # A head is missing if the checkpoint was loaded as AutoModel, the most common mistake.
+    # A head is missing if the checkpoint was loaded as AutoModel, the most common
+    # mistake.
     if not getattr(model, "can_generate", lambda: True)():
         fix = "load it as AutoModelForCausalLM"
         if getattr(config, "architectures", None):
             fix += f" (the checkpoint was saved from {', '.join(config.architectures)})"
         raise PortError(
-            "this model has no head that gives logits to choose a token from", where=name, fix=fix
+            "this model has no head that gives logits to choose a token from",
+            where=name,
+            fix=fix,
         )
 
 
 def _check_search(options: Options, streamer: Any, assistant_model: Any) -> None:
-    """PortError for what a beam search cannot do: its sequences change until it ends."""
-    if options.num_beams > 1 and (assistant_model is not None or options.prompt_lookup is not None):
+    """PortError for what a beam search cannot do: its sequences change until it
+    ends.
+    """
+    if options.num_beams > 1 and (
+        assistant_model is not None or options.prompt_lookup is not None
+    ):
         raise PortError(
             "a beam search takes no drafts of the next tokens, in transformers neither",
             where=f"num_beams={options.num_beams}",
@@ -401,7 +473,9 @@ def _check_search(options: Options, streamer: Any, assistant_model: Any) -> None
 
 
 def _input_names(model: Any) -> frozenset[str]:
-    """What a model takes beside tokens; PortError for one that generates in another way."""
+    """What a model takes beside tokens; PortError for one that generates in another
+    way.
+    """
     if isinstance(model, LanguageModel):
         return frozenset()
     check_generate(model)
@@ -409,7 +483,9 @@ def _input_names(model: Any) -> frozenset[str]:
 
 
 def _check_streamer(streamer: Any) -> None:
-    if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+    if streamer is not None and not (
+        hasattr(streamer, "put") and hasattr(streamer, "end")
+    ):
         raise PortError(
             "a streamer has put(token_ids) and end()",
             where=f"streamer={type(streamer).__name__}",
@@ -418,22 +494,30 @@ def _check_streamer(streamer: Any) -> None:
 
 
 def _check_streamed_rows(streamer: Any, rows: int) -> None:
-    """PortError for several rows and one of transformers' own text streamers, which print one text."""
+    """PortError for several rows and one of transformers' own text streamers, which
+    print one text.
+    """
     if hasattr(streamer, "skip_prompt") and rows > 1:
         raise PortError(
-            "this streamer takes one row", where=type(streamer).__name__, fix="stream rows one by one"
+            "this streamer takes one row",
+            where=type(streamer).__name__,
+            fix="stream rows one by one",
         )
 
 
 def _split_encoding(
     input_ids: Any, attention_mask: Any, options: dict[str, Any], names: frozenset[str]
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """input_ids, attention_mask and the rest by name, if a tokenizer's or processor's result was passed for the ids."""
+    """input_ids, attention_mask and the rest by name, if a tokenizer's or processor's
+    result was passed for the ids.
+    """
     if not isinstance(input_ids, Mapping):
         return input_ids, attention_mask, options
     encoding = dict(input_ids)
     # Pixels, for example, would be dropped in silence.
-    if ("input_ids" not in encoding and not names) or encoding.keys() - _PROMPT_FIELDS - names:
+    if (
+        "input_ids" not in encoding and not names
+    ) or encoding.keys() - _PROMPT_FIELDS - names:
         raise PortError(
             f"generate() takes {', '.join(sorted(_PROMPT_FIELDS | names))} of this model",
             where=f"input_ids is a {type(input_ids).__name__} with {', '.join(map(str, encoding))}",
@@ -446,7 +530,9 @@ def _split_encoding(
 
 
 def _check_guided(model: Any, guidance: Guidance | None, options: Options) -> None:
-    """PortError for a model that cannot decode a second sequence beside the prompt's, or not such a long one."""
+    """PortError for a model that cannot decode a second sequence beside the prompt's,
+    or not such a long one.
+    """
     if guidance is None:
         return
     if is_encoder_decoder(model):

@@ -1,4 +1,6 @@
-"""transformers' GenerationConfig, as the options of the decoding loop; anything it cannot honour is an error."""
+"""transformers' GenerationConfig, as the options of the decoding loop; anything it
+cannot honour is an error.
+"""
 
 import copy
 import dataclasses
@@ -37,14 +39,18 @@ _SUPPORTED: Final = PROCESSOR_FIELDS.union(
     "output_logits watermarking_config guidance_scale max_matching_ngram_size prompt_lookup_num_tokens "
     "prefill_chunk_size".split()
 )
-# Ways to decode several tokens at a time that give the tokens, or the distribution, of decoding one by one, and need a
-# part of the model that `generate` does not run.
+# Ways to decode several tokens at a time that give the tokens, or the distribution, of
+# decoding one by one, and need a part of the model that `generate` does not run.
 _ASSISTED: Final = frozenset({"assistant_early_exit", "use_mtp"})
-# What transformers' generate takes beside fields of its config, and what only some models take.
-_ARGUMENTS: Final = frozenset(inspect.signature(vars(GenerationMixin)["generate"]).parameters) | frozenset(
+# What transformers' generate takes beside fields of its config, and what only some
+# models take.
+_ARGUMENTS: Final = frozenset(
+    inspect.signature(vars(GenerationMixin)["generate"]).parameters
+) | frozenset(
     "inputs_embeds token_type_ids position_ids past_key_values cache_position decoder_input_ids".split()
 )
-# Values that ask for nothing, as transformers' own defaults do. For some fields 1 is one of them.
+# Values that ask for nothing, as transformers' own defaults do. For some fields 1 is
+# one of them.
 _NEUTRAL: Final = (None, False, 0, 0.0)
 _NEUTRAL_BY_NAME: Final[dict[str, int]] = dict.fromkeys(
     ["num_beam_groups"],
@@ -80,14 +86,16 @@ _OWN_LOOP: Final = "decode with your own loop over tpuport.compile(model)"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The options of one call of `generate`; lengths in tokens, `min_new` and `max_new` without the prompt.
+    """The options of one call of `generate`; lengths in tokens, `min_new` and `max_new`
+    without the prompt.
 
     Attributes:
         num_beams: 1 is no beam search, which the next two are for.
-        prompt_lookup: how many tokens of the text itself are a draft, and how many are looked for; None for no draft.
+        prompt_lookup: how many tokens of the text itself are a draft, and how many are
+            looked for; None for no draft.
         prefill_chunk_size: columns of the prompt that run at a time, None for all.
-        return_dict: whether transformers' output class is returned; `output_scores` and `output_logits` are False
-            without it.
+        return_dict: whether transformers' output class is returned; `output_scores` and
+            `output_logits` are False without it.
     """
 
     max_new: int
@@ -123,7 +131,9 @@ class Options:
 
     @property
     def least_tokens(self) -> int:
-        """How many tokens each filter of sampling leaves: beams have to go on when others end."""
+        """How many tokens each filter of sampling leaves: beams have to go on when
+        others end.
+        """
         if self.num_beams == 1:
             return 1
         return max(len(self.eos), 1) + 1
@@ -137,19 +147,23 @@ def read_options(
 ) -> Options:
     """Merge and check all fields.
 
-    A field that is passed by name comes before the passed config's, then the model's own, then transformers' defaults.
+    A field that is passed by name comes before the passed config's, then the model's
+    own, then transformers' defaults.
 
     Args:
         named: fields that were passed by name.
 
     Raises:
-        PortError: an option is unknown, not supported, out of range, or asks for no new token.
+        PortError: an option is unknown, not supported, out of range, or asks for no new
+            token.
     """
     if generation_config is None:
         generation_config = GenerationConfig()
     config = merge_configs(model, generation_config, named)
     # What the user asked for and what came with the checkpoint have different remedies.
-    passed = {name for name, value in vars(generation_config).items() if value is not None}
+    passed = {
+        name for name, value in vars(generation_config).items() if value is not None
+    }
     _refuse_unsupported(config, passed.union(named), model)
     positions = getattr(model.config, "max_position_embeddings", None) or LARGEST_INT
     max_new = _max_new_tokens(config, prompt_length, positions)
@@ -162,11 +176,15 @@ def read_options(
         top_k=min(read_int("top_k", config.top_k), LARGEST_INT),
         top_p=read_float("top_p", config.top_p, 1.0),
         min_p=read_float("min_p", config.min_p),
-        repetition_penalty=read_float("repetition_penalty", config.repetition_penalty, 1.0),
+        repetition_penalty=read_float(
+            "repetition_penalty", config.repetition_penalty, 1.0
+        ),
         eos=eos,
         # As in transformers, the first EOS id takes the place of a padding id.
         pad=read_int("pad_token_id", config.pad_token_id, next(iter(eos), None)),
-        num_return_sequences=read_int("num_return_sequences", config.num_return_sequences, 1),
+        num_return_sequences=read_int(
+            "num_return_sequences", config.num_return_sequences, 1
+        ),
         stop_strings=read_strings(config.stop_strings),
         max_time=read_float("max_time", config.max_time, None),
         max_cache_len=read_int("max_cache_len", config.max_cache_len, None),
@@ -215,7 +233,9 @@ def _read_prompt_lookup(config: GenerationConfig) -> tuple[int, int] | None:
 
 
 def _read_watermark(value: Any) -> Any:
-    """transformers' configuration of a watermark, from itself or a dictionary; PortError for anything else."""
+    """transformers' configuration of a watermark, from itself or a dictionary;
+    PortError for anything else.
+    """
     if value is None:
         return None
     try:
@@ -223,22 +243,29 @@ def _read_watermark(value: Any) -> Any:
         config.validate()
     except (AttributeError, TypeError, ValueError) as error:
         raise PortError(
-            f"transformers does not take this watermark: {error}", where=f"watermarking_config={value!r:.60}"
+            f"transformers does not take this watermark: {error}",
+            where=f"watermarking_config={value!r:.60}",
         ) from None
     return config
 
 
 def _read_outputs(config: GenerationConfig) -> dict[str, bool]:
-    """As in transformers, the steps' outputs are asked for together with the class that has them."""
+    """As in transformers, the steps' outputs are asked for together with the class that
+    has them.
+    """
     return_dict = read_bool("return_dict_in_generate", config.return_dict_in_generate)
     return {
         "return_dict": return_dict,
-        "output_scores": return_dict and read_bool("output_scores", config.output_scores),
-        "output_logits": return_dict and read_bool("output_logits", config.output_logits),
+        "output_scores": return_dict
+        and read_bool("output_scores", config.output_scores),
+        "output_logits": return_dict
+        and read_bool("output_logits", config.output_logits),
     }
 
 
-def merge_configs(model: Any, generation_config: GenerationConfig, named: dict[str, Any]) -> GenerationConfig:
+def merge_configs(
+    model: Any, generation_config: GenerationConfig, named: dict[str, Any]
+) -> GenerationConfig:
     """The effective GenerationConfig; fields that nobody set stay None."""
     if not isinstance(generation_config, GenerationConfig):
         raise PortError(
@@ -250,13 +277,16 @@ def merge_configs(model: Any, generation_config: GenerationConfig, named: dict[s
     config = copy.deepcopy(generation_config)
     model_config = getattr(model, "generation_config", None)
     if model_config is not None:
-        config.update(**model_config.to_dict(), defaults_only=True, allow_custom_entries=True)
+        config.update(
+            **model_config.to_dict(), defaults_only=True, allow_custom_entries=True
+        )
     _check_names(named, config)
     for name, value in named.items():
         setattr(config, name, value)
     passed = {**vars(generation_config), **named}
     if passed.get("max_new_tokens") is None and passed.get("max_length") is not None:
-        # The caller's length comes before the max_new_tokens that came with the checkpoint.
+        # The caller's length comes before the max_new_tokens that came with the
+        # checkpoint.
         config.max_new_tokens = None
     if config.top_k is None and read_bool("do_sample", config.do_sample):
         config.top_k = _DEFAULT_TOP_K
@@ -265,7 +295,8 @@ def merge_configs(model: Any, generation_config: GenerationConfig, named: dict[s
 
 def _check_names(named: dict[str, Any], config: GenerationConfig) -> None:
     unknown = named.keys() - vars(config).keys()
-    # Arguments of transformers' own `generate` get a better message than a misspelt option.
+    # Arguments of transformers' own `generate` get a better message than a misspelt
+    # option.
     arguments = sorted(_ARGUMENTS & unknown)
     if arguments:
         raise PortError(
@@ -282,25 +313,40 @@ def _check_names(named: dict[str, Any], config: GenerationConfig) -> None:
 
 
 def _refuse_unsupported(config: GenerationConfig, passed: set[str], model: Any) -> None:
-    """PortError that names every option which would change the tokens, and whether it comes from the checkpoint.
+    """PortError that names every option which would change the tokens, and whether it
+    comes from the checkpoint.
 
     Args:
         passed: the options that the caller gave.
     """
-    # What is no field of GenerationConfig is for the own `generate` of the model's class, if it has one.
-    known = vars(config).keys() - vars(GenerationConfig()).keys() if has_own_generate(model) else set()
+    # What is no field of GenerationConfig is for the own `generate` of the model's
+    # class, if it has one.
+    known = (
+        vars(config).keys() - vars(GenerationConfig()).keys()
+        if has_own_generate(model)
+        else set()
+    )
     unsupported = {
         name: value
         for name, value in vars(config).items()
-        if not (name.startswith("_") or name in _SUPPORTED or name in known or _is_neutral(name, value))
+        if not (
+            name.startswith("_")
+            or name in _SUPPORTED
+            or name in known
+            or _is_neutral(name, value)
+        )
     }
     assisted = sorted(_ASSISTED & unsupported.keys())
     if assisted:
         logger.warning(
-            "%s: generate decodes token by token, which gives the same tokens", ", ".join(assisted)
+            "%s: generate decodes token by token, which gives the same tokens",
+            ", ".join(assisted),
         )
-    unsupported = {name: value for name, value in unsupported.items() if name not in _ASSISTED}
-    # The others of transformers' caches quantise or offload, and give other tokens or need a host.
+    unsupported = {
+        name: value for name, value in unsupported.items() if name not in _ASSISTED
+    }
+    # The others of transformers' caches quantise or offload, and give other tokens or
+    # need a host.
     if config.cache_implementation not in (None, "static", "dynamic", "hybrid"):
         unsupported["cache_implementation"] = config.cache_implementation
     if not unsupported:
@@ -311,7 +357,8 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str], model: Any) 
         description = f"{name}={value!r:.60}"
         if name in _REASONS:
             description += f" ({_REASONS[name]})"
-        # The user cannot leave out what came with the checkpoint: it has to be overruled.
+        # The user cannot leave out what came with the checkpoint: it has to be
+        # overruled.
         if name not in passed:
             description += " (of the checkpoint's generation_config.json)"
             neutral_values.append(f"{name}={_NEUTRAL_BY_NAME.get(name)}")
@@ -335,11 +382,13 @@ def _is_neutral(name: str, value: Any) -> bool:
     return value in (*_NEUTRAL, _NEUTRAL_BY_NAME.get(name))
 
 
-def _max_new_tokens(config: GenerationConfig, prompt_length: int, positions: int) -> int:
+def _max_new_tokens(
+    config: GenerationConfig, prompt_length: int, positions: int
+) -> int:
     """The most new tokens, by transformers' rules.
 
-    max_new_tokens comes before max_length; without either it is 20 new tokens, or what is left of the positions that
-    the model knows.
+    max_new_tokens comes before max_length; without either it is 20 new tokens, or what
+    is left of the positions that the model knows.
     """
     if config.max_new_tokens is not None:
         name = "max_new_tokens"
@@ -365,8 +414,12 @@ def _min_new_tokens(config: GenerationConfig, prompt_length: int) -> int:
     return max(read_int("min_length", config.min_length) - prompt_length, 0)
 
 
-def check_padding(options: Options, rows: int, vocabulary: int, has_criteria: bool) -> None:
-    """PortError for a padding id outside the vocabulary, if a row may end before the others and be padded."""
+def check_padding(
+    options: Options, rows: int, vocabulary: int, has_criteria: bool
+) -> None:
+    """PortError for a padding id outside the vocabulary, if a row may end before the
+    others and be padded.
+    """
     may_be_padded = rows > 1 and (has_criteria or bool(options.eos))
     if options.pad is not None and may_be_padded and not 0 <= options.pad < vocabulary:
         raise PortError(
@@ -379,7 +432,8 @@ def check_padding(options: Options, rows: int, vocabulary: int, has_criteria: bo
 
 def _check_ranges(options: Options) -> None:
     is_valid = {
-        "temperature": options.temperature > 0.0 or (options.temperature == 0.0 and not options.do_sample),
+        "temperature": options.temperature > 0.0
+        or (options.temperature == 0.0 and not options.do_sample),
         "top_k": options.top_k >= 0,
         "top_p": 0.0 <= options.top_p <= 1.0,
         "min_p": 0.0 <= options.min_p <= 1.0,
@@ -404,7 +458,11 @@ def _check_ranges(options: Options) -> None:
             where=f"num_return_sequences={options.num_return_sequences}",
             fix=f"set num_beams={options.num_return_sequences}",
         )
-    if options.num_return_sequences > 1 and options.num_beams == 1 and not options.do_sample:
+    if (
+        options.num_return_sequences > 1
+        and options.num_beams == 1
+        and not options.do_sample
+    ):
         raise PortError(
             "greedy decoding gives the same sequence every time",
             where=f"num_return_sequences={options.num_return_sequences}",

@@ -1,7 +1,9 @@
-"""Classifier-free guidance of a language model: the same tokens after a negative prompt, decoded beside the prompt's.
+"""Classifier-free guidance of a language model: the same tokens after a negative
+prompt, decoded beside the prompt's.
 
-transformers' `UnbatchedClassifierFreeGuidanceLogitsProcessor`, the first of its processors (Sanchez et al. 2023).
-Shapes: B rows, P columns of the negative prompt, V vocabulary.
+transformers' `UnbatchedClassifierFreeGuidanceLogitsProcessor`, the first of its
+processors (Sanchez et al. 2023). Shapes: B rows, P columns of the negative prompt, V
+vocabulary.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +17,9 @@ from tpuport.generation.prompts import Prompts, bucket_length, check_prompt
 
 
 class Guidance(NamedTuple):
-    """Arguments of the program: `scale`, and the negative prompt [B, P] with its mask."""
+    """Arguments of the program: `scale`, and the negative prompt [B, P] with its
+    mask.
+    """
 
     scale: Any
     tokens: Any
@@ -23,7 +27,9 @@ class Guidance(NamedTuple):
 
 
 class Unconditional(NamedTuple):
-    """In the loop's carry: `state`, the decoding after the negative prompt, and the logits [B, V] it gave last."""
+    """In the loop's carry: `state`, the decoding after the negative prompt, and the
+    logits [B, V] it gave last.
+    """
 
     state: Any
     logits: jax.Array
@@ -38,7 +44,8 @@ def read_guidance(
     *,
     uses_buckets: bool,
 ) -> Guidance | None:
-    """The negative prompts of all rows; without any, the last token of each prompt, as in transformers.
+    """The negative prompts of all rows; without any, the last token of each prompt, as
+    in transformers.
 
     Raises:
         PortError: ids outside the vocabulary, another number of rows, or padding.
@@ -71,7 +78,8 @@ def _check_negative(tokens: np.ndarray, mask: np.ndarray, rows: int) -> None:
             fix="give one for each prompt",
         )
     if not mask.all():
-        # There it counts the positions by columns, padding included, and not by the mask.
+        # There it counts the positions by columns, padding included, and not by the
+        # mask.
         raise PortError(
             "padded negative prompts are not supported: transformers gives their tokens other positions",
             where="negative_prompt_attention_mask",
@@ -80,6 +88,10 @@ def _check_negative(tokens: np.ndarray, mask: np.ndarray, rows: int) -> None:
 
 
 def guide(scores: jax.Array, unconditional: jax.Array, scale: jax.Array) -> jax.Array:
-    """Traced. Log probabilities [B, V], moved away from those after the negative prompt."""
-    scores, unconditional = (jax.nn.log_softmax(values, axis=-1) for values in (scores, unconditional))
+    """Traced. Log probabilities [B, V], moved away from those after the negative
+    prompt.
+    """
+    scores, unconditional = (
+        jax.nn.log_softmax(values, axis=-1) for values in (scores, unconditional)
+    )
     return scale * (scores - unconditional) + unconditional

@@ -1,7 +1,9 @@
-"""Functions of the host that the loop calls in every step: a user's logits processors, watermarks, criteria of beams.
+"""Functions of the host that the loop calls in every step: a user's logits processors,
+watermarks, criteria of beams.
 
-The compiled program knows a number for them, so that other functions need no other program.
-Shapes: B rows, T token buffer, V vocabulary, I prompts of a beam search, C candidates of a step.
+The compiled program knows a number for them, so that other functions need no other
+program. Shapes: B rows, T token buffer, V vocabulary, I prompts of a beam search, C
+candidates of a step.
 """
 
 import dataclasses
@@ -29,8 +31,11 @@ PREFIX, CUSTOM, WATERMARK, CRITERIA = "prefix", "custom", "watermark", "criteria
 # Called with token ids [rows, length] and scores [rows, V], or with the ids alone.
 HostFunction = Callable[..., torch.Tensor]
 _numbers = itertools.count(1)
-_registered: weakref.WeakValueDictionary[int, "HostFunctions"] = weakref.WeakValueDictionary()
-# Of an option, the class that transformers makes, in whose place it takes a processor of the same class.
+_registered: weakref.WeakValueDictionary[int, "HostFunctions"] = (
+    weakref.WeakValueDictionary()
+)
+# Of an option, the class that transformers makes, in whose place it takes a processor
+# of the same class.
 _CLASSES = {
     "sequence_bias": logits_process.SequenceBiasLogitsProcessor,
     "encoder_repetition_penalty": logits_process.EncoderRepetitionPenaltyLogitsProcessor,
@@ -52,14 +57,18 @@ _CLASSES = {
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class HostSettings:
-    """In the program: `number`, an argument, of the functions; `stages`, where there are some."""
+    """In the program: `number`, an argument, of the functions; `stages`, where there
+    are some.
+    """
 
     number: Any
     stages: frozenset[str] = dataclasses.field(metadata={"static": True})
 
 
 class HostFunctions:
-    """The functions of one call of `generate`, by stage; known to the program as long as this object lives."""
+    """The functions of one call of `generate`, by stage; known to the program as long
+    as this object lives.
+    """
 
     def __init__(self, functions: dict[str, HostFunction], prompts: Prompts) -> None:
         self._functions = functions
@@ -72,15 +81,23 @@ class HostFunctions:
     @property
     def settings(self) -> HostSettings | None:
         """What the program gets; None without functions."""
-        return HostSettings(np.int32(self._number), frozenset(self._functions)) if self._functions else None
+        return (
+            HostSettings(np.int32(self._number), frozenset(self._functions))
+            if self._functions
+            else None
+        )
 
     def raise_error(self) -> None:
         """Raise what a function has raised; the program itself goes on to its end."""
         if self._error is not None:
             raise self._error
 
-    def process(self, stage: str, tokens: np.ndarray, length: int, scores: np.ndarray) -> np.ndarray:
-        """Scores [B, V] after the function, those of rows that fill up the batch as they were."""
+    def process(
+        self, stage: str, tokens: np.ndarray, length: int, scores: np.ndarray
+    ) -> np.ndarray:
+        """Scores [B, V] after the function, those of rows that fill up the batch as
+        they were.
+        """
         ids, values = tokens[: self._rows, self._first : length], scores[: self._rows]
         processed = self._call(stage, _as_ids(ids), torch.from_numpy(values.copy()))
         result = scores.copy()
@@ -89,7 +106,9 @@ class HostFunctions:
         return result
 
     def ask_criteria(self, sequences: np.ndarray, length: int) -> np.ndarray:
-        """For sequences [I, C, T], of which `length` columns are written, whether each ends: [I, C]."""
+        """For sequences [I, C, T], of which `length` columns are written, whether each
+        ends: [I, C].
+        """
         items, candidates = sequences.shape[:2]
         ids = sequences[..., self._first : length].reshape(items * candidates, -1)
         ends = self._call(CRITERIA, _as_ids(ids))
@@ -114,22 +133,34 @@ def _as_ids(tokens: np.ndarray) -> torch.Tensor:
 
 
 def process_on_host(
-    host: HostSettings | None, stage: str, tokens: jax.Array, length: jax.Array, scores: jax.Array
+    host: HostSettings | None,
+    stage: str,
+    tokens: jax.Array,
+    length: jax.Array,
+    scores: jax.Array,
 ) -> jax.Array:
-    """Traced. Scores [B, V] after the function of this stage, unchanged if there is none."""
+    """Traced. Scores [B, V] after the function of this stage, unchanged if there is
+    none.
+    """
     if host is None or stage not in host.stages:
         return scores
 
     def process(number: Any, tokens: Any, length: Any, scores: Any) -> np.ndarray:
         functions = _registered[int(number)]
-        return functions.process(stage, np.asarray(tokens), int(length), np.asarray(scores))
+        return functions.process(
+            stage, np.asarray(tokens), int(length), np.asarray(scores)
+        )
 
     shape = jax.ShapeDtypeStruct(scores.shape, scores.dtype)
     return io_callback(process, shape, host.number, tokens, length, scores)
 
 
-def ask_criteria(host: HostSettings | None, sequences: jax.Array, length: jax.Array) -> jax.Array:
-    """Traced. Which of the candidates [I, C, T] of a beam search the host's criteria end: [I, C]."""
+def ask_criteria(
+    host: HostSettings | None, sequences: jax.Array, length: jax.Array
+) -> jax.Array:
+    """Traced. Which of the candidates [I, C, T] of a beam search the host's criteria
+    end: [I, C].
+    """
     if host is None or CRITERIA not in host.stages:
         return jnp.zeros(sequences.shape[:2], jnp.bool_)
 
@@ -153,7 +184,8 @@ def collect_functions(
         criteria: asked in every step of a beam search, and between chunks otherwise.
 
     Raises:
-        PortError: something that cannot be called, or a processor that an option makes as well.
+        PortError: something that cannot be called, or a processor that an option makes
+            as well.
     """
     functions: dict[str, HostFunction] = {}
     if prefix_allowed_tokens_fn is not None:
@@ -165,7 +197,9 @@ def collect_functions(
     if processors:
         functions[CUSTOM] = processors
     if options.watermarking_config is not None:
-        functions[WATERMARK] = options.watermarking_config.construct_processor(vocabulary, "cpu")
+        functions[WATERMARK] = options.watermarking_config.construct_processor(
+            vocabulary, "cpu"
+        )
     if criteria and options.num_beams > 1:
         functions[CRITERIA] = functools.partial(_ask, criteria)
     return functions

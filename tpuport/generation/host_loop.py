@@ -1,4 +1,6 @@
-"""The host's side of the decoding loop: between compiled chunks it asks stopping criteria, and feeds the streamer."""
+"""The host's side of the decoding loop: between compiled chunks it asks stopping
+criteria, and feeds the streamer.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -8,7 +10,10 @@ import numpy as np
 import torch
 from jax.experimental import multihost_utils
 from transformers import StoppingCriteriaList
-from transformers.generation.stopping_criteria import MaxTimeCriteria, StopStringCriteria
+from transformers.generation.stopping_criteria import (
+    MaxTimeCriteria,
+    StopStringCriteria,
+)
 
 from tpuport import process_watch
 from tpuport.errors import PortError
@@ -52,7 +57,8 @@ class HostLoop:
                 fix="leave them out, or run on one host",
             )
         self._settings = sampling_settings(options)._replace(
-            processors=make_processors(options, prompts, self._functions.settings), guidance=guidance
+            processors=make_processors(options, prompts, self._functions.settings),
+            guidance=guidance,
         )
         self._prompt_columns = np.int32(prompts.tokens.shape[1])
         self._end = int(self._prompt_columns) + options.max_new
@@ -68,32 +74,49 @@ class HostLoop:
         decoder.check_prompt(self._state, prompts.inputs)
         self._collect(1)
         if not decoder.advance.compilations:
-            # No step, only the program: what cannot be traced is an error before a streamer has seen anything.
+            # No step, only the program: what cannot be traced is an error before a
+            # streamer has seen anything.
             self._run(decoder.advance.rehearse, int(self._state.length))
 
     def run(self) -> torch.Tensor:
-        """Generate to the end without looking in between, but for the outputs of the steps."""
+        """Generate to the end without looking in between, but for the outputs of the
+        steps.
+        """
         if self._settings.outputs is None:
-            # One call of the program, so that the host waits once and not for every token.
+            # One call of the program, so that the host waits once and not for every
+            # token.
             self._advance(self._end)
         else:
-            while int(self._state.length) < self._end and not np.asarray(self._state.finished).all():
+            while (
+                int(self._state.length) < self._end
+                and not np.asarray(self._state.finished).all()
+            ):
                 self._advance(min(int(self._state.length) + STEPS, self._end))
         if self._state.beams is None:
             return _as_long_tensor(self._tokens())
         return self._search_result().sequences
 
     def as_output(self, sequences: Any, *, has_encoder: bool) -> Any:
-        """The output class of transformers with these sequences, after `run` or `run_in_chunks`."""
+        """The output class of transformers with these sequences, after `run` or
+        `run_in_chunks`.
+        """
         search = None if self._state.beams is None else self._search_result()
-        return self._collected.as_output(sequences, self._options, search, has_encoder=has_encoder)
+        return self._collected.as_output(
+            sequences, self._options, search, has_encoder=has_encoder
+        )
 
     def _search_result(self) -> Result:
         assert self._state.beams is not None
-        return read_result(self._state.beams, self._options, self._first, int(self._prompt_columns))
+        return read_result(
+            self._state.beams, self._options, self._first, int(self._prompt_columns)
+        )
 
-    def run_in_chunks(self, criteria: StoppingCriteriaList, streamer: Any) -> torch.Tensor:
-        """Generate chunk by chunk, ask the criteria about each new column, and feed the streamer."""
+    def run_in_chunks(
+        self, criteria: StoppingCriteriaList, streamer: Any
+    ) -> torch.Tensor:
+        """Generate chunk by chunk, ask the criteria about each new column, and feed the
+        streamer.
+        """
         options = self._options
         # What a row gives after its end depends on the padding there.
         chunk = CHUNK if self._settings.outputs is None else 1
@@ -104,7 +127,12 @@ class HostLoop:
             streamer.put(_as_long_tensor(self._tokens()[:, :columns]))
             while True:
                 tokens, finished = apply_criteria(
-                    criteria, self._tokens(), finished, columns, options.pad, options.eos
+                    criteria,
+                    self._tokens(),
+                    finished,
+                    columns,
+                    options.pad,
+                    options.eos,
                 )
                 tokens, finished = self._agree(tokens, finished)
                 for column in range(columns, tokens.shape[1]):
@@ -119,7 +147,9 @@ class HostLoop:
             streamer.end()
 
     def _advance(self, limit: int) -> None:
-        """Generate until the device's buffer has `limit` columns, or every row has ended."""
+        """Generate until the device's buffer has `limit` columns, or every row has
+        ended.
+        """
         self._run(self._decoder.advance, limit)
 
     def _run(self, program: Callable[..., State], limit: int) -> None:
@@ -136,14 +166,22 @@ class HostLoop:
         self._collect(0 if length is None else int(self._state.length) - length)
 
     def _collect(self, steps: int) -> None:
-        """Read the outputs of the steps that have just run, or raise what the host's functions raised in them."""
-        if self._settings.processors is not None and self._settings.processors.host is not None:
+        """Read the outputs of the steps that have just run, or raise what the host's
+        functions raised in them.
+        """
+        if (
+            self._settings.processors is not None
+            and self._settings.processors.host is not None
+        ):
             jax.block_until_ready(self._state.length)
             self._functions.raise_error()
         self._collected.read(self._state.outputs, steps)
 
     def _is_divided_over_processes(self) -> bool:
-        return len({device.process_index for device in self._decoder.mesh.devices.flat}) > 1
+        return (
+            len({device.process_index for device in self._decoder.mesh.devices.flat})
+            > 1
+        )
 
     def _tokens(self) -> np.ndarray:
         """[real rows, length + generated] so far, without the bucket's padding."""
@@ -156,7 +194,9 @@ class HostLoop:
         """The first column that the bucket did not add."""
         return int(self._prompt_columns) - self._prompts.length
 
-    def _agree(self, tokens: np.ndarray, finished: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _agree(
+        self, tokens: np.ndarray, finished: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The tokens and ended rows of the first of several processes.
 
         Clocks differ between processes, and one that went on alone would wait for ever.
@@ -165,14 +205,20 @@ class HostLoop:
             return tokens, finished
         process_watch.begin_call("generate, between tokens", self._state.tokens)
         # All processes have to send arrays of one shape.
-        buffer = np.zeros((len(tokens), self._prompts.length + self._options.max_new), tokens.dtype)
+        buffer = np.zeros(
+            (len(tokens), self._prompts.length + self._options.max_new), tokens.dtype
+        )
         buffer[:, : tokens.shape[1]] = tokens
         columns = np.int32(tokens.shape[1])
-        buffer, finished, columns = multihost_utils.broadcast_one_to_all((buffer, finished, columns))
+        buffer, finished, columns = multihost_utils.broadcast_one_to_all(
+            (buffer, finished, columns)
+        )
         return buffer[:, : int(columns)], finished
 
     def _write_back(self, tokens: np.ndarray, finished: np.ndarray) -> None:
-        """Tell the device which rows the criteria ended; without EOS ids such a row goes on, as in transformers."""
+        """Tell the device which rows the criteria ended; without EOS ids such a row
+        goes on, as in transformers.
+        """
         real_rows = len(finished)
         is_known = (finished == np.asarray(self._state.finished)[:real_rows]).all()
         if not self._options.eos or is_known:
@@ -201,7 +247,9 @@ class SilentStreamer:
     def end(self) -> None: ...
 
 
-def collect_criteria(options: Options, user_criteria: Any, tokenizer: Any) -> StoppingCriteriaList:
+def collect_criteria(
+    options: Options, user_criteria: Any, tokenizer: Any
+) -> StoppingCriteriaList:
     """transformers' criteria for this call: the user's own, stop strings, max_time.
 
     The device itself stops at lengths and EOS ids.
@@ -217,7 +265,11 @@ def collect_criteria(options: Options, user_criteria: Any, tokenizer: Any) -> St
     criteria = StoppingCriteriaList(user_criteria)
     if options.stop_strings:
         if tokenizer is None:
-            raise PortError("stop strings need the tokenizer", where="stop_strings", fix="pass tokenizer=")
+            raise PortError(
+                "stop strings need the tokenizer",
+                where="stop_strings",
+                fix="pass tokenizer=",
+            )
         criteria.append(StopStringCriteria(tokenizer, list(options.stop_strings)))
     if options.max_time is not None:
         criteria.append(MaxTimeCriteria(options.max_time))
@@ -232,15 +284,17 @@ def apply_criteria(
     pad: int | None,
     eos: tuple[int, ...],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ask the criteria about every column from `start` on, as if the chunk had been generated token by token.
+    """Ask the criteria about every column from `start` on, as if the chunk had been
+    generated token by token.
 
     Args:
         tokens: [B, N] prompt and output so far, without the bucket's padding.
         finished: [B], rows that had ended before column `start`.
 
     Returns:
-        The tokens, cut at the column where the last row ended, with padding after the end of a row that ended in
-        the chunk (only if there are EOS ids, as transformers does), and which rows have ended.
+        The tokens, cut at the column where the last row ended, with padding after the
+        end of a row that ended in the chunk (only if there are EOS ids, as transformers
+        does), and which rows have ended.
     """
     tokens, finished = tokens.copy(), finished.copy()
     for column in range(start, tokens.shape[1]):
@@ -270,7 +324,11 @@ def _ask(criteria: StoppingCriteriaList, tokens: torch.Tensor) -> np.ndarray:
     except Exception as error:
         message = f"a stopping criterion fails: {type(error).__name__}: {error}"
         raise PortError(message, where="stopping_criteria", fix=fix) from error
-    is_right = isinstance(answer, torch.Tensor) and answer.dtype == torch.bool and answer.shape == (rows,)
+    is_right = (
+        isinstance(answer, torch.Tensor)
+        and answer.dtype == torch.bool
+        and answer.shape == (rows,)
+    )
     if not is_right:
         raise PortError(
             f"a stopping criterion does not answer for {rows} rows: {answer!r:.80}",

@@ -1,9 +1,12 @@
-"""A ported model as code of the host sees it, so that a `generate` written in Python runs over it as in torch.
+"""A ported model as code of the host sees it, so that a `generate` written in Python
+runs over it as in torch.
 
-A view shares everything with its module but the class, which is derived from the module's. A call of it runs a compiled
-program and gives tensors of the host, but leaves caches on the device. Its modules are views too, and the weights that
-code reads from it are on the host. A module whose code decides by what it computes, such as a vocoder that repeats each
-unit as long as it predicts, runs as code of the host itself, over the compiled calls of its own modules.
+A view shares everything with its module but the class, which is derived from the
+module's. A call of it runs a compiled program and gives tensors of the host, but leaves
+caches on the device. Its modules are views too, and the weights that code reads from it
+are on the host. A module whose code decides by what it computes, such as a vocoder that
+repeats each unit as long as it predicts, runs as code of the host itself, over the
+compiled calls of its own modules.
 """
 
 import contextlib
@@ -51,7 +54,9 @@ class ModuleCalls:
         self._keeps_caches = True
 
     def call(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a module with tensors of the host; what it gives is there as well, but for caches."""
+        """Call a module with tensors of the host; what it gives is there as well, but
+        for caches.
+        """
         args, kwargs = _without_views((args, kwargs))
         with warnings.catch_warnings():
             # Of a cache that grows, no array fits into the one before.
@@ -62,26 +67,34 @@ class ModuleCalls:
         if not self._keeps_caches:
             return checkpoint.to_cpu(output)
         caches = [value for value in (*args, *kwargs.values()) if _is_cache(value)]
-        return jax.tree.map(functools.partial(_fetch, caches=caches), output, is_leaf=_is_cache)
+        return jax.tree.map(
+            functools.partial(_fetch, caches=caches), output, is_leaf=_is_cache
+        )
 
     def leave_to_host(self, module: torch.nn.Module, error: CannotTrace) -> None:
-        """Run a module's own code on the host from now on, if it asks for values and has modules; else the error."""
+        """Run a module's own code on the host from now on, if it asks for values and
+        has modules; else the error.
+        """
         is_whole = module is self._model()
         has_modules = next(module.children(), None) is not None
         has_hooks = bool(module._forward_hooks or module._forward_pre_hooks)
-        asks_for_values = isinstance(error.__cause__, Exception) and trace_errors.asks_for_values(
-            error.__cause__
-        )
+        asks_for_values = isinstance(
+            error.__cause__, Exception
+        ) and trace_errors.asks_for_values(error.__cause__)
         if is_whole or has_hooks or not (asks_for_values and has_modules):
             raise error
         logger.warning(
-            "%s runs on the host, over compiled calls of its modules: %s", type(module).__name__, error.what
+            "%s runs on the host, over compiled calls of its modules: %s",
+            type(module).__name__,
+            error.what,
         )
         self.on_host[id(module)] = module
 
     @contextlib.contextmanager
     def caches_on_host(self) -> Iterator[None]:
-        """In the block caches come to the host too, for code that selects rows of them."""
+        """In the block caches come to the host too, for code that selects rows of
+        them.
+        """
         self._keeps_caches = False
         try:
             yield
@@ -97,7 +110,9 @@ class ModuleCalls:
             # The port has noted it of the whole model alone.
             module.tpuport_mesh = checkpoint.model_mesh(model)  # type: ignore[assignment]
             # It keeps the module, so that no other one gets its id.
-            self.functions[id(module)] = CompiledFunction(module.forward, type(module).__name__, [module])
+            self.functions[id(module)] = CompiledFunction(
+                module.forward, type(module).__name__, [module]
+            )
         return self.functions[id(module)]
 
 
@@ -115,7 +130,9 @@ def _is_cache(value: Any) -> bool:
 
 
 def _fetch(value: Any, caches: list[Cache]) -> Any:
-    """A result on the host; of a cache the caller's own object, which code goes on with, in the state it has now."""
+    """A result on the host; of a cache the caller's own object, which code goes on
+    with, in the state it has now.
+    """
     if not _is_cache(value):
         return checkpoint.fetch(value)
     if len(caches) != 1 or type(caches[0]) is not type(value):
@@ -128,19 +145,26 @@ class InnerGenerate(GenerationMixin):
     """What a view finds behind its own class's `generate`, and behind its loops."""
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Run tpuport's loop of a ported model, with the arguments of transformers' `generate`.
+        """Run tpuport's loop of a ported model, with the arguments of transformers'
+        `generate`.
 
-        The modules of one run transformers' loop, and so do models whose class has a loop of its own, or asks for what
-        the loop on the device does not give.
+        The modules of one run transformers' loop, and so do models whose class has a
+        loop of its own, or asks for what the loop on the device does not give.
         """
         own = vars(self).get("generate")
         cls: Any = type(self)
-        if own is None or cls._sample is not _general._sample or _is_for_general_loop(self, args, kwargs):
+        if (
+            own is None
+            or cls._sample is not _general._sample
+            or _is_for_general_loop(self, args, kwargs)
+        ):
             return run_general_generate(self, *args, **kwargs)
         return own.run(*args, **kwargs)
 
     def _supports_mm_encoder_outputs(self) -> bool:
-        """Whether images are encoded by themselves: here a part of the model's own program, which knows their sizes."""
+        """Whether images are encoded by themselves: here a part of the model's own
+        program, which knows their sizes.
+        """
         return False
 
     def _beam_search(self, *args: Any, **kwargs: Any) -> Any:
@@ -149,7 +173,9 @@ class InnerGenerate(GenerationMixin):
 
 
 def _is_for_general_loop(view: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Whether a class's own `generate` asks for states of each step, or begins a text with nothing but sound."""
+    """Whether a class's own `generate` asks for states of each step, or begins a text
+    with nothing but sound.
+    """
     if any(kwargs.get(name) for name in _STATES):
         return True
     has_prompt = bool(args) or not _PROMPTS.isdisjoint(kwargs)
@@ -159,7 +185,8 @@ def _is_for_general_loop(view: Any, args: tuple, kwargs: dict[str, Any]) -> bool
 def run_general_generate(view: Any, *args: Any, **kwargs: Any) -> Any:
     """Run transformers' general `generate` on a view, a call for each token.
 
-    With a cache of fixed shape all steps share a program; of some classes transformers says that they can take one.
+    With a cache of fixed shape all steps share a program; of some classes transformers
+    says that they can take one.
     """
     settings = kwargs.get("generation_config") or view.generation_config
     is_chosen = settings.cache_implementation is not None
@@ -191,7 +218,9 @@ class _Viewing:
 
     def __getattribute__(self, name: str) -> Any:
         if name == "forward":
-            return functools.wraps(module_of(self).forward)(functools.partial(_Viewing.__call__, self))
+            return functools.wraps(module_of(self).forward)(
+                functools.partial(_Viewing.__call__, self)
+            )
         value = object.__getattribute__(self, name)
         if name == "_modules":
             return {key: _beside(self, module) for key, module in value.items()}
@@ -202,7 +231,8 @@ class _Viewing:
         return _beside(self, super().__getattr__(name))  # type: ignore[misc]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # accelerate's hook, which transformers adds to an encoder, would put the view's forward into the module.
+        # accelerate's hook, which transformers adds to an encoder, would put the view's
+        # forward into the module.
         if name not in _OF_HOOKS:
             super().__setattr__(name, value)
 
@@ -222,8 +252,15 @@ def _beside(view: Any, value: Any) -> Any:
 @functools.cache
 def _view_class(cls: type) -> type:
     """The class of views of modules of a class."""
-    bases = (_Viewing, cls, InnerGenerate) if issubclass(cls, GenerationMixin) else (_Viewing, cls)
-    namespace = {"__module__": cls.__module__, "__slots__": ("viewed_module", "module_calls")}
+    bases = (
+        (_Viewing, cls, InnerGenerate)
+        if issubclass(cls, GenerationMixin)
+        else (_Viewing, cls)
+    )
+    namespace = {
+        "__module__": cls.__module__,
+        "__slots__": ("viewed_module", "module_calls"),
+    }
     return type(cls.__name__, bases, namespace)
 
 

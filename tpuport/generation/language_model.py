@@ -1,4 +1,6 @@
-"""`tpuport.LanguageModel`: what `generate` needs to know about a model that is not transformers'."""
+"""`tpuport.LanguageModel`: what `generate` needs to know about a model that is not
+transformers'.
+"""
 
 import types
 from collections.abc import Callable
@@ -12,22 +14,27 @@ from tpuport.errors import PortError
 class LanguageModel:
     """A decoder of your own, with what `tpuport.generate` needs beside it.
 
-    With a cache, each row of a batch runs by itself, under `jax.vmap`: `forward` gets the tokens [1, n] of one row,
-    the cache of that row, and the position of the first of the tokens, an integer tensor without dimensions. It
-    returns logits [1, n, vocab_size]. It writes keys and values to the columns from `position` on, and attends to no
-    column after a token's own; `generate` may have it write tokens there that are written again later.
+    With a cache, each row of a batch runs by itself, under `jax.vmap`: `forward` gets
+    the tokens [1, n] of one row, the cache of that row, and the position of the first
+    of the tokens, an integer tensor without dimensions. It returns logits
+    [1, n, vocab_size]. It writes keys and values to the columns from `position` on, and
+    attends to no column after a token's own; `generate` may have it write tokens there
+    that are written again later.
 
-    Without a cache, `forward` gets tokens [rows, n], and returns logits [rows, n, vocab_size] of all positions, each of
-    which depends on no later one. All tokens so far run for each new one, `max_length` at most.
+    Without a cache, `forward` gets tokens [rows, n], and returns logits
+    [rows, n, vocab_size] of all positions, each of which depends on no later one. All
+    tokens so far run for each new one, `max_length` at most.
 
     Args:
         model: an nn.Module that has been ported, which the functions below use.
         vocab_size: how many logits there are.
         max_length: positions that the model knows; None if there is no limit.
         forward: as above; None for the model itself.
-        make_cache: gives an empty cache of one row, with room for as many positions as its argument says: any object
-            with tensors in it. None for a model without a cache.
-        check: whether the first call of `generate` verifies with a few tokens that `forward` keeps these promises.
+        make_cache: gives an empty cache of one row, with room for as many positions as
+            its argument says: any object with tensors in it. None for a model without a
+            cache.
+        check: whether the first call of `generate` verifies with a few tokens that
+            `forward` keeps these promises.
 
     `described.generate(...)` is `tpuport.generate(described, ...)`.
 
@@ -50,10 +57,18 @@ class LanguageModel:
     ) -> None:
         if not isinstance(model, torch.nn.Module):
             raise PortError(
-                f"LanguageModel takes an nn.Module, and this is a {type(model).__name__}", where="model"
+                f"LanguageModel takes an nn.Module, and this is a {type(model).__name__}",
+                where="model",
             )
-        sizes = {"vocab_size": vocab_size, "max_length": 1 if max_length is None else max_length}
-        wrong = [f"{name}={size!r}" for name, size in sizes.items() if not isinstance(size, int) or size < 1]
+        sizes = {
+            "vocab_size": vocab_size,
+            "max_length": 1 if max_length is None else max_length,
+        }
+        wrong = [
+            f"{name}={size!r}"
+            for name, size in sizes.items()
+            if not isinstance(size, int) or size < 1
+        ]
         if wrong:
             raise PortError("sizes are integers from 1 on", where=", ".join(wrong))
         self.model = model

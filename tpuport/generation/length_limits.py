@@ -1,4 +1,6 @@
-"""How long a sequence may get: positions that the model knows, its rotary tables, its local windows, and the cache."""
+"""How long a sequence may get: positions that the model knows, its rotary tables, its
+local windows, and the cache.
+"""
 
 from typing import Any, Final
 
@@ -19,7 +21,8 @@ _POSITION_FIELDS: Final = (
 def cache_length(model: Any, prompts: Prompts, options: Options) -> int:
     """Columns of the cache; the bucket's own padding takes columns as the prompt does.
 
-    PortError if the requested tokens exceed max_cache_len or the positions that the model knows.
+    PortError if the requested tokens exceed max_cache_len or the positions that the
+    model knows.
     """
     total = prompts.length + options.max_new
     limits = {"max_cache_len": options.max_cache_len} | position_limit(model)
@@ -33,7 +36,8 @@ def cache_length(model: Any, prompts: Prompts, options: Options) -> int:
     if not isinstance(model, LanguageModel):
         _check_rotary_switch(model, prompts, options)
     new_tokens = options.max_new
-    # A length that the user fixes, so that requests for fewer tokens run in the same program.
+    # A length that the user fixes, so that requests for fewer tokens run in the same
+    # program.
     if options.max_cache_len is not None:
         new_tokens = options.max_cache_len - prompts.length
     # A bucket too, so that requests of similar lengths share a program.
@@ -48,7 +52,9 @@ def position_limit(model: Any) -> dict[str, int | None]:
     if not isinstance(model, LanguageModel):
         text_config = model.config.get_text_config(decoder=True)
         limits = {name: getattr(text_config, name, None) for name in _POSITION_FIELDS}
-        name = next((name for name in limits if limits[name] is not None), _POSITION_FIELDS[-1])
+        name = next(
+            (name for name in limits if limits[name] is not None), _POSITION_FIELDS[-1]
+        )
         return {name: limits[name]}
     if model.make_cache is None:
         return {}  # the window moves on
@@ -56,7 +62,9 @@ def position_limit(model: Any) -> dict[str, int | None]:
 
 
 def _check_rotary_switch(model: Any, prompts: Prompts, options: Options) -> None:
-    """PortError for a sequence that begins with one rotary table and continues with another."""
+    """PortError for a sequence that begins with one rotary table and continues with
+    another.
+    """
     switch = transformers_rotary.switch_length(model)
     if switch is None:
         return
@@ -72,10 +80,11 @@ def _check_rotary_switch(model: Any, prompts: Prompts, options: Options) -> None
 
 
 def check_local_window(model: Any, columns: int) -> None:
-    """PortError if a local layer (GPT-Neo's) would look back from the cache's end, and not from the token's position.
+    """PortError if a local layer (GPT-Neo's) would look back from the cache's end, and
+    not from the token's position.
 
-    Its module takes the length of the keys for the number of positions. If the window is as long as the cache, nothing
-    is cut off and the position does not matter.
+    Its module takes the length of the keys for the number of positions. If the window
+    is as long as the cache, nothing is cut off and the position does not matter.
     """
     if "local" not in (getattr(model.config, "attention_layers", None) or ()):
         return

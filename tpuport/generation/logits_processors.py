@@ -1,8 +1,10 @@
-"""transformers' logits processors as functions of the loop's token buffer, which is longer than what has been written.
+"""transformers' logits processors as functions of the loop's token buffer, which is
+longer than what has been written.
 
-An option that nobody asked for is None in `Processors`, so that a program without it computes nothing for it. The
-values of the others are arguments of the program.
-Shapes: B batch, V vocabulary, T token buffer, S encoder tokens, N sequences or ids with free slots, L their length.
+An option that nobody asked for is None in `Processors`, so that a program without it
+computes nothing for it. The values of the others are arguments of the program. Shapes:
+B batch, V vocabulary, T token buffer, S encoder tokens, N sequences or ids with free
+slots, L their length.
 """
 
 import dataclasses
@@ -17,13 +19,18 @@ import numpy as np
 from tpuport.generation import host_functions
 from tpuport.generation.generation_options import Options
 from tpuport.generation.host_functions import HostSettings
-from tpuport.generation.processor_options import NO_PROCESSORS, ProcessorOptions, SequenceBiases
+from tpuport.generation.processor_options import (
+    NO_PROCESSORS,
+    ProcessorOptions,
+    SequenceBiases,
+)
 from tpuport.generation.prompts import Prompts, bucket_length
 from tpuport.generation.whisper_processors import TimestampRules
 
 logger = logging.getLogger("tpuport")
 
-# No vocabulary has it: scatters drop what goes there. Negative ids would count from the end.
+# No vocabulary has it: scatters drop what goes there. Negative ids would count from the
+# end.
 _NO_TOKEN = np.int32(2**31 - 1)
 _LEAST_SLOTS = 8
 _NEVER = -1
@@ -32,10 +39,12 @@ _TOP_H_TOKENS = 100
 
 
 class BiasedSequences(NamedTuple):
-    """Sequences whose last token gets a bias where the tokens before it have just been generated.
+    """Sequences whose last token gets a bias where the tokens before it have just been
+    generated.
 
     Attributes:
-        tokens: [N, L], on the right of their rows; lengths: [N], 0 for a free slot; biases: [N].
+        tokens: [N, L], on the right of their rows; lengths: [N], 0 for a free slot;
+            biases: [N].
     """
 
     tokens: Any
@@ -44,7 +53,9 @@ class BiasedSequences(NamedTuple):
 
 
 class EncoderTokens(NamedTuple):
-    """The encoder's tokens [B, S] as transformers has them, padding included; `present` is False elsewhere."""
+    """The encoder's tokens [B, S] as transformers has them, padding included; `present`
+    is False elsewhere.
+    """
 
     tokens: Any
     present: Any
@@ -58,7 +69,9 @@ class TokensAtStep(NamedTuple):
 
 
 class DecayPenalty(NamedTuple):
-    """`growth` [steps], the factor to the power of 0, 1, ... less 1, from `start` new tokens on."""
+    """`growth` [steps], the factor to the power of 0, 1, ... less 1, from `start` new
+    tokens on.
+    """
 
     start: Any
     growth: Any
@@ -71,10 +84,11 @@ class Processors:
 
     Attributes:
         prompt_columns: of the buffer, with the bucket's padding.
-        first_columns: [B], the first column that transformers has too: the user's own padding counts for most
-            processors, and the bucket's never does.
+        first_columns: [B], the first column that transformers has too: the user's own
+            padding counts for most processors, and the bucket's never does.
         host: functions that the host has in each step.
-        encoder: None if the prompt is what transformers takes for the encoder's tokens, as in decoder-only models.
+        encoder: None if the prompt is what transformers takes for the encoder's tokens,
+            as in decoder-only models.
         min_tokens: how many tokens each filter leaves at least; None is one.
     """
 
@@ -89,7 +103,9 @@ class Processors:
     bad_words: BiasedSequences | None = None
     forced_bos: TokensAtStep | None = None
     forced_eos: TokensAtStep | None = None
-    remove_invalid_values: bool = dataclasses.field(default=False, metadata={"static": True})
+    remove_invalid_values: bool = dataclasses.field(
+        default=False, metadata={"static": True}
+    )
     decay: DecayPenalty | None = None
     suppress_tokens: Any = None
     begin_suppress_tokens: TokensAtStep | None = None
@@ -98,21 +114,26 @@ class Processors:
     typical_p: Any = None
     epsilon_cutoff: Any = None
     eta_cutoff: Any = None
-    renormalize_logits: bool = dataclasses.field(default=False, metadata={"static": True})
+    renormalize_logits: bool = dataclasses.field(
+        default=False, metadata={"static": True}
+    )
     min_tokens: Any = None
 
 
 def make_processors(
     request: Options, prompts: Prompts, host: HostSettings | None = None
 ) -> Processors | None:
-    """The arrays for the options of a call and what the host does in it, None if there is nothing to do."""
+    """The arrays for the options of a call and what the host does in it, None if there
+    is nothing to do.
+    """
     options, max_new = request.processors, request.max_new
     if prompts.source_length == 0:
         options = _without_encoder_options(options)
     has_least_tokens = request.do_sample and request.least_tokens > 1
     if options == NO_PROCESSORS and not has_least_tokens and host is None:
         return None
-    # A prompt of one token is a start token to transformers, and the processors of the beginning differ.
+    # A prompt of one token is a start token to transformers, and the processors of the
+    # beginning differ.
     is_start_token = prompts.length == 1
     bos = options.forced_bos_token_id
     begin_step = 1 if is_start_token and bos is not None else 0
@@ -126,11 +147,15 @@ def make_processors(
         no_repeat_ngram_size=_as_int(options.no_repeat_ngram_size),
         encoder_no_repeat_ngram_size=_as_int(options.encoder_no_repeat_ngram_size),
         bad_words=_pack_sequences(options.bad_words),
-        forced_bos=_tokens_at(() if bos is None else (bos,), 0 if is_start_token else _NEVER),
+        forced_bos=_tokens_at(
+            () if bos is None else (bos,), 0 if is_start_token else _NEVER
+        ),
         forced_eos=_tokens_at(options.forced_eos_token_id, max_new - 1),
         remove_invalid_values=options.remove_invalid_values,
         decay=_decay_penalty(options.exponential_decay_length_penalty, max_new),
-        suppress_tokens=_pack_ids(options.suppress_tokens) if options.suppress_tokens else None,
+        suppress_tokens=_pack_ids(options.suppress_tokens)
+        if options.suppress_tokens
+        else None,
         begin_suppress_tokens=_tokens_at(options.begin_suppress_tokens, begin_step),
         timestamps=options.timestamps,
         top_h=_as_float(options.top_h),
@@ -143,10 +168,17 @@ def make_processors(
 
 
 def _without_encoder_options(options: ProcessorOptions) -> ProcessorOptions:
-    """For an encoder that reads no token ids; transformers warns and goes on as well."""
-    encoder_options = {"encoder_repetition_penalty": None, "encoder_no_repeat_ngram_size": None}
+    """For an encoder that reads no token ids; transformers warns and goes on as
+    well.
+    """
+    encoder_options = {
+        "encoder_repetition_penalty": None,
+        "encoder_no_repeat_ngram_size": None,
+    }
     if any(getattr(options, name) is not None for name in encoder_options):
-        logger.warning("%s: ignored, this encoder reads no token ids.", ", ".join(encoder_options))
+        logger.warning(
+            "%s: ignored, this encoder reads no token ids.", ", ".join(encoder_options)
+        )
     return dataclasses.replace(options, **encoder_options)
 
 
@@ -154,7 +186,9 @@ def _encoder_tokens(prompts: Prompts) -> EncoderTokens | None:
     if not prompts.source_length:
         return None
     ids = np.asarray(prompts.inputs["input_ids"], np.int32)
-    present = np.broadcast_to(np.arange(ids.shape[1]) < prompts.source_length, ids.shape)
+    present = np.broadcast_to(
+        np.arange(ids.shape[1]) < prompts.source_length, ids.shape
+    )
     if not prompts.padding_is_context and "attention_mask" in prompts.inputs:
         present = present & prompts.inputs["attention_mask"].astype(bool)
     return EncoderTokens(ids, present)
@@ -169,7 +203,9 @@ def _as_int(value: int | None) -> np.int32 | None:
 
 
 def _slots(count: int) -> int:
-    """Powers of two, so that another list of about the same length needs no other program."""
+    """Powers of two, so that another list of about the same length needs no other
+    program.
+    """
     return max(_LEAST_SLOTS, 1 << (count - 1).bit_length())
 
 
@@ -189,7 +225,9 @@ def _pack_sequences(biases: SequenceBiases | None) -> BiasedSequences | None:
         return None
     count, length = _slots(len(biases)), _slots(max(map(len, biases)))
     packed = BiasedSequences(
-        np.full((count, length), _NO_TOKEN, np.int32), np.zeros(count, np.int32), np.zeros(count, np.float32)
+        np.full((count, length), _NO_TOKEN, np.int32),
+        np.zeros(count, np.int32),
+        np.zeros(count, np.float32),
     )
     for slot, (sequence, bias) in enumerate(biases.items()):
         packed.tokens[slot, length - len(sequence) :] = sequence
@@ -197,7 +235,9 @@ def _pack_sequences(biases: SequenceBiases | None) -> BiasedSequences | None:
     return packed
 
 
-def _decay_penalty(decay: tuple[int, float] | None, max_new: int) -> DecayPenalty | None:
+def _decay_penalty(
+    decay: tuple[int, float] | None, max_new: int
+) -> DecayPenalty | None:
     if decay is None:
         return None
     start, factor = decay
@@ -211,10 +251,13 @@ class Step:
     """Traced. One step's tokens, and what the processors know about them.
 
     Args:
-        tokens: [B, T], of which the columns before `processors.prompt_columns + new_tokens` are written.
+        tokens: [B, T], of which the columns before
+            `processors.prompt_columns + new_tokens` are written.
     """
 
-    def __init__(self, processors: Processors, tokens: jax.Array, new_tokens: jax.Array) -> None:
+    def __init__(
+        self, processors: Processors, tokens: jax.Array, new_tokens: jax.Array
+    ) -> None:
         self.processors = processors
         self.tokens = tokens
         self.new_tokens = new_tokens
@@ -227,13 +270,17 @@ class Step:
         """Traced. The first processors, before the repetition penalty."""
         processors = self.processors
         if processors.sequence_bias is not None:
-            scores = scores + self._sequence_biases(processors.sequence_bias, scores.shape[-1])
+            scores = scores + self._sequence_biases(
+                processors.sequence_bias, scores.shape[-1]
+            )
         if processors.encoder_repetition_penalty is not None:
             encoder = self._encoder_tokens()
             seen = mark_tokens(encoder.tokens, encoder.present, scores.shape)
             # The reciprocal first, as transformers rounds it.
             penalty = 1.0 / processors.encoder_repetition_penalty
-            scores = jnp.where(seen, jnp.where(scores < 0, scores * penalty, scores / penalty), scores)
+            scores = jnp.where(
+                seen, jnp.where(scores < 0, scores * penalty, scores / penalty), scores
+            )
         return scores
 
     def ban_sequences(self, scores: jax.Array) -> jax.Array:
@@ -244,13 +291,19 @@ class Step:
             scores = self._ban_ngrams(scores, own, processors.no_repeat_ngram_size)
         if processors.encoder_no_repeat_ngram_size is not None:
             encoder = self._encoder_tokens()
-            scores = self._ban_ngrams(scores, encoder, processors.encoder_no_repeat_ngram_size)
+            scores = self._ban_ngrams(
+                scores, encoder, processors.encoder_no_repeat_ngram_size
+            )
         if processors.bad_words is not None:
-            scores = scores + self._sequence_biases(processors.bad_words, scores.shape[-1])
+            scores = scores + self._sequence_biases(
+                processors.bad_words, scores.shape[-1]
+            )
         return scores
 
     def force_tokens(self, scores: jax.Array, ends: jax.Array) -> jax.Array:
-        """Traced. After the minimum length, before what only samples; `ends` [V] marks the ids that end a sequence."""
+        """Traced. After the minimum length, before what only samples; `ends` [V] marks
+        the ids that end a sequence.
+        """
         processors = self.processors
         scores = self.process_on_host(host_functions.PREFIX, scores)
         for forced in (processors.forced_bos, processors.forced_eos):
@@ -266,7 +319,9 @@ class Step:
             scores = jnp.where(suppressed, -jnp.inf, scores)
         begin = processors.begin_suppress_tokens
         if begin is not None:
-            suppressed = _mark_ids(begin.ids, scores.shape[-1]) & (self.new_tokens == begin.step)
+            suppressed = _mark_ids(begin.ids, scores.shape[-1]) & (
+                self.new_tokens == begin.step
+            )
             scores = jnp.where(suppressed, -jnp.inf, scores)
         return self.process_on_host(host_functions.CUSTOM, scores)
 
@@ -278,9 +333,13 @@ class Step:
         return scores
 
     def process_on_host(self, stage: str, scores: jax.Array) -> jax.Array:
-        """Traced. Scores after what the host does at this stage, if it does anything."""
+        """Traced. Scores after what the host does at this stage, if it does
+        anything.
+        """
         host = self.processors.host
-        return host_functions.process_on_host(host, stage, self.tokens, self.length, scores)
+        return host_functions.process_on_host(
+            host, stage, self.tokens, self.length, scores
+        )
 
     def _encoder_tokens(self) -> EncoderTokens:
         if self.processors.encoder is not None:
@@ -288,24 +347,39 @@ class Step:
         is_prompt = jnp.arange(self.tokens.shape[1]) < self.processors.prompt_columns
         return EncoderTokens(self.tokens, self.visible & is_prompt)
 
-    def _sequence_biases(self, sequences: BiasedSequences, vocabulary: int) -> jax.Array:
-        """Traced. [B, V], the sum of the biases of all sequences that each token would complete."""
+    def _sequence_biases(
+        self, sequences: BiasedSequences, vocabulary: int
+    ) -> jax.Array:
+        """Traced. [B, V], the sum of the biases of all sequences that each token would
+        complete.
+        """
         longest = sequences.tokens.shape[1]
         columns = self.length - (longest - 1) + jnp.arange(longest - 1)
         recent = jnp.take(self.tokens, jnp.maximum(columns, 0), axis=1)
-        equal = (recent[:, None] == sequences.tokens[:, :-1]) & (columns >= self.first)[:, None]
+        equal = (recent[:, None] == sequences.tokens[:, :-1]) & (columns >= self.first)[
+            :, None
+        ]
         is_prefix = jnp.arange(longest - 1) >= longest - sequences.lengths[:, None]
         matches = jnp.all(equal | ~is_prefix, axis=-1)
         biases = jnp.where(matches, sequences.biases, 0.0)
         zeros = jnp.zeros((self.tokens.shape[0], vocabulary), jnp.float32)
         return zeros.at[:, sequences.tokens[:, -1]].add(biases, mode="drop")
 
-    def _ban_ngrams(self, scores: jax.Array, source: EncoderTokens, size: jax.Array) -> jax.Array:
-        """Traced. -inf for each token that would complete an n-gram of the source (which `no_repeat` has of itself)."""
+    def _ban_ngrams(
+        self, scores: jax.Array, source: EncoderTokens, size: jax.Array
+    ) -> jax.Array:
+        """Traced. -inf for each token that would complete an n-gram of the source
+        (which `no_repeat` has of itself).
+        """
 
         def extend(back: jax.Array, ends: jax.Array) -> jax.Array:
-            """Where an n-gram ends whose last tokens but one are the last `back` ones."""
-            earlier, is_token = jnp.roll(source.tokens, back, axis=1), jnp.roll(source.present, back, axis=1)
+            """Where an n-gram ends whose last tokens but one are the last `back`
+            ones.
+            """
+            earlier, is_token = (
+                jnp.roll(source.tokens, back, axis=1),
+                jnp.roll(source.present, back, axis=1),
+            )
             # What `roll` brings around from the end is no earlier token.
             is_token = is_token & (jnp.arange(is_token.shape[1]) >= back)
             column = self.length - back
@@ -315,15 +389,25 @@ class Step:
         # No n-gram is longer than its source.
         size = jnp.minimum(size, source.tokens.shape[1] + 1)
         ends = jax.lax.fori_loop(1, size, extend, source.present)
-        return jnp.where(mark_tokens(source.tokens, ends, scores.shape), -jnp.inf, scores)
+        return jnp.where(
+            mark_tokens(source.tokens, ends, scores.shape), -jnp.inf, scores
+        )
 
-    def _favour(self, ends: jax.Array, scores: jax.Array, decay: DecayPenalty) -> jax.Array:
+    def _favour(
+        self, ends: jax.Array, scores: jax.Array, decay: DecayPenalty
+    ) -> jax.Array:
         step = jnp.clip(self.new_tokens - decay.start, 0, decay.growth.shape[0] - 1)
-        growth = jnp.where(jnp.isfinite(scores), jnp.abs(scores) * decay.growth[step], 0.0)
-        return jnp.where(ends & (self.new_tokens > decay.start), scores + growth, scores)
+        growth = jnp.where(
+            jnp.isfinite(scores), jnp.abs(scores) * decay.growth[step], 0.0
+        )
+        return jnp.where(
+            ends & (self.new_tokens > decay.start), scores + growth, scores
+        )
 
 
-def mark_tokens(tokens: jax.Array, marked: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def mark_tokens(
+    tokens: jax.Array, marked: jax.Array, shape: tuple[int, ...]
+) -> jax.Array:
     """Traced. [B, V], True for the tokens [B, S] of each row that are marked there."""
     rows = jnp.arange(shape[0])[:, None]
     return jnp.zeros(shape, jnp.bool_).at[rows, tokens].max(marked, mode="drop")
@@ -340,7 +424,9 @@ def _remove_invalid(scores: jax.Array) -> jax.Array:
 
 
 def filter_top_h(scores: jax.Array, processors: Processors) -> jax.Array:
-    """Traced. The most probable tokens with a share `top_h` of the entropy (Potraghloo et al. 2025)."""
+    """Traced. The most probable tokens with a share `top_h` of the entropy (Potraghloo
+    et al. 2025).
+    """
     top, ids = jax.lax.top_k(scores, min(_TOP_H_TOKENS, scores.shape[-1]))
     log_probabilities = jax.nn.log_softmax(top, axis=-1)
     probabilities = jnp.exp(log_probabilities)
@@ -354,17 +440,25 @@ def filter_top_h(scores: jax.Array, processors: Processors) -> jax.Array:
 
 
 def filter_typical(scores: jax.Array, processors: Processors) -> jax.Array:
-    """Traced. The tokens whose information is nearest to the entropy (Meister et al. 2022)."""
+    """Traced. The tokens whose information is nearest to the entropy (Meister et al.
+    2022).
+    """
     log_probabilities = jax.nn.log_softmax(scores, axis=-1)
     probabilities = jnp.exp(log_probabilities)
     entropy = -jnp.nansum(log_probabilities * probabilities, axis=-1, keepdims=True)
     distance = jnp.abs(-log_probabilities - entropy)
     order = jnp.argsort(distance, axis=-1)
     ascending = jnp.take_along_axis(distance, order, axis=-1)
-    mass = jnp.cumsum(jax.nn.softmax(jnp.take_along_axis(scores, order, axis=-1), axis=-1), axis=-1)
+    mass = jnp.cumsum(
+        jax.nn.softmax(jnp.take_along_axis(scores, order, axis=-1), axis=-1), axis=-1
+    )
     last = jnp.sum(mass < processors.typical_p, axis=-1, keepdims=True)
-    limit = jnp.take_along_axis(ascending, jnp.minimum(last, scores.shape[-1] - 1), axis=-1)
-    remove = (ascending > limit) & (jnp.arange(scores.shape[-1]) >= _least_tokens(processors))
+    limit = jnp.take_along_axis(
+        ascending, jnp.minimum(last, scores.shape[-1] - 1), axis=-1
+    )
+    remove = (ascending > limit) & (
+        jnp.arange(scores.shape[-1]) >= _least_tokens(processors)
+    )
     # The inverse permutation brings each decision back to its token.
     remove = jnp.take_along_axis(remove, jnp.argsort(order, axis=-1), axis=-1)
     return jnp.where(remove, -jnp.inf, scores)
@@ -376,18 +470,24 @@ def filter_epsilon(scores: jax.Array, processors: Processors) -> jax.Array:
 
 
 def filter_eta(scores: jax.Array, processors: Processors) -> jax.Array:
-    """Traced. As `filter_epsilon`, lower where the entropy is high (Hewitt et al. 2022)."""
+    """Traced. As `filter_epsilon`, lower where the entropy is high (Hewitt et al.
+    2022).
+    """
     log_probabilities = jax.nn.log_softmax(scores, axis=-1)
     probabilities = jnp.exp(log_probabilities)
     terms = jnp.where(probabilities > 0.0, probabilities * log_probabilities, 0.0)
     entropy = -jnp.sum(terms, axis=-1, keepdims=True)
     epsilon = processors.eta_cutoff
-    return _cut_off(scores, jnp.minimum(epsilon, jnp.sqrt(epsilon) * jnp.exp(-entropy)), processors)
+    return _cut_off(
+        scores, jnp.minimum(epsilon, jnp.sqrt(epsilon) * jnp.exp(-entropy)), processors
+    )
 
 
 def _cut_off(scores: jax.Array, cutoff: jax.Array, processors: Processors) -> jax.Array:
     remove = jax.nn.softmax(scores, axis=-1) < cutoff
-    return jnp.where(remove & (scores < least_kept(scores, processors)), -jnp.inf, scores)
+    return jnp.where(
+        remove & (scores < least_kept(scores, processors)), -jnp.inf, scores
+    )
 
 
 def least_kept(scores: jax.Array, processors: Processors) -> jax.Array:
@@ -395,7 +495,9 @@ def least_kept(scores: jax.Array, processors: Processors) -> jax.Array:
     if processors.min_tokens is None:
         return jnp.max(scores, axis=-1, keepdims=True)
     ascending = jnp.sort(scores, axis=-1)
-    return jnp.take(ascending, jnp.maximum(scores.shape[-1] - processors.min_tokens, 0), axis=-1)[:, None]
+    return jnp.take(
+        ascending, jnp.maximum(scores.shape[-1] - processors.min_tokens, 0), axis=-1
+    )[:, None]
 
 
 def _least_tokens(processors: Processors) -> Any:

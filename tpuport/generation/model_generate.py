@@ -1,4 +1,6 @@
-"""`model.generate` of a ported transformers model: transformers' arguments, `tpuport.generate` underneath."""
+"""`model.generate` of a ported transformers model: transformers' arguments,
+`tpuport.generate` underneath.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -47,7 +49,8 @@ class ModelGenerate:
     ) -> Any:
         """Generate token ids with the arguments of transformers' `generate`.
 
-        Sampling draws its seed from torch's default generator, so that calls differ and `torch.manual_seed` reproduces.
+        Sampling draws its seed from torch's default generator, so that calls differ and
+        `torch.manual_seed` reproduces.
 
         Returns:
             LongTensor [batch, length] on the host, as `tpuport.generate` returns it.
@@ -71,11 +74,19 @@ class ModelGenerate:
             **options,
         }  # fmt: skip
         # Left out, an argument has the meaning of None for transformers.
-        arguments = {name: value for name, value in arguments.items() if value is not None}
+        arguments = {
+            name: value for name, value in arguments.items() if value is not None
+        }
         if has_own_generate(self.model):
-            assistant = {name: arguments.pop(name) for name in ("assistant_model",) if name in arguments}
+            assistant = {
+                name: arguments.pop(name)
+                for name in ("assistant_model",)
+                if name in arguments
+            }
             arguments = jax.tree.map(_on_host, arguments, is_leaf=compat.is_ported)
-            return run_own_generate(self.model, self.module_calls, arguments | assistant)
+            return run_own_generate(
+                self.model, self.module_calls, arguments | assistant
+            )
         return self.run(**arguments)
 
     def run(
@@ -92,13 +103,16 @@ class ModelGenerate:
     ) -> Any:
         """Generate with tpuport's loop, whatever `generate` the model's class may have.
 
-        The arguments have the order of transformers' `generate`; `synced_gpus` has no effect.
+        The arguments have the order of transformers' `generate`; `synced_gpus` has no
+        effect.
         """
         options = {name: value for name, value in options.items() if value is not None}
         timestamps = None
         if has_own_generate(self.model) and logits_processor:
             detect_silence(logits_processor, options.get("decoder_input_ids"))
-            logits_processor, timestamps, own_options = read_processors(logits_processor)
+            logits_processor, timestamps, own_options = read_processors(
+                logits_processor
+            )
             options = own_options | options
         input_ids = options.pop("input_ids", inputs)
         if inputs is not None and input_ids is not inputs:
@@ -124,9 +138,13 @@ class ModelGenerate:
             kv_cache=options.pop("kv_cache", None), options=options, timestamps=timestamps,
         )  # fmt: skip
 
-    def _samples(self, generation_config: GenerationConfig | None, options: dict[str, Any]) -> bool:
+    def _samples(
+        self, generation_config: GenerationConfig | None, options: dict[str, Any]
+    ) -> bool:
         named = {name: value for name, value in options.items() if name == "do_sample"}
-        config = merge_configs(self.model, generation_config or GenerationConfig(), named)
+        config = merge_configs(
+            self.model, generation_config or GenerationConfig(), named
+        )
         return bool(config.do_sample)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModelGenerate":
@@ -138,9 +156,15 @@ def _on_host(value: Any) -> Any:
 
 
 def replace_generate(model: Any) -> None:
-    """Let `model.generate` of a ported language model be tpuport's. Does nothing for other models."""
+    """Let `model.generate` of a ported language model be tpuport's. Does nothing for
+    other models.
+    """
     can_generate = getattr(model, "can_generate", None)
-    if callable(getattr(model, "generate", None)) and callable(can_generate) and can_generate():
+    if (
+        callable(getattr(model, "generate", None))
+        and callable(can_generate)
+        and can_generate()
+    ):
         model.generate = ModelGenerate(model)
 
 

@@ -1,8 +1,10 @@
-"""What `generate` passes on to a model beside its token ids: audio features, images, masks, by their names.
+"""What `generate` passes on to a model beside its token ids: audio features, images,
+masks, by their names.
 
-The names are those in the model's signature; a decoder's class says which of them its models take
-(`Decoder.input_names`). All others are options of the generation.
-The values are read on the host, and become arguments of the prompt's program, so that other values compile nothing.
+The names are those in the model's signature; a decoder's class says which of them its
+models take (`Decoder.input_names`). All others are options of the generation. The
+values are read on the host, and become arguments of the prompt's program, so that other
+values compile nothing.
 """
 
 from collections.abc import Mapping
@@ -32,8 +34,14 @@ def input_names(parameters: Mapping[str, Any]) -> frozenset[str]:
 def split_inputs(
     names: frozenset[str], arguments: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Further inputs of the model, and options of the generation. An input that is None is left out."""
-    inputs = {name: value for name, value in arguments.items() if name in names and value is not None}
+    """Further inputs of the model, and options of the generation. An input that is None
+    is left out.
+    """
+    inputs = {
+        name: value
+        for name, value in arguments.items()
+        if name in names and value is not None
+    }
     options = {name: value for name, value in arguments.items() if name not in names}
     return inputs, options
 
@@ -41,7 +49,8 @@ def split_inputs(
 def read_array(value: Any, name: str) -> np.ndarray:
     """The value of an input [batch, ...] on the host, 64-bit types narrowed.
 
-    PortError unless it is a tensor, or can be converted to one, and has at least one row.
+    PortError unless it is a tensor, or can be converted to one, and has at least one
+    row.
     """
     try:
         array = _on_host(value)
@@ -52,7 +61,9 @@ def read_array(value: Any, name: str) -> np.ndarray:
             fix="give what the model's processor or tokenizer returns, with return_tensors='pt'",
         ) from None
     if not array.ndim or not array.size:
-        raise PortError(f"{name} has no rows", where=f"{name}: {array.dtype}{array.shape}")
+        raise PortError(
+            f"{name} has no rows", where=f"{name}: {array.dtype}{array.shape}"
+        )
     return array
 
 
@@ -63,10 +74,13 @@ def _on_host(value: Any) -> np.ndarray:
 
 
 def check_rows(arrays: Mapping[str, np.ndarray], rows: int, main_name: str) -> None:
-    """PortError for an input whose rows are not those of the main input, a `NoLoop` of images."""
+    """PortError for an input whose rows are not those of the main input, a `NoLoop` of
+    images.
+    """
     for name, array in arrays.items():
         if array.shape[0] != rows:
-            # Of images there may be several for each row, which the model itself counts.
+            # Of images there may be several for each row, which the model itself
+            # counts.
             error = NoLoop if name == "pixel_values" else PortError
             raise error(
                 f"{name} has {array.shape[0]} rows, {main_name} has {rows}",
@@ -76,10 +90,12 @@ def check_rows(arrays: Mapping[str, np.ndarray], rows: int, main_name: str) -> N
 
 
 def vocabulary_size(model: Any) -> int:
-    """How many tokens the model has an embedding of, which its config may tell wrongly once it has been resized.
+    """How many tokens the model has an embedding of, which its config may tell wrongly
+    once it has been resized.
 
     Raises:
-        PortError: the model does not say which its embedding is, as some that read and write sound.
+        PortError: the model does not say which its embedding is, as some that read and
+            write sound.
     """
     try:
         weight = getattr(model.get_input_embeddings(), "weight", None)

@@ -1,8 +1,9 @@
-"""The decoding loop of models that read images, videos or audio beside the prompt's tokens.
+"""The decoding loop of models that read images, videos or audio beside the prompt's
+tokens.
 
-The prompt's program gets those inputs as arguments, and the model merges their features with the embeddings of its
-tokens on the device. The program of further tokens gets none of them, only the cache.
-Shapes: B batch, P prompt bucket, T cache length, V vocabulary.
+The prompt's program gets those inputs as arguments, and the model merges their features
+with the embeddings of its tokens on the device. The program of further tokens gets none
+of them, only the cache. Shapes: B batch, P prompt bucket, T cache length, V vocabulary.
 """
 
 import contextlib
@@ -28,12 +29,15 @@ from tpuport.generation.residual_stream import summed_once
 from tpuport.patches import transformers_images
 from tpuport.tracing import trace_lock
 
-# Arguments of `forward` that transformers passes to the prompt's call alone, beside those of older releases.
+# Arguments of `forward` that transformers passes to the prompt's call alone, beside
+# those of older releases.
 _MODALITIES = frozenset(getattr(utils, "MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL", ())) | {
     "pixel_values", "pixel_values_videos", "input_features", "input_values",
 }  # fmt: skip
 # The prompt in another form, or features that the model itself computes.
-_NOT_OF_A_PROCESSOR = frozenset({"input_ids", "attention_mask", "inputs_embeds", "position_ids"})
+_NOT_OF_A_PROCESSOR = frozenset(
+    {"input_ids", "attention_mask", "inputs_embeds", "position_ids"}
+)
 _NOT_OF_A_PROCESSOR |= {"mm_encoder_outputs", "cache_params"}
 
 
@@ -44,8 +48,8 @@ class MultimodalCache:
 
     Attributes:
         cache: a transformers cache of jax arrays.
-        position_offsets: int32 [B, ...], added to a token's number in its row: images may take fewer positions than
-            tokens, along several axes.
+        position_offsets: int32 [B, ...], added to a token's number in its row: images
+            may take fewer positions than tokens, along several axes.
         token_types: of the next token by the name of the argument, [B, 1].
         inputs_fit: whether the model's own checks of the prompt hold, a bool scalar.
     """
@@ -74,13 +78,22 @@ class MultimodalDecoder(Decoder):
 
     @property
     def uses_buckets(self) -> bool:
-        """Not for Mllama: without a mask, its tokens attend to as many columns of an image as stand before them."""
+        """Not for Mllama: without a mask, its tokens attend to as many columns of an
+        image as stand before them.
+        """
         return super().uses_buckets and not has_cross_layers(self.model.config)
 
     def forward_prompt(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        mask: jax.Array,
+        slots: int,
+        inputs: Inputs,
     ) -> tuple[jax.Array, MultimodalCache]:
-        """Traced. Float32 logits [B, V] after the prompt [B, P] with its images, and what the loop carries."""
+        """Traced. Float32 logits [B, V] after the prompt [B, P] with its images, and
+        what the loop carries.
+        """
         cache = self.make_cache(slots)
         numbers = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         inputs = dict(inputs)
@@ -92,27 +105,40 @@ class MultimodalDecoder(Decoder):
             trace_lock,
             summed_once(self.model, self.mesh),
             compat.host_tensors_as_constants(),
-            transformers_images.known_images(None if real_images is None else _as_argument(real_images)),
+            transformers_images.known_images(
+                None if real_images is None else _as_argument(real_images)
+            ),
             collect_checks(tokens) as checks,
         ):
-            logits, cache = self._call(arrays, tokens, mask, positions, cache, arguments, is_prompt=True)
+            logits, cache = self._call(
+                arrays, tokens, mask, positions, cache, arguments, is_prompt=True
+            )
         last = numbers[:, -1].reshape(-1, *[1] * (positions.ndim - 2))
         carried = MultimodalCache(
             cache=cache,
             position_offsets=positions[..., -1] - last,
-            token_types={name: TOKEN_TYPES[name](types[:, -1:]) for name, types in token_types.items()},
+            token_types={
+                name: TOKEN_TYPES[name](types[:, -1:])
+                for name, types in token_types.items()
+            },
             inputs_fit=jnp.stack(checks).all() if checks else jnp.asarray(True),
         )
         return logits, carried
 
-    def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, MultimodalCache]:
+    def forward_token(
+        self, arrays: dict[str, jax.Array], state: State
+    ) -> tuple[jax.Array, MultimodalCache]:
         """Traced. As `forward_prompt`, for the token chosen last."""
         token, present, number = self.token_inputs(state)
         carried: MultimodalCache = state.cache
         offsets = carried.position_offsets
         positions = (number.reshape(-1, *[1] * (offsets.ndim - 1)) + offsets)[..., None]
-        types = {name: compat.wrap(array) for name, array in carried.token_types.items()}
-        logits, cache = self._call(arrays, token, present, positions, carried.cache, types, is_prompt=False)
+        types = {
+            name: compat.wrap(array) for name, array in carried.token_types.items()
+        }
+        logits, cache = self._call(
+            arrays, token, present, positions, carried.cache, types, is_prompt=False
+        )
         return logits, dataclasses.replace(carried, cache=cache)
 
     def check_prompt(self, state: State, inputs: Mapping[str, Any]) -> None:
@@ -165,10 +191,12 @@ class MultimodalDecoder(Decoder):
 def _without_masks(model: Any) -> Iterator[None]:
     """In the block, `prepare_inputs_for_generation` makes no masks of four dimensions.
 
-    It does so for a cache of fixed shape, and not every model takes them; `forward` makes those that it needs.
+    It does so for a cache of fixed shape, and not every model takes them; `forward`
+    makes those that it needs.
     """
     name = "create_masks_for_generate"
-    # An attribute of the object hides its class's method, or the general function in place of one.
+    # An attribute of the object hides its class's method, or the general function in
+    # place of one.
     vars(model)[name] = lambda **_: None
     try:
         yield

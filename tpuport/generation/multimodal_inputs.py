@@ -1,8 +1,9 @@
-"""Images, videos and audio in a call of `generate`: what a processor returns, beside token ids and their mask.
+"""Images, videos and audio in a call of `generate`: what a processor returns, beside
+token ids and their mask.
 
-Integers and masks, such as the grid of each image's patches or the valid frames of a recording, decide shapes: they
-stay on the host and are a part of the program's key. All else is an argument of the prompt's program, so that other
-values compile nothing.
+Integers and masks, such as the grid of each image's patches or the valid frames of a
+recording, decide shapes: they stay on the host and are a part of the program's key. All
+else is an argument of the prompt's program, so that other values compile nothing.
 """
 
 import copy
@@ -24,8 +25,8 @@ from tpuport.generation.prompts import Prompts
 POSITIONS: Final = "position_ids"
 # Which images [rows, images] are more than padding. No argument of a model.
 REAL_IMAGES: Final = "real_images"
-# By the name of the argument, that of the next token from that of the last, [B, 1]: transformers repeats it, but the
-# types of modalities, where a new token is text.
+# By the name of the argument, that of the next token from that of the last, [B, 1]:
+# transformers repeats it, but the types of modalities, where a new token is text.
 TOKEN_TYPES: Final[dict[str, Callable[[jax.Array], jax.Array]]] = {
     "token_type_ids": lambda last: last,
     "mm_token_type_ids": lambda last: last * 0,
@@ -40,16 +41,27 @@ def read_modalities(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def modality_contents(inputs: Mapping[str, np.ndarray], rows: int) -> list[bytes]:
-    """What each row's random draws depend on beside its tokens; of inputs that are not divided by rows, all of them."""
+    """What each row's random draws depend on beside its tokens; of inputs that are not
+    divided by rows, all of them.
+    """
     if not inputs:
         return []
     by_row = [array for array in inputs.values() if len(array) == rows]
-    shared = b"".join(array.tobytes() for array in inputs.values() if len(array) != rows)
-    return [shared + b"".join(array[row].tobytes() for array in by_row) for row in range(rows)]
+    shared = b"".join(
+        array.tobytes() for array in inputs.values() if len(array) != rows
+    )
+    return [
+        shared + b"".join(array[row].tobytes() for array in by_row)
+        for row in range(rows)
+    ]
 
 
-def check_reads(decoder: Any, inputs: Mapping[str, Any], guidance_scale: float | None) -> None:
-    """PortError for a decoder that has no use for images, or guidance, whose second sequence would have none."""
+def check_reads(
+    decoder: Any, inputs: Mapping[str, Any], guidance_scale: float | None
+) -> None:
+    """PortError for a decoder that has no use for images, or guidance, whose second
+    sequence would have none.
+    """
     name = type(decoder.model).__name__
     if not inputs.keys() <= type(decoder).input_names(decoder.model):
         raise NoLoop(
@@ -66,16 +78,22 @@ def check_reads(decoder: Any, inputs: Mapping[str, Any], guidance_scale: float |
 
 
 def add_modalities(
-    model: Any, prompts: Prompts, rows: int, rows_per_prompt: int, inputs: Mapping[str, np.ndarray]
+    model: Any,
+    prompts: Prompts,
+    rows: int,
+    rows_per_prompt: int,
+    inputs: Mapping[str, np.ndarray],
 ) -> Prompts:
-    """Prompts with the inputs of their images, videos and audio, for as many rows, and with the model's positions.
+    """Prompts with the inputs of their images, videos and audio, for as many rows, and
+    with the model's positions.
 
     Args:
         rows: of the user's batch.
         rows_per_prompt: of each of these in `prompts`.
 
     Raises:
-        PortError: there are rows that only fill up the batch: they would have no images.
+        PortError: there are rows that only fill up the batch: they would have no
+            images.
     """
     if not inputs:
         return prompts
@@ -86,8 +104,12 @@ def add_modalities(
             fix="give a number of rows that dp divides, or port the model to a mesh with dp=1",
         )
     length = prompts.length
-    tensors: dict[str, Any] = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
-    tokens = torch.from_numpy(prompts.tokens[::rows_per_prompt, -length:].astype(np.int64))
+    tensors: dict[str, Any] = {
+        name: torch.from_numpy(np.array(array)) for name, array in inputs.items()
+    }
+    tokens = torch.from_numpy(
+        prompts.tokens[::rows_per_prompt, -length:].astype(np.int64)
+    )
     mask = torch.from_numpy(prompts.mask[::rows_per_prompt, -length:].astype(np.int64))
     _, tensors = model._expand_inputs_for_generation(
         expand_size=rows_per_prompt,
@@ -113,14 +135,22 @@ def add_modalities(
 
 
 def _may_have_empty_images(model: Any, tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Whether rows with fewer images than others have some of zeros, which the model leaves out (Idefics2, SmolVLM)."""
+    """Whether rows with fewer images than others have some of zeros, which the model
+    leaves out (Idefics2, SmolVLM).
+    """
     pixels = tensors.get("pixel_values")
     parameters = inspect.signature(model.forward).parameters
-    return pixels is not None and pixels.ndim == 5 and "pixel_attention_mask" in parameters
+    return (
+        pixels is not None and pixels.ndim == 5 and "pixel_attention_mask" in parameters
+    )
 
 
-def _as_program_argument(array: np.ndarray, prompt_shape: tuple[int, ...], columns: int) -> Any:
-    """What has the prompt's shape, padded to its bucket; other integers and masks as a part of the key."""
+def _as_program_argument(
+    array: np.ndarray, prompt_shape: tuple[int, ...], columns: int
+) -> Any:
+    """What has the prompt's shape, padded to its bucket; other integers and masks as a
+    part of the key.
+    """
     is_discrete = array.dtype == np.bool_ or np.issubdtype(array.dtype, np.integer)
     if array.shape == prompt_shape:
         return _pad_columns(array, columns)
@@ -141,18 +171,32 @@ def _pad_columns(array: np.ndarray, columns: int, axis: int = -1) -> np.ndarray:
 
 
 def _own_positions(
-    model: Any, tokens: torch.Tensor, mask: torch.Tensor, tensors: Mapping[str, torch.Tensor]
+    model: Any,
+    tokens: torch.Tensor,
+    mask: torch.Tensor,
+    tensors: Mapping[str, torch.Tensor],
 ) -> np.ndarray | None:
-    """Positions [B, ..., P] that a model counts by its images; None for one that counts tokens."""
+    """Positions [B, ..., P] that a model counts by its images; None for one that counts
+    tokens.
+    """
     method = GenerationMixin._prepare_position_ids_for_generation
     if type(model)._prepare_position_ids_for_generation is method:
         return None
     # They remember an offset for the next token.
-    before = [(module, copy.copy(vars(module))) for module in (model, getattr(model, "model", model))]
+    before = [
+        (module, copy.copy(vars(module)))
+        for module in (model, getattr(model, "model", model))
+    ]
     try:
-        positions = model._prepare_position_ids_for_generation(tokens, {"attention_mask": mask, **tensors})
+        positions = model._prepare_position_ids_for_generation(
+            tokens, {"attention_mask": mask, **tensors}
+        )
     finally:
         for module, attributes in before:
             vars(module).update(attributes)
     array = positions.numpy()
-    return np.moveaxis(array, -2, 0) if array.ndim > 2 else np.broadcast_to(array, tokens.shape)
+    return (
+        np.moveaxis(array, -2, 0)
+        if array.ndim > 2
+        else np.broadcast_to(array, tokens.shape)
+    )

@@ -1,4 +1,6 @@
-"""Values of generation options: numbers, token ids and strings, or a PortError with the option's name."""
+"""Values of generation options: numbers, token ids and strings, or a PortError with the
+option's name.
+"""
 
 import contextlib
 import math
@@ -15,7 +17,9 @@ LARGEST_INT: Final = 2**31 - 1
 
 
 def read_int(name: str, value: Any, default: int | None = 0) -> Any:
-    """A whole number, `default` for None; PortError for anything else, such as 4.5, "4" and True."""
+    """A whole number, `default` for None; PortError for anything else, such as 4.5, "4"
+    and True.
+    """
     match value:
         case None:
             return default
@@ -62,7 +66,9 @@ def read_float(name: str, value: Any, default: float | None = 0.0) -> Any:
 
 
 def read_ids(name: str, value: Any) -> tuple[int, ...]:
-    """Token ids, from one, several or a tensor of them; those that no token can have, such as -1, are dropped."""
+    """Token ids, from one, several or a tensor of them; those that no token can have,
+    such as -1, are dropped.
+    """
     if value is None:
         return ()
     if hasattr(value, "tolist"):
@@ -83,5 +89,6 @@ def read_strings(value: Any) -> tuple[str, ...]:
         case list() | tuple() if all(isinstance(text, str) and text for text in value):
             return tuple(value)
     raise PortError(
-        "stop_strings is neither a string nor a list of strings", where=f"stop_strings={value!r:.60}"
+        "stop_strings is neither a string nor a list of strings",
+        where=f"stop_strings={value!r:.60}",
     )

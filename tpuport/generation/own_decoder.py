@@ -1,9 +1,10 @@
-"""The decoding loop of a user's own language model: rows without padding, with a cache each or in windows.
+"""The decoding loop of a user's own language model: rows without padding, with a cache
+each or in windows.
 
-The loop's buffers are padded on the left, as for transformers. A model of one's own knows nothing of padding, so each
-row is moved to the left here; what comes after its last token is hidden by the model's own causal mask, and written
-again.
-Shapes: B batch, P prompt bucket, C columns of a buffer, W window, V vocabulary.
+The loop's buffers are padded on the left, as for transformers. A model of one's own
+knows nothing of padding, so each row is moved to the left here; what comes after its
+last token is hidden by the model's own causal mask, and written again. Shapes: B batch,
+P prompt bucket, C columns of a buffer, W window, V vocabulary.
 """
 
 import weakref
@@ -36,7 +37,8 @@ from tpuport.mesh import dividing_axis
 # Tokens of the check: some before the junk, and two that are decoded over it.
 _CHECKED = 6
 _DECODED = 2
-# Of the spread of the logits. Rounding stays below, also in bfloat16; a wrong mask or position is far above.
+# Of the spread of the logits. Rounding stays below, also in bfloat16; a wrong mask or
+# position is far above.
 _LARGEST_ERROR = 0.05
 
 
@@ -51,8 +53,12 @@ class OwnDecoder(Decoder):
         self._language_model = weakref.ref(language_model)
         self.mesh = mesh
         name = type(language_model.model).__name__
-        self.prefill = Program(self.run_prompt, f"{name} prefill", static_argnames=("slots",))
-        self.advance = Program(self.run_loop, f"{name} decode", donate_argnames=("state",))
+        self.prefill = Program(
+            self.run_prompt, f"{name} prefill", static_argnames=("slots",)
+        )
+        self.advance = Program(
+            self.run_loop, f"{name} decode", donate_argnames=("state",)
+        )
 
     @property
     def language_model(self) -> LanguageModel:
@@ -70,13 +76,20 @@ class OwnDecoder(Decoder):
         return True
 
     def forward_prompt(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        mask: jax.Array,
+        slots: int,
+        inputs: Inputs,
     ) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] of each row's last token, and the caches."""
         columns = tokens.shape[1]
         padding = jnp.sum(~mask, axis=1, dtype=jnp.int32)
         if self.language_model.make_cache is None:
-            return self._run_window(arrays, tokens, padding, jnp.asarray(columns, jnp.int32)), ()
+            return self._run_window(
+                arrays, tokens, padding, jnp.asarray(columns, jnp.int32)
+            ), ()
         width = self.language_model.limit(columns)
         rows = _move_left(tokens, padding, jnp.asarray(columns, jnp.int32), width)
         with use_weights_in_loop(self.model, arrays, LOOP):
@@ -84,7 +97,9 @@ class OwnDecoder(Decoder):
         last = columns - padding - 1
         return _select(logits, last), caches
 
-    def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, Any]:
+    def forward_token(
+        self, arrays: dict[str, jax.Array], state: State
+    ) -> tuple[jax.Array, Any]:
         """Traced. As `forward_prompt`, for the token chosen last."""
         padding = jnp.sum(~state.present, axis=1, dtype=jnp.int32)
         if self.language_model.make_cache is None:
@@ -93,7 +108,10 @@ class OwnDecoder(Decoder):
         token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
         with use_weights_in_loop(self.model, arrays, LOOP):
             logits, caches = self._run_rows(
-                self._continue_row(state.cache.layout), token, column - padding, state.cache.arrays
+                self._continue_row(state.cache.layout),
+                token,
+                column - padding,
+                state.cache.arrays,
             )
         return logits[:, 0], caches
 
@@ -107,7 +125,9 @@ class OwnDecoder(Decoder):
         return run
 
     def _new_cache(self, length: int) -> tuple[list[jax.Array], CacheLayout]:
-        """Traced. The arrays of a row's cache with room for as many columns, and the rest."""
+        """Traced. The arrays of a row's cache with room for as many columns, and the
+        rest.
+        """
         assert self.language_model.make_cache is not None
         # As on a GPU, a tensor is on the host unless somebody says otherwise.
         with torch.device("jax"):
@@ -116,18 +136,28 @@ class OwnDecoder(Decoder):
         return take_apart(cache)
 
     def _continue_row(self, layout: CacheLayout) -> Callable:
-        """Traced. A function that runs tokens [n] from a position on, with the arrays of a row's cache."""
+        """Traced. A function that runs tokens [n] from a position on, with the arrays
+        of a row's cache.
+        """
 
-        def run(tokens: jax.Array, position: jax.Array, cached: list[jax.Array]) -> tuple[jax.Array, Any]:
-            logits, (arrays, new_layout) = self._run_row(tokens, position, put_together(cached, layout))
+        def run(
+            tokens: jax.Array, position: jax.Array, cached: list[jax.Array]
+        ) -> tuple[jax.Array, Any]:
+            logits, (arrays, new_layout) = self._run_row(
+                tokens, position, put_together(cached, layout)
+            )
             check_unchanged(layout, new_layout)
             return logits, (arrays, new_layout)
 
         return run
 
-    def _run_row(self, tokens: jax.Array, position: jax.Array, cache: Any) -> tuple[jax.Array, Any]:
+    def _run_row(
+        self, tokens: jax.Array, position: jax.Array, cache: Any
+    ) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [n, V] of one row, and its cache taken apart."""
-        logits = self.language_model.logits(compat.wrap(tokens[None]), cache, compat.wrap(position))
+        logits = self.language_model.logits(
+            compat.wrap(tokens[None]), cache, compat.wrap(position)
+        )
         return compat.as_jax(logits)[0].astype(jnp.float32), take_apart(cache)
 
     def _run_rows(self, run: Callable, *rows: Any) -> tuple[jax.Array, RowCaches]:
@@ -151,35 +181,52 @@ class OwnDecoder(Decoder):
         rows = dividing_axis(self.mesh, "dp", array.shape[0])
         others = [jax.sharding.PartitionSpec.UNCONSTRAINED] * (array.ndim - 1)
         spec = jax.sharding.PartitionSpec(rows, *others)
-        return jax.lax.with_sharding_constraint(array, jax.sharding.NamedSharding(self.mesh, spec))
+        return jax.lax.with_sharding_constraint(
+            array, jax.sharding.NamedSharding(self.mesh, spec)
+        )
 
     def _run_window(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, padding: jax.Array, length: jax.Array
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        padding: jax.Array,
+        length: jax.Array,
     ) -> jax.Array:
-        """Traced. Float32 logits [B, V] after `length` columns [B, C], from the last W tokens of each row."""
+        """Traced. Float32 logits [B, V] after `length` columns [B, C], from the last W
+        tokens of each row.
+        """
         width = self.language_model.limit(tokens.shape[1])
         start = jnp.maximum(length - padding - width, 0)
         rows = _move_left(tokens, padding + start, length, width)
         with use_weights_in_loop(self.model, arrays, LOOP):
             logits = self.language_model.logits(compat.wrap(rows))
-        return _select(compat.as_jax(logits).astype(jnp.float32), length - padding - start - 1)
+        return _select(
+            compat.as_jax(logits).astype(jnp.float32), length - padding - start - 1
+        )
 
     def verify(self) -> None:
         """Run a few tokens in two ways that must agree.
 
         Raises:
-            PortError: logits depend on later tokens, or the cache on more than the tokens and positions.
+            PortError: logits depend on later tokens, or the cache on more than the
+                tokens and positions.
         """
         language_model = self.language_model
         count = min(_CHECKED, language_model.limit(_CHECKED), language_model.vocab_size)
         if not language_model.check or count <= _DECODED:
             return
-        run = self._compare_windows if language_model.make_cache is None else self._compare_caches
+        run = (
+            self._compare_windows
+            if language_model.make_cache is None
+            else self._compare_caches
+        )
         tokens = np.arange(count, dtype=np.int32)
         # Whole on each device, because a process reads only what its own devices hold.
         replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
         compare = jax.jit(run, out_shardings=replicated)
-        expected, actual, written = jax.device_get(compare(collect_weights(self.model), tokens))
+        expected, actual, written = jax.device_get(
+            compare(collect_weights(self.model), tokens)
+        )
         spread = max(float(np.std(expected)), 1e-9)
         error = float(np.abs(expected - actual).max()) / spread
         if np.isfinite(expected).all() and not error <= _LARGEST_ERROR:
@@ -206,17 +253,22 @@ class OwnDecoder(Decoder):
     def _compare_windows(
         self, arrays: dict[str, jax.Array], tokens: jax.Array
     ) -> tuple[jax.Array, jax.Array, WrittenColumns]:
-        """Traced. Logits of the first tokens, with these behind them and with others; no cache is written."""
+        """Traced. Logits of the first tokens, with these behind them and with others;
+        no cache is written.
+        """
         others = tokens.at[-_DECODED:].set(tokens[0])
         with use_weights_in_loop(self.model, arrays, LOOP):
-            logits = self.language_model.logits(compat.wrap(jnp.stack([tokens, others])))
+            logits = self.language_model.logits(
+                compat.wrap(jnp.stack([tokens, others]))
+            )
         first, second = compat.as_jax(logits).astype(jnp.float32)[:, :-_DECODED]
         return first, second, written_columns.nothing()
 
     def _compare_caches(
         self, arrays: dict[str, jax.Array], tokens: jax.Array
     ) -> tuple[jax.Array, jax.Array, WrittenColumns]:
-        """Traced. Logits of the last tokens, all at once, and one by one over columns with something else in them.
+        """Traced. Logits of the last tokens, all at once, and one by one over columns
+        with something else in them.
 
         Returns:
             (both, and where single tokens are written).
@@ -247,27 +299,46 @@ class OwnDecoder(Decoder):
         axes = written_columns.column_axes(layout, longer)
 
         def run(position: jax.Array, cached: list[jax.Array]) -> tuple[dict, dict]:
-            _, (arrays, new_layout) = self._run_row(tokens[:1], position, put_together(cached, layout))
-            before, after = named_arrays(cached, layout), named_arrays(arrays, new_layout)
+            _, (arrays, new_layout) = self._run_row(
+                tokens[:1], position, put_together(cached, layout)
+            )
+            before, after = (
+                named_arrays(cached, layout),
+                named_arrays(arrays, new_layout),
+            )
             columns = {
                 name: written_columns.changed_columns(before[name], after[name], axis)
                 for name, axis in axes.items()
                 if name in after and after[name].shape == before[name].shape
             }
-            integers = [name for name, array in after.items() if written_columns.is_counter(array)]
+            integers = [
+                name
+                for name, array in after.items()
+                if written_columns.is_counter(array)
+            ]
             return columns, {name: after[name] for name in integers}
 
         positions = written_columns.choose_positions(count)
         at_positions = jax.vmap(run, in_axes=(0, None))
         columns, counters = at_positions(positions, fresh)
-        columns_again, _ = at_positions(positions, list(map(written_columns.fill_otherwise, fresh)))
-        return WrittenColumns(positions, jax.tree.map(jnp.logical_or, columns, columns_again), counters)
+        columns_again, _ = at_positions(
+            positions, list(map(written_columns.fill_otherwise, fresh))
+        )
+        return WrittenColumns(
+            positions, jax.tree.map(jnp.logical_or, columns, columns_again), counters
+        )
 
 
-def _move_left(tokens: jax.Array, first: jax.Array, length: jax.Array, width: int) -> jax.Array:
-    """Traced. [B, width] of tokens [B, C] from column `first` [B] on; 0 from column `length` on."""
+def _move_left(
+    tokens: jax.Array, first: jax.Array, length: jax.Array, width: int
+) -> jax.Array:
+    """Traced. [B, width] of tokens [B, C] from column `first` [B] on; 0 from column
+    `length` on.
+    """
     columns = first[:, None] + jnp.arange(width, dtype=jnp.int32)
-    moved = jnp.take_along_axis(tokens, jnp.minimum(columns, tokens.shape[1] - 1), axis=1)
+    moved = jnp.take_along_axis(
+        tokens, jnp.minimum(columns, tokens.shape[1] - 1), axis=1
+    )
     return jnp.where(columns < length, moved, 0)
 
 

@@ -1,9 +1,11 @@
-"""transformers' `generate` on the host, over a ported model: a class's own, and the general one.
+"""transformers' `generate` on the host, over a ported model: a class's own, and the
+general one.
 
-Classes with a `generate` of their own run it as it is: Whisper's cuts long recordings into segments, CTC's calls the
-model once, BLIP-2's gives its language model features of images. It runs on a view of the ported model
-(`host_view`), where `super().generate` is tpuport's loop, and so does the general one for models whose steps no program
-can repeat: each step is a call of the model then.
+Classes with a `generate` of their own run it as it is: Whisper's cuts long recordings
+into segments, CTC's calls the model once, BLIP-2's gives its language model features of
+images. It runs on a view of the ported model (`host_view`), where `super().generate` is
+tpuport's loop, and so does the general one for models whose steps no program can
+repeat: each step is a call of the model then.
 """
 
 import functools
@@ -29,7 +31,9 @@ _general: Any = GenerationMixin
 
 
 def has_own_generate(model: Any) -> bool:
-    """Whether a model's class defines a `generate`, in place of transformers' general one."""
+    """Whether a model's class defines a `generate`, in place of transformers' general
+    one.
+    """
     generate = getattr(type(model), "generate", None)
     is_general = generate is None or generate is _general.generate
     # Not every class with one, such as SpeechT5's, is derived from `GenerationMixin`.
@@ -37,7 +41,9 @@ def has_own_generate(model: Any) -> bool:
 
 
 def run_own_generate(model: Any, calls: ModuleCalls, arguments: dict[str, Any]) -> Any:
-    """Run the own `generate` of a ported model's class with these arguments, by name; `inputs` is the first."""
+    """Run the own `generate` of a ported model's class with these arguments, by name;
+    `inputs` is the first.
+    """
     if "kv_cache" in arguments:
         raise PortError(
             f"{type(model).__name__} has a generate of its own, which knows no kv_cache",
@@ -52,7 +58,8 @@ def run_own_generate(model: Any, calls: ModuleCalls, arguments: dict[str, Any]) 
 
 
 def or_on_host(run: Callable) -> Callable:
-    """A function with the arguments of `run_generate` that runs transformers' loop where there is none on the device.
+    """A function with the arguments of `run_generate` that runs transformers' loop
+    where there is none on the device.
 
     Args:
         run: runs the loop on the device.
@@ -96,21 +103,31 @@ class _LoopRefusal(NamedTuple):
         """The refusal of a call with these arguments."""
         # What it was raised from refers to frames, and these to arrays.
         error.__cause__ = error.__context__ = error.__traceback__ = None
-        return cls(error, settings_key(arguments["model"]), frozenset(arguments["options"]))
+        return cls(
+            error, settings_key(arguments["model"]), frozenset(arguments["options"])
+        )
 
     def is_about(self, arguments: Mapping[str, Any]) -> bool:
         """Whether a call with these arguments would be refused too."""
         is_same = self.settings == settings_key(arguments["model"])
-        return is_same and self.names == frozenset(arguments["options"]) and _can_run_on_host(arguments)
+        return (
+            is_same
+            and self.names == frozenset(arguments["options"])
+            and _can_run_on_host(arguments)
+        )
 
 
-_without_loop: weakref.WeakKeyDictionary[Any, _LoopRefusal] = weakref.WeakKeyDictionary()
+_without_loop: weakref.WeakKeyDictionary[Any, _LoopRefusal] = (
+    weakref.WeakKeyDictionary()
+)
 # What transformers' own loop does not know.
 _OF_THE_DEVICE: Final = ("kv_cache", "share_prefix", "timestamps", "assistant_model")
 
 
 def _can_run_on_host(arguments: Mapping[str, Any]) -> bool:
-    """Whether transformers' loop takes the arguments, and the model's own calls are compiled."""
+    """Whether transformers' loop takes the arguments, and the model's own calls are
+    compiled.
+    """
     is_list = isinstance(arguments["input_ids"], list)
     if is_list or any(arguments.get(name) for name in _OF_THE_DEVICE):
         return False
@@ -131,10 +148,12 @@ def _warn_of_host(model: Any, error: PortError) -> None:
 
 
 def _run_general_generate(error: PortError, arguments: Mapping[str, Any]) -> Any:
-    """Run transformers' general `generate` on the host, a call of the model for each token.
+    """Run transformers' general `generate` on the host, a call of the model for each
+    token.
 
     Args:
-        error: why there is no loop on the device, which is raised if this one fails too.
+        error: why there is no loop on the device, which is raised if this one fails
+            too.
         arguments: of `run_generate`.
     """
     model = arguments["model"]
@@ -154,11 +173,18 @@ def _run_general_generate(error: PortError, arguments: Mapping[str, Any]) -> Any
 
 def _of_transformers(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of transformers' `generate`."""
-    named = {name: value for name, value in arguments.items() if name not in ("model", "seed", "options")}
+    named = {
+        name: value
+        for name, value in arguments.items()
+        if name not in ("model", "seed", "options")
+    }
     named |= arguments["options"]
     prompt = named.pop("input_ids")
     if isinstance(prompt, Mapping):
-        named = {**prompt, **{name: value for name, value in named.items() if value is not None}}
+        named = {
+            **prompt,
+            **{name: value for name, value in named.items() if value is not None},
+        }
     else:
         named["inputs"] = prompt
     for name, cls in (
@@ -168,4 +194,8 @@ def _of_transformers(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if named.get(name):
             named[name] = cls(named[name])
     ours = (*_OF_THE_DEVICE, "compile_config")
-    return {name: value for name, value in named.items() if value is not None and name not in ours}
+    return {
+        name: value
+        for name, value in named.items()
+        if value is not None and name not in ours
+    }

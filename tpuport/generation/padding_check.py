@@ -1,7 +1,9 @@
-"""Whether columns of padding change what a model says, asked of the model itself with a few tokens.
+"""Whether columns of padding change what a model says, asked of the model itself with a
+few tokens.
 
-Buckets let prompts of several lengths share a program, and put columns of padding in front of a prompt. Most models
-hide them by their attention mask; recurrent states may or may not, and only the model's code knows.
+Buckets let prompts of several lengths share a program, and put columns of padding in
+front of a prompt. Most models hide them by their attention mask; recurrent states may
+or may not, and only the model's code knows.
 """
 
 from typing import Any
@@ -14,16 +16,20 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tpuport.generation.model_errors import explained_for_generate
 from tpuport.generation.model_inputs import vocabulary_size
 
-# Tokens of the prompts that are compared. Few, because what padding leaves in a state fades with each token.
+# Tokens of the prompts that are compared. Few, because what padding leaves in a state
+# fades with each token.
 _TOKENS = 3
 _COLUMNS = 32  # the smallest bucket
-# Of the spread of the logits. What another order of sums changes stays below; in bfloat16 it changes more.
+# Of the spread of the logits. What another order of sums changes stays below; in
+# bfloat16 it changes more.
 _LARGEST_ERROR = 1e-3
 _LARGEST_ERROR_OF_HALVES = 1e-2
 
 
 def hides_padding(decoder: Any) -> bool:
-    """Whether a prompt's logits are the same with padding in front of it and without."""
+    """Whether a prompt's logits are the same with padding in front of it and
+    without.
+    """
     tokens = _example_tokens(decoder)
     padding = ((0, 0), (_COLUMNS - _TOKENS, 0))
     padded = np.pad(tokens, padding), np.pad(np.ones(tokens.shape, bool), padding)
@@ -33,24 +39,38 @@ def hides_padding(decoder: Any) -> bool:
 
 def _example_tokens(decoder: Any) -> np.ndarray:
     """Token ids [1, _TOKENS], all different as far as the vocabulary goes."""
-    return np.arange(1, _TOKENS + 1, dtype=np.int32)[None] % vocabulary_size(decoder.model)
+    return np.arange(1, _TOKENS + 1, dtype=np.int32)[None] % vocabulary_size(
+        decoder.model
+    )
 
 
 def logits_of_prompt(decoder: Any, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Logits [B, V] after a prompt [B, P], as `decoder.forward_prompt` gives them, in the model's own precision."""
+    """Logits [B, V] after a prompt [B, P], as `decoder.forward_prompt` gives them, in
+    the model's own precision.
+    """
 
-    def run(arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array) -> jax.Array:
+    def run(
+        arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array
+    ) -> jax.Array:
         return decoder.forward_prompt(arrays, tokens, mask, _COLUMNS, {})[0]
 
     # Whole on each device, because a process reads only what its own devices hold.
     replicated = NamedSharding(decoder.mesh, PartitionSpec())
     with explained_for_generate(decoder):
-        return jax.device_get(jax.jit(run, out_shardings=replicated)(decoder.arrays, tokens, mask))
+        return jax.device_get(
+            jax.jit(run, out_shardings=replicated)(decoder.arrays, tokens, mask)
+        )
 
 
 def are_close(decoder: Any, expected: np.ndarray, actual: np.ndarray) -> bool:
-    """Whether two results of one computation differ by rounding alone, as far as a few numbers can tell."""
+    """Whether two results of one computation differ by rounding alone, as far as a few
+    numbers can tell.
+    """
     weights = decoder.model.get_input_embeddings().weight
-    most = _LARGEST_ERROR_OF_HALVES if weights.dtype in (torch.bfloat16, torch.float16) else _LARGEST_ERROR
+    most = (
+        _LARGEST_ERROR_OF_HALVES
+        if weights.dtype in (torch.bfloat16, torch.float16)
+        else _LARGEST_ERROR
+    )
     spread = max(float(np.std(expected)), 1e-9)
     return bool(np.abs(expected - actual).max() <= most * spread)

@@ -1,4 +1,5 @@
-"""A prompt that runs in parts: chunk by chunk, or what all rows begin with once and the rest of each row after it.
+"""A prompt that runs in parts: chunk by chunk, or what all rows begin with once and the
+rest of each row after it.
 
 Shapes: B batch, P prompt columns, T cache length, V vocabulary.
 """
@@ -14,8 +15,8 @@ from tpuport.generation.prompts import Prompts, bucket_length
 from tpuport.generation.residual_stream import summed_once
 from tpuport.tracing import trace_lock
 
-# So many tokens that all rows begin with are worth a call of their own, and a multiple of it, so that prefixes of
-# similar lengths share a program.
+# So many tokens that all rows begin with are worth a call of their own, and a multiple
+# of it, so that prefixes of similar lengths share a program.
 _LEAST_SHARED = 32
 
 
@@ -32,9 +33,13 @@ class PromptParts(NamedTuple):
 
 
 def share_prefix(prompts: Prompts) -> tuple[Prompts, int]:
-    """The prompts in columns that suit what all rows begin with, and how many tokens of that run once."""
+    """The prompts in columns that suit what all rows begin with, and how many tokens of
+    that run once.
+    """
     lengths = prompts.mask.sum(axis=1)
-    rows = [tokens[mask] for tokens, mask in zip(prompts.tokens, prompts.mask, strict=True)]
+    rows = [
+        tokens[mask] for tokens, mask in zip(prompts.tokens, prompts.mask, strict=True)
+    ]
     # A token of each row is left, whose logits are asked for.
     common = int(lengths.min()) - 1
     for row in rows:
@@ -44,7 +49,10 @@ def share_prefix(prompts: Prompts) -> tuple[Prompts, int]:
     if shared == 0 or len(rows) == 1:
         return prompts, 0
     columns = shared + bucket_length(int(lengths.max()) - shared)
-    tokens, mask = (_resize(array, max(columns, prompts.length)) for array in (prompts.tokens, prompts.mask))
+    tokens, mask = (
+        _resize(array, max(columns, prompts.length))
+        for array in (prompts.tokens, prompts.mask)
+    )
     return prompts._replace(tokens=tokens, mask=mask), shared
 
 
@@ -62,7 +70,9 @@ def run_parts(
     slots: int,
     parts: PromptParts,
 ) -> tuple[jax.Array, Any]:
-    """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache, as `decoder.forward_prompt`."""
+    """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache, as
+    `decoder.forward_prompt`.
+    """
     if parts.shared:
         logits, cache = _run_shared(decoder, arrays, tokens, mask, slots, parts)
     else:
@@ -80,15 +90,21 @@ def _run_chunks(
     slots: int,
     chunk: int | None,
 ) -> tuple[jax.Array, Any]:
-    """Traced. So many columns at a time: activations of all of them would take memory. The cache keeps all columns."""
+    """Traced. So many columns at a time: activations of all of them would take memory.
+    The cache keeps all columns.
+    """
     columns = tokens.shape[1]
     chunk = min(chunk or columns, columns)
     first = columns % chunk or chunk
     present = _pad_mask(mask, slots)
     cache = decoder.make_cache(slots, keeps_all=True)
-    logits, cache = decoder.forward_first(arrays, tokens[:, :first], mask[:, :first], cache)
+    logits, cache = decoder.forward_first(
+        arrays, tokens[:, :first], mask[:, :first], cache
+    )
 
-    def run_chunk(number: jax.Array, carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+    def run_chunk(
+        number: jax.Array, carry: tuple[jax.Array, Any]
+    ) -> tuple[jax.Array, Any]:
         column = first + number * chunk
         piece = jax.lax.dynamic_slice_in_dim(tokens, column, chunk, axis=1)
         return _run_after(decoder, arrays, piece, present, column, carry[1])
@@ -104,17 +120,28 @@ def _run_shared(
     slots: int,
     parts: PromptParts,
 ) -> tuple[jax.Array, Any]:
-    """Traced. What all rows begin with in one row, and then the last columns of all, with the cache in every row.
+    """Traced. What all rows begin with in one row, and then the last columns of all,
+    with the cache in every row.
 
-    A shorter row has some of the shared tokens in these columns, and computes them again.
+    A shorter row has some of the shared tokens in these columns, and computes them
+    again.
     """
     padding = jnp.sum(~mask, axis=1, dtype=jnp.int32)
     prefix = jax.lax.dynamic_slice(tokens, (0, padding[0]), (1, parts.shared))
     everything = jnp.ones(prefix.shape, jnp.bool_)
-    _, cache = _run_chunks(decoder, arrays, prefix, everything, parts.shared, parts.chunk)
+    _, cache = _run_chunks(
+        decoder, arrays, prefix, everything, parts.shared, parts.chunk
+    )
     cache = spread_over_rows(cache, decoder.make_cache(slots, keeps_all=True), padding)
     column = jnp.asarray(parts.shared, jnp.int32)
-    return _run_after(decoder, arrays, tokens[:, parts.shared :], _pad_mask(mask, slots), column, cache)
+    return _run_after(
+        decoder,
+        arrays,
+        tokens[:, parts.shared :],
+        _pad_mask(mask, slots),
+        column,
+        cache,
+    )
 
 
 def _run_after(
@@ -125,10 +152,18 @@ def _run_after(
     column: jax.Array,
     cache: Any,
 ) -> tuple[jax.Array, Any]:
-    """Traced. Float32 logits [B, V] after tokens that begin in a column, and the cache."""
+    """Traced. Float32 logits [B, V] after tokens that begin in a column, and the
+    cache.
+    """
     with trace_lock, summed_once(decoder.model, decoder.mesh):
         logits, cache = decoder.forward_tokens(
-            arrays, tokens, present, column, column + tokens.shape[1], cache, only_last=True
+            arrays,
+            tokens,
+            present,
+            column,
+            column + tokens.shape[1],
+            cache,
+            only_last=True,
         )
     return logits[:, 0], cache
 

@@ -1,9 +1,11 @@
 """ProphetNet's tokens without a cache, as it gives them with one.
 
-Its decoder runs streams that predict the next tokens beside the one of the text. Without a cache, transformers adds the
-relative positions of these streams in the order of rows, tokens, streams and heads to scores in the order of rows,
-streams, heads and tokens. With one there is a single token, and the orders agree. The stream of the text is the same.
-Shapes: B batch, N streams, H heads, P tokens, S keys, R buckets of positions.
+Its decoder runs streams that predict the next tokens beside the one of the text.
+Without a cache, transformers adds the relative positions of these streams in the order
+of rows, tokens, streams and heads to scores in the order of rows, streams, heads and
+tokens. With one there is a single token, and the orders agree. The stream of the text
+is the same. Shapes: B batch, N streams, H heads, P tokens, S keys, R buckets of
+positions.
 """
 
 import contextlib
@@ -18,9 +20,13 @@ _METHOD = "get_predict_relative_pos_embeddings"
 
 @contextlib.contextmanager
 def in_order_of_scores(model: torch.nn.Module) -> Iterator[None]:
-    """Traced. Let ProphetNet's attention add relative positions to the scores of their own rows, heads and tokens."""
+    """Traced. Let ProphetNet's attention add relative positions to the scores of their
+    own rows, heads and tokens.
+    """
     with contextlib.ExitStack() as stack:
-        for cls in {type(module) for module in model.modules() if hasattr(module, _METHOD)}:
+        for cls in {
+            type(module) for module in model.modules() if hasattr(module, _METHOD)
+        }:
             stack.enter_context(mock.patch.object(cls, _METHOD, _relative_positions))
         yield
 
@@ -32,9 +38,15 @@ def _relative_positions(
     position_ids: torch.Tensor,
     predict_relative_position_buckets: torch.Tensor,
 ) -> torch.Tensor:
-    """Traced. [B, N, H, P, S] of hidden states [B, P, N, width] and the bucket of each key, [B, P, S]."""
+    """Traced. [B, N, H, P, S] of hidden states [B, P, N, width] and the bucket of each
+    key, [B, P, S].
+    """
     values = attention.relative_pos_embeddings(hidden_states.transpose(1, 2))
     # [B, N, P, R * H]
-    values = values.unflatten(-1, (attention.num_buckets, attention.num_attn_heads)).permute(0, 1, 4, 2, 3)
+    values = values.unflatten(
+        -1, (attention.num_buckets, attention.num_attn_heads)
+    ).permute(0, 1, 4, 2, 3)
     buckets = predict_relative_position_buckets[:, None, None].long()
-    return torch.gather(values, -1, buckets.expand(*values.shape[:-1], buckets.shape[-1]))
+    return torch.gather(
+        values, -1, buckets.expand(*values.shape[:-1], buckets.shape[-1])
+    )

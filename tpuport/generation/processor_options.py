@@ -1,4 +1,6 @@
-"""The options of transformers' logits processors, checked by the processors' own classes."""
+"""The options of transformers' logits processors, checked by the processors' own
+classes.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,16 +16,19 @@ from tpuport.generation.whisper_processors import TimestampRules
 # What the classes raise for values that they do not take.
 _VALUE_ERRORS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 
-# A bias for the last token of each sequence, where the tokens before it have just been generated.
+# A bias for the last token of each sequence, where the tokens before it have just been
+# generated.
 SequenceBiases = dict[tuple[int, ...], float]
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessorOptions:
-    """Options of one call. None, an empty tuple and False ask for nothing, as do those of sampling when it is off.
+    """Options of one call. None, an empty tuple and False ask for nothing, as do those
+    of sampling when it is off.
 
     Attributes:
-        exponential_decay_length_penalty: how many new tokens come before it, and its factor.
+        exponential_decay_length_penalty: how many new tokens come before it, and its
+            factor.
         bad_words: as biases of -inf, without the words that are an end-of-sequence id.
         timestamps: no field of GenerationConfig, but of Whisper's own `generate`.
     """
@@ -55,7 +60,9 @@ PROCESSOR_FIELDS = frozenset(
 )
 
 
-def read_processor_options(config: GenerationConfig, eos: tuple[int, ...]) -> ProcessorOptions:
+def read_processor_options(
+    config: GenerationConfig, eos: tuple[int, ...]
+) -> ProcessorOptions:
     """The options that transformers' `generate` would make processors of.
 
     Raises:
@@ -63,18 +70,32 @@ def read_processor_options(config: GenerationConfig, eos: tuple[int, ...]) -> Pr
     """
     options = ProcessorOptions(
         sequence_bias=_read_sequence_bias(config.sequence_bias),
-        encoder_repetition_penalty=_read_encoder_penalty(config.encoder_repetition_penalty),
-        no_repeat_ngram_size=_read_size("no_repeat_ngram_size", config.no_repeat_ngram_size),
+        encoder_repetition_penalty=_read_encoder_penalty(
+            config.encoder_repetition_penalty
+        ),
+        no_repeat_ngram_size=_read_size(
+            "no_repeat_ngram_size", config.no_repeat_ngram_size
+        ),
         encoder_no_repeat_ngram_size=_read_size(
             "encoder_no_repeat_ngram_size", config.encoder_no_repeat_ngram_size
         ),
         bad_words=_read_bad_words(config.bad_words_ids, eos),
-        forced_bos_token_id=_read_token("forced_bos_token_id", config.forced_bos_token_id),
-        forced_eos_token_id=_read_tokens("forced_eos_token_id", config.forced_eos_token_id),
-        remove_invalid_values=read_bool("remove_invalid_values", config.remove_invalid_values),
-        exponential_decay_length_penalty=_read_decay(config.exponential_decay_length_penalty, eos),
+        forced_bos_token_id=_read_token(
+            "forced_bos_token_id", config.forced_bos_token_id
+        ),
+        forced_eos_token_id=_read_tokens(
+            "forced_eos_token_id", config.forced_eos_token_id
+        ),
+        remove_invalid_values=read_bool(
+            "remove_invalid_values", config.remove_invalid_values
+        ),
+        exponential_decay_length_penalty=_read_decay(
+            config.exponential_decay_length_penalty, eos
+        ),
         suppress_tokens=read_ids("suppress_tokens", config.suppress_tokens),
-        begin_suppress_tokens=read_ids("begin_suppress_tokens", config.begin_suppress_tokens),
+        begin_suppress_tokens=read_ids(
+            "begin_suppress_tokens", config.begin_suppress_tokens
+        ),
         renormalize_logits=read_bool("renormalize_logits", config.renormalize_logits),
     )
     _check_forced(options)
@@ -84,7 +105,10 @@ def read_processor_options(config: GenerationConfig, eos: tuple[int, ...]) -> Pr
         options,
         top_h=_read_filter("top_h", config.top_h, logits_process.TopHLogitsWarper),
         typical_p=_read_filter(
-            "typical_p", config.typical_p, logits_process.TypicalLogitsWarper, off_from=1.0
+            "typical_p",
+            config.typical_p,
+            logits_process.TypicalLogitsWarper,
+            off_from=1.0,
         ),
         epsilon_cutoff=_read_cutoff("epsilon_cutoff", config.epsilon_cutoff),
         eta_cutoff=_read_cutoff("eta_cutoff", config.eta_cutoff),
@@ -92,7 +116,9 @@ def read_processor_options(config: GenerationConfig, eos: tuple[int, ...]) -> Pr
 
 
 def _check_forced(options: ProcessorOptions) -> None:
-    """PortError if every token that is forced at one end is suppressed, as transformers raises it."""
+    """PortError if every token that is forced at one end is suppressed, as transformers
+    raises it.
+    """
     bos = options.forced_bos_token_id
     tokens = {
         "forced_bos_token_id": set() if bos is None else {bos},
@@ -108,11 +134,17 @@ def _check_forced(options: ProcessorOptions) -> None:
 
 
 def check_token_ids(options: ProcessorOptions, vocabulary: int) -> None:
-    """PortError for biased or forced tokens that the vocabulary does not have, as transformers raises it."""
+    """PortError for biased or forced tokens that the vocabulary does not have, as
+    transformers raises it.
+    """
     bos = options.forced_bos_token_id
     tokens = {
-        "sequence_bias": [token for sequence in options.sequence_bias or () for token in sequence],
-        "bad_words_ids": [token for sequence in options.bad_words or () for token in sequence],
+        "sequence_bias": [
+            token for sequence in options.sequence_bias or () for token in sequence
+        ],
+        "bad_words_ids": [
+            token for sequence in options.bad_words or () for token in sequence
+        ],
         "forced_bos_token_id": [] if bos is None else [bos],
         "forced_eos_token_id": options.forced_eos_token_id,
     }
@@ -120,7 +152,8 @@ def check_token_ids(options: ProcessorOptions, vocabulary: int) -> None:
         outside = [token for token in ids if token >= vocabulary]
         if outside:
             raise PortError(
-                f"the vocabulary has {vocabulary} tokens, and these are not among them: {outside}", where=name
+                f"the vocabulary has {vocabulary} tokens, and these are not among them: {outside}",
+                where=name,
             )
 
 
@@ -130,7 +163,8 @@ def _construct(name: str, value: Any, make: Callable[[], Any]) -> Any:
         return make()
     except _VALUE_ERRORS as error:
         raise PortError(
-            f"transformers does not take this option: {error}", where=f"{name}={value!r:.60}"
+            f"transformers does not take this option: {error}",
+            where=f"{name}={value!r:.60}",
         ) from None
 
 
@@ -150,7 +184,8 @@ def _read_bad_words(value: Any, eos: tuple[int, ...]) -> SequenceBiases | None:
         return None
 
     def make() -> SequenceBiases:
-        # A word that ends sequences is let pass; the class refuses to be left without words.
+        # A word that ends sequences is let pass; the class refuses to be left without
+        # words.
         words = [word for word in value if word not in [[token] for token in eos]]
         checked = logits_process.NoBadWordsLogitsProcessor(value)
         return {tuple(word): checked.sequence_bias[tuple(word)] for word in words}
@@ -163,7 +198,9 @@ def _read_encoder_penalty(value: Any) -> float | None:
     if penalty == 1.0:
         return None
     if penalty <= 0.0:
-        raise PortError("a penalty is above 0", where=f"encoder_repetition_penalty={penalty}")
+        raise PortError(
+            "a penalty is above 0", where=f"encoder_repetition_penalty={penalty}"
+        )
     return penalty
 
 
@@ -193,14 +230,21 @@ def _read_decay(value: Any, eos: tuple[int, ...]) -> tuple[int, float] | None:
     if value is None:
         return None
     if not isinstance(value, list | tuple) or len(value) != 2:
-        raise PortError("a pair is needed: the start, and the factor", where=f"{name}={value!r:.60}")
+        raise PortError(
+            "a pair is needed: the start, and the factor", where=f"{name}={value!r:.60}"
+        )
     if not eos:
-        raise PortError("there is no end of sequence to favour", where=name, fix="give eos_token_id")
+        raise PortError(
+            "there is no end of sequence to favour", where=name, fix="give eos_token_id"
+        )
     return read_int(name, value[0]), read_float(name, value[1])
 
 
 def _read_filter(
-    name: str, value: Any, processor: Callable[[float], Any], off_from: float | None = None
+    name: str,
+    value: Any,
+    processor: Callable[[float], Any],
+    off_from: float | None = None,
 ) -> float | None:
     number = read_float(name, value, None)
     if number is None or (off_from is not None and number >= off_from):

@@ -1,4 +1,6 @@
-"""Prompts for the compiled programs: left-padded to a bucket, rows repeated, one random key a row."""
+"""Prompts for the compiled programs: left-padded to a bucket, rows repeated, one random
+key a row.
+"""
 
 import collections
 import operator
@@ -22,13 +24,16 @@ class Prompts(NamedTuple):
     """A padded batch.
 
     Attributes:
-        tokens: int32 [rows, bucket]; mask: bool of the same shape; keys: random key data [rows, 2].
-        real_rows: how many rows the user asked for; more fill up the batch to a multiple of dp.
+        tokens: int32 [rows, bucket]; mask: bool of the same shape; keys: random key
+            data [rows, 2].
+        real_rows: how many rows the user asked for; more fill up the batch to a
+            multiple of dp.
         length: of the prompt, before the bucket's own left padding.
         inputs: further inputs of the model, [rows, ...] each.
-        source_length: columns of the encoder's token ids before the bucket's padding; 0 for an encoder that reads none,
-            None for a model without an encoder.
-        padding_is_context: whether logits processors see the padding of the user's tokens, as transformers' do.
+        source_length: columns of the encoder's token ids before the bucket's padding; 0
+            for an encoder that reads none, None for a model without an encoder.
+        padding_is_context: whether logits processors see the padding of the user's
+            tokens, as transformers' do.
     """
 
     tokens: np.ndarray
@@ -49,19 +54,24 @@ class Prompts(NamedTuple):
 
 
 def bucket_length(length: int) -> int:
-    """The fixed length that serves `length` tokens: multiples of 32, then of an eighth of the next power of two."""
+    """The fixed length that serves `length` tokens: multiples of 32, then of an eighth
+    of the next power of two.
+    """
     # Few lengths mean few programs, and an eighth bounds what is computed in vain.
     step = max(32, 1 << max((length - 1).bit_length() - 3, 0))
     return -(-length // step) * step
 
 
 def read_token_ids(input_ids: Any) -> torch.Tensor:
-    """Integers [batch, length] on the host, from a tensor of torch, torchax, NumPy or jax, or from nested lists.
+    """Integers [batch, length] on the host, from a tensor of torch, torchax, NumPy or
+    jax, or from nested lists.
 
     PortError for anything else: text, ragged lists, floats, another rank, or nothing.
     """
     ids = _read_tensor(input_ids, "input_ids")
-    is_integer = not (ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool)
+    is_integer = not (
+        ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool
+    )
     if ids.ndim != 2 or not is_integer or 0 in ids.shape:
         raise PortError(
             "input_ids must be integers [batch, length], both at least 1",
@@ -72,10 +82,14 @@ def read_token_ids(input_ids: Any) -> torch.Tensor:
 
 
 def _read_mask(value: Any) -> np.ndarray:
-    """Which positions are tokens, from numbers that are zero for padding; PortError for fractions and the like."""
+    """Which positions are tokens, from numbers that are zero for padding; PortError for
+    fractions and the like.
+    """
     mask = _read_tensor(value, "attention_mask").cpu()
     is_float = mask.dtype.is_floating_point
-    if mask.dtype.is_complex or (is_float and not bool(((mask == 0) | (mask == 1)).all())):
+    if mask.dtype.is_complex or (
+        is_float and not bool(((mask == 0) | (mask == 1)).all())
+    ):
         raise PortError(
             "attention_mask has numbers between zero and one, or that are none",
             where=f"attention_mask, {mask.dtype}",
@@ -97,7 +111,9 @@ def _check_dense(tensor: torch.Tensor, name: str) -> None:
         kind = str(tensor.layout).removeprefix("torch.")
     if kind is not None:
         raise PortError(
-            f"{name} is a {kind} tensor", where=name, fix="give a dense tensor [batch, length] with values"
+            f"{name} is a {kind} tensor",
+            where=name,
+            fix="give a dense tensor [batch, length] with values",
         )
 
 
@@ -105,7 +121,11 @@ def _read_tensor(value: Any, name: str) -> torch.Tensor:
     if isinstance(value, torch.Tensor) and not compat.is_ported(value):
         _check_dense(value, name)
     try:
-        return compat.to_torch(compat.as_jax(value)) if compat.is_ported(value) else torch.as_tensor(value)
+        return (
+            compat.to_torch(compat.as_jax(value))
+            if compat.is_ported(value)
+            else torch.as_tensor(value)
+        )
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise PortError(
             f"{name} is not a tensor, and cannot be converted to one",
@@ -115,8 +135,11 @@ def _read_tensor(value: Any, name: str) -> torch.Tensor:
         ) from None
 
 
-def pad_list(prompts: Any, *, on_right: bool = False) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Token ids and mask, padded on the left, of a list of prompts of different lengths; None for anything else.
+def pad_list(
+    prompts: Any, *, on_right: bool = False
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Token ids and mask, padded on the left, of a list of prompts of different
+    lengths; None for anything else.
 
     Args:
         on_right: pad on the right, as for an encoder.
@@ -125,7 +148,9 @@ def pad_list(prompts: Any, *, on_right: bool = False) -> tuple[torch.Tensor, tor
         return None
     rows = [row.tolist() if hasattr(row, "tolist") else row for row in prompts]
     are_lists = all(isinstance(row, list | tuple) for row in rows)
-    if not are_lists or any(isinstance(token, list | tuple) for row in rows for token in row):
+    if not are_lists or any(
+        isinstance(token, list | tuple) for row in rows for token in row
+    ):
         return None
     if len({len(row) for row in rows}) == 1:
         return None
@@ -137,8 +162,12 @@ def pad_list(prompts: Any, *, on_right: bool = False) -> tuple[torch.Tensor, tor
     return (ids.flip(1), mask.flip(1)) if on_right else (ids, mask)
 
 
-def without_padding(tokens: torch.Tensor, mask: np.ndarray, options: Options) -> list[torch.Tensor]:
-    """Each row of generated tokens from its first token to its end; `mask` is that of the prompts."""
+def without_padding(
+    tokens: torch.Tensor, mask: np.ndarray, options: Options
+) -> list[torch.Tensor]:
+    """Each row of generated tokens from its first token to its end; `mask` is that of
+    the prompts.
+    """
     rows = []
     for number, row in enumerate(tokens):
         prompt = mask[number // options.num_return_sequences]
@@ -146,13 +175,17 @@ def without_padding(tokens: torch.Tensor, mask: np.ndarray, options: Options) ->
         ends = np.flatnonzero(np.isin(generated, options.eos))
         if len(ends):
             generated = generated[: ends[0] + 1]
-        rows.append(torch.cat([row[: len(prompt)][torch.from_numpy(prompt)], generated]))
+        rows.append(
+            torch.cat([row[: len(prompt)][torch.from_numpy(prompt)], generated])
+        )
     return rows
 
 
 def check_only_left(mask: np.ndarray) -> None:
     """PortError unless the padding of each row comes before its first token."""
-    rows = np.flatnonzero((np.diff(mask.astype(np.int8), axis=1) < 0).any(axis=1)).tolist()
+    rows = np.flatnonzero(
+        (np.diff(mask.astype(np.int8), axis=1) < 0).any(axis=1)
+    ).tolist()
     if rows:
         raise PortError(
             "a model of your own takes prompts without masked tokens among them",
@@ -162,15 +195,21 @@ def check_only_left(mask: np.ndarray) -> None:
 
 
 def check_prompt(
-    input_ids: Any, attention_mask: Any, pad: int | None, eos: tuple[int, ...], vocabulary: int
+    input_ids: Any,
+    attention_mask: Any,
+    pad: int | None,
+    eos: tuple[int, ...],
+    vocabulary: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Prompt tokens and mask as NumPy [B, P]; see `read_token_ids`.
 
-    Without a mask, tokens equal to the padding id are padding, unless that id also ends sequences.
+    Without a mask, tokens equal to the padding id are padding, unless that id also ends
+    sequences.
 
     Raises:
-        PortError: wrong rank or dtype, an empty prompt, ids outside the vocabulary, a mask of another shape, or
-            padding on the right, after which decoding would go on from a padding token.
+        PortError: wrong rank or dtype, an empty prompt, ids outside the vocabulary, a
+            mask of another shape, or padding on the right, after which decoding would
+            go on from a padding token.
     """
     tokens = read_token_ids(input_ids).cpu().numpy()
     if tokens.min() < 0 or tokens.max() >= vocabulary:
@@ -185,7 +224,8 @@ def check_prompt(
         mask = tokens != pad
     if mask.shape != tokens.shape:
         raise PortError(
-            f"attention_mask is {mask.shape}, input_ids are {tokens.shape}", where="attention_mask"
+            f"attention_mask is {mask.shape}, input_ids are {tokens.shape}",
+            where="attention_mask",
         )
     # A softmax over no position at all is not a number.
     empty_rows = np.flatnonzero(~mask.any(axis=1)).tolist()
@@ -219,20 +259,22 @@ def pad_prompts(
     padding_is_context: bool = True,
     takes_padding: bool = True,
 ) -> Prompts:
-    """Repeat rows for num_return_sequences or num_beams, pad to the bucket on the left, and fill the batch up.
+    """Repeat rows for num_return_sequences or num_beams, pad to the bucket on the left,
+    and fill the batch up.
 
     The number of rows becomes a multiple of `row_multiple`.
     Without buckets the length stays as it is, with programs of its own.
 
     Args:
-        inputs: further inputs of the model, [B, ...] each, whose rows are those of the tokens.
+        inputs: further inputs of the model, [B, ...] each, whose rows are those of the
+            tokens.
         contents: what a row's random draws depend on beside its tokens, for each row.
         source_length, padding_is_context: as in `Prompts`.
         takes_padding: whether a row may be padded at all.
 
     Raises:
-        PortError: prompts of several lengths for a model whose result depends on the padding in front of a prompt, or
-            that takes no padding.
+        PortError: prompts of several lengths for a model whose result depends on the
+            padding in front of a prompt, or that takes no padding.
     """
     if not takes_padding and not mask.all():
         raise NoLoop(
@@ -250,12 +292,15 @@ def pad_prompts(
         )
     real_rows, length = options.rows_per_prompt * tokens.shape[0], tokens.shape[1]
     numbers = np.repeat(np.arange(tokens.shape[0]), options.rows_per_prompt)
-    # A row that fills up is a copy of the last, so that it is as harmless as a real one.
+    # A row that fills up is a copy of the last, so that it is as harmless as a real
+    # one.
     numbers = np.pad(numbers, (0, -real_rows % row_multiple), mode="edge")
     tokens, mask = tokens[numbers], mask[numbers]
     columns = bucket_length(length) if uses_buckets else length
     padding = ((0, 0), (columns - length, 0))
-    keys = row_keys(tokens, mask, seed, [contents[number] for number in numbers] if contents else ())
+    keys = row_keys(
+        tokens, mask, seed, [contents[number] for number in numbers] if contents else ()
+    )
     return Prompts(
         tokens=np.pad(tokens, padding),
         mask=np.pad(mask, padding),
@@ -275,15 +320,20 @@ def check_seed(seed: Any) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(seed, bool) or not -(2**63) <= number < 2**64:
-        raise PortError("the seed is not an integer of 64 bits", where=f"seed={seed!r:.60}")
+        raise PortError(
+            "the seed is not an integer of 64 bits", where=f"seed={seed!r:.60}"
+        )
     return number
 
 
-def row_keys(tokens: np.ndarray, mask: np.ndarray, seed: int, contents: Sequence[bytes] = ()) -> np.ndarray:
-    """Key data [rows, 2]: of a row from the seed, its own tokens, and how many equal rows are above it.
+def row_keys(
+    tokens: np.ndarray, mask: np.ndarray, seed: int, contents: Sequence[bytes] = ()
+) -> np.ndarray:
+    """Key data [rows, 2]: of a row from the seed, its own tokens, and how many equal
+    rows are above it.
 
-    So a prompt draws the same tokens alone, in any batch, and in any row of it. `contents` has what belongs to the
-    prompts beside their tokens.
+    So a prompt draws the same tokens alone, in any batch, and in any row of it.
+    `contents` has what belongs to the prompts beside their tokens.
     """
     counts: collections.Counter[bytes] = collections.Counter()
     folds = np.zeros((len(tokens), 2), np.uint32)

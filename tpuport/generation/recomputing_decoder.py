@@ -1,8 +1,9 @@
-"""The decoding loop of models without a cache that a loop can carry: all tokens so far run for each new one.
+"""The decoding loop of models without a cache that a loop can carry: all tokens so far
+run for each new one.
 
-They run in the loop's buffer, whose columns behind the last token contain nothing yet. That these change no logits is
-verified before the first call, since not every model hides them.
-Shapes: B batch, P prompt columns, T columns of the buffer, V vocabulary.
+They run in the loop's buffer, whose columns behind the last token contain nothing yet.
+That these change no logits is verified before the first call, since not every model
+hides them. Shapes: B batch, P prompt columns, T columns of the buffer, V vocabulary.
 """
 
 import logging
@@ -37,35 +38,58 @@ class RecomputingDecoder(Decoder):
 
     @property
     def uses_buckets(self) -> bool:
-        """Whether the model hides padding in front of a prompt, as `verify` has found out.
+        """Whether the model hides padding in front of a prompt, as `verify` has found
+        out.
 
-        Not for kinds of layers that are unknown here: they may divide columns into blocks longer than its prompt.
+        Not for kinds of layers that are unknown here: they may divide columns into
+        blocks longer than its prompt.
         """
-        return self.takes_padding and bool(self._hides_padding) and has_fixed_cache(self.model.config)
+        return (
+            self.takes_padding
+            and bool(self._hides_padding)
+            and has_fixed_cache(self.model.config)
+        )
 
     def forward_prompt(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        mask: jax.Array,
+        slots: int,
+        inputs: Inputs,
     ) -> tuple[jax.Array, tuple[()]]:
         """Traced. Float32 logits [B, V] after the prompt [B, P], and no cache."""
         last = jnp.asarray(tokens.shape[1] - 1, jnp.int32)
         return self._logits(arrays, tokens, mask, last), ()
 
-    def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, tuple[()]]:
+    def forward_token(
+        self, arrays: dict[str, jax.Array], state: State
+    ) -> tuple[jax.Array, tuple[()]]:
         """Traced. As `forward_prompt`, for the token chosen last."""
         _, present, _ = self.token_inputs(state)
         with in_order_of_scores(self.model):
             return self._logits(arrays, state.tokens, present, state.length - 1), ()
 
     def _logits(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, column: jax.Array
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        mask: jax.Array,
+        column: jax.Array,
     ) -> jax.Array:
-        """Traced. Float32 logits [B, V] after the last of the tokens [B, T] that has been written, in `column`."""
+        """Traced. Float32 logits [B, V] after the last of the tokens [B, T] that has
+        been written, in `column`.
+        """
         columns = tokens.shape[1]
         # Some models count the tokens that are not padding, and read no mask.
-        tokens = jnp.where(jnp.arange(columns) <= column, tokens, _padding_id(self.model.config))
+        tokens = jnp.where(
+            jnp.arange(columns) <= column, tokens, _padding_id(self.model.config)
+        )
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         inputs = compat.as_torch({"attention_mask": mask, "position_ids": positions})
-        inputs = {name: value for name, value in inputs.items() if name in self._parameters}
+        inputs = {
+            name: value for name, value in inputs.items() if name in self._parameters
+        }
         if "use_cache" in self._parameters:
             inputs["use_cache"] = False
         if "logits_to_keep" in self._parameters:
@@ -76,7 +100,8 @@ class RecomputingDecoder(Decoder):
             )
             added = prepared["input_ids"].shape[1] - columns
             if added:
-                # The model puts tokens behind the last one, and the logits of these are the next token's.
+                # The model puts tokens behind the last one, and the logits of these are
+                # the next token's.
                 prepared = _move_added(prepared, columns, added, column)
                 prepared.pop("logits_to_keep", None)
                 column = column + added
@@ -87,15 +112,21 @@ class RecomputingDecoder(Decoder):
         return jax.lax.dynamic_index_in_dim(logits, column, axis=1, keepdims=False)
 
     def verify(self) -> None:
-        """Run a prompt by itself and in a longer buffer, and a token after it as the model does, which must all agree.
+        """Run a prompt by itself and in a longer buffer, and a token after it as the
+        model does, which must all agree.
 
         Raises:
-            PortError: logits depend on columns behind the last token, or are others with the model's own cache.
+            PortError: logits depend on columns behind the last token, or are others
+                with the model's own cache.
         """
         tokens = self._example_tokens()
         expected = self._run_example(tokens, padding=0, columns=_TOKENS)
-        self._hides_padding = are_close(self, expected, self._run_example(tokens, _PADDING, _COLUMNS))
-        if not self._hides_padding and not are_close(self, expected, self._run_example(tokens, 0, _COLUMNS)):
+        self._hides_padding = are_close(
+            self, expected, self._run_example(tokens, _PADDING, _COLUMNS)
+        )
+        if not self._hides_padding and not are_close(
+            self, expected, self._run_example(tokens, 0, _COLUMNS)
+        ):
             raise NoLoop(
                 f"the logits of {type(self.model).__name__} depend on columns behind the last token, and it has no "
                 "cache of a fixed shape",
@@ -106,17 +137,21 @@ class RecomputingDecoder(Decoder):
             self._verify_cached(tokens)
 
     def _example_tokens(self) -> np.ndarray:
-        """Token ids, all different as far as the vocabulary goes, and none of them padding."""
+        """Token ids, all different as far as the vocabulary goes, and none of them
+        padding.
+        """
         vocabulary = vocabulary_size(self.model)
         tokens = np.arange(1, _TOKENS + 1, dtype=np.int32) % vocabulary
         tokens[tokens == _padding_id(self.model.config)] = (_TOKENS + 1) % vocabulary
         return tokens
 
     def _verify_cached(self, tokens: np.ndarray) -> None:
-        """PortError unless a token with the cache that grows, run by itself, has the logits that it has without.
+        """PortError unless a token with the cache that grows, run by itself, has the
+        logits that it has without.
 
-        Some models take other positions for a padded row once there is a cache, or read its padding then: these take
-        no padding. No program is compiled, so that code runs that asks for values.
+        Some models take other positions for a padded row once there is a cache, or read
+        its padding then: these take no padding. No program is compiled, so that code
+        runs that asks for values.
         """
         present = np.ones((2, len(tokens)), bool)
         present[1, :_PADDING] = False
@@ -127,7 +162,9 @@ class RecomputingDecoder(Decoder):
         with torch.no_grad(), use_weights_in_loop(self.model, self.arrays, LOOP):
             inputs = self._cached_inputs(rows[:, :-1], present[:, :-1])
             output = self.model(**inputs, return_dict=True)
-            arguments = self.model._update_model_kwargs_for_generation(output, dict(inputs, use_cache=True))
+            arguments = self.model._update_model_kwargs_for_generation(
+                output, dict(inputs, use_cache=True)
+            )
             del arguments["input_ids"]
             inputs = self.model.prepare_inputs_for_generation(
                 compat.wrap(jnp.asarray(rows)), next_sequence_length=1, **arguments
@@ -144,10 +181,17 @@ class RecomputingDecoder(Decoder):
             )
 
     def _cached_inputs(self, tokens: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
-        """Arguments of a call with an empty cache, as transformers' generate makes them."""
+        """Arguments of a call with an empty cache, as transformers' generate makes
+        them.
+        """
         positions = np.maximum(np.cumsum(mask, axis=1, dtype=np.int32) - 1, 0)
-        arrays = {"attention_mask": jnp.asarray(mask), "position_ids": jnp.asarray(positions)}
-        arguments = {name: array for name, array in arrays.items() if name in self._parameters}
+        arrays = {
+            "attention_mask": jnp.asarray(mask),
+            "position_ids": jnp.asarray(positions),
+        }
+        arguments = {
+            name: array for name, array in arrays.items() if name in self._parameters
+        }
         return self.model.prepare_inputs_for_generation(
             compat.wrap(jnp.asarray(tokens)),
             past_key_values=DynamicCache(config=self.model.config),
@@ -163,15 +207,23 @@ class RecomputingDecoder(Decoder):
             type(self.model).__name__,
         )
 
-    def _run_example(self, tokens: np.ndarray, padding: int, columns: int) -> np.ndarray:
-        """Logits [1, V] after the tokens, with padding in front of them and others behind, up to `columns`."""
+    def _run_example(
+        self, tokens: np.ndarray, padding: int, columns: int
+    ) -> np.ndarray:
+        """Logits [1, V] after the tokens, with padding in front of them and others
+        behind, up to `columns`.
+        """
         end = padding + len(tokens)
-        row = np.concatenate([np.zeros(padding, np.int32), tokens, np.full(columns - end, tokens[0])])
+        row = np.concatenate(
+            [np.zeros(padding, np.int32), tokens, np.full(columns - end, tokens[0])]
+        )
         mask = (np.arange(columns) >= padding) & (np.arange(columns) < end)
         return self._run(row[None], mask[None], end - 1)
 
     def _run(self, tokens: np.ndarray, mask: np.ndarray, column: int) -> np.ndarray:
-        """Logits [B, V] of one column of tokens [B, T], as `forward_token` gives them."""
+        """Logits [B, V] of one column of tokens [B, T], as `forward_token` gives
+        them.
+        """
         # Whole on each device, because a process reads only what its own devices hold.
         replicated = NamedSharding(self.mesh, PartitionSpec())
         run = jax.jit(self._logits, out_shardings=replicated)
@@ -185,15 +237,20 @@ def _padding_id(config: Any) -> int:
     return next((value for value in candidates if isinstance(value, int)), 0)
 
 
-def _move_added(prepared: dict[str, Any], columns: int, added: int, column: jax.Array) -> dict[str, Any]:
-    """Traced. The model's inputs with the columns that it has added behind a column, and not behind the buffer.
+def _move_added(
+    prepared: dict[str, Any], columns: int, added: int, column: jax.Array
+) -> dict[str, Any]:
+    """Traced. The model's inputs with the columns that it has added behind a column,
+    and not behind the buffer.
 
     Args:
         columns: of the buffer, T.
         added: columns of the model's own, which come after those of the buffer.
     """
     numbers = jnp.arange(columns + added)
-    earlier = jnp.where(numbers > column + added, numbers - added, columns + numbers - column - 1)
+    earlier = jnp.where(
+        numbers > column + added, numbers - added, columns + numbers - column - 1
+    )
     order = compat.wrap(jnp.where(numbers <= column, numbers, earlier))
 
     def move(value: Any) -> Any:

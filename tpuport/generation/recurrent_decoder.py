@@ -1,8 +1,10 @@
-"""The decoding loop of models that make their cache themselves: states of a recurrence, under an argument's own name.
+"""The decoding loop of models that make their cache themselves: states of a recurrence,
+under an argument's own name.
 
-The prompt's call makes the cache, transformers' own functions say under which name the next call takes it
-(`cache_params`, `state`), and the loop carries its tensors. A layer of keys and values in it gets a fixed shape.
-Shapes: B batch, P prompt columns, V vocabulary.
+The prompt's call makes the cache, transformers' own functions say under which name the
+next call takes it (`cache_params`, `state`), and the loop carries its tensors. A layer
+of keys and values in it gets a fixed shape. Shapes: B batch, P prompt columns, V
+vocabulary.
 """
 
 from typing import Any
@@ -19,7 +21,12 @@ from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
 from tpuport.generation.fixed_layers import FixedLayer
 from tpuport.generation.padding_check import hides_padding
 from tpuport.generation.residual_stream import summed_once
-from tpuport.generation.row_caches import RowCaches, check_unchanged, put_together, take_apart
+from tpuport.generation.row_caches import (
+    RowCaches,
+    check_unchanged,
+    put_together,
+    take_apart,
+)
 from tpuport.mesh import dividing_axis
 from tpuport.tracing import trace_lock
 
@@ -31,25 +38,42 @@ class RecurrentDecoder(Decoder):
 
     @property
     def uses_buckets(self) -> bool:
-        """Whether the model's states ignore padding, which its first call finds out: see `hides_padding`."""
+        """Whether the model's states ignore padding, which its first call finds out:
+        see `hides_padding`.
+        """
         if self._hides_padding is None:
             self._hides_padding = hides_padding(self)
         return self._hides_padding
 
     def forward_prompt(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int, inputs: Inputs
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        mask: jax.Array,
+        slots: int,
+        inputs: Inputs,
     ) -> tuple[jax.Array, RowCaches]:
-        """Traced. Float32 logits [B, V] after the prompt [B, P], and the tensors of the cache with it."""
+        """Traced. Float32 logits [B, V] after the prompt [B, P], and the tensors of the
+        cache with it.
+        """
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
-        with trace_lock, summed_once(self.model, self.mesh), use_weights_in_loop(self.model, arrays, LOOP):
+        with (
+            trace_lock,
+            summed_once(self.model, self.mesh),
+            use_weights_in_loop(self.model, arrays, LOOP),
+        ):
             logits, cache = self._call(tokens, mask, positions, {})
             for value in cache.values():
                 if isinstance(value, Cache):
-                    value.layers = [_fix_shape(layer, slots, self.mesh) for layer in value.layers]
+                    value.layers = [
+                        _fix_shape(layer, slots, self.mesh) for layer in value.layers
+                    ]
             carried = self._carry(cache)
         return logits, carried
 
-    def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, RowCaches]:
+    def forward_token(
+        self, arrays: dict[str, jax.Array], state: State
+    ) -> tuple[jax.Array, RowCaches]:
         """Traced. As `forward_prompt`, for the token chosen last."""
         token, present, position = self.token_inputs(state)
         with use_weights_in_loop(self.model, arrays, LOOP):
@@ -57,16 +81,26 @@ class RecurrentDecoder(Decoder):
             logits, cache = self._call(token, present, position, cache)
             carried = self._carry(cache)
         check_unchanged(
-            state.cache.layout, carried.layout, fix="decode with your own loop over tpuport.compile(model)"
+            state.cache.layout,
+            carried.layout,
+            fix="decode with your own loop over tpuport.compile(model)",
         )
         return logits, carried
 
     def _call(
-        self, tokens: jax.Array, mask: jax.Array, positions: jax.Array, cache: dict[str, Any]
+        self,
+        tokens: jax.Array,
+        mask: jax.Array,
+        positions: jax.Array,
+        cache: dict[str, Any],
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """Traced. Float32 logits [B, V] of the last column, and the cache by the name of its argument."""
+        """Traced. Float32 logits [B, V] of the last column, and the cache by the name
+        of its argument.
+        """
         inputs = compat.as_torch({"attention_mask": mask, "position_ids": positions})
-        inputs = {name: value for name, value in inputs.items() if name in self._parameters}
+        inputs = {
+            name: value for name, value in inputs.items() if name in self._parameters
+        }
         if "logits_to_keep" in self._parameters:
             inputs["logits_to_keep"] = 1
         is_prompt = not cache
@@ -90,21 +124,31 @@ class RecurrentDecoder(Decoder):
         return RowCaches(list(map(self._shard_state, arrays)), layout)
 
     def _shard_state(self, array: jax.Array) -> jax.Array:
-        """Traced. Divide the batch over dp, and what comes next over tp: heads, or the channels of a convolution."""
+        """Traced. Divide the batch over dp, and what comes next over tp: heads, or the
+        channels of a convolution.
+        """
         if self.mesh.size == 1:
             return array
-        return jax.lax.with_sharding_constraint(array, state_sharding(self.mesh, array.shape))
+        return jax.lax.with_sharding_constraint(
+            array, state_sharding(self.mesh, array.shape)
+        )
 
 
 def state_sharding(mesh: Mesh, shape: tuple[int, ...]) -> NamedSharding:
-    """Of an array of the cache: its rows over dp, and what comes next over tp, if they divide evenly."""
+    """Of an array of the cache: its rows over dp, and what comes next over tp, if they
+    divide evenly.
+    """
     # A counter, with one dimension or none, has no rows.
     axes = zip(("dp", "tp"), shape, strict=False) if len(shape) > 1 else ()
-    return NamedSharding(mesh, PartitionSpec(*(dividing_axis(mesh, axis, size) for axis, size in axes)))
+    return NamedSharding(
+        mesh, PartitionSpec(*(dividing_axis(mesh, axis, size) for axis, size in axes))
+    )
 
 
 def _fix_shape(layer: Any, slots: int, mesh: Any) -> Any:
-    """Traced. A layer of `slots` columns in place of one that grows with each token; others stay."""
+    """Traced. A layer of `slots` columns in place of one that grows with each token;
+    others stay.
+    """
     if type(layer) is not DynamicLayer or not layer.is_initialized:
         return layer
     fixed = FixedLayer(slots, mesh)

@@ -1,4 +1,6 @@
-"""A user's own cache as the carry of the decoding loop: arrays with a dimension for rows, and a fixed structure."""
+"""A user's own cache as the carry of the decoding loop: arrays with a dimension for
+rows, and a fixed structure.
+"""
 
 import dataclasses
 from collections.abc import Hashable
@@ -30,7 +32,9 @@ class CacheLayout(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class RowCaches:
-    """The caches of all rows, which differ in nothing but the values of their arrays: [B, ...] each."""
+    """The caches of all rows, which differ in nothing but the values of their arrays:
+    [B, ...] each.
+    """
 
     arrays: list[jax.Array]
     layout: CacheLayout = dataclasses.field(metadata={"static": True})
@@ -47,7 +51,9 @@ def take_apart(cache: Any) -> tuple[list[jax.Array], CacheLayout]:
         if not object_graph.is_array(leaf):
             leaves.append(StaticValue(leaf))
             continue
-        array = compat.to_jax(leaf) if isinstance(leaf, torch.Tensor) else jnp.asarray(leaf)
+        array = (
+            compat.to_jax(leaf) if isinstance(leaf, torch.Tensor) else jnp.asarray(leaf)
+        )
         # Without jax's weak types, which a loop would tell apart.
         arrays.append(jax.lax.convert_element_type(array, array.dtype))
         leaves.append((array.shape, array.dtype))
@@ -64,7 +70,10 @@ def named_arrays(arrays: list[jax.Array], layout: CacheLayout) -> dict[str, jax.
 def put_together(arrays: list[jax.Array], layout: CacheLayout) -> Any:
     """Traced. A cache of this layout with other arrays."""
     remaining = iter(compat.as_torch(arrays))
-    leaves = [leaf.value if isinstance(leaf, StaticValue) else next(remaining) for leaf in layout.leaves]
+    leaves = [
+        leaf.value if isinstance(leaf, StaticValue) else next(remaining)
+        for leaf in layout.leaves
+    ]
     roots, _ = object_graph.unflatten(layout.structure, leaves)
     return roots[0]
 
@@ -75,8 +84,11 @@ _WRITE_AT_POSITION = (
 )
 
 
-def check_unchanged(before: CacheLayout, after: CacheLayout, fix: str = _WRITE_AT_POSITION) -> None:
-    """PortError unless a token leaves the cache as it is but for the values of its tensors, as a loop needs it.
+def check_unchanged(
+    before: CacheLayout, after: CacheLayout, fix: str = _WRITE_AT_POSITION
+) -> None:
+    """PortError unless a token leaves the cache as it is but for the values of its
+    tensors, as a loop needs it.
 
     Args:
         fix: what the user can do, a user's own cache by default.

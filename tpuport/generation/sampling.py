@@ -24,7 +24,8 @@ EOS_SLOTS = 16
 
 
 class SamplingSettings(NamedTuple):
-    """Scalars of one call. They are arrays, so that changing them compiles nothing; `eos` [N] is filled up with -1.
+    """Scalars of one call. They are arrays, so that changing them compiles nothing;
+    `eos` [N] is filled up with -1.
 
     What is None is not in the program.
     """
@@ -45,12 +46,16 @@ class SamplingSettings(NamedTuple):
 
 
 def sampling_settings(options: Options) -> SamplingSettings:
-    """The arrays for these options; a filter that is off gets the value that filters nothing."""
+    """The arrays for these options; a filter that is off gets the value that filters
+    nothing.
+    """
     if len(options.eos) > EOS_SLOTS:
         raise PortError(
-            f"{len(options.eos)} end-of-sequence ids, at most {EOS_SLOTS} are supported", where="eos_token_id"
+            f"{len(options.eos)} end-of-sequence ids, at most {EOS_SLOTS} are supported",
+            where="eos_token_id",
         )
-    # A fixed number of slots, so that the program does not depend on how many ids there are.
+    # A fixed number of slots, so that the program does not depend on how many ids there
+    # are.
     eos = np.full(EOS_SLOTS, -1, np.int32)
     eos[: len(options.eos)] = options.eos
     return SamplingSettings(
@@ -77,12 +82,13 @@ def process_logits(
     new_tokens: Int[Array, ""],
     settings: SamplingSettings,
 ) -> Float[Array, "B V"]:
-    """Traced. What transformers' logits processors give, in the order of `_get_logits_processor`. Removed tokens have
-    -inf.
+    """Traced. What transformers' logits processors give, in the order of
+    `_get_logits_processor`. Removed tokens have -inf.
 
     Args:
         logits_BV: float32 logits of the next token.
-        tokens_BT: prompt and generated tokens so far; `present_BT` is False at padding and at slots not yet written.
+        tokens_BT: prompt and generated tokens so far; `present_BT` is False at padding
+            and at slots not yet written.
         new_tokens: how many have been generated so far.
     """
     processors = settings.processors
@@ -105,33 +111,49 @@ def process_logits(
         scores = step.force_tokens(scores, ends)
         if step.processors.timestamps is not None:
             columns = step.processors.prompt_columns
-            scores = force_timestamps(scores, tokens_BT, columns, new_tokens, step.processors.timestamps)
-    scores = jax.lax.cond(settings.do_sample, lambda s: _filter(s, settings), lambda s: s, scores)
+            scores = force_timestamps(
+                scores, tokens_BT, columns, new_tokens, step.processors.timestamps
+            )
+    scores = jax.lax.cond(
+        settings.do_sample, lambda s: _filter(s, settings), lambda s: s, scores
+    )
     return scores if step is None else step.finish(scores)
 
 
 def _penalize(
     scores: jax.Array, tokens_BT: jax.Array, present_BT: jax.Array, penalty: jax.Array
 ) -> jax.Array:
-    """Positive scores of tokens already there are divided, negative ones multiplied (Keskar et al. 2019, CTRL)."""
+    """Positive scores of tokens already there are divided, negative ones multiplied
+    (Keskar et al. 2019, CTRL).
+    """
     seen = mark_tokens(tokens_BT, present_BT, scores.shape)
-    return jnp.where(seen, jnp.where(scores < 0, scores * penalty, scores / penalty), scores)
+    return jnp.where(
+        seen, jnp.where(scores < 0, scores * penalty, scores / penalty), scores
+    )
 
 
 def _filter(scores: jax.Array, settings: SamplingSettings) -> jax.Array:
-    """Temperature and the filters of [B, V]; the sort of top-k and top-p runs only when one of them is on."""
+    """Temperature and the filters of [B, V]; the sort of top-k and top-p runs only when
+    one of them is on.
+    """
     processors = settings.processors
     scores = scores / settings.temperature
     if processors is not None and processors.top_h is not None:
         scores = logits_processors.filter_top_h(scores, processors)
     is_cut = (settings.top_k > 0) | (settings.top_p < 1.0)
-    scores = jax.lax.cond(is_cut, lambda s: _top_k_top_p(s, settings), lambda s: s, scores)
+    scores = jax.lax.cond(
+        is_cut, lambda s: _top_k_top_p(s, settings), lambda s: s, scores
+    )
     probabilities = jax.nn.softmax(scores, axis=-1)
     floor = settings.min_p * jnp.max(probabilities, axis=-1, keepdims=True)
     # At min_p = 1 the most probable token must stay whatever the product rounds to.
-    keep = (probabilities >= floor) | (probabilities == jnp.max(probabilities, axis=-1, keepdims=True))
+    keep = (probabilities >= floor) | (
+        probabilities == jnp.max(probabilities, axis=-1, keepdims=True)
+    )
     if processors is not None and processors.min_tokens is not None:
-        keep = keep | (probabilities >= logits_processors.least_kept(probabilities, processors))
+        keep = keep | (
+            probabilities >= logits_processors.least_kept(probabilities, processors)
+        )
     scores = jnp.where((settings.min_p > 0.0) & ~keep, -jnp.inf, scores)
     if processors is None:
         return scores
@@ -145,12 +167,18 @@ def _filter(scores: jax.Array, settings: SamplingSettings) -> jax.Array:
 
 
 def _top_k_top_p(scores: jax.Array, settings: SamplingSettings) -> jax.Array:
-    """One ascending sort serves both: top-k keeps ties with the k-th score, top-p the smallest set of mass above p."""
+    """One ascending sort serves both: top-k keeps ties with the k-th score, top-p the
+    smallest set of mass above p.
+    """
     vocabulary = scores.shape[-1]
     order = jnp.argsort(scores, axis=-1)
     ascending = jnp.take_along_axis(scores, order, axis=-1)
-    k = jnp.where(settings.top_k > 0, jnp.minimum(settings.top_k, vocabulary), vocabulary)
-    kth = jnp.take_along_axis(ascending, jnp.broadcast_to(vocabulary - k, (scores.shape[0], 1)), axis=-1)
+    k = jnp.where(
+        settings.top_k > 0, jnp.minimum(settings.top_k, vocabulary), vocabulary
+    )
+    kth = jnp.take_along_axis(
+        ascending, jnp.broadcast_to(vocabulary - k, (scores.shape[0], 1)), axis=-1
+    )
     ascending = jnp.where(ascending < kth, -jnp.inf, ascending)
     mass = jnp.cumsum(jax.nn.softmax(ascending, axis=-1), axis=-1)
     if settings.processors is None or settings.processors.min_tokens is None:
@@ -166,7 +194,9 @@ def _top_k_top_p(scores: jax.Array, settings: SamplingSettings) -> jax.Array:
 
 def step_keys(keys_B2: UInt32[Array, "B 2"], new_tokens: Int[Array, ""]) -> jax.Array:
     """Traced. A random key for each row in this step."""
-    return jax.vmap(lambda key: jax.random.fold_in(jax.random.wrap_key_data(key), new_tokens))(keys_B2)
+    return jax.vmap(
+        lambda key: jax.random.fold_in(jax.random.wrap_key_data(key), new_tokens)
+    )(keys_B2)
 
 
 def choose_tokens(
@@ -175,7 +205,9 @@ def choose_tokens(
     new_tokens: Int[Array, ""],
     settings: SamplingSettings,
 ) -> Int[Array, " B"]:
-    """Traced. The next token of each row: argmax, or a draw with the row's own key, whatever the other rows are."""
+    """Traced. The next token of each row: argmax, or a draw with the row's own key,
+    whatever the other rows are.
+    """
     keys = step_keys(keys_B2, new_tokens)
     return jax.lax.cond(
         settings.do_sample,

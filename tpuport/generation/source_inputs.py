@@ -1,7 +1,9 @@
-"""The inputs of an encoder-decoder in a call of `generate`: what the encoder reads, and what the decoder begins with.
+"""The inputs of an encoder-decoder in a call of `generate`: what the encoder reads, and
+what the decoder begins with.
 
-The rules are those of transformers' `generate`. Token ids of the encoder are padded to a bucket on the right, where the
-model's own mask hides them, so that another length needs no other program.
+The rules are those of transformers' `generate`. Token ids of the encoder are padded to
+a bucket on the right, where the model's own mask hides them, so that another length
+needs no other program.
 """
 
 from collections.abc import Mapping
@@ -19,15 +21,17 @@ from tpuport.generation.model_inputs import check_rows, read_array, vocabulary_s
 from tpuport.generation.prompts import bucket_length, read_token_ids
 from tpuport.plurals import count_noun
 
-# Encoders that give the same for a row whatever masked columns follow it: their positions are distances, or numbers of
-# columns, or counted from ids that are not padding. Not among them: those that cut the columns into blocks by their
-# number (BigBird), and those that mix all columns before any mask.
+# Encoders that give the same for a row whatever masked columns follow it: their
+# positions are distances, or numbers of columns, or counted from ids that are not
+# padding. Not among them: those that cut the columns into blocks by their number
+# (BigBird), and those that mix all columns before any mask.
 _MASKED_ENCODERS: Final = frozenset(
     "t5 mt5 umt5 bart mbart pegasus marian m2m_100 blenderbot blenderbot-small plbart mvp fsmt".split()
 )
 # Their users give decoder_input_ids with every special token.
 _COMPLETE_PROMPTS: Final = frozenset({"whisper"})
-# They take a mask and read it only in training; it may be that of a whole recording, of which they get a segment.
+# They take a mask and read it only in training; it may be that of a whole recording, of
+# which they get a segment.
 _WITHOUT_MASK: Final = frozenset({"whisper"})
 _DECODER_NAMES: Final = ("decoder_input_ids", "decoder_attention_mask")
 
@@ -36,10 +40,13 @@ class Source(NamedTuple):
     """What an encoder-decoder begins with.
 
     Attributes:
-        tokens: int32 [B, P], the decoder's prompt; mask: bool of the same shape, False at padding.
-        inputs: the encoder's inputs by name, and further ones of the decoder, [B, ...] each.
+        tokens: int32 [B, P], the decoder's prompt; mask: bool of the same shape, False
+            at padding.
+        inputs: the encoder's inputs by name, and further ones of the decoder, [B, ...]
+            each.
         contents: of each row's input, what its random draws depend on.
-        length: columns of the encoder's token ids, without the bucket's padding; 0 if it reads something else.
+        length: columns of the encoder's token ids, without the bucket's padding; 0 if
+            it reads something else.
     """
 
     tokens: np.ndarray
@@ -63,7 +70,8 @@ def read_source(
     generation_config: GenerationConfig | None,
     options: dict[str, Any],
 ) -> Source:
-    """Check the inputs of a call, and add what the model's config says about the decoder's first token.
+    """Check the inputs of a call, and add what the model's config says about the
+    decoder's first token.
 
     Args:
         main: the first argument of `generate`, if there was one.
@@ -71,8 +79,8 @@ def read_source(
         options: fields of GenerationConfig by name.
 
     Raises:
-        PortError: no input, ids outside the vocabulary, more columns than the encoder has positions, inputs with other
-            numbers of rows, or no token to begin with.
+        PortError: no input, ids outside the vocabulary, more columns than the encoder
+            has positions, inputs with other numbers of rows, or no token to begin with.
     """
     name = main_input(model)
     inputs = dict(inputs)
@@ -103,7 +111,9 @@ def read_source(
     if name == "input_ids":
         length = arrays[name].shape[1]
         arrays = _pad_to_bucket(model, arrays)
-    tokens, mask = _decoder_prompt(model, decoder_inputs, rows, generation_config, options)
+    tokens, mask = _decoder_prompt(
+        model, decoder_inputs, rows, generation_config, options
+    )
     return Source(tokens, mask, arrays, contents, length)
 
 
@@ -121,11 +131,16 @@ def _contents(arrays: dict[str, np.ndarray], name: str) -> list[bytes]:
     main, mask = arrays[name], arrays.get("attention_mask")
     if name != "input_ids" or mask is None or mask.shape != main.shape:
         return [row.tobytes() for row in main]
-    return [row[is_token.astype(bool)].tobytes() for row, is_token in zip(main, mask, strict=True)]
+    return [
+        row[is_token.astype(bool)].tobytes()
+        for row, is_token in zip(main, mask, strict=True)
+    ]
 
 
 def _pad_to_bucket(model: Any, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Token ids and their mask with the columns of a bucket, if that changes nothing."""
+    """Token ids and their mask with the columns of a bucket, if that changes
+    nothing.
+    """
     ids = arrays["input_ids"]
     vocabulary = vocabulary_size(model)
     if ids.min() < 0 or ids.max() >= vocabulary:
@@ -144,7 +159,9 @@ def _pad_to_bucket(model: Any, arrays: dict[str, np.ndarray]) -> dict[str, np.nd
     mask = arrays.get("attention_mask")
     pad = getattr(model.config, "pad_token_id", None)
     columns = min(bucket_length(length), limit or bucket_length(length))
-    can_be_padded = model.config.model_type in _MASKED_ENCODERS and (mask is None or mask.shape == ids.shape)
+    can_be_padded = model.config.model_type in _MASKED_ENCODERS and (
+        mask is None or mask.shape == ids.shape
+    )
     if not can_be_padded or pad is None:
         return arrays
     if mask is None:
@@ -159,7 +176,9 @@ def _pad_to_bucket(model: Any, arrays: dict[str, np.ndarray]) -> dict[str, np.nd
 
 
 def _encoder_positions(model: Any) -> int | None:
-    """The most columns that the encoder has positions for; None without such a limit."""
+    """The most columns that the encoder has positions for; None without such a
+    limit.
+    """
     config = model.config
     for name in ("max_encoder_position_embeddings", "max_position_embeddings"):
         limit = getattr(config, name, None)
@@ -175,21 +194,38 @@ def _decoder_prompt(
     generation_config: GenerationConfig | None,
     options: dict[str, Any],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The decoder's first tokens and their mask, [B, P], as transformers' `generate` makes them."""
-    start = _start_tokens(model, rows, merge_configs(model, generation_config or GenerationConfig(), options))
+    """The decoder's first tokens and their mask, [B, P], as transformers' `generate`
+    makes them.
+    """
+    start = _start_tokens(
+        model,
+        rows,
+        merge_configs(model, generation_config or GenerationConfig(), options),
+    )
     if "decoder_input_ids" not in inputs:
         return start, np.ones(start.shape, bool)
-    tokens = np.asarray(read_token_ids(inputs["decoder_input_ids"]).cpu().numpy(), np.int32)
+    tokens = np.asarray(
+        read_token_ids(inputs["decoder_input_ids"]).cpu().numpy(), np.int32
+    )
     mask = np.ones(tokens.shape, bool)
     if "decoder_attention_mask" in inputs:
-        mask = read_array(inputs["decoder_attention_mask"], "decoder_attention_mask").astype(bool)
-    check_rows({"decoder_input_ids": tokens, "decoder_attention_mask": mask}, rows, main_input(model))
+        mask = read_array(
+            inputs["decoder_attention_mask"], "decoder_attention_mask"
+        ).astype(bool)
+    check_rows(
+        {"decoder_input_ids": tokens, "decoder_attention_mask": mask},
+        rows,
+        main_input(model),
+    )
     if mask.shape != tokens.shape:
         raise PortError(
             f"decoder_attention_mask is {mask.shape}, decoder_input_ids are {tokens.shape}",
             where="decoder_attention_mask",
         )
-    if model.config.model_type not in _COMPLETE_PROMPTS and (tokens[:, 0] != start[:, 0]).all():
+    if (
+        model.config.model_type not in _COMPLETE_PROMPTS
+        and (tokens[:, 0] != start[:, 0]).all()
+    ):
         tokens = np.concatenate([start, tokens], axis=1)
         mask = np.pad(mask, ((0, 0), (1, 0)), constant_values=True)
     return tokens, mask

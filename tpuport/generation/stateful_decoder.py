@@ -1,7 +1,8 @@
-"""The decoding loop of models that keep states of a recurrence as attributes of their modules, beside their cache.
+"""The decoding loop of models that keep states of a recurrence as attributes of their
+modules, beside their cache.
 
-Attributes that are assigned in a loop on the device would be lost: the loop carries them with the cache, and gives them
-to the modules before each call.
+Attributes that are assigned in a loop on the device would be lost: the loop carries
+them with the cache, and gives them to the modules before each call.
 """
 
 import contextlib
@@ -36,14 +37,17 @@ class StatefulCache:
 
 @dataclasses.dataclass
 class _Exchange:
-    """The states of one call of the model: what the modules had, what they get, and what they have after it."""
+    """The states of one call of the model: what the modules had, what they get, and
+    what they have after it.
+    """
 
     before: dict[str, Any]
     given: dict[str, jax.Array]
     after: dict[str, jax.Array]
 
 
-# In no object that the model leads to: what these contain is taken for lost after the call.
+# In no object that the model leads to: what these contain is taken for lost after the
+# call.
 _exchange: ContextVar[_Exchange] = ContextVar("tpuport_module_states")
 
 
@@ -66,12 +70,16 @@ class StatefulDecoder(Decoder):
         cache: Any,
         logit_count: int,
     ) -> tuple[jax.Array, StatefulCache]:
-        """Traced. As `Decoder._call_model`, with the modules' states as a part of the cache."""
+        """Traced. As `Decoder._call_model`, with the modules' states as a part of the
+        cache.
+        """
         states: dict[str, jax.Array] = {}
         if isinstance(cache, StatefulCache):
             cache, states = cache.cache, cache.states
         with _states_in_modules(self.model, states) as new_states:
-            logits, cache = super()._call_model(arrays, tokens, mask, positions, cache, logit_count)
+            logits, cache = super()._call_model(
+                arrays, tokens, mask, positions, cache, logit_count
+            )
         return logits, StatefulCache(cache, new_states)
 
 
@@ -79,13 +87,17 @@ class StatefulDecoder(Decoder):
 def _states_in_modules(
     model: torch.nn.Module, states: dict[str, jax.Array]
 ) -> Iterator[dict[str, jax.Array]]:
-    """Traced. Give the modules these states for a call of the model, and collect what they are after it.
+    """Traced. Give the modules these states for a call of the model, and collect what
+    they are after it.
 
     In hooks of the call, around which whatever the model assigns is taken for lost.
     """
     exchange = _Exchange(_read_states(model), states, {})
     token = _exchange.set(exchange)
-    hooks = model.register_forward_pre_hook(_give_states), model.register_forward_hook(_collect_states)
+    hooks = (
+        model.register_forward_pre_hook(_give_states),
+        model.register_forward_hook(_collect_states),
+    )
     try:
         yield exchange.after
     finally:
@@ -103,7 +115,9 @@ def _give_states(model: torch.nn.Module, args: Any) -> None:
 
 def _collect_states(model: torch.nn.Module, args: Any, output: Any) -> None:
     exchange = _exchange.get()
-    after = {path: state for path, state in _read_states(model).items() if state is not None}
+    after = {
+        path: state for path, state in _read_states(model).items() if state is not None
+    }
     exchange.after.update(compat.as_jax(after))
     _assign(model, exchange.before)
 

@@ -1,4 +1,5 @@
-"""The scores and logits of every step, for `output_scores` and `output_logits`: written by the loop, read in chunks.
+"""The scores and logits of every step, for `output_scores` and `output_logits`: written
+by the loop, read in chunks.
 
 Shapes: B rows, V vocabulary, R steps of a chunk.
 """
@@ -34,7 +35,9 @@ class OutputSettings:
 
 
 class StepOutputs(NamedTuple):
-    """float32 [R, B, V] each, None if it was not asked for; the first is of the step at column `start`."""
+    """float32 [R, B, V] each, None if it was not asked for; the first is of the step at
+    column `start`.
+    """
 
     start: jax.Array
     scores: jax.Array | None
@@ -48,10 +51,14 @@ def output_settings(options: Options) -> OutputSettings | None:
     return OutputSettings(options.output_scores, options.output_logits)
 
 
-def begin_outputs(settings: OutputSettings, shape: tuple[int, ...], start: jax.Array) -> StepOutputs:
+def begin_outputs(
+    settings: OutputSettings, shape: tuple[int, ...], start: jax.Array
+) -> StepOutputs:
     """Traced. Room for some steps of [B, V]."""
     zeros = jnp.zeros((STEPS, *shape), jnp.float32)
-    return StepOutputs(start, zeros if settings.scores else None, zeros if settings.logits else None)
+    return StepOutputs(
+        start, zeros if settings.scores else None, zeros if settings.logits else None
+    )
 
 
 def write_outputs(
@@ -61,9 +68,15 @@ def write_outputs(
     step = column - outputs.start
 
     def write(array: jax.Array | None, values: jax.Array) -> jax.Array | None:
-        return None if array is None else jax.lax.dynamic_update_index_in_dim(array, values, step, axis=0)
+        return (
+            None
+            if array is None
+            else jax.lax.dynamic_update_index_in_dim(array, values, step, axis=0)
+        )
 
-    return outputs._replace(scores=write(outputs.scores, scores), logits=write(outputs.logits, logits))
+    return outputs._replace(
+        scores=write(outputs.scores, scores), logits=write(outputs.logits, logits)
+    )
 
 
 class CollectedOutputs:
@@ -82,12 +95,22 @@ class CollectedOutputs:
         """Add the steps of a chunk."""
         if outputs is None:
             return
-        for array, collected in ((outputs.scores, self.scores), (outputs.logits, self.logits)):
+        for array, collected in (
+            (outputs.scores, self.scores),
+            (outputs.logits, self.logits),
+        ):
             if array is not None:
                 chunk = np.asarray(array)[:steps, : self._rows]
                 collected.extend(torch.from_numpy(step) for step in chunk.copy())
 
-    def as_output(self, sequences: Any, options: Options, search: Result | None, *, has_encoder: bool) -> Any:
+    def as_output(
+        self,
+        sequences: Any,
+        options: Options,
+        search: Result | None,
+        *,
+        has_encoder: bool,
+    ) -> Any:
         """transformers' output class for `return_dict_in_generate`."""
         fields: dict[str, Any] = {
             "sequences": sequences,
@@ -95,10 +118,18 @@ class CollectedOutputs:
             "logits": tuple(self.logits) if options.output_logits else None,
         }
         if search is None:
-            output_class: Any = GenerateEncoderDecoderOutput if has_encoder else GenerateDecoderOnlyOutput
+            output_class: Any = (
+                GenerateEncoderDecoderOutput
+                if has_encoder
+                else GenerateDecoderOnlyOutput
+            )
             return output_class(**fields)
         fields["beam_indices"] = search.beam_indices
         if options.output_scores:
             fields["sequences_scores"] = search.scores
-        output_class = GenerateBeamEncoderDecoderOutput if has_encoder else GenerateBeamDecoderOnlyOutput
+        output_class = (
+            GenerateBeamEncoderDecoderOutput
+            if has_encoder
+            else GenerateBeamDecoderOnlyOutput
+        )
         return output_class(**fields)

@@ -1,4 +1,5 @@
-"""What Whisper's `generate` gives transformers' `generate` as logits processors, as options of the compiled loop.
+"""What Whisper's `generate` gives transformers' `generate` as logits processors, as
+options of the compiled loop.
 
 Shapes: B batch, V vocabulary, T token buffer.
 """
@@ -21,12 +22,15 @@ _TRANSLATED = (
 
 
 class TimestampRules(NamedTuple):
-    """The rules of `WhisperTimeStampLogitsProcessor`; token ids, which are arguments of the program.
+    """The rules of `WhisperTimeStampLogitsProcessor`; token ids, which are arguments of
+    the program.
 
     Attributes:
-        no_timestamps: the id before the first timestamp; eos: the id that ends a sequence.
+        no_timestamps: the id before the first timestamp; eos: the id that ends a
+            sequence.
         last_initial: the last timestamp that may come first.
-        compares_probability: whether timestamps win if they are more probable together than any other token.
+        compares_probability: whether timestamps win if they are more probable together
+            than any other token.
     """
 
     no_timestamps: Any
@@ -36,7 +40,9 @@ class TimestampRules(NamedTuple):
 
 
 class WhisperProcessors(NamedTuple):
-    """A list of processors: those that run on the host, the rules of timestamps, and options of GenerationConfig."""
+    """A list of processors: those that run on the host, the rules of timestamps, and
+    options of GenerationConfig.
+    """
 
     on_host: list[Any]
     timestamps: TimestampRules | None
@@ -44,7 +50,8 @@ class WhisperProcessors(NamedTuple):
 
 
 def detect_silence(processors: Sequence[Any], prompt: Any) -> None:
-    """Let Whisper's detector of silence look at the decoder's prompt, for which it runs the model.
+    """Let Whisper's detector of silence look at the decoder's prompt, for which it runs
+    the model.
 
     In the loop it could not: programs do not begin inside of another one.
     """
@@ -57,12 +64,14 @@ def detect_silence(processors: Sequence[Any], prompt: Any) -> None:
 def read_processors(processors: Sequence[Any]) -> WhisperProcessors:
     """What Whisper's `generate` gives to transformers' `generate`.
 
-    Those of the beginning are taken to begin after the decoder's prompt, as Whisper's `generate` sets them.
+    Those of the beginning are taken to begin after the decoder's prompt, as Whisper's
+    `generate` sets them.
     """
     in_loop = [processor for processor in processors if not _is_detector(processor)]
     options: dict[str, list[int]] = {"suppress_tokens": [], "begin_suppress_tokens": []}
     if not all(isinstance(processor, _TRANSLATED) for processor in in_loop):
-        # Another processor may depend on what those before it have done: all run on the host, in their order.
+        # Another processor may depend on what those before it have done: all run on the
+        # host, in their order.
         return WhisperProcessors(in_loop, None, options)
     timestamps = None
     for processor in in_loop:
@@ -70,7 +79,9 @@ def read_processors(processors: Sequence[Any]) -> WhisperProcessors:
             case logits_process.SuppressTokensLogitsProcessor():
                 options["suppress_tokens"] = processor.suppress_tokens.tolist()
             case logits_process.SuppressTokensAtBeginLogitsProcessor():
-                options["begin_suppress_tokens"] = processor.begin_suppress_tokens.tolist()
+                options["begin_suppress_tokens"] = (
+                    processor.begin_suppress_tokens.tolist()
+                )
             case _:
                 timestamps = _read_rules(processor)
     return WhisperProcessors([], timestamps, options)
@@ -106,10 +117,12 @@ def force_timestamps(
     new_tokens: jax.Array,
     rules: TimestampRules,
 ) -> jax.Array:
-    """Traced. Scores [B, V] after the rules: timestamps come in pairs, never decrease, and begin the text.
+    """Traced. Scores [B, V] after the rules: timestamps come in pairs, never decrease,
+    and begin the text.
 
     Args:
-        tokens: [B, T], of which the columns before `prompt_columns + new_tokens` are written.
+        tokens: [B, T], of which the columns before `prompt_columns + new_tokens` are
+            written.
     """
     first = rules.no_timestamps + 1
     ids = jnp.arange(scores.shape[-1], dtype=jnp.int32)
@@ -118,7 +131,10 @@ def force_timestamps(
     length = prompt_columns + new_tokens
     generated = (columns >= prompt_columns) & (columns < length)
     timestamps = generated & (tokens >= first)
-    last, penultimate = (jnp.take(tokens, jnp.maximum(length - back, 0), axis=1) >= first for back in (1, 2))
+    last, penultimate = (
+        jnp.take(tokens, jnp.maximum(length - back, 0), axis=1) >= first
+        for back in (1, 2)
+    )
     last_was_timestamp = (new_tokens >= 1) & last
     # The first token counts as the second of a pair.
     penultimate_was_timestamp = (new_tokens < 2) | penultimate
@@ -126,7 +142,9 @@ def force_timestamps(
     begins_pair = (last_was_timestamp & ~penultimate_was_timestamp)[:, None]
     newest = jnp.max(jnp.where(timestamps, columns, -1), axis=1)
     newest_id = jnp.take_along_axis(tokens, jnp.maximum(newest, 0)[:, None], axis=1)
-    least = jnp.where((newest >= 0)[:, None], jnp.where(begins_pair, newest_id, newest_id + 1), first)
+    least = jnp.where(
+        (newest >= 0)[:, None], jnp.where(begins_pair, newest_id, newest_id + 1), first
+    )
     is_first = new_tokens == 0
     removed = (
         (ids == rules.no_timestamps)
@@ -137,7 +155,11 @@ def force_timestamps(
     )
     scores = jnp.where(removed, -jnp.inf, scores)
     log_probabilities = jax.nn.log_softmax(scores, axis=-1)
-    together = jax.nn.logsumexp(jnp.where(is_timestamp_id, log_probabilities, -jnp.inf), axis=-1)
-    best_text = jnp.max(jnp.where(is_timestamp_id, -jnp.inf, log_probabilities), axis=-1)
+    together = jax.nn.logsumexp(
+        jnp.where(is_timestamp_id, log_probabilities, -jnp.inf), axis=-1
+    )
+    best_text = jnp.max(
+        jnp.where(is_timestamp_id, -jnp.inf, log_probabilities), axis=-1
+    )
     wins = rules.compares_probability & (together > best_text)
     return jnp.where(wins[:, None] & ~is_timestamp_id, -jnp.inf, scores)

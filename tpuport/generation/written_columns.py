@@ -1,8 +1,9 @@
-"""Which columns of its own cache a user's model writes: a position that is shifted shows there, and in no logits.
+"""Which columns of its own cache a user's model writes: a position that is shifted
+shows there, and in no logits.
 
-A model that takes every position for the next one gives the same logits token by token as at once, and still computes
-something else than it was trained for. Where it writes tells.
-Shapes: P positions, C columns.
+A model that takes every position for the next one gives the same logits token by token
+as at once, and still computes something else than it was trained for. Where it writes
+tells. Shapes: P positions, C columns.
 """
 
 from typing import NamedTuple
@@ -20,7 +21,8 @@ class WrittenColumns(NamedTuple):
 
     Attributes:
         positions: [P], which follow each other.
-        columns: for the names of arrays, whether a column of theirs has changed, [P, C].
+        columns: for the names of arrays, whether a column of theirs has changed,
+            [P, C].
         counters: for the names of single integers, their values afterwards, [P].
     """
 
@@ -35,25 +37,37 @@ def nothing() -> WrittenColumns:
 
 
 def choose_positions(columns: int) -> jax.Array:
-    """Two positions in the middle, so that a column before or after them is one of the cache."""
+    """Two positions in the middle, so that a column before or after them is one of the
+    cache.
+    """
     return (columns - 2) // 2 + jnp.arange(2, dtype=jnp.int32)
 
 
 def column_axes(layout: CacheLayout, longer: CacheLayout) -> dict[str, int]:
-    """The dimension with the columns, for the names of arrays that are longer in a cache with room for one more."""
+    """The dimension with the columns, for the names of arrays that are longer in a
+    cache with room for one more.
+    """
     longer_leaves = dict(zip(longer.names, longer.leaves, strict=True))
     axes = {}
     for name, leaf in zip(layout.names, layout.leaves, strict=True):
         match leaf, longer_leaves.get(name):
-            case (tuple(shape), _), (tuple(longer_shape), _) if len(shape) == len(longer_shape):
-                different = [axis for axis, size in enumerate(shape) if longer_shape[axis] != size]
+            case (tuple(shape), _), (tuple(longer_shape), _) if len(shape) == len(
+                longer_shape
+            ):
+                different = [
+                    axis
+                    for axis, size in enumerate(shape)
+                    if longer_shape[axis] != size
+                ]
                 if len(different) == 1:
                     axes[name] = different[0]
     return axes
 
 
 def fill_otherwise(array: jax.Array) -> jax.Array:
-    """Traced. Other numbers in an array of floats: a token may happen to have those of a new cache."""
+    """Traced. Other numbers in an array of floats: a token may happen to have those of
+    a new cache.
+    """
     return array + 1 if jnp.issubdtype(array.dtype, jnp.inexact) else array
 
 
@@ -75,7 +89,8 @@ def check_columns(written: WrittenColumns, model_name: str) -> None:
         written: with arrays of NumPy.
 
     Raises:
-        PortError: it is another column; the error names the attribute that counts positions, or else the array.
+        PortError: it is another column; the error names the attribute that counts
+            positions, or else the array.
     """
     positions = np.asarray(written.positions)
     counters = _moving_counters(written, positions)
@@ -84,9 +99,7 @@ def check_columns(written: WrittenColumns, model_name: str) -> None:
             actual = np.flatnonzero(changed[index]).tolist()
             # A model may write more than that.
             if position not in actual:
-                message = (
-                    f"{model_name} writes the token at position {position} to {_describe(actual)} of {name}"
-                )
+                message = f"{model_name} writes the token at position {position} to {_describe(actual)} of {name}"
                 raise PortError(
                     "; ".join([message, *counters.values()]),
                     where=next(iter(counters), name),

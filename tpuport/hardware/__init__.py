@@ -1,4 +1,6 @@
-"""What is known of TPUs: a record for each generation, the slices that can be rented, and libtpu's descriptions."""
+"""What is known of TPUs: a record for each generation, the slices that can be rented,
+and libtpu's descriptions.
+"""
 
 from tpuport.hardware.generations import (
     GENERATIONS,

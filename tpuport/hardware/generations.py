@@ -1,10 +1,13 @@
-"""One record for each generation of TPU: what a chip can do at most, who says so, and what jax and libtpu call it.
+"""One record for each generation of TPU: what a chip can do at most, who says so, and
+what jax and libtpu call it.
 
-To add a generation, add an entry to `GENERATIONS`, and its measured block sizes as `attention/data/NAME.json` (from
-`tpuport tune attention --save`), or name the generation whose measurements serve it.
+To add a generation, add an entry to `GENERATIONS`, and its measured block sizes as
+`attention/data/NAME.json` (from `tpuport tune attention --save`), or name the
+generation whose measurements serve it.
 
-Figures are a chip's, as they are published. What jax calls a device is a chip, or half of one (`Generation.devices`);
-`DeviceShare` has the figures of one device. Bytes and bytes a second are plain: 1 GB is 1e9 bytes, 1 GiB is 2**30.
+Figures are a chip's, as they are published. What jax calls a device is a chip, or half
+of one (`Generation.devices`); `DeviceShare` has the figures of one device. Bytes and
+bytes a second are plain: 1 GB is 1e9 bytes, 1 GiB is 2**30.
 """
 
 import contextlib
@@ -18,7 +21,8 @@ from tpuport.errors import PortError
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 _DOCS: Final = "https://docs.cloud.google.com/tpu/docs/"
-# The JAX scaling book: "How to Think About TPUs", and "Sharded Matrices and How to Multiply Them".
+# The JAX scaling book: "How to Think About TPUs", and "Sharded Matrices and How to
+# Multiply Them".
 SCALING_BOOK: Final = "https://jax-ml.github.io/scaling-book/tpus"
 COLLECTIVES: Final = "https://jax-ml.github.io/scaling-book/sharding"
 
@@ -41,17 +45,22 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceShare:
-    """What one device has of its chip: bytes of HBM, bf16 FLOP/s, bytes of HBM a second. Links belong to the chip."""
+    """What one device has of its chip: bytes of HBM, bf16 FLOP/s, bytes of HBM a
+    second. Links belong to the chip.
+    """
 
     hbm: float
     bf16: float
     hbm_bandwidth: float
 
 
-_HOP: Final = Figure(1e-6, "s", COLLECTIVES, '"typically around 1us", for every generation')
+_HOP: Final = Figure(
+    1e-6, "s", COLLECTIVES, '"typically around 1us", for every generation'
+)
 
-# A product of two matrices of 4096 x 4096 in blocks of 128: 32,768 steps of a kernel take 11.47 ms there, of which its
-# schedule explains 3.51 ms, and in each step it starts two copies.
+# A product of two matrices of 4096 x 4096 in blocks of 128: 32,768 steps of a kernel
+# take 11.47 ms there, of which its schedule explains 3.51 ms, and in each step it
+# starts two copies.
 _COPY_START: Final = Figure(
     0.12e-6, "s", "https://docs.jax.dev/en/latest/pallas/tpu/matmul.html",
     "what a measurement on v5e leaves for each copy; taken for every generation",
@@ -67,8 +76,10 @@ class Generation:
         title: Google's name.
         page: Google's page that describes it.
         kinds: the `device_kind` of its devices in jax; libtpu's versions disagree.
-        accelerator_types: what comes before the dash of an accelerator type such as v5litepod-8, besides `name`.
-        block_sizes: the generation whose `attention/data/NAME.json` the attention kernel's block sizes come from.
+        accelerator_types: what comes before the dash of an accelerator type such as
+            v5litepod-8, besides `name`.
+        block_sizes: the generation whose `attention/data/NAME.json` the attention
+            kernel's block sizes come from.
         hbm: bytes a chip.
         bf16: dense FLOP/s a chip.
         int8, fp8: the same for these dtypes, None if no page states it.
@@ -76,22 +87,30 @@ class Generation:
         ici: bytes a second a chip, over all links, both ways together.
         link: bytes a second over one link to one neighbour, one way.
         hop: seconds that a hop over a link takes, however little it carries.
-        copy_start: seconds of the core that it takes a kernel to start a copy between memories.
-        on_chip: bytes a second between the devices of one chip, one way; None if a chip is one device.
+        copy_start: seconds of the core that it takes a kernel to start a copy between
+            memories.
+        on_chip: bytes a second between the devices of one chip, one way; None if a chip
+            is one device.
         cores: TensorCores a chip.
         devices: devices a chip, as libtpu and jax show them.
         dimensions: of the torus.
-        wraps: a dimension of a slice closes to a ring if it is a multiple of this (in three dimensions: if all are).
+        wraps: a dimension of a slice closes to a ring if it is a multiple of this (in
+            three dimensions: if all are).
         pod: chips of the largest slice.
-        program_hbm: bytes of a device that the compiler lets one program use: the most that arguments, outputs and
-            code of a program took that still compiled, found by bisection.
+        program_hbm: bytes of a device that the compiler lets one program use: the most
+            that arguments, outputs and code of a program took that still compiled,
+            found by bisection.
         vmem: bytes of vector memory a core.
-        fusion_vmem: bytes of it that one fusion may take in a program; None leaves that to the compiler.
-        multiplies_rows_by_matrix: whether products of a single row are for the matrix units; else the compiler chooses.
-        bytes_per_cycle: that one core reads from HBM: published bandwidth over published clock.
-        flops_per_cycle: of bf16 products that the matrix units of one core start in a cycle: two for each of their
-            cells, four units of 128 x 128 cells until v5p; v6e and tpu7x have two units of 256 x 256, into which a
-            bundle puts two rows each.
+        fusion_vmem: bytes of it that one fusion may take in a program; None leaves that
+            to the compiler.
+        multiplies_rows_by_matrix: whether products of a single row are for the matrix
+            units; else the compiler chooses.
+        bytes_per_cycle: that one core reads from HBM: published bandwidth over
+            published clock.
+        flops_per_cycle: of bf16 products that the matrix units of one core start in a
+            cycle: two for each of their cells, four units of 128 x 128 cells until v5p;
+            v6e and tpu7x have two units of 256 x 256, into which a bundle puts two rows
+            each.
     """
 
     name: str
@@ -124,7 +143,9 @@ class Generation:
 
     @property
     def clock(self) -> float:
-        """Cycles a second of a core: the published peak over what the matrix units start in a cycle."""
+        """Cycles a second of a core: the published peak over what the matrix units
+        start in a cycle.
+        """
         return self.bf16.value / (self.cores * self.flops_per_cycle)
 
     @property
@@ -139,7 +160,11 @@ class Generation:
     @property
     def figures(self) -> dict[str, Figure]:
         """The published figures by name."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, Figure)}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if isinstance(value, Figure)
+        }
 
     @property
     def sources(self) -> dict[str, str]:
@@ -171,7 +196,8 @@ def _rate(giga: float | int, source: str, note: str = "") -> Figure:
 
 
 _LINK_NOTE: Final = (
-    "what the book computes with; half of Google's figure for all links, divided by their number, is 11% more"
+    "what the book computes with; half of Google's figure for all links, divided by "
+    "their number, is 11% more"
 )
 
 GENERATIONS: Final[dict[str, Generation]] = {
@@ -190,8 +216,9 @@ GENERATIONS: Final[dict[str, Generation]] = {
             cores=2, devices=1, dimensions=3, wraps=4, pod=4096,
             program_hbm=31485 * MIB,
             vmem=16 * MIB,
-            # Its vector unit makes weights in eight bits wide one by one: a layer of Llama-2-7B takes 84 us in int8
-            # instead of 147, and 123 in bfloat16 instead of 130.
+            # Its vector unit makes weights in eight bits wide one by one: a layer of
+            # Llama-2-7B takes 84 us in int8 instead of 147, and 123 in bfloat16 instead
+            # of 130.
             multiplies_rows_by_matrix=True,
             bytes_per_cycle=585,
             flops_per_cycle=1 << 17,
@@ -244,11 +271,13 @@ GENERATIONS: Final[dict[str, Generation]] = {
             cores=1, devices=1, dimensions=2, wraps=16, pod=256,
             program_hbm=31996 * MIB,
             vmem=128 * MIB,
-            # By default 32 MiB. With more, products of thousands of rows are computed in larger blocks: one of 18,900 x
-            # 13,824 and 13,824 x 5,120 takes 3.3 ms instead of 4.3. 64 MiB gain 3% more, and take longer to compile.
+            # By default 32 MiB. With more, products of thousands of rows are computed
+            # in larger blocks: one of 18,900 x 13,824 and 13,824 x 5,120 takes 3.3 ms
+            # instead of 4.3. 64 MiB gain 3% more, and take longer to compile.
             fusion_vmem=48 * MIB,
-            # As on v4: 156 us instead of 189 on one chip, and 267 in bfloat16 instead of 283. On v5e the same layer in
-            # bfloat16 takes 561 us instead of 533, on v5p 60 instead of 58.
+            # As on v4: 156 us instead of 189 on one chip, and 267 in bfloat16 instead
+            # of 283. On v5e the same layer in bfloat16 takes 561 us instead of 533, on
+            # v5p 60 instead of 58.
             multiplies_rows_by_matrix=True,
             bytes_per_cycle=937,
             flops_per_cycle=1 << 19,
@@ -277,12 +306,18 @@ GENERATIONS: Final[dict[str, Generation]] = {
 
 # What a program is tuned for if it is for no TPU in particular.
 _DEFAULT: Final = "v6e"
-_BY_KIND: Final = {kind: name for name, generation in GENERATIONS.items() for kind in generation.kinds}
-_assumed: contextvars.ContextVar[str | None] = contextvars.ContextVar("tpuport_generation", default=None)
+_BY_KIND: Final = {
+    kind: name for name, generation in GENERATIONS.items() for kind in generation.kinds
+}
+_assumed: contextvars.ContextVar[str | None] = contextvars.ContextVar(
+    "tpuport_generation", default=None
+)
 
 
 def generation_of_kind(kind: str) -> str | None:
-    """The name of the generation whose devices have this `device_kind`; None for another device."""
+    """The name of the generation whose devices have this `device_kind`; None for
+    another device.
+    """
     return _BY_KIND.get(kind)
 
 
@@ -303,7 +338,8 @@ def check_generation(name: str) -> str:
 
 @contextlib.contextmanager
 def assume_generation(name: str) -> Iterator[None]:
-    """Tune programs that are traced inside for this generation, whatever devices this machine has.
+    """Tune programs that are traced inside for this generation, whatever devices this
+    machine has.
 
     Raises:
         PortError: there is no such generation.
@@ -326,5 +362,7 @@ def local_generation() -> str | None:
 
 
 def target_generation() -> str:
-    """The generation that programs are tuned for: the assumed one, the default device's, or v6e without a TPU."""
+    """The generation that programs are tuned for: the assumed one, the default
+    device's, or v6e without a TPU.
+    """
     return _assumed.get() or local_generation() or _DEFAULT

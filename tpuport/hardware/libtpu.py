@@ -1,4 +1,5 @@
-"""Described TPUs: libtpu contains the whole compiler, and compiles for a slice that nobody has rented.
+"""Described TPUs: libtpu contains the whole compiler, and compiles for a slice that
+nobody has rented.
 
 No TPU is used or needed; libtpu itself must be installed (Linux on x86-64).
 """
@@ -24,12 +25,17 @@ if TYPE_CHECKING:
     from jax.experimental.topologies import TopologyDescription
     from jax.stages import Compiled
 
-# libtpu reads these when it is loaded: ask no metadata server, and share the machine with other processes.
-LIBTPU_ENVIRONMENT: Final = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+# libtpu reads these when it is loaded: ask no metadata server, and share the machine
+# with other processes.
+LIBTPU_ENVIRONMENT: Final = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
 _loading = threading.Lock()
 # The PCI vendor of TPUs.
 _GOOGLE: Final = "0x1ae0"
-# Lines of libtpu on a host without a TPU: it finds no metadata of one, and says where in its sources.
+# Lines of libtpu on a host without a TPU: it finds no metadata of one, and says where
+# in its sources.
 _NOISE: Final = re.compile(
     rb"Failed to find host bounds for accelerator type|WARNING: Logging before InitGoogle\(\)"
     rb"|[IWE]\d{4} \S+ +\d+ (common_lib|\w*tpu\w*)\.cc:\d+\]"
@@ -46,18 +52,24 @@ def generation_of(topology: "TopologyDescription") -> str:
 
 
 def described(name: str) -> "TopologyDescription":
-    """A described TPU slice for jax to compile for: its `devices` go into a mesh or a sharding.
+    """A described TPU slice for jax to compile for: its `devices` go into a mesh or a
+    sharding.
 
-    If this loads libtpu, libtpu writes the schedules of what the process compiles, for `schedules.record`.
+    If this loads libtpu, libtpu writes the schedules of what the process compiles, for
+    `schedules.record`.
 
     Args:
-        name: a generation and a layout, such as "v5e:2x4"; a generation alone means its smallest slice.
+        name: a generation and a layout, such as "v5e:2x4"; a generation alone means its
+            smallest slice.
 
     Raises:
-        PortError: there is no such slice, libtpu is not installed, or this process cannot load it.
+        PortError: there is no such slice, libtpu is not installed, or this process
+            cannot load it.
     """
     requested = parse_slice(name)
-    if importlib.util.find_spec("libtpu") is None and not os.environ.get("TPU_LIBRARY_PATH"):
+    if importlib.util.find_spec("libtpu") is None and not os.environ.get(
+        "TPU_LIBRARY_PATH"
+    ):
         raise PortError(
             "libtpu is not installed, and it is the compiler for TPUs",
             where=f"topology {name}",
@@ -71,13 +83,17 @@ def described(name: str) -> "TopologyDescription":
         os.environ.setdefault(variable, value)
     try:
         with _filtered_stderr(_drop_all), recording_flags():
-            return topologies.get_topology_desc(requested.name, platform="tpu", **requested.libtpu_options)
+            return topologies.get_topology_desc(
+                requested.name, platform="tpu", **requested.libtpu_options
+            )
     except JaxRuntimeError as error:
         raise _explain_refusal(name, str(error)) from None
 
 
 def compiler_options(generation: str) -> dict[str, str]:
-    """Options of libtpu with which programs for a generation are compiled, but for what LIBTPU_INIT_ARGS sets."""
+    """Options of libtpu with which programs for a generation are compiled, but for what
+    LIBTPU_INIT_ARGS sets.
+    """
     hardware = GENERATIONS[generation]
     # Heads that are exchanged for positions go on beside the products that come next.
     options = {"xla_tpu_enable_async_all_to_all": "true"}
@@ -90,13 +106,18 @@ def compiler_options(generation: str) -> dict[str, str]:
 
 
 def compiled(
-    function: Callable, *arguments: Any, topology: "TopologyDescription", **jit_options: Any
+    function: Callable,
+    *arguments: Any,
+    topology: "TopologyDescription",
+    **jit_options: Any,
 ) -> "Compiled":
-    """The function's program for one device of a described TPU, or for the mesh that its arguments are sharded on.
+    """The function's program for one device of a described TPU, or for the mesh that
+    its arguments are sharded on.
 
     Args:
         function: traced with the arguments; may be jitted already.
-        arguments: trees of jax.ShapeDtypeStruct; those without a sharding go to the first device.
+        arguments: trees of jax.ShapeDtypeStruct; those without a sharding go to the
+            first device.
         jit_options: for `jax.jit`.
     """
     import jax
@@ -105,13 +126,20 @@ def compiled(
     first_device = SingleDeviceSharding(topology.devices[0])
 
     def add_sharding(x: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or first_device)
+        return jax.ShapeDtypeStruct(
+            x.shape, x.dtype, sharding=getattr(x, "sharding", None) or first_device
+        )
 
-    # jax caches traces by function, but block sizes depend on the assumed generation: a new function for each call.
+    # jax caches traces by function, but block sizes depend on the assumed generation: a
+    # new function for each call.
     def new_function(*arguments: Any) -> Any:
         return function(*arguments)
 
-    return jax.jit(new_function, **jit_options).lower(*jax.tree.map(add_sharding, arguments)).compile()
+    return (
+        jax.jit(new_function, **jit_options)
+        .lower(*jax.tree.map(add_sharding, arguments))
+        .compile()
+    )
 
 
 def _explain_refusal(name: str, message: str) -> PortError:
@@ -131,10 +159,12 @@ def _explain_refusal(name: str, message: str) -> PortError:
 
 @functools.cache
 def start_backends() -> None:
-    """Start jax's backends as `jax.devices()` does, without libtpu's noise on a host without a TPU.
+    """Start jax's backends as `jax.devices()` does, without libtpu's noise on a host
+    without a TPU.
 
-    jax loads libtpu wherever it is installed. On a host without a TPU, libtpu first writes errors straight to file
-    descriptor 2, which none of its environment variables silence, and jax goes on with the CPU.
+    jax loads libtpu wherever it is installed. On a host without a TPU, libtpu first
+    writes errors straight to file descriptor 2, which none of its environment variables
+    silence, and jax goes on with the CPU.
     """
     import jax
 
@@ -152,7 +182,10 @@ def tpu_chips() -> list[str]:
     accelerators = Path("/dev").glob("accel[0-9]*")
     # Newer hosts have VFIO files, which may also be those of other devices.
     vfio_files: list[Path] = []
-    if any(_read(vendor) == _GOOGLE for vendor in Path("/sys/bus/pci/devices").glob("*/vendor")):
+    if any(
+        _read(vendor) == _GOOGLE
+        for vendor in Path("/sys/bus/pci/devices").glob("*/vendor")
+    ):
         vfio_files = list(Path("/dev/vfio").glob("[0-9]*"))
     return sorted(map(str, accelerators)) or sorted(map(str, vfio_files))
 
@@ -166,7 +199,9 @@ def _read(file: Path) -> str:
 
 def _drop_noise(text: bytes) -> bytes:
     """Text without what libtpu writes on a host without a TPU."""
-    return b"".join(line for line in text.splitlines(keepends=True) if not _NOISE.match(line))
+    return b"".join(
+        line for line in text.splitlines(keepends=True) if not _NOISE.match(line)
+    )
 
 
 def _drop_all(text: bytes) -> bytes:
@@ -175,9 +210,12 @@ def _drop_all(text: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _filtered_stderr(keep: Callable[[bytes], bytes]) -> Iterator[None]:
-    """Write only what `keep` returns of what goes to file descriptor 2 inside; everything if the block fails."""
-    # The file descriptor belongs to the process: only one thread at a time may redirect it. A file and not a pipe,
-    # because libtpu loads while it holds the interpreter's lock, and nobody could read a pipe.
+    """Write only what `keep` returns of what goes to file descriptor 2 inside;
+    everything if the block fails.
+    """
+    # The file descriptor belongs to the process: only one thread at a time may redirect
+    # it. A file and not a pipe, because libtpu loads while it holds the interpreter's
+    # lock, and nobody could read a pipe.
     with _loading, tempfile.TemporaryFile() as output:
         try:
             terminal = os.dup(2)

@@ -23,14 +23,17 @@ def slice_rows() -> list[dict[str, Any]]:
     """A row for each slice that Google's pages list.
 
     Returns:
-        Rows with name, generation, shape, chips, devices; bytes of HBM a chip and a device; a chip's FLOP/s in bf16,
-        its bytes a second to HBM, over all links both ways, and over one link one way; and the source of each figure.
+        Rows with name, generation, shape, chips, devices; bytes of HBM a chip and a
+        device; a chip's FLOP/s in bf16, its bytes a second to HBM, over all links both
+        ways, and over one link one way; and the source of each figure.
     """
     return list(map(_row, listed_slices()))
 
 
 def markdown() -> str:
-    """The tables of docs/topologies.md: figures of each generation, slices, and the sources of the figures."""
+    """The tables of docs/topologies.md: figures of each generation, slices, and the
+    sources of the figures.
+    """
     return f"## Figures\n\n{_figures_table()}\n\n## Slices\n\n{_slices_table()}\n\n## Sources\n\n{_sources_table()}"
 
 
@@ -57,7 +60,9 @@ def _figures_table() -> str:
         "a chip of", "HBM", "bf16 TFLOP/s", "int8 TOP/s", "fp8 TFLOP/s", "HBM GB/s", "ICI GB/s, both ways",
         "a link GB/s, one way", "torus", "TensorCores", "devices", "chips at most",
     )  # fmt: skip
-    return _table(header, [_figures_row(generation) for generation in GENERATIONS.values()])
+    return _table(
+        header, [_figures_row(generation) for generation in GENERATIONS.values()]
+    )
 
 
 def _figures_row(generation: Generation) -> tuple[str, ...]:
@@ -69,8 +74,14 @@ def _figures_row(generation: Generation) -> tuple[str, ...]:
     return (
         f"[{generation.title}]({generation.page}), `{generation.name}`",
         f"{scaled(generation.hbm, GIB)} GiB",
-        *(scaled(peak, 1e12) for peak in (generation.bf16, generation.int8, generation.fp8)),
-        *(scaled(rate, 1e9) for rate in (generation.hbm_bandwidth, generation.ici, generation.link)),
+        *(
+            scaled(peak, 1e12)
+            for peak in (generation.bf16, generation.int8, generation.fp8)
+        ),
+        *(
+            scaled(rate, 1e9)
+            for rate in (generation.hbm_bandwidth, generation.ici, generation.link)
+        ),
         f"{generation.dimensions}D",
         str(generation.cores),
         str(generation.devices),
@@ -79,7 +90,10 @@ def _figures_row(generation: Generation) -> tuple[str, ...]:
 
 
 def _slices_table() -> str:
-    rows = [(f"`{row['name']}`", str(row["chips"]), str(row["devices"])) for row in slice_rows()]
+    rows = [
+        (f"`{row['name']}`", str(row["chips"]), str(row["devices"]))
+        for row in slice_rows()
+    ]
     return _table(("slice", "chips", "devices"), rows)
 
 
@@ -89,13 +103,17 @@ def _sources_table() -> str:
         for name, figure in generation.figures.items():
             size, unit = _UNITS[figure.unit]
             value = f"{figure.value / size:g} {unit}"
-            rows.append((f"`{generation.name}`", name, value, f"<{figure.source}>", figure.note))
+            rows.append(
+                (f"`{generation.name}`", name, value, f"<{figure.source}>", figure.note)
+            )
     return _table(("generation", "figure", "value", "source", "note"), rows)
 
 
 # Padding the columns would change every line when one cell becomes longer.
 def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (header, ("---",) * len(header), *rows))
+    return "\n".join(
+        "| " + " | ".join(row) + " |" for row in (header, ("---",) * len(header), *rows)
+    )
 
 
 if __name__ == "__main__":

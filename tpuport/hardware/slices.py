@@ -1,11 +1,12 @@
 """Slice shapes that can be rented, and the ways in which people write them.
 
-Two dimensions (v5e, v6e): eight shapes up to the pod of 16x16. Three dimensions (v4, v5p, tpu7x): four shapes within a
-cube of 4x4x4 chips, and boxes of cubes, every dimension a multiple of 4 and none smaller than the one before, up to
-the pod. libtpu itself describes more than that: any multiple of a host's 2x2 chips, of any size.
+Two dimensions (v5e, v6e): eight shapes up to the pod of 16x16. Three dimensions (v4,
+v5p, tpu7x): four shapes within a cube of 4x4x4 chips, and boxes of cubes, every
+dimension a multiple of 4 and none smaller than the one before, up to the pod. libtpu
+itself describes more than that: any multiple of a host's 2x2 chips, of any size.
 
-Sources: the pages of `GENERATIONS`, docs.cloud.google.com/tpu/docs/types-topologies, and
-github.com/AI-Hypercomputer/xpk/blob/main/src/xpk/core/system_characteristics.py.
+Sources: the pages of `GENERATIONS`, docs.cloud.google.com/tpu/docs/types-topologies,
+and github.com/AI-Hypercomputer/xpk/blob/main/src/xpk/core/system_characteristics.py.
 """
 
 import bisect
@@ -23,7 +24,16 @@ from tpuport.hardware.generations import GENERATIONS, Generation
 
 Shape = tuple[int, ...]
 
-_FLAT: Final[tuple[Shape, ...]] = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
+_FLAT: Final[tuple[Shape, ...]] = (
+    (1, 1),
+    (2, 2),
+    (2, 4),
+    (4, 4),
+    (4, 8),
+    (8, 8),
+    (8, 16),
+    (16, 16),
+)
 _WITHIN_A_CUBE: Final[tuple[Shape, ...]] = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 _EDGE: Final = 4
 _CUBE: Final = _EDGE**3
@@ -76,20 +86,25 @@ class Slice:
 
     @property
     def libtpu_options(self) -> dict[str, Any]:
-        """What `get_topology_desc` needs besides the name in order to describe this slice."""
+        """What `get_topology_desc` needs besides the name in order to describe this
+        slice.
+        """
         options: dict[str, Any] = {}
         if self.chips == 1:
             # libtpu takes a host to have four chips unless told otherwise.
             options["chips_per_host_bounds"] = (1, 1, 1)
         if self.generation.name == "v4":
-            # Makes one device of the two cores of a chip, as jax shows them on a real v4.
+            # Makes one device of the two cores of a chip, as jax shows them on a real
+            # v4.
             options["chip_config_name"] = "megacore"
         return options
 
 
 @functools.cache
 def legal_slices(generation: Generation) -> tuple[Slice, ...]:
-    """Every slice of a generation that can be rented, fewest chips first, then the most cube-like."""
+    """Every slice of a generation that can be rented, fewest chips first, then the most
+    cube-like.
+    """
     shapes: Iterable[Shape] = _FLAT
     if generation.dimensions == 3:
         shapes = _three_dimensional_shapes(generation.pod)
@@ -97,7 +112,9 @@ def legal_slices(generation: Generation) -> tuple[Slice, ...]:
 
 
 def listed_slices() -> list[Slice]:
-    """The slices of all generations that Google's pages list, in the order of `legal_slices`."""
+    """The slices of all generations that Google's pages list, in the order of
+    `legal_slices`.
+    """
     return [candidate for candidate in all_slices() if candidate.is_listed]
 
 
@@ -111,22 +128,29 @@ def _three_dimensional_shapes(pod: int) -> list[Shape]:
     shapes = list(_WITHIN_A_CUBE)
     for a in range(1, cubes + 1):
         for b in range(a, cubes // a + 1):
-            shapes += [(_EDGE * a, _EDGE * b, _EDGE * c) for c in range(b, cubes // (a * b) + 1)]
+            shapes += [
+                (_EDGE * a, _EDGE * b, _EDGE * c)
+                for c in range(b, cubes // (a * b) + 1)
+            ]
     # The most cube-like of the same size has the shortest longest edge.
     return sorted(shapes, key=lambda shape: (prod(shape), max(shape)))
 
 
-# What a generation's bare name means: its smallest slice of whole hosts, of 2x2 chips each.
+# What a generation's bare name means: its smallest slice of whole hosts, of 2x2 chips
+# each.
 _HOSTS: Final = {2: "2x2", 3: "2x2x1"}
 SMALLEST_SLICES: Final = {
-    name: f"{name}:{_HOSTS[generation.dimensions]}" for name, generation in GENERATIONS.items()
+    name: f"{name}:{_HOSTS[generation.dimensions]}"
+    for name, generation in GENERATIONS.items()
 }
 
 
 def parse_slice(name: str) -> Slice:
-    """The slice that a name means, however it is written: "v6e" and "v6e-4" are "v6e:2x2".
+    """The slice that a name means, however it is written: "v6e" and "v6e-4" are
+    "v6e:2x2".
 
-    An accelerator type counts chips (v5litepod-8, v6e-8) or, if a chip has two cores, cores (v4-8, v5p-16).
+    An accelerator type counts chips (v5litepod-8, v6e-8) or, if a chip has two cores,
+    cores (v4-8, v5p-16).
 
     Raises:
         PortError: there is no such slice; names the nearest that exist.
@@ -165,21 +189,29 @@ def _parse_accelerator_type(name: str) -> Slice:
 
 
 def _slices_with(generation: Generation, chips: int) -> list[Slice]:
-    return [candidate for candidate in legal_slices(generation) if candidate.chips == chips]
+    return [
+        candidate for candidate in legal_slices(generation) if candidate.chips == chips
+    ]
 
 
 def _no_such_slice(name: str, explanation: str, fix: str) -> PortError:
-    return PortError(f'no TPU slice is called "{name}"{explanation}', where="topology", fix=fix)
+    return PortError(
+        f'no TPU slice is called "{name}"{explanation}', where="topology", fix=fix
+    )
 
 
 def _illegal(parsed: Slice) -> PortError:
     for legal in legal_slices(parsed.generation):
         if sorted(legal.shape) == sorted(parsed.shape):
             return _no_such_slice(
-                parsed.name, ": its dimensions are written in another order", f"use {legal.name}"
+                parsed.name,
+                ": its dimensions are written in another order",
+                f"use {legal.name}",
             )
     explanation = f": {_explain_illegal(parsed)}"
-    return _no_such_slice(parsed.name, explanation, f"use {_nearest(parsed.generation, parsed.chips)}")
+    return _no_such_slice(
+        parsed.name, explanation, f"use {_nearest(parsed.generation, parsed.chips)}"
+    )
 
 
 def _explain_illegal(parsed: Slice) -> str:
@@ -203,7 +235,10 @@ def _not_a_layout(name: str, generation: Generation, layout: str) -> PortError:
         return _unknown(name)
     # "v5e:8" counts chips, and several layouts may have as many.
     chips = int(layout)
-    examples = [f": {candidate.name} has {chips} chips" for candidate in _slices_with(generation, chips)]
+    examples = [
+        f": {candidate.name} has {chips} chips"
+        for candidate in _slices_with(generation, chips)
+    ]
     explanation = "".join([": a slice is written as a layout", *examples[:1]])
     return _no_such_slice(name, explanation, f"use {_nearest(generation, chips)}")
 
@@ -220,7 +255,9 @@ def _unknown(name: str) -> PortError:
 
 
 def _nearest(generation: Generation, chips: int) -> str:
-    """The slices with the most chips below that number, with that number, and with the fewest above it."""
+    """The slices with the most chips below that number, with that number, and with the
+    fewest above it.
+    """
     by_chips: dict[int, Slice] = {}
     for candidate in legal_slices(generation):
         by_chips.setdefault(candidate.chips, candidate)
@@ -228,5 +265,6 @@ def _nearest(generation: Generation, chips: int) -> str:
     first = max(0, bisect.bisect_left(counts, chips) - 1)
     last = bisect.bisect_right(counts, chips)
     return " or ".join(
-        f"{by_chips[count].name} ({count} chip{'s' * (count > 1)})" for count in counts[first : last + 1]
+        f"{by_chips[count].name} ({count} chip{'s' * (count > 1)})"
+        for count in counts[first : last + 1]
     )

@@ -1,8 +1,15 @@
-"""Identical blocks of a model: their weights stacked, and one of them traced in a loop for all."""
+"""Identical blocks of a model: their weights stacked, and one of them traced in a loop
+for all.
+"""
 
 from tpuport.layers.block_calls import mark_blocks
 from tpuport.layers.scan_policy import ScanDecision, decide_scan
-from tpuport.layers.scanning import DeclinedBlocks, ScannedBlocks, ScannedFunction, scan_blocks
+from tpuport.layers.scanning import (
+    DeclinedBlocks,
+    ScannedBlocks,
+    ScannedFunction,
+    scan_blocks,
+)
 from tpuport.layers.stacks import (
     Stack,
     StackedWeight,

@@ -1,4 +1,6 @@
-"""Which call of a model's block each equation of a traced program is from, by the name scope that it was traced in."""
+"""Which call of a model's block each equation of a traced program is from, by the name
+scope that it was traced in.
+"""
 
 import collections
 import contextlib
@@ -18,11 +20,15 @@ from tpuport.layers.stacks import stacked_lists
 from tpuport.temporary import temporary_attributes
 
 _SCOPE = re.compile(r"tpuport_block:(\d+):(\d+)")
-_thread = threading.local()  # .record: of the innermost function that this thread traces in `record_calls`
+_thread = (
+    threading.local()
+)  # .record: of the innermost function that this thread traces in `record_calls`
 
 
 class BlockCall(NamedTuple):
-    """One call of a block: the index of its list in `CallRecord.paths`, and the number of the call among all."""
+    """One call of a block: the index of its list in `CallRecord.paths`, and the number
+    of the call among all.
+    """
 
     list_index: int
     call: int
@@ -49,7 +55,9 @@ class CallRecord:
 
 @contextlib.contextmanager
 def record_calls() -> Iterator[CallRecord]:
-    """Let the blocks of models with stacked weights leave marks in the equations that are traced."""
+    """Let the blocks of models with stacked weights leave marks in the equations that
+    are traced.
+    """
     record = CallRecord()
     # A function that is traced may itself trace another one.
     with temporary_attributes(_thread, record=record):
@@ -58,7 +66,9 @@ def record_calls() -> Iterator[CallRecord]:
 
 @contextlib.contextmanager
 def mark_blocks(model: torch.nn.Module, arrays: Mapping[str, Any]) -> Iterator[None]:
-    """Traced. Let the blocks in lists with stacked weights leave marks; nothing happens outside of `record_calls`."""
+    """Traced. Let the blocks in lists with stacked weights leave marks; nothing happens
+    outside of `record_calls`.
+    """
     record: CallRecord | None = getattr(_thread, "record", None)
     with contextlib.ExitStack() as stack:
         if record is not None:
@@ -69,13 +79,17 @@ def mark_blocks(model: torch.nn.Module, arrays: Mapping[str, Any]) -> Iterator[N
 
 
 @contextlib.contextmanager
-def _mark_block(block: torch.nn.Module, record: CallRecord, list_index: int) -> Iterator[None]:
+def _mark_block(
+    block: torch.nn.Module, record: CallRecord, list_index: int
+) -> Iterator[None]:
     # A block may call itself, so the scopes that are open are a stack.
     scopes: list[contextlib.ExitStack] = []
 
     def open_scope(module: Any, args: Any) -> None:
         scopes.append(contextlib.ExitStack())
-        scopes[-1].enter_context(jax.named_scope(f"tpuport_block:{list_index}:{next(record.calls)}"))
+        scopes[-1].enter_context(
+            jax.named_scope(f"tpuport_block:{list_index}:{next(record.calls)}")
+        )
 
     def close_scope(module: Any, args: Any, output: Any) -> None:
         scopes.pop().close()
@@ -102,7 +116,9 @@ def block_call(equation: JaxprEqn) -> BlockCall | None:
 def remove_mark(equation: JaxprEqn) -> JaxprEqn:
     """The equation without the mark."""
     name_stack = equation.source_info.name_stack
-    scopes = tuple(scope for scope in name_stack.stack if not _SCOPE.fullmatch(scope.name))
+    scopes = tuple(
+        scope for scope in name_stack.stack if not _SCOPE.fullmatch(scope.name)
+    )
     if len(scopes) == len(name_stack.stack):
         return equation
     # Scopes become names in the compiled program, where users would meet the mark.
@@ -117,7 +133,8 @@ def has_block_calls(jaxpr: ClosedJaxpr | Jaxpr) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class LiveProgram:
-    """The equations of a jaxpr that its results or its effects need, those inside of others apart.
+    """The equations of a jaxpr that its results or its effects need, those inside of
+    others apart.
 
     Attributes:
         equations: in order; other attributes and methods refer to them by index.
@@ -140,7 +157,11 @@ class LiveProgram:
                 live.append(equation)
                 needed.update(variables(equation.invars))
         live.reverse()
-        producers = {variable: index for index, equation in enumerate(live) for variable in equation.outvars}
+        producers = {
+            variable: index
+            for index, equation in enumerate(live)
+            for variable in equation.outvars
+        }
         return cls(tuple(live), producers, tuple(jaxpr.outvars))
 
     def producer(self, atom: Any) -> int | None:
@@ -159,7 +180,9 @@ class LiveProgram:
     def sources(self, index: int) -> set[int]:
         """The equations whose results an equation takes."""
         operands = variables(self.equations[index].invars)
-        return {self.producers[operand] for operand in operands if operand in self.producers}
+        return {
+            self.producers[operand] for operand in operands if operand in self.producers
+        }
 
     def successors(self, indices: Iterable[int]) -> set[int]:
         """The equations that take results of these, directly or not; without these."""
@@ -187,8 +210,12 @@ def variables(atoms: Iterable[Any]) -> Iterator[Var]:
 
 
 def group_calls(program: LiveProgram) -> dict[int, list[list[int]]]:
-    """The equations of each call of a block, in order, by the index of the list that the block is in."""
-    calls: dict[int, dict[int, list[int]]] = collections.defaultdict(lambda: collections.defaultdict(list))
+    """The equations of each call of a block, in order, by the index of the list that
+    the block is in.
+    """
+    calls: dict[int, dict[int, list[int]]] = collections.defaultdict(
+        lambda: collections.defaultdict(list)
+    )
     for index, equation in enumerate(program.equations):
         mark = block_call(equation)
         if mark is not None:
@@ -196,8 +223,12 @@ def group_calls(program: LiveProgram) -> dict[int, list[list[int]]]:
     return {list_index: list(groups.values()) for list_index, groups in calls.items()}
 
 
-def extend_calls(program: LiveProgram, calls: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Each call with the equations before it that connect it with an earlier call: a unit that a scan can repeat."""
+def extend_calls(
+    program: LiveProgram, calls: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """Each call with the equations before it that connect it with an earlier call: a
+    unit that a scan can repeat.
+    """
     inside = set(itertools.chain.from_iterable(calls))
     between = sorted(program.successors(inside) & program.predecessors(inside))
     units: list[list[int]] = []

@@ -13,30 +13,39 @@ from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Va
 
 from tpuport.plurals import count_noun
 
-# Parameters of equations that do not say what is computed: derivatives, which no program here has, and names.
+# Parameters of equations that do not say what is computed: derivatives, which no
+# program here has, and names.
 _NOT_COMPUTED = {
     "custom_jvp_call": frozenset({"jvp_jaxpr_fun", "symbolic_zeros"}),
-    "custom_vjp_call": frozenset({"fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros"}),
+    "custom_vjp_call": frozenset(
+        {"fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros"}
+    ),
     "jit": frozenset({"name"}),
 }
-# Larger constants are equal only if they are one array; to compare their bytes would take too long.
+# Larger constants are equal only if they are one array; to compare their bytes would
+# take too long.
 _MAX_COMPARED_BYTES = 1 << 20
-# Parameters nested deeper than this count as different, which costs a scan and never a wrong result.
+# Parameters nested deeper than this count as different, which costs a scan and never a
+# wrong result.
 _MAX_DEPTH = 12
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The first difference of two pieces: the index of the equation, and a description."""
+    """The first difference of two pieces: the index of the equation, and a
+    description.
+    """
 
     index: int
     description: str
 
 
 def is_same_aval(left: Any, right: Any) -> bool:
-    """Whether two values are arrays of one shape, dtype and layout in a mesh whose axes are explicit or manual.
+    """Whether two values are arrays of one shape, dtype and layout in a mesh whose axes
+    are explicit or manual.
 
-    Whether a dtype is weak does not count, nor which mesh they are on if the compiler lays them out.
+    Whether a dtype is weak does not count, nor which mesh they are on if the compiler
+    lays them out.
     """
     return left is right or _aval_key(left) == _aval_key(right)
 
@@ -52,14 +61,19 @@ def is_same_literal(left: Any, right: Any) -> bool:
     """Whether two operands are literals of one value and one type."""
     if not isinstance(left, Literal) or not isinstance(right, Literal):
         return False
-    return is_same_aval(left.aval, right.aval) and _is_same_array(np.asarray(left.val), np.asarray(right.val))
+    return is_same_aval(left.aval, right.aval) and _is_same_array(
+        np.asarray(left.val), np.asarray(right.val)
+    )
 
 
 def _is_same_array(left: Any, right: Any) -> bool:
     """Bit for bit."""
     if isinstance(left, Tracer) or isinstance(right, Tracer):
         return False
-    if (left.shape, left.dtype) != (right.shape, right.dtype) or left.nbytes > _MAX_COMPARED_BYTES:
+    if (left.shape, left.dtype) != (
+        right.shape,
+        right.dtype,
+    ) or left.nbytes > _MAX_COMPARED_BYTES:
         return False
     return np.asarray(left).tobytes() == np.asarray(right).tobytes()
 
@@ -68,7 +82,8 @@ class _Pairs:
     """Which variable of the left piece corresponds to which of the right.
 
     Args:
-        is_open: whether variables from outside of the pieces correspond if they have one aval, and so do literals.
+        is_open: whether variables from outside of the pieces correspond if they have
+            one aval, and so do literals.
     """
 
     def __init__(self, is_open: bool) -> None:
@@ -96,34 +111,48 @@ class Comparison:
 
     def __init__(self) -> None:
         self._results: dict[tuple[int, int], bool] = {}
-        self._compared: list[Any] = []  # so that no other object gets the id of one that was compared
+        self._compared: list[
+            Any
+        ] = []  # so that no other object gets the id of one that was compared
 
-    def first_difference(self, left: Sequence[JaxprEqn], right: Sequence[JaxprEqn]) -> Difference | None:
-        """Where the right piece stops doing what the left does; None if they do the same.
+    def first_difference(
+        self, left: Sequence[JaxprEqn], right: Sequence[JaxprEqn]
+    ) -> Difference | None:
+        """Where the right piece stops doing what the left does; None if they do the
+        same.
 
-        What both take from outside may be different arrays of one shape and dtype, or different literals.
+        What both take from outside may be different arrays of one shape and dtype, or
+        different literals.
         """
         return self._first_difference(left, right, _Pairs(is_open=True))
 
     def _first_difference(
         self, left: Sequence[JaxprEqn], right: Sequence[JaxprEqn], pairs: _Pairs
     ) -> Difference | None:
-        for index, (left_equation, right_equation) in enumerate(zip(left, right, strict=False)):
+        for index, (left_equation, right_equation) in enumerate(
+            zip(left, right, strict=False)
+        ):
             description = self._compare_equations(left_equation, right_equation, pairs)
             if description is not None:
                 return Difference(index, description)
             pairs.add(left_equation.outvars, right_equation.outvars)
         if len(left) != len(right):
-            description = f"{count_noun(len(left), 'equation')} in one, {len(right)} in the other"
+            description = (
+                f"{count_noun(len(left), 'equation')} in one, {len(right)} in the other"
+            )
             return Difference(min(len(left), len(right)), description)
         return None
 
-    def _compare_equations(self, left: JaxprEqn, right: JaxprEqn, pairs: _Pairs) -> str | None:
+    def _compare_equations(
+        self, left: JaxprEqn, right: JaxprEqn, pairs: _Pairs
+    ) -> str | None:
         """How two equations differ."""
         name = left.primitive
         if name is not right.primitive:
             return f"{name} in one, {right.primitive} in the other"
-        if len(left.invars) != len(right.invars) or len(left.outvars) != len(right.outvars):
+        if len(left.invars) != len(right.invars) or len(left.outvars) != len(
+            right.outvars
+        ):
             return f"{name} with other numbers of operands or results"
         for a, b in zip(left.invars, right.invars, strict=True):
             if not pairs.match(a, b):
@@ -159,7 +188,9 @@ class Comparison:
             case DebugInfo():
                 return True
             case dict():
-                return self._all_equal([*left, *left.values()], [*right, *right.values()], depth)
+                return self._all_equal(
+                    [*left, *left.values()], [*right, *right.values()], depth
+                )
             case list() | tuple():
                 return self._all_equal(left, right, depth)
             case np.ndarray() | np.generic() | jax.Array():
@@ -174,11 +205,17 @@ class Comparison:
     def _all_equal(self, left: Sequence[Any], right: Sequence[Any], depth: int) -> bool:
         if len(left) != len(right):
             return False
-        return all(self.is_equal(a, b, depth + 1) for a, b in zip(left, right, strict=True))
+        return all(
+            self.is_equal(a, b, depth + 1) for a, b in zip(left, right, strict=True)
+        )
 
     def _is_equal_function(self, left: Any, right: Any, depth: int) -> bool:
-        # One piece of code, run twice, makes functions that differ in their closures at most.
-        if left.__code__ is not right.__code__ or left.__globals__ is not right.__globals__:
+        # One piece of code, run twice, makes functions that differ in their closures at
+        # most.
+        if (
+            left.__code__ is not right.__code__
+            or left.__globals__ is not right.__globals__
+        ):
             return False
         try:
             left_values, right_values = _function_values(left), _function_values(right)
@@ -191,8 +228,12 @@ class Comparison:
         if key not in self._results:
             self._compared += [left, right]
             if isinstance(left, ClosedJaxpr):
-                # The constants come first: they differ more often than the equations, and are fewer.
-                left_parts, right_parts = [left.consts, left.jaxpr], [right.consts, right.jaxpr]
+                # The constants come first: they differ more often than the equations,
+                # and are fewer.
+                left_parts, right_parts = (
+                    [left.consts, left.jaxpr],
+                    [right.consts, right.jaxpr],
+                )
                 self._results[key] = self._all_equal(left_parts, right_parts, 0)
             else:
                 self._results[key] = self._is_equal_jaxpr(left, right)
@@ -201,9 +242,13 @@ class Comparison:
     def _is_equal_jaxpr(self, left: Jaxpr, right: Jaxpr) -> bool:
         if _jaxpr_sizes(left) != _jaxpr_sizes(right):
             return False
-        left_arguments, right_arguments = [*left.constvars, *left.invars], [*right.constvars, *right.invars]
+        left_arguments, right_arguments = (
+            [*left.constvars, *left.invars],
+            [*right.constvars, *right.invars],
+        )
         if not all(
-            is_same_aval(a.aval, b.aval) for a, b in zip(left_arguments, right_arguments, strict=True)
+            is_same_aval(a.aval, b.aval)
+            for a, b in zip(left_arguments, right_arguments, strict=True)
         ):
             return False
         pairs = _Pairs(is_open=False)
@@ -213,7 +258,9 @@ class Comparison:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What decides whether a value equals another of its type; nothing if it is not made of parts."""
+    """What decides whether a value equals another of its type; nothing if it is not
+    made of parts.
+    """
     match value:
         case functools.partial():
             return [value.func, value.args, value.keywords]
@@ -225,7 +272,9 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _function_values(function: types.FunctionType) -> list[Any]:
-    """What decides about the result of a function beside its code: defaults, and what it closes over."""
+    """What decides about the result of a function beside its code: defaults, and what
+    it closes over.
+    """
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     return [function.__defaults__, function.__kwdefaults__, *cells]
 
@@ -235,7 +284,9 @@ def _jaxpr_sizes(jaxpr: Jaxpr) -> tuple[int, ...]:
 
 
 def _is_equal_object(left: Any, right: Any) -> bool:
-    """By the type's own comparison; two objects of a type that has none are never the same."""
+    """By the type's own comparison; two objects of a type that has none are never the
+    same.
+    """
     if type(left).__eq__ is object.__eq__:
         return False
     try:

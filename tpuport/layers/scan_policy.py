@@ -1,19 +1,23 @@
-"""Whether a loop over blocks is the better program, and which calls of a list's blocks are put into one.
+"""Whether a loop over blocks is the better program, and which calls of a list's blocks
+are put into one.
 
-What compiling real models both ways has shown: seconds of lowering and compiling together, and HBM for temporaries and
-code of one device, on two busy cores:
+What compiling real models both ways has shown: seconds of lowering and compiling
+together, and HBM for temporaries and code of one device, on two busy cores
+(HunyuanVideo-1.5 with the compiler's effort -1):
 
 | program | apart | in a loop |
 |---|---|---|
 | Llama-2-7B, forward of 1024 tokens, v5e:2x4, tp=8 | 37 s, 214 MB | 20 s, 6 MB |
 | Llama-2-7B, prefill of 1024 tokens, v5e:2x4, tp=8 | 155 s, 781 MB | 66 s, 81 MB |
-| HunyuanVideo-1.5, 54 blocks, v6e:2x4, sp=4 tp=2, effort -1 | 296 s, 2420 MB | 58 s, 1982 MB |
+| HunyuanVideo-1.5, 54 blocks, v6e:2x4, sp=4 tp=2 | 296 s, 2420 MB | 58 s, 1982 MB |
 
-The figures for temporaries are upper bounds: the compiler's sum counts gaps between arrays twice. A loop can take more:
-4 blocks of HunyuanVideo-1.5 with sp=8 take 2164 MB apart and 2936 MB in a loop, which is what 54 blocks take too.
+The figures for temporaries are upper bounds: the compiler's sum counts gaps between
+arrays twice. A loop can take more: 4 blocks of HunyuanVideo-1.5 with sp=8 take 2164 MB
+apart and 2936 MB in a loop, which is what 54 blocks take too.
 
-A step of decoding takes one cache array for each layer: to loop over them they would have to be copied together. Given
-stacked, it compiles in 9 s instead of 26 s, but the loop writes the whole cache in each step, and not one column of it.
+A step of decoding takes one cache array for each layer: to loop over them they would
+have to be copied together. Given stacked, it compiles in 9 s instead of 26 s, but the
+loop writes the whole cache in each step, and not one column of it.
 """
 
 import dataclasses
@@ -46,20 +50,28 @@ class ScanDecision:
 
 
 def decide_scan(stacks: Sequence[Stack], task: str) -> ScanDecision:
-    """Whether these blocks should be in loops, for a task: "forward", "prefill" or "decode"."""
+    """Whether these blocks should be in loops, for a task: "forward", "prefill" or
+    "decode".
+    """
     if task == "decode":
-        reason = "each layer's cache is an array of its own, which a loop would have to copy"
+        reason = (
+            "each layer's cache is an array of its own, which a loop would have to copy"
+        )
         return ScanDecision(False, reason)
     longest = max((stack.count for stack in stacks), default=0)
     if longest < _MIN_BLOCKS:
-        return ScanDecision(False, f"{longest} identical blocks are compiled in seconds either way")
+        return ScanDecision(
+            False, f"{longest} identical blocks are compiled in seconds either way"
+        )
     reason = "a loop is compiled several times sooner, and what does not fit is tried without"
     return ScanDecision(True, f"{longest} identical blocks: {reason}")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Candidate:
-    """A possible scan: `count` iterations of `period` units each, from the unit `start` on."""
+    """A possible scan: `count` iterations of `period` units each, from the unit `start`
+    on.
+    """
 
     start: int
     period: int
@@ -71,7 +83,9 @@ class _Candidate:
         return self.start + self.count * self.period
 
     def rank(self) -> tuple[int, int, int]:
-        """What leaves most units out of the program comes first, then the smaller body, then the earlier."""
+        """What leaves most units out of the program comes first, then the smaller body,
+        then the earlier.
+        """
         units_saved = (self.count - 1) * self.period
         return -units_saved, self.period, self.start
 
@@ -81,7 +95,8 @@ class _Candidate:
 
     def split_at(self, iteration: int) -> list["_Candidate"]:
         """What remains if the scan fails at one of its iterations."""
-        # A failure at iteration 0 is one of the first iteration alone, which is left out.
+        # A failure at iteration 0 is one of the first iteration alone, which is left
+        # out.
         count = max(iteration, 1)
         before = _Candidate(self.start, self.period, count)
         after = _Candidate(before.end, self.period, self.count - count)
@@ -89,7 +104,9 @@ class _Candidate:
 
 
 class SelectedRun(NamedTuple):
-    """A run that will be a scan: the index of its list of blocks, the run, and the number of block calls in it."""
+    """A run that will be a scan: the index of its list of blocks, the run, and the
+    number of block calls in it.
+    """
 
     list_index: int
     run: Run
@@ -101,7 +118,8 @@ class RunSelector:
 
     Attributes:
         selected: the runs so far.
-        reasons: why calls of a list's blocks are left out, by index of the list; the first reason that was met.
+        reasons: why calls of a list's blocks are left out, by index of the list; the
+            first reason that was met.
     """
 
     def __init__(self, program: LiveProgram) -> None:
@@ -124,12 +142,19 @@ class RunSelector:
         return [selected.run for selected in self.selected]
 
     def drop_last(self) -> None:
-        """Leave out the run that was selected last, which takes from another one and gives to it."""
+        """Leave out the run that was selected last, which takes from another one and
+        gives to it.
+        """
         reason = "its blocks take from those of another list, and give to them"
         self.reasons[self.selected.pop().list_index] = reason
 
     def _select_between(
-        self, list_index: int, units: list[list[int]], kinds: list[int], first: int, end: int
+        self,
+        list_index: int,
+        units: list[list[int]],
+        kinds: list[int],
+        first: int,
+        end: int,
     ) -> None:
         """Select the best scan among these units, then others before and after it."""
         candidates = set(_candidates(kinds, first, end))
@@ -147,15 +172,20 @@ class RunSelector:
                 candidates.update(set(candidate.split_at(error.unit)) - tried)
                 continue
             self._used.update(run.indices)
-            self.selected.append(SelectedRun(list_index, run, candidate.period * candidate.count))
+            self.selected.append(
+                SelectedRun(list_index, run, candidate.period * candidate.count)
+            )
             self._select_between(list_index, units, kinds, first, candidate.start)
             self._select_between(list_index, units, kinds, candidate.end, end)
             return
 
     def _try_run(self, units: list[list[int]], candidate: _Candidate) -> Run:
         flatten = itertools.chain.from_iterable
-        iterations = [list(flatten(units[start:end])) for start, end in candidate.iterations()]
-        # Units of equal kinds may still differ in what they take from one another, which only the whole body shows.
+        iterations = [
+            list(flatten(units[start:end])) for start, end in candidate.iterations()
+        ]
+        # Units of equal kinds may still differ in what they take from one another,
+        # which only the whole body shows.
         first, *others = map(self._program.equations_of, iterations)
         for number, other in enumerate(others, start=1):
             difference = self._comparison.first_difference(first, other)
@@ -164,21 +194,31 @@ class RunSelector:
         return analyze_run(self._program, iterations)
 
     def _unit_kinds(self, list_index: int, units: list[list[int]]) -> list[int]:
-        """A number for each unit, equal for those that do the same, and negative for units in other scans."""
+        """A number for each unit, equal for those that do the same, and negative for
+        units in other scans.
+        """
         representatives: list[list[int]] = []
         kinds: list[int] = []
         for number, unit in enumerate(units):
             if self._used.isdisjoint(unit):
                 kinds.append(self._unit_kind(list_index, unit, number, representatives))
             else:
-                self.reasons.setdefault(list_index, "its blocks take turns with those of another list")
+                self.reasons.setdefault(
+                    list_index, "its blocks take turns with those of another list"
+                )
                 kinds.append(-1 - number)
         return kinds
 
     def _unit_kind(
-        self, list_index: int, unit: list[int], number: int, representatives: list[list[int]]
+        self,
+        list_index: int,
+        unit: list[int],
+        number: int,
+        representatives: list[list[int]],
     ) -> int:
-        """The index of the first representative that does the same; the unit becomes one if there is none."""
+        """The index of the first representative that does the same; the unit becomes
+        one if there is none.
+        """
         equations = self._program.equations_of(unit)
         difference: Difference | None = None
         for kind, representative in enumerate(representatives):
@@ -196,7 +236,9 @@ class RunSelector:
 
 
 def _model_line(equation: jaxprs.Equation) -> str:
-    """The file and line, in parentheses, of the innermost frame that is not in a library; empty if there is none."""
+    """The file and line, in parentheses, of the innermost frame that is not in a
+    library; empty if there is none.
+    """
     for file, line, _ in jaxprs.source_frames(equation):
         if not is_library_file(file):
             return f" ({file}, line {line})"
@@ -218,7 +260,9 @@ def _candidates(kinds: list[int], first: int, end: int) -> Iterator[_Candidate]:
 def _count_repetitions(kinds: list[int], body: list[int]) -> int:
     period = len(body)
     starts = range(0, len(kinds), period)
-    repetitions = itertools.takewhile(lambda start: kinds[start : start + period] == body, starts)
+    repetitions = itertools.takewhile(
+        lambda start: kinds[start : start + period] == body, starts
+    )
     return sum(1 for _ in repetitions)
 
 

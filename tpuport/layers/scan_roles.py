@@ -1,7 +1,8 @@
-"""What a run of equal units takes from outside, from one another, and gives: the form of the scan that does the same.
+"""What a run of equal units takes from outside, from one another, and gives: the form
+of the scan that does the same.
 
-A unit is the equations of one block call, or of a few. Units are compared before, so that their operands correspond by
-position.
+A unit is the equations of one block call, or of a few. Units are compared before, so
+that their operands correspond by position.
 """
 
 import collections
@@ -18,19 +19,24 @@ from jax.extend.core import JaxprEqn, Literal, Var
 from tpuport.layers.block_calls import LiveProgram, variables
 from tpuport.layers.equivalence import is_same_aval, is_same_literal
 
-# Arrays that differ from block to block and are not rows of one are stacked in the program if each is this small.
+# Arrays that differ from block to block and are not rows of one are stacked in the
+# program if each is this small.
 _MAX_STACKED_BYTES = 1 << 20
 
 
 class Slot(NamedTuple):
-    """An operand or a result in a unit: the index of its equation, and its position there."""
+    """An operand or a result in a unit: the index of its equation, and its position
+    there.
+    """
 
     equation: int
     position: int
 
 
 class _Source(NamedTuple):
-    """Where an operand comes from: a unit, by its index, and the slot of its result there."""
+    """Where an operand comes from: a unit, by its index, and the slot of its result
+    there.
+    """
 
     unit: int
     slot: Slot
@@ -41,7 +47,9 @@ _OUTSIDE = _Source(-1, Slot(-1, -1))
 
 
 class NoScanError(Exception):
-    """A run of units cannot be a scan. `unit` is the index of the unit that shows it."""
+    """A run of units cannot be a scan. `unit` is the index of the unit that shows
+    it.
+    """
 
     def __init__(self, reason: str, unit: int) -> None:
         super().__init__(reason)
@@ -83,7 +91,9 @@ Role = Closed | Carried | Row | Each
 
 
 class RunInput(NamedTuple):
-    """What a run takes from outside of a unit, and the operands of a unit that are it."""
+    """What a run takes from outside of a unit, and the operands of a unit that are
+    it.
+    """
 
     role: Role
     operands: tuple[Slot, ...]
@@ -137,7 +147,9 @@ def analyze_run(program: LiveProgram, units: Sequence[Sequence[int]]) -> Run:
 
 
 def _is_unordered_callback(equation: JaxprEqn) -> bool:
-    """Whether jax promises no order for it anyway: the checks of indices are such calls."""
+    """Whether jax promises no order for it anyway: the checks of indices are such
+    calls.
+    """
     return equation.primitive.name == "io_callback" and not equation.params["ordered"]
 
 
@@ -157,14 +169,21 @@ class _RunAnalysis:
 
     def run(self) -> Run:
         body = self._equations[0]
-        if any(equation.effects and not _is_unordered_callback(equation) for equation in body):
+        if any(
+            equation.effects and not _is_unordered_callback(equation)
+            for equation in body
+        ):
             raise NoScanError("it has side effects, whose order a scan would change", 0)
-        inputs = tuple(RunInput(self._role(values), tuple(slots)) for values, slots in self._outer_operands())
+        inputs = tuple(
+            RunInput(self._role(values), tuple(slots))
+            for values, slots in self._outer_operands()
+        )
         last: dict[Slot, Var] = {}
         each: dict[Slot, dict[int, Var]] = {}
         last_unit = len(self._units) - 1
         for slot, by_unit in self._used_results().items():
-            # A loop's state holds one value; the results of other units have to be collected.
+            # A loop's state holds one value; the results of other units have to be
+            # collected.
             if by_unit.keys() == {last_unit}:
                 last[slot] = by_unit[last_unit]
             else:
@@ -172,21 +191,34 @@ class _RunAnalysis:
         return Run(self._units, tuple(body), inputs, last, each)
 
     def _outer_operands(self) -> list[tuple[list[Any], list[Slot]]]:
-        """What the units take from outside of themselves: its values by unit, and where; each combination once."""
+        """What the units take from outside of themselves: its values by unit, and
+        where; each combination once.
+        """
         operands: dict[Any, tuple[list[Any], list[Slot]]] = {}
         # By id, because literals cannot be hashed.
-        own = {id(variable) for equation in self._equations[0] for variable in equation.outvars}
-        # The first unit shows the positions; the others have their operands at the same ones.
+        own = {
+            id(variable)
+            for equation in self._equations[0]
+            for variable in equation.outvars
+        }
+        # The first unit shows the positions; the others have their operands at the same
+        # ones.
         for number, same_equations in enumerate(zip(*self._equations, strict=True)):
-            operands_by_position = zip(*(equation.invars for equation in same_equations), strict=True)
+            operands_by_position = zip(
+                *(equation.invars for equation in same_equations), strict=True
+            )
             for index, values in enumerate(operands_by_position):
                 if id(values[0]) not in own:
-                    _, slots = operands.setdefault(tuple(map(id, values)), (list(values), []))
+                    _, slots = operands.setdefault(
+                        tuple(map(id, values)), (list(values), [])
+                    )
                     slots.append(Slot(number, index))
         return list(operands.values())
 
     def _used_results(self) -> dict[Slot, dict[int, Var]]:
-        """The results that something outside of the units takes, with their variables by unit."""
+        """The results that something outside of the units takes, with their variables
+        by unit.
+        """
         used = set(variables(self._program.results))
         for index in set(range(len(self._program.equations))) - self._inside:
             used.update(variables(self._program.equations[index].invars))
@@ -201,7 +233,8 @@ class _RunAnalysis:
         # A result of any of the units: then it has to be that of the unit before.
         if any(variable in self._results for variable in variables(values)):
             return self._carried(values)
-        # The scan runs all units at once, so nothing between two of them can take from one and give to another.
+        # The scan runs all units at once, so nothing between two of them can take from
+        # one and give to another.
         for unit, value in enumerate(values):
             if self._program.producer(value) in self._after:
                 reason = f"it takes {value.aval}, which comes from an earlier block by another way"
@@ -215,7 +248,8 @@ class _RunAnalysis:
         sources = list(map(self._source, values))
         if sources[0] != _OUTSIDE:
             raise NoScanError("it takes a result of a later block", 0)
-        # What the second unit takes of the first one, every later unit has to take of the one before it.
+        # What the second unit takes of the first one, every later unit has to take of
+        # the one before it.
         slot = sources[1].slot
         for unit, source in enumerate(sources[1:], start=1):
             if source != (unit - 1, slot):
@@ -242,9 +276,14 @@ class _RunAnalysis:
         return Row(array, base, stride)
 
     def _row_of_array(self, value: Any) -> tuple[Any, int] | None:
-        """(array, index) of a value that is one row of an array: a slice without its first axis."""
+        """(array, index) of a value that is one row of an array: a slice without its
+        first axis.
+        """
         squeeze = self._program.producing_equation(value)
-        if squeeze is None or (squeeze.primitive.name, squeeze.params.get("dimensions")) != ("squeeze", (0,)):
+        if squeeze is None or (
+            squeeze.primitive.name,
+            squeeze.params.get("dimensions"),
+        ) != ("squeeze", (0,)):
             return None
         cut = self._program.producing_equation(squeeze.invars[0])
         if cut is None or cut.primitive.name != "slice":
@@ -252,7 +291,10 @@ class _RunAnalysis:
         array: Any = cut.invars[0]
         row = int(cut.params["start_indices"][0])
         # The slice has to be whole along all other axes.
-        starts, ends = (row, *[0] * (array.aval.ndim - 1)), (row + 1, *array.aval.shape[1:])
+        starts, ends = (
+            (row, *[0] * (array.aval.ndim - 1)),
+            (row + 1, *array.aval.shape[1:]),
+        )
         bounds = (cut.params["start_indices"], cut.params["limit_indices"])
         if bounds != (starts, ends) or not set(cut.params["strides"] or ()) <= {1}:
             return None
@@ -263,9 +305,13 @@ class _RunAnalysis:
         for unit, value in enumerate(values):
             if not is_same_aval(value.aval, aval):
                 raise NoScanError(f"it takes {value.aval}, another block {aval}", unit)
-        # The second unit is the first that shows it. Keys of random numbers cannot be stacked like numbers.
+        # The second unit is the first that shows it. Keys of random numbers cannot be
+        # stacked like numbers.
         if jnp.issubdtype(aval.dtype, dtypes.extended):
             raise NoScanError(f"it takes {aval} of its own", 1)
         if prod(aval.shape) * aval.dtype.itemsize > _MAX_STACKED_BYTES:
-            raise NoScanError(f"each takes {aval} of its own, and these would have to be copied together", 1)
+            raise NoScanError(
+                f"each takes {aval} of its own, and these would have to be copied together",
+                1,
+            )
         return Each(tuple(values))

@@ -37,7 +37,9 @@ _CONTROL_FLOW = frozenset({"jit", "while", "scan", "cond", "closed_call"})
 
 @dataclasses.dataclass(frozen=True)
 class ScannedBlocks:
-    """Blocks that a program runs in one loop: the list they are in ("model.layers"), and how many."""
+    """Blocks that a program runs in one loop: the list they are in ("model.layers"),
+    and how many.
+    """
 
     name: str
     count: int
@@ -45,7 +47,9 @@ class ScannedBlocks:
 
 @dataclasses.dataclass(frozen=True)
 class DeclinedBlocks:
-    """Blocks of a list that a program does not run in a loop, and why the first of them is not."""
+    """Blocks of a list that a program does not run in a loop, and why the first of them
+    is not.
+    """
 
     name: str
     count: int
@@ -60,44 +64,58 @@ class ScannedFunction:
     """
 
     def __init__(self, function: Callable) -> None:
-        functools.update_wrapper(self, function, ("__name__", "__qualname__", "__doc__"))
+        functools.update_wrapper(
+            self, function, ("__name__", "__qualname__", "__doc__")
+        )
         self._function = function
         self.scanned: tuple[ScannedBlocks, ...] = ()
         self.declined: tuple[DeclinedBlocks, ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Traced. What the function returns."""
-        # Traced once to see what the blocks do; the rewritten program is evaluated into the trace outside.
+        # Traced once to see what the blocks do; the rewritten program is evaluated into
+        # the trace outside.
         with record_calls() as record:
-            closed, output_form = jax.make_jaxpr(self._function, return_shape=True)(*args, **kwargs)
+            closed, output_form = jax.make_jaxpr(self._function, return_shape=True)(
+                *args, **kwargs
+            )
         rewriter = _Rewriter(record)
         results = rewriter.evaluate(closed, jax.tree.leaves((args, kwargs)))
         self.scanned, self.declined = tuple(rewriter.scanned), tuple(rewriter.declined)
         for blocks in self.declined:
-            logger.info("%d blocks of %s are not scanned: %s", blocks.count, blocks.name, blocks.reason)
+            logger.info(
+                "%d blocks of %s are not scanned: %s",
+                blocks.count,
+                blocks.name,
+                blocks.reason,
+            )
         return jax.tree.unflatten(jax.tree.structure(output_form), results)
 
     @property
     def is_mostly_scanned(self) -> bool:
-        """Whether more calls of blocks with stacked weights are in loops than are not, after a trace.
+        """Whether more calls of blocks with stacked weights are in loops than are not,
+        after a trace.
 
-        If they are not, blocks take slices of stacked weights for nothing, and single weights serve them better.
+        If they are not, blocks take slices of stacked weights for nothing, and single
+        weights serve them better.
         """
         scanned = sum(blocks.count for blocks in self.scanned)
         return scanned > sum(blocks.count for blocks in self.declined)
 
 
 def scan_blocks(function: Callable) -> ScannedFunction:
-    """The function with identical blocks of its models in one loop: equal results, from a program compiled sooner.
+    """The function with identical blocks of its models in one loop: equal results, from
+    a program compiled sooner.
 
-    Blocks are found by stacked weights, so the function calls models inside of `compilation.use_weights` with weights
-    as `stack_weights` returns them. It is traced unchanged; calls of blocks whose equations are equal, except for the
-    rows of stacked arrays that they take, become a `jax.lax.scan`. Other calls stay, and `declined` says why. Calls
-    inside of `jax.jit`, loops and branches are found too.
+    Blocks are found by stacked weights, so the function calls models inside of
+    `compilation.use_weights` with weights as `stack_weights` returns them. It is traced
+    unchanged; calls of blocks whose equations are equal, except for the rows of stacked
+    arrays that they take, become a `jax.lax.scan`. Other calls stay, and `declined`
+    says why. Calls inside of `jax.jit`, loops and branches are found too.
 
     Args:
-        function: takes arrays (any pytrees of them) and is traced; without keyword-only static arguments. Its scanned
-            results cannot be differentiated.
+        function: takes arrays (any pytrees of them) and is traced; without keyword-only
+            static arguments. Its scanned results cannot be differentiated.
     """
     return ScannedFunction(function)
 
@@ -114,7 +132,9 @@ class _Rewriter:
         # Most programs inside of others call no block.
         if not has_block_calls(jaxpr):
             return eval_jaxpr(jaxpr, closed.consts, *args)
-        jaxpr = jaxpr.replace(eqns=[self._rewrite_inside(equation) for equation in jaxpr.eqns])
+        jaxpr = jaxpr.replace(
+            eqns=[self._rewrite_inside(equation) for equation in jaxpr.eqns]
+        )
         program = LiveProgram.of_jaxpr(jaxpr)
         calls = group_calls(program)
         selector = RunSelector(program)
@@ -122,17 +142,26 @@ class _Rewriter:
         for list_index, groups in sorted(calls.items(), key=lambda item: -len(item[1])):
             selector.select(list_index, groups)
         while (nodes := _order_nodes(program, selector.runs)) is None:
-            # Two runs take results from one another: without the last one, the others may be in order.
+            # Two runs take results from one another: without the last one, the others
+            # may be in order.
             selector.drop_last()
         self._note_results(calls, selector)
         # Variables of the program with what they are in the trace outside.
-        values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True))
+        values = dict(
+            zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True)
+        )
         return _Evaluation(jaxpr, program, values).results(nodes)
 
-    def _note_results(self, calls: dict[int, list[list[int]]], selector: RunSelector) -> None:
+    def _note_results(
+        self, calls: dict[int, list[list[int]]], selector: RunSelector
+    ) -> None:
         for list_index, groups in calls.items():
             name = self._record.paths[list_index]
-            counts = [selected.calls for selected in selector.selected if selected.list_index == list_index]
+            counts = [
+                selected.calls
+                for selected in selector.selected
+                if selected.list_index == list_index
+            ]
             self.scanned += [ScannedBlocks(name, count) for count in counts]
             remaining = len(groups) - sum(counts)
             if remaining:
@@ -150,7 +179,9 @@ class _Rewriter:
         if not has_block_calls(closed):
             return closed
         forms = [
-            jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+            jax.ShapeDtypeStruct(
+                aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False)
+            )
             for aval in closed.in_avals
         ]
         return jax.make_jaxpr(lambda *args: self.evaluate(closed, args))(*forms)
@@ -161,7 +192,8 @@ _Node = int | Run
 
 
 def _order_nodes(program: LiveProgram, runs: Sequence[Run]) -> list[_Node] | None:
-    """Equations and runs in an order in which each comes after what it needs; None if there is none.
+    """Equations and runs in an order in which each comes after what it needs; None if
+    there is none.
 
     Equations with side effects stay in their order.
     """
@@ -184,11 +216,14 @@ def _order_nodes(program: LiveProgram, runs: Sequence[Run]) -> list[_Node] | Non
 
 
 def _sort_topologically(needs: dict[int, set[int]]) -> list[int] | None:
-    """The keys in an order in which each comes after what it needs, small keys early; None if there is a circle.
+    """The keys in an order in which each comes after what it needs, small keys early;
+    None if there is a circle.
 
     What a key needs of itself does not count.
     """
-    sorter = graphlib.TopologicalSorter({key: sources - {key} for key, sources in needs.items()})
+    sorter = graphlib.TopologicalSorter(
+        {key: sources - {key} for key, sources in needs.items()}
+    )
     try:
         sorter.prepare()
     except graphlib.CycleError:
@@ -196,7 +231,8 @@ def _sort_topologically(needs: dict[int, set[int]]) -> list[int] | None:
     order: list[int] = []
     ready: list[int] = []
     while sorter.is_active():
-        # graphlib's own order is not by key, which keeps the program close to the order that it was traced in.
+        # graphlib's own order is not by key, which keeps the program close to the order
+        # that it was traced in.
         for key in sorter.get_ready():
             heapq.heappush(ready, key)
         order.append(heapq.heappop(ready))
@@ -205,7 +241,9 @@ def _sort_topologically(needs: dict[int, set[int]]) -> list[int] | None:
 
 
 class _Step(NamedTuple):
-    """Traced. What one iteration of a scan has: its number, the carried values, and a slice of each scanned array."""
+    """Traced. What one iteration of a scan has: its number, the carried values, and a
+    slice of each scanned array.
+    """
 
     number: Any
     carried: list[Any]
@@ -221,7 +259,9 @@ class _Evaluation:
         values: of its constants and arguments.
     """
 
-    def __init__(self, jaxpr: Jaxpr, program: LiveProgram, values: dict[Var, Any]) -> None:
+    def __init__(
+        self, jaxpr: Jaxpr, program: LiveProgram, values: dict[Var, Any]
+    ) -> None:
         self._jaxpr = jaxpr
         self._program = program
         self._values = values
@@ -243,20 +283,32 @@ class _Evaluation:
     def _read(self, atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else self._values[atom]
 
-    def _sub_program(self, operands: list[Var], results: list[Var], equations: list[JaxprEqn]) -> Jaxpr:
-        return self._jaxpr.replace(constvars=[], invars=operands, outvars=results, eqns=equations)
+    def _sub_program(
+        self, operands: list[Var], results: list[Var], equations: list[JaxprEqn]
+    ) -> Jaxpr:
+        return self._jaxpr.replace(
+            constvars=[], invars=operands, outvars=results, eqns=equations
+        )
 
     def _evaluate_equations(self, equations: list[JaxprEqn]) -> None:
-        results = list(itertools.chain.from_iterable(equation.outvars for equation in equations))
-        operands = itertools.chain.from_iterable(variables(equation.invars) for equation in equations)
+        results = list(
+            itertools.chain.from_iterable(equation.outvars for equation in equations)
+        )
+        operands = itertools.chain.from_iterable(
+            variables(equation.invars) for equation in equations
+        )
         inside = set(results)
-        outer = [operand for operand in dict.fromkeys(operands) if operand not in inside]
+        outer = [
+            operand for operand in dict.fromkeys(operands) if operand not in inside
+        ]
         part = self._sub_program(outer, results, equations)
         values = eval_jaxpr(part, [], *map(self._read, outer))
         self._values.update(zip(results, values, strict=True))
 
     def _evaluate_run(self, run: Run) -> None:
-        """Evaluate a run as a scan. Its state is its number, what is carried, and results of which the last counts."""
+        """Evaluate a run as a scan. Its state is its number, what is carried, and
+        results of which the last counts.
+        """
         carried_slots = [role.result for role in run.carried]
         extra_slots = [slot for slot in run.last if slot not in carried_slots]
         state_slots = [*carried_slots, *extra_slots]
@@ -264,27 +316,41 @@ class _Evaluation:
         scanned_arrays: list[Any] = []
         readers = self._operand_readers(run, scanned_arrays)
 
-        def iterate(state: tuple[Any, list[Any]], slices: list[Any]) -> tuple[Any, list[Any]]:
+        def iterate(
+            state: tuple[Any, list[Any]], slices: list[Any]
+        ) -> tuple[Any, list[Any]]:
             number, values = state
             step = _Step(number, values, slices)
             results = eval_jaxpr(body, [], *[read(step) for read in readers])
             # The body gives the new state, then what is collected of each unit.
             count = len(state_slots)
-            return (number + 1, list(map(_strong_dtype, results[:count]))), results[count:]
+            return (number + 1, list(map(_strong_dtype, results[:count]))), results[
+                count:
+            ]
 
-        first = [_strong_dtype(jnp.asarray(self._read(role.first))) for role in run.carried]
+        first = [
+            _strong_dtype(jnp.asarray(self._read(role.first))) for role in run.carried
+        ]
         # Overwritten in every iteration before anything reads them.
         first += [_zeros_like(run.result(slot)) for slot in extra_slots]
         start = (jnp.int32(0), first)
-        (_, final), each = jax.lax.scan(iterate, start, scanned_arrays, length=len(run.units))
+        (_, final), each = jax.lax.scan(
+            iterate, start, scanned_arrays, length=len(run.units)
+        )
         for slot, variable in run.last.items():
             self._values[variable] = final[state_slots.index(slot)]
         for by_unit, stacked in zip(run.each.values(), each, strict=True):
             for unit, variable in by_unit.items():
-                self._values[variable] = jax.lax.index_in_dim(stacked, unit, keepdims=False)
+                self._values[variable] = jax.lax.index_in_dim(
+                    stacked, unit, keepdims=False
+                )
 
-    def _operand_readers(self, run: Run, scanned_arrays: list[Any]) -> list[Callable[[_Step], Any]]:
-        """For each input of a run, how an iteration gets its value; arrays to scan over are appended."""
+    def _operand_readers(
+        self, run: Run, scanned_arrays: list[Any]
+    ) -> list[Callable[[_Step], Any]]:
+        """For each input of a run, how an iteration gets its value; arrays to scan over
+        are appended.
+        """
         carried_count = itertools.count()
 
         def read_slice_of(array: Any) -> Callable[[_Step], Any]:
@@ -321,7 +387,9 @@ class _Evaluation:
         return module.stack([module.asarray(value, dtype) for value in values])
 
     def _run_body(self, run: Run, results: Iterable[Slot]) -> Jaxpr:
-        """One unit as a program of its own, whose arguments are the inputs of the run."""
+        """One unit as a program of its own, whose arguments are the inputs of the
+        run.
+        """
         operands = [list(equation.invars) for equation in run.body]
         arguments: list[Var] = []
         for role, slots in run.inputs:
@@ -345,7 +413,9 @@ def _zeros_like(variable: Any) -> jax.Array:
 
 
 def _strong_dtype(array: Any) -> Any:
-    """Traced. The array without a weak dtype, which the state of a loop could lose from one iteration to the next."""
+    """Traced. The array without a weak dtype, which the state of a loop could lose from
+    one iteration to the next.
+    """
     aval = getattr(array, "aval", None)
     if not getattr(aval, "weak_type", False):
         return array

@@ -1,8 +1,10 @@
-"""Weights of identical blocks as one array: [L, ...] for L blocks, sharded as one of them is.
+"""Weights of identical blocks as one array: [L, ...] for L blocks, sharded as one of
+them is.
 
-A stacked weight is named like the weight of a block, with the blocks' own names in its name:
-"model.layers.*.mlp.weight" if they are the whole list, "model.layers.[0,2,4].mlp.weight" if they are a part of it.
-A ported model may keep its weights so, without a copy of them beside it (`stack_layers`).
+A stacked weight is named like the weight of a block, with the blocks' own names in its
+name: "model.layers.*.mlp.weight" if they are the whole list,
+"model.layers.[0,2,4].mlp.weight" if they are a part of it. A ported model may keep its
+weights so, without a copy of them beside it (`stack_layers`).
 """
 
 import collections
@@ -23,7 +25,9 @@ from tpuport.errors import PortError
 from tpuport.quantization import part_names
 from tpuport.tracing import trace_lock
 
-_STACKED_NAME = re.compile(r"(?P<list>.*?)\.(?:(?P<all>\*)|\[(?P<blocks>[^\]]+)\])\.(?P<weight>.+)")
+_STACKED_NAME = re.compile(
+    r"(?P<list>.*?)\.(?:(?P<all>\*)|\[(?P<blocks>[^\]]+)\])\.(?P<weight>.+)"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,16 +65,21 @@ class Stack:
 
     def members(self) -> dict[str, list[str]]:
         """The names of the blocks' weights by the name of the stacked array."""
-        return {self.name(weight): self.block_weights(weight) for weight in self.weights}
+        return {
+            self.name(weight): self.block_weights(weight) for weight in self.weights
+        }
 
 
-def _stacked_name(path: str, blocks: Iterable[str], is_whole_list: bool, weight: str) -> str:
+def _stacked_name(
+    path: str, blocks: Iterable[str], is_whole_list: bool, weight: str
+) -> str:
     wildcard = "*" if is_whole_list else f"[{','.join(blocks)}]"
     return f"{path}.{wildcard}.{weight}"
 
 
 def find_stacks(model: torch.nn.Module, arrays: Mapping[str, Any]) -> tuple[Stack, ...]:
-    """The blocks of a model that can be stacked: two or more of one class in one list; lists inside of them stay.
+    """The blocks of a model that can be stacked: two or more of one class in one list;
+    lists inside of them stay.
 
     Args:
         model: the model.
@@ -81,13 +90,17 @@ def find_stacks(model: torch.nn.Module, arrays: Mapping[str, Any]) -> tuple[Stac
 
 
 def _weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Its parameters and the parts of its quantised weights. Other buffers are small, and are not stacked."""
+    """Its parameters and the parts of its quantised weights. Other buffers are small,
+    and are not stacked.
+    """
     parts = part_names(module)
     buffers = {name: buffer for name, buffer in module.named_buffers() if name in parts}
     return dict(module.named_parameters()) | buffers
 
 
-def _find_in_module(module: torch.nn.Module, path: str, arrays: dict[str, Any]) -> Iterator[Stack]:
+def _find_in_module(
+    module: torch.nn.Module, path: str, arrays: dict[str, Any]
+) -> Iterator[Stack]:
     for name, child in module.named_children():
         child_path = f"{path}.{name}".removeprefix(".")
         stacks: list[Stack] = []
@@ -96,14 +109,20 @@ def _find_in_module(module: torch.nn.Module, path: str, arrays: dict[str, Any]) 
         yield from stacks or _find_in_module(child, child_path, arrays)
 
 
-def _find_in_list(blocks: torch.nn.Module, path: str, arrays: dict[str, Any]) -> list[Stack]:
+def _find_in_list(
+    blocks: torch.nn.Module, path: str, arrays: dict[str, Any]
+) -> list[Stack]:
     groups: dict[Any, list[str]] = collections.defaultdict(list)
     for name, block in blocks.named_children():
         # A container has no forward of its own, so no model calls it as a block.
         if isinstance(block, torch.nn.ModuleList | torch.nn.ModuleDict):
             continue
         names = {weight: f"{path}.{name}.{weight}" for weight in _weights(block)}
-        forms = {weight: _array_form(arrays[own]) for weight, own in names.items() if own in arrays}
+        forms = {
+            weight: _array_form(arrays[own])
+            for weight, own in names.items()
+            if own in arrays
+        }
         if forms:
             groups[type(block), tuple(forms), tuple(forms.values())].append(name)
     every_block = list(map(str, range(len(list(blocks.children())))))
@@ -115,10 +134,19 @@ def _find_in_list(blocks: torch.nn.Module, path: str, arrays: dict[str, Any]) ->
 
 
 def _make_stack(
-    path: str, block_class: type, blocks: list[str], is_whole_list: bool, weights: tuple, arrays: dict
+    path: str,
+    block_class: type,
+    blocks: list[str],
+    is_whole_list: bool,
+    weights: tuple,
+    arrays: dict,
 ) -> Stack:
-    stack = Stack(path, block_class.__name__, tuple(blocks), is_whole_list, weights, nbytes=0)
-    members = map(arrays.__getitem__, itertools.chain.from_iterable(stack.members().values()))
+    stack = Stack(
+        path, block_class.__name__, tuple(blocks), is_whole_list, weights, nbytes=0
+    )
+    members = map(
+        arrays.__getitem__, itertools.chain.from_iterable(stack.members().values())
+    )
     nbytes = sum(array.size * array.dtype.itemsize for array in members)
     return dataclasses.replace(stack, nbytes=nbytes)
 
@@ -128,14 +156,17 @@ def _array_form(array: Any) -> tuple:
 
 
 def stack_weights(arrays: Mapping[str, Any], stacks: Iterable[Stack]) -> dict[str, Any]:
-    """The arrays with those of each stacked weight as one, in the place of the first of them; others unchanged.
+    """The arrays with those of each stacked weight as one, in the place of the first of
+    them; others unchanged.
 
     Args:
         arrays: jax arrays, which are copied, or jax.ShapeDtypeStruct, by name.
         stacks: of the same model.
     """
     members = dict(collections.ChainMap(*(stack.members() for stack in stacks)))
-    stacked_names = {name: stacked for stacked, names in members.items() for name in names}
+    stacked_names = {
+        name: stacked for stacked, names in members.items() for name in names
+    }
     result: dict[str, Any] = {}
     for name, array in arrays.items():
         stacked = stacked_names.get(name)
@@ -151,17 +182,22 @@ def _stack_arrays(arrays: list[Any]) -> Any:
     """Arrays [...] of one form as one [L, ...]; each device keeps its own parts."""
     first = arrays[0]
     sharding = getattr(first, "sharding", None)
-    # The new axis stays whole: each iteration of a loop takes one row of it on every device.
+    # The new axis stays whole: each iteration of a loop takes one row of it on every
+    # device.
     if isinstance(sharding, NamedSharding):
         sharding = NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
     # Programs for a described TPU are compiled without weights.
     if isinstance(first, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct((len(arrays), *first.shape), first.dtype, sharding=sharding)
+        return jax.ShapeDtypeStruct(
+            (len(arrays), *first.shape), first.dtype, sharding=sharding
+        )
     return jax.jit(lambda arrays: jnp.stack(arrays), out_shardings=sharding)(arrays)
 
 
 def block_weight_names(name: str, array: Any) -> list[str] | None:
-    """The names of the weights in a stacked array, in order; None for the name of any other array."""
+    """The names of the weights in a stacked array, in order; None for the name of any
+    other array.
+    """
     match = _STACKED_NAME.fullmatch(name)
     if match is None:
         return None
@@ -176,14 +212,19 @@ def stacked_lists(arrays: Mapping[str, Any]) -> list[str]:
 
 
 def unstack_weights(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `stack_weights`: a slice of each stacked array for each block. May be traced."""
+    """The inverse of `stack_weights`: a slice of each stacked array for each block. May
+    be traced.
+    """
     result: dict[str, Any] = {}
     for name, array in arrays.items():
         names = block_weight_names(name, array)
         if names is None:
             result[name] = array
         else:
-            result |= {block_name: _take_row(array, index) for index, block_name in enumerate(names)}
+            result |= {
+                block_name: _take_row(array, index)
+                for index, block_name in enumerate(names)
+            }
     return result
 
 
@@ -191,7 +232,9 @@ def _take_row(array: Any, index: int) -> Any:
     """One block's array out of a stacked one."""
     if isinstance(array, jax.Array):
         return jax.lax.index_in_dim(array, index, axis=0, keepdims=False)
-    return jax.ShapeDtypeStruct(array.shape[1:], array.dtype, sharding=_row_sharding(array.sharding))
+    return jax.ShapeDtypeStruct(
+        array.shape[1:], array.dtype, sharding=_row_sharding(array.sharding)
+    )
 
 
 def _row_sharding(sharding: Any) -> NamedSharding | None:
@@ -203,7 +246,9 @@ def _row_sharding(sharding: Any) -> NamedSharding | None:
 
 @dataclasses.dataclass(eq=False)
 class StackedArray:
-    """One stacked weight in a model: the array [L, ...], and the weight's name in a block."""
+    """One stacked weight in a model: the array [L, ...], and the weight's name in a
+    block.
+    """
 
     array: jax.Array
     weight: str
@@ -211,7 +256,9 @@ class StackedArray:
 
 
 class StackedWeight(torch.Tensor):
-    """Takes the place of a block's weight, which is a row of a stacked array. To compute with it is an error."""
+    """Takes the place of a block's weight, which is a row of a stacked array. To
+    compute with it is an error.
+    """
 
     stacked: StackedArray
     row: int
@@ -238,7 +285,9 @@ class StackedWeight(torch.Tensor):
         raise _row_error()
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         # torch.nn.Parameter detaches what it is made of.
         if func.overloadpacket.__name__ in ("detach", "alias"):
             return StackedWeight(args[0].stacked, args[0].row)
@@ -256,17 +305,25 @@ def _row_error() -> PortError:
 
 
 def stack_layers(model: torch.nn.Module) -> tuple[Stack, ...]:
-    """Let a ported model keep the weights of identical blocks stacked; its programs take them so.
+    """Let a ported model keep the weights of identical blocks stacked; its programs
+    take them so.
 
-    One weight after another is stacked and dropped from the blocks, so that at most one is in memory twice. Blocks
-    have a `StackedWeight` in its place. What is stacked already stays.
+    One weight after another is stacked and dropped from the blocks, so that at most one
+    is in memory twice. Blocks have a `StackedWeight` in its place. What is stacked
+    already stays.
 
     Returns:
         What was stacked now.
     """
     with trace_lock:
-        ported = {name: tensor for name, tensor in _weights(model).items() if compat.is_ported(tensor)}
-        stacks = find_stacks(model, {name: compat.as_jax(tensor) for name, tensor in ported.items()})
+        ported = {
+            name: tensor
+            for name, tensor in _weights(model).items()
+            if compat.is_ported(tensor)
+        }
+        stacks = find_stacks(
+            model, {name: compat.as_jax(tensor) for name, tensor in ported.items()}
+        )
         shared = _shared_parameters(model)
         # Or these references keep every weight alive.
         del ported
@@ -279,7 +336,9 @@ def stack_layers(model: torch.nn.Module) -> tuple[Stack, ...]:
 
 
 def _shared_parameters(model: torch.nn.Module) -> set[str]:
-    """Names of parameters that have other names too. They stay: otherwise each name would get its own copy."""
+    """Names of parameters that have other names too. They stay: otherwise each name
+    would get its own copy.
+    """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     counts = collections.Counter(map(id, parameters.values()))
     return {name for name, parameter in parameters.items() if counts[id(parameter)] > 1}
@@ -305,11 +364,14 @@ def _put_weight(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> None
 
 
 def unstack_layers(model: torch.nn.Module) -> None:
-    """Give each block its own weights again, one stacked weight after another; nothing happens if none is stacked."""
+    """Give each block its own weights again, one stacked weight after another; nothing
+    happens if none is stacked.
+    """
     with trace_lock:
         members = _group_rows(_weights(model))
         while members:
-            # Taken out first, so that each stacked array is freed before the next one is copied.
+            # Taken out first, so that each stacked array is freed before the next one
+            # is copied.
             _unstack_weight(model, members.popitem()[1])
 
 
@@ -326,7 +388,8 @@ def _unstack_weight(model: torch.nn.Module, rows: dict[str, StackedWeight]) -> N
     stacked = next(iter(rows.values())).stacked.array
     sharding = _row_sharding(stacked.sharding)
     take_all = jax.jit(
-        lambda stacked: [_take_row(stacked, row) for row in range(stacked.shape[0])], out_shardings=sharding
+        lambda stacked: [_take_row(stacked, row) for row in range(stacked.shape[0])],
+        out_shardings=sharding,
     )
     arrays = jax.block_until_ready(take_all(stacked))
     for name, tensor in rows.items():
@@ -334,13 +397,18 @@ def _unstack_weight(model: torch.nn.Module, rows: dict[str, StackedWeight]) -> N
 
 
 def split_stacked(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A model's tensors by name as (stacked arrays by name, the tensors that are not stacked).
+    """A model's tensors by name as (stacked arrays by name, the tensors that are not
+    stacked).
 
     Raises:
         PortError: the tensors are of a part of the blocks alone.
     """
     arrays = dict(map(_name_stacked, _group_rows(tensors).values()))
-    return arrays, {name: tensor for name, tensor in tensors.items() if not isinstance(tensor, StackedWeight)}
+    return arrays, {
+        name: tensor
+        for name, tensor in tensors.items()
+        if not isinstance(tensor, StackedWeight)
+    }
 
 
 def _name_stacked(rows: dict[str, StackedWeight]) -> tuple[str, jax.Array]:
@@ -354,7 +422,12 @@ def _name_stacked(rows: dict[str, StackedWeight]) -> tuple[str, jax.Array]:
             where=next(iter(rows)),
             fix="compile the whole model, or tpuport.layers.unstack_layers(model) first",
         )
-    paths = [name_by_row[row].removesuffix(f".{stacked.weight}") for row in sorted(name_by_row)]
+    paths = [
+        name_by_row[row].removesuffix(f".{stacked.weight}")
+        for row in sorted(name_by_row)
+    ]
     list_path = paths[0].rpartition(".")[0]
     blocks = [path.rpartition(".")[2] for path in paths]
-    return _stacked_name(list_path, blocks, stacked.is_whole_list, stacked.weight), stacked.array
+    return _stacked_name(
+        list_path, blocks, stacked.is_whole_list, stacked.weight
+    ), stacked.array

@@ -1,4 +1,6 @@
-"""Static analysis of model code that will run under `jax.jit` through torchax. Imports neither torch nor jax."""
+"""Static analysis of model code that will run under `jax.jit` through torchax. Imports
+neither torch nor jax.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -10,8 +12,13 @@ if TYPE_CHECKING:
     from tpuport.lint.engine import lint_paths
     from tpuport.lint.run_report import Report
 
-# Imported on first use: the rules, which the engine needs, import this package's findings.
-_MODULE_BY_NAME = {"lint_paths": "engine", "Report": "run_report", "Settings": "configuration"}
+# Imported on first use: the rules, which the engine needs, import this package's
+# findings.
+_MODULE_BY_NAME = {
+    "lint_paths": "engine",
+    "Report": "run_report",
+    "Settings": "configuration",
+}
 
 __all__ = ["Applicability", "Finding", "Report", "Settings", "Severity", "lint_paths"]
 

@@ -1,19 +1,22 @@
 """The abstract values of the interpreter: what an expression may be.
 
-`Tensor` is a tensor (or None, if it is optional), `Static` lives in Python (shapes, flags, strings), and `Unknown` may
-be either, so no error may rest on it. Values are immutable and compared by content: equal calls are interpreted once.
+`Tensor` is a tensor (or None, if it is optional), `Static` lives in Python (shapes,
+flags, strings), and `Unknown` may be either, so no error may rest on it. Values are
+immutable and compared by content: equal calls are interpreted once.
 """
 
 from typing import Any, Final, NamedTuple
 
 from tpuport.lint.work import meter
 
-# None is a constant that programs use, so `...` marks a constant that the source text does not tell.
+# None is a constant that programs use, so `...` marks a constant that the source text
+# does not tell.
 NOT_CONSTANT: Final = ...
 
 
 class Value:
-    """Base of all abstract values. What only some classes know has the value for "not known" here.
+    """Base of all abstract values. What only some classes know has the value for "not
+    known" here.
 
     Attributes:
         kind: of a `Static` or a `Sequence`.
@@ -33,7 +36,9 @@ class Value:
 
     @property
     def inherited_origin(self) -> str:
-        """The origin that a result computed from this value inherits: that of a mask, or of an item of a dict."""
+        """The origin that a result computed from this value inherits: that of a mask,
+        or of an item of a dict.
+        """
         return ""
 
 
@@ -58,7 +63,9 @@ class _ByContent(Value):
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
-            type(self) is type(other) and self._hash == other._hash and self._key == other._key  # pyright: ignore[reportAttributeAccessIssue]
+            type(self) is type(other)
+            and self._hash == other._hash  # pyright: ignore[reportAttributeAccessIssue]
+            and self._key == other._key  # pyright: ignore[reportAttributeAccessIssue]
         )
 
     def __hash__(self) -> int:
@@ -77,7 +84,8 @@ class Static(_ByContent):
     """A Python object, whose value is known while tracing.
 
     Attributes:
-        kind: "int", "float", "bool", "str", "none", "dtype", "device", "shape", "config", ... or "" if not known.
+        kind: "int", "float", "bool", "str", "none", "dtype", "device", "shape",
+            "config", ... or "" if not known.
         constant: the value if the source text tells it, else `NOT_CONSTANT`.
     """
 
@@ -109,22 +117,37 @@ FALSE: Final = Static("bool", False)
 
 
 class Tensor(Value):
-    """A tensor. Create it with `tensor(...)`, which returns equal tensors as the same object.
+    """A tensor. Create it with `tensor(...)`, which returns equal tensors as the same
+    object.
 
     Attributes:
         dtype: "bool", "int", "float", "complex" or "" if not known.
-        exact: the exact dtype if the source text tells it ("float64", "float16", "int64"), else "".
+        exact: the exact dtype if the source text tells it ("float64", "float16",
+            "int64"), else "".
         ndim: number of dimensions, or -1 if not known.
         optional: it may be None as well.
-        view: it shares memory with another tensor (`x[0]`, `x.view(...)`, `x.transpose(...)`).
-        origin: where it comes from, as far as a rule needs that: "mask" (a name or a comparison says so),
-            "parameter", "buffer" or ""; "item" if only the annotation of a dict says that it is a tensor.
-        host: it was created in traced code without a device: an ordinary tensor of the host, which has values.
-        several: it is of the host and certainly has more than one element, so no operation takes it beside a traced
-            tensor; torch accepts a single number of the host beside tensors of any device.
+        view: it shares memory with another tensor (`x[0]`, `x.view(...)`,
+            `x.transpose(...)`).
+        origin: where it comes from, as far as a rule needs that: "mask" (a name or a
+            comparison says so), "parameter", "buffer" or ""; "item" if only the
+            annotation of a dict says that it is a tensor.
+        host: it was created in traced code without a device: an ordinary tensor of the
+            host, which has values.
+        several: it is of the host and certainly has more than one element, so no
+            operation takes it beside a traced tensor; torch accepts a single number of
+            the host beside tensors of any device.
     """
 
-    __slots__ = ("dtype", "exact", "host", "ndim", "optional", "origin", "several", "view")
+    __slots__ = (
+        "dtype",
+        "exact",
+        "host",
+        "ndim",
+        "optional",
+        "origin",
+        "several",
+        "view",
+    )
     dtype: str
     exact: str
     ndim: int
@@ -139,11 +162,14 @@ class Tensor(Value):
         return self.origin if self.origin in {"mask", "item"} else ""
 
     def __repr__(self) -> str:
-        attributes = [f"{name}={getattr(self, name)!r}" for name in sorted(self.__slots__)]
+        attributes = [
+            f"{name}={getattr(self, name)!r}" for name in sorted(self.__slots__)
+        ]
         return f"Tensor({', '.join(attributes)})"
 
 
-# Interning makes equality of tensors, the most frequent values, a comparison of identities.
+# Interning makes equality of tensors, the most frequent values, a comparison of
+# identities.
 _tensors: dict[tuple[str, str, int, bool, bool, str, bool, bool], Tensor] = {}
 
 
@@ -173,7 +199,8 @@ INT_TENSOR: Final = tensor("int")
 BOOL_TENSOR: Final = tensor("bool")
 
 
-# The elements of longer sequences are not told apart: `t = t + t` on sixty lines has more of them than memory.
+# The elements of longer sequences are not told apart: `t = t + t` on sixty lines has
+# more of them than memory.
 _MOST_ITEMS: Final = 4096
 
 
@@ -181,16 +208,22 @@ class Sequence(_ByContent):
     """A tuple, list, set or iterator.
 
     Attributes:
-        kind: "tuple", "list", "set", "dict_views", "iterator", "modules" (an `nn.ModuleList`), "sequential".
+        kind: "tuple", "list", "set", "dict_views", "iterator", "modules" (an
+            `nn.ModuleList`), "sequential".
         items: the elements if their number is known and at most 4,096, else None.
         element: what any element is: the join of `items` if these are known.
-        tensors: some element is certainly a traced tensor, whatever the others are: `[0, x.sum()]`.
+        tensors: some element is certainly a traced tensor, whatever the others are:
+            `[0, x.sum()]`.
     """
 
     __slots__ = ("element", "items", "kind", "tensors")
 
     def __init__(
-        self, kind: str, items: tuple[Value, ...] | None, element: Value, tensors: bool = False
+        self,
+        kind: str,
+        items: tuple[Value, ...] | None,
+        element: Value,
+        tensors: bool = False,
     ) -> None:
         self.tensors = tensors or any(map(is_traced, (element, *(items or ()))))
         meter.units += len(items or ()) >> 2
@@ -205,7 +238,9 @@ class Sequence(_ByContent):
 
 
 class Mapping(_ByContent):
-    """A dict: `entries` for the keys that the source text tells, `element` for all others."""
+    """A dict: `entries` for the keys that the source text tells, `element` for all
+    others.
+    """
 
     __slots__ = ("element", "entries")
 
@@ -225,7 +260,9 @@ class Mapping(_ByContent):
 
 
 class KeyValueCache(_ByContent):
-    """A key/value cache of fixed shape, as a generation step gets it, or None if it is not `present`."""
+    """A key/value cache of fixed shape, as a generation step gets it, or None if it is
+    not `present`.
+    """
 
     __slots__ = ("present",)
 
@@ -239,7 +276,9 @@ GIVEN_CACHE: Final = KeyValueCache(present=True)
 
 
 class Namespace(_ByContent):
-    """An object of which only the attributes are known, such as a `types.SimpleNamespace`."""
+    """An object of which only the attributes are known, such as a
+    `types.SimpleNamespace`.
+    """
 
     __slots__ = ("attributes",)
 
@@ -249,24 +288,33 @@ class Namespace(_ByContent):
 
 
 def packed_sequence(sizes_on_host: bool) -> Namespace:
-    """A `PackedSequence`, a batch without its padding, which torch's recurrent layers take and give."""
+    """A `PackedSequence`, a batch without its padding, which torch's recurrent layers
+    take and give.
+    """
     sizes = tensor("int", host=sizes_on_host)
     indices = tensor("int", optional=True, host=sizes_on_host)
     parts = (("data", FLOAT_TENSOR), ("batch_sizes", sizes))
-    return Namespace((*parts, ("sorted_indices", indices), ("unsorted_indices", indices)))
+    return Namespace(
+        (*parts, ("sorted_indices", indices), ("unsorted_indices", indices))
+    )
 
 
-PACKED_SEQUENCES: Final = (packed_sequence(sizes_on_host=False), packed_sequence(sizes_on_host=True))
+PACKED_SEQUENCES: Final = (
+    packed_sequence(sizes_on_host=False),
+    packed_sequence(sizes_on_host=True),
+)
 # The lengths that a model gets beside its sequences are traced.
 PACKED_SEQUENCE: Final = PACKED_SEQUENCES[0]
 
 
 class External(_ByContent):
-    """A library object, by its dotted name: `torch.nn.functional`, `torch.arange`, `numpy.array`.
+    """A library object, by its dotted name: `torch.nn.functional`, `torch.arange`,
+    `numpy.array`.
 
     Attributes:
         name: the dotted name.
-        missing: its import fails on a TPU machine, and the code has None in its place or nothing at all.
+        missing: its import fails on a TPU machine, and the code has None in its place
+            or nothing at all.
     """
 
     __slots__ = ("missing", "name")
@@ -277,7 +325,9 @@ class External(_ByContent):
 
 
 class Layer(_ByContent):
-    """An instance of a torch module class, by the class's dotted name: `torch.nn.Linear`."""
+    """An instance of a torch module class, by the class's dotted name:
+    `torch.nn.Linear`.
+    """
 
     __slots__ = ("name",)
 
@@ -287,7 +337,9 @@ class Layer(_ByContent):
 
 
 class Method(_ByContent):
-    """A method that the linted code does not define: `tensor.view`, `dict.items`, `list.append`."""
+    """A method that the linted code does not define: `tensor.view`, `dict.items`,
+    `list.append`.
+    """
 
     __slots__ = ("name", "receiver")
 
@@ -297,7 +349,9 @@ class Method(_ByContent):
 
 
 class Function(_ByContent):
-    """A function of the linted code: `info` is a `modules.FunctionInfo`, `bound` is what `self` is, or None."""
+    """A function of the linted code: `info` is a `modules.FunctionInfo`, `bound` is
+    what `self` is, or None.
+    """
 
     __slots__ = ("bound", "info")
 
@@ -317,7 +371,9 @@ class Class(_ByContent):
 
 
 class Instance(_ByContent):
-    """An instance of a class of the linted code. `fields` are the attributes that are known of this instance."""
+    """An instance of a class of the linted code. `fields` are the attributes that are
+    known of this instance.
+    """
 
     __slots__ = ("fields", "info")
 
@@ -332,7 +388,10 @@ class Partial(_ByContent):
     __slots__ = ("args", "keywords", "target")
 
     def __init__(
-        self, target: Value, args: tuple[Value, ...], keywords: tuple[tuple[str, Value], ...]
+        self,
+        target: Value,
+        args: tuple[Value, ...],
+        keywords: tuple[tuple[str, Value], ...],
     ) -> None:
         self.target, self.args, self.keywords = target, args, keywords
         self._set_key(target, args, keywords)
@@ -402,14 +461,18 @@ class Arguments(NamedTuple):
     @property
     def first_function(self) -> Function | None:
         """The first positional argument that is a function of the linted code."""
-        return next((value for value in self.positional if isinstance(value, Function)), None)
+        return next(
+            (value for value in self.positional if isinstance(value, Function)), None
+        )
 
 
 # --- questions that most of the interpreter asks ---
 
 
 def options_of(value: Value) -> tuple[Value, ...]:
-    """The callables that a value may be: the options of a choice, or only the value itself."""
+    """The callables that a value may be: the options of a choice, or only the value
+    itself.
+    """
     return value.options if isinstance(value, Choice) else (value,)
 
 
@@ -419,7 +482,14 @@ def without_none(value: Value) -> Value:
         return GIVEN_CACHE
     if isinstance(value, Tensor) and value.optional:
         return tensor(
-            value.dtype, value.exact, value.ndim, False, value.view, value.origin, value.host, value.several
+            value.dtype,
+            value.exact,
+            value.ndim,
+            False,
+            value.view,
+            value.origin,
+            value.host,
+            value.several,
         )
     return value
 
@@ -430,7 +500,9 @@ def is_tensor(value: Value | None) -> bool:
 
 
 def is_traced(value: Value | None) -> bool:
-    """Whether this is certainly a tensor that has no values while tracing, unlike a tensor of the host."""
+    """Whether this is certainly a tensor that has no values while tracing, unlike a
+    tensor of the host.
+    """
     return type(value) is Tensor and not value.host
 
 

@@ -1,4 +1,6 @@
-"""From a file to raw findings: the interpretation of what is traced, and the scan of everything else."""
+"""From a file to raw findings: the interpretation of what is traced, and the scan of
+everything else.
+"""
 
 import ast
 import collections
@@ -27,7 +29,13 @@ from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.interpreter import TracingInterpreter
 from tpuport.lint.interpreter.call_record import Record
 from tpuport.lint.interpreter.compiled_methods import is_compiled_method
-from tpuport.lint.modules import ClassInfo, FunctionInfo, FunctionNode, ModuleInfo, definitions
+from tpuport.lint.modules import (
+    ClassInfo,
+    FunctionInfo,
+    FunctionNode,
+    ModuleInfo,
+    definitions,
+)
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project
 from tpuport.lint.rules.rule import Rule
@@ -41,7 +49,8 @@ _COMPILERS: Final = frozenset(
     " torch_xla2.interop.jax_jit".split()
 )
 _COMPILED_ARGUMENTS: Final = frozenset({"model", "fun", "func"})
-# A file without one of these words is not searched for compilers; `re.compile` is too common to count.
+# A file without one of these words is not searched for compilers; `re.compile` is too
+# common to count.
 _MAY_COMPILE: Final = re.compile(r"\b(?:jit|jax_jit|trace|(?<!\bre\.)compile)\b")
 # A file without one of these demands no package that needs a GPU.
 _MAY_DEMAND: Final = re.compile(r"_(available|installed)\b|\b(?i:has|have)_")
@@ -67,9 +76,10 @@ class Options:
     Attributes:
         rules: the rules to apply.
         torchax: version that the code will run with.
-        entry_points: patterns of further functions that are traced: `package.module:Class.method`, `Class.method`,
-            `function`, with `*`.
-        training: the model is traced in training mode too; otherwise `self.training` is false.
+        entry_points: patterns of further functions that are traced:
+            `package.module:Class.method`, `Class.method`, `function`, with `*`.
+        training: the model is traced in training mode too; otherwise `self.training` is
+            false.
         patched: patterns of functions that a patch replaces, and that are not traced.
     """
 
@@ -85,11 +95,14 @@ class Outcome:
     """The result of one file.
 
     Attributes:
-        findings: with absolute paths and the rules' own severities; some may lie in files reached from this one.
-        dependencies: absolute paths that the analysis looked at, including those that do not exist.
+        findings: with absolute paths and the rules' own severities; some may lie in
+            files reached from this one.
+        dependencies: absolute paths that the analysis looked at, including those that
+            do not exist.
         entry_points: number of entry points in this file.
         traced: `path:qualname` of each function that tracing reaches from them.
-        entries: the model classes and compiled functions of this file, with the errors that stop them.
+        entries: the model classes and compiled functions of this file, with the errors
+            that stop them.
     """
 
     findings: list[Finding]
@@ -113,7 +126,8 @@ class Analyser:
         self._scanner = Scanner(self._interpreter)
 
     def analyse(self, source: SourceFile) -> Outcome:
-        """The findings reached from the entry points in this file, and those in the rest of its text.
+        """The findings reached from the entry points in this file, and those in the
+        rest of its text.
 
         Where that takes too much work, the findings so far and one that says so.
         """
@@ -155,20 +169,29 @@ class Analyser:
     def _interpret(
         self, module: ModuleInfo, entry_points: Iterable[EntryPoint], record: Record
     ) -> tuple[TracedEntry, ...]:
-        """Add what a file results in to its record; the entry points with the errors that stop them."""
+        """Add what a file results in to its record; the entry points with the errors
+        that stop them.
+        """
         records: dict[EntryPoint, Record] = {}
         for function, receiver in entry_points:
-            # An outer model has called this one with real arguments, which are better than declared ones.
+            # An outer model has called this one with real arguments, which are better
+            # than declared ones.
             if (function, class_of(receiver)) not in record.traced:
-                entry_record = scenarios.interpret(self._interpreter, function, receiver)
+                entry_record = scenarios.interpret(
+                    self._interpreter, function, receiver
+                )
                 records[EntryPoint(function, receiver)] = entry_record
                 record.absorb(entry_record)
             else:
-                record.absorb(scenarios.interpret_defaults(self._interpreter, function, receiver))
+                record.absorb(
+                    scenarios.interpret_defaults(self._interpreter, function, receiver)
+                )
         for function, receiver in self._hooks(module):
             record.absorb(self._interpret_hook(function, receiver))
         for function, receiver in self._loops(module):
-            loop = scenarios.interpret_loop(self._interpreter, function, receiver, record.findings)
+            loop = scenarios.interpret_loop(
+                self._interpreter, function, receiver, record.findings
+            )
             record.absorb(loop)
         for function, receiver in self._steps(module):
             step = scenarios.interpret_step(self._interpreter, function, receiver)
@@ -176,9 +199,15 @@ class Analyser:
                 record.absorb(step)
             else:
                 _add_warnings(record, step)
-        if module.unavailable or module.missing or _MAY_DEMAND.search("\n".join(module.lines)):
+        if (
+            module.unavailable
+            or module.missing
+            or _MAY_DEMAND.search("\n".join(module.lines))
+        ):
             for constructor, receiver in self._constructors(module):
-                record.absorb(self._interpreter.interpret_constructor(constructor, receiver))
+                record.absorb(
+                    self._interpreter.interpret_constructor(constructor, receiver)
+                )
         # In the order of the text, since a set has none that two runs share.
         traced = sorted({function for function, _ in record.traced}, key=_position)
         for function in traced:
@@ -193,7 +222,9 @@ class Analyser:
         records: dict[EntryPoint, Record],
         findings: Iterable[Finding],
     ) -> tuple[TracedEntry, ...]:
-        """The entry points by class or function, each with the keys of the errors that stop it."""
+        """The entry points by class or function, each with the keys of the errors that
+        stop it.
+        """
         stops = [finding for finding in findings if finding.stops_trace]
         # The scanner knows functions and no calls.
         scanned: dict[str, list[Finding]] = collections.defaultdict(list)
@@ -204,40 +235,60 @@ class Analyser:
         for entry in entry_points:
             definition = class_of(entry.receiver) or entry.function
             own = stops_of.setdefault((definition.qualname, definition.node.lineno), {})
-            # Most files have no errors, and need no look at what their entry points reach.
+            # Most files have no errors, and need no look at what their entry points
+            # reach.
             if stops:
-                is_forward = entry.function.name == "forward" or not self._has_forward(entry)
-                for finding in _errors_of(module, entry, self._reached(entry, records), scanned):
-                    scenario = finding.scenario or ("" if is_forward else entry.function.qualname)
+                is_forward = entry.function.name == "forward" or not self._has_forward(
+                    entry
+                )
+                for finding in _errors_of(
+                    module, entry, self._reached(entry, records), scanned
+                ):
+                    scenario = finding.scenario or (
+                        "" if is_forward else entry.function.qualname
+                    )
                     # Whoever asks for a class asks for its forward first.
                     known = own.get(key_of(finding), scenario)
                     own[key_of(finding)] = scenario if is_forward else known
         return tuple(
-            TracedEntry(*definition, tuple(itertools.starmap(Stop, sorted(own.items()))))
+            TracedEntry(
+                *definition, tuple(itertools.starmap(Stop, sorted(own.items())))
+            )
             for definition, own in sorted(stops_of.items())
         )
 
     def _has_forward(self, entry: EntryPoint) -> bool:
         owner = class_of(entry.receiver)
-        return owner is not None and self._interpreter.classes.method(owner, "forward") is not None
+        return (
+            owner is not None
+            and self._interpreter.classes.method(owner, "forward") is not None
+        )
 
     def _reached(self, entry: EntryPoint, records: dict[EntryPoint, Record]) -> Record:
-        """What an entry point results in, each finding with the calls of this entry point that have it."""
+        """What an entry point results in, each finding with the calls of this entry
+        point that have it.
+        """
         if entry in records:
             return records[entry]
         # Another entry point has called it, whose scenarios are not this one's.
         reached = Record()
-        for call in self._interpreter.calls_of(entry.function, class_of(entry.receiver)).values():
+        for call in self._interpreter.calls_of(
+            entry.function, class_of(entry.receiver)
+        ).values():
             reached.absorb(call)
         if any(finding.stops_trace for finding in reached.findings.values()):
             own = scenarios.interpret(self._interpreter, *entry)
-            reached.findings = {key: own.findings.get(key, known) for key, known in reached.findings.items()}
+            reached.findings = {
+                key: own.findings.get(key, known)
+                for key, known in reached.findings.items()
+            }
         return reached
 
     # --- entry points ---
 
     def _entry_points(self, module: ModuleInfo) -> Iterator[EntryPoint]:
-        # Files define their parts first and the whole last; the whole calls its parts with real arguments.
+        # Files define their parts first and the whole last; the whole calls its parts
+        # with real arguments.
         yield from self._model_methods(module)
         if _MAY_COMPILE.search("\n".join(module.lines)):
             nested = _nested_functions(module)
@@ -246,17 +297,25 @@ class Analyser:
         yield from self._configured_functions(module)
 
     def _model_methods(self, module: ModuleInfo) -> Iterator[EntryPoint]:
-        """The forward of each module, and the `__call__` of each attention processor."""
-        for info in itertools.filterfalse(self._interpreter.classes.is_replaced, reversed(module.classes)):
+        """The forward of each module, and the `__call__` of each attention
+        processor.
+        """
+        for info in itertools.filterfalse(
+            self._interpreter.classes.is_replaced, reversed(module.classes)
+        ):
             for method in self._traced_methods(info):
                 yield EntryPoint(method, Instance(info))
             yield from self._coding_methods(info)
 
     def _coding_methods(self, info: ClassInfo) -> Iterator[EntryPoint]:
-        """`encode`, `decode`, `encode_image` and the like, of tensors; other classes encode texts on the host."""
+        """`encode`, `decode`, `encode_image` and the like, of tensors; other classes
+        encode texts on the host.
+        """
         if not self._interpreter.classes.is_module(info):
             return
-        for name in sorted(filter(is_compiled_method, info.methods.keys() - {"forward"})):
+        for name in sorted(
+            filter(is_compiled_method, info.methods.keys() - {"forward"})
+        ):
             method, receiver = info.methods[name], Instance(info)
             if _runs_loop(method):
                 continue
@@ -265,28 +324,37 @@ class Analyser:
                 yield EntryPoint(method, receiver)
 
     def _hooks(self, module: ModuleInfo) -> Iterator[EntryPoint]:
-        """What is registered to run before and after a module's forward, and is traced with it."""
+        """What is registered to run before and after a module's forward, and is traced
+        with it.
+        """
         if not any("register_forward" in line for line in module.lines):
             return
         nested = {info.name: info for info in _nested_functions(module).values()}
         for node in ast.walk(module.tree):
             match node:
-                case ast.Call(func=ast.Attribute(attr=name), args=[hook, *_]) if name in _HOOKS:
+                case ast.Call(func=ast.Attribute(attr=name), args=[hook, *_]) if (
+                    name in _HOOKS
+                ):
                     yield from self._compiled_functions(module, hook, nested)
 
     def _interpret_hook(self, function: FunctionInfo, receiver: Value | None) -> Record:
-        """A hook's arguments: the module, the tuple of the module's own arguments, for some the module's output."""
+        """A hook's arguments: the module, the tuple of the module's own arguments, for
+        some the module's output.
+        """
         declared = self._interpreter.declared_parameters(function, receiver)
         names = [name for name in declared if name not in {"self", "cls"}]
         if len(names) > 1:
             declared[names[1]] = Sequence("tuple", None, TENSOR)
-        # Most modules give a tensor; with the option `with_kwargs`, keyword arguments come before it.
+        # Most modules give a tensor; with the option `with_kwargs`, keyword arguments
+        # come before it.
         if len(names) > 2 and "kw" not in names[-1] and declared[names[-1]] is UNKNOWN:
             declared[names[-1]] = TENSOR
         return self._interpreter.interpret_call(function, receiver, declared)
 
     def _loops(self, module: ModuleInfo) -> Iterator[EntryPoint]:
-        """What runs on the host and calls models: `generate` and `sample` of modules, `__call__` of pipelines."""
+        """What runs on the host and calls models: `generate` and `sample` of modules,
+        `__call__` of pipelines.
+        """
         classes = self._interpreter.classes
         for info in module.classes:
             names = {"__call__"} if info.node.name.endswith("Pipeline") else _LOOPS
@@ -295,10 +363,15 @@ class Analyser:
                     yield EntryPoint(info.methods[name], Instance(info))
 
     def _steps(self, module: ModuleInfo) -> Iterator[tuple[FunctionInfo, Instance]]:
-        """The `step` of each scheduler in this file, which loops on the host call, and some compile."""
+        """The `step` of each scheduler in this file, which loops on the host call, and
+        some compile.
+        """
         classes = self._interpreter.classes
         for info in module.classes:
-            is_scheduler = "step" in info.methods and classes.method(info, "set_timesteps") is not None
+            is_scheduler = (
+                "step" in info.methods
+                and classes.method(info, "set_timesteps") is not None
+            )
             if is_scheduler and not classes.is_module(info):
                 yield info.methods["step"], Instance(info)
 
@@ -324,12 +397,21 @@ class Analyser:
                 case ast.Call(func=function, args=arguments, keywords=keywords) if (
                     module.dotted(function) in _COMPILERS
                 ):
-                    named = [keyword.value for keyword in keywords if keyword.arg in _COMPILED_ARGUMENTS]
+                    named = [
+                        keyword.value
+                        for keyword in keywords
+                        if keyword.arg in _COMPILED_ARGUMENTS
+                    ]
                     for argument in [*arguments, *named][:1]:
-                        yield from self._compiled_functions(module, argument, nested_by_name)
+                        yield from self._compiled_functions(
+                            module, argument, nested_by_name
+                        )
 
     def _compiled_functions(
-        self, module: ModuleInfo, argument: ast.expr, nested_by_name: dict[str, FunctionInfo]
+        self,
+        module: ModuleInfo,
+        argument: ast.expr,
+        nested_by_name: dict[str, FunctionInfo],
     ) -> Iterator[EntryPoint]:
         """The functions that an argument of a compiler may be."""
         match argument:
@@ -361,15 +443,22 @@ class Analyser:
 
     def _configured_functions(self, module: ModuleInfo) -> Iterator[EntryPoint]:
         """Functions and methods that a pattern of the settings matches."""
-        yield from map(_entry_point, filter(self._is_configured, module.functions_and_methods))
+        yield from map(
+            _entry_point, filter(self._is_configured, module.functions_and_methods)
+        )
 
     def _is_configured(self, function: FunctionInfo) -> bool:
         patterns = self.options.entry_points
-        return any(matches_function(pattern, function.module.path, function.qualname) for pattern in patterns)
+        return any(
+            matches_function(pattern, function.module.path, function.qualname)
+            for pattern in patterns
+        )
 
 
 def _add_warnings(record: Record, reached: Record) -> None:
-    """Add the errors of code that may be compiled or run on the host: as warnings, for the second kind of loop."""
+    """Add the errors of code that may be compiled or run on the host: as warnings, for
+    the second kind of loop.
+    """
     for key, finding in reached.findings.items():
         if finding.stops_trace:
             record.add(key, dataclasses.replace(finding, severity=Severity.WARNING))
@@ -377,18 +466,25 @@ def _add_warnings(record: Record, reached: Record) -> None:
 
 
 def _errors_of(
-    module: ModuleInfo, entry: EntryPoint, reached: Record, scanned: Mapping[str, list[Finding]]
+    module: ModuleInfo,
+    entry: EntryPoint,
+    reached: Record,
+    scanned: Mapping[str, list[Finding]],
 ) -> Iterator[Finding]:
-    """The errors that stop an entry point: in what it calls, in its constructor, and upon import of its file.
+    """The errors that stop an entry point: in what it calls, in its constructor, and
+    upon import of its file.
 
     Args:
         module: the file.
         entry: the entry point.
         reached: what it results in.
-        scanned: the errors that the scanner has found, by `path:qualname` of their functions.
+        scanned: the errors that the scanner has found, by `path:qualname` of their
+            functions.
     """
     owner = class_of(entry.receiver)
-    places = {_traced_name(function) for function, _ in reached.traced} | {f"{module.path}:"}
+    places = {_traced_name(function) for function, _ in reached.traced} | {
+        f"{module.path}:"
+    }
     if owner is not None:
         places.add(f"{module.path}:{owner.qualname}.__init__")
     yield from (finding for finding in reached.findings.values() if finding.stops_trace)
@@ -404,22 +500,37 @@ def _cut_off_finding(module: ModuleInfo, error: WorkLimitError) -> Finding:
         why = f"where it had read modules with more than {meter.most_tokens:,} names, numbers, strings and signs"
     reason = f"the analysis was cut off in `{innermost}`, {why}"
     finding = make_finding(
-        "TPU007", str(module.path), reason, line=error.line if error.path == str(module.path) else 1
+        "TPU007",
+        str(module.path),
+        reason,
+        line=error.line if error.path == str(module.path) else 1,
     )
-    return dataclasses.replace(finding, function=innermost if error.route else "", route=error.route)
+    return dataclasses.replace(
+        finding, function=innermost if error.route else "", route=error.route
+    )
 
 
-def _stopped_entries(entry_points: Iterable[EntryPoint], finding: Finding) -> tuple[TracedEntry, ...]:
-    """The entry points of a file whose analysis was cut off: none of them is known to trace."""
-    definitions = dict.fromkeys(class_of(entry.receiver) or entry.function for entry in entry_points)
-    names = sorted((definition.qualname, definition.node.lineno) for definition in definitions)
+def _stopped_entries(
+    entry_points: Iterable[EntryPoint], finding: Finding
+) -> tuple[TracedEntry, ...]:
+    """The entry points of a file whose analysis was cut off: none of them is known to
+    trace.
+    """
+    definitions = dict.fromkeys(
+        class_of(entry.receiver) or entry.function for entry in entry_points
+    )
+    names = sorted(
+        (definition.qualname, definition.node.lineno) for definition in definitions
+    )
     return tuple(TracedEntry(*name, (Stop(key_of(finding)),)) for name in names)
 
 
 def _runs_loop(method: FunctionInfo) -> bool:
     """Whether a method calls `generate` or `sample`, which run on the host."""
     return any(
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LOOPS
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _LOOPS
         for node in ast.walk(method.node)
     )
 
@@ -441,17 +552,25 @@ def _nested_functions(module: ModuleInfo) -> dict[ast.AST, FunctionInfo]:
     return nested
 
 
-def _decorated_functions(module: ModuleInfo, nested: dict[ast.AST, FunctionInfo]) -> Iterator[EntryPoint]:
+def _decorated_functions(
+    module: ModuleInfo, nested: dict[ast.AST, FunctionInfo]
+) -> Iterator[EntryPoint]:
     """Functions and methods with a compiler as a decorator."""
     known = nested | {info.node: info for info in module.functions_and_methods}
     for node, prefix, _ in definitions(module.tree):
-        is_compiled = any(_is_compiler(module, decorator) for decorator in node.decorator_list)
+        is_compiled = any(
+            _is_compiler(module, decorator) for decorator in node.decorator_list
+        )
         if is_compiled and isinstance(node, FunctionNode):
-            yield _entry_point(known.get(node) or FunctionInfo(node, module, None, prefix))
+            yield _entry_point(
+                known.get(node) or FunctionInfo(node, module, None, prefix)
+            )
 
 
 def _is_compiler(module: ModuleInfo, decorator: ast.expr) -> bool:
-    """Whether a decorator is a compiler, with or without options, or a partial application of one."""
+    """Whether a decorator is a compiler, with or without options, or a partial
+    application of one.
+    """
     if not isinstance(decorator, ast.Call):
         return module.dotted(decorator) in _COMPILERS
     name = module.dotted(decorator.func)

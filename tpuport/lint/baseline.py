@@ -1,4 +1,6 @@
-"""The baseline: a file of findings that a project knows about, so that only new ones are reported."""
+"""The baseline: a file of findings that a project knows about, so that only new ones
+are reported.
+"""
 
 import collections
 import contextlib
@@ -22,7 +24,9 @@ ReadLines = Callable[[str], Sequence[str]]
 
 
 class FindingKey(NamedTuple):
-    """What identifies a finding even after its line has moved; `line` is the line's text, blanks normalised."""
+    """What identifies a finding even after its line has moved; `line` is the line's
+    text, blanks normalised.
+    """
 
     rule: str
     path: str
@@ -31,7 +35,9 @@ class FindingKey(NamedTuple):
 
 
 class BaselineSplit(NamedTuple):
-    """Findings divided by a baseline; `stale` is the number of its entries that no longer occur."""
+    """Findings divided by a baseline; `stale` is the number of its entries that no
+    longer occur.
+    """
 
     new: list[Finding]
     known: list[Finding]
@@ -59,20 +65,30 @@ def _relative_posix_path(path: str, root: Path) -> str:
     return path.replace(os.sep, "/")
 
 
-def write_baseline(file: Path, findings: Sequence[Finding], read_lines: ReadLines) -> None:
+def write_baseline(
+    file: Path, findings: Sequence[Finding], read_lines: ReadLines
+) -> None:
     """Write the findings as a baseline.
 
     Raises:
         PortError: the file cannot be written.
     """
     root = _root_directory(file)
-    counts = collections.Counter(finding_key(finding, read_lines, root) for finding in findings)
-    entries = [{**key._asdict(), "count": count} for key, count in sorted(counts.items())]
-    text = json.dumps({"format": _FORMAT, "findings": entries}, indent=1, ensure_ascii=False)
+    counts = collections.Counter(
+        finding_key(finding, read_lines, root) for finding in findings
+    )
+    entries = [
+        {**key._asdict(), "count": count} for key, count in sorted(counts.items())
+    ]
+    text = json.dumps(
+        {"format": _FORMAT, "findings": entries}, indent=1, ensure_ascii=False
+    )
     try:
         write_atomically(file, f"{text}\n".encode())
     except OSError as error:
-        raise PortError(f"the baseline cannot be written: {error.strerror}", where=str(file)) from None
+        raise PortError(
+            f"the baseline cannot be written: {error.strerror}", where=str(file)
+        ) from None
 
 
 def read_baseline(file: Path) -> collections.Counter[FindingKey]:
@@ -95,19 +111,27 @@ def read_baseline(file: Path) -> collections.Counter[FindingKey]:
             counts[key] += int(entry["count"])
     except OSError as error:
         reason = f"the baseline cannot be read: {error.strerror}"
-        raise PortError(reason, where=str(file), fix="write one with --write-baseline") from None
+        raise PortError(
+            reason, where=str(file), fix="write one with --write-baseline"
+        ) from None
     except (ValueError, KeyError, TypeError, RecursionError):
         reason = "this is not a baseline"
-        raise PortError(reason, where=str(file), fix="write one with --write-baseline") from None
+        raise PortError(
+            reason, where=str(file), fix="write one with --write-baseline"
+        ) from None
     return counts
 
 
 def split_by_baseline(
-    findings: Sequence[Finding], baseline: collections.Counter[FindingKey], read_lines: ReadLines, file: Path
+    findings: Sequence[Finding],
+    baseline: collections.Counter[FindingKey],
+    read_lines: ReadLines,
+    file: Path,
 ) -> BaselineSplit:
     """Divide findings into new and known ones.
 
-    If more findings share a key than the baseline counts, the last of them are the new ones.
+    If more findings share a key than the baseline counts, the last of them are the new
+    ones.
 
     Args:
         findings: in the order of reports.

@@ -1,4 +1,6 @@
-"""The linter's settings: `[tool.tpuport.lint]` in the nearest pyproject.toml, and options of the command line."""
+"""The linter's settings: `[tool.tpuport.lint]` in the nearest pyproject.toml, and
+options of the command line.
+"""
 
 import dataclasses
 import functools
@@ -18,7 +20,8 @@ from tpuport.lint.rule_catalogue import longest_match, normalize_prefixes
 _T = TypeVar("_T")
 
 TABLE: Final = "tool.tpuport.lint"
-# The torchax that the rules' claims were tested with; a rule's `until` is compared with the target.
+# The torchax that the rules' claims were tested with; a rule's `until` is compared with
+# the target.
 DEFAULT_TORCHAX: Final = (0, 0, 13)
 
 
@@ -28,13 +31,16 @@ class Settings:
 
     Attributes:
         select: prefixes of the rule ids to report; all rules if it is empty.
-        ignore: prefixes not to report; if both lists match an id, the longer prefix wins.
+        ignore: prefixes not to report; if both lists match an id, the longer prefix
+            wins.
         fixable: prefixes of the rule ids to fix; all rules if it is empty.
         unfixable: prefixes not to fix; the longer prefix wins here too.
         exclude: patterns of files and directories to leave out, see `Excluder`.
         per_file_ignores: pattern of files, and the prefixes not to report there.
-        entry_points: further functions that are traced: `package.module:Class.method`, `Class.method`, with `*`.
-        patched: functions that a patch replaces, written as in `entry_points`: what they contain is not traced.
+        entry_points: further functions that are traced: `package.module:Class.method`,
+            `Class.method`, with `*`.
+        patched: functions that a patch replaces, written as in `entry_points`: what
+            they contain is not traced.
         severities: prefix of rule ids to "error", "warning" or "info".
         torchax: version that the code will run with.
         training: the code computes gradients too.
@@ -70,11 +76,17 @@ class Settings:
 
     def may_fix(self, id: str) -> bool:  # noqa: A002 - the field's name
         """Whether findings of a rule are fixed."""
-        return longest_match(id, self.fixable or ("ALL",)) > longest_match(id, self.unfixable)
+        return longest_match(id, self.fixable or ("ALL",)) > longest_match(
+            id, self.unfixable
+        )
 
     def severity(self, id: str, default: Severity) -> Severity:  # noqa: A002 - the field's name
         """A finding's severity, `default` being the rule's."""
-        matches = [(len(prefix), severity) for prefix, severity in self.severities if id.startswith(prefix)]
+        matches = [
+            (len(prefix), severity)
+            for prefix, severity in self.severities
+            if id.startswith(prefix)
+        ]
         _, severity = max(matches, default=(0, default))
         return severity
 
@@ -88,7 +100,8 @@ class Settings:
 
 
 def find_settings(paths: Sequence[str | Path]) -> Settings:
-    """Settings of the nearest pyproject.toml with a `[tool.tpuport.lint]` at or above the paths' common directory.
+    """Settings of the nearest pyproject.toml with a `[tool.tpuport.lint]` at or above
+    the paths' common directory.
 
     Raises:
         PortError: the file cannot be read, or has an unknown key or a wrong value.
@@ -111,12 +124,15 @@ def settings_file(paths: Sequence[str | Path]) -> Path | None:
 
 def _has_table(file: Path) -> bool:
     try:
-        # The search in the bytes spares most files the import of tomllib and the parsing.
+        # The search in the bytes spares most files the import of tomllib and the
+        # parsing.
         return b"tpuport" in read_regular_file(file) and _read_table(file) is not None
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise PortError(f"the settings cannot be read: {error.strerror}", where=str(file)) from None
+        raise PortError(
+            f"the settings cannot be read: {error.strerror}", where=str(file)
+        ) from None
 
 
 def _read_table(file: Path) -> dict[str, Any] | None:
@@ -125,14 +141,18 @@ def _read_table(file: Path) -> dict[str, Any] | None:
     try:
         content: Any = tomllib.loads(read_regular_file(file).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PortError(f"this is not TOML: {error}", where=str(file), fix="correct the file") from None
+        raise PortError(
+            f"this is not TOML: {error}", where=str(file), fix="correct the file"
+        ) from None
     except RecursionError:
         reason = "the tables and lists are nested too deeply"
         raise PortError(reason, where=str(file), fix="correct the file") from None
     for key in TABLE.split("."):
         content = content.get(key) if isinstance(content, dict) else None
     if content is not None and not isinstance(content, dict):
-        raise PortError("this must be a table", where=f"{file}: {TABLE}", fix=f"write [{TABLE}]")
+        raise PortError(
+            "this must be a table", where=f"{file}: {TABLE}", fix=f"write [{TABLE}]"
+        )
     return content
 
 
@@ -148,8 +168,11 @@ def load_settings(file: Path) -> Settings:
     return Settings(**values, root=file.parent)
 
 
-def override_settings(settings: Settings, text: str, where: str = "--config") -> Settings:
-    """The settings with those in a line of TOML, such as `severities.TPU5 = "info"`, in their stead.
+def override_settings(
+    settings: Settings, text: str, where: str = "--config"
+) -> Settings:
+    """The settings with those in a line of TOML, such as `severities.TPU5 = "info"`, in
+    their stead.
 
     Raises:
         PortError: the text is not TOML, or has an unknown key or a wrong value.
@@ -160,7 +183,9 @@ def override_settings(settings: Settings, text: str, where: str = "--config") ->
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         fix = "write KEY=VALUE as in pyproject.toml, or name a file"
-        raise PortError(f"{text!r} is not a setting: {error}", where=where, fix=fix) from None
+        raise PortError(
+            f"{text!r} is not a setting: {error}", where=where, fix=fix
+        ) from None
     values = _converted(table, f"{where} ")
     if values.get("baseline"):
         values["baseline"] = Path(values["baseline"])
@@ -174,7 +199,9 @@ def _converted(table: dict[str, Any], where: str) -> dict[str, Any]:
         if key not in _CONVERTERS:
             known_keys = ", ".join(sorted(_CONVERTERS))
             fix = f"the settings are {known_keys}"
-            raise PortError(f"there is no setting {key!r}", where=f"{where}{key}", fix=fix)
+            raise PortError(
+                f"there is no setting {key!r}", where=f"{where}{key}", fix=fix
+            )
         field, convert = _CONVERTERS[key]
         values[field] = convert(value, f"{where}{key}")
     return values
@@ -195,7 +222,9 @@ def _toml_value(value: Any) -> str:
 
     match value:
         case tuple([(str(), _), *_]):
-            pairs = [f"{json.dumps(name)} = {_toml_value(item)}" for name, item in value]
+            pairs = [
+                f"{json.dumps(name)} = {_toml_value(item)}" for name, item in value
+            ]
             return "{ " + ", ".join(pairs) + " }"
         case tuple():
             return "[" + ", ".join(map(_toml_value, value)) + "]"
@@ -214,16 +243,27 @@ def parse_torchax_version(text: str, where: str = "--target") -> tuple[int, ...]
     """
     match = re.fullmatch(r"(?:torchax\s*==\s*)?(\d+(?:\.\d+)*)", text.strip())
     if not match:
-        raise PortError(f"{text!r} is not a torchax version", where=where, fix="write torchax==0.0.13")
+        raise PortError(
+            f"{text!r} is not a torchax version",
+            where=where,
+            fix="write torchax==0.0.13",
+        )
     return tuple(int(part) for part in match.group(1).split("."))
 
 
-# --- converters of the TOML values: each returns the setting, or raises a PortError that says where ---
+# --- converters of the TOML values: each returns the setting, or raises a PortError
+# that says where ---
 
 
 def _strings(value: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise PortError("this must be a list of strings", where=where, fix='write it as ["...", "..."]')
+    if not isinstance(value, list) or not all(
+        isinstance(item, str) and item for item in value
+    ):
+        raise PortError(
+            "this must be a list of strings",
+            where=where,
+            fix='write it as ["...", "..."]',
+        )
     return tuple(value)
 
 
@@ -240,7 +280,9 @@ def _instance(value: Any, where: str, kind: type[_T], description: str) -> _T:
 def _process_count(value: Any, where: str) -> int:
     # TOML's true would pass for the integer 1.
     if type(value) is not int or value < 0:
-        raise PortError(f"this must be a number of processes, and is {value!r}", where=where)
+        raise PortError(
+            f"this must be a number of processes, and is {value!r}", where=where
+        )
     return value
 
 
@@ -250,13 +292,20 @@ def _torchax(value: Any, where: str) -> tuple[int, ...]:
 
 def _table(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise PortError("this must be a table", where=where, fix=f"write [{where.rpartition(': ')[2]}]")
+        raise PortError(
+            "this must be a table",
+            where=where,
+            fix=f"write [{where.rpartition(': ')[2]}]",
+        )
     return value
 
 
-def _per_file_ignores(value: Any, where: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _per_file_ignores(
+    value: Any, where: str
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple(
-        (pattern, _prefixes(item, f"{where}.{pattern}")) for pattern, item in _table(value, where).items()
+        (pattern, _prefixes(item, f"{where}.{pattern}"))
+        for pattern, item in _table(value, where).items()
     )
 
 
@@ -265,7 +314,9 @@ def _severities(value: Any, where: str) -> tuple[tuple[str, Severity], ...]:
     for prefix, name in _table(value, where).items():
         if name not in list(Severity):
             remedy = f"use one of {', '.join(Severity)}"
-            raise PortError(f"{name!r} is not a severity", where=f"{where}.{prefix}", fix=remedy)
+            raise PortError(
+                f"{name!r} is not a severity", where=f"{where}.{prefix}", fix=remedy
+            )
         (normalized,) = normalize_prefixes((prefix,), where)
         severities.append((normalized, Severity(name)))
     return tuple(severities)
@@ -283,7 +334,13 @@ _CONVERTERS: Final[dict[str, tuple[str, Callable[[Any, str], Any]]]] = {
     "patched": ("patched", _strings),
     "severities": ("severities", _severities),
     "target-torchax": ("torchax", _torchax),
-    "training": ("training", functools.partial(_instance, kind=bool, description="true or false")),
+    "training": (
+        "training",
+        functools.partial(_instance, kind=bool, description="true or false"),
+    ),
     "jobs": ("jobs", _process_count),
-    "baseline": ("baseline", functools.partial(_instance, kind=str, description="the path of a file")),
+    "baseline": (
+        "baseline",
+        functools.partial(_instance, kind=str, description="the path of a file"),
+    ),
 }

@@ -1,4 +1,6 @@
-"""Findings about the linter's own work, TPU0xx: files it could not read, suppressions that suppress nothing."""
+"""Findings about the linter's own work, TPU0xx: files it could not read, suppressions
+that suppress nothing.
+"""
 
 import dataclasses
 from typing import Final
@@ -12,7 +14,8 @@ class Diagnostic:
 
     Attributes:
         id, name, severity, summary, why, remedy: as those of a rule.
-        failure: at error level it means that the linter could not do its work, and the exit code is 2.
+        failure: at error level it means that the linter could not do its work, and the
+            exit code is 2.
     """
 
     id: str
@@ -104,9 +107,12 @@ DIAGNOSTICS: Final = (
 
 DIAGNOSTIC_BY_ID: Final = {diagnostic.id: diagnostic for diagnostic in DIAGNOSTICS}
 
-_FAILURES: Final = frozenset(diagnostic.id for diagnostic in DIAGNOSTICS if diagnostic.failure)
+_FAILURES: Final = frozenset(
+    diagnostic.id for diagnostic in DIAGNOSTICS if diagnostic.failure
+)
 
-# A file with one of these has not been analysed, or not all of it. No selection of rules may hide that.
+# A file with one of these has not been analysed, or not all of it. No selection of
+# rules may hide that.
 ALWAYS_ENABLED: Final = frozenset({"TPU001", "TPU002", "TPU006", "TPU007"})
 
 # No rule's id starts like this, every diagnostic's does.
@@ -115,7 +121,8 @@ DIAGNOSTIC_PREFIX: Final = "TPU0"
 
 def is_failure(finding: Finding) -> bool:
     """Whether a finding means that the linter could not do its work."""
-    # A warning, about a link that leads in a circle for instance, leaves nothing out that the user asked for.
+    # A warning, about a link that leads in a circle for instance, leaves nothing out
+    # that the user asked for.
     return finding.rule in _FAILURES and finding.severity == Severity.ERROR
 
 
@@ -135,7 +142,9 @@ def make_finding(
     end_column: int = 0,
     severity: Severity | None = None,
 ) -> Finding:
-    """A finding of a diagnostic; its severity and remedy are the diagnostic's unless the caller passes others."""
+    """A finding of a diagnostic; its severity and remedy are the diagnostic's unless
+    the caller passes others.
+    """
     diagnostic = DIAGNOSTIC_BY_ID[id]
     return Finding(
         path=path,

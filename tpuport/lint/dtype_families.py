@@ -1,4 +1,6 @@
-"""Dtypes as the interpreter knows them: the family ("bool", "int", "float", "complex") and, if written, the name."""
+"""Dtypes as the interpreter knows them: the family ("bool", "int", "float", "complex")
+and, if written, the name.
+"""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -19,7 +21,8 @@ _NAMES_BY_FAMILY: Final = {
     "float": "float16 half bfloat16 float32 float float64 double float8_e4m3fn float8_e5m2",
     "complex": "complex64 cfloat complex128 cdouble complex32",
 }
-# torch's second names. `torch.int` and `torch.float` are too common to be anybody's deliberate choice of a width.
+# torch's second names. `torch.int` and `torch.float` are too common to be anybody's
+# deliberate choice of a width.
 _EXACT_NAMES: Final = {
     "double": "float64", "half": "float16", "long": "int64", "cdouble": "complex128", "cfloat": "complex64",
     "int": "", "float": "",
@@ -30,8 +33,11 @@ _DTYPES: Final = {
     for name in names.split()
 }
 # `dtype=float` is allowed too.
-_PYTHON_TYPES: Final = {f"builtins.{family}": Dtype(family) for family in ("bool", "int", "float")}
-# In the order of type promotion: arithmetic results in the last family among its operands.
+_PYTHON_TYPES: Final = {
+    f"builtins.{family}": Dtype(family) for family in ("bool", "int", "float")
+}
+# In the order of type promotion: arithmetic results in the last family among its
+# operands.
 _FAMILIES: Final = ("bool", "int", "float", "complex")
 
 # Tensor types in annotations, with their families.
@@ -79,7 +85,8 @@ def promote(left: Value, right: Value) -> str:
     """Dtype family of arithmetic on the two; "" if not known."""
     families = {family_of(left), family_of(right)}
     if "float" in families and "complex" not in families:
-        # The other could at most be complex, which is rare enough that rules ask for it only where it appears.
+        # The other could at most be complex, which is rare enough that rules ask for it
+        # only where it appears.
         return "float"
     if "" in families:
         return ""
@@ -87,7 +94,9 @@ def promote(left: Value, right: Value) -> str:
 
 
 def requested_dtype(keywords: Mapping[str, Value], default: str = "") -> Dtype:
-    """The dtype that a call's `dtype=` names, the default family if there is no such argument."""
+    """The dtype that a call's `dtype=` names, the default family if there is no such
+    argument.
+    """
     if "dtype" not in keywords:
         return Dtype(default)
     return dtype_of_argument(keywords["dtype"]) or Dtype("")
@@ -95,4 +104,13 @@ def requested_dtype(keywords: Mapping[str, Value], default: str = "") -> Dtype:
 
 def with_dtype(value: Tensor, family: str, exact: str = "") -> Tensor:
     """The tensor converted to a dtype: a copy, not a view."""
-    return tensor(family, exact, value.ndim, value.optional, False, value.origin, value.host, value.several)
+    return tensor(
+        family,
+        exact,
+        value.ndim,
+        value.optional,
+        False,
+        value.origin,
+        value.host,
+        value.several,
+    )

@@ -23,7 +23,9 @@ __all__ = ["Run", "lint_paths"]
 
 
 def lint_paths(
-    paths: Sequence[str | Path], settings: Settings | None = None, run: Run | None = None
+    paths: Sequence[str | Path],
+    settings: Settings | None = None,
+    run: Run | None = None,
 ) -> Report:
     """Lint files and all Python files below directories.
 
@@ -33,12 +35,14 @@ def lint_paths(
         run: fixing, caching and the baseline.
 
     Raises:
-        PortError: the settings, the baseline or the cache's directory cannot be used. A problem with a linted file
-            is a finding.
+        PortError: the settings, the baseline or the cache's directory cannot be used. A
+            problem with a linted file is a finding.
     """
     started = time.perf_counter()
     if not paths:
-        raise PortError("there is nothing to lint", where="paths", fix="name files or directories")
+        raise PortError(
+            "there is nothing to lint", where="paths", fix="name files or directories"
+        )
     session = Session(paths, settings or find_settings(paths), run or Run())
     session.analyse()
     fix_result = FixResult({}, {}, [], {})
@@ -59,17 +63,25 @@ def _build_report(session: Session, fix_result: FixResult, started: float) -> Re
     traced = frozenset[str]().union(*(result.traced for result in results))
     return Report(
         # In the order of the text: lines of a notebook are counted in cells.
-        findings=tuple(sorted(displayed + path_findings, key=lambda f: (f.path, f.cell, f))),
+        findings=tuple(
+            sorted(displayed + path_findings, key=lambda f: (f.path, f.cell, f))
+        ),
         files=len(session.files),
         lines=sum(result.lines for result in results),
         entry_points=sum(result.entry_points for result in results),
         traced=len(traced),
         unmatched_entry_points=_unmatched_entry_points(session, traced),
-        # Counted before the settings change severities, because they do not change what stops a trace.
-        stops=sum(f.stops_trace and not is_diagnostic(f) for f in (*collected.reported, *collected.known)),
+        # Counted before the settings change severities, because they do not change what
+        # stops a trace.
+        stops=sum(
+            f.stops_trace and not is_diagnostic(f)
+            for f in (*collected.reported, *collected.known)
+        ),
         passable=_count_passable(collected.reported, displayed),
         outside=tuple(map(_with_relative_path, sorted(collected.outside))),
-        failing_outside=tuple(itertools.filterfalse(is_in_library, collected.failing_outside)),
+        failing_outside=tuple(
+            itertools.filterfalse(is_in_library, collected.failing_outside)
+        ),
         suppressed=collected.suppressed,
         known=len(collected.known),
         stale=collected.stale,
@@ -77,11 +89,15 @@ def _build_report(session: Session, fix_result: FixResult, started: float) -> Re
         exact_fixes=labels.are_exact,
         verdicts=_entry_verdicts(session, collected),
         fixed={session.files[path]: count for path, count in fix_result.counts.items()},
-        diffs={session.files[path]: diff for path, diff in sorted(fix_result.diffs.items())},
+        diffs={
+            session.files[path]: diff for path, diff in sorted(fix_result.diffs.items())
+        },
         texts={session.files[path]: text for path, text in fix_result.texts.items()},
         cached=session.cached,
         seconds=time.perf_counter() - started,
-        source=lambda finding: session.shown_lines(session.absolute_path(finding.path), finding.cell),
+        source=lambda finding: session.shown_lines(
+            session.absolute_path(finding.path), finding.cell
+        ),
         fingerprint=lambda finding: _fingerprint(finding, session),
     )
 
@@ -99,16 +115,22 @@ def _displayed_path_findings(session: Session, fix_result: FixResult) -> list[Fi
     """The findings on paths and whole files."""
     findings = [*session.path_findings, *fix_result.problems]
     return [
-        _as_displayed(finding, session) for finding in findings if session.settings.is_enabled(finding.rule)
+        _as_displayed(finding, session)
+        for finding in findings
+        if session.settings.is_enabled(finding.rule)
     ]
 
 
 def _with_relative_path(finding: Finding) -> Finding:
-    return dataclasses.replace(finding, path=relative_to_working_directory(finding.path))
+    return dataclasses.replace(
+        finding, path=relative_to_working_directory(finding.path)
+    )
 
 
 def _as_displayed(finding: Finding, session: Session) -> Finding:
-    """The finding with its path as the user wrote it and the severity of the settings."""
+    """The finding with its path as the user wrote it and the severity of the
+    settings.
+    """
     return dataclasses.replace(
         session.in_cell(finding),
         path=session.files.get(finding.path, finding.path),
@@ -116,28 +138,47 @@ def _as_displayed(finding: Finding, session: Session) -> Finding:
     )
 
 
-def _unmatched_entry_points(session: Session, traced: frozenset[str]) -> tuple[str, ...]:
+def _unmatched_entry_points(
+    session: Session, traced: frozenset[str]
+) -> tuple[str, ...]:
     # A pattern that only matches a function of some library is a mistake too.
-    functions = [function for function in traced if function.rpartition(":")[0] in session.files]
+    functions = [
+        function for function in traced if function.rpartition(":")[0] in session.files
+    ]
     return unmatched_patterns(session.settings.entry_points, functions)
 
 
-def _entry_verdicts(session: Session, collected: CollectedFindings) -> tuple[EntryVerdict, ...]:
-    """The verdict on each entry point; an error that a comment suppresses is one that somebody has looked at."""
-    findings = (*collected.reported, *collected.known, *collected.outside, *collected.unselected)
+def _entry_verdicts(
+    session: Session, collected: CollectedFindings
+) -> tuple[EntryVerdict, ...]:
+    """The verdict on each entry point; an error that a comment suppresses is one that
+    somebody has looked at.
+    """
+    findings = (
+        *collected.reported,
+        *collected.known,
+        *collected.outside,
+        *collected.unselected,
+    )
     by_key = {key_of(finding): finding for finding in findings if finding.stops_trace}
     verdicts: list[EntryVerdict] = []
     for path, result in session.results.items():
         display = session.files[path]
         group = group_of(display, session.lines(path)) if result.entries else ""
         for entry in result.entries:
-            stops = (_error_of(stop, by_key) for stop in entry.stops if stop.key in by_key)
+            stops = (
+                _error_of(stop, by_key) for stop in entry.stops if stop.key in by_key
+            )
             errors = sorted(_with_display(finding, session) for finding in stops)
             cell, line = 0, entry.line
             if (notebook := session.notebook(path)) is not None:
                 cell, line = notebook.locate(entry.line)
-            verdicts.append(EntryVerdict(entry.name, display, line, group, tuple(errors), cell))
-    return tuple(sorted(verdicts, key=lambda verdict: (verdict.path, verdict.cell, verdict.line)))
+            verdicts.append(
+                EntryVerdict(entry.name, display, line, group, tuple(errors), cell)
+            )
+    return tuple(
+        sorted(verdicts, key=lambda verdict: (verdict.path, verdict.cell, verdict.line))
+    )
 
 
 def _error_of(stop: Stop, by_key: dict[str, Finding]) -> Finding:
@@ -147,20 +188,30 @@ def _error_of(stop: Stop, by_key: dict[str, Finding]) -> Finding:
 
 def _with_display(finding: Finding, session: Session) -> Finding:
     if finding.path in session.files:
-        return dataclasses.replace(session.in_cell(finding), path=session.files[finding.path])
+        return dataclasses.replace(
+            session.in_cell(finding), path=session.files[finding.path]
+        )
     return _with_relative_path(finding)
 
 
 def _count_passable(findings: Sequence[Finding], displayed: Sequence[Finding]) -> int:
-    """The number of findings that are errors in the report although they do not stop a trace."""
+    """The number of findings that are errors in the report although they do not stop a
+    trace.
+    """
     return sum(
-        in_report.severity == Severity.ERROR and not finding.stops_trace and not is_diagnostic(finding)
+        in_report.severity == Severity.ERROR
+        and not finding.stops_trace
+        and not is_diagnostic(finding)
         for finding, in_report in zip(findings, displayed, strict=True)
     )
 
 
 def _fingerprint(finding: Finding, session: Session) -> str:
-    finding = session.in_module(dataclasses.replace(finding, path=session.absolute_path(finding.path)))
+    finding = session.in_module(
+        dataclasses.replace(finding, path=session.absolute_path(finding.path))
+    )
     # Relative to the working directory, so that checkouts in different places agree.
     key = baseline.finding_key(finding, session.lines, Path.cwd())
-    return hashlib.blake2b("\0".join(key).encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        "\0".join(key).encode(errors="surrogateescape"), digest_size=16
+    ).hexdigest()

@@ -1,6 +1,8 @@
-"""What rules hear of: events of the interpreter in traced code, and of the scanner in all code.
+"""What rules hear of: events of the interpreter in traced code, and of the scanner in
+all code.
 
-An event has the syntax node and the abstract values of its parts. Rules never walk a file's tree themselves.
+An event has the syntax node and the abstract values of its parts. Rules never walk a
+file's tree themselves.
 """
 
 import ast
@@ -22,12 +24,15 @@ class Call(Event):
     """A call in traced code.
 
     Attributes:
-        name: dotted name of a library function ("torch.nonzero", "torch.nn.functional.one_hot", "numpy.array",
-            "builtins.int", "math.sqrt", "einops.rearrange"), or the bare name of a method of a tensor or another
-            value ("item"), "forward" for a layer of torch that is called. Of `F.relu(x)` and `x.relu()` the first has
-            the dotted name. "" for functions and methods of the linted code, and if the callee is not known.
+        name: dotted name of a library function ("torch.nonzero",
+            "torch.nn.functional.one_hot", "numpy.array", "builtins.int", "math.sqrt",
+            "einops.rearrange"), or the bare name of a method of a tensor or another
+            value ("item"), "forward" for a layer of torch that is called. Of
+            `F.relu(x)` and `x.relu()` the first has the dotted name. "" for functions
+            and methods of the linted code, and if the callee is not known.
         receiver: what the method belongs to, else None.
-        args, keywords: values of the arguments; `*args` are spread if known, `**kwargs` are dropped.
+        args, keywords: values of the arguments; `*args` are spread if known, `**kwargs`
+            are dropped.
         result: what the call returns.
         certain: nothing in the function decides whether the call happens.
     """
@@ -52,7 +57,8 @@ class Truth(Event):
 
     Attributes:
         value: the value.
-        construct: "if", "while", "assert", "and", "or", "not", "conditional expression", "comprehension".
+        construct: "if", "while", "assert", "and", "or", "not", "conditional
+            expression", "comprehension".
         statement: the statement that it is in, if known.
     """
 
@@ -74,7 +80,8 @@ class Subscript(Event):
 
     Attributes:
         base: what is indexed.
-        indices: the index, or the elements of the index tuple; a slice is `Static("slice")`.
+        indices: the index, or the elements of the index tuple; a slice is
+            `Static("slice")`.
         store: it is assigned to.
         operator: the operator of `base[index] += value`, else None.
         statement: the assignment, if `store`.
@@ -91,7 +98,9 @@ class Subscript(Event):
 
 @dataclasses.dataclass(slots=True)
 class SliceBound(Event):
-    """The lower bound, upper bound or step of a slice of `base`; `node` is the bound."""
+    """The lower bound, upper bound or step of a slice of `base`; `node` is the
+    bound.
+    """
 
     base: Value
     value: Value
@@ -107,7 +116,8 @@ class Membership(Event):
 
 @dataclasses.dataclass(slots=True)
 class Formatting(Event):
-    """A tensor that becomes text: an f-string's part, an operand of `%`; not inside `raise`.
+    """A tensor that becomes text: an f-string's part, an operand of `%`; not inside
+    `raise`.
 
     Attributes:
         value: what is formatted.
@@ -120,7 +130,8 @@ class Formatting(Event):
 
 @dataclasses.dataclass(slots=True)
 class Refusal(Event):
-    """An assertion that fails on a TPU, or a `raise` under a condition that holds there.
+    """An assertion that fails on a TPU, or a `raise` under a condition that holds
+    there.
 
     Attributes:
         test: the condition.
@@ -157,7 +168,8 @@ class AttributeStore(Event):
         base: what gets the attribute.
         name: the attribute.
         value: what is stored.
-        in_container: `self.name[key] = value` or `self.name.append(value)` rather than the attribute itself.
+        in_container: `self.name[key] = value` or `self.name.append(value)` rather than
+            the attribute itself.
     """
 
     base: Value
@@ -190,16 +202,18 @@ class Return(Event):
     info: Any = None
 
 
-# --- events of the scanner, which sees every line of a file, traced or not, and knows no values ---
+# --- events of the scanner, which sees every line of a file, traced or not, and knows
+# no values ---
 
 
 @dataclasses.dataclass(slots=True)
 class Import(Event):
-    """`import name` or `from module import name` anywhere in a file; `name` is the full dotted name.
+    """`import name` or `from module import name` anywhere in a file; `name` is the full
+    dotted name.
 
     Attributes:
-        guarded: inside `try` with an except that catches ImportError, or under an `if` (availability checks,
-            `TYPE_CHECKING`): the program can do without it.
+        guarded: inside `try` with an except that catches ImportError, or under an `if`
+            (availability checks, `TYPE_CHECKING`): the program can do without it.
         at_import: it runs when the file is imported (not inside a function).
         own: the linted code itself has a package of that name.
     """
@@ -212,19 +226,24 @@ class Import(Event):
 
 @dataclasses.dataclass(slots=True)
 class Use(Event):
-    """A dotted library name, used or called, anywhere in a file, resolved through the file's imports.
+    """A dotted library name, used or called, anywhere in a file, resolved through the
+    file's imports.
 
     Attributes:
-        name: "torch.cuda.synchronize", "torch.compile", "torch.distributed.init_process_group"; for a method of an
-            unknown object ".cuda", ".pin_memory" (with the leading dot).
+        name: "torch.cuda.synchronize", "torch.compile",
+            "torch.distributed.init_process_group"; for a method of an unknown object
+            ".cuda", ".pin_memory" (with the leading dot).
         call: the call node if it is called, else None.
-        at_import: it runs when the file is imported (module and class bodies, decorators, default values).
-        in_init: it is in the `__init__` of an `nn.Module` subclass, or in what that calls in the same class.
+        at_import: it runs when the file is imported (module and class bodies,
+            decorators, default values).
+        in_init: it is in the `__init__` of an `nn.Module` subclass, or in what that
+            calls in the same class.
         traced: it is in a function that is traced.
         guarded: under an `if` or a `try`; `tried`: under a `try`.
         decorator: it is (the function of) a decorator.
-        checked: under an `if` that asks for the GPU or the library: `torch.cuda.is_available()`, `x.is_cuda`,
-            `device.type == "cuda"`, `is_xformers_available()`.
+        checked: under an `if` that asks for the GPU or the library:
+            `torch.cuda.is_available()`, `x.is_cuda`, `device.type == "cuda"`,
+            `is_xformers_available()`.
     """
 
     name: str
@@ -240,11 +259,12 @@ class Use(Event):
 
 @dataclasses.dataclass(slots=True)
 class Text(Event):
-    """A string constant that is an argument or a compared or assigned value: "cuda", "cuda:0".
+    """A string constant that is an argument or a compared or assigned value: "cuda",
+    "cuda:0".
 
-    Attributes: as in `Use`, and
-        role: "argument", "keyword NAME", "default", "compare", "assign" (to what is called a device) or "other".
-        callee: the dotted name of the call that it is an argument of (`.to` for a method), else "".
+    Attributes: as in `Use`, and role: "argument", "keyword NAME", "default", "compare",
+        "assign" (to what is called a device) or "other". callee: the dotted name of the
+        call that it is an argument of (`.to` for a method), else "".
     """
 
     text: str
@@ -260,7 +280,9 @@ class Text(Event):
 
 @dataclasses.dataclass(slots=True)
 class Definition(Event):
-    """A function of a file, traced or not, for what the definition itself says (defaults, decorators)."""
+    """A function of a file, traced or not, for what the definition itself says
+    (defaults, decorators).
+    """
 
     info: Any
     traced: bool

@@ -22,14 +22,18 @@ _RANKS = dict(zip(Severity, range(len(Severity)), strict=True))
 
 
 class Applicability(enum.StrEnum):
-    """What `--fix` may do: `SAFE` keeps every result, `UNSAFE` needs a look at the result (`--unsafe-fixes`)."""
+    """What `--fix` may do: `SAFE` keeps every result, `UNSAFE` needs a look at the
+    result (`--unsafe-fixes`).
+    """
 
     SAFE = "safe"
     UNSAFE = "unsafe"
     NONE = "none"
 
     def is_within(self, limit: "Applicability") -> bool:
-        """Whether a run that applies fixes up to a limit (NONE: no fixes) applies this one."""
+        """Whether a run that applies fixes up to a limit (NONE: no fixes) applies this
+        one.
+        """
         # NONE is below every limit, and yet there is nothing to apply.
         if self is Applicability.NONE:
             return False
@@ -49,14 +53,17 @@ class Finding:
         reason: one sentence: why this stops the port, or harms it.
         remedy: one sentence: what to write instead.
         function: qualified name of the enclosing function or class; "" at module level.
-        route: how tracing gets to this line, from an entry point inwards: `("Model.forward", "pad_tokens")`.
-        fix: whether a mechanical rewrite exists. A rule says what it can do at best; a report says what can be done
-            with the code at this position.
-        stops: at error level, whether tracing ends with an error here; text built from a tracer, for instance, is
-            wrong but does not end the trace.
-        scenario: the calls of an entry point that have it, `Model.forward without `mask``; "" for all calls.
-        cell: in a notebook, the number of the cell that the lines are counted in, from 1; 0 in other files, and until
-            the finding is shown: before that a notebook's cells count as one module.
+        route: how tracing gets to this line, from an entry point inwards:
+            `("Model.forward", "pad_tokens")`.
+        fix: whether a mechanical rewrite exists. A rule says what it can do at best; a
+            report says what can be done with the code at this position.
+        stops: at error level, whether tracing ends with an error here; text built from
+            a tracer, for instance, is wrong but does not end the trace.
+        scenario: the calls of an entry point that have it,
+            `Model.forward without `mask``; "" for all calls.
+        cell: in a notebook, the number of the cell that the lines are counted in, from
+            1; 0 in other files, and until the finding is shown: before that a
+            notebook's cells count as one module.
     """
 
     path: str
@@ -78,7 +85,11 @@ class Finding:
     @property
     def place(self) -> str:
         """`model.py:12`, or `model.ipynb:cell 3:12`."""
-        return f"{self.path}:cell {self.cell}:{self.line}" if self.cell else f"{self.path}:{self.line}"
+        return (
+            f"{self.path}:cell {self.cell}:{self.line}"
+            if self.cell
+            else f"{self.path}:{self.line}"
+        )
 
     @property
     def message(self) -> str:

@@ -1,4 +1,6 @@
-"""Applying fixes: files are rewritten in memory until nothing more can be fixed, then each is written in one step."""
+"""Applying fixes: files are rewritten in memory until nothing more can be fixed, then
+each is written in one step.
+"""
 
 import collections
 import dataclasses
@@ -16,19 +18,26 @@ from tpuport.lint.session import Session
 
 _MAX_ROUNDS: Final = 10
 
-# libcst reads about 14,000 lines a second. With more lines a finding shows what its rule can do at best.
+# libcst reads about 14,000 lines a second. With more lines a finding shows what its
+# rule can do at best.
 _MAX_LINES: Final = 20_000
 
 
-def rewrite_text_with_libcst(text: str, findings: Sequence[Finding], unsafe: bool) -> tuple[str, int]:
-    """One pass over a file's text: the new text, and the number of rewritten findings."""
+def rewrite_text_with_libcst(
+    text: str, findings: Sequence[Finding], unsafe: bool
+) -> tuple[str, int]:
+    """One pass over a file's text: the new text, and the number of rewritten
+    findings.
+    """
     # Importing libcst takes as long as linting a file.
     from tpuport.lint.fixes import fix_text
 
     return fix_text(text, findings, unsafe)
 
 
-def available_fixes_with_libcst(text: str, findings: Sequence[Finding]) -> list[Applicability]:
+def available_fixes_with_libcst(
+    text: str, findings: Sequence[Finding]
+) -> list[Applicability]:
     """What can be done about each finding, with the code at its position."""
     from tpuport.lint.fixes import available_fixes
 
@@ -44,7 +53,9 @@ available_fixes: AvailableFixes = available_fixes_with_libcst
 
 
 class FixLabels(NamedTuple):
-    """Findings with their `fix`, and whether that was determined from the code at each position."""
+    """Findings with their `fix`, and whether that was determined from the code at each
+    position.
+    """
 
     findings: list[Finding]
     are_exact: bool
@@ -53,8 +64,9 @@ class FixLabels(NamedTuple):
 def label_fixes(session: Session, findings: Sequence[Finding]) -> FixLabels:
     """The findings, each with the fix that a further run could apply.
 
-    A finding comes from its rule with the best fix that the rule can do anywhere. The code at its position may not
-    allow that fix, or only an unsafe one, and what this run's own fixing has left can not be fixed at all.
+    A finding comes from its rule with the best fix that the rule can do anywhere. The
+    code at its position may not allow that fix, or only an unsafe one, and what this
+    run's own fixing has left can not be fixed at all.
     """
     fixable: dict[str, list[Finding]] = collections.defaultdict(list)
     for finding in findings:
@@ -65,7 +77,11 @@ def label_fixes(session: Session, findings: Sequence[Finding]) -> FixLabels:
     fix_by_identity = {id(finding): finding.fix for finding in findings}
     unknown: dict[str, list[Finding]] = {}
     for path, in_file in fixable.items():
-        fixes = cache.get_fixes(path, _text(session, path), in_file) if cache is not None else None
+        fixes = (
+            cache.get_fixes(path, _text(session, path), in_file)
+            if cache is not None
+            else None
+        )
         if fixes is None:
             unknown[path] = in_file
         else:
@@ -111,7 +127,8 @@ class _FixedFile:
     Attributes:
         data: its bytes on disk.
         encoding: that of the bytes.
-        original: its Python on disk: its text, or the module that the cells of a notebook form.
+        original: its Python on disk: its text, or the module that the cells of a
+            notebook form.
         text: its Python after the fixes so far.
         previous_texts: every text that it has had.
         count: number of rewritten findings.
@@ -158,10 +175,11 @@ class FixResult(NamedTuple):
 
 
 def fix_files(session: Session, only: str | None = None) -> FixResult:
-    """Apply fixes and analyse again until there are no more; then write the files, or only return the differences.
+    """Apply fixes and analyse again until there are no more; then write the files, or
+    only return the differences.
 
-    A fix that raises, that produces text which does not parse, or that undoes another leaves its file unchanged and
-    becomes a finding.
+    A fix that raises, that produces text which does not parse, or that undoes another
+    leaves its file unchanged and becomes a finding.
 
     Args:
         session: has analysed its files; its results become those of the fixed texts.
@@ -171,7 +189,9 @@ def fix_files(session: Session, only: str | None = None) -> FixResult:
 
 
 class _Fixer:
-    """The files of a session that have fixes, by absolute path, and the problems so far."""
+    """The files of a session that have fixes, by absolute path, and the problems so
+    far.
+    """
 
     def __init__(self, session: Session, only: str | None) -> None:
         self.session = session
@@ -189,19 +209,33 @@ class _Fixer:
                 if not changed:
                     break
                 self.session.reanalyse(self.session.affected_by(changed))
-            # Nothing is written before all files are fixed, so that an interruption leaves all of them alone.
-            rewritten = {path: file for path, file in self.files.items() if file.text != file.original}
+            # Nothing is written before all files are fixed, so that an interruption
+            # leaves all of them alone.
+            rewritten = {
+                path: file
+                for path, file in self.files.items()
+                if file.text != file.original
+            }
             if self.session.run.write:
-                rewritten = {path: file for path, file in rewritten.items() if self._write(path, file)}
+                rewritten = {
+                    path: file
+                    for path, file in rewritten.items()
+                    if self._write(path, file)
+                }
         finally:
             source.overlay = previous_overlay
         counts = {path: file.count for path, file in rewritten.items()}
-        diffs = {path: _unified_diff(self.session.files[path], file) for path, file in rewritten.items()}
+        diffs = {
+            path: _unified_diff(self.session.files[path], file)
+            for path, file in rewritten.items()
+        }
         texts = {path: file.content(file.text) for path, file in rewritten.items()}
         return FixResult(counts, diffs, self.problems, texts)
 
     def _fix_once(self) -> set[str]:
-        """One pass over every file that has findings to fix; the absolute paths of those that changed."""
+        """One pass over every file that has findings to fix; the absolute paths of
+        those that changed.
+        """
         fixable: dict[str, list[Finding]] = collections.defaultdict(list)
         for finding in self.session.collect_findings().reported:
             is_wanted = self.only in (None, finding.path)
@@ -227,14 +261,18 @@ class _Fixer:
         notebook = source.notebook_of(text, Path(path), path)
         if notebook is not None:
             text = notebook.module
-        self.files[path] = _FixedFile(data, encoding, text, text, {text}, notebook=notebook)
+        self.files[path] = _FixedFile(
+            data, encoding, text, text, {text}, notebook=notebook
+        )
         return True
 
     def _fix(self, path: str, file: _FixedFile, findings: Sequence[Finding]) -> bool:
         """Whether a pass changed a file's text."""
         try:
             text, count = rewrite_text(
-                file.text, sorted(findings), self.session.run.fix == Applicability.UNSAFE
+                file.text,
+                sorted(findings),
+                self.session.run.fix == Applicability.UNSAFE,
             )
         except Exception as error:  # noqa: BLE001 - a failure on one file must not end the fixing of the others
             file.is_abandoned = True
@@ -246,7 +284,10 @@ class _Fixer:
         if problem:
             file.is_abandoned = True
             rules = ", ".join(sorted({finding.rule for finding in findings}))
-            self._report(path, f"the fix for {rules} {problem}; the file is as it was before that fix")
+            self._report(
+                path,
+                f"the fix for {rules} {problem}; the file is as it was before that fix",
+            )
             return False
         file.previous_texts.add(text)
         file.text = text
@@ -265,12 +306,16 @@ class _Fixer:
         if "fix " in reason:
             remedy = "fix it by hand, and report it as a bug of tpuport"
         self.problems.append(
-            make_finding("TPU006", self.session.files[path], " ".join(reason.split()), remedy)
+            make_finding(
+                "TPU006", self.session.files[path], " ".join(reason.split()), remedy
+            )
         )
 
 
 def _read(path: str) -> tuple[bytes, str, str]:
-    """A file's bytes, text and encoding; the text that an editor has not saved yet goes before that on disk."""
+    """A file's bytes, text and encoding; the text that an editor has not saved yet goes
+    before that on disk.
+    """
     unsaved = source.overlay.get(Path(path))
     if unsaved is not None:
         return unsaved.encode(errors="surrogatepass"), unsaved, "utf-8"
@@ -315,7 +360,9 @@ def _unified_diff(display: str, file: _FixedFile) -> str:
 
 
 def _diff_lines(text: str) -> list[str]:
-    """A text's lines with their line ends, and the mark that `patch` expects after a last line without one."""
+    """A text's lines with their line ends, and the mark that `patch` expects after a
+    last line without one.
+    """
     *lines, last_line = text.split("\n")
     ended = [f"{line}\n" for line in lines]
     if last_line:

@@ -1,4 +1,6 @@
-"""`--add-ignore`: a comment on each line with a finding, so that only new findings are reported from then on."""
+"""`--add-ignore`: a comment on each line with a finding, so that only new findings are
+reported from then on.
+"""
 
 import collections
 import dataclasses
@@ -27,7 +29,8 @@ def add_ignores(findings: Iterable[Finding]) -> dict[str, int]:
     """Write the comments; the number of findings that they suppress, by file.
 
     Args:
-        findings: with paths that can be opened. Those about the linter itself, such as unreadable files, are left.
+        findings: with paths that can be opened. Those about the linter itself, such as
+            unreadable files, are left.
 
     Raises:
         PortError: a file cannot be written; those before it are.
@@ -53,7 +56,9 @@ def _rewrite(path: Path, findings: Iterable[Finding]) -> None:
         write_atomically(path, changed.encode(encoding))
     except OSError as error:
         raise PortError(
-            f"the comments cannot be written: {error.strerror}", where=str(path), fix="make the file writable"
+            f"the comments cannot be written: {error.strerror}",
+            where=str(path),
+            fix="make the file writable",
         ) from None
 
 
@@ -63,7 +68,9 @@ def _in_module(finding: Finding, notebook: Notebook) -> Finding:
 
 
 def text_with_ignores(text: str, findings: Iterable[Finding]) -> str:
-    """A file's text with a comment at the end of each line that has a finding, or of its statement's last line."""
+    """A file's text with a comment at the end of each line that has a finding, or of
+    its statement's last line.
+    """
     lines = text.split("\n")
     ends = _last_lines_of_statements(text)
     rules: dict[int, set[str]] = collections.defaultdict(set)
@@ -87,7 +94,9 @@ def _line_with_ignore(line: str, ids: set[str]) -> str:
 
 
 def _last_lines_of_statements(text: str) -> dict[int, int]:
-    """For each line of a statement over several lines the last one, where a comment is possible and applies to all."""
+    """For each line of a statement over several lines the last one, where a comment is
+    possible and applies to all.
+    """
     ends: dict[int, int] = {}
     first = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

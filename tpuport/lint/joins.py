@@ -33,7 +33,8 @@ _T = TypeVar("_T")
 
 
 class Losses:
-    """Counts joins of a traced tensor with a Python object, of which nothing is known afterwards.
+    """Counts joins of a traced tensor with a Python object, of which nothing is known
+    afterwards.
 
     Attributes:
         count: how many there were; only differences say something.
@@ -44,7 +45,8 @@ class Losses:
 
 losses: Final = Losses()
 
-# Each further option is interpreted at each call, and more than a few say little about any of them.
+# Each further option is interpreted at each call, and more than a few say little about
+# any of them.
 _MOST_OPTIONS: Final = 8
 
 
@@ -52,7 +54,8 @@ def join(left: Value, right: Value) -> Value:
     """What a name is after two branches that leave it as `left` and as `right`."""
     if left is right or left == right:
         return left
-    # Dispatch by hand: this is the interpreter's busiest function, and tensors are the busiest values.
+    # Dispatch by hand: this is the interpreter's busiest function, and tensors are the
+    # busiest values.
     if isinstance(left, Tensor):
         return _join_tensor(left, right)
     if isinstance(right, Tensor):
@@ -71,8 +74,12 @@ def _join_objects(left: Value, right: Value) -> Value:
     match left, right:
         case Sequence(), Sequence():
             return _join_sequences(left, right)
-        # A cache that the model creates itself is another one, which the loop that calls the model replaces.
-        case (KeyValueCache(), KeyValueCache() | Instance()) | (Instance(), KeyValueCache()):
+        # A cache that the model creates itself is another one, which the loop that
+        # calls the model replaces.
+        case (KeyValueCache(), KeyValueCache() | Instance()) | (
+            Instance(),
+            KeyValueCache(),
+        ):
             return CACHE
         case Mapping(), Mapping():
             return _join_mappings(left, right)
@@ -88,21 +95,29 @@ def join_all(values: Iterable[Value]) -> Value:
 
 
 def join_optional(joined: Value | None, value: Value) -> Value:
-    """The join of a value with what was seen before it, which is None for the first value."""
+    """The join of a value with what was seen before it, which is None for the first
+    value.
+    """
     return value if joined is None else join(joined, value)
 
 
 def choice(values: list[Value]) -> Value:
-    """One of these callables; `UNKNOWN` if there are too many, or if some cannot be called."""
+    """One of these callables; `UNKNOWN` if there are too many, or if some cannot be
+    called.
+    """
     options: dict[Any, Value] = {}
     for option in itertools.chain.from_iterable(map(options_of, values)):
         match option:
             case Instance(info=info):
-                # Objects of one class become one option, with the attributes that they share.
+                # Objects of one class become one option, with the attributes that they
+                # share.
                 options[info] = join_optional(options.pop(info, None), option)
-            case Class() | Function() | Layer() | Partial() | Sequence(kind="sequential"):
+            case (
+                Class() | Function() | Layer() | Partial() | Sequence(kind="sequential")
+            ):
                 options[option] = option
-            # `nn.GRU if ... else nn.LSTM`; of other packages' functions one may be missing.
+            # `nn.GRU if ... else nn.LSTM`; of other packages' functions one may be
+            # missing.
             case External(name=name, missing=False) if name.startswith("torch."):
                 options[option] = option
             case _:
@@ -118,7 +133,11 @@ def choice(values: list[Value]) -> Value:
 
 def _common_fields(left: Instance, right: Instance) -> tuple[tuple[str, Value], ...]:
     right_fields = dict(right.fields)
-    joint = ((name, join(value, right_fields[name])) for name, value in left.fields if name in right_fields)
+    joint = (
+        (name, join(value, right_fields[name]))
+        for name, value in left.fields
+        if name in right_fields
+    )
     return tuple((name, value) for name, value in joint if value is not UNKNOWN)
 
 
@@ -137,7 +156,14 @@ def _join_tensor(left: Tensor, right: Value) -> Value:
         )
     if right == NONE:
         return tensor(
-            left.dtype, left.exact, left.ndim, True, left.view, left.origin, left.host, left.several
+            left.dtype,
+            left.exact,
+            left.ndim,
+            True,
+            left.view,
+            left.origin,
+            left.host,
+            left.several,
         )
     if isinstance(right, Static) and not left.host:
         losses.count += 1
@@ -155,16 +181,22 @@ def _common(left: _T, right: _T, default: _T) -> _T:
 def _join_sequences(left: Sequence, right: Sequence) -> Value:
     kind = _common(left.kind, right.kind, "list")
     match left.items, right.items:
-        case tuple(left_items), tuple(right_items) if len(left_items) == len(right_items):
+        case tuple(left_items), tuple(right_items) if len(left_items) == len(
+            right_items
+        ):
             items = tuple(map(join, left_items, right_items))
             return Sequence(kind, items, join(left.element, right.element))
         case _:
             # One branch may have appended in a loop, so any length is possible.
-            return Sequence(kind, None, joint_element(left, right), left.tensors or right.tensors)
+            return Sequence(
+                kind, None, joint_element(left, right), left.tensors or right.tensors
+            )
 
 
 def joint_element(left: Sequence, right: Sequence) -> Value:
-    """What an element of either sequence is. An empty display says nothing about later elements."""
+    """What an element of either sequence is. An empty display says nothing about later
+    elements.
+    """
     if left.items == ():
         return right.element
     if right.items == ():
@@ -183,9 +215,11 @@ def _join_mappings(left: Mapping, right: Mapping) -> Value:
 
 
 def _joint_entry(name: Any, left: Mapping, right: Mapping) -> Value:
-    """What two dicts have at a key. A tensor that only one of them is known to have is the other's too.
+    """What two dicts have at a key. A tensor that only one of them is known to have is
+    the other's too.
 
-    `if not state: state["step"], state["mean"] = ...` fills a dict that a former call has filled otherwise.
+    `if not state: state["step"], state["mean"] = ...` fills a dict that a former call
+    has filled otherwise.
     """
     values = (left.get(name), right.get(name))
     for value, other in (values, values[::-1]):
@@ -198,17 +232,27 @@ def _joint_entry(name: Any, left: Mapping, right: Mapping) -> Value:
 
 
 def with_element(container: Sequence, value: Value) -> Sequence:
-    """The container after it got one more element, or another element in place of one."""
+    """The container after it got one more element, or another element in place of
+    one.
+    """
     # A container that has been empty so far says nothing about its elements.
-    is_empty = container.items == () or (container.element is UNKNOWN and not container.tensors)
+    is_empty = container.items == () or (
+        container.element is UNKNOWN and not container.tensors
+    )
     element = value if is_empty else join(container.element, value)
-    return Sequence(container.kind, None, element, container.tensors or is_traced(value))
+    return Sequence(
+        container.kind, None, element, container.tensors or is_traced(value)
+    )
 
 
 def with_entry(mapping: Mapping, key: Any, value: Value) -> Mapping:
-    """The dict after `dict[key] = value`; the key is `NOT_CONSTANT` if the source text does not tell it."""
+    """The dict after `dict[key] = value`; the key is `NOT_CONSTANT` if the source text
+    does not tell it.
+    """
     if key is not NOT_CONSTANT:
         others = tuple(entry for entry in mapping.entries if entry[0] != key)
         return Mapping((*others, (key, value)), mapping.element)
     # A dict that has been empty so far says nothing about its values.
-    return Mapping(mapping.entries, join(mapping.element, value) if mapping.entries else value)
+    return Mapping(
+        mapping.entries, join(mapping.element, value) if mapping.entries else value
+    )

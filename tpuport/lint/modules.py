@@ -1,4 +1,6 @@
-"""An index of the linted code: modules, their names, classes and functions, from the syntax alone."""
+"""An index of the linted code: modules, their names, classes and functions, from the
+syntax alone.
+"""
 
 import ast
 import collections
@@ -32,14 +34,29 @@ class FunctionInfo:
         owner: the `ClassInfo` it is a method of, or None.
         name: `forward`, `<lambda>`.
         qualname: `Model.forward`, `helper`, `Model.forward.inner`.
-        decorators: dotted names, resolved through imports: "property", "torch.no_grad", "functools.lru_cache".
-        closure: of a function inside a function, the interpreter's frame in which it was defined.
+        decorators: dotted names, resolved through imports: "property", "torch.no_grad",
+            "functools.lru_cache".
+        closure: of a function inside a function, the interpreter's frame in which it
+            was defined.
     """
 
-    __slots__ = ("__dict__", "closure", "decorators", "module", "name", "node", "owner", "qualname")
+    __slots__ = (
+        "__dict__",
+        "closure",
+        "decorators",
+        "module",
+        "name",
+        "node",
+        "owner",
+        "qualname",
+    )
 
     def __init__(
-        self, node: FunctionNode | ast.Lambda, module: "ModuleInfo", owner: "ClassInfo | None", prefix: str
+        self,
+        node: FunctionNode | ast.Lambda,
+        module: "ModuleInfo",
+        owner: "ClassInfo | None",
+        prefix: str,
     ) -> None:
         self.node = node
         self.module = module
@@ -54,7 +71,9 @@ class FunctionInfo:
 
     def is_a(self, *names: str) -> bool:
         """Whether a decorator has one of these names, in whatever module it is."""
-        return any(decorator.rpartition(".")[2] in names for decorator in self.decorators)
+        return any(
+            decorator.rpartition(".")[2] in names for decorator in self.decorators
+        )
 
     @functools.cached_property
     def positional_parameters(self) -> list[ast.arg]:
@@ -72,10 +91,18 @@ class FunctionInfo:
         arguments = self.node.args
         pairs = [
             # The last parameters have the defaults.
-            *zip(reversed(self.positional_parameters), reversed(arguments.defaults), strict=False),
+            *zip(
+                reversed(self.positional_parameters),
+                reversed(arguments.defaults),
+                strict=False,
+            ),
             *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
         ]
-        return {parameter.arg: default for parameter, default in pairs if default is not None}
+        return {
+            parameter.arg: default
+            for parameter, default in pairs
+            if default is not None
+        }
 
 
 class ClassInfo:
@@ -84,12 +111,22 @@ class ClassInfo:
     Attributes:
         node, module, qualname: as in `FunctionInfo`.
         methods: by name, its own only.
-        assigned: its own class-level assignments, by name: the expression (or None for a bare annotation).
+        assigned: its own class-level assignments, by name: the expression (or None for
+            a bare annotation).
         annotated: its own class-level annotations, by name.
         decorators: dotted names, as of a function.
     """
 
-    __slots__ = ("__dict__", "annotated", "assigned", "decorators", "methods", "module", "node", "qualname")
+    __slots__ = (
+        "__dict__",
+        "annotated",
+        "assigned",
+        "decorators",
+        "methods",
+        "module",
+        "node",
+        "qualname",
+    )
 
     def __init__(self, node: ast.ClassDef, module: "ModuleInfo", prefix: str) -> None:
         self.node = node
@@ -110,16 +147,22 @@ class ClassInfo:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 method = FunctionInfo(statement, self.module, self, self.qualname)
                 # A property's setter has the name of its getter, which comes before it.
-                if not any(decorator.endswith((".setter", ".deleter")) for decorator in method.decorators):
+                if not any(
+                    decorator.endswith((".setter", ".deleter"))
+                    for decorator in method.decorators
+                ):
                     self.methods[method.name] = method
             case ast.Assign(value=value):
                 self.assigned |= dict.fromkeys(_target_names(statement), value)
-            case ast.AnnAssign(target=ast.Name(id=name), value=value, annotation=annotation):
+            case ast.AnnAssign(
+                target=ast.Name(id=name), value=value, annotation=annotation
+            ):
                 self.assigned[name] = value
                 self.annotated[name] = annotation
 
 
-# What a module-level name is bound to: a definition, `("import", dotted)`, `("from", dotted, name)`, or an expression.
+# What a module-level name is bound to: a definition, `("import", dotted)`,
+# `("from", dotted, name)`, or an expression.
 Binding = FunctionInfo | ClassInfo | ast.expr | tuple[str, ...]
 
 
@@ -131,20 +174,30 @@ class ModuleInfo:
         name: dotted, from the root of its package; the file's stem if it is in none.
         tree: its syntax.
         lines: its text without line ends.
-        package: dotted name of the package that its relative imports start from, "" outside packages.
+        package: dotted name of the package that its relative imports start from, ""
+            outside packages.
         names: the last binding of each module-level name.
-        stars: modules of `from x import *`, in their order; `star_names`: what names of them were found to be.
-        imported: the bindings by imports, even if another statement binds the name later.
-        unavailable: names that tell whether the import of a package that needs a GPU has succeeded.
+        stars: modules of `from x import *`, in their order; `star_names`: what names of
+            them were found to be.
+        imported: the bindings by imports, even if another statement binds the name
+            later.
+        unavailable: names that tell whether the import of a package that needs a GPU
+            has succeeded.
         missing: names that such an import would have bound.
-        classes: all classes, those inside functions and other classes first; several may have one name.
+        classes: all classes, those inside functions and other classes first; several
+            may have one name.
         functions: module-level functions; several may have one name.
-        annotations, values, contexts: what the interpreter has found that annotations and module-level names mean,
-            and what it tells rules about functions.
+        annotations, values, contexts: what the interpreter has found that annotations
+            and module-level names mean, and what it tells rules about functions.
     """
 
     def __init__(
-        self, path: Path, name: str, tree: ast.Module, is_package: bool, lines: tuple[str, ...] = ()
+        self,
+        path: Path,
+        name: str,
+        tree: ast.Module,
+        is_package: bool,
+        lines: tuple[str, ...] = (),
     ) -> None:
         self.path = path
         self.lines = lines
@@ -156,9 +209,13 @@ class ModuleInfo:
         self.star_names: dict[str, Any] = {}
         self.imported: dict[str, tuple[str, ...]] = {}
         failing = list(_failing_imports(tree.body, self.top_package))
-        self.unavailable = frozenset(itertools.chain.from_iterable(map(_assigned_names, failing)))
+        self.unavailable = frozenset(
+            itertools.chain.from_iterable(map(_assigned_names, failing))
+        )
         self.missing = frozenset(
-            name for statement in failing for name in imported_names(statement.body, self.top_package)
+            name
+            for statement in failing
+            for name in imported_names(statement.body, self.top_package)
         )
         self.classes: list[ClassInfo] = []
         self.functions: list[FunctionInfo] = []
@@ -167,18 +224,25 @@ class ModuleInfo:
         self.contexts: dict[str, Any] = {}
         self._class_by_node: dict[ast.ClassDef, ClassInfo] = {}
         statements = _statements_of_scope(tree.body, self.top_package)
-        # Imports come first, because the dotted names of decorators and bases need them wherever in the file they
-        # are. So a substitute for a library that may be missing (`flash = None`) hides the library's name.
+        # Imports come first, because the dotted names of decorators and bases need them
+        # wherever in the file they are. So a substitute for a library that may be
+        # missing (`flash = None`) hides the library's name.
         for statement in statements:
             if isinstance(statement, ast.Import | ast.ImportFrom):
                 self._add_import(statement)
         for statement in statements:
-            # An import of the file's own package, in its turn, hides a substitute before it.
-            if isinstance(statement, ast.ImportFrom) and self._is_from_own_package(statement):
+            # An import of the file's own package, in its turn, hides a substitute
+            # before it.
+            if isinstance(statement, ast.ImportFrom) and self._is_from_own_package(
+                statement
+            ):
                 self._hide_substitutes(statement)
             self._add_statement(statement)
-        # Few files have a class inside anything, and the search for one is a walk over the whole tree.
-        if any(line[:1].isspace() and line.lstrip().startswith("class ") for line in lines):
+        # Few files have a class inside anything, and the search for one is a walk over
+        # the whole tree.
+        if any(
+            line[:1].isspace() and line.lstrip().startswith("class ") for line in lines
+        ):
             self._add_inner_classes()
 
     def __repr__(self) -> str:
@@ -192,20 +256,25 @@ class ModuleInfo:
     @property
     def functions_and_methods(self) -> list[FunctionInfo]:
         """The module-level functions, and the methods of all classes."""
-        methods = itertools.chain.from_iterable(info.methods.values() for info in self.classes)
+        methods = itertools.chain.from_iterable(
+            info.methods.values() for info in self.classes
+        )
         return [*self.functions, *methods]
 
     @functools.cached_property
     def method_names(self) -> frozenset[str]:
         """The names of all classes' methods."""
-        return frozenset(itertools.chain.from_iterable(info.methods for info in self.classes))
+        return frozenset(
+            itertools.chain.from_iterable(info.methods for info in self.classes)
+        )
 
     def klass(self, node: ast.ClassDef, prefix: str) -> ClassInfo:
         """The class that a definition in this file creates.
 
         Args:
             node: the definition.
-            prefix: qualified name of the function or class around it, "" at module level.
+            prefix: qualified name of the function or class around it, "" at module
+                level.
         """
         if node not in self._class_by_node:
             self._class_by_node[node] = ClassInfo(node, self, prefix)
@@ -226,7 +295,9 @@ class ModuleInfo:
     def _is_from_own_package(self, statement: ast.ImportFrom) -> bool:
         if statement.level > 0:
             return True
-        return self.top_package != "" and f"{statement.module}.".startswith(f"{self.top_package}.")
+        return self.top_package != "" and f"{statement.module}.".startswith(
+            f"{self.top_package}."
+        )
 
     def _add_import(self, statement: ast.Import | ast.ImportFrom) -> None:
         if isinstance(statement, ast.Import):
@@ -239,7 +310,9 @@ class ModuleInfo:
         module = self.absolute(statement)
         for alias in statement.names:
             if alias.name != "*":
-                self._bind_import(alias.asname or alias.name, ("from", module, alias.name))
+                self._bind_import(
+                    alias.asname or alias.name, ("from", module, alias.name)
+                )
             else:
                 self.stars.append(module)
 
@@ -264,9 +337,10 @@ class ModuleInfo:
                 info = self.klass(statement, "")
                 self.classes.append(info)
                 self.names[statement.name] = info
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=function, args=[_, fields])) if (
-                self.dotted(function) == "collections.namedtuple"
-            ):
+            case ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.Call(func=function, args=[_, fields]),
+            ) if self.dotted(function) == "collections.namedtuple":
                 self._add_statement(_named_tuple(name, fields))
             case ast.Assign(value=value):
                 self.names |= dict.fromkeys(_target_names(statement), value)
@@ -283,14 +357,18 @@ class ModuleInfo:
         return ".".join(filter(None, [*parts, statement.module]))
 
     def binding(self, name: str) -> Binding | None:
-        """The binding of a name; of `try: from a import f; except ImportError: f = None` the import."""
+        """The binding of a name; of
+        `try: from a import f; except ImportError: f = None` the import.
+        """
         binding = self.names.get(name)
         if isinstance(binding, ast.Constant):
             return self.imported.get(name, binding)
         return binding
 
     def dotted(self, node: ast.expr) -> str:
-        """The dotted name of a Name or Attribute chain through this file's imports; "" for other expressions."""
+        """The dotted name of a Name or Attribute chain through this file's imports; ""
+        for other expressions.
+        """
         attributes: list[str] = []
         while isinstance(node, ast.Attribute):
             attributes.append(node.attr)
@@ -307,13 +385,17 @@ class ModuleInfo:
 
 
 def join_names(prefix: str, name: str) -> str:
-    """The qualified name of something in a class or function, whose own is "" at module level."""
+    """The qualified name of something in a class or function, whose own is "" at module
+    level.
+    """
     return f"{prefix}.{name}".removeprefix(".")
 
 
 def _decorator_names(module: ModuleInfo, decorators: list[ast.expr]) -> tuple[str, ...]:
     # Of a call, `@lru_cache(maxsize=1)`, the name of what is called.
-    return tuple(module.dotted(getattr(decorator, "func", decorator)) for decorator in decorators)
+    return tuple(
+        module.dotted(getattr(decorator, "func", decorator)) for decorator in decorators
+    )
 
 
 def _target_names(statement: ast.Assign) -> list[str]:
@@ -325,14 +407,26 @@ def _named_tuple(name: str, fields: ast.expr) -> ast.ClassDef:
     """The definition by `class` of what `name = namedtuple(..., fields)` defines."""
     match fields:
         case ast.List(elts=elements) | ast.Tuple(elts=elements):
-            names = [str(element.value) for element in elements if isinstance(element, ast.Constant)]
+            names = [
+                str(element.value)
+                for element in elements
+                if isinstance(element, ast.Constant)
+            ]
         case ast.Constant(value=str() as text):
             names = text.replace(",", " ").split()
         case _:
             names = []
     # Others are an error of Python's, or have another name with `rename=True`.
-    legal = [field for field in names if field.isidentifier() and not keyword.iskeyword(field)]
-    lines = [f"class {name}(typing.NamedTuple):", *(f"    {field}: object" for field in legal), "    pass"]
+    legal = [
+        field
+        for field in names
+        if field.isidentifier() and not keyword.iskeyword(field)
+    ]
+    lines = [
+        f"class {name}(typing.NamedTuple):",
+        *(f"    {field}: object" for field in legal),
+        "    pass",
+    ]
     definition = ast.parse("\n".join(lines)).body[0]
     assert isinstance(definition, ast.ClassDef)
     for node in ast.walk(definition):
@@ -350,7 +444,9 @@ _CANONICAL_MODULES: Final = {
 
 
 def canonical(name: str) -> str:
-    """The usual name of a library object that has several: `torch.nn.modules.linear.Linear` is `torch.nn.Linear`."""
+    """The usual name of a library object that has several:
+    `torch.nn.modules.linear.Linear` is `torch.nn.Linear`.
+    """
     # Nearly all names are not torch's, or are short already.
     if not name.startswith("torch."):
         return name
@@ -359,7 +455,8 @@ def canonical(name: str) -> str:
     if name.startswith("torch.nn.modules."):
         return f"torch.nn.{name.rpartition('.')[2]}"
     for prefix, short_prefix in _CANONICAL_MODULES.items():
-        # With a dot, so that `torch.functional_x` is not taken for a member of `torch.functional`.
+        # With a dot, so that `torch.functional_x` is not taken for a member of
+        # `torch.functional`.
         if f"{name}.".startswith(f"{prefix}."):
             return short_prefix + name[len(prefix) :]
     return name
@@ -383,8 +480,11 @@ class Definition(NamedTuple):
 
 
 def definitions(tree: ast.Module) -> Iterator[Definition]:
-    """All functions and classes of a file, in its order, however deeply they are nested."""
-    # A stack instead of recursion: generated code may be nested more deeply than Python recurses.
+    """All functions and classes of a file, in its order, however deeply they are
+    nested.
+    """
+    # A stack instead of recursion: generated code may be nested more deeply than Python
+    # recurses.
     stack: list[tuple[ast.AST, str, DefinitionNode | None]] = [(tree, "", None)]
     while stack:
         node, prefix, parent = stack.pop()
@@ -394,7 +494,10 @@ def definitions(tree: ast.Module) -> Iterator[Definition]:
             yield Definition(node, prefix, parent)
             prefix = join_names(prefix, node.name)
             parent = node
-        stack += [(child, prefix, parent) for child in reversed(list(ast.iter_child_nodes(node)))]
+        stack += [
+            (child, prefix, parent)
+            for child in reversed(list(ast.iter_child_nodes(node)))
+        ]
 
 
 def statements_within(node: ast.AST) -> Iterator[ast.AST]:
@@ -403,11 +506,17 @@ def statements_within(node: ast.AST) -> Iterator[ast.AST]:
     while pending:
         node = pending.popleft()
         yield node
-        pending.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
+        pending.extend(
+            child
+            for child in ast.iter_child_nodes(node)
+            if not isinstance(child, ast.expr)
+        )
 
 
 def _statements_of_scope(body: list[ast.stmt], own_package: str) -> list[ast.stmt]:
-    """The statements of a body, and those inside `if`, `try`, `with` and loops, which bind names at the same level."""
+    """The statements of a body, and those inside `if`, `try`, `with` and loops, which
+    bind names at the same level.
+    """
     statements: list[ast.stmt] = []
     for statement in body:
         bodies = _bodies(statement, own_package)
@@ -419,17 +528,23 @@ def _statements_of_scope(body: list[ast.stmt], own_package: str) -> list[ast.stm
 
 
 def _bodies(statement: ast.stmt, own_package: str) -> list[list[ast.stmt]]:
-    """The bodies of a compound statement without a scope of its own; of two bindings of a name the last counts."""
+    """The bodies of a compound statement without a scope of its own; of two bindings of
+    a name the last counts.
+    """
     match statement:
         case ast.If(body=body, orelse=orelse):
-            # If both branches bind a name, the condition is usually that of the better equipped machine.
+            # If both branches bind a name, the condition is usually that of the better
+            # equipped machine.
             return [orelse, body]
         case ast.Try() | ast.TryStar():
             handlers = [handler.body for handler in statement.handlers]
             if is_failing_import(statement, own_package):
-                # The import is an import nevertheless: calls of what it binds are found by its name.
+                # The import is an import nevertheless: calls of what it binds are found
+                # by its name.
                 imports: list[ast.stmt] = [
-                    part for part in statement.body if isinstance(part, ast.Import | ast.ImportFrom)
+                    part
+                    for part in statement.body
+                    if isinstance(part, ast.Import | ast.ImportFrom)
                 ]
                 return [imports, *handlers, statement.finalbody]
             return [*handlers, statement.body, statement.orelse, statement.finalbody]
@@ -438,7 +553,9 @@ def _bodies(statement: ast.stmt, own_package: str) -> list[list[ast.stmt]]:
     return []
 
 
-def _failing_imports(body: list[ast.stmt], own_package: str) -> Iterator[ast.Try | ast.TryStar]:
+def _failing_imports(
+    body: list[ast.stmt], own_package: str
+) -> Iterator[ast.Try | ast.TryStar]:
     """Each `try` around an import of a package that a TPU machine cannot import."""
     for statement in body:
         match statement:
@@ -448,14 +565,22 @@ def _failing_imports(body: list[ast.stmt], own_package: str) -> Iterator[ast.Try
 
 def _assigned_names(statement: ast.Try | ast.TryStar) -> Iterator[str]:
     """The flags and functions that a `try` assigns."""
-    bodies = [statement.body, statement.orelse, *(handler.body for handler in statement.handlers)]
-    for part in itertools.chain.from_iterable(_statements_of_scope(body, "") for body in bodies):
+    bodies = [
+        statement.body,
+        statement.orelse,
+        *(handler.body for handler in statement.handlers),
+    ]
+    for part in itertools.chain.from_iterable(
+        _statements_of_scope(body, "") for body in bodies
+    ):
         if isinstance(part, ast.Assign):
             yield from _target_names(part)
 
 
 def is_file(path: Path) -> bool:
-    """Whether the path is a file that may be looked at; False too for a name too long, or in a closed directory."""
+    """Whether the path is a file that may be looked at; False too for a name too long,
+    or in a closed directory.
+    """
     try:
         return path.is_file()
     except OSError:
@@ -463,7 +588,9 @@ def is_file(path: Path) -> bool:
 
 
 def package_root(path: Path) -> tuple[Path, str]:
-    """The directory that would be on `sys.path` for this file, and the file's dotted name from there."""
+    """The directory that would be on `sys.path` for this file, and the file's dotted
+    name from there.
+    """
     # A package has the name of its directory, which the loop adds.
     parts = [] if path.name == "__init__.py" else [path.stem]
     directory = path.parent
@@ -477,4 +604,8 @@ def search_directories() -> list[Path]:
     """The directories of this environment's packages."""
     existing = filter(Path.is_dir, map(Path, filter(None, sys.path)))
     resolved = dict.fromkeys(map(Path.resolve, existing))
-    return [directory for directory in resolved if directory.name in {"site-packages", "dist-packages"}]
+    return [
+        directory
+        for directory in resolved
+        if directory.name in {"site-packages", "dist-packages"}
+    ]

@@ -1,8 +1,10 @@
-"""Jupyter notebooks: their cells as one module, and a changed module written back to the cells.
+"""Jupyter notebooks: their cells as one module, and a changed module written back to
+the cells.
 
-The module has a comment before the lines of each cell. What is not Python in a cell, such as `%matplotlib inline` and
-`!pip install`, is replaced line by line with Python of unknown meaning, which is told apart by a number. Cells in
-another language are left out.
+The module has a comment before the lines of each cell. What is not Python in a cell,
+such as `%matplotlib inline` and `!pip install`, is replaced line by line with Python of
+unknown meaning, which is told apart by a number. Cells in another language are left
+out.
 """
 
 import bisect
@@ -19,13 +21,17 @@ SUFFIX: Final = ".ipynb"
 
 _SEPARATOR: Final = "# notebook cell "
 # Of these cell magics the body is Python, which runs in the notebook's own process.
-_PYTHON_CELL_MAGICS: Final = frozenset({"capture", "debug", "ipytest", "prun", "time", "timeit"})
+_PYTHON_CELL_MAGICS: Final = frozenset(
+    {"capture", "debug", "ipytest", "prun", "time", "timeit"}
+)
 _CELL_MAGIC: Final = re.compile(r"\s*%%(?P<name>\w+)")
-# `%load_ext x`, `!ls`, `?model`, `model.forward??`, `files = !ls`, `result = %timeit -o f()`.
+# `%load_ext x`, `!ls`, `?model`, `model.forward??`, `files = !ls`,
+# `result = %timeit -o f()`.
 _MAGIC: Final = re.compile(
     r"(?P<indent>\s*)(?:(?P<target>[\w.,\s\[\]]+=\s*)(?:!|%(?=\w))|!|%{1,2}\w|\?|[\w.]+\?{1,2}\s*$).*"
 )
-# What decides whether a line starts a statement: strings, comments, brackets, and a backslash at a line's end.
+# What decides whether a line starts a statement: strings, comments, brackets, and a
+# backslash at a line's end.
 _TOKEN: Final = re.compile(
     r"(?P<string>(?:'''|\"\"\"|'|\"))|(?P<comment>\#[^\n]*)|(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<joined>\\\n)"
 )
@@ -42,7 +48,9 @@ class ChangedCellsError(PortError):
 
 
 class CellPosition(NamedTuple):
-    """A line of a notebook: the cell's number among all cells, and the line in it; both from 1."""
+    """A line of a notebook: the cell's number among all cells, and the line in it; both
+    from 1.
+    """
 
     cell: int
     line: int
@@ -85,22 +93,30 @@ class Notebook:
         content = _parse(text)
         self.is_python = _language(content) in ("", "python")
         self._cells = _python_cells(text, content) if self.is_python else []
-        lines = [line for cell in self._cells for line in (_separator(cell), *cell.masked)]
+        lines = [
+            line for cell in self._cells for line in (_separator(cell), *cell.masked)
+        ]
         self.module = "".join(f"{line}\n" for line in lines)
         # The module's lines at which the cells' separators are, from 1.
         sizes = (len(cell.masked) + 1 for cell in self._cells)
         self._starts = list(itertools.accumulate(sizes, initial=1))[:-1]
 
     def locate(self, line: int) -> CellPosition:
-        """Where a line of the module is; a separator counts as the first line of its cell."""
+        """Where a line of the module is; a separator counts as the first line of its
+        cell.
+        """
         index = max(bisect.bisect_right(self._starts, line) - 1, 0)
         # Python reports the end of an unfinished statement after the last line.
         last = max(len(self._cells[index].lines), 1)
-        return CellPosition(self._cells[index].number, min(max(line - self._starts[index], 1), last))
+        return CellPosition(
+            self._cells[index].number, min(max(line - self._starts[index], 1), last)
+        )
 
     def module_line(self, position: CellPosition) -> int:
         """The inverse of `locate`."""
-        index = next(i for i, cell in enumerate(self._cells) if cell.number == position.cell)
+        index = next(
+            i for i, cell in enumerate(self._cells) if cell.number == position.cell
+        )
         return self._starts[index] + position.line
 
     def lines_of(self, number: int) -> tuple[str, ...]:
@@ -108,18 +124,23 @@ class Notebook:
         return next((cell.lines for cell in self._cells if cell.number == number), ())
 
     def readable(self, module: str) -> str:
-        """A module of these cells, changed or not, with the cells' own lines where they were masked."""
+        """A module of these cells, changed or not, with the cells' own lines where they
+        were masked.
+        """
         return "".join(f"{line}\n" for line in self._unmasked(module.split("\n")[:-1]))
 
     def with_module(self, module: str) -> str:
-        """The notebook's text with the sources that a changed module has; everything else stays as it is.
+        """The notebook's text with the sources that a changed module has; everything
+        else stays as it is.
 
         Raises:
             ChangedCellsError: the change goes beyond one cell.
         """
         text = self.text
         # From the end, so that positions of earlier cells stay right.
-        for cell, lines in reversed(list(zip(self._cells, self._divide(module), strict=True))):
+        for cell, lines in reversed(
+            list(zip(self._cells, self._divide(module), strict=True))
+        ):
             if lines != list(cell.lines):
                 source = _format_source(cell, lines, text)
                 text = text[: cell.start] + source + text[cell.end :]
@@ -139,16 +160,27 @@ class Notebook:
                 raise ChangedCellsError("a line was put before the first cell")
         if separators != [_separator(cell) for cell in self._cells]:
             raise ChangedCellsError("the cells are not the same as before")
-        # What is not Python must still be there, and a cell's magic must be its first line.
+        # What is not Python must still be there, and a cell's magic must be its first
+        # line.
         for cell, section in zip(self._cells, sections, strict=True):
             # The blank line between an import and the next cell's first statement.
             while cell.lines[-1] and len(section) > 1 and not section[-1]:
                 section.pop()
-            magics = [line for line, masked in zip(cell.lines, cell.masked, strict=True) if line != masked]
+            magics = [
+                line
+                for line, masked in zip(cell.lines, cell.masked, strict=True)
+                if line != masked
+            ]
             remaining = [line for line in section if line in magics]
-            is_first = not magics or not _CELL_MAGIC.match(cell.lines[0]) or section[:1] == [cell.lines[0]]
+            is_first = (
+                not magics
+                or not _CELL_MAGIC.match(cell.lines[0])
+                or section[:1] == [cell.lines[0]]
+            )
             if len(remaining) < len(magics) or not is_first:
-                raise ChangedCellsError(f"the magics of cell {cell.number} are not where they were")
+                raise ChangedCellsError(
+                    f"the magics of cell {cell.number} are not where they were"
+                )
         return sections
 
     def _unmasked(self, lines: list[str]) -> Iterator[str]:
@@ -175,7 +207,9 @@ def _parse(text: str) -> dict[str, Any]:
         raise NotANotebookError(f"this is not a notebook: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("cells"), list):
         fix = "convert it with `jupyter nbconvert --to notebook`"
-        raise NotANotebookError("this is not a notebook of format 4: it has no list of cells", fix=fix)
+        raise NotANotebookError(
+            "this is not a notebook of format 4: it has no list of cells", fix=fix
+        )
     return content
 
 
@@ -196,8 +230,14 @@ def _python_cells(text: str, content: dict[str, Any]) -> list[_Cell]:
     cells: list[_Cell] = []
     masks = itertools.count(1)
     starts = _items(text, cells_start)
-    for number, (cell, start) in enumerate(zip(content["cells"], starts, strict=True), 1):
-        if not isinstance(cell, dict) or cell.get("cell_type") != "code" or "source" not in cell:
+    for number, (cell, start) in enumerate(
+        zip(content["cells"], starts, strict=True), 1
+    ):
+        if (
+            not isinstance(cell, dict)
+            or cell.get("cell_type") != "code"
+            or "source" not in cell
+        ):
             continue
         value = cell["source"]
         source = value if isinstance(value, str) else "".join(map(str, value))
@@ -205,13 +245,21 @@ def _python_cells(text: str, content: dict[str, Any]) -> list[_Cell]:
         masked = _mask(lines, masks)
         if masked is not None:
             # Of equal keys the last one counts, as in Python's own parser.
-            spans = [(first, last) for key, first, last in _members(text, start) if key == "source"]
-            cells.append(_Cell(number, *spans[-1], isinstance(value, list), lines, masked))
+            spans = [
+                (first, last)
+                for key, first, last in _members(text, start)
+                if key == "source"
+            ]
+            cells.append(
+                _Cell(number, *spans[-1], isinstance(value, list), lines, masked)
+            )
     return cells
 
 
 def _members(text: str, start: int) -> Iterator[tuple[str, int, int]]:
-    """The keys of a JSON object that starts at or after a position, with where their values start and end."""
+    """The keys of a JSON object that starts at or after a position, with where their
+    values start and end.
+    """
     position = _skip(text, start) + 1
     while text[_skip(text, position)] != "}":
         key, position = _DECODER.raw_decode(text, _skip(text, position))
@@ -255,7 +303,10 @@ def _format_source(cell: _Cell, lines: list[str], text: str) -> str:
         # In a list on one line a blank is behind the commas only.
         _, end = _DECODER.raw_decode(old, 1 + len(before))
         between = old[end : _skip(old, _skip(old, end) + 1)]
-    items = [json.dumps(line, ensure_ascii=is_escaped) for line in re.findall(r"[^\n]*\n|[^\n]+", source)]
+    items = [
+        json.dumps(line, ensure_ascii=is_escaped)
+        for line in re.findall(r"[^\n]*\n|[^\n]+", source)
+    ]
     return f"[{before}{between.join(items)}{after}]"
 
 

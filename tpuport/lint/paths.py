@@ -12,8 +12,11 @@ from tpuport.lint.diagnostics import make_finding
 from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.patterns import Excluder
 
-# Hidden directories are skipped too, and so is every directory that is a virtual environment.
-SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "env"})
+# Hidden directories are skipped too, and so is every directory that is a virtual
+# environment.
+SKIPPED: Final = frozenset(
+    {"__pycache__", "node_modules", "site-packages", "venv", "env"}
+)
 # Usually build products, but projects do have packages of these names.
 SKIPPED_UNLESS_PACKAGE: Final = frozenset({"build", "dist", "_build"})
 
@@ -25,8 +28,8 @@ class Discovery:
     """What the user's paths lead to.
 
     Attributes:
-        files: absolute path to the path that reports show, in the order of discovery; symbolic links to files are
-            not resolved.
+        files: absolute path to the path that reports show, in the order of discovery;
+            symbolic links to files are not resolved.
         findings: paths that do not exist, directories that cannot be read.
     """
 
@@ -40,7 +43,8 @@ def discover_files(
     """The Python files and notebooks at and below some paths, each once.
 
     Args:
-        paths: files and directories. A file that is named is linted whatever its suffix.
+        paths: files and directories. A file that is named is linted whatever its
+            suffix.
         excluder: what to leave out of directories.
         exclude_named: leave it out even if the user names it.
     """
@@ -61,7 +65,8 @@ class _Walk:
         self.excluder = excluder
         self.visited: set[str] = set()
         self.file_count = 0
-        # Linked directories come last, so that a file that is also below the path itself is reported there.
+        # Linked directories come last, so that a file that is also below the path
+        # itself is reported there.
         self.links: list[tuple[Path, str]] = []
 
     def add(self, path: Path, display: str) -> None:
@@ -70,7 +75,10 @@ class _Walk:
                 self._add_tree(path, display)
             case "missing":
                 self._report(
-                    "TPU002", display, "there is no such file or directory", "check the path's spelling"
+                    "TPU002",
+                    display,
+                    "there is no such file or directory",
+                    "check the path's spelling",
                 )
             case _:
                 self.discovery.files.setdefault(path, display)
@@ -82,9 +90,13 @@ class _Walk:
             self._add_directory(*self.links.pop(0), ancestors=())
         if not self.file_count and len(self.discovery.findings) == findings_before:
             reason = "there is no Python file in this directory"
-            self._report("TPU002", display, reason, "name a directory that contains some")
+            self._report(
+                "TPU002", display, reason, "name a directory that contains some"
+            )
 
-    def _add_directory(self, path: Path, display: str, ancestors: tuple[str, ...]) -> None:
+    def _add_directory(
+        self, path: Path, display: str, ancestors: tuple[str, ...]
+    ) -> None:
         real_path = os.path.realpath(path)
         if real_path in self.visited:
             return
@@ -106,7 +118,9 @@ class _Walk:
             if self._is_searched(entry):
                 self._add_subdirectory(entry, display, (*ancestors, real_path))
 
-    def _add_subdirectory(self, entry: os.DirEntry[str], display: str, ancestors: tuple[str, ...]) -> None:
+    def _add_subdirectory(
+        self, entry: os.DirEntry[str], display: str, ancestors: tuple[str, ...]
+    ) -> None:
         path = Path(entry.path)
         display = os.path.join(display, entry.name)  # noqa: PTH118 - keeps `./`
         if not entry.is_symlink():
@@ -114,7 +128,11 @@ class _Walk:
         elif os.path.realpath(path) in ancestors:
             reason = "this symbolic link leads back to a directory above it, and is not followed"
             self._report(
-                "TPU002", display, reason, "remove the link, or exclude it", severity=Severity.WARNING
+                "TPU002",
+                display,
+                reason,
+                "remove the link, or exclude it",
+                severity=Severity.WARNING,
             )
         else:
             self.links.append((path, display))
@@ -124,7 +142,8 @@ class _Walk:
         if name in SKIPPED or name.startswith(".") or name.endswith(".egg-info"):
             return False
         path = Path(entry.path)
-        # os.path.exists returns False, and does not raise, for a file in a directory that may not be read.
+        # os.path.exists returns False, and does not raise, for a file in a directory
+        # that may not be read.
         if name in SKIPPED_UNLESS_PACKAGE and not os.path.exists(path / "__init__.py"):  # noqa: PTH110
             return False
         is_environment = os.path.exists(path / "pyvenv.cfg")  # noqa: PTH110
@@ -137,13 +156,22 @@ class _Walk:
         self.discovery.files.setdefault(path, display)
 
     def _report(
-        self, rule: str, display: str, reason: str, remedy: str = "", severity: Severity | None = None
+        self,
+        rule: str,
+        display: str,
+        reason: str,
+        remedy: str = "",
+        severity: Severity | None = None,
     ) -> None:
-        self.discovery.findings.append(make_finding(rule, display, reason, remedy, severity=severity))
+        self.discovery.findings.append(
+            make_finding(rule, display, reason, remedy, severity=severity)
+        )
 
 
 def _kind_of_path(path: Path) -> str:
-    """One of "file", "directory" and "missing"; a dangling link is a file, so that reading it reports the problem."""
+    """One of "file", "directory" and "missing"; a dangling link is a file, so that
+    reading it reports the problem.
+    """
     # A text that is not on disk, such as standard input.
     if path in source.overlay:
         return "file"
@@ -192,10 +220,11 @@ def _copy_owner_and_mode(status: os.stat_result, path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file's bytes so that a crash leaves either the old file or the new one whole.
+    """Replace a file's bytes so that a crash leaves either the old file or the new one
+    whole.
 
-    The mode stays, and the owner where this process may give files away. If `path` is a symbolic link, its target is
-    replaced and not the link.
+    The mode stays, and the owner where this process may give files away. If `path` is a
+    symbolic link, its target is replaced and not the link.
 
     Raises:
         OSError: the file or its directory cannot be written; the file is unchanged.
@@ -206,7 +235,8 @@ def write_atomically(path: Path, data: bytes) -> None:
         if not os.access(target, os.W_OK):
             raise PermissionError(13, "the file is read-only", str(path))
         status = target.stat()
-    # The name is chosen before the file exists: an interruption right after its creation must still remove it.
+    # The name is chosen before the file exists: an interruption right after its
+    # creation must still remove it.
     temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)

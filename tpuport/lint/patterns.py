@@ -1,4 +1,6 @@
-"""Patterns in the settings: files and directories to leave out, and functions that are entry points."""
+"""Patterns in the settings: files and directories to leave out, and functions that are
+entry points.
+"""
 
 import dataclasses
 import fnmatch
@@ -10,8 +12,9 @@ from pathlib import Path
 class Excluder:
     """Patterns of files and directories that are left out.
 
-    A pattern without a slash matches the name of a file or of any directory above it, one with a slash matches the
-    path from the root; `*` and `**` both match across slashes.
+    A pattern without a slash matches the name of a file or of any directory above it,
+    one with a slash matches the path from the root; `*` and `**` both match across
+    slashes.
 
     Attributes:
         patterns: shell patterns: `*_test.py`, `legacy`, `models/old/*`.
@@ -22,8 +25,11 @@ class Excluder:
     root: Path
 
     def excludes(self, path: Path) -> bool:
-        """Whether a pattern matches the path itself or a directory between it and the root."""
-        # Checked first because this runs for every file of a directory, mostly without any pattern.
+        """Whether a pattern matches the path itself or a directory between it and the
+        root.
+        """
+        # Checked first because this runs for every file of a directory, mostly without
+        # any pattern.
         if not self.patterns:
             return False
         root = Path(path.anchor)
@@ -40,13 +46,18 @@ class Excluder:
 
 
 def matches_path(pattern: str, path: str) -> bool:
-    """Whether a shell pattern matches a relative path, or its last part if the pattern has no slash."""
+    """Whether a shell pattern matches a relative path, or its last part if the pattern
+    has no slash.
+    """
     pattern = pattern.removeprefix("./").rstrip("/")
     if "/" not in pattern:
         return fnmatch.fnmatchcase(path.rpartition("/")[2], pattern)
     pattern = pattern.removeprefix("/")
     # `**/` also matches no directory at all, which fnmatch does not know.
-    return any(fnmatch.fnmatchcase(path, form) for form in (pattern, pattern.removeprefix("**/")))
+    return any(
+        fnmatch.fnmatchcase(path, form)
+        for form in (pattern, pattern.removeprefix("**/"))
+    )
 
 
 def matches_function(pattern: str, path: Path, qualname: str) -> bool:
@@ -54,8 +65,8 @@ def matches_function(pattern: str, path: Path, qualname: str) -> bool:
 
     Args:
         pattern: `package.module:Class.method`, `Class.method` or `function`, with `*`.
-        path: the function's file. The part before the colon may be any end of its dotted path, whether or not the
-            directories are packages.
+        path: the function's file. The part before the colon may be any end of its
+            dotted path, whether or not the directories are packages.
         qualname: the function's qualified name in the file.
     """
     module_pattern, _, name_pattern = pattern.rpartition(":")
@@ -63,11 +74,15 @@ def matches_function(pattern: str, path: Path, qualname: str) -> bool:
         return False
     names = _module_names(path)
     # Without a module, the function may be in any.
-    return not module_pattern or any(fnmatch.fnmatchcase(name, module_pattern) for name in names)
+    return not module_pattern or any(
+        fnmatch.fnmatchcase(name, module_pattern) for name in names
+    )
 
 
 def _module_names(path: Path) -> list[str]:
-    """Every dotted name that the file could have, from the longest to the file's own stem."""
+    """Every dotted name that the file could have, from the longest to the file's own
+    stem.
+    """
     # A package's `__init__.py` has the name of its directory.
     parts = path.with_suffix("").parts[1:]
     if path.stem == "__init__":
@@ -75,8 +90,12 @@ def _module_names(path: Path) -> list[str]:
     return [".".join(parts[start:]) for start in range(len(parts))]
 
 
-def unmatched_patterns(patterns: Sequence[str], functions: Iterable[str]) -> tuple[str, ...]:
-    """The entry-point patterns that match none of these functions, each function as `path:qualname`."""
+def unmatched_patterns(
+    patterns: Sequence[str], functions: Iterable[str]
+) -> tuple[str, ...]:
+    """The entry-point patterns that match none of these functions, each function as
+    `path:qualname`.
+    """
     unmatched = dict.fromkeys(patterns)
     for function in functions:
         path, _, qualname = function.rpartition(":")

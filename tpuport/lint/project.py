@@ -1,4 +1,6 @@
-"""The modules that linted code imports: where they are, and what a name in one of them means."""
+"""The modules that linted code imports: where they are, and what a name in one of them
+means.
+"""
 
 import ast
 import builtins
@@ -22,10 +24,12 @@ from tpuport.lint.modules import (
 )
 from tpuport.lint.work import MOST_TOKENS, meter
 
-# Number of parsed modules in memory, and of tokens in them all. 96 modules of models have about a million.
+# Number of parsed modules in memory, and of tokens in them all. 96 modules of models
+# have about a million.
 _MAX_MODULES: Final = 96
 _MAX_TOKENS: Final = MOST_TOKENS
-# A package that collects hundreds of modules by stars would have to be read as a whole for one name.
+# A package that collects hundreds of modules by stars would have to be read as a whole
+# for one name.
 _MAX_STARS: Final = 40
 _MAX_STAR_DEPTH: Final = 6
 # Names are followed through this many modules.
@@ -35,11 +39,15 @@ _MAX_PARENTS: Final = 4
 # No file has a longer name, in bytes.
 _MAX_NAME_LENGTH: Final = 240
 # Built-in functions that `from torch import *` hides.
-_HIDDEN_BY_TORCH: Final = frozenset({"abs", "all", "any", "max", "min", "pow", "range", "round", "sum"})
+_HIDDEN_BY_TORCH: Final = frozenset(
+    {"abs", "all", "any", "max", "min", "pow", "range", "round", "sum"}
+)
 
 
 class _Location(NamedTuple):
-    """The file of a module, None if there is none, and all paths whose appearance would change that."""
+    """The file of a module, None if there is none, and all paths whose appearance would
+    change that.
+    """
 
     path: Path | None
     consulted: tuple[str, ...]
@@ -49,12 +57,15 @@ class Project:
     """Modules by path and by dotted name, read when they are needed."""
 
     def __init__(self) -> None:
-        self._modules: collections.OrderedDict[Path, ModuleInfo | None] = collections.OrderedDict()
+        self._modules: collections.OrderedDict[Path, ModuleInfo | None] = (
+            collections.OrderedDict()
+        )
         # Of every module that was ever in memory.
         self._tokens: dict[Path, int] = {}
         self._locations: dict[tuple[str, Path], _Location] = {}
         self._package_roots: dict[Path, Path] = {}
-        # By file, the paths consulted for the names that it imports. This outlives the file's module.
+        # By file, the paths consulted for the names that it imports. This outlives the
+        # file's module.
         self._consulted: dict[str, set[str]] = collections.defaultdict(set)
         self._search_directories = search_directories()
 
@@ -66,7 +77,9 @@ class Project:
         return self._create_module(file)
 
     def dependencies(self, paths: Iterable[str]) -> set[str]:
-        """All paths that were consulted for the names in these files, directly and through other files."""
+        """All paths that were consulted for the names in these files, directly and
+        through other files.
+        """
         dependencies: set[str] = set()
         pending = list(paths)
         while pending:
@@ -79,7 +92,9 @@ class Project:
     # --- modules ---
 
     def module(self, dotted: str, importer: ModuleInfo) -> ModuleInfo | None:
-        """The module that a dotted name means in another one; None for a library, and if there is no such module."""
+        """The module that a dotted name means in another one; None for a library, and
+        if there is no such module.
+        """
         top = dotted.partition(".")[0]
         if not dotted or top in sys.stdlib_module_names:
             return None
@@ -93,11 +108,16 @@ class Project:
         return self._load(path) if path else None
 
     def is_own_package(self, dotted: str, importer: ModuleInfo) -> bool:
-        """Whether a dotted name belongs to a package of the linted code, rather than an installed one of its name."""
+        """Whether a dotted name belongs to a package of the linted code, rather than an
+        installed one of its name.
+        """
         top = dotted.partition(".")[0]
         if top == importer.top_package:
             return True
-        nearby = [self._package_root(importer.path), *list(importer.path.parents)[:_MAX_PARENTS]]
+        nearby = [
+            self._package_root(importer.path),
+            *list(importer.path.parents)[:_MAX_PARENTS],
+        ]
         for directory in dict.fromkeys(nearby):
             if directory in self._search_directories:
                 continue
@@ -112,7 +132,8 @@ class Project:
         parts = dotted.split(".")
         if max(len(part.encode()) for part in parts) > _MAX_NAME_LENGTH:
             return _Location(None, ())
-        # Research code keeps its packages beside the script, or in a directory above it.
+        # Research code keeps its packages beside the script, or in a directory above
+        # it.
         nearby = [self._package_root(importer), *list(importer.parents)[:_MAX_PARENTS]]
         consulted: list[str] = []
         for directory in dict.fromkeys([*nearby, *self._search_directories]):
@@ -121,7 +142,8 @@ class Project:
             for candidate in candidates:
                 if is_file(candidate):
                     return _Location(candidate, (*consulted, str(candidate)))
-            # If the whole package is missing, its appearance is all there is to watch for.
+            # If the whole package is missing, its appearance is all there is to watch
+            # for.
             package = directory / parts[0]
             if not package.is_dir():
                 candidates = (directory / f"{parts[0]}.py", package)
@@ -147,7 +169,9 @@ class Project:
 
     def _create_module(self, file: source.SourceFile) -> ModuleInfo:
         root, name = package_root(file.path)
-        module = ModuleInfo(file.path, name, file.tree, file.path.name == "__init__.py", file.lines)
+        module = ModuleInfo(
+            file.path, name, file.tree, file.path.name == "__init__.py", file.lines
+        )
         # An `__init__.py` there would change the module's name.
         self._consulted[str(file.path)].add(str(root / "__init__.py"))
         self._tokens[file.path] = source.count_tokens(file.text)
@@ -160,18 +184,27 @@ class Project:
     def _forget_modules(self) -> None:
         """Keep the modules that were used last, as many as fit."""
         tokens = sum(self._tokens.get(path, 0) for path in self._modules)
-        while len(self._modules) > _MAX_MODULES or (tokens > _MAX_TOKENS and len(self._modules) > 1):
+        while len(self._modules) > _MAX_MODULES or (
+            tokens > _MAX_TOKENS and len(self._modules) > 1
+        ):
             path, _ = self._modules.popitem(last=False)
             tokens -= self._tokens.get(path, 0)
 
     # --- names ---
 
-    def lookup(self, module: ModuleInfo, name: str, depth: int = 0) -> Value | ast.expr | None:
-        """What a module-level name means: a value, an expression still to be evaluated there, or None if unbound."""
+    def lookup(
+        self, module: ModuleInfo, name: str, depth: int = 0
+    ) -> Value | ast.expr | None:
+        """What a module-level name means: a value, an expression still to be evaluated
+        there, or None if unbound.
+        """
         match module.names.get(name):
-            # The import fails, and the code has None in its place, or leaves the name unbound.
+            # The import fails, and the code has None in its place, or leaves the name
+            # unbound.
             case tuple() | ast.Constant(value=None) if name in module.missing:
-                return External(canonical(".".join(module.imported[name][1:])), missing=True)
+                return External(
+                    canonical(".".join(module.imported[name][1:])), missing=True
+                )
             case None:
                 return self._lookup_star(module, name, depth)
             case FunctionInfo() as function:
@@ -186,8 +219,12 @@ class Project:
                 assert isinstance(expression, ast.expr)
                 return expression
 
-    def definition(self, module: ModuleInfo, name: str) -> tuple[ModuleInfo, ast.expr] | None:
-        """The expression that a name of a module is bound to, with the module that binds it; None for all else."""
+    def definition(
+        self, module: ModuleInfo, name: str
+    ) -> tuple[ModuleInfo, ast.expr] | None:
+        """The expression that a name of a module is bound to, with the module that
+        binds it; None for all else.
+        """
         bound = self.lookup(module, name)
         while isinstance(bound, Binding):
             module, name = bound.module, bound.name
@@ -199,13 +236,22 @@ class Project:
         module = self.module(dotted, importer)
         return Module(module) if module else External(canonical(dotted))
 
-    def member(self, dotted: str, name: str, importer: ModuleInfo, depth: int = 0) -> Value:
+    def member(
+        self, dotted: str, name: str, importer: ModuleInfo, depth: int = 0
+    ) -> Value:
         """`from dotted import name` as a value."""
-        # A name that no module binds is a submodule, or a lazily importing package provides it.
-        return self._value_in(dotted, name, importer, depth) or self.imported(f"{dotted}.{name}", importer)
+        # A name that no module binds is a submodule, or a lazily importing package
+        # provides it.
+        return self._value_in(dotted, name, importer, depth) or self.imported(
+            f"{dotted}.{name}", importer
+        )
 
-    def _value_in(self, dotted: str, name: str, importer: ModuleInfo, depth: int) -> Value | None:
-        """The value of a name in another module; None if that does not exist, or does not bind the name."""
+    def _value_in(
+        self, dotted: str, name: str, importer: ModuleInfo, depth: int
+    ) -> Value | None:
+        """The value of a name in another module; None if that does not exist, or does
+        not bind the name.
+        """
         module = self.module(dotted, importer)
         if module is None or module is importer or depth >= _MAX_DEPTH:
             return None
@@ -214,7 +260,11 @@ class Project:
 
     def _lookup_star(self, module: ModuleInfo, name: str, depth: int) -> Value | None:
         """The value of a name that `from x import *` may bind."""
-        if depth > _MAX_STAR_DEPTH or name.startswith("_") or len(module.stars) > _MAX_STARS:
+        if (
+            depth > _MAX_STAR_DEPTH
+            or name.startswith("_")
+            or len(module.stars) > _MAX_STARS
+        ):
             return None
         if name not in module.star_names:
             # Packages may import each other's names in a circle.
@@ -223,15 +273,20 @@ class Project:
         return module.star_names[name]
 
     def _name_of_stars(self, module: ModuleInfo, name: str, depth: int) -> Value | None:
-        # The last import wins. What torch's modules contain is not known: they are asked if nothing else has the name.
+        # The last import wins. What torch's modules contain is not known: they are
+        # asked if nothing else has the name.
         for dotted in reversed(module.stars):
             value = self._value_in(dotted, name, module, depth)
             if value is not None:
                 return value
         if hasattr(builtins, name) and name not in _HIDDEN_BY_TORCH:
             return None
-        torch_modules = [dotted for dotted in module.stars if dotted.partition(".")[0] == "torch"]
-        return External(canonical(f"{torch_modules[0]}.{name}")) if torch_modules else None
+        torch_modules = [
+            dotted for dotted in module.stars if dotted.partition(".")[0] == "torch"
+        ]
+        return (
+            External(canonical(f"{torch_modules[0]}.{name}")) if torch_modules else None
+        )
 
 
 class Binding(Value):

@@ -1,11 +1,14 @@
-"""Reading files that users name: never a device or a pipe, which may have no end, and never more than fits."""
+"""Reading files that users name: never a device or a pipe, which may have no end, and
+never more than fits.
+"""
 
 import errno
 import stat
 from pathlib import Path
 from typing import Final
 
-# No source file, baseline or settings file is larger. Parsing takes three hundred times the size in memory.
+# No source file, baseline or settings file is larger. Parsing takes three hundred times
+# the size in memory.
 MAX_BYTES: Final = 32_000_000
 
 
@@ -17,7 +20,8 @@ def read_regular_file(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
         most_bytes: a larger file is not read.
 
     Raises:
-        OSError: the file cannot be read, is a directory, a device or a pipe, or is too large; `strerror` says which.
+        OSError: the file cannot be read, is a directory, a device or a pipe, or is too
+            large; `strerror` says which.
     """
     # Checked first: opening a pipe waits for somebody to write to it.
     status = path.stat()

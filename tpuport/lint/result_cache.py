@@ -1,11 +1,14 @@
-"""Results of earlier runs on disk, each valid while neither its file nor anything it depends on has changed.
+"""Results of earlier runs on disk, each valid while neither its file nor anything it
+depends on has changed.
 
-A cache is a directory of JSON files. A run reads those for the directories that it lints, and replaces each that
-changed in one step: of two simultaneous runs the later one's entries stay, and no file is ever half written. A file
-that cannot be read, or that another version wrote, counts as empty.
+A cache is a directory of JSON files. A run reads those for the directories that it
+lints, and replaces each that changed in one step: of two simultaneous runs the later
+one's entries stay, and no file is ever half written. A file that cannot be read, or
+that another version wrote, counts as empty.
 
-An entry refers to stamps and texts by their indices in tables that all entries of a file share. Beside the entries are
-the fixes that are possible at each finding, valid as long as the file's text is the same.
+An entry refers to stamps and texts by their indices in tables that all entries of a
+file share. Beside the entries are the fixes that are possible at each finding, valid as
+long as the file's text is the same.
 """
 
 import contextlib
@@ -39,7 +42,8 @@ _BUCKETS: Final = 16
 # Caches of this many different settings, and of this many projects, stay on disk.
 _MAX_VARIANTS: Final = 6
 _MAX_PROJECTS: Final = 40
-# A file written less than this before it was read may change again without a change of its time stamp.
+# A file written less than this before it was read may change again without a change of
+# its time stamp.
 _SETTLED_NS: Final = 50_000_000
 
 
@@ -54,21 +58,36 @@ _MISSING: Final = Stamp(-1, -1)
 
 
 def cache_directory_for(root: Path) -> Path:
-    """The cache of the files below `root`'s project, in the user's cache directory: nothing is written beside them."""
+    """The cache of the files below `root`'s project, in the user's cache directory:
+    nothing is written beside them.
+    """
     project = next(
-        (parent for parent in (root, *root.parents) if (parent / "pyproject.toml").is_file()), root
+        (
+            parent
+            for parent in (root, *root.parents)
+            if (parent / "pyproject.toml").is_file()
+        ),
+        root,
     )
-    digest = hashlib.blake2b(str(project).encode(errors="surrogateescape"), digest_size=6).hexdigest()
+    digest = hashlib.blake2b(
+        str(project).encode(errors="surrogateescape"), digest_size=6
+    ).hexdigest()
     return user_cache_directory() / "lint" / f"{project.name}-{digest}"
 
 
 def user_cache_directory() -> Path:
-    """tpuport's part of the platform's cache directory; `TPUPORT_CACHE_DIR` names another one."""
+    """tpuport's part of the platform's cache directory; `TPUPORT_CACHE_DIR` names
+    another one.
+    """
     if chosen := os.environ.get("TPUPORT_CACHE_DIR"):
         return Path(chosen)
     home = os.path.expanduser("~")  # noqa: PTH111 - raises nothing without a home
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or f"{home}/AppData/Local") / "tpuport" / "Cache"
+        return (
+            Path(os.environ.get("LOCALAPPDATA") or f"{home}/AppData/Local")
+            / "tpuport"
+            / "Cache"
+        )
     if sys.platform == "darwin":
         return Path(home) / "Library" / "Caches" / "tpuport"
     return Path(os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache") / "tpuport"
@@ -80,7 +99,9 @@ def _linter_digest() -> str:
 
     Of their text, since all files of a wheel may have the same time.
     """
-    digest = hashlib.blake2b(f"{__version__} {sys.version} {_FORMAT}".encode(), digest_size=16)
+    digest = hashlib.blake2b(
+        f"{__version__} {sys.version} {_FORMAT}".encode(), digest_size=16
+    )
     root = Path(__file__).parent
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)} {path.stat().st_size} ".encode())
@@ -102,11 +123,18 @@ class Cache:
 
     def __init__(self, directory: Path, settings: Settings) -> None:
         # The other settings choose among findings, and need no results of their own.
-        decisive = (settings.entry_points, settings.torchax, settings.training, settings.patched)
+        decisive = (
+            settings.entry_points,
+            settings.torchax,
+            settings.training,
+            settings.patched,
+        )
         # The code of the packages that are found there is followed.
         key = (*decisive, search_directories(), _linter_digest())
         self._top_directory = directory
-        self._directory = directory / hashlib.blake2b(repr(key).encode(), digest_size=8).hexdigest()
+        self._directory = (
+            directory / hashlib.blake2b(repr(key).encode(), digest_size=8).hexdigest()
+        )
         self._file_stamp = functools.cache(file_stamp)
         self._buckets: dict[int, dict[str, Any]] = {}
         self._changed_buckets: set[int] = set()
@@ -128,7 +156,10 @@ class Cache:
     def put(self, results: Sequence[FileResult]) -> None:
         """Take up new results; `save` writes them."""
         for result in results:
-            stamps = [(path, *self._file_stamp(path)) for path in (result.path, *result.dependencies)]
+            stamps = [
+                (path, *self._file_stamp(path))
+                for path in (result.path, *result.dependencies)
+            ]
             latest_ns = max(time_ns for _, time_ns, _ in stamps)
             # What failed may succeed next time, with more memory for instance.
             if result.failed or latest_ns > self._started_ns - _SETTLED_NS:
@@ -137,23 +168,36 @@ class Cache:
             bucket["files"][result.path] = _encode_result(result, stamps, bucket)
             self._changed_buckets.add(_bucket_number(result.path))
 
-    def get_fixes(self, path: str, text: str, findings: Sequence[Finding]) -> list[Applicability] | None:
-        """What `put_fixes` stored about these findings of a text; None unless it stored something about all."""
+    def get_fixes(
+        self, path: str, text: str, findings: Sequence[Finding]
+    ) -> list[Applicability] | None:
+        """What `put_fixes` stored about these findings of a text; None unless it stored
+        something about all.
+        """
         digest, fixes = self._bucket(path)["fixes"].get(path, ("", {}))
         if digest != _text_digest(text):
             return None
         # Damaged entries count as missing.
         with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-            return [Applicability(fixes[_finding_digest(finding)]) for finding in findings]
+            return [
+                Applicability(fixes[_finding_digest(finding)]) for finding in findings
+            ]
         return None
 
     def put_fixes(
-        self, path: str, text: str, findings: Sequence[Finding], fixes: Sequence[Applicability]
+        self,
+        path: str,
+        text: str,
+        findings: Sequence[Finding],
+        fixes: Sequence[Applicability],
     ) -> None:
-        """Take up what can be done about each finding with the text at its position; `save` writes it."""
+        """Take up what can be done about each finding with the text at its position;
+        `save` writes it.
+        """
         digest = _text_digest(text)
         stored = self._bucket(path)["fixes"]
-        # Runs with another selection of rules have asked about other findings of the same text.
+        # Runs with another selection of rules have asked about other findings of the
+        # same text.
         known_digest, known_fixes = stored.get(path, ("", {}))
         merged = dict(known_fixes) if known_digest == digest else {}
         merged.update(zip(map(_finding_digest, findings), fixes, strict=True))
@@ -161,19 +205,28 @@ class Cache:
         self._changed_buckets.add(_bucket_number(path))
 
     def save(self) -> None:
-        """Write what changed. If the cache cannot be written, that is logged, and the run goes on."""
+        """Write what changed. If the cache cannot be written, that is logged, and the
+        run goes on.
+        """
         if not self._changed_buckets:
             return
         try:
             self._prepare_directory()
             for number in self._changed_buckets:
-                _write_bucket(self._directory / f"{number}.json", _without_garbage(self._buckets[number]))
+                _write_bucket(
+                    self._directory / f"{number}.json",
+                    _without_garbage(self._buckets[number]),
+                )
             self._changed_buckets.clear()
         except OSError as error:
-            _log.info("the lint cache in %s cannot be written: %s", self._top_directory, error)
+            _log.info(
+                "the lint cache in %s cannot be written: %s", self._top_directory, error
+            )
 
     def _prepare_directory(self) -> None:
-        """Create the directory, and remove the caches of settings that have not been used for longest."""
+        """Create the directory, and remove the caches of settings that have not been
+        used for longest.
+        """
         self._directory.mkdir(parents=True, exist_ok=True)
         ignore_file = self._top_directory / ".gitignore"
         if not ignore_file.exists():
@@ -192,7 +245,9 @@ class Cache:
     def _is_valid(self, entry: Any, bucket: dict[str, Any]) -> bool:
         """Whether the file of an entry and everything it depends on is unchanged."""
         stamps = (bucket["stamps"][index] for index in entry[0])
-        return all(self._file_stamp(path) == (time_ns, size) for path, time_ns, size in stamps)
+        return all(
+            self._file_stamp(path) == (time_ns, size) for path, time_ns, size in stamps
+        )
 
     def _bucket(self, path: str) -> dict[str, Any]:
         number = _bucket_number(path)
@@ -203,7 +258,9 @@ class Cache:
 
 def _remove_old_projects(directory: Path) -> None:
     """Remove the caches of projects that have not been linted for longest."""
-    projects = sorted(filter(Path.is_dir, directory.iterdir()), key=lambda path: path.stat().st_mtime)
+    projects = sorted(
+        filter(Path.is_dir, directory.iterdir()), key=lambda path: path.stat().st_mtime
+    )
     for project in projects[:-_MAX_PROJECTS]:
         shutil.rmtree(project, ignore_errors=True)
 
@@ -218,42 +275,58 @@ def _empty_bucket() -> dict[str, Any]:
 
 
 def _text_digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
+    return hashlib.blake2b(
+        text.encode(errors="surrogatepass"), digest_size=12
+    ).hexdigest()
 
 
 def _finding_digest(finding: Finding) -> str:
-    """Of everything about a finding: whether its code is traced, for instance, decides about some fixes."""
+    """Of everything about a finding: whether its code is traced, for instance, decides
+    about some fixes.
+    """
     return hashlib.blake2b(
         repr(dataclasses.astuple(finding)).encode(errors="surrogatepass"), digest_size=8
     ).hexdigest()
 
 
 def _read_bucket(file: Path) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    with contextlib.suppress(
+        OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError
+    ):
         bucket = json.loads(file.read_bytes())
         if bucket["format"] == _FORMAT:
-            # JSON turns the tuples of stamps into lists, which cannot be keys of a table.
+            # JSON turns the tuples of stamps into lists, which cannot be keys of a
+            # table.
             bucket["stamps"] = list(map(tuple, bucket["stamps"]))
             stamp_count = len(bucket["stamps"])
             files = bucket["files"].items()
-            bucket["files"] = {path: entry for path, entry in files if _has_stamps(entry, stamp_count)}
+            bucket["files"] = {
+                path: entry for path, entry in files if _has_stamps(entry, stamp_count)
+            }
             bucket["fixes"] = {
-                path: (digest, dict(fixes)) for path, (digest, fixes) in bucket["fixes"].items()
+                path: (digest, dict(fixes))
+                for path, (digest, fixes) in bucket["fixes"].items()
             }
             return bucket
     return _empty_bucket()
 
 
 def _has_stamps(entry: Any, stamp_count: int) -> bool:
-    """Whether an entry's stamps exist; the rest is checked when the entry is decoded."""
+    """Whether an entry's stamps exist; the rest is checked when the entry is
+    decoded.
+    """
     return all(type(index) is int and 0 <= index < stamp_count for index in entry[0])
 
 
 def _write_bucket(file: Path, bucket: dict[str, Any]) -> None:
-    """Replace a cache file in one step. Unlike a user's file it need not survive a power cut."""
+    """Replace a cache file in one step. Unlike a user's file it need not survive a
+    power cut.
+    """
     temporary = file.with_suffix(f".{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps(bucket, separators=(",", ":"), ensure_ascii=True))
+        temporary.write_text(
+            json.dumps(bucket, separators=(",", ":"), ensure_ascii=True)
+        )
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
@@ -281,7 +354,9 @@ class _Table:
         return index
 
 
-def _encode_result(result: FileResult, stamps: Sequence[Any], bucket: dict[str, Any]) -> list[Any]:
+def _encode_result(
+    result: FileResult, stamps: Sequence[Any], bucket: dict[str, Any]
+) -> list[Any]:
     stamp_table = _Table(bucket, "stamps")
     texts = _Table(bucket, "texts")
     traced: dict[str, list[int]] = {}
@@ -296,7 +371,11 @@ def _encode_result(result: FileResult, stamps: Sequence[Any], bucket: dict[str, 
         [[texts.index(path), names] for path, names in traced.items()],
         result.suppressions.to_json(),
         [
-            [texts.index(entry.name), entry.line, [list(map(texts.index, stop)) for stop in entry.stops]]
+            [
+                texts.index(entry.name),
+                entry.line,
+                [list(map(texts.index, stop)) for stop in entry.stops],
+            ]
             for entry in result.entries
         ],
     ]
@@ -326,7 +405,8 @@ def _decode_result(path: str, entry: list[Any], bucket: dict[str, Any]) -> FileR
         functions += [f"{texts[file]}:{texts[name]}" for name in names]
     return FileResult(
         path=path,
-        # `index` raises TypeError for anything but an integer, as damage in the other fields does.
+        # `index` raises TypeError for anything but an integer, as damage in the other
+        # fields does.
         lines=operator.index(lines),
         findings=tuple(_decode_finding(values, texts) for values in findings),
         dependencies=tuple(bucket["stamps"][index][0] for index in stamps[1:]),
@@ -334,7 +414,11 @@ def _decode_result(path: str, entry: list[Any], bucket: dict[str, Any]) -> FileR
         traced=frozenset(functions),
         suppressions=Suppressions.from_json(comments),
         entries=tuple(
-            TracedEntry(texts[name], line, tuple(Stop(texts[key], texts[calls]) for key, calls in stops))
+            TracedEntry(
+                texts[name],
+                line,
+                tuple(Stop(texts[key], texts[calls]) for key, calls in stops),
+            )
             for name, line, stops in entries
         ),
     )
@@ -351,16 +435,27 @@ def _decode_finding(values: list[Any], texts: list[str]) -> Finding:
 
 
 def _without_garbage(bucket: dict[str, Any]) -> dict[str, Any]:
-    """The bucket to write: without files that no longer exist, and without stamps and texts that only they used."""
+    """The bucket to write: without files that no longer exist, and without stamps and
+    texts that only they used.
+    """
     compact = _empty_bucket()
     for path, entry in bucket["files"].items():
         if file_stamp(path) == _MISSING:
             continue
         with contextlib.suppress(IndexError, KeyError, TypeError, ValueError):
             stamps = [bucket["stamps"][index] for index in entry[0]]
-            compact["files"][path] = _encode_result(_decode_result(path, entry, bucket), stamps, compact)
-    # An entry may be missing because its file has just been written; its text is what it is.
+            compact["files"][path] = _encode_result(
+                _decode_result(path, entry, bucket), stamps, compact
+            )
+    # An entry may be missing because its file has just been written; its text is what
+    # it is.
     compact["fixes"] = {
-        path: fixes for path, fixes in bucket["fixes"].items() if file_stamp(path) != _MISSING
+        path: fixes
+        for path, fixes in bucket["fixes"].items()
+        if file_stamp(path) != _MISSING
     }
-    return {name: value for name, value in compact.items() if not name.endswith(_INDEX_SUFFIX)}
+    return {
+        name: value
+        for name, value in compact.items()
+        if not name.endswith(_INDEX_SUFFIX)
+    }

@@ -1,4 +1,6 @@
-"""Rules and diagnostics together: their ids, and the text that `--explain`, the docs and the reports show for each."""
+"""Rules and diagnostics together: their ids, and the text that `--explain`, the docs
+and the reports show for each.
+"""
 
 import dataclasses
 import functools
@@ -105,7 +107,9 @@ def is_known_prefix(prefix: str) -> bool:
 
 
 def longest_match(id: str, prefixes: tuple[str, ...]) -> int:  # noqa: A002 - the field's name
-    """The length of the longest prefix that an id starts with; 0 for ALL, -1 for none."""
+    """The length of the longest prefix that an id starts with; 0 for ALL, -1 for
+    none.
+    """
     lengths = [len(prefix) for prefix in prefixes if id.startswith(prefix)]
     if _ALL in prefixes:
         lengths.append(0)
@@ -128,11 +132,21 @@ def entry_markdown(entry: Entry) -> str:
     ]
     if rule is not None and rule.until:
         parts.append(f"Only with torchax before {rule.until}.")
-    parts += ["## Why", entry.why, "## What to do", f"{entry.remedy[:1].upper()}{entry.remedy[1:]}."]
+    parts += [
+        "## Why",
+        entry.why,
+        "## What to do",
+        f"{entry.remedy[:1].upper()}{entry.remedy[1:]}.",
+    ]
     # A diagnostic is about the linter's own work: it has no code to show.
     if rule is None:
         return "\n\n".join(parts)
-    parts += ["## Before", _code_block(rule.bad.code), "## After", _code_block(rule.good.code)]
+    parts += [
+        "## Before",
+        _code_block(rule.bad.code),
+        "## After",
+        _code_block(rule.good.code),
+    ]
     if rule.quiet:
         parts += ["## Not found", "Code that looks alike and is all right:"]
         parts += [_code_block(example.code) for example in rule.quiet]

@@ -1,4 +1,6 @@
-"""The report of a run: its findings and figures, and whether the model is expected to trace."""
+"""The report of a run: its findings and figures, and whether the model is expected to
+trace.
+"""
 
 import collections
 import dataclasses
@@ -21,33 +23,39 @@ class Report:
     """A run's findings and figures.
 
     Attributes:
-        findings: sorted, in the linted files, after suppressions, severities and baseline; paths as the user wrote
-            them.
+        findings: sorted, in the linted files, after suppressions, severities and
+            baseline; paths as the user wrote them.
         files: number of files, including those that could not be read.
         lines: number of lines in these.
-        entry_points: number of forwards and compiled functions that tracing starts from.
+        entry_points: number of forwards and compiled functions that tracing starts
+            from.
         traced: number of functions that tracing reaches, in any file.
-        unmatched_entry_points: patterns of the settings that match no function of the linted files.
-        stops: number of findings that stop a trace, whatever severity the settings give them, including those in the
-            baseline.
+        unmatched_entry_points: patterns of the settings that match no function of the
+            linted files.
+        stops: number of findings that stop a trace, whatever severity the settings give
+            them, including those in the baseline.
         passable: number of findings at error level that do not stop a trace.
-        outside: errors that stop a trace, in files that were not named but are traced from those that were.
-        failing_outside: those of `outside`, in files of the project itself, that would be reported as errors if their
-            files were named; they fail the run.
+        outside: errors that stop a trace, in files that were not named but are traced
+            from those that were.
+        failing_outside: those of `outside`, in files of the project itself, that would
+            be reported as errors if their files were named; they fail the run.
         suppressed: number of findings that comments suppress.
         known: number of findings that are in the baseline.
         stale: number of entries of the baseline that no longer occur.
-        unasked: the rule of each error that stops a trace although the rule is not selected; all rules always run.
-        exact_fixes: `fix` of each finding was determined from the code at its position; otherwise it is the best that
-            the rule can do anywhere.
+        unasked: the rule of each error that stops a trace although the rule is not
+            selected; all rules always run.
+        exact_fixes: `fix` of each finding was determined from the code at its position;
+            otherwise it is the best that the rule can do anywhere.
         verdicts: for each model class and compiled function, by file and line.
         fixed: by file, as the user wrote it, the number of rewritten findings.
         diffs: by file, the unified diff of the rewrites.
         texts: by file, the rewritten text.
         cached: number of files whose results came from the cache.
         seconds: wall time.
-        source: returns the lines that a finding's line is counted in: those of its file, or of its cell in a notebook.
-        fingerprint: returns a string that identifies a finding even after its line has moved.
+        source: returns the lines that a finding's line is counted in: those of its
+            file, or of its cell in a notebook.
+        fingerprint: returns a string that identifies a finding even after its line has
+            moved.
     """
 
     findings: tuple[Finding, ...]
@@ -88,7 +96,8 @@ class Report:
     def exit_code(self) -> int:
         """0 without errors, 1 with errors, 2 if something could not be linted.
 
-        Errors in other files of the project, which these call, count too: the verdict names them.
+        Errors in other files of the project, which these call, count too: the verdict
+        names them.
         """
         # Even with errors elsewhere: what could not be linted may have more.
         if self.failed:
@@ -97,14 +106,23 @@ class Report:
 
     @property
     def expected_to_trace(self) -> bool:
-        """Whether something is traced, all of it could be read, and no error in it stops the trace."""
+        """Whether something is traced, all of it could be read, and no error in it
+        stops the trace.
+        """
         # A file that could not be read may contain anything.
-        obstacles = (self.failed, self.stops, self.unasked, self._errors_outside_libraries)
+        obstacles = (
+            self.failed,
+            self.stops,
+            self.unasked,
+            self._errors_outside_libraries,
+        )
         return self.entry_points > 0 and not any(obstacles)
 
     @property
     def _errors_outside_libraries(self) -> list[Finding]:
-        """Errors in the project's own other files: the model need not run the code of a library that has one."""
+        """Errors in the project's own other files: the model need not run the code of a
+        library that has one.
+        """
         return list(itertools.filterfalse(is_in_library, self.outside))
 
     def count(self, severity: Severity) -> int:
@@ -112,7 +130,9 @@ class Report:
         return self._count_by(operator.attrgetter("severity"))[severity]
 
     def fixable(self, applicability: Applicability) -> int:
-        """Number of findings that `--fix` can rewrite (SAFE), or only `--unsafe-fixes` (UNSAFE)."""
+        """Number of findings that `--fix` can rewrite (SAFE), or only `--unsafe-fixes`
+        (UNSAFE).
+        """
         return self._count_by(operator.attrgetter("fix"))[applicability]
 
     def by_rule(self) -> dict[str, int]:
@@ -128,7 +148,8 @@ class Report:
 
     def verdict(self) -> str:
         """Whether the model is expected to trace, and why, in one sentence."""
-        # The order is one of certainty: an error in the linted files comes before one elsewhere.
+        # The order is one of certainty: an error in the linted files comes before one
+        # elsewhere.
         if self.failed:
             failures = sum(is_failure(finding) for finding in self.findings)
             return f"Whether it traces is not known: {count_noun(failures, 'path')} could not be linted."
@@ -150,7 +171,11 @@ class Report:
 
     def _verdict_on_stops(self) -> str:
         errors = count_noun(self.stops, "error")
-        if self.verdicts and not any(verdict.errors for verdict in self.verdicts) and not self.unasked:
+        if (
+            self.verdicts
+            and not any(verdict.errors for verdict in self.verdicts)
+            and not self.unasked
+        ):
             # A script around a model that is fine.
             return (
                 f"Not expected to run: {errors} in code around the {self._describe_reach()}, "

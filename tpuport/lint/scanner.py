@@ -1,4 +1,6 @@
-"""The scan of a file's whole text, traced or not: imports, library names, device strings, definitions, modules."""
+"""The scan of a file's whole text, traced or not: imports, library names, device
+strings, definitions, modules.
+"""
 
 import ast
 import contextlib
@@ -20,8 +22,11 @@ _RELEVANT: Final = (
 _DEVICE: Final = re.compile(r"(cuda|cpu|gpu|mps|xpu|npu)(:\d+)?$")
 # Names of devices; a `device_type` is only compared, or that of autocast.
 _DEVICE_NAME: Final = re.compile(r"(?i)(^|_)(device\d*|dev)$")
-# Conditions that check for a GPU, or for a library that needs one, before the code uses it.
-_CHECKS: Final = re.compile(r"cuda|_available|is_initialized|\b(?i:has|have)_|gpu|triton|flash|xformers|apex")
+# Conditions that check for a GPU, or for a library that needs one, before the code uses
+# it.
+_CHECKS: Final = re.compile(
+    r"cuda|_available|is_initialized|\b(?i:has|have)_|gpu|triton|flash|xformers|apex"
+)
 
 
 class Scanner:
@@ -59,7 +64,11 @@ class Scanner:
         if _is_relevant(module.lines):
             scan.visit_all(module.tree.body)
         else:
-            scan.visit_all(node for node in module.tree.body if isinstance(node, ast.Import | ast.ImportFrom))
+            scan.visit_all(
+                node
+                for node in module.tree.body
+                if isinstance(node, ast.Import | ast.ImportFrom)
+            )
         for function in module.functions_and_methods:
             if function.node not in traced:
                 _report_definition(scan, function)
@@ -73,7 +82,9 @@ class Scanner:
             for target in _self_assignments(info.methods["__init__"].node):
                 # A second assignment is still the same attribute.
                 assignments.setdefault(target.attr, target)
-        return ModuleClass(info.node, info, self.interpreter.classes.attributes(info), assignments)
+        return ModuleClass(
+            info.node, info, self.interpreter.classes.attributes(info), assignments
+        )
 
 
 def _report_definition(scan: "_Scan", function: FunctionInfo) -> None:
@@ -83,7 +94,8 @@ def _report_definition(scan: "_Scan", function: FunctionInfo) -> None:
 
 
 def _is_relevant(lines: Iterable[str]) -> bool:
-    # Four times as fast as a regular expression of so many words that differ in their first letters.
+    # Four times as fast as a regular expression of so many words that differ in their
+    # first letters.
     text = "\n".join(lines)
     return any(word in text for word in _RELEVANT)
 
@@ -168,7 +180,9 @@ class _Scan:
         }
 
     def visit_all(self, nodes: Iterable[ast.AST]) -> None:
-        """Walk over several nodes. What follows a statement that leaves where there is no GPU runs only with one."""
+        """Walk over several nodes. What follows a statement that leaves where there is
+        no GPU runs only with one.
+        """
         checks, guards = self.checks, self.guards
         for node in nodes:
             self.visit(node)
@@ -179,16 +193,22 @@ class _Scan:
 
     def _leaves_without_gpu(self, node: ast.If) -> bool:
         """Whether it is `if not torch.cuda.is_available(): return` or its like."""
-        leaves = isinstance(node.body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)
+        leaves = isinstance(
+            node.body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break
+        )
         return leaves and any(map(self._denies_gpu, _alternatives(node.test)))
 
     def _denies_gpu(self, test: ast.expr) -> bool:
         match test:
             case ast.UnaryOp(op=ast.Not(), operand=asked):
                 return self._is_check(asked)
-            case ast.Compare(left=asked, ops=[ast.NotEq()], comparators=[ast.Constant(value=str())]):
+            case ast.Compare(
+                left=asked, ops=[ast.NotEq()], comparators=[ast.Constant(value=str())]
+            ):
                 return self._is_check(test)
-            case ast.Compare(left=asked, ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+            case ast.Compare(
+                left=asked, ops=[ast.Is()], comparators=[ast.Constant(value=None)]
+            ):
                 return self._is_check(asked)
             case ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(value="cpu")]):
                 return True
@@ -255,7 +275,10 @@ class _Scan:
     def _visit_if(self, node: ast.If) -> None:
         self.visit(node.test)
         # `if __name__ == "__main__":` does not run on import.
-        is_main = isinstance(node.test, ast.Compare) and getattr(node.test.left, "id", "") == "__name__"
+        is_main = (
+            isinstance(node.test, ast.Compare)
+            and getattr(node.test.left, "id", "") == "__name__"
+        )
         self._visit_branches(node.test, node.body, node.orelse, is_main)
 
     def _visit_conditional_expression(self, node: ast.IfExp) -> None:
@@ -263,7 +286,11 @@ class _Scan:
         self._visit_branches(node.test, [node.body], [node.orelse])
 
     def _visit_branches(
-        self, test: ast.expr, body: Iterable[ast.AST], orelse: Iterable[ast.AST], is_main: bool = False
+        self,
+        test: ast.expr,
+        body: Iterable[ast.AST],
+        orelse: Iterable[ast.AST],
+        is_main: bool = False,
     ) -> None:
         is_check = self._is_check(test)
         self.guards += 1
@@ -293,7 +320,9 @@ class _Scan:
             prefix = self.module.absolute(node)
         for alias in node.names:
             name = join_names(prefix, alias.name)
-            is_own = is_gpu_package(name) and self.interpreter.project.is_own_package(name, self.module)
+            is_own = is_gpu_package(name) and self.interpreter.project.is_own_package(
+                name, self.module
+            )
             self.report(Import(node, name, self.guards > 0, self.depth == 0, is_own))
 
     # --- names ---
@@ -329,29 +358,43 @@ class _Scan:
 
     def _visit_name(self, node: ast.Name) -> None:
         # The binding of an import is a tuple.
-        if isinstance(node.ctx, ast.Load) and isinstance(self.module.names.get(node.id), tuple):
+        if isinstance(node.ctx, ast.Load) and isinstance(
+            self.module.names.get(node.id), tuple
+        ):
             self._report_use(node, self.module.dotted(node))
 
-    def _report_use(self, node: ast.AST, name: str, call: ast.Call | None = None) -> None:
-        self.report(Use(node, name, call, **self._circumstances, decorator=self.in_decorator))
+    def _report_use(
+        self, node: ast.AST, name: str, call: ast.Call | None = None
+    ) -> None:
+        self.report(
+            Use(node, name, call, **self._circumstances, decorator=self.in_decorator)
+        )
 
     def _library_name(self, node: ast.expr) -> str:
-        """Dotted name through imports, `.method` for a method of anything else, "" for local names."""
+        """Dotted name through imports, `.method` for a method of anything else, "" for
+        local names.
+        """
         head = node
         while isinstance(head, ast.Attribute):
             head = head.value
         # The binding of an import is a tuple.
-        if isinstance(head, ast.Name) and isinstance(self.module.binding(head.id), tuple):
+        if isinstance(head, ast.Name) and isinstance(
+            self.module.binding(head.id), tuple
+        ):
             return self.module.dotted(node)
         return f".{node.attr}" if isinstance(node, ast.Attribute) else ""
 
     # --- device strings ---
 
-    def _visit_constant(self, node: ast.Constant, role: str = "other", callee: str = "") -> None:
+    def _visit_constant(
+        self, node: ast.Constant, role: str = "other", callee: str = ""
+    ) -> None:
         if isinstance(node.value, str) and _DEVICE.match(node.value):
             self.report(Text(node, node.value, role, callee, **self._circumstances))
 
-    def _visit_formatted_text(self, node: ast.JoinedStr, role: str = "other", callee: str = "") -> None:
+    def _visit_formatted_text(
+        self, node: ast.JoinedStr, role: str = "other", callee: str = ""
+    ) -> None:
         """`f"cuda:{rank}"`."""
         match node.values:
             case [ast.Constant(value="cuda" | "cuda:"), *_]:
@@ -366,7 +409,9 @@ class _Scan:
         if node.value is None:
             return
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        names_device = any(_DEVICE_NAME.search(_last_name(target)) for target in targets)
+        names_device = any(
+            _DEVICE_NAME.search(_last_name(target)) for target in targets
+        )
         self._visit_value(node.value, "assign" if names_device else "other")
 
     def _visit_value(self, node: ast.expr, role: str, callee: str = "") -> None:

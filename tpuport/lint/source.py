@@ -1,4 +1,6 @@
-"""A source file, decoded, split into lines and parsed, or the finding that says why it cannot be."""
+"""A source file, decoded, split into lines and parsed, or the finding that says why it
+cannot be.
+"""
 
 import ast
 import contextlib
@@ -18,10 +20,12 @@ from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.notebooks import SUFFIX, NotANotebookError, Notebook
 from tpuport.lint.regular_files import read_regular_file
 
-# A million take Python's parser some 600 MB. The largest file of torch, transformers and their like has 200,000.
+# A million take Python's parser some 600 MB. The largest file of torch, transformers
+# and their like has 200,000.
 _MOST_TOKENS: Final = 500_000
-# Comments, strings (triple quotes first) and names count as one token each, and so does any other character. What
-# starts like a string is one to the end of the text, so that nothing is looked at twice.
+# Comments, strings (triple quotes first) and names count as one token each, and so does
+# any other character. What starts like a string is one to the end of the text, so that
+# nothing is looked at twice.
 _TOKEN: Final = re.compile(
     r"""
     \#[^\r\n]*+
@@ -36,7 +40,8 @@ _TOKEN: Final = re.compile(
 )
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
-# Text that replaces a file's own, by absolute path: results of fixes that are not written yet.
+# Text that replaces a file's own, by absolute path: results of fixes that are not
+# written yet.
 overlay: dict[Path, str] = {}
 
 
@@ -49,7 +54,9 @@ class Unreadable(PortError):
 
     def __init__(self, finding: Finding) -> None:
         self.finding = finding
-        super().__init__(finding.reason, where=f"{finding.path}:{finding.line}", fix=finding.remedy)
+        super().__init__(
+            finding.reason, where=f"{finding.path}:{finding.line}", fix=finding.remedy
+        )
 
     def __reduce__(self) -> tuple[type["Unreadable"], tuple[Finding]]:
         return Unreadable, (self.finding,)
@@ -65,7 +72,8 @@ class SourceFile:
         text: decoded, line ends as they are in the file.
         lines: without line ends, numbered as Python numbers them.
         tree: its syntax.
-        encoding: that `text` goes back to bytes with; "utf-8-sig" where the file starts with a byte order mark.
+        encoding: that `text` goes back to bytes with; "utf-8-sig" where the file starts
+            with a byte order mark.
     """
 
     path: Path
@@ -77,7 +85,8 @@ class SourceFile:
 
 
 def read(path: Path, display: str) -> SourceFile:
-    """Read, decode and parse a file; an entry of `overlay` replaces the file's own text.
+    """Read, decode and parse a file; an entry of `overlay` replaces the file's own
+    text.
 
     Raises:
         Unreadable: its finding says why.
@@ -89,7 +98,8 @@ def read(path: Path, display: str) -> SourceFile:
 
 
 def module_text(text: str, path: Path, display: str) -> str:
-    """The Python in a file's text: all of it, or the module that the cells of a notebook form.
+    """The Python in a file's text: all of it, or the module that the cells of a
+    notebook form.
 
     Raises:
         Unreadable: it is not the text of a notebook with Python.
@@ -109,26 +119,42 @@ def notebook_of(text: str, path: Path, display: str) -> Notebook | None:
     try:
         notebook = Notebook(text)
     except NotANotebookError as error:
-        raise Unreadable(_unreadable(display, error.what, error.fix or "repair it, or exclude it")) from None
+        raise Unreadable(
+            _unreadable(display, error.what, error.fix or "repair it, or exclude it")
+        ) from None
     if not notebook.is_python:
         reason = "the notebook's language is not Python"
-        finding = Finding(display, 1, 1, 1, 2, "TPU004", Severity.WARNING, reason, "exclude the notebook")
+        finding = Finding(
+            display,
+            1,
+            1,
+            1,
+            2,
+            "TPU004",
+            Severity.WARNING,
+            reason,
+            "exclude the notebook",
+        )
         raise Unreadable(finding)
     return notebook
 
 
 def split_lines(text: str) -> tuple[str, ...]:
-    """Lines as Python counts them: form feeds and Unicode's separators do not end a line."""
+    """Lines as Python counts them: form feeds and Unicode's separators do not end a
+    line.
+    """
     return tuple(_LINE_END.split(text))
 
 
 def decode(data: bytes, display: str) -> tuple[str, str]:
-    """Text and encoding of a file's bytes, by its byte order mark or coding comment, else UTF-8.
+    """Text and encoding of a file's bytes, by its byte order mark or coding comment,
+    else UTF-8.
 
     Raises:
         Unreadable: the encoding is unknown, or the bytes do not fit it.
     """
-    # Python takes a carriage return alone for the end of a line too; the first two lines may name the encoding.
+    # Python takes a carriage return alone for the end of a line too; the first two
+    # lines may name the encoding.
     lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(lines).readline)
@@ -142,9 +168,7 @@ def decode(data: bytes, display: str) -> tuple[str, str]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         reason = f"byte 0x{data[error.start]:02x} on line {line} is not {encoding}"
-        remedy = (
-            "save the file as UTF-8, or name its encoding in a first line such as `# -*- coding: latin-1 -*-`"
-        )
+        remedy = "save the file as UTF-8, or name its encoding in a first line such as `# -*- coding: latin-1 -*-`"
         raise Unreadable(_unreadable(display, reason, remedy, line)) from None
     except (LookupError, ValueError) as error:
         reason = f"the file's encoding {encoding!r} cannot be used: {error}"
@@ -155,32 +179,42 @@ def parse(text: str, path: Path, display: str, encoding: str = "utf-8") -> Sourc
     """Parse a file's text.
 
     Raises:
-        Unreadable: a syntax error, a null byte, nesting too deep for Python's parser, or more than 500,000 tokens.
+        Unreadable: a syntax error, a null byte, nesting too deep for Python's parser,
+            or more than 500,000 tokens.
     """
     # Python's own error for this has no line.
     if "\0" in text:
         line = text.count("\n", 0, text.find("\0")) + 1
         reason = f"Python cannot read this file: there is a null byte on line {line}"
-        raise Unreadable(_unreadable(display, reason, "remove the null bytes, or exclude the file", line))
+        raise Unreadable(
+            _unreadable(
+                display, reason, "remove the null bytes, or exclude the file", line
+            )
+        )
     if _has_too_many_tokens(text):
         raise Unreadable(_too_large(display))
     try:
-        # The linted code's own invalid escapes and odd comparisons are for others to report.
+        # The linted code's own invalid escapes and odd comparisons are for others to
+        # report.
         with warnings.catch_warnings(action="ignore"), garbage_collection_off():
             tree = ast.parse(text)
     except SyntaxError as error:
         raise Unreadable(_syntax_error(display, error)) from None
     except (RecursionError, MemoryError):
         reason = "the code is nested too deeply for Python's parser"
-        raise Unreadable(_unreadable(display, reason, "split the expression, or exclude the file")) from None
+        raise Unreadable(
+            _unreadable(display, reason, "split the expression, or exclude the file")
+        ) from None
     return SourceFile(path, display, text, split_lines(text), tree, encoding)
 
 
 @contextlib.contextmanager
 def garbage_collection_off() -> Iterator[None]:
-    """Suspend garbage collection for one file, whose nodes and abstract values trigger it over and over.
+    """Suspend garbage collection for one file, whose nodes and abstract values trigger
+    it over and over.
 
-    Few of them are garbage before the file is done, and a collection looks at the trees of all files.
+    Few of them are garbage before the file is done, and a collection looks at the trees
+    of all files.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -197,11 +231,15 @@ def _read_bytes(path: Path, display: str) -> bytes:
     except (OSError, ValueError) as error:
         message = getattr(error, "strerror", None) or str(error)
         reason = f"the file cannot be read: {_lower_first(message)}"
-        raise Unreadable(_unreadable(display, reason, "make it readable, or exclude it")) from None
+        raise Unreadable(
+            _unreadable(display, reason, "make it readable, or exclude it")
+        ) from None
 
 
 def count_tokens(text: str) -> int:
-    """The names, numbers, strings, comments and signs of a file, by which the size of its tree goes."""
+    """The names, numbers, strings, comments and signs of a file, by which the size of
+    its tree goes.
+    """
     return sum(1 for _ in _TOKEN.finditer(text))
 
 
@@ -209,11 +247,16 @@ def _has_too_many_tokens(text: str) -> bool:
     # A token has at least one character.
     if len(text) <= _MOST_TOKENS:
         return False
-    return next(itertools.islice(_TOKEN.finditer(text), _MOST_TOKENS, None), None) is not None
+    return (
+        next(itertools.islice(_TOKEN.finditer(text), _MOST_TOKENS, None), None)
+        is not None
+    )
 
 
 def _too_large(display: str) -> Finding:
-    reason = f"the file has more than {_MOST_TOKENS:,} names, numbers, strings and signs"
+    reason = (
+        f"the file has more than {_MOST_TOKENS:,} names, numbers, strings and signs"
+    )
     remedy = "move its data to a file of another format, or exclude the file; nothing in it was looked at"
     return Finding(display, 1, 1, 1, 2, "TPU007", Severity.ERROR, reason, remedy)
 
@@ -242,7 +285,9 @@ def _unreadable(display: str, reason: str, remedy: str, line: int = 1) -> Findin
 
 
 def _lower_first(text: str) -> str:
-    """The text on one line, its first word in lower case unless that is an abbreviation."""
+    """The text on one line, its first word in lower case unless that is an
+    abbreviation.
+    """
     text = " ".join(text.split())
     if text[1:2].islower():
         return text[:1].lower() + text[1:]
@@ -250,7 +295,9 @@ def _lower_first(text: str) -> str:
 
 
 class Span(NamedTuple):
-    """A range of a file's text, all numbers from 1, columns in characters; the end column is one past the last."""
+    """A range of a file's text, all numbers from 1, columns in characters; the end
+    column is one past the last.
+    """
 
     line: int
     column: int
@@ -261,8 +308,9 @@ class Span(NamedTuple):
 def node_span(node: ast.AST, lines: tuple[str, ...]) -> Span:
     """Where a finding about a syntax node is reported.
 
-    A method call in a chain over several lines starts at its method's name, which is where Python's own tracebacks
-    point; everything else starts where its expression does.
+    A method call in a chain over several lines starts at its method's name, which is
+    where Python's own tracebacks point; everything else starts where its expression
+    does.
 
     Args:
         node: the node.
@@ -275,12 +323,17 @@ def node_span(node: ast.AST, lines: tuple[str, ...]) -> Span:
     end_column = getattr(node, "end_col_offset", None) or column
     match node:
         case ast.Call(
-            func=ast.Attribute(attr=name, end_lineno=int(name_line), end_col_offset=int(name_end))
+            func=ast.Attribute(
+                attr=name, end_lineno=int(name_line), end_col_offset=int(name_end)
+            )
         ) if name_line != line:
             # Offsets are bytes of UTF-8.
             line, column = name_line, name_end - len(name.encode())
     return Span(
-        line, _character_column(lines, line, column), end_line, _character_column(lines, end_line, end_column)
+        line,
+        _character_column(lines, line, column),
+        end_line,
+        _character_column(lines, end_line, end_column),
     )
 
 

@@ -1,4 +1,6 @@
-"""`# tpuport: ignore[TPU101] reason`: on a line, on a block's first line, or for a whole file; `# noqa: TPU101`."""
+"""`# tpuport: ignore[TPU101] reason`: on a line, on a block's first line, or for a
+whole file; `# noqa: TPU101`.
+"""
 
 import dataclasses
 import io
@@ -14,8 +16,11 @@ from tpuport.lint.rule_catalogue import id_by_name, is_known_prefix
 
 _COMMENT: Final = re.compile(r"#\s*tpuport:\s*(?P<content>.*)", re.DOTALL)
 _IGNORE: Final = re.compile(r"(?P<keyword>ignore-file|ignore)\s*\[(?P<ids>[^\]]*)\]")
-# What other linters read too. Without ids it is about their findings: a suppression names the rules that it is for.
-_NOQA: Final = re.compile(r"#\s*noqa\s*:\s*(?P<ids>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)", re.IGNORECASE)
+# What other linters read too. Without ids it is about their findings: a suppression
+# names the rules that it is for.
+_NOQA: Final = re.compile(
+    r"#\s*noqa\s*:\s*(?P<ids>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)", re.IGNORECASE
+)
 _NOQA_ID: Final = re.compile(r"TPU\d+", re.IGNORECASE)
 _END_OF_FILE: Final = 10**9
 
@@ -56,14 +61,21 @@ class Suppressions:
 
     def to_json(self) -> list[Any]:
         """Plain lists, for the cache."""
-        return [[dataclasses.astuple(comment) for comment in self.comments], list(self.problems)]
+        return [
+            [dataclasses.astuple(comment) for comment in self.comments],
+            list(self.problems),
+        ]
 
     @staticmethod
     def from_json(value: Any) -> "Suppressions":
         """The inverse of `to_json`."""
         comments, problems = value
-        suppressions = [Suppression(*position, ids=tuple(ids)) for *position, ids in comments]
-        return Suppressions(tuple(suppressions), tuple(CommentProblem(*problem) for problem in problems))
+        suppressions = [
+            Suppression(*position, ids=tuple(ids)) for *position, ids in comments
+        ]
+        return Suppressions(
+            tuple(suppressions), tuple(CommentProblem(*problem) for problem in problems)
+        )
 
 
 def parse_suppressions(text: str) -> Suppressions:
@@ -76,23 +88,30 @@ def parse_suppressions(text: str) -> Suppressions:
         for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
             reader.read(token)
     except (tokenize.TokenError, SyntaxError) as error:
-        reader.problems.append(CommentProblem(1, 1, 2, f"the comments cannot be told from the code: {error}"))
+        reader.problems.append(
+            CommentProblem(
+                1, 1, 2, f"the comments cannot be told from the code: {error}"
+            )
+        )
     reader.finish()
     return Suppressions(tuple(reader.suppressions), tuple(reader.problems))
 
 
 class _TokenReader:
-    """Follows logical lines and blocks through a file's tokens, and determines the lines that each comment covers.
+    """Follows logical lines and blocks through a file's tokens, and determines the
+    lines that each comment covers.
 
     Attributes:
         suppressions: those whose lines are known.
         problems: comments that cannot be understood.
-        line_comments: comments of the current logical line, each with whether it stands alone on a line before it.
+        line_comments: comments of the current logical line, each with whether it stands
+            alone on a line before it.
         line_start: the first line of the current logical line; 0 between logical lines.
         last_code_line: the last line of the logical line before.
         ends_with_colon: the current logical line so far ends with a colon.
         is_decorator: the current logical line is a decorator.
-        decorator_comments: comments on decorators whose function or class has not started yet.
+        decorator_comments: comments on decorators whose function or class has not
+            started yet.
         block_comments: comments on the first line of a block that is not indented yet.
         open_blocks: comments on the first line of each block around the current line.
     """
@@ -141,7 +160,8 @@ class _TokenReader:
         if not self.line_start:
             self.line_start = token.start[0]
             self.is_decorator = token.string == "@"
-            # After the colon a new logical line started without an indent: a block on one line, already over.
+            # After the colon a new logical line started without an indent: a block on
+            # one line, already over.
             self.suppressions += self.block_comments
             self.block_comments = []
         self.ends_with_colon = token.string == ":"
@@ -168,10 +188,16 @@ class _TokenReader:
             reason = f"{problem}: the comment suppresses nothing"
             self.problems.append(CommentProblem(line, column, end_column, reason))
         elif ignore["keyword"] == "ignore-file":
-            self.suppressions.append(Suppression(line, column, end_column, 1, _END_OF_FILE, ids))
+            self.suppressions.append(
+                Suppression(line, column, end_column, 1, _END_OF_FILE, ids)
+            )
         else:
-            stands_alone = not self.line_start and not token.line[: token.start[1]].strip()
-            self.line_comments.append((Suppression(line, column, end_column, line, line, ids), stands_alone))
+            stands_alone = (
+                not self.line_start and not token.line[: token.start[1]].strip()
+            )
+            self.line_comments.append(
+                (Suppression(line, column, end_column, line, line, ids), stands_alone)
+            )
 
     def _read_noqa(self, token: tokenize.TokenInfo) -> None:
         match = _NOQA.search(token.string)
@@ -187,18 +213,27 @@ class _TokenReader:
             self.problems.append(CommentProblem(line, column, end_column, reason))
         else:
             # For its own line only, as in other linters.
-            self.suppressions.append(Suppression(line, column, end_column, line, line, ids))
+            self.suppressions.append(
+                Suppression(line, column, end_column, line, line, ids)
+            )
 
     def _end_logical_line(self, end: int) -> None:
-        """Assign the line's comments to the line itself, or to the block that it opens."""
+        """Assign the line's comments to the line itself, or to the block that it
+        opens.
+        """
         comments: list[Suppression] = []
         for comment, stands_alone in self.line_comments:
             if stands_alone or comment.line in {self.line_start, end}:
-                comments.append(dataclasses.replace(comment, first=self.line_start, last=end))
+                comments.append(
+                    dataclasses.replace(comment, first=self.line_start, last=end)
+                )
             else:  # in the middle of a logical line of several lines: for its own line only
                 self.suppressions.append(comment)
         # A comment on a decorator reaches down into the function.
-        comments += [dataclasses.replace(comment, last=end) for comment in self.decorator_comments]
+        comments += [
+            dataclasses.replace(comment, last=end)
+            for comment in self.decorator_comments
+        ]
         self.line_comments = []
         self.decorator_comments = []
         if self.is_decorator:
@@ -213,7 +248,9 @@ class _TokenReader:
 
     def _close_block(self, comments: Iterable[Suppression], last: int) -> None:
         for comment in comments:
-            self.suppressions.append(dataclasses.replace(comment, last=max(comment.last, last)))
+            self.suppressions.append(
+                dataclasses.replace(comment, last=max(comment.last, last))
+            )
 
 
 def _problem_with_names(names: Sequence[str], ids: Sequence[str]) -> str:
@@ -242,7 +279,10 @@ class FilteredFindings(NamedTuple):
 
 
 def filter_findings(
-    findings: Sequence[Finding], suppressions: Suppressions, path: str, enabled_ids: Iterable[str]
+    findings: Sequence[Finding],
+    suppressions: Suppressions,
+    path: str,
+    enabled_ids: Iterable[str],
 ) -> FilteredFindings:
     """Apply a file's suppressions to its findings.
 
@@ -250,7 +290,8 @@ def filter_findings(
         findings: those of one file.
         suppressions: its comments.
         path: the file, for the findings on comments.
-        enabled_ids: ids of the selected rules: a suppression of another rule does not count as unused.
+        enabled_ids: ids of the selected rules: a suppression of another rule does not
+            count as unused.
     """
     # Of several comments on one finding all count as used.
     used: set[tuple[Suppression, str]] = set()
@@ -264,11 +305,17 @@ def filter_findings(
     comment_findings: list[Finding] = []
     for comment in suppressions.comments:
         candidates = [prefix for prefix in comment.ids if (comment, prefix) not in used]
-        unused = [prefix for prefix in candidates if any(id_.startswith(prefix) for id_ in enabled_ids)]
+        unused = [
+            prefix
+            for prefix in candidates
+            if any(id_.startswith(prefix) for id_ in enabled_ids)
+        ]
         if unused:
             comment_findings.append(_unused_suppression(comment, unused, path))
     for line, column, end_column, reason in suppressions.problems:
-        finding = make_finding("TPU005", path, reason, line=line, column=column, end_column=end_column)
+        finding = make_finding(
+            "TPU005", path, reason, line=line, column=column, end_column=end_column
+        )
         comment_findings.append(finding)
     return FilteredFindings(remaining, comment_findings, len(findings) - len(remaining))
 
@@ -276,9 +323,11 @@ def filter_findings(
 def _with_covering_comments(
     findings: Sequence[Finding], suppressions: Suppressions
 ) -> Iterator[tuple[Finding, list[Suppression]]]:
-    """Each finding with the comments that cover it, in time that grows with their number and not with its square.
+    """Each finding with the comments that cover it, in time that grows with their
+    number and not with its square.
 
-    A comment covers a finding that starts in its lines or, if it is about a single line, ends on it.
+    A comment covers a finding that starts in its lines or, if it is about a single
+    line, ends on it.
     """
     at_line: dict[int, list[Suppression]] = {}
     over_lines: list[Suppression] = []
@@ -297,19 +346,38 @@ def _with_covering_comments(
         around[line] = list(active)
     for finding in findings:
         lines = {finding.line, max(finding.line, finding.end_line)}
-        yield finding, [*around[finding.line], *itertools.chain(*(at_line.get(line, ()) for line in lines))]
+        yield (
+            finding,
+            [
+                *around[finding.line],
+                *itertools.chain(*(at_line.get(line, ()) for line in lines)),
+            ],
+        )
 
 
-def _uses(covering: Iterable[Suppression], finding: Finding) -> list[tuple[Suppression, str]]:
-    """The comments that suppress a finding, of those that cover it, each with the prefix that does it."""
+def _uses(
+    covering: Iterable[Suppression], finding: Finding
+) -> list[tuple[Suppression, str]]:
+    """The comments that suppress a finding, of those that cover it, each with the
+    prefix that does it.
+    """
     return [
-        (comment, prefix) for comment in covering for prefix in comment.ids if finding.rule.startswith(prefix)
+        (comment, prefix)
+        for comment in covering
+        for prefix in comment.ids
+        if finding.rule.startswith(prefix)
     ]
 
 
-def _unused_suppression(comment: Suppression, unused: Sequence[str], path: str) -> Finding:
+def _unused_suppression(
+    comment: Suppression, unused: Sequence[str], path: str
+) -> Finding:
     names = ", ".join(unused)
-    remedy = "remove the comment" if len(unused) == len(comment.ids) else f"remove {names} from the comment"
+    remedy = (
+        "remove the comment"
+        if len(unused) == len(comment.ids)
+        else f"remove {names} from the comment"
+    )
     return make_finding(
         "TPU003",
         path,

@@ -14,15 +14,21 @@ _SECONDS_BETWEEN: Final = 0.5
 
 
 def stamps_of(paths: Sequence[str | Path]) -> Mapping[str, Stamp]:
-    """The stamps of the Python files at or below the paths, to be taken before they are linted."""
+    """The stamps of the Python files at or below the paths, to be taken before they are
+    linted.
+    """
     settings = find_settings(paths)
     files = discover_files(paths, Excluder(settings.exclude, settings.root)).files
     return {str(path): file_stamp(str(path)) for path in files}
 
 
 def wait_for_change(
-    paths: Sequence[str | Path], before: Mapping[str, Stamp], sleep: Callable[[float], None] = time.sleep
+    paths: Sequence[str | Path],
+    before: Mapping[str, Stamp],
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return when a file was changed, created or removed since the stamps were taken."""
+    """Return when a file was changed, created or removed since the stamps were
+    taken.
+    """
     while stamps_of(paths) == before:
         sleep(_SECONDS_BETWEEN)

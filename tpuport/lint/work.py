@@ -1,16 +1,18 @@
 """How much work the analysis of a file has taken, and the limit to it.
 
-Counted are evaluated expressions, and elements of containers and environments that are copied or compared, so a limit
-ends the analysis at the same place on every machine. A time would not.
+Counted are evaluated expressions, and elements of containers and environments that are
+copied or compared, so a limit ends the analysis at the same place on every machine. A
+time would not.
 """
 
 from pathlib import Path
 from typing import Final
 
-# Of all modules that are read for a file. They take some 150 MB in ordinary code and at most 600 MB; the model of
-# transformers that reads most, Llama, has 200,000.
+# Of all modules that are read for a file. They take some 150 MB in ordinary code and at
+# most 600 MB; the model of transformers that reads most, Llama, has 200,000.
 MOST_TOKENS: Final = 1_000_000
-# The model of transformers and diffusers that takes most, Qwen3 Omni, takes a fifth of it. It is some five seconds.
+# The model of transformers and diffusers that takes most, Qwen3 Omni, takes a fifth of
+# it. It is some five seconds.
 LIMIT: Final = 1_000_000
 
 
@@ -32,7 +34,8 @@ class WorkMeter:
     """Counts the work on the file that is being analysed.
 
     Attributes:
-        units: those spent since the last reset; tokens: of the modules that were used since then.
+        units: those spent since the last reset; tokens: of the modules that were used
+            since then.
         limit, most_tokens: after how many the analysis ends.
     """
 
@@ -56,7 +59,9 @@ class WorkMeter:
         self._modules.clear()
 
     def use_module(self, path: Path, tokens: int) -> None:
-        """Count a module, once for each file that is analysed, whether it has to be read or is known already."""
+        """Count a module, once for each file that is analysed, whether it has to be
+        read or is known already.
+        """
         if path not in self._modules:
             self._modules.add(path)
             self.tokens += tokens

@@ -23,7 +23,8 @@ from tpuport.lint.suppressions import Suppressions
 
 # With less source than this, in bytes, starting processes costs more than it saves.
 _WORTH_PROCESSES: Final = 200_000
-# What one process gets at once: the files of a directory share imports, which are then analysed once.
+# What one process gets at once: the files of a directory share imports, which are then
+# analysed once.
 _CHUNK_BYTES: Final = 300_000
 
 
@@ -43,12 +44,14 @@ class FileResult:
         path: absolute.
         lines: number of lines.
         findings: with absolute paths; some may lie in other files.
-        dependencies: absolute paths that the analysis looked at, including those that do not exist.
+        dependencies: absolute paths that the analysis looked at, including those that
+            do not exist.
         entry_points: number of them.
         traced: `path:qualname` of functions that tracing reaches.
         suppressions: the file's own comments.
         failed: the analysis has no result; the findings say why.
-        entries: its model classes and compiled functions, with the errors that stop them.
+        entries: its model classes and compiled functions, with the errors that stop
+            them.
     """
 
     path: str
@@ -63,7 +66,9 @@ class FileResult:
 
 
 def make_real_analyser(settings: Settings) -> AnalysesFiles:
-    """The analysis with every rule that applies to the torchax version; settings select among findings later."""
+    """The analysis with every rule that applies to the torchax version; settings select
+    among findings later.
+    """
     # Imported here: a run whose results are all cached does without the interpreter.
     from tpuport.lint.analysis import Analyser, Options
     from tpuport.lint.rules.rule_registry import all_rules
@@ -71,10 +76,17 @@ def make_real_analyser(settings: Settings) -> AnalysesFiles:
     rules = tuple(
         rule
         for rule in all_rules()
-        if not rule.until or settings.torchax < parse_torchax_version(rule.until, rule.id)
+        if not rule.until
+        or settings.torchax < parse_torchax_version(rule.until, rule.id)
     )
     return Analyser(
-        Options(rules, settings.torchax, settings.entry_points, settings.training, settings.patched)
+        Options(
+            rules,
+            settings.torchax,
+            settings.entry_points,
+            settings.training,
+            settings.patched,
+        )
     )
 
 
@@ -92,7 +104,9 @@ def analyse_file(analyser: AnalysesFiles, path: str) -> FileResult:
         outcome = analyser.analyse(file)
         comments = suppressions.parse_suppressions(file.text)
     except RecursionError:
-        return _failed_result(path, "the code is nested too deeply to be followed", len(file.lines))
+        return _failed_result(
+            path, "the code is nested too deeply to be followed", len(file.lines)
+        )
     except Exception as error:  # noqa: BLE001 - a failure on one file must not end the analysis of the others
         reason = f"the analysis failed: {type(error).__name__}: {error} ({_raising_line(error)})"
         return _failed_result(path, reason, len(file.lines))
@@ -123,7 +137,9 @@ def _raising_line(error: BaseException) -> str:
 ResultHandler = Callable[[FileResult], None]
 
 
-def analyse_files(paths: Sequence[str], settings: Settings, handle_result: ResultHandler) -> None:
+def analyse_files(
+    paths: Sequence[str], settings: Settings, handle_result: ResultHandler
+) -> None:
     """Analyse files, in no particular order.
 
     Args:
@@ -158,8 +174,12 @@ def _core_count() -> int:
 
 
 def _process_start_method(*, explicit: bool) -> str | None:
-    """How to start processes: forking is quick, and safe with a single thread. None to start none."""
-    has_threads = threading.active_count() > 1 or bool({"jax", "torch"} & sys.modules.keys())
+    """How to start processes: forking is quick, and safe with a single thread. None to
+    start none.
+    """
+    has_threads = threading.active_count() > 1 or bool(
+        {"jax", "torch"} & sys.modules.keys()
+    )
     if hasattr(os, "fork") and not has_threads:
         return "fork"
     return "spawn" if explicit else None
@@ -173,7 +193,9 @@ def _file_size(path: str) -> int:
 
 
 def _divide_into_chunks(sizes: dict[str, int]) -> list[list[str]]:
-    """The files in chunks of one directory, the largest chunk first, so that all processes end at about one time."""
+    """The files in chunks of one directory, the largest chunk first, so that all
+    processes end at about one time.
+    """
     paths_by_directory: dict[str, list[str]] = collections.defaultdict(list)
     for path in sizes:
         paths_by_directory[os.path.dirname(path)].append(path)  # noqa: PTH120
@@ -188,11 +210,15 @@ def _divide_into_chunks(sizes: dict[str, int]) -> list[list[str]]:
             chunk.append(path)
             chunk_size += sizes[path]
         chunks.append(chunk)
-    return sorted(chunks, key=lambda chunk: sum(sizes[path] for path in chunk), reverse=True)
+    return sorted(
+        chunks, key=lambda chunk: sum(sizes[path] for path in chunk), reverse=True
+    )
 
 
 def _run_worker(pipe: Any, settings: Settings, overlay: dict[Any, str]) -> None:
-    """A worker process: it receives a chunk, sends one result per file, and None to ask for the next chunk."""
+    """A worker process: it receives a chunk, sends one result per file, and None to ask
+    for the next chunk.
+    """
     # Ctrl-C also interrupts the parent, which then terminates this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     source.overlay = overlay
@@ -207,10 +233,16 @@ def _run_worker(pipe: Any, settings: Settings, overlay: dict[Any, str]) -> None:
 
 
 class _Pool:
-    """Worker processes, by the pipe to each, and the files that each still has to analyse."""
+    """Worker processes, by the pipe to each, and the files that each still has to
+    analyse.
+    """
 
     def __init__(
-        self, chunks: Sequence[list[str]], settings: Settings, handle_result: ResultHandler, start_method: str
+        self,
+        chunks: Sequence[list[str]],
+        settings: Settings,
+        handle_result: ResultHandler,
+        start_method: str,
     ) -> None:
         import multiprocessing
 
@@ -269,7 +301,9 @@ class _Pool:
             self.handle_result(result)
 
     def _replace_process(self, pipe: Any) -> None:
-        """Report the file at which a process died, and let another one continue after it."""
+        """Report the file at which a process died, and let another one continue after
+        it.
+        """
         process = self.processes.pop(pipe)
         files = self.remaining_files.pop(pipe)
         process.join()

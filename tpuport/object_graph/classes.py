@@ -1,4 +1,6 @@
-"""Which classes are taken apart, what their objects consist of, and which are refused."""
+"""Which classes are taken apart, what their objects consist of, and which are
+refused.
+"""
 
 import contextlib
 import functools
@@ -16,28 +18,46 @@ import torch
 from tpuport import fields, pytrees
 from tpuport.errors import PortError
 
-# Classes of these packages are handles and settings of theirs, and no containers of a user's tensors.
-_OPAQUE_LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__", "builtins"}) | frozenset(
-    "torch torchvision torchaudio torchax jax jaxlib numpy tpuport".split()
-)
+# Classes of these packages are handles and settings of theirs, and no containers of a
+# user's tensors.
+_OPAQUE_LIBRARIES = frozenset(
+    sys.stdlib_module_names - {"__main__", "builtins"}
+) | frozenset("torch torchvision torchaudio torchax jax jaxlib numpy tpuport".split())
 _TRANSPARENT = (UserDict, UserList, types.SimpleNamespace)
-# Of the opaque libraries, by name, because importing it takes seconds: tables of tensors, and a function.
+# Of the opaque libraries, by name, because importing it takes seconds: tables of
+# tensors, and a function.
 _TRANSPARENT_NAMES = frozenset({"torch.nn.attention.flex_attention.BlockMask"})
-# The classes of Python whose items are visited, also of classes derived from them. The first that fits counts.
+# The classes of Python whose items are visited, also of classes derived from them. The
+# first that fits counts.
 _CONTAINERS = (OrderedDict, defaultdict, dict, list, deque, set)
-# Objects of these are visited only if they contain tensors; most are settings, tokenizers and the like.
-_MODEL_LIBRARIES = frozenset({"transformers", "diffusers", "accelerate", "peft", "timm"})
+# Objects of these are visited only if they contain tensors; most are settings,
+# tokenizers and the like.
+_MODEL_LIBRARIES = frozenset(
+    {"transformers", "diffusers", "accelerate", "peft", "timm"}
+)
 _LEAVES = (
     str, bytes, int, float, complex, types.NoneType, type, types.FunctionType, types.BuiltinFunctionType,
     types.ModuleType, functools.partial, Enum, torch.nn.Module, torch.Size, torch.Generator, torch.dtype, torch.device,
     np.dtype,
 )  # fmt: skip
-# How jax and this module see these is settled, so that a class of theirs need not be looked up in jax's registry.
+# How jax and this module see these is settled, so that a class of theirs need not be
+# looked up in jax's registry.
 _OWN_CONTAINERS = frozenset({*_CONTAINERS, tuple, types.NoneType})
 JAX_CONTAINERS = frozenset({list, dict, OrderedDict, defaultdict})
 _IS_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 PLAIN = frozenset(
-    {int, float, bool, str, bytes, types.NoneType, complex, torch.dtype, torch.device, torch.Size}
+    {
+        int,
+        float,
+        bool,
+        str,
+        bytes,
+        types.NoneType,
+        complex,
+        torch.dtype,
+        torch.device,
+        torch.Size,
+    }
 )
 # More attributes would make the line of code in a message too long to read.
 _FIELDS_SHOWN = 4
@@ -49,7 +69,8 @@ class HostArray:
     """A NumPy array in an object, equal to others with the same contents.
 
     Attributes:
-        source: the array itself; `array` is a copy for the trace, which cannot be written to.
+        source: the array itself; `array` is a copy for the trace, which cannot be
+            written to.
     """
 
     __slots__ = ("_key", "array", "source")
@@ -62,7 +83,8 @@ class HostArray:
                 fix="make it a tensor: torch.from_numpy(array)",
             )
         self.source = value
-        # A copy, as the key has to describe the contents that the program was traced with.
+        # A copy, as the key has to describe the contents that the program was traced
+        # with.
         self.array = value.copy()
         # NumPy's scalars cannot be written to anyway.
         if isinstance(self.array, np.ndarray):
@@ -80,7 +102,9 @@ class HostArray:
 
 
 def kind_of(cls: type) -> str:
-    """How a value of this class is visited: leaf, tuple, method, registered, object, library or opaque."""
+    """How a value of this class is visited: leaf, tuple, method, registered, object,
+    library or opaque.
+    """
     # Not cached, because a class may be registered at any time.
     if cls not in _OWN_CONTAINERS and not issubclass(cls, tuple):
         pytrees.register_known(cls)
@@ -92,7 +116,9 @@ def kind_of(cls: type) -> str:
 @functools.lru_cache(maxsize=4096)
 def _own_kind(cls: type) -> str:
     # Before tuples: a torch.Size is a tuple too.
-    if issubclass(cls, (torch.Tensor, jax.Array, *_LEAVES)) or hasattr(cls, "__array__"):
+    if issubclass(cls, (torch.Tensor, jax.Array, *_LEAVES)) or hasattr(
+        cls, "__array__"
+    ):
         return "leaf"
     if issubclass(cls, tuple):
         return "tuple"
@@ -100,9 +126,12 @@ def _own_kind(cls: type) -> str:
         return "method"
     if cls in _OWN_CONTAINERS:
         return "object"
-    library, *base_libraries = [base.__module__.partition(".")[0] for base in cls.__mro__]
+    library, *base_libraries = [
+        base.__module__.partition(".")[0] for base in cls.__mro__
+    ]
     is_transparent = (
-        issubclass(cls, _TRANSPARENT) or f"{cls.__module__}.{cls.__qualname__}" in _TRANSPARENT_NAMES
+        issubclass(cls, _TRANSPARENT)
+        or f"{cls.__module__}.{cls.__qualname__}" in _TRANSPARENT_NAMES
     )
     if library in _OPAQUE_LIBRARIES and not is_transparent:
         return "opaque"
@@ -130,7 +159,9 @@ def native_base(cls: type) -> Any:
 
 
 def _can_be_made(cls: type) -> bool:
-    """Whether an object of this class consists of its attributes and its items, and can be made without `__init__`."""
+    """Whether an object of this class consists of its attributes and its items, and can
+    be made without `__init__`.
+    """
     base = container_of(cls) or native_base(cls)
     # Any other class in C keeps a state of its own, which no attribute shows.
     if base not in (object, types.SimpleNamespace, *_CONTAINERS):
@@ -141,7 +172,8 @@ def _can_be_made(cls: type) -> bool:
         return False
     if base is not object:
         return True
-    # Without either there is nothing to take apart: `object()` is a mark, compared by identity.
+    # Without either there is nothing to take apart: `object()` is a mark, compared by
+    # identity.
     return hasattr(instance, "__dict__") or bool(fields.slots(cls))
 
 
@@ -157,7 +189,9 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 def set_attributes(instance: Any, attributes: dict[str, Any]) -> None:
-    """Give an object these attributes and no others, whatever its properties and its `__setattr__` are."""
+    """Give an object these attributes and no others, whatever its properties and its
+    `__setattr__` are.
+    """
     slots = fields.slots(type(instance))
     # `object.__setattr__`: a frozen dataclass refuses its own.
     for name in slots:
@@ -167,9 +201,12 @@ def set_attributes(instance: Any, attributes: dict[str, Any]) -> None:
             object.__delattr__(instance, name)
     namespace = getattr(instance, "__dict__", None)
     if namespace is not None:
-        # The same dictionary with other contents, as somebody may have `vars(instance)`.
+        # The same dictionary with other contents, as somebody may have
+        # `vars(instance)`.
         namespace.clear()
-        namespace.update((name, value) for name, value in attributes.items() if name not in slots)
+        namespace.update(
+            (name, value) for name, value in attributes.items() if name not in slots
+        )
 
 
 def arrays_inside(value: Any) -> list[str]:
@@ -183,21 +220,26 @@ def arrays_inside(value: Any) -> list[str]:
                 parts = content
             case _:
                 parts = (content,)
-        # One level only: this looks at every setting and tokenizer, and has to be quick.
+        # One level only: this looks at every setting and tokenizer, and has to be
+        # quick.
         if any(isinstance(part, torch.Tensor | jax.Array) for part in parts):
             names.append(name)
     return names
 
 
 def refuse_captured_tensors(value: Any, name: str) -> None:
-    """Traced. PortError for a function or a generator in a result that has captured tensors of the trace.
+    """Traced. PortError for a function or a generator in a result that has captured
+    tensors of the trace.
 
     They cannot be replaced by those that the program computes.
     """
     if isinstance(value, functools.partial):
         refuse_captured_tensors(value.func, name)
     # An iterator may be one over a tensor, `iter(x)`, and cannot be looked into.
-    if any(isinstance(part, torch.Tensor | jax.Array | Iterator) for part in _captured_values(value)):
+    if any(
+        isinstance(part, torch.Tensor | jax.Array | Iterator)
+        for part in _captured_values(value)
+    ):
         raise PortError(
             f"compiled code returns a {type(value).__name__} that has captured tensors of the trace",
             where=name,
@@ -214,7 +256,10 @@ def _captured_values(value: Any) -> list[Any]:
         case functools.partial():
             return [*value.args, *value.keywords.values()]
         case types.FunctionType():
-            defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+            defaults = [
+                *(value.__defaults__ or ()),
+                *(value.__kwdefaults__ or {}).values(),
+            ]
             return _cell_values(value) + defaults
     return []
 
@@ -230,7 +275,9 @@ def _cell_values(function: types.FunctionType) -> list[Any]:
 
 
 def refuse_tensors_inside(value: Any, name: str) -> None:
-    """PortError, with the line that registers the class, for an object with tensors that is not taken apart."""
+    """PortError, with the line that registers the class, for an object with tensors
+    that is not taken apart.
+    """
     names = arrays_inside(value)
     if not names:
         return

@@ -1,12 +1,15 @@
-"""Arguments and results of a compiled function as a graph of objects, whose leaves are tensors and plain values.
+"""Arguments and results of a compiled function as a graph of objects, whose leaves are
+tensors and plain values.
 
-A jax pytree is a tree of values: what is referenced twice comes back as two, and what is changed in place is lost. Code
-written for torch relies on both, a cache with `self.k` above all. So lists, dictionaries and instances of ordinary
-classes are nodes with a number here. `flatten` gives each of them one description however often it is referenced;
-`unflatten` makes new ones, or writes a changed state back into those that the caller has.
+A jax pytree is a tree of values: what is referenced twice comes back as two, and what
+is changed in place is lost. Code written for torch relies on both, a cache with
+`self.k` above all. So lists, dictionaries and instances of ordinary classes are nodes
+with a number here. `flatten` gives each of them one description however often it is
+referenced; `unflatten` makes new ones, or writes a changed state back into those that
+the caller has.
 
-A reference is the number of a leaf, or a tuple: ("object", number), ("tuple", class, references) or
-("method", function, reference to its object).
+A reference is the number of a leaf, or a tuple: ("object", number), ("tuple", class,
+references) or ("method", function, reference to its object).
 """
 
 import types
@@ -40,10 +43,12 @@ class Node(NamedTuple):
 
     Attributes:
         cls: its class.
-        attributes: (name, reference) of what is in its `__dict__` and its slots, in order.
-        items: references of a list, (class of the key, key, reference) of a dictionary; () without items.
-        extra: what else its class needs: the longest length of a deque, the factory of a defaultdict, or jax's
-            structure of a registered class.
+        attributes: (name, reference) of what is in its `__dict__` and its slots, in
+            order.
+        items: references of a list, (class of the key, key, reference) of a dictionary;
+            () without items.
+        extra: what else its class needs: the longest length of a deque, the factory of
+            a defaultdict, or jax's structure of a registered class.
     """
 
     cls: type
@@ -89,7 +94,8 @@ class Flattener:
     """Visits values, and numbers their objects and leaves.
 
     Args:
-        caches_are_leaves: whether caches of transformers are leaves, or registered classes like others.
+        caches_are_leaves: whether caches of transformers are leaves, or registered
+            classes like others.
         known: objects that have numbers already, and are visited only by `add_known`.
         first: the number of the first object that is not known.
 
@@ -99,7 +105,11 @@ class Flattener:
     """
 
     def __init__(
-        self, *, caches_are_leaves: bool, known: Mapping[int, Any] | None = None, first: int = 0
+        self,
+        *,
+        caches_are_leaves: bool,
+        known: Mapping[int, Any] | None = None,
+        first: int = 0,
     ) -> None:
         self._caches_are_leaves = caches_are_leaves
         self._numbers = {id(value): number for number, value in (known or {}).items()}
@@ -136,17 +146,20 @@ class Flattener:
             return self._new_leaf(value, name)
         number = self._numbers.get(id(value))
         if number is not None:
-            # Known objects have numbers from the start, but are among `_objects` only once they are visited.
+            # Known objects have numbers from the start, but are among `_objects` only
+            # once they are visited.
             self.meets_known |= number not in self._objects
             return ("object", number)
-        # Before its kind: a cache that is registered with jax would be a value, which cannot be written to.
+        # Before its kind: a cache that is registered with jax would be a value, which
+        # cannot be written to.
         if self._caches_are_leaves and is_transformers_cache(value):
             return self._visit_leaf(value, name)
         match kind_of(cls):
             case "tuple":
                 return self._visit_tuple(value, name)
             case "method":
-                # A bound method is made anew at each access: only its object has an identity.
+                # A bound method is made anew at each access: only its object has an
+                # identity.
                 return ("method", value.__func__, self._visit(value.__self__, name))
             case "leaf":
                 return self._visit_leaf(value, name)
@@ -158,10 +171,15 @@ class Flattener:
         return self._visit_new_object(value, name)
 
     def _visit_tuple(self, value: tuple, name: str) -> Reference:
-        # Tuples cannot be changed, so that they are described where they are met, without a number.
+        # Tuples cannot be changed, so that they are described where they are met,
+        # without a number.
         labels = getattr(type(value), "_fields", range(len(value)))
         parts = zip(labels, value, strict=True)
-        return ("tuple", type(value), tuple(self._visit(part, f"{name}.{label}") for label, part in parts))
+        return (
+            "tuple",
+            type(value),
+            tuple(self._visit(part, f"{name}.{label}") for label, part in parts),
+        )
 
     def _visit_new_object(self, value: Any, name: str) -> Reference:
         # The number comes before the visit, since an object may lead back to itself.
@@ -171,7 +189,8 @@ class Flattener:
         return ("object", number)
 
     def _visit_leaf(self, value: Any, name: str) -> int:
-        # By identity, so that a tensor that is referenced twice is one argument of the program.
+        # By identity, so that a tensor that is referenced twice is one argument of the
+        # program.
         if id(value) not in self._leaf_numbers:
             self._leaf_numbers[id(value)] = self._new_leaf(value, name)
         return self._leaf_numbers[id(value)]
@@ -192,9 +211,11 @@ class Flattener:
             case None:
                 items = ()
             case dict():
-                # With the class of the key, as 1 and True are equal and would share a program.
+                # With the class of the key, as 1 and True are equal and would share a
+                # program.
                 items = tuple(
-                    (type(key), key, self._visit(item, f"{name}.{key}")) for key, item in state.items.items()
+                    (type(key), key, self._visit(item, f"{name}.{key}"))
+                    for key, item in state.items.items()
                 )
             case _:
                 items = tuple(
@@ -204,7 +225,9 @@ class Flattener:
         self._nodes[number] = Node(type(value), attributes, items, state.extra)
 
     def _visit_attribute(self, value: Any, name: str) -> Reference:
-        """As `_visit`; arrays of NumPy in an object are tables for NumPy's functions, and do not become tensors."""
+        """As `_visit`; arrays of NumPy in an object are tables for NumPy's functions,
+        and do not become tensors.
+        """
         if not isinstance(value, np.ndarray | np.generic):
             return self._visit(value, name)
         if id(value) not in self._leaf_numbers:
@@ -221,7 +244,9 @@ def count_places(structure: Structure) -> Counter[int]:
         is_keyed = issubclass(node.cls, dict) and kind_of(node.cls) != "registered"
         # An item of a dictionary has its key's class and its key before it.
         references += [item[2] for item in node.items] if is_keyed else node.items
-        places.update(reference for reference in references if isinstance(reference, int))
+        places.update(
+            reference for reference in references if isinstance(reference, int)
+        )
     return places
 
 
@@ -230,7 +255,8 @@ class State(NamedTuple):
 
     Attributes:
         attributes: what is in its `__dict__` and its slots, by name.
-        items: a list, or a dict with the keys of a dictionary; None if its class has no items.
+        items: a list, or a dict with the keys of a dictionary; None if its class has no
+            items.
         extra: as `Node.extra`.
         labels: the names of items without keys.
     """
@@ -251,7 +277,8 @@ class State(NamedTuple):
         pending = [*self.attributes.values(), *self.item_values()]
         while pending:
             value = pending.pop()
-            # A tuple is no object of its own here: what it has belongs to the object that has the tuple.
+            # A tuple is no object of its own here: what it has belongs to the object
+            # that has the tuple.
             if isinstance(value, tuple):
                 pending.extend(value)
             else:
@@ -269,12 +296,18 @@ class State(NamedTuple):
 
 
 def read_state(value: Any) -> State:
-    """The state of an object; the containers in it are new, so that they stay as they are."""
+    """The state of an object; the containers in it are new, so that they stay as they
+    are.
+    """
     cls = type(value)
     if kind_of(cls) == "registered":
         # One level only: what is inside of its parts is visited like anything else.
-        pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda part: part is not value)
-        labels = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in pairs]
+        pairs, structure = jax.tree_util.tree_flatten_with_path(
+            value, is_leaf=lambda part: part is not value
+        )
+        labels = [
+            jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in pairs
+        ]
         return State({}, [child for _, child in pairs], structure, labels)
     attributes = attributes_of(value)
     base = container_of(cls)
@@ -294,28 +327,38 @@ def read_state(value: Any) -> State:
 
 
 def is_changed(before: State, after: State) -> bool:
-    """Whether an object has other attributes or items than before; what these consist of does not matter."""
+    """Whether an object has other attributes or items than before; what these consist
+    of does not matter.
+    """
     if before.extra != after.extra or list(before.attributes) != list(after.attributes):
         return True
     if not _are_same(list(before.attributes.values()), list(after.attributes.values())):
         return True
     if isinstance(before.items, dict) and list(before.items) != list(after.items or ()):
-        # Other keys, or the same in another order, which a loop over the dictionary shows.
+        # Other keys, or the same in another order, which a loop over the dictionary
+        # shows.
         return True
     old, new = before.item_values(), after.item_values()
     if before.is_registered:
-        # The function that takes an object of the class apart may pack its parts anew each time.
+        # The function that takes an object of the class apart may pack its parts anew
+        # each time.
         old, new = jax.tree_util.tree_leaves(old), jax.tree_util.tree_leaves(new)
     return not _are_same(old, new)
 
 
 def matching_contents(before: State, after: State) -> Iterator[tuple[Any, Any]]:
-    """What an object had, and has, under the same names and in the same items; not what is in tuples."""
+    """What an object had, and has, under the same names and in the same items; not what
+    is in tuples.
+    """
     for name, old in before.attributes.items():
         if name in after.attributes:
             yield old, after.attributes[name]
     if isinstance(before.items, dict) and isinstance(after.items, dict):
-        yield from ((old, after.items[key]) for key, old in before.items.items() if key in after.items)
+        yield from (
+            (old, after.items[key])
+            for key, old in before.items.items()
+            if key in after.items
+        )
     elif before.items is not None and after.items is not None:
         yield from zip(before.items, after.items, strict=False)
 
@@ -326,20 +369,29 @@ def _are_same(before: list[Any], after: list[Any]) -> bool:
 
 
 def _is_same(before: Any, after: Any) -> bool:
-    """Whether two values are one object, or equal and without an identity. Tensors are never compared by contents."""
+    """Whether two values are one object, or equal and without an identity. Tensors are
+    never compared by contents.
+    """
     if before is after:
         return True
     # Of one class, since 1 and True are equal.
-    return type(before) is type(after) and isinstance(before, int | str | bytes) and before == after
+    return (
+        type(before) is type(after)
+        and isinstance(before, int | str | bytes)
+        and before == after
+    )
 
 
 def unflatten(
-    structure: Structure, leaves: Sequence[Any], objects: Mapping[int, Any] | None = None
+    structure: Structure,
+    leaves: Sequence[Any],
+    objects: Mapping[int, Any] | None = None,
 ) -> tuple[list[Any], dict[int, Any]]:
     """The roots, and all objects by number.
 
     Args:
-        objects: by number; these get the state that the structure has for them, and others are made.
+        objects: by number; these get the state that the structure has for them, and
+            others are made.
     """
     builder = _Builder(structure, leaves, objects or {})
     return [builder.resolve(root) for root in structure.roots], builder.objects
@@ -352,12 +404,19 @@ class _Builder:
         objects: by number: those of the caller, and those that are made.
     """
 
-    def __init__(self, structure: Structure, leaves: Sequence[Any], objects: Mapping[int, Any]) -> None:
+    def __init__(
+        self, structure: Structure, leaves: Sequence[Any], objects: Mapping[int, Any]
+    ) -> None:
         self.objects = dict(objects)
         self._leaves = leaves
         self._nodes = dict(structure.nodes)
-        # A registered class makes its objects from their parts, which have to be there before: see `resolve`.
-        own = [(number, node) for number, node in structure.nodes if kind_of(node.cls) != "registered"]
+        # A registered class makes its objects from their parts, which have to be there
+        # before: see `resolve`.
+        own = [
+            (number, node)
+            for number, node in structure.nodes
+            if kind_of(node.cls) != "registered"
+        ]
         for number, node in own:
             if number not in self.objects:
                 self.objects[number] = _empty(node)
@@ -378,7 +437,9 @@ class _Builder:
                 return types.MethodType(function, self.resolve(owner))
         _, cls, references = reference
         values = [self.resolve(part) for part in references]
-        if hasattr(cls, "_make"):  # a namedtuple, whose `__new__` takes fields one by one
+        if hasattr(
+            cls, "_make"
+        ):  # a namedtuple, whose `__new__` takes fields one by one
             return cls._make(values)
         if hasattr(cls, "n_sequence_fields"):  # torch.return_types
             return cls(values)
@@ -389,11 +450,14 @@ class _Builder:
         return jax.tree_util.tree_unflatten(structure, map(self.resolve, node.items))
 
     def _fill(self, instance: Any, node: Node) -> None:
-        set_attributes(instance, {name: self.resolve(value) for name, value in node.attributes})
+        set_attributes(
+            instance, {name: self.resolve(value) for name, value in node.attributes}
+        )
         base = container_of(node.cls)
         if base is None:
             return
-        # The base's own methods: a derived class may count, check or refuse what is written to it.
+        # The base's own methods: a derived class may count, check or refuse what is
+        # written to it.
         base.clear(instance)
         if issubclass(base, dict):
             for _, key, reference in node.items:
@@ -414,7 +478,9 @@ def _without_wrapper(leaf: Any) -> Any:
 
 
 def _empty(node: Node) -> Any:
-    """An object of exactly this class without attributes and items. No `__init__` of the user's runs."""
+    """An object of exactly this class without attributes and items. No `__init__` of
+    the user's runs.
+    """
     base = container_of(node.cls)
     # Not `object.__new__`, which refuses classes that derive from one in C.
     instance: Any = (base or native_base(node.cls)).__new__(node.cls)
@@ -427,18 +493,28 @@ def _empty(node: Node) -> Any:
 
 
 def is_for_jax(graph: Graph) -> bool:
-    """Whether jax can return a graph as a tree: arrays in its own containers and in registered classes."""
+    """Whether jax can return a graph as a tree: arrays in its own containers and in
+    registered classes.
+    """
     if not all(leaf is None or is_array(leaf) for leaf in graph.leaves):
         return False
     # Classes derived from jax's containers are no nodes for it, and would be leaves.
-    others = [node for _, node in graph.structure.nodes if node.cls not in JAX_CONTAINERS]
+    others = [
+        node for _, node in graph.structure.nodes if node.cls not in JAX_CONTAINERS
+    ]
     if not all(isinstance(node.extra, jax.tree_util.PyTreeDef) for node in others):
         return False
-    return all(_has_sorted_keys(node) for _, node in graph.structure.nodes if node.cls in (dict, defaultdict))
+    return all(
+        _has_sorted_keys(node)
+        for _, node in graph.structure.nodes
+        if node.cls in (dict, defaultdict)
+    )
 
 
 def _has_sorted_keys(node: Node) -> bool:
-    """Whether jax, which sorts the keys of a dictionary, leaves this one in its order."""
+    """Whether jax, which sorts the keys of a dictionary, leaves this one in its
+    order.
+    """
     keys = [key for _, key, _ in node.items]
     try:
         return keys == sorted(keys)

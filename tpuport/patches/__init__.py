@@ -1,4 +1,5 @@
-"""Functions of known libraries that cannot be traced, or not well, and what stands in for them.
+"""Functions of known libraries that cannot be traced, or not well, and what stands in
+for them.
 
 Names resolve on first use; none of them imports torch.
 """

@@ -1,9 +1,11 @@
-"""BLT's patches of bytes in arrays of fixed shape, and its hashes of 64 bits in numbers of 32.
+"""BLT's patches of bytes in arrays of fixed shape, and its hashes of 64 bits in numbers
+of 32.
 
-Where a patch begins follows from what the model computes, and so does how many there are. Here there is a column for
-as many patches as the bytes may have; those that no row has are marked, and no byte belongs to them. The transformer
-over patches is causal, so that these columns, which are the last ones, change no other.
-Shapes: B rows, S bytes, P columns of patches, G bytes of a group, D digits.
+Where a patch begins follows from what the model computes, and so does how many there
+are. Here there is a column for as many patches as the bytes may have; those that no row
+has are marked, and no byte belongs to them. The transformer over patches is causal, so
+that these columns, which are the last ones, change no other. Shapes: B rows, S bytes, P
+columns of patches, G bytes of a group, D digits.
 """
 
 from typing import Any, Final
@@ -19,12 +21,16 @@ _DIGITS: Final = 8
 
 
 def hash_groups(
-    token_ids: torch.Tensor, group_size: int = 2, prime: int = 1000000007, max_hash: int = 30000
+    token_ids: torch.Tensor,
+    group_size: int = 2,
+    prime: int = 1000000007,
+    max_hash: int = 30000,
 ) -> torch.Tensor:
-    """Traced. As `byte_group_hash_function`: of each group of bytes that ends at a byte, [B, S] -> [B, S].
+    """Traced. As `byte_group_hash_function`: of each group of bytes that ends at a
+    byte, [B, S] -> [B, S].
 
-    The sum of bytes times powers of a prime overflows as integers of 64 bits do, and devices have 32: it is computed
-    digit by digit.
+    The sum of bytes times powers of a prime overflows as integers of 64 bits do, and
+    devices have 32: it is computed digit by digit.
     """
     if max_hash * _DIGIT > torch.iinfo(torch.int32).max:
         raise PortError(
@@ -32,8 +38,13 @@ def hash_groups(
             where="config.encoder_hash_byte_group_vocab",
             fix="use a smaller table, or run the model in torch",
         )
-    windows_BSG = torch.nn.functional.pad(token_ids, (group_size - 1, 0)).unfold(1, group_size, 1)
-    powers = [pow(prime, exponent, 2**64).to_bytes(_DIGITS, "little") for exponent in range(group_size)]
+    windows_BSG = torch.nn.functional.pad(token_ids, (group_size - 1, 0)).unfold(
+        1, group_size, 1
+    )
+    powers = [
+        pow(prime, exponent, 2**64).to_bytes(_DIGITS, "little")
+        for exponent in range(group_size)
+    ]
     powers_GD = torch.tensor([list(power) for power in powers], device=token_ids.device)
     sums_BSD = (windows_BSG[..., None] * powers_GD).sum(-2)
     digits, carry = [], torch.zeros_like(token_ids)
@@ -49,11 +60,15 @@ def hash_groups(
 
 
 def lengths_from_entropies(
-    entropies: torch.Tensor, sequence_length: int, patch_size: int | None = None, threshold: Any = None
+    entropies: torch.Tensor,
+    sequence_length: int,
+    patch_size: int | None = None,
+    threshold: Any = None,
 ) -> torch.Tensor:
     """Traced. As `BltPatcher.patch_lengths_from_entropies`: [B, S] -> [B, S + 1].
 
-    The first two bytes begin a patch each, and so does a byte after one of high entropy.
+    The first two bytes begin a patch each, and so does a byte after one of high
+    entropy.
     """
     begins = entropies[:, 1:] > threshold
     rows, count = begins.shape
@@ -64,12 +79,17 @@ def lengths_from_entropies(
     patches = begins.sum(1).max() + 2
     columns = torch.arange(count + 2, device=entropies.device)
     # The last column has none behind it, and the last patch ends with the text.
-    next_starts_BP = torch.where(columns == patches - 1, sequence_length, starts_BP.roll(-1, dims=1))
+    next_starts_BP = torch.where(
+        columns == patches - 1, sequence_length, starts_BP.roll(-1, dims=1)
+    )
     return torch.where(columns < patches, next_starts_BP - starts_BP, _ABSENT)
 
 
-def split_lengths(patch_lengths: torch.Tensor, max_patch_length: int | None) -> torch.Tensor:
-    """Traced. As `process_patch_lengths`, [B, P] -> [B, P]: no patch is longer than the most.
+def split_lengths(
+    patch_lengths: torch.Tensor, max_patch_length: int | None
+) -> torch.Tensor:
+    """Traced. As `process_patch_lengths`, [B, P] -> [B, P]: no patch is longer than the
+    most.
 
     All patches together have at most P bytes, so that there are not more than P parts.
     """
@@ -88,8 +108,12 @@ def split_lengths(patch_lengths: torch.Tensor, max_patch_length: int | None) -> 
     return torch.where(columns < total.max(), split, _ABSENT).to(patch_lengths.dtype)
 
 
-def patch_of_each_byte(self: Any, patch_lengths: torch.Tensor, seq_len: int) -> torch.Tensor:
-    """Traced. As `BltModel._patch_ids_from_lengths`, [B, P] -> [B, S]: the last patch that has begun."""
+def patch_of_each_byte(
+    self: Any, patch_lengths: torch.Tensor, seq_len: int
+) -> torch.Tensor:
+    """Traced. As `BltModel._patch_ids_from_lengths`, [B, P] -> [B, S]: the last patch
+    that has begun.
+    """
     is_patch = patch_lengths != _ABSENT
     lengths = torch.where(is_patch, patch_lengths, 0)
     starts = lengths.cumsum(-1) - lengths

@@ -6,12 +6,18 @@ from tpuport.patches.builtin_transformers import TRANSFORMERS_PATCHES
 from tpuport.patches.patch import Patch
 
 _VERSIONS = ">=0.37,<0.43"
-# The sources of functions with complex rotary embeddings are the same in one release more.
+# The sources of functions with complex rotary embeddings are the same in one release
+# more.
 _VERSIONS_ROTARY = ">=0.36,<0.43"
 
 
 def _patch(
-    name: str, target: str, replacement: str, source: str, why: str, versions: str = _VERSIONS
+    name: str,
+    target: str,
+    replacement: str,
+    source: str,
+    why: str,
+    versions: str = _VERSIONS,
 ) -> Patch:
     return Patch(
         name=name,
@@ -113,13 +119,15 @@ _FORWARDS = [
     ),
 ]
 
-# Rotary tables that are computed in the first call: module of `RopeEmbedder` by the name of the model.
+# Rotary tables that are computed in the first call: module of `RopeEmbedder` by the
+# name of the model.
 _LAZY_TABLES = {
     "z-image": "transformers.transformer_z_image",
     "z-image-controlnet": "controlnets.controlnet_z_image",
     "bria-fibo-2": "transformers.transformer_bria_fibo2",
 }
-# Rotary embeddings written with complex numbers: name, target, function of `complex_rotary`, digest.
+# Rotary embeddings written with complex numbers: name, target, function of
+# `complex_rotary`, digest.
 _ROTARY = [
     (
         "qwen-image.rotary",
@@ -174,9 +182,7 @@ _BLENDING = {
 }
 # These do not tile along time.
 _LACKING = {("wan", "blend_t"), ("qwen-image", "blend_t")}
-_ROW_BY_ROW = (
-    "it writes one row of a tile at a time, each time in a separate program and with a copy of the tile"
-)
+_ROW_BY_ROW = "it writes one row of a tile at a time, each time in a separate program and with a copy of the tile"
 
 _TORCH_VMAP = "it maps a function of indices with torch.vmap, which does not reach what runs on the device"
 # FlexAttention: function, what replaces it, digest, reason.
@@ -204,7 +210,14 @@ _FLEX_ATTENTION = [
 PATCHES: list[Patch] = [
     *_FORWARDS,
     *(
-        _patch(name, target, f"complex_rotary:{function}", source, _COMPLEX, _VERSIONS_ROTARY)
+        _patch(
+            name,
+            target,
+            f"complex_rotary:{function}",
+            source,
+            _COMPLEX,
+            _VERSIONS_ROTARY,
+        )
         for name, target, function, source in _ROTARY
     ),
     *(

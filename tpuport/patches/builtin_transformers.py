@@ -18,7 +18,8 @@ _JETMOE = [
         "eae39dce0efbac79cd6d6b458a0f1c87f432916927b9b192097af879229f2641",
     ),
 ]
-# Recurrences of transformers' models: name, target, function of `transformers_recurrences`, digest.
+# Recurrences of transformers' models: name, target, function of
+# `transformers_recurrences`, digest.
 _RECURRENCES = [
     *(
         (
@@ -43,7 +44,8 @@ _RECURRENCES = [
     ),
 ]
 
-# Linear attention by the delta rule: target, digest; all of them are `delta_rules:chunk_delta_rule`.
+# Linear attention by the delta rule: target, digest; all of them are
+# `delta_rules:chunk_delta_rule`.
 _GATED_DELTA_RULE = "be5acee836d3a950622e9e7df4c69d2719369fa47c9763e8261a885c854f19f4"
 _KIMI_DELTA_RULE = "d35292212fc62917fcabd5ac67fab9cab424c86098e1ac2634819320006ea7d4"
 _DELTA_RULES = dict.fromkeys(
@@ -54,7 +56,8 @@ _DELTA_RULES = dict.fromkeys(
     ("chunk_kimi_delta_attention", _KIMI_DELTA_RULE),
 )
 
-# Experts that transformers runs one by one: target, function of `separate_experts`, digest.
+# Experts that transformers runs one by one: target, function of `separate_experts`,
+# digest.
 _EXPERTS = {
     "switch-transformers.experts": (
         "switch_transformers.modeling_switch_transformers:SwitchTransformersExperts.forward",
@@ -75,11 +78,24 @@ _EXPERTS = {
 
 # Models with rows of images: name, class, digest.
 _IMAGES = [
-    ("idefics2", "Idefics2Model", "ae7f5ab2025e4bc3ea3e2cb234387298c57d92d0c608006e89ec4859a89b2aca"),
-    ("idefics3", "Idefics3Model", "71ad853a10914366592a4f5ceafa8c6bad6f015892a63650d69982ec7bb5e9b8"),
-    ("smolvlm", "SmolVLMModel", "3af162600fc596accd6d480b560fed826a8e61c3f84669807d8a47c7d4fa07d9"),
+    (
+        "idefics2",
+        "Idefics2Model",
+        "ae7f5ab2025e4bc3ea3e2cb234387298c57d92d0c608006e89ec4859a89b2aca",
+    ),
+    (
+        "idefics3",
+        "Idefics3Model",
+        "71ad853a10914366592a4f5ceafa8c6bad6f015892a63650d69982ec7bb5e9b8",
+    ),
+    (
+        "smolvlm",
+        "SmolVLMModel",
+        "3af162600fc596accd6d480b560fed826a8e61c3f84669807d8a47c7d4fa07d9",
+    ),
 ]
-# Models whose images are tokens: name, direction, method, function of `image_tokens`, digest.
+# Models whose images are tokens: name, direction, method, function of `image_tokens`,
+# digest.
 _IMAGE_TOKENS = [
     (
         "chameleon",
@@ -103,9 +119,7 @@ _IMAGE_TOKENS = [
         "1e47e42fd68c67a16576af1807d6367df0c1a34384c6a0ae2edf2a7c21b6fa40",
     ),
 ]
-_LENGTHS_WHY = (
-    "it takes the longest length to Python, to assert that it does not exceed the number of columns"
-)
+_LENGTHS_WHY = "it takes the longest length to Python, to assert that it does not exceed the number of columns"
 _PATCHES_WHY = "its number of patches follows from what it computes, and is not known while tracing"
 # Models that look at values: model, name, target, function, digest, reason.
 _METHODS_OF_MODELS = [
@@ -221,13 +235,16 @@ _LED = [
         "a step of one token has no mask, and would see columns of the cache that are not written yet",
     ),
 ]
-# Models that read back what they have written, until they write blanks: the beginning of their classes' names.
+# Models that read back what they have written, until they write blanks: the beginning
+# of their classes' names.
 _TRANSDUCERS = {
     "parakeet": "Parakeet",
     "nemotron3_5_asr": "Nemotron3_5Asr",
     "nemotron_asr_streaming": "NemotronAsrStreaming",
 }
-_ENCODEC_CONVOLUTION = "5012d7aa6ad001b177708a772a5dd3f131b4c6fc9c78e963926db28be99c7031"
+_ENCODEC_CONVOLUTION = (
+    "5012d7aa6ad001b177708a772a5dd3f131b4c6fc9c78e963926db28be99c7031"
+)
 _MIMI_CONVOLUTION = "8260ca4f99905efe699eeb5550e34903833182af0fbec0052d178a59dcbded6f"
 _LONGCAT_EXPERTS = "6f90d62ee5e560dfbb8dcc5200004f7c0e54265a541bb8ec093289bf85c4c078"
 
@@ -366,7 +383,9 @@ TRANSFORMERS_PATCHES = [
             versions=_VERSIONS,
             why="it asks whether all rows have written a blank",
             replacement="tpuport.patches.transducers:decoder_forward",
-            source=("58f14ae777dbf3cd8b10443eec744c3e9001ea854a6d1797bb703e933ebbd13b",),
+            source=(
+                "58f14ae777dbf3cd8b10443eec744c3e9001ea854a6d1797bb703e933ebbd13b",
+            ),
         )
         for model, name in _TRANSDUCERS.items()
     ),

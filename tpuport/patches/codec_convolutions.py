@@ -1,4 +1,6 @@
-"""Convolutions of audio codecs, whose padding follows from buffers: numbers that decide shapes stay on the host."""
+"""Convolutions of audio codecs, whose padding follows from buffers: numbers that decide
+shapes stay on the host.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -19,13 +21,21 @@ POCKET_TTS = (
 
 @contextlib.contextmanager
 def _sizes_on_host(module: Any) -> Iterator[None]:
-    """The module with its buffers of sizes as its constructor computed them, from its convolution."""
+    """The module with its buffers of sizes as its constructor computed them, from its
+    convolution.
+    """
     convolution = module.conv
     stride = convolution.stride[0]
     kernel_size = (convolution.kernel_size[0] - 1) * convolution.dilation[0] + 1
-    sizes = {"stride": stride, "kernel_size": kernel_size, "padding_total": kernel_size - stride}
+    sizes = {
+        "stride": stride,
+        "kernel_size": kernel_size,
+        "padding_total": kernel_size - stride,
+    }
     # An attribute of the module itself is read before its buffers.
-    module.__dict__ |= {name: torch.tensor(size, device="cpu") for name, size in sizes.items()}
+    module.__dict__ |= {
+        name: torch.tensor(size, device="cpu") for name, size in sizes.items()
+    }
     try:
         yield
     finally:

@@ -1,7 +1,8 @@
-"""Rotary embeddings that diffusers writes with complex numbers, in real arithmetic with equal results.
+"""Rotary embeddings that diffusers writes with complex numbers, in real arithmetic with
+equal results.
 
-On the device a table of complex numbers is a pair of real arrays, and a program that multiplies by it contains no
-complex numbers.
+On the device a table of complex numbers is a pair of real arrays, and a program that
+multiplies by it contains no complex numbers.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,9 @@ _PARTS = "tpuport_parts"
 
 
 def pair_as_complex(real: jax.Array, imaginary: jax.Array) -> torch.Tensor:
-    """Traced. The complex tensor of two real arrays of one shape, which remembers them for `parts`."""
+    """Traced. The complex tensor of two real arrays of one shape, which remembers them
+    for `parts`.
+    """
     # The compiler drops it if only the parts are used.
     tensor = compat.wrap(jax.lax.complex(real, imaginary))
     setattr(tensor, _PARTS, (compat.wrap(real), compat.wrap(imaginary)))
@@ -25,50 +28,68 @@ def pair_as_complex(real: jax.Array, imaginary: jax.Array) -> torch.Tensor:
 
 
 def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(real, imaginary) of a complex tensor; one made by `pair_as_complex` adds no complex number to the program."""
+    """(real, imaginary) of a complex tensor; one made by `pair_as_complex` adds no
+    complex number to the program.
+    """
     if hasattr(tensor, _PARTS):
         return getattr(tensor, _PARTS)
     return torch.real(tensor), torch.imag(tensor)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate adjacent pairs in the last dimension of x [..., D] by the angles of these cosines and sines [..., D/2].
+    """Rotate adjacent pairs in the last dimension of x [..., D] by the angles of these
+    cosines and sines [..., D/2].
 
-    Computed in float32, as a product of complex64 numbers is, and returned in x's dtype.
+    Computed in float32, as a product of complex64 numbers is, and returned in x's
+    dtype.
     """
     pairs = x.float().reshape(*x.shape[:-1], -1, 2)
     first, second = pairs[..., 0], pairs[..., 1]
-    turned = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1)
+    turned = torch.stack(
+        [first * cos - second * sin, first * sin + second * cos], dim=-1
+    )
     return turned.reshape(x.shape).to(x.dtype)
 
 
-def _rotate_by_complex(x: torch.Tensor, freqs_cis: torch.Tensor, heads: int) -> torch.Tensor:
+def _rotate_by_complex(
+    x: torch.Tensor, freqs_cis: torch.Tensor, heads: int
+) -> torch.Tensor:
     """`rotate` by complex freqs_cis, which lacks the dimension `heads` of x."""
     cos, sin = parts(freqs_cis)
     return rotate(x, cos.unsqueeze(heads), sin.unsqueeze(heads))
 
 
 def _real_or_complex(target: str, heads: int) -> Callable[..., torch.Tensor]:
-    """The replacement of a function that takes cosines and sines, or with `use_real=False` complex numbers."""
+    """The replacement of a function that takes cosines and sines, or with
+    `use_real=False` complex numbers.
+    """
 
-    def replacement(x: torch.Tensor, freqs_cis: Any, use_real: bool = True, **options: Any) -> torch.Tensor:
+    def replacement(
+        x: torch.Tensor, freqs_cis: Any, use_real: bool = True, **options: Any
+    ) -> torch.Tensor:
         if use_real:
             return registry.original(target)(x, freqs_cis, use_real=True, **options)
         return _rotate_by_complex(x, freqs_cis, heads)
 
-    replacement.__doc__ = (
-        f"Traced. x [B, S, H, D] rotated by freqs_cis, complex [S, D/2] or [B, S, D/2]: {target}."
-    )
+    replacement.__doc__ = f"Traced. x [B, S, H, D] rotated by freqs_cis, complex [S, D/2] or [B, S, D/2]: {target}."
     return replacement
 
 
 _MODELS = "diffusers.models.transformers"
-apply_qwen = _real_or_complex(f"{_MODELS}.transformer_qwenimage:apply_rotary_emb_qwen", 1)
-apply_qwen21 = _real_or_complex(f"{_MODELS}.transformer_qwenimage21:apply_rotary_emb_qwen", 1)
-apply_nucleus = _real_or_complex(f"{_MODELS}.transformer_nucleusmoe_image:_apply_rotary_emb_nucleus", 1)
+apply_qwen = _real_or_complex(
+    f"{_MODELS}.transformer_qwenimage:apply_rotary_emb_qwen", 1
+)
+apply_qwen21 = _real_or_complex(
+    f"{_MODELS}.transformer_qwenimage21:apply_rotary_emb_qwen", 1
+)
+apply_nucleus = _real_or_complex(
+    f"{_MODELS}.transformer_nucleusmoe_image:_apply_rotary_emb_nucleus", 1
+)
 apply_common = _real_or_complex("diffusers.models.embeddings:apply_rotary_emb", 2)
 
 
 def apply_anyflow(hidden_states: torch.Tensor, freqs: torch.Tensor) -> torch.Tensor:
-    """Traced. hidden_states [B, H, S, D] rotated by complex freqs, of a shape that broadcasts to [B, H, S, D/2]."""
+    """Traced. hidden_states [B, H, S, D] rotated by complex freqs, of a shape that
+    broadcasts to [B, H, S, D/2].
+    """
     return rotate(hidden_states, *parts(freqs))

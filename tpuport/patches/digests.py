@@ -1,4 +1,6 @@
-"""The digest of a function's source, which does not depend on comments, docstrings, annotations or layout."""
+"""The digest of a function's source, which does not depend on comments, docstrings,
+annotations or layout.
+"""
 
 import ast
 import hashlib
@@ -15,17 +17,28 @@ from tpuport.errors import PortError
 from tpuport.patches.targets import locate, underlying
 
 # Fields that do not change what runs, or that only some versions of Python have.
-_IGNORED_FIELDS = {"annotation", "returns", "ctx", "kind", "type_comment", "type_params", "type_ignores"}
+_IGNORED_FIELDS = {
+    "annotation",
+    "returns",
+    "ctx",
+    "kind",
+    "type_comment",
+    "type_params",
+    "type_ignores",
+}
 _WITH_DOCSTRING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
 
 
 def digest(target: Any) -> str:
-    """SHA-256 over the syntax tree of a function as it was written, with its decorators.
+    """SHA-256 over the syntax tree of a function as it was written, with its
+    decorators.
 
-    It is the same for every version of Python, and for a function that is patched or wrapped.
+    It is the same for every version of Python, and for a function that is patched or
+    wrapped.
 
     Args:
-        target: "module:qualified.name" (the module is imported), or the function, method, property itself.
+        target: "module:qualified.name" (the module is imported), or the function,
+            method, property itself.
 
     Raises:
         PortError: there is no such function, or no source to read.
@@ -39,7 +52,9 @@ def digest(target: Any) -> str:
 
 
 # The code, qualified name and digest of each function: `enable` asks again every time.
-_digests: "weakref.WeakKeyDictionary[Callable[..., Any], tuple[Any, str, str]]" = weakref.WeakKeyDictionary()
+_digests: "weakref.WeakKeyDictionary[Callable[..., Any], tuple[Any, str, str]]" = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def _digest(function: Callable[..., Any], qualname: str) -> str:
@@ -71,7 +86,8 @@ def _syntax_tree(function: Callable[..., Any], qualname: str) -> ast.AST | None:
     inner = inspect.unwrap(function)
     code = getattr(inner, "__code__", None)
     if code is not None and code.co_qualname != qualname:
-        # A decorator without functools.wraps hides the function: look for the name in the module's source.
+        # A decorator without functools.wraps hides the function: look for the name in
+        # the module's source.
         definition = _find_definition(inspect.getmodule(function), qualname)
         if definition is not None:
             return definition
@@ -80,7 +96,9 @@ def _syntax_tree(function: Callable[..., Any], qualname: str) -> ast.AST | None:
 
 
 def _parse_source(of: Any) -> ast.Module | None:
-    """The syntax tree of the source of a function or module; None if it cannot be read."""
+    """The syntax tree of the source of a function or module; None if it cannot be
+    read.
+    """
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(of)))
     except (OSError, TypeError, SyntaxError):
@@ -101,7 +119,9 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def _definitions(scope: ast.AST) -> Iterator[_Definition]:
-    """The functions and classes that a scope defines, also under `if` and `try`, in order."""
+    """The functions and classes that a scope defines, also under `if` and `try`, in
+    order.
+    """
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, _Definition):
             yield node
@@ -110,15 +130,22 @@ def _definitions(scope: ast.AST) -> Iterator[_Definition]:
 
 
 def _lines(node: ast.AST) -> Iterator[str]:
-    """The tree as text, in a form of our own: that of `ast.dump` differs between versions of Python."""
+    """The tree as text, in a form of our own: that of `ast.dump` differs between
+    versions of Python.
+    """
     yield f"({type(node).__name__}"
     for field, value in ast.iter_fields(node):
-        # Versions of Python differ in whether a missing part is None, an empty list or no field at all.
+        # Versions of Python differ in whether a missing part is None, an empty list or
+        # no field at all.
         if field in _IGNORED_FIELDS or value in (None, []):
             continue
         yield f".{field}"
         # The docstring is the first statement of the body.
-        if field == "body" and isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False):
+        if (
+            field == "body"
+            and isinstance(node, _WITH_DOCSTRING)
+            and ast.get_docstring(node, clean=False)
+        ):
             value = value[1:]
         if isinstance(node, ast.JoinedStr):
             value = list(_merge_texts(value))
@@ -132,8 +159,12 @@ def _lines(node: ast.AST) -> Iterator[str]:
 
 
 def _merge_texts(parts: list[ast.expr]) -> Iterator[ast.expr]:
-    """The parts of an f-string with adjacent texts merged, which some versions of Python keep apart."""
-    for is_text, group in itertools.groupby(parts, lambda part: isinstance(part, ast.Constant)):
+    """The parts of an f-string with adjacent texts merged, which some versions of
+    Python keep apart.
+    """
+    for is_text, group in itertools.groupby(
+        parts, lambda part: isinstance(part, ast.Constant)
+    ):
         if is_text:
             yield ast.Constant("".join(str(part.value) for part in group))  # type: ignore[attr-defined]
         else:

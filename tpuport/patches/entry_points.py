@@ -1,4 +1,6 @@
-"""Patches that other distributions provide: the entry points of group "tpuport.patches"."""
+"""Patches that other distributions provide: the entry points of group
+"tpuport.patches".
+"""
 
 import importlib.metadata
 from importlib.metadata import EntryPoint
@@ -23,7 +25,8 @@ def origin(point: EntryPoint) -> str:
 
 
 def load_patches(point: EntryPoint) -> list[Patch]:
-    """The patches of an entry point, which names a patch, several, or a function that returns them.
+    """The patches of an entry point, which names a patch, several, or a function that
+    returns them.
 
     Raises:
         PortError: it cannot be loaded, or is something else.

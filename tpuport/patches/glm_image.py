@@ -1,4 +1,6 @@
-"""GLM-Image: prior tokens that are dropped are set to zero by a choice, not by a write to positions of a mask."""
+"""GLM-Image: prior tokens that are dropped are set to zero by a choice, not by a write
+to positions of a mask.
+"""
 
 from typing import Any
 
@@ -21,7 +23,9 @@ def forward(
     kv_caches: Any = None,
     image_rotary_emb: Any = None,
 ) -> tuple[torch.Tensor] | Transformer2DModelOutput:
-    """Traced. `GlmImageTransformer2DModel.forward`: latents [B, C, height, width] -> the same shape."""
+    """Traced. `GlmImageTransformer2DModel.forward`: latents [B, C, height, width] ->
+    the same shape.
+    """
     batch, _, height, width = hidden_states.shape
     patch = self.config.patch_size
     if image_rotary_emb is None:
@@ -35,7 +39,13 @@ def forward(
     for index, block in enumerate(self.transformer_blocks):
         cache = None if kv_caches is None else kv_caches[index]
         image, text = block(
-            image, text, temb, image_rotary_emb, attention_mask, attention_kwargs, kv_cache=cache
+            image,
+            text,
+            temb,
+            image_rotary_emb,
+            attention_mask,
+            attention_kwargs,
+            kv_cache=cache,
         )
     image = self.proj_out(self.norm_out(image, temb))
     sample = image.reshape(batch, height // patch, width // patch, -1, patch, patch)

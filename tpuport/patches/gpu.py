@@ -1,7 +1,9 @@
-"""A shim under which code written for a GPU can be imported, and its models built, without one: `tpuport.gpu_shim`.
+"""A shim under which code written for a GPU can be imported, and its models built,
+without one: `tpuport.gpu_shim`.
 
-It is for research repositories that query `torch.cuda`, put tensors on "cuda", or import attention kernels while they
-are imported or their models are built. `whitelist()` lists what it answers; everything else is unchanged.
+It is for research repositories that query `torch.cuda`, put tensors on "cuda", or
+import attention kernels while they are imported or their models are built.
+`whitelist()` lists what it answers; everything else is unchanged.
 """
 
 import contextlib
@@ -55,19 +57,25 @@ class GpuShim:
         return list(self._calls.counts)
 
     def enable(self) -> "GpuShim":
-        """Switch the shim on: for this thread as to new tensors, for the process as to the rest.
+        """Switch the shim on: for this thread as to new tensors, for the process as to
+        the rest.
 
         Calling it again does nothing.
 
         Raises:
-            PortError: another shim is on, or `allow` names something that does not exist.
+            PortError: another shim is on, or `allow` names something that does not
+                exist.
         """
         global _current
         with _lock:
             if _current is self:
                 return self
             if _current is not None:
-                raise PortError("a GPU shim is on already", where="tpuport.gpu_shim", fix="leave it first")
+                raise PortError(
+                    "a GPU shim is on already",
+                    where="tpuport.gpu_shim",
+                    fix="leave it first",
+                )
             _current = self
             # `_current` is set first, because `disable` undoes only the current shim.
             try:
@@ -78,7 +86,9 @@ class GpuShim:
         return self
 
     def disable(self) -> None:
-        """Restore everything. References to functions of the shim call the originals then; stand-ins stay."""
+        """Restore everything. References to functions of the shim call the originals
+        then; stand-ins stay.
+        """
         global _current
         with _lock:
             if _current is not self:
@@ -125,7 +135,11 @@ class GpuShim:
         for name, answer in answers.items():
             self._function("torch.cuda", name, answer)
         for name, cls in classes.items():
-            self._put("torch.cuda", name, _noting_subclass(cls, f"torch.cuda.{name}", self._calls))
+            self._put(
+                "torch.cuda",
+                name,
+                _noting_subclass(cls, f"torch.cuda.{name}", self._calls),
+            )
         for name in gpu_torch.TENSOR_TYPES:
             self._put("torch.cuda", f"{name}Tensor", getattr(torch, f"{name}Tensor"))
         for name in gpu_torch.SDP:
@@ -159,7 +173,8 @@ class GpuShim:
             importlib.import_module(module)
         except ImportError as error:
             raise PortError(
-                f"allow names {name!r}, whose module cannot be imported: {error}", where="allow"
+                f"allow names {name!r}, whose module cannot be imported: {error}",
+                where="allow",
             ) from error
         if value is None or callable(value):
             self._function(module, path, value or gpu_torch.nothing)
@@ -188,7 +203,9 @@ class GpuShim:
 
     def _put(self, module: str, path: str, value: Any) -> None:
         holder, name = _holder(module, path)
-        self._undo.callback(_restore, holder, name, vars(holder).get(name, _ABSENT), value)
+        self._undo.callback(
+            _restore, holder, name, vars(holder).get(name, _ABSENT), value
+        )
         setattr(holder, name, value)
 
 
@@ -209,7 +226,9 @@ def _noting_subclass(cls: type, name: str, calls: Calls) -> type:
         calls.note(name, "one that does nothing")
 
     return type(
-        cls.__name__, (cls,), {"__init__": initialize, "__doc__": cls.__doc__, "__module__": cls.__module__}
+        cls.__name__,
+        (cls,),
+        {"__init__": initialize, "__doc__": cls.__doc__, "__module__": cls.__module__},
     )
 
 
@@ -233,26 +252,36 @@ def _holder(module: str, path: str) -> tuple[Any, str]:
 
 
 def gpu_shim(
-    *, allow: Iterable[str] | Mapping[str, Any] = (), available: bool = False, device: str = "cpu"
+    *,
+    allow: Iterable[str] | Mapping[str, Any] = (),
+    available: bool = False,
+    device: str = "cpu",
 ) -> GpuShim:
-    """Let code that was written for a GPU be imported, and its models be built, without one.
+    """Let code that was written for a GPU be imported, and its models be built, without
+    one.
 
-    Use it in a `with` block, or between `enable()` and `disable()`. Meanwhile the functions of `torch.cuda` and
-    `torch.distributed` that would fail answer as one GPU and one process would; tensors for a CUDA device are created
-    on the CPU; autocast of a CUDA device is switched off; meshes, DTensors and wrappers of torch.distributed are those
-    of one device; and imports of attention packages that are not installed give stand-ins, whose attention is
-    `F.scaled_dot_product_attention`. `tpuport.patches.gpu.whitelist()` lists all of it. Everything else behaves as
-    before. Afterwards everything is restored, also after an exception. Each rewritten call is logged to the logger
-    "tpuport" with its line, and recorded in `calls`.
+    Use it in a `with` block, or between `enable()` and `disable()`. Meanwhile the
+    functions of `torch.cuda` and `torch.distributed` that would fail answer as one GPU
+    and one process would; tensors for a CUDA device are created on the CPU; autocast of
+    a CUDA device is switched off; meshes, DTensors and wrappers of torch.distributed
+    are those of one device; and imports of attention packages that are not installed
+    give stand-ins, whose attention is `F.scaled_dot_product_attention`.
+    `tpuport.patches.gpu.whitelist()` lists all of it. Everything else behaves as
+    before. Afterwards everything is restored, also after an exception. Each rewritten
+    call is logged to the logger "tpuport" with its line, and recorded in `calls`.
 
     Args:
-        allow: what else to answer. "package" is a package that is replaced by a stand-in if it is not installed;
-            "module:name" is a function that then does nothing. A mapping gives the replacement of a "module:name": a
-            function, or any value.
-        available: what `torch.cuda.is_available()` returns, for code that insists on a GPU.
-        device: what "cuda" means. "cpu", the host, is for building models, which `tpuport.port` moves. "jax" is the
-            TPU, for scripts: tensors and models go to its first device, `torch.cuda.synchronize` and events wait for
-            it, memory is its memory, autocast is followed, and `torch.cuda.is_available()` is True.
+        allow: what else to answer. "package" is a package that is replaced by a
+            stand-in if it is not installed; "module:name" is a function that then does
+            nothing. A mapping gives the replacement of a "module:name": a function, or
+            any value.
+        available: what `torch.cuda.is_available()` returns, for code that insists on a
+            GPU.
+        device: what "cuda" means. "cpu", the host, is for building models, which
+            `tpuport.port` moves. "jax" is the TPU, for scripts: tensors and models go
+            to its first device, `torch.cuda.synchronize` and events wait for it, memory
+            is its memory, autocast is followed, and `torch.cuda.is_available()` is
+            True.
 
     Raises:
         PortError: `device` is neither.
@@ -262,12 +291,34 @@ def gpu_shim(
 
 def whitelist() -> dict[str, tuple[str, ...]]:
     """What the shim answers for, by kind."""
-    functions = [f"torch.cuda.{name}" for name in (*gpu_torch.CUDA, *gpu_torch.CUDA_CLASSES)]
+    functions = [
+        f"torch.cuda.{name}" for name in (*gpu_torch.CUDA, *gpu_torch.CUDA_CLASSES)
+    ]
     functions += [f"torch.cuda.{name}Tensor" for name in gpu_torch.TENSOR_TYPES]
     functions += [f"torch.backends.cuda.{name}" for name in gpu_torch.SDP]
     functions += [f"torch.{name}" for name in gpu_devices.answers()]
-    functions += ["torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast", "torch.Generator"]
-    functions += [f"torch.distributed.{name}" for name in gpu_distributed.Distributed().answers()]
-    functions += [f"{module}.{name}" for module, name in gpu_distributed.WRAPPERS.items()]
-    devices = ("Tensor.cuda", "Tensor.to", "Tensor.type", "Tensor.pin_memory", "pin_memory=", "device=")
-    return {"functions": tuple(sorted(functions)), "devices": devices, "imports": tuple(sorted(PACKAGES))}
+    functions += [
+        "torch.autocast",
+        "torch.amp.autocast",
+        "torch.cuda.amp.autocast",
+        "torch.Generator",
+    ]
+    functions += [
+        f"torch.distributed.{name}" for name in gpu_distributed.Distributed().answers()
+    ]
+    functions += [
+        f"{module}.{name}" for module, name in gpu_distributed.WRAPPERS.items()
+    ]
+    devices = (
+        "Tensor.cuda",
+        "Tensor.to",
+        "Tensor.type",
+        "Tensor.pin_memory",
+        "pin_memory=",
+        "device=",
+    )
+    return {
+        "functions": tuple(sorted(functions)),
+        "devices": devices,
+        "imports": tuple(sorted(PACKAGES)),
+    }

@@ -1,7 +1,8 @@
 """Attention functions of GPU packages, computed by `F.scaled_dot_product_attention`.
 
-Options that it cannot express are refused. On the device that function is tpuport's fused kernel.
-Shapes: B batch, Q query length, T key length, H query heads, K key heads, D head dimension.
+Options that it cannot express are refused. On the device that function is tpuport's
+fused kernel. Shapes: B batch, Q query length, T key length, H query heads, K key heads,
+D head dimension.
 """
 
 from types import NoneType
@@ -21,7 +22,11 @@ def refuse(name: str, **options: Any) -> None:
         # Not `value in (None, 0)`, which would compare a tensor's elements.
         if isinstance(value, (int, float, NoneType)) and not value:
             continue
-        raise PortError(f"{name} with {option} has no equivalent in plain torch", where=option, fix=_INSTEAD)
+        raise PortError(
+            f"{name} with {option} has no equivalent in plain torch",
+            where=option,
+            fix=_INSTEAD,
+        )
 
 
 def flash_attn_func(
@@ -40,13 +45,18 @@ def flash_attn_func(
 ) -> torch.Tensor:
     """flash_attn's function: q [B, Q, H, D], k and v [B, T, K, D] -> [B, Q, H, D].
 
-    The last query is aligned with the last key, both with `causal` and with a window; a query without keys gets zeros.
+    The last query is aligned with the last key, both with `causal` and with a window; a
+    query without keys gets zeros.
 
     Raises:
         PortError: soft cap, ALiBi or returned probabilities are requested.
     """
     del deterministic  # the result always is
-    options = {"softcap": softcap, "alibi_slopes": alibi_slopes, "return_attn_probs": return_attn_probs}
+    options = {
+        "softcap": softcap,
+        "alibi_slopes": alibi_slopes,
+        "return_attn_probs": return_attn_probs,
+    }
     refuse("flash_attn_func", **options, **others)
     left, right = window_size
     if causal:
@@ -67,10 +77,16 @@ def flash_attn_func(
     return out.transpose(1, 2)
 
 
-def _window(queries: int, keys: int, left: int, right: int, device: torch.device) -> torch.Tensor:
-    """The keys that each query attends to, boolean [Q, T]; a negative side of the window is unlimited."""
+def _window(
+    queries: int, keys: int, left: int, right: int, device: torch.device
+) -> torch.Tensor:
+    """The keys that each query attends to, boolean [Q, T]; a negative side of the
+    window is unlimited.
+    """
     # The last query is aligned with the last key.
-    query_positions = torch.arange(queries, device=device).unsqueeze(1) + (keys - queries)
+    query_positions = torch.arange(queries, device=device).unsqueeze(1) + (
+        keys - queries
+    )
     distance = torch.arange(keys, device=device).unsqueeze(0) - query_positions
     mask = torch.ones_like(distance, dtype=torch.bool)
     if left >= 0:
@@ -80,20 +96,29 @@ def _window(queries: int, keys: int, left: int, right: int, device: torch.device
     return mask
 
 
-def flash_attn_qkvpacked_func(qkv: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """flash_attn's function of qkv [B, T, 3, H, D]; options as `flash_attn_func` has them."""
+def flash_attn_qkvpacked_func(
+    qkv: torch.Tensor, *args: Any, **kwargs: Any
+) -> torch.Tensor:
+    """flash_attn's function of qkv [B, T, 3, H, D]; options as `flash_attn_func` has
+    them.
+    """
     q, k, v = qkv.unbind(dim=2)
     return flash_attn_func(q, k, v, *args, **kwargs)
 
 
-def flash_attn_kvpacked_func(q: torch.Tensor, kv: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """flash_attn's function of q [B, Q, H, D] and kv [B, T, 2, K, D]; options as `flash_attn_func` has them."""
+def flash_attn_kvpacked_func(
+    q: torch.Tensor, kv: torch.Tensor, *args: Any, **kwargs: Any
+) -> torch.Tensor:
+    """flash_attn's function of q [B, Q, H, D] and kv [B, T, 2, K, D]; options as
+    `flash_attn_func` has them.
+    """
     k, v = kv.unbind(dim=2)
     return flash_attn_func(q, k, v, *args, **kwargs)
 
 
 def flash_attn_varlen_func(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """flash_attn's function of sequences laid end to end: the lengths are values, so no program fits them.
+    """flash_attn's function of sequences laid end to end: the lengths are values, so no
+    program fits them.
 
     Raises:
         PortError: always.
@@ -117,7 +142,8 @@ def memory_efficient_attention(
     scale: float | None = None,
     **others: Any,
 ) -> torch.Tensor:
-    """xformers' function: query [B, Q, H, D], key and value [B, T, H, D] -> [B, Q, H, D]; or all without H.
+    """xformers' function: query [B, Q, H, D], key and value [B, T, H, D] ->
+    [B, Q, H, D]; or all without H.
 
     Args:
         attn_bias: numbers to add, [B, H, Q, T], or a `LowerTriangularMask`.
@@ -126,7 +152,10 @@ def memory_efficient_attention(
     Raises:
         PortError: another kind of mask, or option.
     """
-    refuse("memory_efficient_attention", **{name: value for name, value in others.items() if name != "op"})
+    refuse(
+        "memory_efficient_attention",
+        **{name: value for name, value in others.items() if name != "op"},
+    )
     if not isinstance(attn_bias, (LowerTriangularMask, torch.Tensor, NoneType)):
         raise PortError(
             f"a mask of type {type(attn_bias).__name__} has no equivalent in plain torch",
@@ -159,22 +188,31 @@ def sageattn(
     return_lse: bool = False,
     **others: Any,
 ) -> torch.Tensor:
-    """SageAttention's function without its rounding: "HND" is [B, H, T, D], "NHD" [B, T, H, D].
+    """SageAttention's function without its rounding: "HND" is [B, H, T, D], "NHD"
+    [B, T, H, D].
 
     Raises:
         PortError: another layout or option, or causal attention of lengths that differ.
     """
     # Smoothing only reduces the error of quantization, and nothing is quantized here.
-    options = {name: value for name, value in others.items() if not name.startswith("smooth")}
+    options = {
+        name: value for name, value in others.items() if not name.startswith("smooth")
+    }
     refuse("sageattn", return_lse=return_lse, **options)
     if tensor_layout not in ("HND", "NHD"):
-        raise PortError(f"unknown layout {tensor_layout!r}", where="tensor_layout", fix='"HND" or "NHD"')
+        raise PortError(
+            f"unknown layout {tensor_layout!r}",
+            where="tensor_layout",
+            fix='"HND" or "NHD"',
+        )
     query, key, value = q, k, v
     if tensor_layout == "NHD":
         query, key, value = (tensor.transpose(1, 2) for tensor in (q, k, v))
     if is_causal and query.shape[2] != key.shape[2]:
         raise PortError(
-            "causal attention is ambiguous if query and key lengths differ", where="is_causal", fix=_INSTEAD
+            "causal attention is ambiguous if query and key lengths differ",
+            where="is_causal",
+            fix=_INSTEAD,
         )
     grouped = query.shape[1] != key.shape[1]
     out = functional.scaled_dot_product_attention(
@@ -188,7 +226,9 @@ def sageattn(
 class FusedRMSNorm(torch.nn.RMSNorm):
     """apex's norm, whose default epsilon is 1e-5."""
 
-    def __init__(self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True) -> None:
+    def __init__(
+        self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True
+    ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine)
 
 

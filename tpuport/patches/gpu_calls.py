@@ -1,4 +1,6 @@
-"""The calls that the GPU shim rewrote: each once per calling line, logged when it first occurs."""
+"""The calls that the GPU shim rewrote: each once per calling line, logged when it first
+occurs.
+"""
 
 import collections
 import contextlib
@@ -61,7 +63,9 @@ def _caller() -> tuple[str, int]:
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_INTERMEDIATE) and not any(part in file for part in _CHECKERS):
+        if not file.startswith(_INTERMEDIATE) and not any(
+            part in file for part in _CHECKERS
+        ):
             return file, frame.f_lineno
         frame = frame.f_back
     return "?", 0

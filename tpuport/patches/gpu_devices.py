@@ -1,4 +1,6 @@
-"""The GPU shim where code names a CUDA device: factories, `.to`, autocast, generators, `torch.load`."""
+"""The GPU shim where code names a CUDA device: factories, `.to`, autocast, generators,
+`torch.load`.
+"""
 
 import functools
 import importlib
@@ -26,7 +28,8 @@ def is_cuda(value: Any) -> bool:
 
 
 class Devices(TorchFunctionMode):
-    """Creates tensors elsewhere that calls of this thread would create on a CUDA device.
+    """Creates tensors elsewhere that calls of this thread would create on a CUDA
+    device.
 
     Args:
         calls: where they are noted.
@@ -39,12 +42,16 @@ class Devices(TorchFunctionMode):
         self.target = target
         self.place = PLACES[target]
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = dict(kwargs or {})
         # Naming a device is not using it.
         if not self.calls.active or func is torch.device:
             return func(*args, **kwargs)
-        if func is torch.Tensor.pin_memory or (func is torch.Tensor.cuda and self.target == "cpu"):
+        if func is torch.Tensor.pin_memory or (
+            func is torch.Tensor.cuda and self.target == "cpu"
+        ):
             self.calls.note(f"Tensor.{func.__name__}", "the tensor itself")
             return args[0]
         if func is torch.Tensor.cuda:
@@ -62,7 +69,9 @@ class Devices(TorchFunctionMode):
 def _without_cuda(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: str
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The arguments with the target instead of CUDA devices; None if they name no CUDA device."""
+    """The arguments with the target instead of CUDA devices; None if they name no CUDA
+    device.
+    """
     named_by_text = func in (torch.Tensor.to, torch.as_tensor)
     positions: list[int] = []
     for position, value in enumerate(args):
@@ -71,7 +80,11 @@ def _without_cuda(
             positions.append(position)
     if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
         positions.append(1)  # a number is a CUDA device
-    if func is torch.Tensor.type and len(args) > 1 and str(args[1]).startswith(_CUDA_TYPE):
+    if (
+        func is torch.Tensor.type
+        and len(args) > 1
+        and str(args[1]).startswith(_CUDA_TYPE)
+    ):
         return (args[0], str(args[1]).replace(_CUDA_TYPE, "torch."), *args[2:]), kwargs
     # A number is a CUDA device here too; True is not (its type is bool).
     device = kwargs.get("device")
@@ -106,12 +119,14 @@ def _load(calls: Calls, target: str) -> Callable[..., Any]:
 def opening_safetensors() -> Callable[..., Any]:
     """`safe_open` of safetensors, as its `load_file` and `load_model` call it.
 
-    It reads files by functions of torch, which `Devices` redirects; without a shim, `compat` refuses CUDA devices.
+    It reads files by functions of torch, which `Devices` redirects; without a shim,
+    `compat` refuses CUDA devices.
     """
     safe_open = importlib.import_module("safetensors").safe_open
 
     def opening(*args: Any, device: Any = "cpu", **kwargs: Any) -> Any:
-        # For a number safetensors reads bytes to the device, which has no integers of 64 bits, and not tensors.
+        # For a number safetensors reads bytes to the device, which has no integers of
+        # 64 bits, and not tensors.
         name = f"cuda:{device}" if type(device) is int else device
         return safe_open(*args, device=name, **kwargs)
 
@@ -148,15 +163,22 @@ def _default_type(calls: Calls, target: str) -> Callable[..., Any]:
 
 
 def answers() -> dict[str, Callable[[Calls, str], Callable[..., Any]]]:
-    """Factories of replacements, by name, for the functions of torch that take a device but no tensor.
+    """Factories of replacements, by name, for the functions of torch that take a device
+    but no tensor.
 
     They are called with the calls to note, and with the device that "cuda" means.
     """
-    return {"load": _load, "set_default_device": _default_device, "set_default_tensor_type": _default_type}
+    return {
+        "load": _load,
+        "set_default_device": _default_device,
+        "set_default_tensor_type": _default_type,
+    }
 
 
 def autocast_classes(calls: Calls) -> dict[str, type]:
-    """`torch.autocast` and the older name, for which autocast of a CUDA device changes nothing, without a warning."""
+    """`torch.autocast` and the older name, for which autocast of a CUDA device changes
+    nothing, without a warning.
+    """
     original: Any = torch.autocast
 
     class autocast(original):  # noqa: N801  torch's name
@@ -177,7 +199,11 @@ def autocast_classes(calls: Calls) -> dict[str, type]:
             calls.note("torch.cuda.amp.autocast", "switched off")
             super().__init__("cuda", enabled=False)
 
-    return {"autocast": autocast, "amp.autocast": autocast, "cuda.amp.autocast": cuda_autocast}
+    return {
+        "autocast": autocast,
+        "amp.autocast": autocast,
+        "cuda.amp.autocast": cuda_autocast,
+    }
 
 
 def generator_class(calls: Calls) -> type:
@@ -199,7 +225,9 @@ def generator_class(calls: Calls) -> type:
 
 
 def remove(mode: Devices) -> None:
-    """Remove a mode from anywhere in this thread's stack, and modes of shims that another thread has switched off."""
+    """Remove a mode from anywhere in this thread's stack, and modes of shims that
+    another thread has switched off.
+    """
     # torch gives no other access to the middle of the stack.
     modes = [overrides._pop_mode() for _ in range(torch._C._len_torch_function_stack())]
     for other in reversed(modes):

@@ -1,7 +1,9 @@
-"""What the GPU shim answers for `torch.distributed`: one process, and meshes and wrappers of one device.
+"""What the GPU shim answers for `torch.distributed`: one process, and meshes and
+wrappers of one device.
 
-Over one device, a sharded tensor is the tensor and a wrapped module computes what the module computes. More devices
-than one are refused: `tpuport.create_mesh` and `tpuport.port` have them.
+Over one device, a sharded tensor is the tensor and a wrapped module computes what the
+module computes. More devices than one are refused: `tpuport.create_mesh` and
+`tpuport.port` have them.
 """
 
 import math
@@ -26,7 +28,9 @@ class Mesh:
         names: of its dimensions; None if they have none.
     """
 
-    def __init__(self, device_type: str, dimensions: int, names: Sequence[str] | None) -> None:
+    def __init__(
+        self, device_type: str, dimensions: int, names: Sequence[str] | None
+    ) -> None:
         self.device_type = device_type
         self.ndim = dimensions
         self.mesh_dim_names = None if names is None else tuple(names)
@@ -62,7 +66,9 @@ class Mesh:
 
 
 class Wrapped(torch.nn.Module):
-    """A module as DistributedDataParallel and FSDP wrap it, `.module` being the module."""
+    """A module as DistributedDataParallel and FSDP wrap it, `.module` being the
+    module.
+    """
 
     def __init__(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -82,7 +88,8 @@ def _init_device_mesh(
 ) -> Mesh:
     if math.prod(mesh_shape) != 1:
         sizes = ", ".join(
-            f"{name}={size}" for name, size in zip(mesh_dim_names or "", mesh_shape, strict=False)
+            f"{name}={size}"
+            for name, size in zip(mesh_dim_names or "", mesh_shape, strict=False)
         )
         raise PortError(
             f"a mesh of {math.prod(mesh_shape)} processes is asked for, and the GPU shim answers as one process",
@@ -98,7 +105,9 @@ def _first(value: Any, *args: Any, **kwargs: Any) -> Any:
     return value
 
 
-def _all_gather(tensor_list: list[torch.Tensor], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+def _all_gather(
+    tensor_list: list[torch.Tensor], tensor: torch.Tensor, *args: Any, **kwargs: Any
+) -> None:
     tensor_list[0].copy_(tensor)
 
 

@@ -1,4 +1,6 @@
-"""Stand-ins for GPU packages that are not installed, so that code which imports them can be imported."""
+"""Stand-ins for GPU packages that are not installed, so that code which imports them
+can be imported.
+"""
 
 import importlib
 import importlib.abc
@@ -10,7 +12,8 @@ from typing import Any
 
 from tpuport.errors import PortError
 
-# Packages that get a stand-in if they are not installed, each with the version that the stand-in reports.
+# Packages that get a stand-in if they are not installed, each with the version that the
+# stand-in reports.
 PACKAGES = {
     "apex": "0.1",
     "flash_attn": "2.8.3",
@@ -27,7 +30,8 @@ _FLASH = (
     "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_kvpacked_func", "flash_attn_varlen_func",
 )  # fmt: skip
 
-# Names that work like the package's; every other name can be imported, and raises an error when it is called.
+# Names that work like the package's; every other name can be imported, and raises an
+# error when it is called.
 WORKING = {
     "flash_attn": _FLASH,
     "flash_attn.flash_attn_interface": _FLASH,
@@ -40,7 +44,9 @@ WORKING = {
 
 
 class _Kind(type):
-    """The type of placeholders: they can be named, inherited from and have attributes, but cannot be called."""
+    """The type of placeholders: they can be named, inherited from and have attributes,
+    but cannot be called.
+    """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         raise PortError(
@@ -55,7 +61,9 @@ class _Kind(type):
 
 
 def _placeholder(module: str, name: str) -> type:
-    return _Kind(name.rpartition(".")[2], (), {"__module__": module, "__qualname__": name})
+    return _Kind(
+        name.rpartition(".")[2], (), {"__module__": module, "__qualname__": name}
+    )
 
 
 class StandIn(ModuleType):
@@ -67,9 +75,12 @@ class StandIn(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if name == "__version__":
             return f"{PACKAGES.get(self.__name__, '0.0')}+tpuport"
-        # Imported late: most repositories import the package without using its attention.
+        # Imported late: most repositories import the package without using its
+        # attention.
         if name in WORKING.get(self.__name__, ()):
-            value = getattr(importlib.import_module("tpuport.patches.gpu_attention"), name)
+            value = getattr(
+                importlib.import_module("tpuport.patches.gpu_attention"), name
+            )
         else:
             value = _placeholder(self.__name__, name)
         setattr(self, name, value)
@@ -79,7 +90,9 @@ class StandIn(ModuleType):
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Answers for the packages given, after everything that is installed."""
 
-    def __init__(self, packages: Iterable[str], note: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, packages: Iterable[str], note: Callable[[str, str], None]
+    ) -> None:
         self.packages = set(packages)
         self.note = note
         self.modules: list[ModuleType] = []
@@ -90,7 +103,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         sys.meta_path.append(self)
 
     def uninstall(self) -> None:
-        """Stop, and remove the stand-in modules from `sys.modules` and from their parent packages."""
+        """Stop, and remove the stand-in modules from `sys.modules` and from their
+        parent packages.
+        """
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         for module in self.modules:
@@ -104,7 +119,10 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         importlib.invalidate_caches()
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
         parent = sys.modules.get(fullname.rpartition(".")[0])
         if fullname not in self.packages and not isinstance(parent, StandIn):

@@ -84,7 +84,8 @@ def _factory(kind: type) -> Callable[..., Any]:
     return lambda *args, **kwargs: kind()
 
 
-# Functions of torch.cuda that fail without a GPU, or would say that there is none, and their answers.
+# Functions of torch.cuda that fail without a GPU, or would say that there is none, and
+# their answers.
 CUDA: dict[str, Callable[..., Any]] = {
     "can_device_access_peer": lambda *args: False,
     "current_device": lambda: 0,
@@ -128,7 +129,24 @@ CUDA_CLASSES: dict[str, type] = {
 }
 
 # torch.cuda.FloatTensor and the like: those of the CPU.
-TENSOR_TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
+TENSOR_TYPES = (
+    "Float",
+    "Double",
+    "Half",
+    "BFloat16",
+    "Byte",
+    "Char",
+    "Short",
+    "Int",
+    "Long",
+    "Bool",
+)
 
-# Switches between attention kernels of a GPU, which would switch those of the CPU as well.
-SDP = ("enable_flash_sdp", "enable_mem_efficient_sdp", "enable_math_sdp", "enable_cudnn_sdp")
+# Switches between attention kernels of a GPU, which would switch those of the CPU as
+# well.
+SDP = (
+    "enable_flash_sdp",
+    "enable_mem_efficient_sdp",
+    "enable_math_sdp",
+    "enable_cudnn_sdp",
+)

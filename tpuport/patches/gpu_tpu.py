@@ -42,7 +42,9 @@ class Event:
             RuntimeError: one of the two is not recorded.
         """
         if self._time is None or other._time is None:
-            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+            raise RuntimeError(
+                "Both events must be recorded before calculating elapsed time."
+            )
         return (other._time - self._time) * 1e3
 
 

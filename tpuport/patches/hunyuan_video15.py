@@ -1,9 +1,10 @@
 """HunyuanVideo-1.5's transformer, in a form that can be traced.
 
-The original forward tests whether image embeddings are all zero, which is how the pipelines signal text-to-video, and
-moves valid tokens to the front by boolean indexing. Here `without_empty_streams` makes the first decision outside the
-traced code where it can, and a stable sort replaces the second.
-Shapes: B batch, C channels, F frames, h height, w width, N tokens of a stream, S of all streams, E model width.
+The original forward tests whether image embeddings are all zero, which is how the
+pipelines signal text-to-video, and moves valid tokens to the front by boolean indexing.
+Here `without_empty_streams` makes the first decision outside the traced code where it
+can, and a stable sort replaces the second. Shapes: B batch, C channels, F frames, h
+height, w width, N tokens of a stream, S of all streams, E model width.
 """
 
 import inspect
@@ -30,7 +31,8 @@ _INPUTS = (
     "encoder_attention_mask_2", "image_embeds",
 )  # fmt: skip
 _with_glyphs: weakref.WeakSet[Any] = weakref.WeakSet()
-# Whether a device array is all zero. Such arrays never change, and reading one back costs a transfer.
+# Whether a device array is all zero. Such arrays never change, and reading one back
+# costs a transfer.
 _is_zero: Any = WeakIdKeyDictionary()
 
 
@@ -48,15 +50,18 @@ def forward(
     attention_kwargs: dict[str, Any] | None = None,
     return_dict: bool = True,
 ) -> tuple[torch.Tensor] | Transformer2DModelOutput:
-    """Traced. `HunyuanVideo15Transformer3DModel.forward`, equal in every valid token and so in its output.
+    """Traced. `HunyuanVideo15Transformer3DModel.forward`, equal in every valid token
+    and so in its output.
 
     Args:
         hidden_states: [B, C, F, h, w].
         timestep, timestep_r: [B].
         encoder_hidden_states, encoder_attention_mask: text, [B, N, _] and [B, N].
-        encoder_hidden_states_2, encoder_attention_mask_2: glyphs, of the same shapes; None if no prompt has any.
-        image_embeds: [B, N, _]; None and all zeros both mean text-to-video. With None there are no image tokens; zeros
-            give image tokens that are all padding, which nothing reads.
+        encoder_hidden_states_2, encoder_attention_mask_2: glyphs, of the same shapes;
+            None if no prompt has any.
+        image_embeds: [B, N, _]; None and all zeros both mean text-to-video. With None
+            there are no image tokens; zeros give image tokens that are all padding,
+            which nothing reads.
 
     Raises:
         PortError: the inputs do not match each other or the model.
@@ -67,22 +72,35 @@ def forward(
     temb = self.time_embed(timestep, timestep_r=timestep_r)
     glyphs = (encoder_hidden_states_2, encoder_attention_mask_2)
     context, mask = _context(
-        self, timestep, (encoder_hidden_states, encoder_attention_mask), glyphs, image_embeds
+        self,
+        timestep,
+        (encoder_hidden_states, encoder_attention_mask),
+        glyphs,
+        image_embeds,
     )
-    # The original can checkpoint gradients, which is a feature of torch's autograd; here jax computes gradients.
+    # The original can checkpoint gradients, which is a feature of torch's autograd;
+    # here jax computes gradients.
     tokens = self.x_embedder(hidden_states)
     for block in self.transformer_blocks:
         tokens, context = block(tokens, context, temb, mask, rotary)
-    sample = _unpatchify(self, self.proj_out(self.norm_out(tokens, temb)), hidden_states.shape)
+    sample = _unpatchify(
+        self, self.proj_out(self.norm_out(tokens, temb)), hidden_states.shape
+    )
     if not return_dict:
         return (sample,)
     return Transformer2DModelOutput(sample=sample)
 
 
 def _context(
-    self: Any, timestep: torch.Tensor, text: tuple, glyphs: tuple, image_embeds: torch.Tensor | None
+    self: Any,
+    timestep: torch.Tensor,
+    text: tuple,
+    glyphs: tuple,
+    image_embeds: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens [B, S, E] of images, glyphs and text, valid ones first, and the mask of valid tokens [B, S]."""
+    """Tokens [B, S, E] of images, glyphs and text, valid ones first, and the mask of
+    valid tokens [B, S].
+    """
     tokens = self.context_embedder(text[0], timestep, text[1])
     streams = [(_add_kind(self, tokens, _TEXT), text[1], True)]
     if glyphs[0] is not None:
@@ -96,14 +114,22 @@ def _context(
 
 def _add_kind(self: Any, tokens: torch.Tensor, kind: int) -> torch.Tensor:
     """Tokens [B, N, E] with the embedding of their kind added."""
-    return tokens + self.cond_type_embed(torch.full((1, 1), kind, dtype=torch.int32, device=tokens.device))
+    return tokens + self.cond_type_embed(
+        torch.full((1, 1), kind, dtype=torch.int32, device=tokens.device)
+    )
 
 
-def _image_stream(self: Any, image_embeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """(tokens [B, N, E], mask [B, N], False): all of the batch's images are valid, or all are padding."""
+def _image_stream(
+    self: Any, image_embeds: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """(tokens [B, N, E], mask [B, N], False): all of the batch's images are valid, or
+    all are padding.
+    """
     has_image = torch.any(image_embeds != 0)
     tokens = self.image_embedder(image_embeds)
-    tokens = _add_kind(self, torch.where(has_image, tokens, torch.zeros_like(tokens)), _IMAGE)
+    tokens = _add_kind(
+        self, torch.where(has_image, tokens, torch.zeros_like(tokens)), _IMAGE
+    )
     return tokens, has_image.expand(tokens.shape[:2]), False
 
 
@@ -117,18 +143,24 @@ def _unpatchify(self: Any, tokens: torch.Tensor, shape: torch.Size) -> torch.Ten
 
 
 @before_tracing(f"{_MODULE}:HunyuanVideo15Transformer3DModel")
-def without_empty_streams(model: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Check the transformer's arguments, and replace image embeddings and glyphs that are all padding by None.
+def without_empty_streams(
+    model: Any, args: tuple, kwargs: dict[str, Any]
+) -> tuple[tuple, dict[str, Any]]:
+    """Check the transformer's arguments, and replace image embeddings and glyphs that
+    are all padding by None.
 
-    Nothing reads such tokens, so the output is the same with fewer of them: text-to-video has 1,000 text tokens instead
-    of 1,985. Once a model has seen a prompt with glyphs, glyphs stay: guidance alternates between the prompt's glyphs
-    and none, and dropping them would compile a second program.
+    Nothing reads such tokens, so the output is the same with fewer of them:
+    text-to-video has 1,000 text tokens instead of 1,985. Once a model has seen a prompt
+    with glyphs, glyphs stay: guidance alternates between the prompt's glyphs and none,
+    and dropping them would compile a second program.
 
     Raises:
         PortError: the inputs do not match each other or the model.
     """
     # By name, so that both ways of passing an argument are seen.
-    arguments = inspect.signature(forward).bind_partial(model, *args, **kwargs).arguments
+    arguments = (
+        inspect.signature(forward).bind_partial(model, *args, **kwargs).arguments
+    )
     del arguments["self"]
     check(model, *(arguments.get(name) for name in _INPUTS))
     if _is_known_zero(arguments.get("image_embeds")):
@@ -144,7 +176,9 @@ def without_empty_streams(model: Any, args: tuple, kwargs: dict[str, Any]) -> tu
 
 
 def _is_known_zero(tensor: Any) -> bool:
-    """Whether a tensor has concrete values, on the host or a device, that are all zero."""
+    """Whether a tensor has concrete values, on the host or a device, that are all
+    zero.
+    """
     array = compat.as_jax(tensor)
     # Inside a trace nothing is known, and asking would end it.
     if isinstance(array, Tracer):
@@ -171,17 +205,29 @@ def check(
     encoder_attention_mask_2: Any = None,
     image_embeds: Any = None,
 ) -> None:
-    """Raise a PortError if the transformer's inputs do not match each other or the model; only shapes are read."""
+    """Raise a PortError if the transformer's inputs do not match each other or the
+    model; only shapes are read.
+    """
     _check_latents(model, hidden_states)
     batch = hidden_states.shape[0]
     if encoder_hidden_states is None:
         raise PortError(
-            "no text embeddings", where="encoder_hidden_states", fix="give [batch, tokens, width]"
+            "no text embeddings",
+            where="encoder_hidden_states",
+            fix="give [batch, tokens, width]",
         )
-    _check_stream("", encoder_hidden_states, encoder_attention_mask, batch, model.config.text_embed_dim)
+    _check_stream(
+        "",
+        encoder_hidden_states,
+        encoder_attention_mask,
+        batch,
+        model.config.text_embed_dim,
+    )
     if encoder_hidden_states_2 is not None or encoder_attention_mask_2 is not None:
         width = model.config.text_embed_2_dim
-        _check_stream("_2", encoder_hidden_states_2, encoder_attention_mask_2, batch, width)
+        _check_stream(
+            "_2", encoder_hidden_states_2, encoder_attention_mask_2, batch, width
+        )
     if image_embeds is not None:
         _check_states("image_embeds", image_embeds, batch, model.config.image_embed_dim)
 
@@ -219,7 +265,9 @@ def _check_stream(suffix: str, states: Any, mask: Any, batch: int, width: int) -
         fix = "give both: without the mask, padding would be read as text"
         raise PortError(f"{name} without {mask_name}", where=mask_name, fix=fix)
     if states is None:
-        raise PortError(f"{mask_name} without {name}", where=name, fix="give both or none")
+        raise PortError(
+            f"{mask_name} without {name}", where=name, fix="give both or none"
+        )
     _check_states(name, states, batch, width)
     if tuple(mask.shape) != tuple(states.shape[:2]):
         raise PortError(
@@ -229,7 +277,8 @@ def _check_stream(suffix: str, states: Any, mask: Any, batch: int, width: int) -
 
 
 def _check_states(name: str, states: Any, batch: int, width: int) -> None:
-    # One row too many would be taken for a batch of another size only deep inside the model.
+    # One row too many would be taken for a batch of another size only deep inside the
+    # model.
     if states.ndim != 3 or (states.shape[0], states.shape[2]) != (batch, width):
         raise PortError(
             f"embeddings of shape {list(states.shape)}", where=name,

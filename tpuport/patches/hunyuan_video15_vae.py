@@ -1,9 +1,11 @@
-"""HunyuanVideo-1.5's video autoencoder: attention that is causal from frame to frame, without its mask.
+"""HunyuanVideo-1.5's video autoencoder: attention that is causal from frame to frame,
+without its mask.
 
-Its own forward writes a mask of S x S numbers one row at a time: thousands of updates to trace, and 250 MB at 31
-latent frames of one tile. A position sees its own frame and those before, so each frame attends to a prefix of the
-keys, for which no mask is needed; what lies behind the prefix is not computed.
-Shapes: B batch, H heads, C channels, F frames, h height, w width, S = F h w.
+Its own forward writes a mask of S x S numbers one row at a time: thousands of updates
+to trace, and 250 MB at 31 latent frames of one tile. A position sees its own frame and
+those before, so each frame attends to a prefix of the keys, for which no mask is
+needed; what lies behind the prefix is not computed. Shapes: B batch, H heads, C
+channels, F frames, h height, w width, S = F h w.
 """
 
 from typing import Any
@@ -13,7 +15,9 @@ from torch.nn import functional
 
 
 def attention_forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """Traced. `HunyuanVideo15AttnBlock.forward`, [B, C, F, h, w] -> the same; also for B > 1, which its own refuses."""
+    """Traced. `HunyuanVideo15AttnBlock.forward`, [B, C, F, h, w] -> the same; also for
+    B > 1, which its own refuses.
+    """
     batch, channels, frames, height, width = x.shape
     normed = self.norm(x)
     query, key, value = (
@@ -28,7 +32,8 @@ def attention_forward(self: Any, x: torch.Tensor) -> torch.Tensor:
 def frame_causal_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, frames: int
 ) -> torch.Tensor:
-    """Traced. Attention [B, H, S, C] in which a position sees the positions of its own frame and of earlier ones.
+    """Traced. Attention [B, H, S, C] in which a position sees the positions of its own
+    frame and of earlier ones.
 
     Args:
         query, key, value: [B, H, S, C], positions frame by frame.

@@ -1,4 +1,6 @@
-"""HunYuan-VL counts its placeholders of images in the program, where transformers selects them."""
+"""HunYuan-VL counts its placeholders of images in the program, where transformers
+selects them.
+"""
 
 from typing import Any
 
@@ -16,10 +18,13 @@ def placeholder_mask(
     inputs_embeds: torch.Tensor,
     image_features: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Traced. As `HunYuanVLModel.get_placeholder_mask`, a bool for each element [B, S, E] of the embeddings."""
+    """Traced. As `HunYuanVLModel.get_placeholder_mask`, a bool for each element
+    [B, S, E] of the embeddings.
+    """
     mask = original(_MASK)(self, input_ids, inputs_embeds)
     if image_features is not None:
         torch_compilable_check(
-            mask.sum() == image_features.numel(), "Image features and image tokens do not match"
+            mask.sum() == image_features.numel(),
+            "Image features and image tokens do not match",
         )
     return mask

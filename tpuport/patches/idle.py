@@ -6,13 +6,19 @@ from tpuport.patches.patch import Status
 
 
 def remedy(calls: Sequence[str], statuses: Iterable[Status]) -> str:
-    """What to do if one of the calls is of a function that an idle patch replaces; "" if none is.
+    """What to do if one of the calls is of a function that an idle patch replaces; ""
+    if none is.
 
     Args:
-        calls: on the way to a failure, as patches name their targets: "package.module:Class.method".
+        calls: on the way to a failure, as patches name their targets:
+            "package.module:Class.method".
         statuses: of the patches that are registered.
     """
-    idle = [status for status in statuses if status.state != "applied" and status.patch.target in calls]
+    idle = [
+        status
+        for status in statuses
+        if status.state != "applied" and status.patch.target in calls
+    ]
     if not idle:
         return ""
     status = idle[-1]

@@ -1,9 +1,11 @@
-"""LED's encoder with global attention by masks of fixed shape, and its decoder with a cache of fixed shape.
+"""LED's encoder with global attention by masks of fixed shape, and its decoder with a
+cache of fixed shape.
 
-transformers looks up which tokens attend globally, copies their keys, and asks first whether there are any. Here each
-query is compared with all keys, a block of queries at a time, and a mask says which of them it sees.
-The decoder's step of one token has no mask in transformers, where the cache ends with that token.
-Shapes: B rows, S tokens, C queries of a block, H heads, D head width, E model width, Q new tokens, T cache columns.
+transformers looks up which tokens attend globally, copies their keys, and asks first
+whether there are any. Here each query is compared with all keys, a block of queries at
+a time, and a mask says which of them it sees. The decoder's step of one token has no
+mask in transformers, where the cache ends with that token. Shapes: B rows, S tokens, C
+queries of a block, H heads, D head width, E model width, Q new tokens, T cache columns.
 """
 
 import math
@@ -23,7 +25,9 @@ _MASK = "transformers.models.led.modeling_led:_prepare_4d_attention_mask_inverte
 
 
 class Columns:
-    """Numbers [B, S]: below zero for padding, 0 for tokens with local attention, above it with global attention."""
+    """Numbers [B, S]: below zero for padding, 0 for tokens with local attention, above
+    it with global attention.
+    """
 
     def __init__(self, numbers: torch.Tensor) -> None:
         self.numbers = numbers
@@ -39,7 +43,9 @@ class Columns:
 
 
 class _NoQuestion:
-    """In place of which tokens attend globally: the encoder asks whether there are any, and passes the answer on."""
+    """In place of which tokens attend globally: the encoder asks whether there are any,
+    and passes the answer on.
+    """
 
     def flatten(self) -> "_NoQuestion":
         return self
@@ -51,8 +57,12 @@ class _NoQuestion:
         return False
 
 
-def mask_columns(mask: torch.Tensor, dtype: torch.dtype, tgt_len: int | None = None) -> Any:
-    """Traced. As `_prepare_4d_attention_mask_inverted`, of which the encoder reads signs alone."""
+def mask_columns(
+    mask: torch.Tensor, dtype: torch.dtype, tgt_len: int | None = None
+) -> Any:
+    """Traced. As `_prepare_4d_attention_mask_inverted`, of which the encoder reads
+    signs alone.
+    """
     return Columns(registry.original(_MASK)(mask, dtype, tgt_len))
 
 
@@ -65,7 +75,8 @@ def attend(
     is_global_attn: Any = None,
     output_attentions: bool = False,
 ) -> tuple[torch.Tensor]:
-    """Traced. [B, S, E] of hidden states [B, S, E], as `LEDEncoderSelfAttention.forward`, and Longformer's.
+    """Traced. [B, S, E] of hidden states [B, S, E], as
+    `LEDEncoderSelfAttention.forward`, and Longformer's.
 
     Raises:
         PortError: for output_attentions, which has one column for each global token.
@@ -78,12 +89,21 @@ def attend(
         )
 
     def project(layer: nn.Module) -> jax.Array:
-        return compat.as_jax(layer(hidden_states).unflatten(-1, (self.num_heads, self.head_dim)))
+        return compat.as_jax(
+            layer(hidden_states).unflatten(-1, (self.num_heads, self.head_dim))
+        )
 
     scale = 1 / math.sqrt(self.head_dim)
-    query_BSHD, key_BSHD, value_BSHD = project(self.query) * scale, project(self.key), project(self.value)
+    query_BSHD, key_BSHD, value_BSHD = (
+        project(self.query) * scale,
+        project(self.key),
+        project(self.value),
+    )
     global_query_BSHD = project(self.query_global) * scale
-    global_key_BSHD, global_value_BSHD = project(self.key_global), project(self.value_global)
+    global_key_BSHD, global_value_BSHD = (
+        project(self.key_global),
+        project(self.value_global),
+    )
     columns_BS = compat.as_jax(attention_mask.numbers)
     rows, tokens = columns_BS.shape
     reach = self.one_sided_attn_window_size
@@ -99,13 +119,20 @@ def attend(
         columns_BC = block(columns_BS)
         sees_BCS = (is_near_CS & (columns_BS == 0)[:, None]) | (columns_BS > 0)[:, None]
         local = _weighted_sum(
-            block(query_BSHD), key_BSHD, value_BSHD, sees_BCS & (columns_BC >= 0)[..., None]
+            block(query_BSHD),
+            key_BSHD,
+            value_BSHD,
+            sees_BCS & (columns_BC >= 0)[..., None],
         )
         is_global_BC = columns_BC > 0
 
         def attend_globally() -> jax.Array:
-            sees_BCS = jnp.broadcast_to((columns_BS >= 0)[:, None], (rows, 2 * reach, tokens))
-            wide = _weighted_sum(block(global_query_BSHD), global_key_BSHD, global_value_BSHD, sees_BCS)
+            sees_BCS = jnp.broadcast_to(
+                (columns_BS >= 0)[:, None], (rows, 2 * reach, tokens)
+            )
+            wide = _weighted_sum(
+                block(global_query_BSHD), global_key_BSHD, global_value_BSHD, sees_BCS
+            )
             return jnp.where(is_global_BC[..., None, None], wide, local)
 
         return jax.lax.cond(jnp.any(is_global_BC), attend_globally, lambda: local)
@@ -116,19 +143,31 @@ def attend(
 
 
 def _weighted_sum(
-    query_BCHD: jax.Array, key_BSHD: jax.Array, value_BSHD: jax.Array, sees_BCS: jax.Array
+    query_BCHD: jax.Array,
+    key_BSHD: jax.Array,
+    value_BSHD: jax.Array,
+    sees_BCS: jax.Array,
 ) -> jax.Array:
     """Traced. [B, C, H, D]; zeros for a query that sees no key."""
     scores = jnp.einsum("bchd,bshd->bhcs", query_BCHD, key_BSHD).astype(jnp.float32)
     sees = sees_BCS[:, None]
-    weights = jax.nn.softmax(jnp.where(sees, scores, jnp.finfo(jnp.float32).min), axis=-1)
+    weights = jax.nn.softmax(
+        jnp.where(sees, scores, jnp.finfo(jnp.float32).min), axis=-1
+    )
     weights = jnp.where(sees, weights, 0).astype(value_BSHD.dtype)
     return jnp.einsum("bhcs,bshd->bchd", weights, value_BSHD)
 
 
-def embed_positions(self: Any, input_ids_shape: torch.Size, past_key_values_length: Any = 0) -> torch.Tensor:
-    """Traced. [Q, E] for new tokens [B, Q] behind a number of others, which may be a tensor."""
-    positions = torch.arange(input_ids_shape[1], device=self.weight.device) + past_key_values_length
+def embed_positions(
+    self: Any, input_ids_shape: torch.Size, past_key_values_length: Any = 0
+) -> torch.Tensor:
+    """Traced. [Q, E] for new tokens [B, Q] behind a number of others, which may be a
+    tensor.
+    """
+    positions = (
+        torch.arange(input_ids_shape[1], device=self.weight.device)
+        + past_key_values_length
+    )
     return nn.Embedding.forward(self, positions)
 
 
@@ -140,15 +179,28 @@ def attend_in_decoder(
     attention_mask: torch.Tensor | None = None,
     output_attentions: bool = False,
 ) -> Any:
-    """Traced. As `LEDDecoderAttention.forward`; columns of the cache behind the new tokens [B, Q, E] are hidden."""
-    if key_value_states is None and past_key_values is not None and attention_mask is None:
+    """Traced. As `LEDDecoderAttention.forward`; columns of the cache behind the new
+    tokens [B, Q, E] are hidden.
+    """
+    if (
+        key_value_states is None
+        and past_key_values is not None
+        and attention_mask is None
+    ):
         rows, count = hidden_states.shape[:2]
         columns, _ = past_key_values.get_mask_sizes(count, self.layer_idx)
         last = past_key_values.get_seq_length(self.layer_idx) + count - 1
         is_written = torch.arange(columns, device=hidden_states.device) <= last
         lowest = torch.finfo(hidden_states.dtype).min
-        hidden = torch.zeros_like(is_written, dtype=hidden_states.dtype).masked_fill(~is_written, lowest)
+        hidden = torch.zeros_like(is_written, dtype=hidden_states.dtype).masked_fill(
+            ~is_written, lowest
+        )
         attention_mask = hidden.expand(rows, 1, count, columns)
     return registry.original(_ATTENTION)(
-        self, hidden_states, key_value_states, past_key_values, attention_mask, output_attentions
+        self,
+        hidden_states,
+        key_value_states,
+        past_key_values,
+        attention_mask,
+        output_attentions,
     )

@@ -1,6 +1,8 @@
-"""Lumina-Image 2.0: prompts are joined with the image by the number of their tokens, which stays in the trace.
+"""Lumina-Image 2.0: prompts are joined with the image by the number of their tokens,
+which stays in the trace.
 
-Shapes: B batch, N text tokens, I image tokens, S = N + I, E model width, D rotary angles, C channels.
+Shapes: B batch, N text tokens, I image tokens, S = N + I, E model width, D rotary
+angles, C channels.
 """
 
 from typing import Any
@@ -20,10 +22,12 @@ def forward(
     attention_kwargs: dict[str, Any] | None = None,
     return_dict: bool = True,
 ) -> tuple[torch.Tensor] | Transformer2DModelOutput:
-    """Traced. `Lumina2Transformer2DModel.forward`: latents [B, C, height, width] -> the same shape.
+    """Traced. `Lumina2Transformer2DModel.forward`: latents [B, C, height, width] -> the
+    same shape.
 
-    The original reads the number of each prompt's tokens, and cuts every sequence to the longest. Here the sequence
-    is as long as the longest could be, and what is behind a prompt and its image is masked.
+    The original reads the number of each prompt's tokens, and cuts every sequence to
+    the longest. Here the sequence is as long as the longest could be, and what is
+    behind a prompt and its image is masked.
     """
     batch, _, height, width = hidden_states.shape
     patch = self.config.patch_size
@@ -47,10 +51,14 @@ def forward(
     tokens = self.norm_out(tokens, temb)
 
     # The image's tokens, which begin behind those of the prompt.
-    image_positions = text_count[:, None] + torch.arange(image.shape[1], device=image.device)
+    image_positions = text_count[:, None] + torch.arange(
+        image.shape[1], device=image.device
+    )
     sample = _take_tokens(tokens, image_positions)
     sample = sample.reshape(batch, rows, columns, patch, patch, self.out_channels)
-    sample = sample.permute(0, 5, 1, 3, 2, 4).reshape(batch, self.out_channels, height, width)
+    sample = sample.permute(0, 5, 1, 3, 2, 4).reshape(
+        batch, self.out_channels, height, width
+    )
     if not return_dict:
         return (sample,)
     return Transformer2DModelOutput(sample=sample)
@@ -68,33 +76,50 @@ def _rotary_tables(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The complex rotary tables of text [B, N, D], image [B, I, D] and both [B, S, D].
 
-    On the first axis, text counts from zero and the whole image is at the number of text tokens; the others are the
-    image's rows and columns.
+    On the first axis, text counts from zero and the whole image is at the number of
+    text tokens; the others are the image's rows and columns.
     """
     batch, device = text_count.shape[0], text_count.device
     text_positions = torch.arange(text_length, device=device)
     is_text = text_positions < text_count[:, None]
     text_axis = torch.where(is_text, text_positions, 0)
-    text_ids = torch.stack([text_axis, torch.zeros_like(text_axis), torch.zeros_like(text_axis)], dim=-1)
+    text_ids = torch.stack(
+        [text_axis, torch.zeros_like(text_axis), torch.zeros_like(text_axis)], dim=-1
+    )
     cells = torch.arange(rows * columns, device=device).expand(batch, -1)
     image_ids = torch.stack(
-        [text_count[:, None].expand(cells.shape), cells // columns, cells % columns], dim=-1
+        [text_count[:, None].expand(cells.shape), cells // columns, cells % columns],
+        dim=-1,
     )
     positions = torch.arange(text_length + rows * columns, device=device)
-    ids = _join(text_ids.to(torch.int32), image_ids.to(torch.int32), text_count, positions)
+    ids = _join(
+        text_ids.to(torch.int32), image_ids.to(torch.int32), text_count, positions
+    )
     rotary = embedder._get_freqs_cis(ids)
-    text_rotary, image_rotary = embedder._get_freqs_cis(text_ids), embedder._get_freqs_cis(image_ids)
+    text_rotary, image_rotary = (
+        embedder._get_freqs_cis(text_ids),
+        embedder._get_freqs_cis(image_ids),
+    )
     return text_rotary, image_rotary, rotary
 
 
 def _join(
-    text: torch.Tensor, image: torch.Tensor, text_count: torch.Tensor, positions: torch.Tensor
+    text: torch.Tensor,
+    image: torch.Tensor,
+    text_count: torch.Tensor,
+    positions: torch.Tensor,
 ) -> torch.Tensor:
-    """Text [B, N, E] up to its count, then image [B, I, E], then zeros: [B, S, E] at the positions [S]."""
+    """Text [B, N, E] up to its count, then image [B, I, E], then zeros: [B, S, E] at
+    the positions [S].
+    """
     in_image = positions - text_count[:, None]
-    text_part = _take_tokens(text, positions.clamp(max=text.shape[1] - 1).expand(in_image.shape))
+    text_part = _take_tokens(
+        text, positions.clamp(max=text.shape[1] - 1).expand(in_image.shape)
+    )
     image_part = _take_tokens(image, in_image.clamp(min=0, max=image.shape[1] - 1))
-    joined = torch.where((in_image < 0)[..., None], text_part.to(image.dtype), image_part)
+    joined = torch.where(
+        (in_image < 0)[..., None], text_part.to(image.dtype), image_part
+    )
     return torch.where((in_image < image.shape[1])[..., None], joined, 0)
 
 

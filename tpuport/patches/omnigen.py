@@ -1,4 +1,6 @@
-"""OmniGen's rotary table: long and short prompts have other factors, which are chosen in the trace."""
+"""OmniGen's rotary table: long and short prompts have other factors, which are chosen
+in the trace.
+"""
 
 import math
 from typing import Any
@@ -9,7 +11,8 @@ import torch
 def rotary_forward(
     self: Any, hidden_states: torch.Tensor, position_ids: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Traced. `OmniGenSuScaledRotaryEmbedding.forward`: cosines and sines [S, D] for positions [B, S].
+    """Traced. `OmniGenSuScaledRotaryEmbedding.forward`: cosines and sines [S, D] for
+    positions [B, S].
 
     As in the original, the positions of the first row are those of every row.
     """
@@ -32,4 +35,6 @@ def _magnitude(self: Any) -> float:
     scale = self.max_position_embeddings / self.original_max_position_embeddings
     if scale <= 1.0:
         return 1.0
-    return math.sqrt(1 + math.log(scale) / math.log(self.original_max_position_embeddings))
+    return math.sqrt(
+        1 + math.log(scale) / math.log(self.original_max_position_embeddings)
+    )

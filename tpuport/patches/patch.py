@@ -1,4 +1,6 @@
-"""What a patch is: what it replaces, for which versions and why; and the states that it can be in."""
+"""What a patch is: what it replaces, for which versions and why; and the states that it
+can be in.
+"""
 
 import dataclasses
 import functools
@@ -20,16 +22,22 @@ class Patch:
 
     Args:
         name: unique; words and dots, such as "hunyuan-video-1.5.forward".
-        target: "module:qualified.name" of a function, method, static or class method, or property.
-        package: the distribution whose version decides, such as "diffusers"; "" for code that is not installed as a
-            distribution (a cloned repository), where the source alone decides.
-        versions: the versions that it supports, as a requirement specifier: ">=0.36,<0.43".
+        target: "module:qualified.name" of a function, method, static or class method,
+            or property.
+        package: the distribution whose version decides, such as "diffusers"; "" for
+            code that is not installed as a distribution (a cloned repository), where
+            the source alone decides.
+        versions: the versions that it supports, as a requirement specifier:
+            ">=0.36,<0.43".
         why: one sentence for `tpuport patches`.
-        replacement: "module:name" of the new function. It is imported only when the target is, and receives the
-            original's arguments; it reaches the original through `registry.original(target)`.
-        source: digests of the supported sources of the target, one for each known form (`registry.digest(target)`).
-        when: "ported" calls the replacement if an argument, or the first weight of a module among the arguments, is
-            on the device or being traced, and the original otherwise; "always" always calls the replacement.
+        replacement: "module:name" of the new function. It is imported only when the
+            target is, and receives the original's arguments; it reaches the original
+            through `registry.original(target)`.
+        source: digests of the supported sources of the target, one for each known form
+            (`registry.digest(target)`).
+        when: "ported" calls the replacement if an argument, or the first weight of a
+            module among the arguments, is on the device or being traced, and the
+            original otherwise; "always" always calls the replacement.
 
     Raises:
         PortError: a field is malformed.
@@ -46,18 +54,27 @@ class Patch:
 
     def __post_init__(self) -> None:
         where = f"patch {self.name!r}"
-        for field, value in (("target", self.target), ("replacement", self.replacement)):
+        for field, value in (
+            ("target", self.target),
+            ("replacement", self.replacement),
+        ):
             if not _QUALIFIED_NAME.fullmatch(value):
                 raise PortError(
-                    f"{field} {value!r} is not a qualified name", where=where, fix='write "module:name"'
+                    f"{field} {value!r} is not a qualified name",
+                    where=where,
+                    fix='write "module:name"',
                 )
         try:
             SpecifierSet(self.versions)
         except InvalidSpecifier:
             raise PortError(
-                f"versions {self.versions!r} cannot be read", where=where, fix='write ">=1.0,<2.0"'
+                f"versions {self.versions!r} cannot be read",
+                where=where,
+                fix='write ">=1.0,<2.0"',
             ) from None
-        if not self.source or not all(_DIGEST.fullmatch(digest) for digest in self.source):
+        if not self.source or not all(
+            _DIGEST.fullmatch(digest) for digest in self.source
+        ):
             raise PortError(
                 "the patch does not say which source it was written for", where=where,
                 fix=f'give source=(tpuport.patches.digest("{self.target}"),), computed once and written down',
@@ -89,7 +106,8 @@ class Status:
     """The state of a registered patch.
 
     Args:
-        installed: the installed version of its package; None if it is not installed, or the patch names no package.
+        installed: the installed version of its package; None if it is not installed, or
+            the patch names no package.
         origin: the distribution that registered the patch.
         detail: what is wrong and what to do about it; "" if nothing is.
     """
@@ -102,7 +120,9 @@ class Status:
 
 
 class Refusal(Exception):
-    """Why a patch cannot be applied: the error to show to the user, and the resulting state."""
+    """Why a patch cannot be applied: the error to show to the user, and the resulting
+    state.
+    """
 
     def __init__(self, state: State, error: PortError) -> None:
         super().__init__(str(error))
@@ -117,7 +137,8 @@ def installed_version(patch: Patch) -> str | None:
 
 @functools.cache
 def _version_of(package: str) -> str | None:
-    # To read the metadata takes milliseconds, and every error that is explained asks for the state of all patches.
+    # To read the metadata takes milliseconds, and every error that is explained asks
+    # for the state of all patches.
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -125,12 +146,19 @@ def _version_of(package: str) -> str | None:
 
 
 def check_version(patch: Patch) -> None:
-    """Raise a Refusal if the patch's package is not installed, or its version is not supported."""
+    """Raise a Refusal if the patch's package is not installed, or its version is not
+    supported.
+    """
     if not patch.package:
         return
     version = installed_version(patch)
     if version is None:
-        raise Refusal("not installed", PortError(f"{patch.package} is not installed", where=patch.target))
+        raise Refusal(
+            "not installed",
+            PortError(f"{patch.package} is not installed", where=patch.target),
+        )
     if not patch.fits(version):
-        what = f"{patch.package} {version} is installed, the patch is for {patch.versions}"
+        what = (
+            f"{patch.package} {version} is installed, the patch is for {patch.versions}"
+        )
         raise Refusal("version outside range", PortError(what, where=patch.target))

@@ -1,4 +1,6 @@
-"""Reformer's axial positions: each is looked up in the table of its axis, which is not cut to the positions in use."""
+"""Reformer's axial positions: each is looked up in the table of its axis, which is not
+cut to the positions in use.
+"""
 
 import math
 from typing import Any
@@ -7,7 +9,9 @@ import torch
 
 from tpuport.patches import registry
 
-_FORWARD = "transformers.models.reformer.modeling_reformer:AxialPositionEmbeddings.forward"
+_FORWARD = (
+    "transformers.models.reformer.modeling_reformer:AxialPositionEmbeddings.forward"
+)
 
 
 def embed_axial_positions(self: Any, position_ids: torch.Tensor) -> torch.Tensor:
@@ -18,4 +22,6 @@ def embed_axial_positions(self: Any, position_ids: torch.Tensor) -> torch.Tensor
     columns = self.axial_pos_shape[1]
     row = torch.div(position_ids, columns, rounding_mode="floor")
     rows, columns_of_all = self.weights
-    return torch.cat([rows[row, 0], columns_of_all[0, position_ids - row * columns]], dim=-1)
+    return torch.cat(
+        [rows[row, 0], columns_of_all[0, position_ids - row * columns]], dim=-1
+    )

@@ -1,8 +1,10 @@
-"""Patches: applied when their target is imported, checked against its source, listed and reverted.
+"""Patches: applied when their target is imported, checked against its source, listed
+and reverted.
 
-A registered patch waits until its target's module is imported. Then the target's source is compared with the one that
-the patch was written for, and the target is replaced by a switch, which calls the replacement if tensors are on the
-device. Names in other modules that refer to the target are rebound as well. `revert_all` undoes all of it.
+A registered patch waits until its target's module is imported. Then the target's source
+is compared with the one that the patch was written for, and the target is replaced by a
+switch, which calls the replacement if tensors are on the device. Names in other modules
+that refer to the target are rebound as well. `revert_all` undoes all of it.
 """
 
 import dataclasses
@@ -23,7 +25,13 @@ from tpuport.errors import PortError
 from tpuport.patches import entry_points, idle, targets
 from tpuport.patches.digests import digest as digest
 from tpuport.patches.patch import Patch as Patch
-from tpuport.patches.patch import Refusal, State, Status, check_version, installed_version
+from tpuport.patches.patch import (
+    Refusal,
+    State,
+    Status,
+    check_version,
+    installed_version,
+)
 from tpuport.patches.switch import Switch, is_being_imported, preparations
 from tpuport.patches.switch import before_tracing as before_tracing
 
@@ -32,13 +40,16 @@ logger = logging.getLogger("tpuport")
 Strictness = Literal["error", "warn", "off"]
 VARIABLE = "TPUPORT_PATCHES"
 
-# Guards the state below. Never taken while a module is imported: the import may wait for another thread's.
+# Guards the state below. Never taken while a module is imported: the import may wait
+# for another thread's.
 _lock = threading.RLock()
 _patches: dict[str, Patch] = {}
 _origins: dict[str, str] = {}
 _applied: dict[str, "_Record"] = {}
 _refused: dict[str, tuple[State, str]] = {}
-_warned: set[str] = set()  # texts logged since patches were enabled: each is logged once
+_warned: set[str] = (
+    set()
+)  # texts logged since patches were enabled: each is logged once
 _armed: set[str] = set()  # modules with a post-import hook
 _strictness: Strictness = "off"
 # The last explicit choice of a caller; `revert_all` forgets it.
@@ -51,7 +62,8 @@ class _Record:
     """A patch in force.
 
     Args:
-        module: the module object that was patched; a reload or a new import makes another one.
+        module: the module object that was patched; a reload or a new import makes
+            another one.
         definition: the target as it was before.
         raw: the attribute that replaced it.
     """
@@ -68,10 +80,12 @@ class _Record:
 
 
 def register(patch: Patch) -> None:
-    """Add a patch; it is applied at once if patches are in force. Registering it again changes nothing.
+    """Add a patch; it is applied at once if patches are in force. Registering it again
+    changes nothing.
 
     Raises:
-        PortError: another patch has this name, or the patch cannot be applied (see `apply_all`).
+        PortError: another patch has this name, or the patch cannot be applied (see
+            `apply_all`).
     """
     # Registered even if it cannot be applied: `statuses` then says why.
     _register(patch, "registered in code")
@@ -92,7 +106,9 @@ def _register(patch: Patch, origin: str) -> None:
 
 
 def unregister(name: str) -> None:
-    """Revert a patch if it is applied, and forget it. Does nothing for an unknown name."""
+    """Revert a patch if it is applied, and forget it. Does nothing for an unknown
+    name.
+    """
     with _lock:
         # Before it is forgotten: a patch in force is reverted by its name.
         _revert([name])
@@ -102,15 +118,18 @@ def unregister(name: str) -> None:
 
 
 def apply_all(strictness: Strictness | None = None) -> None:
-    """Put every registered patch in force: now if its target has been imported, otherwise upon its import.
+    """Put every registered patch in force: now if its target has been imported,
+    otherwise upon its import.
 
-    Patches in force stay. A module that was reloaded, or imported again, is patched again.
+    Patches in force stay. A module that was reloaded, or imported again, is patched
+    again.
 
     Args:
-        strictness: what happens if a target is not the one that its patch was written for. "error": a PortError, from
-            this call or from the import of the target. "warn": a logged warning, and the patch is not applied. "off":
-            all patches are reverted and none is applied. None: the strictness of the last call that gave one; else
-            that of TPUPORT_PATCHES in the environment; else "error".
+        strictness: what happens if a target is not the one that its patch was written
+            for. "error": a PortError, from this call or from the import of the target.
+            "warn": a logged warning, and the patch is not applied. "off": all patches
+            are reverted and none is applied. None: the strictness of the last call that
+            gave one; else that of TPUPORT_PATCHES in the environment; else "error".
 
     Raises:
         PortError: see `strictness`; then no patch is in force.
@@ -136,7 +155,9 @@ def apply_all(strictness: Strictness | None = None) -> None:
 
 
 def revert_all() -> None:
-    """Restore everything that patches replaced; later imports are not patched. Does nothing without patches."""
+    """Restore everything that patches replaced; later imports are not patched. Does
+    nothing without patches.
+    """
     global _strictness, _requested
     with _lock:
         _strictness = "off"
@@ -156,7 +177,8 @@ def applied() -> tuple[str, ...]:
 
 
 def original(target: str) -> Callable[..., Any]:
-    """The function that a patch replaced, by the patch's `target`; without a patch, the target itself.
+    """The function that a patch replaced, by the patch's `target`; without a patch, the
+    target itself.
 
     A method is returned as a plain function, to be called with `self`.
 
@@ -175,16 +197,21 @@ def original(target: str) -> Callable[..., Any]:
 def prepared(
     module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a module's call, as changed by the `before_tracing` functions of its classes, bases first.
+    """The arguments of a module's call, as changed by the `before_tracing` functions of
+    its classes, bases first.
 
-    They are unchanged if there are no such functions, or the patches of the class are not in force.
+    They are unchanged if there are no such functions, or the patches of the class are
+    not in force.
     """
     # A copy, because preparations may change their arguments in place.
     args, kwargs = tuple(args), dict(kwargs)
     for cls in reversed(type(module).__mro__):
         name = f"{cls.__module__}:{cls.__qualname__}"
-        # A derived class that overrides forward has its own signature; the base's forward is met inside the trace.
-        runs_forward_of = getattr(type(module), "forward", None) is getattr(cls, "forward", None)
+        # A derived class that overrides forward has its own signature; the base's
+        # forward is met inside the trace.
+        runs_forward_of = getattr(type(module), "forward", None) is getattr(
+            cls, "forward", None
+        )
         if runs_forward_of and _is_patched(name):
             for function in preparations(name):
                 args, kwargs = function(module, args, kwargs)
@@ -192,9 +219,15 @@ def prepared(
 
 
 def _is_patched(cls: str) -> bool:
-    """Whether a class is patched now; while patches are in force, true for a class without patches as well."""
+    """Whether a class is patched now; while patches are in force, true for a class
+    without patches as well.
+    """
     # Patches name methods, and preparations the class.
-    own = [patch for patch in list(_patches.values()) if patch.target.rpartition(".")[0] == cls]
+    own = [
+        patch
+        for patch in list(_patches.values())
+        if patch.target.rpartition(".")[0] == cls
+    ]
     with _lock:
         records = [_applied[patch.name] for patch in own if patch.name in _applied]
     for record in records:
@@ -203,14 +236,17 @@ def _is_patched(cls: str) -> bool:
 
 
 def statuses() -> list[Status]:
-    """Every registered patch with its state, in the order of registration; imports no target."""
+    """Every registered patch with its state, in the order of registration; imports no
+    target.
+    """
     _load()
     with _lock:
         return [_status(patch) for patch in _patches.values()]
 
 
 def _status(patch: Patch) -> Status:
-    # In this order: a patch that was refused before may have been applied by a later call.
+    # In this order: a patch that was refused before may have been applied by a later
+    # call.
     state, detail = _refused.get(patch.name, ("waiting for import", ""))
     if patch.name in _applied:
         state = "applied"
@@ -233,7 +269,9 @@ def environment_strictness() -> Strictness:
     # Set but empty counts as not set: `TPUPORT_PATCHES= python ...`.
     value = os.environ.get(VARIABLE) or "error"
     if value not in ("error", "warn", "off"):
-        raise PortError(f"{VARIABLE} is {value!r}", fix='set it to "error", "warn" or "off"')
+        raise PortError(
+            f"{VARIABLE} is {value!r}", fix='set it to "error", "warn" or "off"'
+        )
     return value
 
 
@@ -279,8 +317,12 @@ def _imported_module(name: str) -> ModuleType | None:
         return module
     module = importlib.import_module(name)  # another thread imports it: wait for that
     if is_being_imported(module):
-        # This thread imports it, so there is nothing to wait for, and it is too late for a hook.
-        logger.warning("%s is being imported by this thread; enable its patches before, or afterwards", name)
+        # This thread imports it, so there is nothing to wait for, and it is too late
+        # for a hook.
+        logger.warning(
+            "%s is being imported by this thread; enable its patches before, or afterwards",
+            name,
+        )
         return None
     return module
 
@@ -291,7 +333,8 @@ def _arm(name: str) -> None:
         if name in _armed or name in sys.modules:
             return
         _armed.add(name)
-    # Outside the lock: if another thread has imported the module by now, wrapt calls the hook at once.
+    # Outside the lock: if another thread has imported the module by now, wrapt calls
+    # the hook at once.
     wrapt.register_post_import_hook(_after_import, name)
 
 
@@ -305,8 +348,9 @@ def _after_import(module: ModuleType) -> None:
             _activate(_new_records(module))
     except BaseException:
         if is_being_imported(module):
-            # The import fails and Python forgets the module, so the next attempt needs the hook again. wrapt accepts
-            # a hook only for a module that is not in sys.modules.
+            # The import fails and Python forgets the module, so the next attempt needs
+            # the hook again. wrapt accepts a hook only for a module that is not in
+            # sys.modules.
             sys.modules.pop(name, None)
             with _lock:
                 _armed.add(name)
@@ -315,13 +359,16 @@ def _after_import(module: ModuleType) -> None:
 
 
 def _new_records(module: ModuleType) -> list[_Record]:
-    """Checked records for the patches of a module that are not in force; refusals are noted.
+    """Checked records for the patches of a module that are not in force; refusals are
+    noted.
 
     Raises:
         PortError: a patch is refused and the strictness is "error".
     """
     records: list[_Record] = []
-    patches = [patch for patch in list(_patches.values()) if patch.module == module.__name__]
+    patches = [
+        patch for patch in list(_patches.values()) if patch.module == module.__name__
+    ]
     for patch in patches:
         try:
             record = _check(patch, module, records)
@@ -335,8 +382,12 @@ def _new_records(module: ModuleType) -> list[_Record]:
 
 def _note_refusal(patch: Patch, refusal: Refusal) -> None:
     _refused[patch.name] = (refusal.state, str(refusal))
-    # Another version of a library is ordinary; a different source under a supported version is not.
-    if _strictness == "error" and refusal.state not in ("version outside range", "not installed"):
+    # Another version of a library is ordinary; a different source under a supported
+    # version is not.
+    if _strictness == "error" and refusal.state not in (
+        "version outside range",
+        "not installed",
+    ):
         raise refusal.error from None
     text = f"patch {patch.name} is not applied: {refusal}"
     if text not in _warned:
@@ -345,7 +396,8 @@ def _note_refusal(patch: Patch, refusal: Refusal) -> None:
 
 
 def _check(patch: Patch, module: ModuleType, pending: list[_Record]) -> _Record | None:
-    """The record of a patch that can be applied beside the pending ones; None if the patch is in force.
+    """The record of a patch that can be applied beside the pending ones; None if the
+    patch is in force.
 
     Raises:
         Refusal: it cannot be applied.
@@ -361,11 +413,14 @@ def _check(patch: Patch, module: ModuleType, pending: list[_Record]) -> _Record 
     for other in others:
         rival = other.switch.patch
         if rival.target == patch.target:
-            what = f"patches {rival.name!r} and {patch.name!r} replace the same function"
+            what = (
+                f"patches {rival.name!r} and {patch.name!r} replace the same function"
+            )
             raise Refusal("failed", PortError(what, where=patch.target))
     definition = _check_definition(patch, module)
     switch = Switch(patch, definition.function)
-    # A replacement that cannot be imported is better refused now than in the first call.
+    # A replacement that cannot be imported is better refused now than in the first
+    # call.
     try:
         switch.prepare()
     except PortError as error:
@@ -385,7 +440,9 @@ def _check_definition(patch: Patch, module: ModuleType) -> targets.Definition:
         version = _library_version(patch)
         what = f"{version} lacks the function that patch {patch.name!r} replaces: {error.what}"
         fix = error.fix or _remedy_of_other_source(version)
-        raise Refusal("target missing", PortError(what, where=patch.target, fix=fix)) from None
+        raise Refusal(
+            "target missing", PortError(what, where=patch.target, fix=fix)
+        ) from None
     try:
         source = digest(definition.function)
     except PortError as error:
@@ -394,7 +451,10 @@ def _check_definition(patch: Patch, module: ModuleType) -> targets.Definition:
         version = _library_version(patch)
         what = f"{version} has another source than the one that patch {patch.name!r} was written for"
         fix = _remedy_of_other_source(version)
-        raise Refusal("source differs", PortError(what, where=f"{patch.target}, digest {source}", fix=fix))
+        raise Refusal(
+            "source differs",
+            PortError(what, where=f"{patch.target}, digest {source}", fix=fix),
+        )
     return definition
 
 
@@ -415,7 +475,9 @@ def _remedy_of_other_source(version: str) -> str:
 def _activate(records: list[_Record]) -> None:
     """Put patches in force, and rebind every name that refers to an original."""
     with _lock:
-        records = [record for record in records if record.switch.patch.name not in _applied]
+        records = [
+            record for record in records if record.switch.patch.name not in _applied
+        ]
         if not records or _strictness == "off":
             return  # another thread was faster, or has reverted everything
         pairs: dict[Any, Any] = {}
@@ -424,7 +486,9 @@ def _activate(records: list[_Record]) -> None:
             targets.bind(definition, record.raw, former=definition.raw)
             record.switch.active = True
             _applied[record.switch.patch.name] = record
-            logger.info("patched %s: %s", record.switch.patch.target, record.switch.patch.why)
+            logger.info(
+                "patched %s: %s", record.switch.patch.target, record.switch.patch.why
+            )
             pairs[definition.raw] = record.raw
             pairs[definition.function] = record.switch.wrapper
         # One pass for all records: it looks at every module of the process.
@@ -450,12 +514,12 @@ def _revert(names: list[str]) -> None:
 
 
 def _remedy(calls: Sequence[str]) -> str:
-    """What to do about a failure on whose way is a function that an idle patch replaces; "" if none is."""
+    """What to do about a failure on whose way is a function that an idle patch
+    replaces; "" if none is.
+    """
     try:
         return idle.remedy(calls, statuses())
-    except (
-        PortError
-    ):  # of an environment variable with a wrong value, which is reported where patches are enabled
+    except PortError:  # of an environment variable with a wrong value, which is reported where patches are enabled
         return ""
 
 

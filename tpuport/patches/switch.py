@@ -1,4 +1,6 @@
-"""The function bound to a patched name: it decides in each call whether the replacement or the original runs."""
+"""The function bound to a patched name: it decides in each call whether the replacement
+or the original runs.
+"""
 
 import functools
 import importlib
@@ -10,7 +12,9 @@ from tpuport import compat
 from tpuport.errors import PortError
 from tpuport.patches.patch import Patch
 
-Preparation = Callable[[Any, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+Preparation = Callable[
+    [Any, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]
+]
 
 _preparations: dict[str, list[Preparation]] = {}
 
@@ -37,7 +41,9 @@ class Switch:
         return self._replacement
 
     def prepare(self) -> None:
-        """Import the replacement, unless its module is being imported now (it may import the target itself)."""
+        """Import the replacement, unless its module is being imported now (it may
+        import the target itself).
+        """
         name = self.patch.replacement.partition(":")[0]
         if not is_being_imported(sys.modules.get(name)):
             self.replacement()
@@ -46,10 +52,15 @@ class Switch:
         original = self.original
         always = self.patch.when == "always"
 
-        # inspect.signature must still show the original arguments: transformers reads them.
+        # inspect.signature must still show the original arguments: transformers reads
+        # them.
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
-            if self.active and not _is_compiling() and (always or _any_ported([*args, *kwargs.values()])):
+            if (
+                self.active
+                and not _is_compiling()
+                and (always or _any_ported([*args, *kwargs.values()]))
+            ):
                 return self.replacement()(*args, **kwargs)
             return original(*args, **kwargs)
 
@@ -70,13 +81,16 @@ def _import_replacement(patch: Patch) -> Callable[..., Any]:
             value = getattr(value, part)
     except (ImportError, AttributeError) as error:
         raise PortError(
-            f"the replacement of patch {patch.name!r} cannot be imported: {error}", where=patch.replacement
+            f"the replacement of patch {patch.name!r} cannot be imported: {error}",
+            where=patch.replacement,
         ) from error
     return value
 
 
 def _is_compiling() -> bool:
-    """Whether torch.compile reads the call: of tensors on the host, and it cannot read what decides here."""
+    """Whether torch.compile reads the call: of tensors on the host, and it cannot read
+    what decides here.
+    """
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_compiling()
 
@@ -88,7 +102,9 @@ def _any_ported(values: Iterable[Any]) -> bool:
 
 
 def _is_ported(value: Any, depth: int = 1) -> bool:
-    """Whether a tensor, a module's first weight, or an item of a list, tuple or dict of those, is on the device."""
+    """Whether a tensor, a module's first weight, or an item of a list, tuple or dict of
+    those, is on the device.
+    """
     if compat.is_ported(value):
         return True
     if isinstance(value, sys.modules["torch"].nn.Module):
@@ -101,14 +117,17 @@ def _is_ported(value: Any, depth: int = 1) -> bool:
         return False
     if isinstance(value, dict):
         value = tuple(value.values())
-    return isinstance(value, (list, tuple)) and any(_is_ported(item, depth - 1) for item in value)
+    return isinstance(value, (list, tuple)) and any(
+        _is_ported(item, depth - 1) for item in value
+    )
 
 
 def before_tracing(target: str) -> Callable[[Preparation], Preparation]:
-    """Let a function see, and change, the arguments of a module's calls before they are traced: (module, args, kwargs).
+    """Let a function see, and change, the arguments of a module's calls before they are
+    traced: (module, args, kwargs).
 
-    It runs on the values of each call while a patch of the class is in force, and returns args and kwargs. It belongs
-    in the module that holds the replacement:
+    It runs on the values of each call while a patch of the class is in force, and
+    returns args and kwargs. It belongs in the module that holds the replacement:
 
         @before_tracing("package.models:Model")
         def without_empty_images(module, args, kwargs):
@@ -116,12 +135,16 @@ def before_tracing(target: str) -> Callable[[Preparation], Preparation]:
             return args, kwargs
 
     Args:
-        target: "module:qualified.name" of the class; classes that inherit from it are served as well.
+        target: "module:qualified.name" of the class; classes that inherit from it are
+            served as well.
     """
 
     def register(function: Preparation) -> Preparation:
-        # The same function again means that its module was reloaded: the new one takes its turn last.
-        others = [other for other in preparations(target) if _name(other) != _name(function)]
+        # The same function again means that its module was reloaded: the new one takes
+        # its turn last.
+        others = [
+            other for other in preparations(target) if _name(other) != _name(function)
+        ]
         _preparations[target] = [*others, function]
         return function
 

@@ -22,7 +22,8 @@ class Definition:
     Args:
         holder: the module or class.
         name: the function's name in it.
-        raw: the holder's attribute of this name: a function, static or class method, or property.
+        raw: the holder's attribute of this name: a function, static or class method, or
+            property.
         function: the plain function inside `raw`.
     """
 
@@ -32,7 +33,9 @@ class Definition:
     function: Callable[..., Any]
 
     def wrap_like(self, function: Callable[..., Any]) -> Any:
-        """Another function, wrapped as the holder's attribute is: as a property, static or class method, or plain."""
+        """Another function, wrapped as the holder's attribute is: as a property, static
+        or class method, or plain.
+        """
         if isinstance(self.raw, property):
             return property(function, self.raw.fset, self.raw.fdel, self.raw.__doc__)
         if isinstance(self.raw, (staticmethod, classmethod)):
@@ -51,7 +54,8 @@ def locate(module: ModuleType, qualname: str) -> Definition:
     """The function of this qualified name, as the module defines it now.
 
     Raises:
-        PortError: there is no such name, another module or class defines it, or it is not a function.
+        PortError: there is no such name, another module or class defines it, or it is
+            not a function.
     """
     where = f"{module.__name__}:{qualname}"
     # First, because the errors below would be about the wrong module.
@@ -63,7 +67,10 @@ def locate(module: ModuleType, qualname: str) -> Definition:
         if not isinstance(holder, type):
             raise PortError(f"there is no class {part}", where=where)
     if name not in vars(holder):
-        inherited = next((base for base in getattr(holder, "__mro__", ()) if name in vars(base)), None)
+        inherited = next(
+            (base for base in getattr(holder, "__mro__", ()) if name in vars(base)),
+            None,
+        )
         if inherited is not None:
             home = f"{inherited.__module__}:{inherited.__qualname__}.{name}"
             raise PortError(f"{name} is inherited", where=where, fix=f"name {home}")
@@ -73,24 +80,31 @@ def locate(module: ModuleType, qualname: str) -> Definition:
     function = underlying(raw)
     if isinstance(raw, type) or not callable(function):
         raise PortError(
-            f"{name} is not a function", where=where, fix="name a function, or a method of the class"
+            f"{name} is not a function",
+            where=where,
+            fix="name a function, or a method of the class",
         )
     return Definition(holder, name, raw, function)
 
 
 def _check_home(module: ModuleType, qualname: str, where: str) -> None:
-    """Refuse a name that the module only imports: patching it there would reach everyone who has it."""
+    """Refuse a name that the module only imports: patching it there would reach
+    everyone who has it.
+    """
     first = qualname.partition(".")[0]
     value = vars(module).get(first)
     # Some values have `__module__` None.
     home = sys.modules.get(getattr(value, "__module__", None) or "")
     if home is not None and home is not module and vars(home).get(first) is value:
         fix = f"name {home.__name__}:{qualname}"
-        raise PortError(f"{first} is not defined there but in {home.__name__}", where=where, fix=fix)
+        raise PortError(
+            f"{first} is not defined there but in {home.__name__}", where=where, fix=fix
+        )
 
 
 def bind(definition: Definition, value: Any, former: Any) -> None:
-    """Bind a definition's name to a value, and its other names in the class and in classes that inherit from it.
+    """Bind a definition's name to a value, and its other names in the class and in
+    classes that inherit from it.
 
     Args:
         former: the value that the name is bound to now.
@@ -98,7 +112,8 @@ def bind(definition: Definition, value: Any, former: Any) -> None:
     if not isinstance(definition.holder, type):
         setattr(definition.holder, definition.name, value)
         return
-    # Past the metaclass: some classes refuse or redirect assignments to their attributes.
+    # Past the metaclass: some classes refuse or redirect assignments to their
+    # attributes.
     type.__setattr__(definition.holder, definition.name, value)
     replacements = {id(former): (former, value)}
     # A set, because of diamonds: a class may be reached through two bases.
@@ -113,23 +128,27 @@ def _with_subclasses(cls: type) -> Iterator[type]:
 
 
 def rebind(modules: Iterable[ModuleType], pairs: Mapping[Any, Any]) -> int:
-    """Rebind every name that refers to a key of `pairs` to the key's value, and count those names.
+    """Rebind every name that refers to a key of `pairs` to the key's value, and count
+    those names.
 
-    The names are globals of any module; and, in modules that know the target or its module, attributes of classes and
-    items of tables (dict, list), including tables that are class attributes. What closures, default arguments and
-    `functools.partial` refer to is not changed.
+    The names are globals of any module; and, in modules that know the target or its
+    module, attributes of classes and items of tables (dict, list), including tables
+    that are class attributes. What closures, default arguments and `functools.partial`
+    refer to is not changed.
 
     Args:
         modules: the modules of the targets.
         pairs: new values by the value that they replace; compared by identity.
     """
-    # The old value stands beside the new one to keep it alive: its id must not be reused.
+    # The old value stands beside the new one to keep it alive: its id must not be
+    # reused.
     replacements = {id(old): (old, _final_replacement(old, pairs)) for old in pairs}
     homes = {id(module) for module in modules}
     wanted = homes | replacements.keys()
     count = 0
     for module in list(sys.modules.values()):
-        # sys.modules may contain anything: None, or lazy modules that import when they are asked.
+        # sys.modules may contain anything: None, or lazy modules that import when they
+        # are asked.
         namespace = getattr(module, "__dict__", None)
         if not isinstance(namespace, dict):
             continue
@@ -142,7 +161,8 @@ def rebind(modules: Iterable[ModuleType], pairs: Mapping[Any, Any]) -> int:
         has_target = not value_ids.isdisjoint(replacements)
         if has_target:
             count += _rebind_items(namespace, replacements)
-        # Classes and tables are searched only where the target is known: searching all would take seconds.
+        # Classes and tables are searched only where the target is known: searching all
+        # would take seconds.
         if has_target or id(module) in homes or not value_ids.isdisjoint(homes):
             count += sum(_rebind_inside(value, replacements) for value in values)
     return count
@@ -177,7 +197,11 @@ def _rebind_table(value: Any, replacements: _Replacements) -> int:
 def _rebind_items(container: Any, replacements: _Replacements) -> int:
     items = enumerate(container) if isinstance(container, list) else container.items()
     # Collected first: a dict must not change while it is iterated over.
-    changes = {key: replacements[id(item)][1] for key, item in list(items) if id(item) in replacements}
+    changes = {
+        key: replacements[id(item)][1]
+        for key, item in list(items)
+        if id(item) in replacements
+    }
     for key, new in changes.items():
         container[key] = new
     return len(changes)
@@ -186,7 +210,9 @@ def _rebind_items(container: Any, replacements: _Replacements) -> int:
 def _rebind_class(cls: type, replacements: _Replacements) -> int:
     count = 0
     for name, value in list(vars(cls).items()):
-        inner = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+        inner = (
+            value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+        )
         if id(value) in replacements:
             type.__setattr__(cls, name, replacements[id(value)][1])
             count += 1

@@ -1,11 +1,14 @@
-"""transformers' mixture-of-experts layers, computed where each device holds whole experts.
+"""transformers' mixture-of-experts layers, computed where each device holds whole
+experts.
 
-Letters: N tokens, C experts per token, X experts (of one device), E model width, F expert width, S = N * C token-expert
-pairs. Expert weights are `[X, out, in]`, or `[X, in, out]` if the module says that they are transposed.
+Letters: N tokens, C experts per token, X experts (of one device), E model width, F
+expert width, S = N * C token-expert pairs. Expert weights are `[X, out, in]`, or
+`[X, in, out]` if the module says that they are transposed.
 
-Each device along the axis `tp` holds whole experts: it runs them on all tokens, and one all-reduce adds the results,
-which is all the communication of the layer. Cutting inside an expert would balance the work of a single token better,
-but gate and up are stored as one matrix, mostly `[gate; up]`: no contiguous cut gives a device the matching rows of
+Each device along the axis `tp` holds whole experts: it runs them on all tokens, and one
+all-reduce adds the results, which is all the communication of the layer. Cutting inside
+an expert would balance the work of a single token better, but gate and up are stored as
+one matrix, mostly `[gate; up]`: no contiguous cut gives a device the matching rows of
 both, so activations would have to move.
 """
 
@@ -33,7 +36,8 @@ Activation = Callable[[jax.Array], jax.Array]
 
 
 class Weights(NamedTuple):
-    """The weights of X experts; `first` is gate and up in one, or up alone. Biases are [X, out] or None.
+    """The weights of X experts; `first` is gate and up in one, or up alone. Biases are
+    [X, out] or None.
 
     Weights are arrays, or `QuantizedArray`s.
     """
@@ -51,21 +55,31 @@ class Weights(NamedTuple):
     @property
     def is_quantized(self) -> bool:
         """Whether any weight is in few bits."""
-        return isinstance(self.first, QuantizedArray) or isinstance(self.second, QuantizedArray)
+        return isinstance(self.first, QuantizedArray) or isinstance(
+            self.second, QuantizedArray
+        )
 
     @property
     def are_mxfp4(self) -> bool:
         """Whether all weights are in MXFP4."""
-        return all(isinstance(w, QuantizedArray) and w.is_mxfp4 for w in (self.first, self.second))
+        return all(
+            isinstance(w, QuantizedArray) and w.is_mxfp4
+            for w in (self.first, self.second)
+        )
 
     def dequantized(self) -> "Weights":
         """Traced. Wide weights."""
-        wide = [dequantize(w) if isinstance(w, QuantizedArray) else w for w in (self.first, self.second)]
+        wide = [
+            dequantize(w) if isinstance(w, QuantizedArray) else w
+            for w in (self.first, self.second)
+        ]
         return self._replace(first=wide[0], second=wide[1])
 
     def with_output_last(self) -> "Weights":
         """The weights as [X, in, out], given [X, out, in]."""
-        return self._replace(first=self.first.swapaxes(1, 2), second=self.second.swapaxes(1, 2))
+        return self._replace(
+            first=self.first.swapaxes(1, 2), second=self.second.swapaxes(1, 2)
+        )
 
 
 def dense_experts(
@@ -89,7 +103,9 @@ def dense_experts(
         weights = weights.with_output_last()
     experts = weights.first.shape[0]
     # Comparison instead of a scatter: a number outside the range matches no expert.
-    routing_NX = jnp.einsum("ncx,nc->nx", chosen_NC[..., None] == jnp.arange(experts), weight_NC)
+    routing_NX = jnp.einsum(
+        "ncx,nc->nx", chosen_NC[..., None] == jnp.arange(experts), weight_NC
+    )
     up = jnp.einsum("ne,xef->xnf", hidden_NE, weights.first)
     up = _add_bias(up, weights.first_bias, np.s_[:, None])
     down = jnp.einsum("xnf,xfe->xne", activation(up), weights.second)
@@ -106,7 +122,9 @@ def ragged_experts(
     activation: Activation,
     transposed: bool,
 ) -> Float[Array, "N E"]:
-    """Traced. As `dense_experts`, with pairs sorted by expert, so that each expert sees only its own tokens."""
+    """Traced. As `dense_experts`, with pairs sorted by expert, so that each expert sees
+    only its own tokens.
+    """
     if not transposed:
         weights = weights.with_output_last()
     experts = weights.first.shape[0]
@@ -122,11 +140,14 @@ def ragged_experts(
     up = _add_bias(up, weights.first_bias, sorted_S)
     down = jax.lax.ragged_dot(activation(up), weights.second, sizes_X)
     down = _add_bias(down, weights.second_bias, sorted_S)
-    # Pairs of other devices' experts are sorted last; the products leave undefined values in their rows.
+    # Pairs of other devices' experts are sorted last; the products leave undefined
+    # values in their rows.
     is_local_S1 = (jnp.arange(flat_S.shape[0]) < jnp.sum(sizes_X))[:, None]
     inverse_S = jnp.argsort(order_S)
     pairs_NCE = jnp.where(is_local_S1, down, 0)[inverse_S].reshape(*chosen_NC.shape, -1)
-    out = jnp.einsum("nce,nc->ne", pairs_NCE, weight_NC, preferred_element_type=jnp.float32)
+    out = jnp.einsum(
+        "nce,nc->ne", pairs_NCE, weight_NC, preferred_element_type=jnp.float32
+    )
     return out.astype(hidden_NE.dtype)
 
 
@@ -139,10 +160,12 @@ def blocked_experts(
     transposed: bool,
     devices: int = 1,
 ) -> Float[Array, "N E"]:
-    """Traced. As `ragged_experts`, for weights in few bits: a loop over blocks of pairs that chose the same expert.
+    """Traced. As `ragged_experts`, for weights in few bits: a loop over blocks of pairs
+    that chose the same expert.
 
-    Inside the loop an expert's weights are used by plain products, which XLA fuses with their conversion; the ragged
-    product is a kernel and would get wide weights through memory.
+    Inside the loop an expert's weights are used by plain products, which XLA fuses with
+    their conversion; the ragged product is a kernel and would get wide weights through
+    memory.
 
     Args:
         devices: how many share the experts out, each with as many as there are here.
@@ -159,9 +182,13 @@ def blocked_experts(
     def add_block(total: jax.Array, block: PairBlock) -> tuple[jax.Array, None]:
         def compute(total: jax.Array) -> jax.Array:
             tokens = block.pairs // choices
-            up = _expert_product(hidden_NE[tokens], weights.first, block.expert, transposed)
+            up = _expert_product(
+                hidden_NE[tokens], weights.first, block.expert, transposed
+            )
             up = _add_bias(up, weights.first_bias, block.expert)
-            down = _expert_product(activation(up), weights.second, block.expert, transposed)
+            down = _expert_product(
+                activation(up), weights.second, block.expert, transposed
+            )
             down = _add_bias(down, weights.second_bias, block.expert)
             weighted = down.astype(jnp.float32) * flat_weight_S[block.pairs, None]
             return total.at[tokens].add(jnp.where(block.is_pair[:, None], weighted, 0))
@@ -173,7 +200,9 @@ def blocked_experts(
 
 
 class PairBlock(NamedTuple):
-    """Pairs of one expert. `is_pair` is False behind the last of them, where `pairs` means nothing."""
+    """Pairs of one expert. `is_pair` is False behind the last of them, where `pairs`
+    means nothing.
+    """
 
     expert: jax.Array
     pairs: jax.Array
@@ -181,13 +210,17 @@ class PairBlock(NamedTuple):
 
 
 def _block_rows(pairs: int, experts: int) -> int:
-    """Pairs in a block: a power of two that holds what an expert gets on average, so that most are read once."""
+    """Pairs in a block: a power of two that holds what an expert gets on average, so
+    that most are read once.
+    """
     average = -(-pairs // experts)
     return min(max(8, 1 << (2 * average - 1).bit_length()), 256)
 
 
 def _blocks_of_pairs(chosen_S: jax.Array, experts: int, rows: int) -> PairBlock:
-    """Traced. All pairs of experts in 0..experts-1, in as many blocks [blocks, rows] as there may be at most."""
+    """Traced. All pairs of experts in 0..experts-1, in as many blocks [blocks, rows] as
+    there may be at most.
+    """
     pairs = chosen_S.shape[0]
     expert_S = jnp.where((chosen_S >= 0) & (chosen_S < experts), chosen_S, experts)
     order_S = jnp.argsort(expert_S, stable=True)
@@ -208,7 +241,10 @@ def _blocks_of_pairs(chosen_S: jax.Array, experts: int, rows: int) -> PairBlock:
 
 
 def _expert_product(
-    rows: jax.Array, weight: jax.Array | QuantizedArray, expert: jax.Array, transposed: bool
+    rows: jax.Array,
+    weight: jax.Array | QuantizedArray,
+    expert: jax.Array,
+    transposed: bool,
 ) -> jax.Array:
     """Traced. The product of rows [R, in] and the weight of one expert."""
     if isinstance(weight, QuantizedArray):
@@ -224,10 +260,16 @@ def _add_bias(product: jax.Array, bias: jax.Array | None, rows: Any) -> jax.Arra
     return product + bias[rows]
 
 
-def _on_this_platform(*operands: Any, activation: Activation, transposed: bool, devices: int) -> jax.Array:
-    """Traced. The ragged product is a kernel on TPU; elsewhere XLA computes it as C dense products."""
+def _on_this_platform(
+    *operands: Any, activation: Activation, transposed: bool, devices: int
+) -> jax.Array:
+    """Traced. The ragged product is a kernel on TPU; elsewhere XLA computes it as C
+    dense products.
+    """
     if operands[-1].is_quantized:
-        return blocked_experts(*operands, activation=activation, transposed=transposed, devices=devices)
+        return blocked_experts(
+            *operands, activation=activation, transposed=transposed, devices=devices
+        )
     ragged, dense = (
         lambda *arrays, form=form: form(*arrays, activation, transposed)
         for form in (ragged_experts, dense_experts)
@@ -244,16 +286,27 @@ def experts_on_mesh(
     transposed: bool,
     mesh: Mesh | None,
 ) -> jax.Array:
-    """Traced. The layer with experts divided over `tp` and tokens over `dp`, if those axes divide them."""
+    """Traced. The layer with experts divided over `tp` and tokens over `dp`, if those
+    axes divide them.
+    """
     experts = weights.experts
     tokens = hidden_NE.shape[0]
     tp = _axis_if_it_divides(mesh, "tp", experts)
     if mesh is None and weights.is_quantized:
-        return blocked_experts(hidden_NE, chosen_NC, weight_NC, weights, activation, transposed)
+        return blocked_experts(
+            hidden_NE, chosen_NC, weight_NC, weights, activation, transposed
+        )
     if mesh is None or (tp is None and mesh.shape.get("tp", 1) > 1):
-        # The weights are then sharded in some other way, which the compiler has to follow. The dense form is plain
-        # products, and so moves no weights.
-        return dense_experts(hidden_NE, chosen_NC, weight_NC, weights.dequantized(), activation, transposed)
+        # The weights are then sharded in some other way, which the compiler has to
+        # follow. The dense form is plain products, and so moves no weights.
+        return dense_experts(
+            hidden_NE,
+            chosen_NC,
+            weight_NC,
+            weights.dequantized(),
+            activation,
+            transposed,
+        )
     rows = PartitionSpec(_axis_if_it_divides(mesh, "dp", tokens))
 
     def compute_local(
@@ -268,17 +321,23 @@ def experts_on_mesh(
         if tp is None:
             return experts_of(hidden, chosen, weight, local_weights)
         first_expert = jax.lax.axis_index(tp) * local_weights.experts
-        return jax.lax.psum(experts_of(hidden, chosen - first_expert, weight, local_weights), tp)
+        return jax.lax.psum(
+            experts_of(hidden, chosen - first_expert, weight, local_weights), tp
+        )
 
-    # Every axis is manual: XLA's CPU compiler aborts on a bfloat16 all-reduce where only some of them are.
-    # (A sequence that is sharded over `sp` is gathered for it.)
+    # Every axis is manual: XLA's CPU compiler aborts on a bfloat16 all-reduce where
+    # only some of them are. (A sequence that is sharded over `sp` is gathered for it.)
     specs = (rows, rows, rows, PartitionSpec(tp))
-    mapped = jax.shard_map(compute_local, mesh=mesh, in_specs=specs, out_specs=rows, check_vma=False)
+    mapped = jax.shard_map(
+        compute_local, mesh=mesh, in_specs=specs, out_specs=rows, check_vma=False
+    )
     return mapped(hidden_NE, chosen_NC, weight_NC, weights)
 
 
 def _axis_if_it_divides(mesh: Mesh | None, axis: str, size: int) -> str | None:
-    """The axis, if the mesh has more than one device along it and their number divides a size."""
+    """The axis, if the mesh has more than one device along it and their number divides
+    a size.
+    """
     devices = 1 if mesh is None else mesh.shape.get(axis, 1)
     if devices > 1 and size % devices == 0:
         return axis
@@ -286,16 +345,23 @@ def _axis_if_it_divides(mesh: Mesh | None, axis: str, size: int) -> str | None:
 
 
 def transformers_experts(
-    module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+    module: Any,
+    hidden_states: torch.Tensor,
+    top_k_index: torch.Tensor,
+    top_k_weights: torch.Tensor,
 ) -> torch.Tensor:
-    """Traced. transformers' experts interface: hidden [N, E], chosen experts and weights [N, C] -> [N, E].
+    """Traced. transformers' experts interface: hidden [N, E], chosen experts and
+    weights [N, C] -> [N, E].
 
-    Outside a ported model, and for experts that are each followed by a norm, transformers computes them itself.
+    Outside a ported model, and for experts that are each followed by a norm,
+    transformers computes them itself.
     """
     if not compat.is_ported(hidden_states) or module.has_post_expert_norm:
         from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-        return ALL_EXPERTS_FUNCTIONS["grouped_mm"](module, hidden_states, top_k_index, top_k_weights)
+        return ALL_EXPERTS_FUNCTIONS["grouped_mm"](
+            module, hidden_states, top_k_index, top_k_weights
+        )
 
     def activation(array: jax.Array) -> jax.Array:
         return compat.as_jax(function(compat.wrap(array)))
@@ -304,14 +370,19 @@ def transformers_experts(
         first, function = "gate_up_proj", module._apply_gate
     else:
         first, function = "up_proj", module.act_fn
-    weights = Weights(_as_weight(getattr(module, first)), None, _as_weight(module.down_proj), None)
+    weights = Weights(
+        _as_weight(getattr(module, first)), None, _as_weight(module.down_proj), None
+    )
     if module.has_bias:
         weights = weights._replace(
-            first_bias=getattr(module, f"{first}_bias"), second_bias=module.down_proj_bias
+            first_bias=getattr(module, f"{first}_bias"),
+            second_bias=module.down_proj_bias,
         )
     weights = compat.as_jax(weights)
     hidden, chosen, weight = compat.as_jax((hidden_states, top_k_index, top_k_weights))
-    out = experts_on_mesh(hidden, chosen, weight, weights, activation, module.is_transposed, _mesh.get())
+    out = experts_on_mesh(
+        hidden, chosen, weight, weights, activation, module.is_transposed, _mesh.get()
+    )
     return compat.wrap(out)
 
 
@@ -321,9 +392,14 @@ def _as_weight(tensor: torch.Tensor) -> Any:
 
 
 def longcat_forward(
-    experts: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+    experts: Any,
+    hidden_states: torch.Tensor,
+    top_k_index: torch.Tensor,
+    top_k_weights: torch.Tensor,
 ) -> torch.Tensor:
-    """Traced. `LongcatFlashExperts.forward`, [N, E]: experts behind the last one with weights give what they get."""
+    """Traced. `LongcatFlashExperts.forward`, [N, E]: experts behind the last one with
+    weights give what they get.
+    """
 
     def activation(array: jax.Array) -> jax.Array:
         gate, up = jnp.split(array, 2, axis=-1)
@@ -336,7 +412,9 @@ def longcat_forward(
     if experts.gate_up_proj is not None:
         first, second = compat.as_jax((experts.gate_up_proj, experts.down_proj))
         weights = Weights(first[:routed], None, second, None)
-        output += experts_on_mesh(hidden, chosen, weight, weights, activation, False, _mesh.get())
+        output += experts_on_mesh(
+            hidden, chosen, weight, weights, activation, False, _mesh.get()
+        )
     return compat.wrap(output)
 
 
@@ -372,6 +450,10 @@ def use(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None]:
 
 
 def _configs(model: torch.nn.Module) -> list[Any]:
-    """The configurations that the model's expert modules read their implementation from."""
-    experts = (module for module in model.modules() if hasattr(module, "has_post_expert_norm"))
+    """The configurations that the model's expert modules read their implementation
+    from.
+    """
+    experts = (
+        module for module in model.modules() if hasattr(module, "has_post_expert_norm")
+    )
     return list({id(module.config): module.config for module in experts}.values())

@@ -1,7 +1,9 @@
-"""Images [rows, most images of a row, ...] of Idefics2, Idefics3 and SmolVLM, where rows with fewer images are padded.
+"""Images [rows, most images of a row, ...] of Idefics2, Idefics3 and SmolVLM, where
+rows with fewer images are padded.
 
-transformers recognizes padding by its zeros and selects the other images by a boolean mask, whose number of true
-elements a trace does not know. `tpuport.generate` looks at the pixels on the host and says which images are real.
+transformers recognizes padding by its zeros and selects the other images by a boolean
+mask, whose number of true elements a trace does not know. `tpuport.generate` looks at
+the pixels on the host and says which images are real.
 """
 
 import contextlib
@@ -18,7 +20,8 @@ class _Known(threading.local):
     """What this thread traces.
 
     Attributes:
-        real_images: of the prompt, bool [rows, images] on the host; None where nobody knows.
+        real_images: of the prompt, bool [rows, images] on the host; None where nobody
+            knows.
     """
 
     real_images: torch.Tensor | None = None
@@ -41,33 +44,56 @@ def known_images(real_images: torch.Tensor | None) -> Iterator[None]:
 
 
 def idefics2_features(
-    self: Any, pixel_values: torch.Tensor, pixel_attention_mask: torch.Tensor | None = None, **kwargs: Any
+    self: Any,
+    pixel_values: torch.Tensor,
+    pixel_attention_mask: torch.Tensor | None = None,
+    **kwargs: Any,
 ) -> Any:
-    """Traced. `Idefics2Model.get_image_features` of images [B, N, C, H, W] with a mask [B, N, H, W]."""
+    """Traced. `Idefics2Model.get_image_features` of images [B, N, C, H, W] with a mask
+    [B, N, H, W].
+    """
     if _known.real_images is None:
-        return _original("idefics2", "Idefics2Model")(self, pixel_values, pixel_attention_mask, **kwargs)
+        return _original("idefics2", "Idefics2Model")(
+            self, pixel_values, pixel_attention_mask, **kwargs
+        )
     pixels, mask = _select_real(self, pixel_values, pixel_attention_mask)
     # A patch counts if all of its pixels do.
     patches = _count_pixels(self, mask) == self.config.vision_config.patch_size**2
-    outputs = self.vision_model(pixel_values=pixels, patch_attention_mask=patches, **kwargs)
-    features = self.connector(outputs.last_hidden_state, attention_mask=patches.reshape(len(patches), -1))
+    outputs = self.vision_model(
+        pixel_values=pixels, patch_attention_mask=patches, **kwargs
+    )
+    features = self.connector(
+        outputs.last_hidden_state, attention_mask=patches.reshape(len(patches), -1)
+    )
     return _with_features(outputs, features)
 
 
 def idefics3_features(
-    self: Any, pixel_values: torch.Tensor, pixel_attention_mask: torch.Tensor | None = None, **kwargs: Any
+    self: Any,
+    pixel_values: torch.Tensor,
+    pixel_attention_mask: torch.Tensor | None = None,
+    **kwargs: Any,
 ) -> Any:
-    """Traced. `Idefics3Model.get_image_features` of images [B, N, C, H, W] with a mask [B, N, H, W]."""
+    """Traced. `Idefics3Model.get_image_features` of images [B, N, C, H, W] with a mask
+    [B, N, H, W].
+    """
     return _features_of_any_pixel(
         self, "idefics3", "Idefics3Model", pixel_values, pixel_attention_mask, kwargs
     )
 
 
 def smolvlm_features(
-    self: Any, pixel_values: torch.Tensor, pixel_attention_mask: torch.Tensor | None = None, **kwargs: Any
+    self: Any,
+    pixel_values: torch.Tensor,
+    pixel_attention_mask: torch.Tensor | None = None,
+    **kwargs: Any,
 ) -> Any:
-    """Traced. `SmolVLMModel.get_image_features` of images [B, N, C, H, W] with a mask [B, N, H, W]."""
-    return _features_of_any_pixel(self, "smolvlm", "SmolVLMModel", pixel_values, pixel_attention_mask, kwargs)
+    """Traced. `SmolVLMModel.get_image_features` of images [B, N, C, H, W] with a mask
+    [B, N, H, W].
+    """
+    return _features_of_any_pixel(
+        self, "smolvlm", "SmolVLMModel", pixel_values, pixel_attention_mask, kwargs
+    )
 
 
 def _features_of_any_pixel(
@@ -80,18 +106,24 @@ def _features_of_any_pixel(
 ) -> Any:
     """Traced. Features of models in which a patch counts if any of its pixels does."""
     if _known.real_images is None:
-        return _original(module, model_class)(self, pixel_values, pixel_attention_mask, **kwargs)
+        return _original(module, model_class)(
+            self, pixel_values, pixel_attention_mask, **kwargs
+        )
     pixels, mask = _select_real(self, pixel_values, pixel_attention_mask)
     kwargs = {**kwargs, "return_dict": True}
     patches = _count_pixels(self, mask) > 0
-    outputs = self.vision_model(pixel_values=pixels, patch_attention_mask=patches, **kwargs)
+    outputs = self.vision_model(
+        pixel_values=pixels, patch_attention_mask=patches, **kwargs
+    )
     return _with_features(outputs, self.connector(outputs.last_hidden_state))
 
 
 def _select_real(
     self: Any, pixel_values: torch.Tensor, mask: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Traced. The real images [R, C, H, W], the rows' one after the other, and their masks [R, H, W]."""
+    """Traced. The real images [R, C, H, W], the rows' one after the other, and their
+    masks [R, H, W].
+    """
     assert _known.real_images is not None
     numbers = _known.real_images.flatten().nonzero()[:, 0].tolist()
     pixels = pixel_values.to(dtype=self.dtype).flatten(0, 1)[numbers]
@@ -107,13 +139,19 @@ def _count_pixels(self: Any, mask: torch.Tensor) -> torch.Tensor:
 
 
 def _with_features(outputs: Any, features: torch.Tensor) -> Any:
-    """The encoder's outputs with the features [R, T, D] of each row's images in one tensor."""
+    """The encoder's outputs with the features [R, T, D] of each row's images in one
+    tensor.
+    """
     assert _known.real_images is not None
     counts = _known.real_images.sum(dim=1).tolist()
-    outputs.pooler_output = [part.reshape(-1, part.shape[-1]) for part in features.split(counts)]
+    outputs.pooler_output = [
+        part.reshape(-1, part.shape[-1]) for part in features.split(counts)
+    ]
     return outputs
 
 
 def _original(module: str, model_class: str) -> Callable[..., Any]:
     """transformers' own method."""
-    return original(f"transformers.models.{module}.modeling_{module}:{model_class}.get_image_features")
+    return original(
+        f"transformers.models.{module}.modeling_{module}:{model_class}.get_image_features"
+    )

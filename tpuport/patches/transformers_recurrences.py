@@ -1,8 +1,10 @@
-"""Recurrences of transformers' models as loops on the device, instead of one copy of their body for each token.
+"""Recurrences of transformers' models as loops on the device, instead of one copy of
+their body for each token.
 
-transformers has kernels for a GPU, and writes the recurrence out for everything else: traced, a prompt of a thousand
-tokens is a program of a thousand bodies in each layer, which takes minutes to compile.
-Letters: B batch, L tokens, D channels, N states of a channel.
+transformers has kernels for a GPU, and writes the recurrence out for everything else:
+traced, a prompt of a thousand tokens is a program of a thousand bodies in each layer,
+which takes minutes to compile. Letters: B batch, L tokens, D channels, N states of a
+channel.
 """
 
 from typing import Any
@@ -15,7 +17,9 @@ from tpuport import compat
 
 
 def _tokens_first(array: jax.Array, axis: int) -> jax.Array:
-    """Traced. The array with its tokens in the first dimension, over which `jax.lax.scan` loops."""
+    """Traced. The array with its tokens in the first dimension, over which
+    `jax.lax.scan` loops.
+    """
     return jnp.moveaxis(array, axis, 0)
 
 
@@ -32,24 +36,32 @@ def mamba_selective_scan(
     return_last_state: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Traced. Algorithm 2 of Gu and Dao 2023, Mamba, of hidden_states and dt [B, D, L], A [D, N], B and C [B, N, L].
+    """Traced. Algorithm 2 of Gu and Dao 2023, Mamba, of hidden_states and dt [B, D, L],
+    A [D, N], B and C [B, N, L].
 
     Returns:
-        [B, D, L], and with `return_last_state` the state [B, D, N] after the last token.
+        [B, D, L], and with `return_last_state` the state [B, D, N] after the last
+        token.
     """
     if delta_bias is not None:
         dt = dt + delta_bias.to(dt.dtype)[..., None]
     if delta_softplus:
         dt = torch.nn.functional.softplus(dt)
     decay_rate = compat.as_jax(A)
-    inputs = tuple(_tokens_first(compat.as_jax(tensor), -1) for tensor in (hidden_states, dt, B, C))
+    inputs = tuple(
+        _tokens_first(compat.as_jax(tensor), -1) for tensor in (hidden_states, dt, B, C)
+    )
     dtype = inputs[0].dtype
 
-    def step(state: jax.Array, token: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    def step(
+        state: jax.Array, token: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, jax.Array]:
         hidden, delta, input_gate, output_gate = token
         decay = jnp.exp(decay_rate * delta[..., None])
         change = (
-            delta[..., None] * input_gate[:, None].astype(jnp.float32) * hidden[..., None].astype(jnp.float32)
+            delta[..., None]
+            * input_gate[:, None].astype(jnp.float32)
+            * hidden[..., None].astype(jnp.float32)
         )
         state = decay * state + change
         return state, jnp.einsum("bdn,bn->bd", state.astype(dtype), output_gate)
@@ -74,10 +86,12 @@ def rwkv_linear_attention(
     state: Any = None,
     return_state: bool = False,
 ) -> tuple[torch.Tensor, Any]:
-    """Traced. RWKV's attention (Peng et al. 2023, appendix D) of key and value [B, L, D], decay and first [D].
+    """Traced. RWKV's attention (Peng et al. 2023, appendix D) of key and value
+    [B, L, D], decay and first [D].
 
     Returns:
-        [B, L, D], and the state after the last token: numerator, denominator and largest exponent, [B, D] each.
+        [B, L, D], and the state after the last token: numerator, denominator and
+        largest exponent, [B, D] each.
     """
     keys, values = (_tokens_first(compat.as_jax(tensor), 1) for tensor in (key, value))
     decay, first = -jnp.exp(compat.as_jax(time_decay)), compat.as_jax(time_first)
@@ -93,13 +107,20 @@ def rwkv_linear_attention(
         numerator, denominator, largest = carry
         exponent, current = token[0].astype(jnp.float32), token[1]
         for_output = jnp.maximum(largest, exponent + first)
-        past, now = jnp.exp(largest - for_output), jnp.exp(exponent + first - for_output)
+        past, now = (
+            jnp.exp(largest - for_output),
+            jnp.exp(exponent + first - for_output),
+        )
         output = (past * numerator + now * current) / (past * denominator + now)
         for_state = jnp.maximum(largest + decay, exponent)
         past, now = jnp.exp(largest + decay - for_state), jnp.exp(exponent - for_state)
         numerator = (past * numerator + now * current).astype(carry[0].dtype)
         denominator = (past * denominator + now).astype(carry[1].dtype)
-        return (numerator, denominator, for_state.astype(carry[2].dtype)), output.astype(keys.dtype)
+        return (
+            numerator,
+            denominator,
+            for_state.astype(carry[2].dtype),
+        ), output.astype(keys.dtype)
 
     last_state, outputs = jax.lax.scan(step, first_state, (keys, values))
     output = compat.wrap(jnp.moveaxis(outputs, 0, 1))
@@ -116,13 +137,17 @@ def rg_lru_scan(
     recurrent_states: torch.Tensor | None,
     acc_dtype: torch.dtype = torch.float32,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Traced. The linear recurrence of RecurrentGemma (De et al. 2024, Griffin): hidden states and gate [B, L, D].
+    """Traced. The linear recurrence of RecurrentGemma (De et al. 2024, Griffin): hidden
+    states and gate [B, L, D].
 
     Returns:
         [B, L, D], and the state [B, D] after the last token.
     """
     gate = recurrent_gate * ~reset
-    gates, inputs = (_tokens_first(compat.as_jax(part.type(acc_dtype)), 1) for part in (gate, hidden_states))
+    gates, inputs = (
+        _tokens_first(compat.as_jax(part.type(acc_dtype)), 1)
+        for part in (gate, hidden_states)
+    )
     dtype = compat.as_jax(hidden_states).dtype
     if recurrent_states is None:
         # The first token of a prompt by itself.
@@ -130,7 +155,9 @@ def rg_lru_scan(
     else:
         first_state = compat.as_jax(recurrent_states).astype(inputs.dtype)
 
-    def step(state: jax.Array, token: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def step(
+        state: jax.Array, token: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
         state = token[0] * state + token[1]
         return state, state.astype(dtype)
 

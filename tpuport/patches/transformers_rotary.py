@@ -1,9 +1,11 @@
-"""transformers' rotary embeddings whose frequencies depend on the length: decided outside the traced code.
+"""transformers' rotary embeddings whose frequencies depend on the length: decided
+outside the traced code.
 
-`longrope` has two tables. It computes the second inside forward and stores it on the module, where a traced value must
-never be: `prepare` computes it beforehand. `dynamic` reads the sequence length in Python, recomputes its table beyond
-the length that the model was trained for, and keeps it until a short sequence comes: `by_length` computes the table
-from the positions in each call, and stores nothing.
+`longrope` has two tables. It computes the second inside forward and stores it on the
+module, where a traced value must never be: `prepare` computes it beforehand. `dynamic`
+reads the sequence length in Python, recomputes its table beyond the length that the
+model was trained for, and keeps it until a short sequence comes: `by_length` computes
+the table from the positions in each call, and stores nothing.
 """
 
 import contextlib
@@ -17,7 +19,8 @@ from tpuport import compat
 
 
 class _Table(NamedTuple):
-    """A rotary table of a module; modules with layers of several types have a table for each type.
+    """A rotary table of a module; modules with layers of several types have a table for
+    each type.
 
     Args:
         prefix: of the module's attributes that belong to the table.
@@ -49,7 +52,9 @@ class _Table(NamedTuple):
         options = {"seq_len": length}
         if self.layer_type is not None:
             options["layer_type"] = self.layer_type
-        frequencies, _ = ROPE_INIT_FUNCTIONS[self.kind](self.module.config, device, **options)
+        frequencies, _ = ROPE_INIT_FUNCTIONS[self.kind](
+            self.module.config, device, **options
+        )
         return frequencies
 
 
@@ -65,7 +70,8 @@ def _tables(model: torch.nn.Module) -> Iterator[_Table]:
 
 
 def prepare(model: torch.nn.Module) -> None:
-    """Give each longrope module of a ported model its table for long sequences, and each dynamic one its first table.
+    """Give each longrope module of a ported model its table for long sequences, and
+    each dynamic one its first table.
 
     Calling it again does nothing.
     """
@@ -76,19 +82,28 @@ def prepare(model: torch.nn.Module) -> None:
             name = f"{table.prefix}long_inv_freq"
             # An earlier call may have stored it already.
             if not compat.is_ported(getattr(table.module, name, None)):
-                # One position beyond the original length selects the formula's table for long sequences.
-                frequencies = table.frequencies(torch.device("cpu"), table.original_length + 1)
+                # One position beyond the original length selects the formula's table
+                # for long sequences.
+                frequencies = table.frequencies(
+                    torch.device("cpu"), table.original_length + 1
+                )
                 setattr(table.module, name, compat.wrap(compat.to_jax(frequencies)))
 
 
 def switch_length(model: torch.nn.Module) -> int | None:
-    """Positions beyond which a longrope model uses its other table; None for models with one table."""
-    lengths = [table.original_length for table in _tables(model) if table.kind == "longrope"]
+    """Positions beyond which a longrope model uses its other table; None for models
+    with one table.
+    """
+    lengths = [
+        table.original_length for table in _tables(model) if table.kind == "longrope"
+    ]
     return min(lengths, default=None)
 
 
 def _reset(table: _Table) -> None:
-    """Restore a dynamic module's first table after a long sequence, as transformers does before the next short one."""
+    """Restore a dynamic module's first table after a long sequence, as transformers
+    does before the next short one.
+    """
     module = table.module
     name = f"{table.prefix}max_seq_len_cached"
     longest = getattr(module, name, module.max_seq_len_cached)
@@ -97,13 +112,17 @@ def _reset(table: _Table) -> None:
     # to_jax passes on an array that is on the device already.
     original = compat.to_jax(getattr(module, f"{table.prefix}original_inv_freq"))
     sharding = compat.as_jax(getattr(module, f"{table.prefix}inv_freq")).sharding
-    module._buffers[f"{table.prefix}inv_freq"] = compat.wrap(jax.device_put(original, sharding))
+    module._buffers[f"{table.prefix}inv_freq"] = compat.wrap(
+        jax.device_put(original, sharding)
+    )
     setattr(module, name, module.original_max_seq_len)
 
 
 @contextlib.contextmanager
 def by_length(model: torch.nn.Module) -> Iterator[None]:
-    """Traced. Let `dynamic` modules use the table for the positions of each call, whatever came before."""
+    """Traced. Let `dynamic` modules use the table for the positions of each call,
+    whatever came before.
+    """
     tables_by_module: dict[Any, list[_Table]] = {}
     for table in _tables(model):
         if table.is_dynamic:
@@ -117,22 +136,28 @@ def by_length(model: torch.nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def _tables_from_positions(module: Any, tables: list[_Table]) -> Iterator[None]:
     rope_type = module.rope_type
-    # An instance may have a forward of its own, which shadows the class's and must come back.
+    # An instance may have a forward of its own, which shadows the class's and must come
+    # back.
     instance_forward = vars(module).get("forward")
     former = module.forward
 
-    def forward(x: torch.Tensor, position_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def forward(
+        x: torch.Tensor, position_ids: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
         # Traced values must not stay in the module, also if the forward raises.
         buffers = dict(module._buffers)
         for table in tables:
             name = f"{table.prefix}inv_freq"
-            module._buffers[name] = _table_for_positions(table, buffers[name], position_ids)
+            module._buffers[name] = _table_for_positions(
+                table, buffers[name], position_ids
+            )
         try:
             return former(x, position_ids, *args, **kwargs)
         finally:
             module._buffers.update(buffers)
 
-    # Under any other type the original forward uses the table as it is, without reading the sequence length.
+    # Under any other type the original forward uses the table as it is, without reading
+    # the sequence length.
     if isinstance(rope_type, dict):
         dynamic_types = {table.layer_type: "default" for table in tables}
         module.rope_type = rope_type | dynamic_types
@@ -148,8 +173,12 @@ def _tables_from_positions(module: Any, tables: list[_Table]) -> Iterator[None]:
             module.forward = instance_forward
 
 
-def _table_for_positions(table: _Table, first: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-    """Traced. The first table up to the length that the model was trained for, the library's own formula beyond."""
+def _table_for_positions(
+    table: _Table, first: torch.Tensor, position_ids: torch.Tensor
+) -> torch.Tensor:
+    """Traced. The first table up to the length that the model was trained for, the
+    library's own formula beyond.
+    """
     length = torch.max(position_ids) + 1
     extended = table.frequencies(first.device, length).to(first.dtype)
     return torch.where(length > table.module.original_max_seq_len, extended, first)

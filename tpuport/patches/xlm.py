@@ -1,6 +1,8 @@
-"""XLM and FlauBERT: lengths that the model counts itself, without a look at their values.
+"""XLM and FlauBERT: lengths that the model counts itself, without a look at their
+values.
 
-transformers asserts that no row has more tokens than columns, which is so for every row whose tokens it has counted.
+transformers asserts that no row has more tokens than columns, which is so for every row
+whose tokens it has counted.
 """
 
 from collections.abc import Callable
@@ -15,7 +17,9 @@ _FLAUBERT = "transformers.models.flaubert.modeling_flaubert:FlaubertModel.forwar
 
 
 class _CountedLengths:
-    """Lengths [B] of rows of a number of columns, in place of a tensor: the model reads no more of them than this."""
+    """Lengths [B] of rows of a number of columns, in place of a tensor: the model reads
+    no more of them than this.
+    """
 
     def __init__(self, lengths: torch.Tensor, columns: int) -> None:
         self._lengths = lengths
@@ -33,7 +37,9 @@ class _CountedLengths:
 
 
 class _Bound:
-    """What no length exceeds, in place of the largest length, which is compared with it alone."""
+    """What no length exceeds, in place of the largest length, which is compared with it
+    alone.
+    """
 
     def __init__(self, columns: int) -> None:
         self._columns = columns
@@ -43,34 +49,54 @@ class _Bound:
 
 
 def xlm_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Traced. As `XLMModel.forward`; lengths that a caller gives are asserted as there."""
+    """Traced. As `XLMModel.forward`; lengths that a caller gives are asserted as
+    there.
+    """
     return _with_counted_lengths(registry.original(_XLM), self, args, kwargs)
 
 
 def flaubert_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Traced. As `FlaubertModel.forward`; lengths that a caller gives are asserted as there."""
+    """Traced. As `FlaubertModel.forward`; lengths that a caller gives are asserted as
+    there.
+    """
     return _with_counted_lengths(registry.original(_FLAUBERT), self, args, kwargs)
 
 
 def _with_counted_lengths(
-    forward: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    forward: Callable[..., Any],
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
-    names = ("input_ids", "attention_mask", "langs", "token_type_ids", "position_ids", "lengths")
+    names = (
+        "input_ids",
+        "attention_mask",
+        "langs",
+        "token_type_ids",
+        "position_ids",
+        "lengths",
+    )
     arguments = dict(zip(names, args, strict=False)) | kwargs
     if len(args) <= len(names) and arguments.get("lengths") is None:
-        lengths = _count(model, arguments.get("input_ids"), arguments.get("inputs_embeds"))
+        lengths = _count(
+            model, arguments.get("input_ids"), arguments.get("inputs_embeds")
+        )
         arguments["lengths"] = lengths
         return forward(model, **arguments)
     return forward(model, *args, **kwargs)
 
 
 def _count(model: Any, input_ids: Any, inputs_embeds: Any) -> Any:
-    """The lengths of rows as the model counts them; None without any input, which the model refuses."""
+    """The lengths of rows as the model counts them; None without any input, which the
+    model refuses.
+    """
     if input_ids is not None:
         lengths = (input_ids != model.pad_index).sum(dim=1).long()
         return _CountedLengths(lengths, input_ids.shape[1])
     if inputs_embeds is None:
         return None
     rows, columns = inputs_embeds.shape[:2]
-    lengths = torch.full((rows,), columns, device=inputs_embeds.device, dtype=torch.long)
+    lengths = torch.full(
+        (rows,), columns, device=inputs_embeds.device, dtype=torch.long
+    )
     return _CountedLengths(lengths, columns)

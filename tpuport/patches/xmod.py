@@ -1,6 +1,8 @@
-"""X-MOD's adapters of each row's language, where the languages are known on the device alone.
+"""X-MOD's adapters of each row's language, where the languages are known on the device
+alone.
 
-transformers selects the rows of each language by a mask, whose number of true elements a trace does not know.
+transformers selects the rows of each language by a mask, whose number of true elements
+a trace does not know.
 """
 
 from typing import Any
@@ -8,8 +10,12 @@ from typing import Any
 import torch
 
 
-def lang_adapter(self: Any, lang_ids: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
-    """Traced. `XmodOutput.lang_adapter` of hidden states [B, L, E] in languages [B]: every adapter runs on all rows."""
+def lang_adapter(
+    self: Any, lang_ids: torch.Tensor, hidden_states: torch.Tensor
+) -> torch.Tensor:
+    """Traced. `XmodOutput.lang_adapter` of hidden states [B, L, E] in languages [B]:
+    every adapter runs on all rows.
+    """
     residual = hidden_states
     if self.adapter_layer_norm is not None:
         hidden_states = self.adapter_layer_norm(hidden_states)

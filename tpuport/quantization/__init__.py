@@ -1,7 +1,12 @@
-"""Weights in eight bits and fewer: which ones, in which form, and how a module reads them."""
+"""Weights in eight bits and fewer: which ones, in which form, and how a module reads
+them.
+"""
 
 from tpuport.quantization.quantizable_modules import is_transposed, quantizable_weights
-from tpuport.quantization.quantization_rules import QuantizationRules, as_quantization_rules
+from tpuport.quantization.quantization_rules import (
+    QuantizationRules,
+    as_quantization_rules,
+)
 from tpuport.quantization.quantized_weights import (
     QuantizedWeight,
     find_weight,

@@ -1,10 +1,13 @@
-"""Which weights of a module are multiplied by, and in which form: linear layers and experts of transformers."""
+"""Which weights of a module are multiplied by, and in which form: linear layers and
+experts of transformers.
+"""
 
 from typing import Any
 
 import torch
 
-# Of the modules that transformers' interface for experts computes; see `patches.transformers_experts`.
+# Of the modules that transformers' interface for experts computes; see
+# `patches.transformers_experts`.
 _EXPERT_WEIGHTS = ("gate_up_proj", "up_proj", "down_proj")
 _STACK_RANK = 3
 
@@ -20,7 +23,9 @@ def quantizable_weights(module: Any) -> tuple[str, ...]:
 
 
 def is_transposed(module: Any) -> bool:
-    """Whether the weights of `module` are [..., inputs, outputs], and not [..., outputs, inputs]."""
+    """Whether the weights of `module` are [..., inputs, outputs], and not
+    [..., outputs, inputs].
+    """
     return _are_experts(module) and bool(module.is_transposed)
 
 

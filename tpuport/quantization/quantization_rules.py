@@ -1,4 +1,6 @@
-"""Which weights of a model are quantised, and how: regexes over parameter names, as sharding rules are."""
+"""Which weights of a model are quantised, and how: regexes over parameter names, as
+sharding rules are.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,8 +12,8 @@ from tpuport.errors import PortError
 from tpuport.quantization.quantizable_modules import quantizable_weights
 from tpuport.quantization.schemes import Scheme, as_scheme
 
-# Small, or wrong by a little in every position: heads, routers, modulation and time embeddings, first and last layers,
-# and adapters.
+# Small, or wrong by a little in every position: heads, routers, modulation and time
+# embeddings, first and last layers, and adapters.
 _EXCEPTIONS = re.compile(
     r"(^|\.)("
     r"lm_head|embed_out|output_projection|score|scores|classifier|qa_outputs|"
@@ -24,13 +26,16 @@ _EXCEPTIONS = re.compile(
 
 
 class QuantizationRules(Mapping[str, Any]):
-    r"""An ordered map of regexes over parameter names to schemes; the first that matches a whole name decides.
+    r"""An ordered map of regexes over parameter names to schemes; the first that
+    matches a whole name decides.
 
-    >>> rules = QuantizationRules({r".*\.mlp\..*": "int4", r".*\.self_attn\..*": "int8"})
+    >>> rules = QuantizationRules(
+    ...     {r".*\.mlp\..*": "int4", r".*\.self_attn\..*": "int8"}
+    ... )
 
-    A scheme is "int8", "int4" or "fp8", with a group size if wanted ("int4:64"), or None, which leaves a weight as
-    it is. Weights that no rule matches stay as they are. Weights of `torch.nn.Linear` can be quantised, and those of
-    transformers' experts.
+    A scheme is "int8", "int4" or "fp8", with a group size if wanted ("int4:64"), or
+    None, which leaves a weight as it is. Weights that no rule matches stay as they are.
+    Weights of `torch.nn.Linear` can be quantised, and those of transformers' experts.
     """
 
     def __init__(self, mapping: Mapping[str, Any]) -> None:
@@ -42,7 +47,9 @@ class QuantizationRules(Mapping[str, Any]):
             )
         self._rules: dict[str, Scheme | None] = {}
         for pattern, scheme in mapping.items():
-            self._rules[_checked_pattern(pattern)] = None if scheme is None else as_scheme(scheme)
+            self._rules[_checked_pattern(pattern)] = (
+                None if scheme is None else as_scheme(scheme)
+            )
 
     def __getitem__(self, pattern: str) -> Scheme | None:
         return self._rules[pattern]
@@ -54,21 +61,27 @@ class QuantizationRules(Mapping[str, Any]):
         return len(self._rules)
 
     def __repr__(self) -> str:
-        names = {pattern: scheme and scheme.name for pattern, scheme in self._rules.items()}
+        names = {
+            pattern: scheme and scheme.name for pattern, scheme in self._rules.items()
+        }
         return f"QuantizationRules({names})"
 
     def schemes(self, model: torch.nn.Module) -> dict[str, Scheme]:
         """The scheme of each weight of `model` that these rules quantise, by its name.
 
         Raises:
-            PortError: a rule matches no weight, or asks for a weight that cannot be quantised.
+            PortError: a rule matches no weight, or asks for a weight that cannot be
+                quantised.
         """
         candidates = _candidates(model)
         schemes: dict[str, Scheme] = {}
         unused = set(self._rules)
         names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
         for name in names:
-            pattern = next((pattern for pattern in self._rules if re.fullmatch(pattern, name)), None)
+            pattern = next(
+                (pattern for pattern in self._rules if re.fullmatch(pattern, name)),
+                None,
+            )
             if pattern is None:
                 continue
             scheme = self._rules[pattern]
@@ -87,7 +100,9 @@ class QuantizationRules(Mapping[str, Any]):
 
 
 class DefaultRules(QuantizationRules):
-    """One scheme for every linear layer, except those that lose much and save little."""
+    """One scheme for every linear layer, except those that lose much and save
+    little.
+    """
 
     def __init__(self, scheme: Any) -> None:
         super().__init__({".*": scheme})
@@ -125,13 +140,19 @@ def _candidates(model: torch.nn.Module) -> frozenset[str]:
 
 
 def _output_layers(model: Any) -> set[str]:
-    """The names of the weights that give a language model's logits, and of those that share memory with others."""
+    """The names of the weights that give a language model's logits, and of those that
+    share memory with others.
+    """
     tensors = dict(model.named_parameters(remove_duplicate=False))
     occurrences: dict[int, list[str]] = {}
     for name, tensor in tensors.items():
         occurrences.setdefault(id(tensor), []).append(name)
     names = {name for group in occurrences.values() if len(group) > 1 for name in group}
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    head = (
+        model.get_output_embeddings()
+        if hasattr(model, "get_output_embeddings")
+        else None
+    )
     if isinstance(head, torch.nn.Module):
         heads = {id(parameter) for parameter in head.parameters()}
         names.update(name for name, tensor in tensors.items() if id(tensor) in heads)
@@ -143,6 +164,7 @@ def _checked_pattern(pattern: Any) -> str:
         re.compile(pattern)
     except (re.error, TypeError) as error:
         raise PortError(
-            f"{pattern!r:.60} is not a regular expression: {error}", where="QuantizationRules"
+            f"{pattern!r:.60} is not a regular expression: {error}",
+            where="QuantizationRules",
         ) from None
     return pattern

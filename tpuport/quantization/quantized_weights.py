@@ -1,7 +1,9 @@
-"""A module's weight in few bits: kept in a submodule, and computed whenever the module's code reads it.
+"""A module's weight in few bits: kept in a submodule, and computed whenever the
+module's code reads it.
 
-The module itself gets a class of its own, in which the weight is a property. Code that multiplies by the weight
-(`torch.nn.functional.linear`) uses the values as they are stored; any other code sees the numbers they stand for.
+The module itself gets a class of its own, in which the weight is a property. Code that
+multiplies by the weight (`torch.nn.functional.linear`) uses the values as they are
+stored; any other code sees the numbers they stand for.
 """
 
 import functools
@@ -23,10 +25,12 @@ SUFFIX = "_quantized"
 
 
 class QuantizedWeight(torch.nn.Module):
-    """The parts of a weight as buffers, which may be on the meta device; see `QuantizedArray` for their shapes.
+    """The parts of a weight as buffers, which may be on the meta device; see
+    `QuantizedArray` for their shapes.
 
     Args:
-        levels: the numbers that values are the indices of; None if values are numbers themselves.
+        levels: the numbers that values are the indices of; None if values are numbers
+            themselves.
         output_block: neighbouring outputs that share a scale.
         columns: the inputs of the weight.
         dtype: of the weight.
@@ -97,19 +101,25 @@ class QuantizedWeight(torch.nn.Module):
     @property
     def parts(self) -> dict[str, torch.Tensor]:
         """The buffers that are there, by name."""
-        return {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        return {
+            name: buffer for name, buffer in self._buffers.items() if buffer is not None
+        }
 
     @property
     def part_bytes(self) -> dict[str, int]:
         """The bytes of each part, by name, in the number of bits that its type has."""
         return {
-            name: part.numel() * jax.dtypes.itemsize_bits(self._part_dtype(name, part)) // 8
+            name: part.numel()
+            * jax.dtypes.itemsize_bits(self._part_dtype(name, part))
+            // 8
             for name, part in self.parts.items()
         }
 
     @property
     def part_arrays(self) -> dict[str, jax.Array]:
-        """The parts as arrays, or tracers, of the types that they have on the device."""
+        """The parts as arrays, or tracers, of the types that they have on the
+        device.
+        """
         return {
             name: compat.to_jax(part).astype(self._part_dtype(name, part))
             for name, part in self.parts.items()
@@ -140,7 +150,9 @@ class QuantizedWeight(torch.nn.Module):
         )
 
     def forward(self) -> torch.Tensor:
-        """The weight that the parts stand for, where they are: on the device or on the host."""
+        """The weight that the parts stand for, where they are: on the device or on the
+        host.
+        """
         from tpuport.compat.operators.quantized import dequantize, mark_quantized
 
         if compat.is_ported(self.values):
@@ -148,7 +160,9 @@ class QuantizedWeight(torch.nn.Module):
         return compat.to_torch(dequantize(self.array()))
 
     def _apply(self, fn: Any, recurse: bool = True) -> "QuantizedWeight":
-        """Let `model.to()` move the parts, and change the dtype of the weight, not theirs."""
+        """Let `model.to()` move the parts, and change the dtype of the weight, not
+        theirs.
+        """
         was_ported = compat.is_ported(self.values)
         example = torch.zeros((), dtype=self.dtype)
         if was_ported:
@@ -159,7 +173,9 @@ class QuantizedWeight(torch.nn.Module):
         if is_ported != was_ported:
             for name, array in self.part_arrays.items():
                 self.part_dtypes[name] = array.dtype
-                self._buffers[name] = compat.wrap(array) if is_ported else compat.to_torch(array)
+                self._buffers[name] = (
+                    compat.wrap(array) if is_ported else compat.to_torch(array)
+                )
         return self
 
     def extra_repr(self) -> str:
@@ -180,8 +196,12 @@ def restore_dense(module: torch.nn.Module, name: str, weight: torch.Tensor) -> N
     module._parameters[name] = torch.nn.Parameter(weight, requires_grad=False)
 
 
-def quantized_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, QuantizedWeight]]:
-    """Every quantised weight: its name in the model, the module that has it, its name there, and its parts."""
+def quantized_weights(
+    model: torch.nn.Module,
+) -> Iterator[tuple[str, torch.nn.Module, str, QuantizedWeight]]:
+    """Every quantised weight: its name in the model, the module that has it, its name
+    there, and its parts.
+    """
     for path, module in model.named_modules():
         for attribute, child in module._modules.items():
             if isinstance(child, QuantizedWeight):
@@ -190,7 +210,9 @@ def quantized_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Mo
 
 
 def find_weight(module: torch.nn.Module) -> Any:
-    """The parameter `weight` of a module, or the parts of it; None if there is neither. Both have a shape."""
+    """The parameter `weight` of a module, or the parts of it; None if there is neither.
+    Both have a shape.
+    """
     quantized = module._modules.get("weight" + SUFFIX)
     return getattr(module, "weight", None) if quantized is None else quantized
 
@@ -203,12 +225,16 @@ def part_name(weight: str, part: str) -> str:
 def part_names(model: torch.nn.Module) -> frozenset[str]:
     """The names in `model` of the buffers that are parts of quantised weights."""
     return frozenset(
-        part_name(name, part) for name, _, _, weight in quantized_weights(model) for part in weight.parts
+        part_name(name, part)
+        for name, _, _, weight in quantized_weights(model)
+        for part in weight.parts
     )
 
 
 def _change_class(module: torch.nn.Module) -> None:
-    """Give a module the class that has properties for its quantised weights, or its own if it has none."""
+    """Give a module the class that has properties for its quantised weights, or its own
+    if it has none.
+    """
     names = tuple(
         name.removesuffix(SUFFIX)
         for name, child in module._modules.items()
@@ -222,7 +248,8 @@ def _change_class(module: torch.nn.Module) -> None:
 def _class_with_properties(cls: type, names: tuple[str, ...]) -> type:
     # The same class for all modules of a kind: programs are keyed by it.
     attributes: dict[str, Any] = {
-        name: property(functools.partial(_read_weight, name=name), _refuse_assignment) for name in names
+        name: property(functools.partial(_read_weight, name=name), _refuse_assignment)
+        for name in names
     }
 
     def register_parameter(self: Any, name: str, parameter: Any) -> None:
@@ -230,7 +257,9 @@ def _class_with_properties(cls: type, names: tuple[str, ...]) -> type:
             _refuse_assignment(self, parameter)
         cls.register_parameter(self, name, parameter)  # type: ignore[attr-defined]
 
-    def load_from_state_dict(self: Any, state_dict: Any, prefix: str, *args: Any) -> None:
+    def load_from_state_dict(
+        self: Any, state_dict: Any, prefix: str, *args: Any
+    ) -> None:
         stored = [prefix + name for name in names if prefix + name in state_dict]
         if stored:
             raise PortError(

@@ -1,7 +1,9 @@
-"""How weights become numbers of a few bits: each scheme by its name, and the rounding that all of them share.
+"""How weights become numbers of a few bits: each scheme by its name, and the rounding
+that all of them share.
 
-The arithmetic is a few lines, so no quantisation library is used: qwix and AQT quantise modules of flax, and torchao's
-quantisers make tensor subclasses of torch, neither of which this runtime reads.
+The arithmetic is a few lines, so no quantisation library is used: qwix and AQT quantise
+modules of flax, and torchao's quantisers make tensor subclasses of torch, neither of
+which this runtime reads.
 """
 
 import re
@@ -28,16 +30,18 @@ class Grouping(NamedTuple):
 
 @dataclass(frozen=True)
 class Scheme:
-    """Symmetric quantisation of a weight [..., O, K]: each group of inputs of an output has a scale.
+    """Symmetric quantisation of a weight [..., O, K]: each group of inputs of an output
+    has a scale.
 
     Attributes:
         name: as users write it, such as "int4:64".
         dtype: of the values.
         limit: the largest magnitude that a scaled weight has before it is rounded.
-        group_sizes: how many inputs may share a scale, in the order of preference; empty for all of them. Of several,
-            parts of the inputs are filled up to whole groups where that costs little.
-        rounds_activations: whether products round what the weight is multiplied with to int8 too, each row by its
-            largest magnitude.
+        group_sizes: how many inputs may share a scale, in the order of preference;
+            empty for all of them. Of several, parts of the inputs are filled up to
+            whole groups where that costs little.
+        rounds_activations: whether products round what the weight is multiplied with to
+            int8 too, each row by its largest magnitude.
     """
 
     name: str
@@ -49,8 +53,9 @@ class Scheme:
     def grouping(self, columns: int, devices: int = 8) -> Grouping:
         """Which of a weight's `columns` inputs share a scale.
 
-        Of several sizes it is the first that gives groups which so many devices can divide, or else half of them, and
-        so on. It does not depend on the mesh, so that a model has the same numbers on all meshes.
+        Of several sizes it is the first that gives groups which so many devices can
+        divide, or else half of them, and so on. It does not depend on the mesh, so that
+        a model has the same numbers on all meshes.
 
         Args:
             devices: the most that may divide the inputs.
@@ -63,16 +68,22 @@ class Scheme:
         while devices:
             for size in self.group_sizes:
                 padding = -(columns // devices) % size
-                if columns % devices == 0 and padding * devices <= _MOST_PADDING * columns:
+                if (
+                    columns % devices == 0
+                    and padding * devices <= _MOST_PADDING * columns
+                ):
                     return Grouping(size, devices if padding else 1)
             devices //= 2
         return Grouping(preferred)
 
-    def quantize(self, weights: np.ndarray, scale_dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    def quantize(
+        self, weights: np.ndarray, scale_dtype: np.dtype
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Values and scales of `weights` [..., I], whose last dimension shares a scale.
 
         Args:
-            scale_dtype: the scale is rounded to it first, so that this rounding costs no accuracy.
+            scale_dtype: the scale is rounded to it first, so that this rounding costs
+                no accuracy.
 
         Returns:
             Values [..., I], and scales [...].
@@ -87,7 +98,9 @@ class Scheme:
         scale = (largest / self.limit).astype(scale_dtype)
         divisor = scale.astype(np.float32)[..., None]
         # A group of zeros, or of numbers that are too small for the scale's dtype.
-        quotient = np.divide(weights, divisor, out=np.zeros_like(weights), where=divisor != 0)
+        quotient = np.divide(
+            weights, divisor, out=np.zeros_like(weights), where=divisor != 0
+        )
         return self._round(quotient), scale
 
     def _round(self, quotient: np.ndarray) -> np.ndarray:
@@ -99,9 +112,11 @@ class Scheme:
         return np.clip(np.rint(quotient), limits.min, limits.max).astype(self.dtype)
 
 
-# Of the inputs of a weight. Groups of a quarter of the size have scales of as many more bytes.
+# Of the inputs of a weight. Groups of a quarter of the size have scales of as many more
+# bytes.
 _MOST_PADDING = 1 / 12
-# 7.5 and not 7: the integers go from -8 to 7, and a step that is a fifteenth smaller is worth one clipped weight.
+# 7.5 and not 7: the integers go from -8 to 7, and a step that is a fifteenth smaller is
+# worth one clipped weight.
 _SCHEMES = {
     "int8": Scheme("int8", jnp.dtype(jnp.int8), 127.0),
     "int4": Scheme("int4", jnp.dtype(jnp.int4), 7.5, group_sizes=(128, 64, 32)),
@@ -111,14 +126,19 @@ _SCHEMES = {
 
 
 def as_scheme(scheme: Any) -> Scheme:
-    """A scheme from its name: "int8", "int4", "fp8", each also with the size of its groups, "int4:64"; or "w8a8".
+    """A scheme from its name: "int8", "int4", "fp8", each also with the size of its
+    groups, "int4:64"; or "w8a8".
 
     Raises:
         PortError: there is no such scheme.
     """
     if isinstance(scheme, Scheme):
         return scheme
-    match = re.fullmatch(r"(\w+)(?::([1-9]\d*))?", scheme) if isinstance(scheme, str) else None
+    match = (
+        re.fullmatch(r"(\w+)(?::([1-9]\d*))?", scheme)
+        if isinstance(scheme, str)
+        else None
+    )
     if match is None or match[1] not in _SCHEMES:
         raise PortError(
             f"{scheme!r:.60} is not a quantisation scheme",

@@ -1,4 +1,6 @@
-"""Rotary tables: computed once for each shape, on the host and outside of traced code, and looked up inside of it."""
+"""Rotary tables: computed once for each shape, on the host and outside of traced code,
+and looked up inside of it.
+"""
 
 from tpuport.rotary.table_store import ProgramTables, split_tables, use_tables
 

@@ -1,4 +1,6 @@
-"""The modules of a model that make rotary tables, the arguments of their calls, and their forward on the host."""
+"""The modules of a model that make rotary tables, the arguments of their calls, and
+their forward on the host.
+"""
 
 import dataclasses
 import inspect
@@ -16,12 +18,15 @@ from tpuport.static_values import exact_key
 
 # Names that diffusers, transformers and research code give to such modules.
 _CLASS_NAMES = re.compile(r"Rotary|Rope|RoPE|ROPE|PosEmbed|EmbedND")
-# These read nothing but the dtype and the device of the tensor that they are methods of.
+# These read nothing but the dtype and the device of the tensor that they are methods
+# of.
 _FACTORIES = frozenset({"new_zeros", "new_ones", "new_full", "new_empty"})
 
 
 def find_rotary_modules(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    """Modules with the name of a rotary embedding and nothing learned in them, by name; the outermost of each."""
+    """Modules with the name of a rotary embedding and nothing learned in them, by name;
+    the outermost of each.
+    """
     modules: dict[str, torch.nn.Module] = {}
     for name, module in model.named_modules():
         is_inside_another = any(name.startswith(f"{outer}.") for outer in modules)
@@ -33,14 +38,18 @@ def find_rotary_modules(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
 
 
 def takes_positions(module: torch.nn.Module) -> bool:
-    """Whether a module is given transformers' `position_ids`, whose values only the program knows."""
+    """Whether a module is given transformers' `position_ids`, whose values only the
+    program knows.
+    """
     return "position_ids" in inspect.signature(type(module).forward).parameters
 
 
 def find_table_modules(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """The rotary modules whose output may be a table for each shape, by name."""
     modules = find_rotary_modules(model)
-    return {name: module for name, module in modules.items() if not takes_positions(module)}
+    return {
+        name: module for name, module in modules.items() if not takes_positions(module)
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +66,8 @@ class CallArguments:
 
     Attributes:
         tree: their structure.
-        leaves: tensors or their shapes, and plain values as they were given; devices are all the host's.
+        leaves: tensors or their shapes, and plain values as they were given; devices
+            are all the host's.
     """
 
     tree: Any
@@ -76,35 +86,50 @@ class CallArguments:
     @property
     def tensors(self) -> dict[int, torch.Tensor]:
         """The tensors among the leaves, by index."""
-        return {index: leaf for index, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)}
+        return {
+            index: leaf
+            for index, leaf in enumerate(self.leaves)
+            if isinstance(leaf, torch.Tensor)
+        }
 
     def map(self, kind: type, function: Callable[[Any], Any]) -> "CallArguments":
         """These arguments with `function` applied to the leaves of one type."""
-        leaves = tuple(function(leaf) if isinstance(leaf, kind) else leaf for leaf in self.leaves)
+        leaves = tuple(
+            function(leaf) if isinstance(leaf, kind) else leaf for leaf in self.leaves
+        )
         return dataclasses.replace(self, leaves=leaves)
 
     def replace(self, values: Mapping[int, Any]) -> "CallArguments":
         """These arguments with other leaves at some indices."""
-        leaves = tuple(values.get(index, leaf) for index, leaf in enumerate(self.leaves))
+        leaves = tuple(
+            values.get(index, leaf) for index, leaf in enumerate(self.leaves)
+        )
         return dataclasses.replace(self, leaves=leaves)
 
     def without_values(self) -> "CallArguments":
         """These arguments with a `TensorShape` for each tensor."""
-        return self.map(torch.Tensor, lambda tensor: TensorShape(tuple(tensor.shape), tensor.dtype))
+        return self.map(
+            torch.Tensor, lambda tensor: TensorShape(tuple(tensor.shape), tensor.dtype)
+        )
 
     def signature(self) -> Hashable:
         """Equal for two calls whose tensors differ in nothing but values."""
         return self.tree, tuple(map(_leaf_signature, self.leaves))
 
     def key(self) -> Hashable:
-        """Equal for two calls with equal outputs: tensors by their values, and by their shapes if those are unknown."""
-        values = tuple((index, _tensor_bytes(tensor)) for index, tensor in self.tensors.items())
+        """Equal for two calls with equal outputs: tensors by their values, and by their
+        shapes if those are unknown.
+        """
+        values = tuple(
+            (index, _tensor_bytes(tensor)) for index, tensor in self.tensors.items()
+        )
         return self.signature(), values
 
 
 def _leaf_signature(leaf: Any) -> Hashable:
     if isinstance(leaf, torch.Tensor | TensorShape):
-        # By the dtype that it has on the device: a host tensor of 64 bits is one of 32 bits there.
+        # By the dtype that it has on the device: a host tensor of 64 bits is one of 32
+        # bits there.
         return "tensor", tuple(leaf.shape), str(compat.jax_dtype(leaf.dtype))
     return exact_key(leaf)
 
@@ -118,7 +143,9 @@ class ValuesRead(Exception):
 
 
 class _ShapeOnly(torch.Tensor):
-    """A tensor on the host without memory: to ask for more than its shape, dtype and device raises ValuesRead."""
+    """A tensor on the host without memory: to ask for more than its shape, dtype and
+    device raises ValuesRead.
+    """
 
     @staticmethod
     def __new__(cls: Any, shape: TensorShape) -> "_ShapeOnly":
@@ -127,7 +154,9 @@ class _ShapeOnly(torch.Tensor):
         )
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         operator = func.overloadpacket.__name__
         if operator not in _FACTORIES:
             raise ValuesRead(operator)
@@ -147,7 +176,9 @@ class HostModule:
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
         self._forward = module.forward
-        self._buffers = {name: _on_host(buffer) for name, buffer in module.named_buffers()}
+        self._buffers = {
+            name: _on_host(buffer) for name, buffer in module.named_buffers()
+        }
 
     def __call__(self, arguments: CallArguments) -> Any:
         """The output of the module's own forward, on the host.
@@ -165,8 +196,11 @@ class HostModule:
             with _reparametrize_module(self._module, self._buffers):
                 return self._forward(*args, **kwargs)
 
-        # The modes of this thread send torch's operators to the device; another thread has none.
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="tpuport-rotary") as thread:
+        # The modes of this thread send torch's operators to the device; another thread
+        # has none.
+        with ThreadPoolExecutor(
+            max_workers=1, thread_name_prefix="tpuport-rotary"
+        ) as thread:
             return thread.submit(run).result()
 
 

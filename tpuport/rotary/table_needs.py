@@ -1,9 +1,10 @@
 """Which rotary tables a program needs, found before it is compiled.
 
-The function is traced as far as its first transformer block, with every call of a rotary module recorded. A call whose
-result depends on nothing but shapes and plain values is done again on the host, in torch, and its result is the table.
-So is a call with tensors that the model makes of nothing but constants, such as grids of positions: their values are
-computed from the trace.
+The function is traced as far as its first transformer block, with every call of a
+rotary module recorded. A call whose result depends on nothing but shapes and plain
+values is done again on the host, in torch, and its result is the table. So is a call
+with tensors that the model makes of nothing but constants, such as grids of positions:
+their values are computed from the trace.
 """
 
 import contextlib
@@ -37,7 +38,9 @@ _logged: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 class _TraceEnd(BaseException):
-    """Enough of the function has been traced. Not an Exception, which code of a model might catch."""
+    """Enough of the function has been traced. Not an Exception, which code of a model
+    might catch.
+    """
 
 
 class ModuleName(NamedTuple):
@@ -57,7 +60,8 @@ class TableNeed:
         arguments: with a `TensorShape` for each tensor whose values do not matter.
         key: equal for calls of one module that one table serves.
         signature: of the call's arguments.
-        shapes_decide: whether every call with this signature can have the table, or this call alone.
+        shapes_decide: whether every call with this signature can have the table, or
+            this call alone.
     """
 
     module: ModuleName
@@ -77,7 +81,8 @@ class _Call:
         arguments: with torchax tensors that hold traced values.
         signature: of the arguments.
         shapes_decide: whether its shapes were enough to run it on the host.
-        outputs: for each of its tensors, by index among the leaves, the output of the traced program that it is.
+        outputs: for each of its tensors, by index among the leaves, the output of the
+            traced program that it is.
     """
 
     module: ModuleName
@@ -96,7 +101,8 @@ def find_table_needs(
 
     Args:
         models: those that the function uses.
-        function: is traced with `arguments`, a pytree of arrays, as it will be when it is compiled.
+        function: is traced with `arguments`, a pytree of arrays, as it will be when it
+            is compiled.
     """
     recorder = _Recorder(models)
     if not recorder.modules:
@@ -114,7 +120,9 @@ def find_table_needs(
 
 
 class _Recorder:
-    """Takes the place of the forward of rotary modules, and ends the trace at the first block after them."""
+    """Takes the place of the forward of rotary modules, and ends the trace at the first
+    block after them.
+    """
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
         self.modules = {
@@ -124,11 +132,17 @@ class _Recorder:
         }
         self.calls: list[_Call] = []
         # Their buffers are copied before the trace puts traced values in their place.
-        self._hosts = {name: HostModule(module) for name, module in self.modules.items()}
-        self._blocks = list(itertools.chain.from_iterable(map(_transformer_blocks, models)))
+        self._hosts = {
+            name: HostModule(module) for name, module in self.modules.items()
+        }
+        self._blocks = list(
+            itertools.chain.from_iterable(map(_transformer_blocks, models))
+        )
 
     def trace(self, function: Callable[..., Any], arguments: tuple) -> ClosedJaxpr:
-        """The program up to the first block; its outputs are the tensors of the calls that need their values."""
+        """The program up to the first block; its outputs are the tensors of the calls
+        that need their values.
+        """
 
         def until_block(*arrays: Any) -> list[Any]:
             # jax may trace a function more than once.
@@ -146,7 +160,9 @@ class _Recorder:
         with contextlib.ExitStack() as stack:
             for name, module in self.modules.items():
                 stack.enter_context(
-                    temporary_attributes(module, forward=self._recording_forward(name, module))
+                    temporary_attributes(
+                        module, forward=self._recording_forward(name, module)
+                    )
                 )
             for block in self._blocks:
                 handle = block.register_forward_pre_hook(self._end_at_block)
@@ -157,20 +173,25 @@ class _Recorder:
         if self.modules.keys() <= {call.module for call in self.calls}:
             raise _TraceEnd
 
-    def _recording_forward(self, name: ModuleName, module: torch.nn.Module) -> Callable[..., Any]:
+    def _recording_forward(
+        self, name: ModuleName, module: torch.nn.Module
+    ) -> Callable[..., Any]:
         own_forward = module.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             arguments = CallArguments.flatten(args, kwargs)
             number = sum(call.module == name for call in self.calls)
-            call = _Call(name, number, self._hosts[name], arguments, arguments.signature())
+            call = _Call(
+                name, number, self._hosts[name], arguments, arguments.signature()
+            )
             self.calls.append(call)
             try:
                 output = call.host(arguments.without_values())
             except ValuesRead:
                 return own_forward(*args, **kwargs)
             call.shapes_decide = True
-            # Where a traced output would be. Its values do not matter: nothing is run with them.
+            # Where a traced output would be. Its values do not matter: nothing is run
+            # with them.
             return jax.tree.map(_on_device, output)
 
         return forward
@@ -196,12 +217,16 @@ def _on_device(leaf: Any) -> Any:
 
 def _transformer_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
     """The longest list of modules in the model."""
-    lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+    lists = [
+        module for module in model.modules() if isinstance(module, torch.nn.ModuleList)
+    ]
     return list(max(lists, key=len, default=()))
 
 
 def _table_need(call: _Call, constants: dict[int, jax.Array]) -> TableNeed | None:
-    """What a call needs, with the values of its tensors that are known; None if those are not enough."""
+    """What a call needs, with the values of its tensors that are known; None if those
+    are not enough.
+    """
     values = {
         index: _as_host_tensor(constants[output])
         for index, output in call.outputs.items()
@@ -214,7 +239,14 @@ def _table_need(call: _Call, constants: dict[int, jax.Array]) -> TableNeed | Non
             call.host(arguments)
         except ValuesRead:
             return None
-    return TableNeed(call.module, call.number, arguments, arguments.key(), call.signature, call.shapes_decide)
+    return TableNeed(
+        call.module,
+        call.number,
+        arguments,
+        arguments.key(),
+        call.signature,
+        call.shapes_decide,
+    )
 
 
 def _as_host_tensor(array: jax.Array) -> torch.Tensor:
@@ -227,7 +259,9 @@ def _as_host_tensor(array: jax.Array) -> torch.Tensor:
 
 
 def _constant_outputs(program: ClosedJaxpr) -> dict[int, jax.Array]:
-    """The outputs of a traced program that do not depend on its inputs, by number, with their values."""
+    """The outputs of a traced program that do not depend on its inputs, by number, with
+    their values.
+    """
     jaxpr = program.jaxpr
     # By id, because literals cannot be hashed.
     dependent = set(map(id, jaxpr.invars))
@@ -238,7 +272,9 @@ def _constant_outputs(program: ClosedJaxpr) -> dict[int, jax.Array]:
     # The rest of the program, which is most of it, is not run.
     constant_part, _ = partial_eval.dce_jaxpr(jaxpr, is_constant)
     values = eval_jaxpr(constant_part, program.consts)
-    return dict(zip(itertools.compress(itertools.count(), is_constant), values, strict=True))
+    return dict(
+        zip(itertools.compress(itertools.count(), is_constant), values, strict=True)
+    )
 
 
 def _log_module(module: torch.nn.Module, name: str) -> None:

@@ -1,4 +1,6 @@
-"""Rotary tables on the device: kept from call to call, arguments of programs, and looked up inside of a trace."""
+"""Rotary tables on the device: kept from call to call, arguments of programs, and
+looked up inside of a trace.
+"""
 
 import contextlib
 import dataclasses
@@ -26,19 +28,26 @@ from tpuport.tracing import trace_lock
 
 logger = logging.getLogger("tpuport")
 
-# A table's name among the arguments of a program begins with this; weights are beside it.
+# A table's name among the arguments of a program begins with this; weights are beside
+# it.
 _PREFIX = "rotary table:"
-# Tables kept for each module; a shape that comes back after as many others has its table made again.
+# Tables kept for each module; a shape that comes back after as many others has its
+# table made again.
 _MAX_TABLES = 8
 _tables: weakref.WeakKeyDictionary[torch.nn.Module, "OrderedDict[_TableKey, Table]"] = (
     weakref.WeakKeyDictionary()
 )
-# Tables of a batch of one and of two are often equal, and some are large. An array lives as long as a table has it.
-_arrays: weakref.WeakValueDictionary[Hashable, jax.Array] = weakref.WeakValueDictionary()
+# Tables of a batch of one and of two are often equal, and some are large. An array
+# lives as long as a table has it.
+_arrays: weakref.WeakValueDictionary[Hashable, jax.Array] = (
+    weakref.WeakValueDictionary()
+)
 
 
 class _TableKey(NamedTuple):
-    """What a table was made for: the port of the model, its mesh, the call, and what the module computes from."""
+    """What a table was made for: the port of the model, its mesh, the call, and what
+    the module computes from.
+    """
 
     port_count: int
     mesh: Mesh
@@ -47,7 +56,9 @@ class _TableKey(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """One leaf of a module's output: a tensor as one array, a complex one as two, or a plain value itself."""
+    """One leaf of a module's output: a tensor as one array, a complex one as two, or a
+    plain value itself.
+    """
 
     kind: Literal["real", "complex", "plain"]
     value: Hashable = None
@@ -61,7 +72,8 @@ class TableForm:
         tree: the structure of the module's output.
         leaves: of the output.
         signature: of the calls that the table serves.
-        shapes_decide: whether it serves every call with this signature, or only the one that it was made for.
+        shapes_decide: whether it serves every call with this signature, or only the one
+            that it was made for.
     """
 
     tree: Any
@@ -87,9 +99,12 @@ class Table:
 
         Args:
             signature: of the call's arguments.
-            is_same_call: whether it is the module's call with the number that the table was made for.
+            is_same_call: whether it is the module's call with the number that the table
+                was made for.
         """
-        return self.form.signature == signature and (self.form.shapes_decide or is_same_call)
+        return self.form.signature == signature and (
+            self.form.shapes_decide or is_same_call
+        )
 
     def output(self) -> Any:
         """Traced. What the module would have returned, with tensors on the device."""
@@ -135,14 +150,22 @@ def _module_key(module: torch.nn.Module) -> Hashable:
     """A key of the attributes of a module, and of the arrays in its buffers."""
     parts = []
     for part in module.modules():
-        attributes = {name: value for name, value in vars(part).items() if not name.startswith("_")}
-        arrays = tuple(Identity(compat.as_jax(buffer)) for buffer in part.buffers(recurse=False))
+        attributes = {
+            name: value
+            for name, value in vars(part).items()
+            if not name.startswith("_")
+        }
+        arrays = tuple(
+            Identity(compat.as_jax(buffer)) for buffer in part.buffers(recurse=False)
+        )
         parts.append((type(part), exact_key(attributes), arrays))
     return tuple(parts)
 
 
 def _make_table(output: Any, mesh: Mesh, need: TableNeed) -> Table:
-    """The table of what a module returned on the host: any structure of tensors and plain values."""
+    """The table of what a module returned on the host: any structure of tensors and
+    plain values.
+    """
     values, tree = jax.tree_util.tree_flatten(output)
     arrays: list[jax.Array] = []
     leaves: list[Leaf] = []
@@ -155,7 +178,10 @@ def _make_table(output: Any, mesh: Mesh, need: TableNeed) -> Table:
         else:
             arrays.append(_put_on_mesh(value, mesh))
             leaves.append(Leaf("real"))
-    return Table(tuple(arrays), TableForm(tree, tuple(leaves), need.signature, need.shapes_decide))
+    return Table(
+        tuple(arrays),
+        TableForm(tree, tuple(leaves), need.signature, need.shapes_decide),
+    )
 
 
 def _put_on_mesh(tensor: torch.Tensor, mesh: Mesh) -> jax.Array:
@@ -171,7 +197,9 @@ def _put_on_mesh(tensor: torch.Tensor, mesh: Mesh) -> jax.Array:
 
 
 class ProgramTables:
-    """The tables that the programs of one function need: found when a program is new, passed in every call."""
+    """The tables that the programs of one function need: found when a program is new,
+    passed in every call.
+    """
 
     def __init__(self) -> None:
         self._needs: dict[Hashable, list[TableNeed]] = {}
@@ -186,8 +214,8 @@ class ProgramTables:
     ) -> list[dict[str, Any]]:
         """The weights of each model, with the tables for this call beside them.
 
-        A program has the tables of its own shapes among its arguments and no others, so that a new shape leaves the
-        programs of other shapes as they are.
+        A program has the tables of its own shapes among its arguments and no others, so
+        that a new shape leaves the programs of other shapes as they are.
 
         Args:
             weights: of each model, by name.
@@ -197,10 +225,15 @@ class ProgramTables:
         """
         # The search traces a part of the model, so it happens once for each program.
         if key not in self._needs:
-            self._needs[key] = _try_find_needs(models, function, (list(weights), *others))
+            self._needs[key] = _try_find_needs(
+                models, function, (list(weights), *others)
+            )
         needs = self._needs[key]
         return [
-            arrays | _model_tables(model, [need for need in needs if need.module.model == index])
+            arrays
+            | _model_tables(
+                model, [need for need in needs if need.module.model == index]
+            )
             for index, (model, arrays) in enumerate(zip(models, weights, strict=True))
         ]
 
@@ -212,12 +245,16 @@ def _try_find_needs(
         with trace_lock:
             return find_table_needs(models, function, arguments)
     except Exception as error:  # noqa: BLE001 - the program's own trace meets it again, and explains it better
-        logger.info("not looked for rotary tables: %s: %.200s", type(error).__name__, error)
+        logger.info(
+            "not looked for rotary tables: %s: %.200s", type(error).__name__, error
+        )
         return []
 
 
 def _model_tables(model: torch.nn.Module, needs: list[TableNeed]) -> dict[str, Table]:
-    """The tables of one model's calls, by their names among the arguments of the program."""
+    """The tables of one model's calls, by their names among the arguments of the
+    program.
+    """
     tables = {_argument_name(need): table_for(model, need) for need in needs}
     for name, in_use in Counter(need.module.name for need in needs).items():
         stored = _tables[model.get_submodule(name)]
@@ -231,9 +268,15 @@ def _argument_name(need: TableNeed) -> str:
     return f"{_PREFIX}{need.module.name}:{need.call}"
 
 
-def split_tables(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Table]]]:
-    """The arguments of a program for one model as (weights by name, tables by module name and number of the call)."""
-    weights = {name: array for name, array in arrays.items() if not name.startswith(_PREFIX)}
+def split_tables(
+    arrays: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, dict[str, Table]]]:
+    """The arguments of a program for one model as (weights by name, tables by module
+    name and number of the call).
+    """
+    weights = {
+        name: array for name, array in arrays.items() if not name.startswith(_PREFIX)
+    }
     tables: dict[str, dict[str, Table]] = {}
     for name in arrays.keys() - weights.keys():
         module, _, call = name.removeprefix(_PREFIX).rpartition(":")
@@ -242,29 +285,39 @@ def split_tables(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, d
 
 
 @contextlib.contextmanager
-def use_tables(model: torch.nn.Module, tables: Mapping[str, Mapping[str, Table]]) -> Iterator[None]:
-    """Traced. Let rotary modules of the model return their tables, which are as `split_tables` returns them."""
+def use_tables(
+    model: torch.nn.Module, tables: Mapping[str, Mapping[str, Table]]
+) -> Iterator[None]:
+    """Traced. Let rotary modules of the model return their tables, which are as
+    `split_tables` returns them.
+    """
     with contextlib.ExitStack() as stack:
         for name, tables_by_call in tables.items():
             module = model.get_submodule(name)
             stack.enter_context(
-                temporary_attributes(module, forward=_looking_forward(module, tables_by_call))
+                temporary_attributes(
+                    module, forward=_looking_forward(module, tables_by_call)
+                )
             )
         yield
 
 
-def _looking_forward(module: torch.nn.Module, tables: Mapping[str, Table]) -> Callable[..., Any]:
+def _looking_forward(
+    module: torch.nn.Module, tables: Mapping[str, Table]
+) -> Callable[..., Any]:
     own_forward = module.forward
     calls = itertools.count()
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         signature = CallArguments.flatten(args, kwargs).signature()
-        # Counted while one program is traced, as the calls were when the tables were made.
+        # Counted while one program is traced, as the calls were when the tables were
+        # made.
         this_call = str(next(calls))
         for call, table in tables.items():
             if table.serves(signature, is_same_call=call == this_call):
                 return table.output()
-        # Other shapes than those that the trace before compiling met, or values of the program.
+        # Other shapes than those that the trace before compiling met, or values of the
+        # program.
         return own_forward(*args, **kwargs)
 
     return forward

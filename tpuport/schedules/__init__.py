@@ -1,4 +1,6 @@
-"""The instruction schedules that libtpu writes while it compiles: how many cycles each kernel takes, without a TPU."""
+"""The instruction schedules that libtpu writes while it compiles: how many cycles each
+kernel takes, without a TPU.
+"""
 
 from tpuport.schedules.bundle_listing import Bundle, read_listing
 from tpuport.schedules.scalar_execution import Execution, execute

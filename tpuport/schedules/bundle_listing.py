@@ -1,35 +1,49 @@
-"""Reads the listing of a kernel's bundles: what its scalar unit computes, and where it branches.
+"""Reads the listing of a kernel's bundles: what its scalar unit computes, and where it
+branches.
 
 A TPU core executes one bundle of instructions a cycle. The listing has a line for each:
 
-      0x633   : > { %p14_p7 = scmp.ge.s32.totalorder %s17_s22, 13 /* loop exit test */ } /* End region 3 */
+      0x633   : > { %p14_p7 = scmp.ge.s32.totalorder %s17_s22, 13 } /* End region 3 */
       0x634   :  { %16 = sbr.rel (!%p14_p7) target = $region1261 }
 
 Comments of a bundle may go on in further lines.
 
-Vector instructions take the same time whatever they compute, so that only scalar instructions are kept: they decide how
-often a bundle is executed.
+Vector instructions take the same time whatever they compute, so that only scalar
+instructions are kept: they decide how often a bundle is executed.
 """
 
 import re
 from typing import Final, NamedTuple
 
-# Address, label such as "LB" for a loop's body, one ">" for each loop around it, and the instructions.
-_BUNDLE: Final = re.compile(r"^ *(?:0x[0-9a-f]+|0) +(?:[A-Z]{2})? *:[ >]*\{", re.MULTILINE)
-# Most bundles have none of this: vector instructions alone, which nothing more is read of.
+# Address, label such as "LB" for a loop's body, one ">" for each loop around it, and
+# the instructions.
+_BUNDLE: Final = re.compile(
+    r"^ *(?:0x[0-9a-f]+|0) +(?:[A-Z]{2})? *:[ >]*\{", re.MULTILINE
+)
+# Most bundles have none of this: vector instructions alone, which nothing more is read
+# of.
 _RELEVANT: Final = re.compile(r"region|dma\.|= sst |%[sp]\d+_[sp]\d+ = ")
 # "Start region 12" and "Start/End empty region 12": where a branch to it goes.
 _REGION: Final = re.compile(r"Start(?:/End empty)? region (\d+)")
 _COMMENT: Final = re.compile(r"/\*.*?\*/", re.DOTALL)
-# Where two cores share the work of a chip, each runs the same code, and computes its part from its number.
+# Where two cores share the work of a chip, each runs the same code, and computes its
+# part from its number.
 _CORE_NUMBER: Final = re.compile(r"= sld \[smem:\[#allocation\w+\]\] /\* core id \*/")
 # "%p14_p7 = scmp.ge.s32.totalorder %s17_s22, 13": the value p14 in the register p7.
 _SCALAR: Final = re.compile(r"%([sp]\d+)_([sp]\d+) = ([a-z_]+)([\w.]*)(.*)", re.DOTALL)
-_SPILL: Final = re.compile(r"%\d+ = sst (\[smem:\[#allocation\w+_spill\]\]) %([sp]\d+)_[sp]\d+")
-_BRANCH: Final = re.compile(r"sbr\.rel (?:\((!?)%([sp]\d+)_[sp]\d+\) )?target = \$region(\d+)")
-# "dma.hbm_to_vmem [thread:$0]  (!%p857_p9), ...", but not the instruction that waits for one.
-_COPY: Final = re.compile(r"= dma\.(?!done)[\w.]+(?: \[[^\]]*\])?\s*(?:\((!?)%([sp]\d+)_[sp]\d+\))?")
-# "(!%p3_p0)" or "(!%p3_p0, %s188_s1)" before the operands: a condition, and the result where it does not hold.
+_SPILL: Final = re.compile(
+    r"%\d+ = sst (\[smem:\[#allocation\w+_spill\]\]) %([sp]\d+)_[sp]\d+"
+)
+_BRANCH: Final = re.compile(
+    r"sbr\.rel (?:\((!?)%([sp]\d+)_[sp]\d+\) )?target = \$region(\d+)"
+)
+# "dma.hbm_to_vmem [thread:$0]  (!%p857_p9), ...", but not the instruction that waits
+# for one.
+_COPY: Final = re.compile(
+    r"= dma\.(?!done)[\w.]+(?: \[[^\]]*\])?\s*(?:\((!?)%([sp]\d+)_[sp]\d+\))?"
+)
+# "(!%p3_p0)" or "(!%p3_p0, %s188_s1)" before the operands: a condition, and the result
+# where it does not hold.
 _GUARD: Final = re.compile(r"\s*\((!?)%([sp]\d+)_[sp]\d+(?:, ([^)]*))?\),?")
 
 
@@ -49,10 +63,13 @@ class ScalarInstruction(NamedTuple):
 
     Attributes:
         result: the value that it defines ("s17"), or the place in memory of a spill.
-        register: where that value is, which is how a loop hands it to its next round; empty for a spill.
-        operation: "scmp", "sadd" and so on; variant: what follows it, such as ".ge.s32.totalorder".
+        register: where that value is, which is how a loop hands it to its next round;
+            empty for a spill.
+        operation: "scmp", "sadd" and so on; variant: what follows it, such as
+            ".ge.s32.totalorder".
         operands: names of values, numbers, or other text, which stands for an address.
-        guard: None if it always has an effect; otherwise: the operand that is the result if the guard does not hold.
+        guard: None if it always has an effect; otherwise: the operand that is the
+            result if the guard does not hold.
     """
 
     result: str
@@ -94,7 +111,10 @@ def read_listing(text: str) -> list[Bundle]:
     """The bundles of a kernel in the order of their addresses."""
     starts = list(_BUNDLE.finditer(text))
     ends = [*(start.start() for start in starts[1:]), len(text)]
-    return [_read_bundle(text[start.end() : end]) for start, end in zip(starts, ends, strict=False)]
+    return [
+        _read_bundle(text[start.end() : end])
+        for start, end in zip(starts, ends, strict=False)
+    ]
 
 
 def _read_bundle(text: str) -> Bundle:
@@ -104,7 +124,11 @@ def _read_bundle(text: str) -> Bundle:
     text = _CORE_NUMBER.sub("= smov 0", text)
     # Comments may quote anything, and separators are not in them once they are gone.
     code = _COMMENT.sub("", text)
-    instructions = [instruction.strip(" {}\n") for instruction in code.split(";;") if "%" in instruction]
+    instructions = [
+        instruction.strip(" {}\n")
+        for instruction in code.split(";;")
+        if "%" in instruction
+    ]
     scalars = map(_read_scalar, instructions)
     branch = _BRANCH.search(code)
     return Bundle(
@@ -142,8 +166,12 @@ def _read_scalar(text: str) -> ScalarInstruction | None:
         guard = Guard(condition[2], bool(condition[1]))
         otherwise = _operand(condition[3] or "")
         rest = rest[condition.end() :]
-    operands = tuple(_operand(operand) for operand in rest.split(",")) if rest.strip() else ()
-    return ScalarInstruction(result, register, operation, variant, operands, guard, otherwise)
+    operands = (
+        tuple(_operand(operand) for operand in rest.split(",")) if rest.strip() else ()
+    )
+    return ScalarInstruction(
+        result, register, operation, variant, operands, guard, otherwise
+    )
 
 
 def _operand(text: str) -> str:

@@ -1,9 +1,11 @@
 """Counts the bundles that a kernel executes, by running its scalar unit.
 
-A kernel's loops, and what it does only in some of their rounds, depend on numbers that the compiler put into the code:
-counters, bounds, sizes of blocks. The scalar instructions are executed with what is known of them; addresses, sizes and
-indices that only a run has are unknown, and so is whatever is computed from them. A branch that depends on something
-unknown is not taken: the code behind it counts, and a loop whose end is unknown counts once.
+A kernel's loops, and what it does only in some of their rounds, depend on numbers that
+the compiler put into the code: counters, bounds, sizes of blocks. The scalar
+instructions are executed with what is known of them; addresses, sizes and indices that
+only a run has are unknown, and so is whatever is computed from them. A branch that
+depends on something unknown is not taken: the code behind it counts, and a loop whose
+end is unknown counts once.
 """
 
 import dataclasses
@@ -15,7 +17,8 @@ from tpuport.schedules.bundle_listing import Branch, Bundle, Guard, ScalarInstru
 
 # Bundles after a branch that are executed whether or not it is taken.
 _DELAY_SLOTS: Final = 4
-# A kernel that branches more often runs for seconds, or has a loop that this reading of its listing does not end.
+# A kernel that branches more often runs for seconds, or has a loop that this reading of
+# its listing does not end.
 _MOST_BRANCHES: Final = 2_000_000
 _WORD: Final = 1 << 32
 
@@ -29,7 +32,8 @@ class Execution:
     Attributes:
         cycles: bundles, one a cycle.
         copies: that it starts between memories.
-        exact: False if a branch depended on what only a run knows, or the kernel runs too long to be followed.
+        exact: False if a branch depended on what only a run knows, or the kernel runs
+            too long to be followed.
     """
 
     cycles: int
@@ -43,25 +47,37 @@ def execute(bundles: Sequence[Bundle]) -> Execution:
 
 
 class _ScalarCore:
-    """Executes blocks of bundles: straight lines of code that end where a branch takes effect."""
+    """Executes blocks of bundles: straight lines of code that end where a branch takes
+    effect.
+    """
 
     def __init__(self, bundles: Sequence[Bundle]) -> None:
         self._bundles = bundles
-        self._starts = {region: index for index, bundle in enumerate(bundles) for region in bundle.regions}
+        self._starts = {
+            region: index
+            for index, bundle in enumerate(bundles)
+            for region in bundle.regions
+        }
         self._copies = 0
         self._values: dict[str, Number] = {}
         # What a register holds, which is how a loop hands a value to its next round.
         self._registers: dict[str, Number] = {}
         relevant = _relevant_results(bundles)
         self._instructions = [
-            tuple(instruction for instruction in bundle.instructions if instruction.result in relevant)
+            tuple(
+                instruction
+                for instruction in bundle.instructions
+                if instruction.result in relevant
+            )
             for bundle in bundles
         ]
         # From each bundle on, the next one that has anything to execute.
         self._next_active = [len(bundles)] * (len(bundles) + 1)
         for index in reversed(range(len(bundles))):
             bundle = bundles[index]
-            active = self._instructions[index] or bundle.copies or bundle.branch is not None
+            active = (
+                self._instructions[index] or bundle.copies or bundle.branch is not None
+            )
             self._next_active[index] = index if active else self._next_active[index + 1]
 
     def run(self) -> Execution:
@@ -108,15 +124,20 @@ class _ScalarCore:
         return bool(value) != guard.negated
 
     def _execute(self, index: int) -> None:
-        """Execute the scalar instructions of a bundle, which all read before any of them writes."""
+        """Execute the scalar instructions of a bundle, which all read before any of
+        them writes.
+        """
         for guard in self._bundles[index].copies:
             if guard is None or self._holds(guard) is not False:
                 self._copies += 1
         computing = []
         for instruction in self._instructions[index]:
             if instruction.operation == "sphi":
-                # Nothing is done: the value is already in the register, from before the loop or from its last round.
-                self._values[instruction.result] = self._registers.get(instruction.register)
+                # Nothing is done: the value is already in the register, from before the
+                # loop or from its last round.
+                self._values[instruction.result] = self._registers.get(
+                    instruction.register
+                )
             else:
                 computing.append(instruction)
         results = [self._compute(instruction) for instruction in computing]
@@ -135,7 +156,10 @@ class _ScalarCore:
         compute = _OPERATIONS.get(instruction.operation)
         if compute is None:
             return None
-        return compute(instruction.variant, [self._read(operand) for operand in instruction.operands])
+        return compute(
+            instruction.variant,
+            [self._read(operand) for operand in instruction.operands],
+        )
 
     def _read(self, operand: str) -> Number:
         if operand in self._values:
@@ -175,7 +199,9 @@ def _signed(number: int) -> int:
     return number - _WORD if number >= _WORD // 2 else number
 
 
-def _arithmetic(function: Callable[[int, int], int]) -> Callable[[str, Sequence[Number]], Number]:
+def _arithmetic(
+    function: Callable[[int, int], int],
+) -> Callable[[str, Sequence[Number]], Number]:
     def apply(variant: str, operands: Sequence[Number]) -> Number:
         known = [operand for operand in operands if operand is not None]
         if len(known) != 2 or len(operands) != 2:

@@ -1,7 +1,9 @@
-"""The files that libtpu writes about the schedules of a program's kernels: fusions, copies, Pallas kernels.
+"""The files that libtpu writes about the schedules of a program's kernels: fusions,
+copies, Pallas kernels.
 
-libtpu reads its flags when it is loaded, so that a process writes the schedules of all its programs or of none.
-Kernels that are the same but for their names are compiled, and written, once.
+libtpu reads its flags when it is loaded, so that a process writes the schedules of all
+its programs or of none. Kernels that are the same but for their names are compiled, and
+written, once.
 """
 
 import dataclasses
@@ -34,13 +36,16 @@ class KernelSchedule(NamedTuple):
 
 
 def dump_flags(directory: Path | str, *labels: str) -> str:
-    """LIBTPU_INIT_ARGS that make the compiler write schedules into a directory, and little else.
+    """LIBTPU_INIT_ARGS that make the compiler write schedules into a directory, and
+    little else.
 
     Args:
         directory: must exist.
-        labels: the kinds of files, as the compiler names them; by default those that `read_schedules` needs.
+        labels: the kinds of files, as the compiler names them; by default those that
+            `read_schedules` needs.
     """
-    # All passes of one kernel would be 150 MB. The compiler writes nothing for a pattern with one alternative.
+    # All passes of one kernel would be 150 MB. The compiler writes nothing for a
+    # pattern with one alternative.
     passes = "|".join(labels or (ANALYSIS, BUNDLES))
     return f"--xla_jf_dump_to={directory} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=({passes})"
 
@@ -59,7 +64,8 @@ def read_files(directory: Path | str, label: str) -> Iterator[tuple[str, str]]:
     pattern = re.compile(rf"\d+-(?P<kernel>.+)-\d+-{label}\.txt")
     for file in sorted(Path(directory).iterdir()):
         match = pattern.fullmatch(file.name)
-        # "TLP" is the program that calls the kernels, and "<late-initialization>" is not of the program.
+        # "TLP" is the program that calls the kernels, and "<late-initialization>" is
+        # not of the program.
         if match is None or match["kernel"] == "TLP" or match["kernel"].startswith("<"):
             continue
         yield match["kernel"], file.read_text(errors="replace")

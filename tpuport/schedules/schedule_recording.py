@@ -1,4 +1,6 @@
-"""Lets libtpu write the schedules of all programs that this process compiles, into a directory of its own."""
+"""Lets libtpu write the schedules of all programs that this process compiles, into a
+directory of its own.
+"""
 
 import contextlib
 import os
@@ -16,10 +18,12 @@ _directory: tempfile.TemporaryDirectory[str] | None = None
 
 @contextlib.contextmanager
 def recording_flags() -> Iterator[None]:
-    """Let libtpu write schedules if it is loaded inside: it reads its flags once, when it is loaded.
+    """Let libtpu write schedules if it is loaded inside: it reads its flags once, when
+    it is loaded.
 
-    A user who has it write its dumps elsewhere keeps them, and then nothing is recorded. The environment is as before
-    afterwards, so that child processes do not write into this process's directory.
+    A user who has it write its dumps elsewhere keeps them, and then nothing is
+    recorded. The environment is as before afterwards, so that child processes do not
+    write into this process's directory.
     """
     global _directory
     flags = os.environ.get(_FLAGS)
@@ -27,7 +31,9 @@ def recording_flags() -> Iterator[None]:
         yield
         return
     # Removed when the process ends.
-    _directory = tempfile.TemporaryDirectory(prefix="tpuport-schedules-", ignore_cleanup_errors=True)
+    _directory = tempfile.TemporaryDirectory(
+        prefix="tpuport-schedules-", ignore_cleanup_errors=True
+    )
     os.environ[_FLAGS] = f"{flags or ''} {dump_flags(_directory.name)}".strip()
     try:
         yield
@@ -40,7 +46,9 @@ def recording_flags() -> Iterator[None]:
 
 @contextlib.contextmanager
 def record() -> Iterator[dict[str, KernelSchedule]]:
-    """The schedules of the program that is compiled inside, once it is; empty if libtpu was not told to write any."""
+    """The schedules of the program that is compiled inside, once it is; empty if libtpu
+    was not told to write any.
+    """
     schedules: dict[str, KernelSchedule] = {}
     if _directory is None:
         yield schedules

@@ -1,1 +1,3 @@
-"""The language server: findings of the linter while a file is edited. pygls is imported nowhere else."""
+"""The language server: findings of the linter while a file is edited. pygls is imported
+nowhere else.
+"""

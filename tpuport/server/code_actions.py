@@ -1,4 +1,6 @@
-"""What an editor offers at a finding: its fix, a comment that suppresses it, and all safe fixes of the file."""
+"""What an editor offers at a finding: its fix, a comment that suppresses it, and all
+safe fixes of the file.
+"""
 
 import dataclasses
 import enum
@@ -44,10 +46,14 @@ class Offer:
     @property
     def kind(self) -> str:
         """The protocol's kind of action."""
-        return FIX_ALL if self.change is Change.FIX_ALL else types.CodeActionKind.QuickFix
+        return (
+            FIX_ALL if self.change is Change.FIX_ALL else types.CodeActionKind.QuickFix
+        )
 
 
-def offers_at(project: ProjectAnalysis, file: Path, findings: Iterable[Finding]) -> list[Offer]:
+def offers_at(
+    project: ProjectAnalysis, file: Path, findings: Iterable[Finding]
+) -> list[Offer]:
     """The actions for some findings of a file."""
     offers: list[Offer] = []
     exact_fixes: dict[Finding, Applicability] = {}
@@ -55,7 +61,14 @@ def offers_at(project: ProjectAnalysis, file: Path, findings: Iterable[Finding])
         exact_fixes = exact_fixes or project.exact_fixes(file)
         match exact_fixes.get(finding):
             case Applicability.SAFE:
-                offers.append(Offer(Change.FIX, f"tpuport: fix {finding.rule}", finding, is_preferred=True))
+                offers.append(
+                    Offer(
+                        Change.FIX,
+                        f"tpuport: fix {finding.rule}",
+                        finding,
+                        is_preferred=True,
+                    )
+                )
             case Applicability.UNSAFE:
                 title = f"tpuport: rewrite {finding.rule} (unsafe: look at the result)"
                 offers.append(Offer(Change.FIX, title, finding))
@@ -67,13 +80,17 @@ def offers_at(project: ProjectAnalysis, file: Path, findings: Iterable[Finding])
 
 
 def is_wanted(kind: str, only: Sequence[str] | None) -> bool:
-    """Whether a client that asks for some kinds of actions wants this one: `source` includes `source.fixAll`."""
+    """Whether a client that asks for some kinds of actions wants this one: `source`
+    includes `source.fixAll`.
+    """
     if only is None:
         return True
     return any(kind == wanted or kind.startswith(f"{wanted}.") for wanted in only)
 
 
-def changed_text(project: ProjectAnalysis, file: Path, change: Change, finding: Finding | None) -> str:
+def changed_text(
+    project: ProjectAnalysis, file: Path, change: Change, finding: Finding | None
+) -> str:
     """A file's text after an action."""
     text = project.text(str(file))
     if change is Change.FIX_ALL:

@@ -1,4 +1,6 @@
-"""The server: the protocol's notifications and requests, answered from one thread that analyses."""
+"""The server: the protocol's notifications and requests, answered from one thread that
+analyses.
+"""
 
 import asyncio
 import concurrent.futures
@@ -26,7 +28,8 @@ _T = TypeVar("_T")
 
 # Seconds without an edit after which a text is analysed.
 _PAUSE: Final = 0.2
-# The analysis recurses as deeply as the code it follows; a thread's own default may be half a megabyte.
+# The analysis recurses as deeply as the code it follows; a thread's own default may be
+# half a megabyte.
 _STACK_BYTES: Final = 128 * 1024 * 1024
 _CONTENT_MODIFIED: Final = -32801
 _SCHEMES: Final = frozenset({"file", "untitled"})
@@ -43,8 +46,13 @@ class LintServer(LanguageServer):
     """
 
     def __init__(self) -> None:
-        # Whole texts: pygls counts lines as Python's `splitlines` does, so a form feed would displace partial changes.
-        super().__init__("tpuport", __version__, text_document_sync_kind=types.TextDocumentSyncKind.Full)
+        # Whole texts: pygls counts lines as Python's `splitlines` does, so a form feed
+        # would displace partial changes.
+        super().__init__(
+            "tpuport",
+            __version__,
+            text_document_sync_kind=types.TextDocumentSyncKind.Full,
+        )
         self.analysis = WorkspaceAnalysis(self._report_problem)
         self.findings: dict[Path, list[ShownFinding]] = {}
         self.versions: dict[Path, int | None] = {}
@@ -66,7 +74,8 @@ class LintServer(LanguageServer):
         self._schedule(uri, _PAUSE)
 
     def _schedule(self, uri: str, delay: float) -> None:
-        # A notebook's cell alone means nothing, and neither does a revision of a file beside the file.
+        # A notebook's cell alone means nothing, and neither does a revision of a file
+        # beside the file.
         if urllib.parse.urlsplit(uri).scheme not in _SCHEMES:
             return
         file = file_of(uri)
@@ -77,7 +86,8 @@ class LintServer(LanguageServer):
 
     async def _analyse_later(self, file: Path, delay: float) -> None:
         await asyncio.sleep(delay)
-        # From here on it goes to its end: a result of an older text is dropped by its version.
+        # From here on it goes to its end: a result of an older text is dropped by its
+        # version.
         await asyncio.shield(self._analyse(file))
 
     async def _analyse(self, file: Path) -> None:
@@ -89,7 +99,9 @@ class LintServer(LanguageServer):
         self._analyse_rest()
 
     async def up_to_date(self, file: Path) -> bool:
-        """Analyse a document's latest text unless that is done; whether the findings are those of that text."""
+        """Analyse a document's latest text unless that is done; whether the findings
+        are those of that text.
+        """
         if file not in self._uris:
             return False
         document = self.workspace.get_text_document(self._uris[file])
@@ -121,7 +133,9 @@ class LintServer(LanguageServer):
         return await self._loop.run_in_executor(self._thread, function, *arguments)
 
     def _analyse_rest(self) -> None:
-        """Analyse the other files of the projects, a few at a time, so that edits come in between."""
+        """Analyse the other files of the projects, a few at a time, so that edits come
+        in between.
+        """
         if self._rest is None or self._rest.done():
             self._rest = asyncio.create_task(self._analyse_all())
 
@@ -131,14 +145,18 @@ class LintServer(LanguageServer):
 
     def _report_problem(self, problem: str) -> None:
         """Show a problem of the settings; called in the analysing thread."""
-        message = types.ShowMessageParams(types.MessageType.Error, f"tpuport: {problem}")
+        message = types.ShowMessageParams(
+            types.MessageType.Error, f"tpuport: {problem}"
+        )
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self.window_show_message, message)
 
     # --- findings ---
 
     async def publish(self) -> None:
-        """Send the findings in each open document whose latest text has been analysed."""
+        """Send the findings in each open document whose latest text has been
+        analysed.
+        """
         findings = await self.in_analysis(self.analysis.findings)
         for file, shown in findings.items():
             uri = self._uris.get(file)
@@ -154,13 +172,21 @@ class LintServer(LanguageServer):
                 self._published[file] = state
                 self._send(uri, document.version, shown, document.source)
 
-    def _send(self, uri: str, version: int | None, findings: Iterable[ShownFinding], text: str) -> None:
+    def _send(
+        self, uri: str, version: int | None, findings: Iterable[ShownFinding], text: str
+    ) -> None:
         lines = split_lines(text)
         codec = self.workspace.position_codec
-        diagnostics = [protocol_values.diagnostic(shown, lines, codec) for shown in findings]
-        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, diagnostics, version))
+        diagnostics = [
+            protocol_values.diagnostic(shown, lines, codec) for shown in findings
+        ]
+        self.text_document_publish_diagnostics(
+            types.PublishDiagnosticsParams(uri, diagnostics, version)
+        )
 
-    def findings_in(self, file: Path, wanted: types.Range) -> list[tuple[ShownFinding, types.Range]]:
+    def findings_in(
+        self, file: Path, wanted: types.Range
+    ) -> list[tuple[ShownFinding, types.Range]]:
         """The findings that overlap a range, each with its own range."""
         document = self.workspace.get_text_document(self._uris[file])
         lines, codec = split_lines(document.source), self.workspace.position_codec
@@ -172,18 +198,26 @@ class LintServer(LanguageServer):
 
     # --- code actions ---
 
-    async def code_actions(self, params: types.CodeActionParams) -> list[types.CodeAction]:
-        """The actions at a range; their edits come later if the client can ask for them."""
+    async def code_actions(
+        self, params: types.CodeActionParams
+    ) -> list[types.CodeAction]:
+        """The actions at a range; their edits come later if the client can ask for
+        them.
+        """
         file, only = file_of(params.text_document.uri), params.context.only
         if not await self.up_to_date(file):
             return []
         offers: list[Offer] = []
         if code_actions.is_wanted(types.CodeActionKind.QuickFix, only):
-            shown = [shown.original for shown, _ in self.findings_in(file, params.range)]
+            shown = [
+                shown.original for shown, _ in self.findings_in(file, params.range)
+            ]
             offers += await self.in_analysis(self._offers, file, shown)
         if code_actions.is_wanted(code_actions.FIX_ALL, only):
             offers.append(Offer(Change.FIX_ALL, "tpuport: fix all safe problems"))
-        actions = [self._action(file, offer, params.context.diagnostics) for offer in offers]
+        actions = [
+            self._action(file, offer, params.context.diagnostics) for offer in offers
+        ]
         if not self._resolves_edits():
             actions = [await self.resolve(action) for action in actions]
         return actions
@@ -191,11 +225,17 @@ class LintServer(LanguageServer):
     def _offers(self, file: Path, findings: list[Finding]) -> list[Offer]:
         return code_actions.offers_at(self.analysis.open_files[file], file, findings)
 
-    def _action(self, file: Path, offer: Offer, diagnostics: Iterable[types.Diagnostic]) -> types.CodeAction:
+    def _action(
+        self, file: Path, offer: Offer, diagnostics: Iterable[types.Diagnostic]
+    ) -> types.CodeAction:
         finding = offer.finding
         own: list[types.Diagnostic] = []
         if finding is not None:
-            own = [diagnostic for diagnostic in diagnostics if diagnostic.code == finding.rule]
+            own = [
+                diagnostic
+                for diagnostic in diagnostics
+                if diagnostic.code == finding.rule
+            ]
         data = {
             "uri": self._uris[file],
             "version": self.versions[file],
@@ -203,7 +243,11 @@ class LintServer(LanguageServer):
             "finding": code_actions.finding_key(finding),
         }
         return types.CodeAction(
-            offer.title, offer.kind, own or None, is_preferred=offer.is_preferred or None, data=data
+            offer.title,
+            offer.kind,
+            own or None,
+            is_preferred=offer.is_preferred or None,
+            data=data,
         )
 
     def _capability(self, path: str) -> Any:
@@ -211,7 +255,9 @@ class LintServer(LanguageServer):
         return get_capability(self.client_capabilities, path)
 
     def _resolves_edits(self) -> bool:
-        abilities = self._capability("text_document.code_action.resolve_support.properties")
+        abilities = self._capability(
+            "text_document.code_action.resolve_support.properties"
+        )
         return "edit" in (abilities or ())
 
     async def resolve(self, action: types.CodeAction) -> types.CodeAction:
@@ -223,7 +269,9 @@ class LintServer(LanguageServer):
         data: Any = action.data
         file = file_of(data["uri"])
         if not await self.up_to_date(file) or self.versions[file] != data["version"]:
-            raise JsonRpcException("the document has changed since then", _CONTENT_MODIFIED)
+            raise JsonRpcException(
+                "the document has changed since then", _CONTENT_MODIFIED
+            )
         keys = {
             tuple(code_actions.finding_key(shown.original) or ()): shown.original
             for shown in self.findings[file]
@@ -245,7 +293,9 @@ class LintServer(LanguageServer):
         if not self._capability("workspace.workspace_edit.document_changes"):
             return types.WorkspaceEdit(changes={uri: edits})
         identifier = types.OptionalVersionedTextDocumentIdentifier(uri, version)
-        return types.WorkspaceEdit(document_changes=[types.TextDocumentEdit(identifier, list(edits))])
+        return types.WorkspaceEdit(
+            document_changes=[types.TextDocumentEdit(identifier, list(edits))]
+        )
 
     # --- the workspace ---
 
@@ -255,8 +305,12 @@ class LintServer(LanguageServer):
         if self._capability("workspace.did_change_watched_files.dynamic_registration"):
             watchers = [types.FileSystemWatcher(pattern) for pattern in _WATCHED]
             options = types.DidChangeWatchedFilesRegistrationOptions(watchers)
-            registration = types.Registration("files", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, options)
-            self.client_register_capability(types.RegistrationParams([registration]), lambda _: None)
+            registration = types.Registration(
+                "files", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, options
+            )
+            self.client_register_capability(
+                types.RegistrationParams([registration]), lambda _: None
+            )
 
     async def update_folders(self) -> None:
         """Take up the folders that the client has now."""
@@ -270,14 +324,17 @@ class LintServer(LanguageServer):
         """Take up changes on disk; a file that is open counts as the editor has it."""
         files = [file_of(uri) for uri in changed]
         await self.in_analysis(
-            self.analysis.files_changed, [file for file in files if file not in self._uris]
+            self.analysis.files_changed,
+            [file for file in files if file not in self._uris],
         )
         await self.publish()
         self._analyse_rest()
 
 
 def file_of(uri: str) -> Path:
-    """The path of a document; one that is not saved yet gets a path that does not exist."""
+    """The path of a document; one that is not saved yet gets a path that does not
+    exist.
+    """
     path = uris.to_fs_path(uri)
     if path is None:
         # `untitled:Untitled-1`
@@ -312,29 +369,43 @@ async def _initialized(server: LintServer, _: types.InitializedParams) -> None:
     await server.start_workspace()
 
 
-async def _did_open(server: LintServer, params: types.DidOpenTextDocumentParams) -> None:
+async def _did_open(
+    server: LintServer, params: types.DidOpenTextDocumentParams
+) -> None:
     server.open(params.text_document.uri)
 
 
-async def _did_change(server: LintServer, params: types.DidChangeTextDocumentParams) -> None:
+async def _did_change(
+    server: LintServer, params: types.DidChangeTextDocumentParams
+) -> None:
     server.edit(params.text_document.uri)
 
 
-async def _did_save(server: LintServer, params: types.DidSaveTextDocumentParams) -> None:
+async def _did_save(
+    server: LintServer, params: types.DidSaveTextDocumentParams
+) -> None:
     server.open(params.text_document.uri)
 
 
-async def _did_close(server: LintServer, params: types.DidCloseTextDocumentParams) -> None:
-    await server.in_analysis(server.analysis.close, server.close(params.text_document.uri))
+async def _did_close(
+    server: LintServer, params: types.DidCloseTextDocumentParams
+) -> None:
+    await server.in_analysis(
+        server.analysis.close, server.close(params.text_document.uri)
+    )
     await server.publish()
 
 
-async def _did_change_folders(server: LintServer, _: types.DidChangeWorkspaceFoldersParams) -> None:
+async def _did_change_folders(
+    server: LintServer, _: types.DidChangeWorkspaceFoldersParams
+) -> None:
     await server.update_folders()
     await server.publish()
 
 
-async def _did_change_files(server: LintServer, params: types.DidChangeWatchedFilesParams) -> None:
+async def _did_change_files(
+    server: LintServer, params: types.DidChangeWatchedFilesParams
+) -> None:
     await server.files_changed(change.uri for change in params.changes)
 
 
@@ -342,7 +413,9 @@ async def _hover(server: LintServer, params: types.HoverParams) -> types.Hover |
     file = file_of(params.text_document.uri)
     if not await server.up_to_date(file):
         return None
-    shown_findings = server.findings_in(file, types.Range(params.position, params.position))
+    shown_findings = server.findings_in(
+        file, types.Range(params.position, params.position)
+    )
     if not shown_findings:
         return None
     texts = [protocol_values.hover_text(shown.finding) for shown, _ in shown_findings]
@@ -350,7 +423,9 @@ async def _hover(server: LintServer, params: types.HoverParams) -> types.Hover |
     return types.Hover(content, shown_findings[0][1])
 
 
-async def _code_action(server: LintServer, params: types.CodeActionParams) -> list[types.CodeAction]:
+async def _code_action(
+    server: LintServer, params: types.CodeActionParams
+) -> list[types.CodeAction]:
     return await server.code_actions(params)
 
 
@@ -369,7 +444,9 @@ _ANSWERS: Final[dict[str, tuple[Callable[..., Any], Any]]] = {
     types.TEXT_DOCUMENT_HOVER: (_hover, None),
     types.TEXT_DOCUMENT_CODE_ACTION: (
         _code_action,
-        types.CodeActionOptions([types.CodeActionKind.QuickFix, code_actions.FIX_ALL], resolve_provider=True),
+        types.CodeActionOptions(
+            [types.CodeActionKind.QuickFix, code_actions.FIX_ALL], resolve_provider=True
+        ),
     ),
     types.CODE_ACTION_RESOLVE: (_resolve, None),
 }

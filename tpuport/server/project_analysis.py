@@ -1,4 +1,6 @@
-"""The analysis of a project whose files are being edited: results for all files, kept up to date with open texts."""
+"""The analysis of a project whose files are being edited: results for all files, kept
+up to date with open texts.
+"""
 
 import dataclasses
 from collections.abc import Iterable
@@ -34,8 +36,9 @@ class ShownFinding(NamedTuple):
 class ProjectAnalysis:
     """The files of a directory, or a single file, and what the linter finds in them.
 
-    The text of an open file is in `source.overlay`. Results of all files are needed for the findings in one: whether a
-    function is traced may depend on a file that calls it.
+    The text of an open file is in `source.overlay`. Results of all files are needed for
+    the findings in one: whether a function is traced may depend on a file that calls
+    it.
 
     Attributes:
         root: the directory; None for a single file.
@@ -43,7 +46,9 @@ class ProjectAnalysis:
         session: the files and their results.
     """
 
-    def __init__(self, root: Path | None, files: Iterable[Path], settings: Settings) -> None:
+    def __init__(
+        self, root: Path | None, files: Iterable[Path], settings: Settings
+    ) -> None:
         self.root = root
         self.settings = settings
         self._excluder = Excluder(settings.exclude, settings.root)
@@ -65,7 +70,9 @@ class ProjectAnalysis:
             self._pending[path] = None
 
     def excludes(self, file: Path) -> bool:
-        """Whether a file is left out by the settings, or as a part of a virtual environment or hidden directory."""
+        """Whether a file is left out by the settings, or as a part of a virtual
+        environment or hidden directory.
+        """
         if self.root is not None and file.is_relative_to(self.root):
             directories = file.relative_to(self.root).parts[:-1]
             if any(name in SKIPPED or name.startswith(".") for name in directories):
@@ -83,13 +90,17 @@ class ProjectAnalysis:
             self._pending[path] = None
 
     def analyse_file(self, file: Path) -> None:
-        """Bring up to date what shows in a file: its own results, and those of files that trace its functions."""
+        """Bring up to date what shows in a file: its own results, and those of files
+        that trace its functions.
+        """
         path = str(file)
         prefix = f"{path}:"
         urgent = [path]
         for other in self._pending:
             result = self.session.results.get(other)
-            if result is not None and any(function.startswith(prefix) for function in result.traced):
+            if result is not None and any(
+                function.startswith(prefix) for function in result.traced
+            ):
                 urgent.append(other)
         self._analyse(dict.fromkeys(urgent))
 
@@ -100,17 +111,27 @@ class ProjectAnalysis:
         return bool(paths)
 
     def _analyse(self, paths: Iterable[str]) -> None:
-        wanted = [path for path in paths if path in self._pending and path in self.session.files]
+        wanted = [
+            path
+            for path in paths
+            if path in self._pending and path in self.session.files
+        ]
         for path in paths:
             self._pending.pop(path, None)
         if wanted:
             self.session.analyse_and_store(wanted)
 
     def findings(self, files: Iterable[Path]) -> dict[Path, list[ShownFinding]]:
-        """The findings in some files, sorted, after selection, suppressions and baseline."""
+        """The findings in some files, sorted, after selection, suppressions and
+        baseline.
+        """
         wanted = {str(file): file for file in files}
-        findings: dict[Path, list[ShownFinding]] = {file: [] for file in wanted.values()}
-        traced = frozenset[str]().union(*(result.traced for result in self.session.results.values()))
+        findings: dict[Path, list[ShownFinding]] = {
+            file: [] for file in wanted.values()
+        }
+        traced = frozenset[str]().union(
+            *(result.traced for result in self.session.results.values())
+        )
         for finding in sorted(self.session.collect_findings().reported):
             if finding.path in wanted:
                 shown = self._shown(finding)
@@ -124,7 +145,8 @@ class ProjectAnalysis:
         return dataclasses.replace(finding, severity=severity)
 
     def exact_fixes(self, file: Path) -> dict[Finding, Applicability]:
-        """What can be done about each original finding in a file with the code at its position.
+        """What can be done about each original finding in a file with the code at its
+        position.
 
         The first call for a text takes a parser that is slow; all findings share it.
         """
@@ -135,19 +157,31 @@ class ProjectAnalysis:
             self._exact_fixes[path] = (text, {})
         known = self._exact_fixes[path][1]
         unknown = [finding for finding in findings if finding not in known]
-        fixable = [finding for finding in unknown if finding.fix is not Applicability.NONE]
+        fixable = [
+            finding for finding in unknown if finding.fix is not Applicability.NONE
+        ]
         known.update(dict.fromkeys(unknown, Applicability.NONE))
         if fixable:
-            known.update(zip(fixable, fixing.available_fixes(text, fixable), strict=True))
+            known.update(
+                zip(fixable, fixing.available_fixes(text, fixable), strict=True)
+            )
         return known
 
     def text(self, path: str) -> str:
         """A file's text as the editor has it, or as it is on disk."""
         file = Path(path)
-        return source.overlay[file] if file in source.overlay else "\n".join(self.session.lines(path))
+        return (
+            source.overlay[file]
+            if file in source.overlay
+            else "\n".join(self.session.lines(path))
+        )
 
     def fixed_text(self, file: Path) -> str:
-        """A file's text after all safe fixes, as `tpuport lint --fix` would leave it; nothing is written."""
+        """A file's text after all safe fixes, as `tpuport lint --fix` would leave it;
+        nothing is written.
+        """
         # The fork's results and texts become those of the fixed file.
         session = self.session.fork(Run(fix=Applicability.SAFE, write=False))
-        return fixing.fix_files(session, only=str(file)).texts.get(str(file), self.text(str(file)))
+        return fixing.fix_files(session, only=str(file)).texts.get(
+            str(file), self.text(str(file))
+        )

@@ -26,7 +26,9 @@ _SEVERITIES: Final = {
 _UNUSED_SUPPRESSION: Final = "TPU003"
 
 
-def range_of(finding: Finding, lines: Sequence[str], codec: PositionCodec) -> types.Range:
+def range_of(
+    finding: Finding, lines: Sequence[str], codec: PositionCodec
+) -> types.Range:
     """A finding's range in the units that the client counts columns in.
 
     Args:
@@ -40,12 +42,17 @@ def range_of(finding: Finding, lines: Sequence[str], codec: PositionCodec) -> ty
     )
 
 
-def _position(line: int, column: int, lines: Sequence[str], codec: PositionCodec) -> types.Position:
-    # The protocol counts from 0. Python reports the end of an incomplete file behind its last line.
+def _position(
+    line: int, column: int, lines: Sequence[str], codec: PositionCodec
+) -> types.Position:
+    # The protocol counts from 0. Python reports the end of an incomplete file behind
+    # its last line.
     return codec.position_to_client_units(lines, types.Position(line - 1, column - 1))
 
 
-def diagnostic(shown: ShownFinding, lines: Sequence[str], codec: PositionCodec) -> types.Diagnostic:
+def diagnostic(
+    shown: ShownFinding, lines: Sequence[str], codec: PositionCodec
+) -> types.Diagnostic:
     """A finding as a diagnostic."""
     finding = shown.finding
     return types.Diagnostic(
@@ -56,7 +63,9 @@ def diagnostic(shown: ShownFinding, lines: Sequence[str], codec: PositionCodec) 
         code_description=types.CodeDescription(_rule_page(finding.rule)),
         source=SOURCE,
         # Editors show what is unnecessary in a fainter colour.
-        tags=[types.DiagnosticTag.Unnecessary] if finding.rule == _UNUSED_SUPPRESSION else None,
+        tags=[types.DiagnosticTag.Unnecessary]
+        if finding.rule == _UNUSED_SUPPRESSION
+        else None,
         related_information=[_related(step) for step in shown.route] or None,
     )
 
@@ -77,12 +86,16 @@ def file_uri(path: str) -> str:
 def hover_text(finding: Finding) -> str:
     """A finding and its rule as Markdown."""
     entry = entry_for(finding.rule)
-    heading = f"**{finding.rule} {entry.name}**: {finding.message}\n\nhelp: {finding.remedy}"
+    heading = (
+        f"**{finding.rule} {entry.name}**: {finding.message}\n\nhelp: {finding.remedy}"
+    )
     return f"{heading}\n\n---\n\n{entry_markdown(entry)}"
 
 
 def _rule_page(rule: str) -> str:
-    """The URI of a rule's page, which is written from the installed rules: it needs no network, and fits them."""
+    """The URI of a rule's page, which is written from the installed rules: it needs no
+    network, and fits them.
+    """
     entry = entry_for(rule)
     page = user_cache_directory() / "rules" / __version__ / f"{rule}.md"
     text = f"# {rule} {entry.name}\n\n{entry_markdown(entry)}\n"
@@ -104,14 +117,19 @@ def text_edits(old: str, new: str, codec: PositionCodec) -> list[types.TextEdit]
     for tag, first, last, new_first, new_last in matcher.get_opcodes():
         if tag != "equal":
             edit_range = types.Range(
-                _line_start(old_lines, first, codec), _line_start(old_lines, last, codec)
+                _line_start(old_lines, first, codec),
+                _line_start(old_lines, last, codec),
             )
-            edits.append(types.TextEdit(edit_range, "".join(new_lines[new_first:new_last])))
+            edits.append(
+                types.TextEdit(edit_range, "".join(new_lines[new_first:new_last]))
+            )
     return edits
 
 
 def _lines_with_ends(text: str) -> list[str]:
-    """The lines of a text as the protocol counts them, which is as Python's parser does, and not as splitlines."""
+    """The lines of a text as the protocol counts them, which is as Python's parser
+    does, and not as splitlines.
+    """
     lines: list[str] = []
     position = 0
     for line, following in itertools.pairwise([*split_lines(text), None]):
@@ -124,7 +142,9 @@ def _lines_with_ends(text: str) -> list[str]:
     return lines
 
 
-def _line_start(lines: Sequence[str], index: int, codec: PositionCodec) -> types.Position:
+def _line_start(
+    lines: Sequence[str], index: int, codec: PositionCodec
+) -> types.Position:
     """Where a line starts; the end of the text if there is no such line."""
     if index < len(lines):
         return types.Position(index, 0)

@@ -10,7 +10,9 @@ from tpuport.lint.modules import definitions, join_names
 
 
 class RouteStep(NamedTuple):
-    """A function on the route to a finding: its qualified name, its file, and its line and column from 1."""
+    """A function on the route to a finding: its qualified name, its file, and its line
+    and column from 1.
+    """
 
     name: str
     path: str
@@ -19,7 +21,8 @@ class RouteStep(NamedTuple):
 
 
 def steps_of_route(finding: Finding, traced: frozenset[str]) -> tuple[RouteStep, ...]:
-    """The functions of a finding's route, from the entry point inwards, without those that cannot be located.
+    """The functions of a finding's route, from the entry point inwards, without those
+    that cannot be located.
 
     Args:
         finding: its route has qualified names without files.
@@ -34,7 +37,11 @@ def steps_of_route(finding: Finding, traced: frozenset[str]) -> tuple[RouteStep,
 
 def _locate(name: str, finding: Finding, traced: frozenset[str]) -> RouteStep | None:
     suffix = f":{name}"
-    paths = [function.removesuffix(suffix) for function in traced if function.endswith(suffix)]
+    paths = [
+        function.removesuffix(suffix)
+        for function in traced
+        if function.endswith(suffix)
+    ]
     own = [path for path in paths if path == finding.path]
     # A name that several files have may mean either.
     candidates = own or paths

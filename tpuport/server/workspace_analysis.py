@@ -1,4 +1,6 @@
-"""The projects of a workspace: which one a file belongs to, and the texts that the editor has not saved."""
+"""The projects of a workspace: which one a file belongs to, and the texts that the
+editor has not saved.
+"""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,8 +14,9 @@ from tpuport.server.project_analysis import ProjectAnalysis, ShownFinding
 class WorkspaceAnalysis:
     """All projects with open files. Only one thread uses it.
 
-    A project is the nearest directory around a file with settings in its pyproject.toml, up to the workspace's folder;
-    or the folder itself. A file outside of all folders is a project of its own.
+    A project is the nearest directory around a file with settings in its
+    pyproject.toml, up to the workspace's folder; or the folder itself. A file outside
+    of all folders is a project of its own.
 
     Attributes:
         folders: the workspace's folders.
@@ -49,9 +52,14 @@ class WorkspaceAnalysis:
             project.text_changed(file)
 
     def files_changed(self, files: Iterable[Path]) -> None:
-        """Take up what happened on disk; a change of settings, and a new or missing file, set up a project anew."""
+        """Take up what happened on disk; a change of settings, and a new or missing
+        file, set up a project anew.
+        """
         for file in files:
-            is_known = any(str(file) in project.session.files for project in self._projects.values())
+            is_known = any(
+                str(file) in project.session.files
+                for project in self._projects.values()
+            )
             if file.name == "pyproject.toml" or not (is_known and file.exists()):
                 self._projects.clear()
                 break
@@ -75,7 +83,9 @@ class WorkspaceAnalysis:
                 project.text_changed(file)
 
     def analyse_some(self) -> bool:
-        """Bring a few more files of projects with open files up to date; whether there were any."""
+        """Bring a few more files of projects with open files up to date; whether there
+        were any.
+        """
         projects = dict.fromkeys(self.open_files.values())
         return any(project.analyse_some() for project in projects)
 
@@ -83,7 +93,9 @@ class WorkspaceAnalysis:
         """The findings in each open file; none in those that the settings exclude."""
         findings: dict[Path, list[ShownFinding]] = {}
         for project in dict.fromkeys(self.open_files.values()):
-            findings |= project.findings(file for file, own in self.open_files.items() if own is project)
+            findings |= project.findings(
+                file for file, own in self.open_files.items() if own is project
+            )
         return findings
 
     def _project_of(self, file: Path) -> ProjectAnalysis:
@@ -100,15 +112,23 @@ class WorkspaceAnalysis:
         return self._projects[key]
 
     def _settings(self, file: Path, directory: Path) -> Settings:
-        """Those of the nearest pyproject.toml; without one, the defaults with this directory as their root."""
+        """Those of the nearest pyproject.toml; without one, the defaults with this
+        directory as their root.
+        """
         try:
             settings = settings_file([file])
-            return load_settings(settings) if settings is not None else Settings(root=directory)
+            return (
+                load_settings(settings)
+                if settings is not None
+                else Settings(root=directory)
+            )
         except PortError as error:
             self.report_problem(str(error))
             return Settings(root=directory)
 
-    def _create_project(self, root: Path | None, file: Path, settings: Settings) -> ProjectAnalysis:
+    def _create_project(
+        self, root: Path | None, file: Path, settings: Settings
+    ) -> ProjectAnalysis:
         files = [] if root is not None else [file]
         try:
             return ProjectAnalysis(root, files, settings)

@@ -1,4 +1,6 @@
-"""How weights are divided over the mesh: rules from names to PartitionSpecs, derived, overridden, audited."""
+"""How weights are divided over the mesh: rules from names to PartitionSpecs, derived,
+overridden, audited.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,7 +8,15 @@ from tpuport.sharding.audit import AuditReport, audit
 from tpuport.sharding.sharding_rules import ShardingRules
 from tpuport.sharding.specs import Parameter, Rule
 
-__all__ = ["AuditReport", "InferredPlan", "Parameter", "Rule", "ShardingRules", "audit", "infer_plan"]
+__all__ = [
+    "AuditReport",
+    "InferredPlan",
+    "Parameter",
+    "Rule",
+    "ShardingRules",
+    "audit",
+    "infer_plan",
+]
 
 if TYPE_CHECKING:
     from tpuport.sharding.inference import InferredPlan as InferredPlan

@@ -1,4 +1,6 @@
-"""What sharding rules do to a model on a mesh, and everything wrong with that, before any memory is used."""
+"""What sharding rules do to a model on a mesh, and everything wrong with that, before
+any memory is used.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,39 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tpuport.errors import PortError
 from tpuport.sharding.quantized_parts import part_shardings
 from tpuport.sharding.sharding_rules import ShardingRules
-from tpuport.sharding.specs import count_parts, dtype_bytes, fit, format_bytes, format_spec, spec_axes
+from tpuport.sharding.specs import (
+    count_parts,
+    dtype_bytes,
+    fit,
+    format_bytes,
+    format_spec,
+    spec_axes,
+)
 
 LARGE_BYTES = 1 << 20
-"""A weight of a mebibyte or more that no rule matches is reported: norms and routers stay far below it."""
+"""A weight of a mebibyte or more that no rule matches is reported: norms and routers
+stay far below it.
+"""
 
-# How many weights of a layout problem are named: a fault in one layer is usually one in all.
+# How many weights of a layout problem are named: a fault in one layer is usually one in
+# all.
 _NAMED_WEIGHTS = 2
-_TABLE_HEADER = ("rule", "weights", "first weight", "shape", "placed as", "bytes", "on a device")
+_TABLE_HEADER = (
+    "rule",
+    "weights",
+    "first weight",
+    "shape",
+    "placed as",
+    "bytes",
+    "on a device",
+)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one parameter goes. Bytes are of the dtype given; `device_bytes` are those on each device."""
+    """Where one parameter goes. Bytes are of the dtype given; `device_bytes` are those
+    on each device.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -39,11 +61,12 @@ class Placement:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The outcome of `audit`: `str()` is a table for people, `to_dict()` is for machines.
+    """The outcome of `audit`: `str()` is a table for people, `to_dict()` is for
+    machines.
 
-    Every device of the mesh holds `bytes_per_device` (tied weights counted once). `errors` must be resolved
-    or allowed by name; `notes` are choices worth knowing; `large_unmatched` are replicated because no rule
-    matches them.
+    Every device of the mesh holds `bytes_per_device` (tied weights counted once).
+    `errors` must be resolved or allowed by name; `notes` are choices worth knowing;
+    `large_unmatched` are replicated because no rule matches them.
     """
 
     mesh_shape: dict[str, int]
@@ -73,7 +96,11 @@ class AuditReport:
             "total_bytes": self.total_bytes,
             "bytes_per_device": self.bytes_per_device,
             "parameters": [
-                {**vars(placement), "shape": list(placement.shape), "spec": format_spec(placement.spec)}
+                {
+                    **vars(placement),
+                    "shape": list(placement.shape),
+                    "spec": format_spec(placement.spec),
+                }
                 for placement in self.placements
             ],
             "unmatched_rules": list(self.unmatched_rules),
@@ -88,7 +115,9 @@ class AuditReport:
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         total = f"mesh {_format_axes(self.mesh_shape)}: {format_bytes(self.total_bytes)} of weights"
         lines.append(f"{total}, {format_bytes(self.bytes_per_device)} on each device")
-        lines += [f"large and matched by no rule: {name}" for name in self.large_unmatched]
+        lines += [
+            f"large and matched by no rule: {name}" for name in self.large_unmatched
+        ]
         lines += [f"note: {note}" for note in self.notes]
         lines += [f"error: {error}" for error in self.errors]
         return "\n".join(lines)
@@ -102,13 +131,17 @@ def audit(
     *,
     large_bytes: int = LARGE_BYTES,
 ) -> AuditReport:
-    """Check `rules` against the parameters (anything with `.shape` and `.dtype`) and the mesh; places nothing.
+    """Check `rules` against the parameters (anything with `.shape` and `.dtype`) and
+    the mesh; places nothing.
 
-    Two names for the same object are one tied weight. Nothing is raised: call `raise_on_errors()`.
+    Two names for the same object are one tied weight. Nothing is raised: call
+    `raise_on_errors()`.
 
     Args:
-        parameters: by name; or a model, whose quantised weights count as they are stored.
-        allow: parameter names, or rule patterns, whose errors are accepted; those dimensions are replicated.
+        parameters: by name; or a model, whose quantised weights count as they are
+            stored.
+        allow: parameter names, or rule patterns, whose errors are accepted; those
+            dimensions are replicated.
         large_bytes: from what size a weight that no rule matches is reported.
     """
     if isinstance(allow, str):
@@ -120,13 +153,17 @@ def audit(
     unmatched_rules = examination.check_rules(placements)
     examination.note_unused_allowances()
     # A tied weight is reported under its first name.
-    unmatched = [item for item in placements if item.pattern is None and item.tied_to is None]
+    unmatched = [
+        item for item in placements if item.pattern is None and item.tied_to is None
+    ]
     total_bytes, bytes_per_device = _sum_bytes(placements)
     return AuditReport(
         mesh_shape=dict(mesh.shape),
         placements=tuple(placements),
         unmatched_rules=unmatched_rules,
-        large_unmatched=tuple(item.name for item in unmatched if item.total_bytes >= large_bytes),
+        large_unmatched=tuple(
+            item.name for item in unmatched if item.total_bytes >= large_bytes
+        ),
         errors=tuple(examination.errors),
         notes=tuple(examination.notes),
         total_bytes=total_bytes,
@@ -146,7 +183,9 @@ def _parameters_of(model: Any) -> dict[str, Any]:
 def _sum_bytes(placements: Iterable[Placement]) -> tuple[int, int]:
     """Bytes of weights in all and on each device; tied weights take memory once."""
     distinct = [item for item in placements if item.tied_to is None]
-    return sum(item.total_bytes for item in distinct), sum(item.device_bytes for item in distinct)
+    return sum(item.total_bytes for item in distinct), sum(
+        item.device_bytes for item in distinct
+    )
 
 
 class _Fault(NamedTuple):
@@ -158,10 +197,16 @@ class _Fault(NamedTuple):
 
 
 class _Audit:
-    """Collects the errors and notes of one audit, and which of the user's allowances they needed."""
+    """Collects the errors and notes of one audit, and which of the user's allowances
+    they needed.
+    """
 
     def __init__(
-        self, rules: ShardingRules, parameters: Mapping[str, Any], mesh: Mesh, allow: Iterable[str]
+        self,
+        rules: ShardingRules,
+        parameters: Mapping[str, Any],
+        mesh: Mesh,
+        allow: Iterable[str],
     ) -> None:
         self.rules, self.parameters, self.mesh = rules, parameters, mesh
         self.errors: list[str] = []
@@ -178,9 +223,12 @@ class _Audit:
             rule = self.rules.rule(name)
             spec, misfits = fit(rule, shape, self.mesh)
             for misfit in misfits:
-                # Asked for every misfit, so that an allowance counts as used even if the rule tolerates this one.
+                # Asked for every misfit, so that an allowance counts as used even if
+                # the rule tolerates this one.
                 is_allowed = self._is_allowed(name, rule.pattern)
-                fault = _Fault(rule.pattern, misfit.text, is_allowed or misfit.is_tolerated(rule))
+                fault = _Fault(
+                    rule.pattern, misfit.text, is_allowed or misfit.is_tolerated(rule)
+                )
                 faults[fault].append(f"{name} {shape}")
             total_bytes, device_bytes = self._count_bytes(name, value, spec)
             placement = Placement(
@@ -198,12 +246,15 @@ class _Audit:
                 placement = replace(placement, tied_to=first.name)
                 self._check_tied(first, placement)
             placements.append(placement)
-        # A line for each rule and reason, because every layer of a model has the same fault.
+        # A line for each rule and reason, because every layer of a model has the same
+        # fault.
         for fault, names in faults.items():
             self._report(fault, names)
         return placements
 
-    def _count_bytes(self, name: str, value: Any, spec: PartitionSpec) -> tuple[int, int]:
+    def _count_bytes(
+        self, name: str, value: Any, spec: PartitionSpec
+    ) -> tuple[int, int]:
         """Bytes of a weight in all, and on each device."""
         # Exact: `fit` leaves only axes that divide their dimension.
         parts = count_parts(self.mesh, spec_axes(spec))
@@ -250,7 +301,8 @@ class _Audit:
 
     def _is_allowed(self, *names: str) -> bool:
         used = set(names).intersection(self._allowed)
-        # An allowance that nothing needs is a typing error, or one that is no longer needed.
+        # An allowance that nothing needs is a typing error, or one that is no longer
+        # needed.
         self._used_allowances |= used
         return bool(used)
 
@@ -279,7 +331,9 @@ def _table_rows(report: AuditReport) -> list[tuple[str, ...]]:
     """A row for each rule and spec; weights that share both are summed up."""
     groups: defaultdict[tuple[str, str], list[Placement]] = defaultdict(list)
     for placement in report.placements:
-        groups[placement.pattern or "(no rule)", format_spec(placement.spec)].append(placement)
+        groups[placement.pattern or "(no rule)", format_spec(placement.spec)].append(
+            placement
+        )
     rows = []
     for (pattern, spec), placements in groups.items():
         first = placements[0]

@@ -1,16 +1,21 @@
-"""Tensor-parallel plans for diffusers models: the class's own plan if it has one, else derived from its structure.
+"""Tensor-parallel plans for diffusers models: the class's own plan if it has one, else
+derived from its structure.
 
-Four classes of diffusers 0.42 carry a plan. The others are built of the same parts under a few dozen names: attention
-with its projections, a feed-forward that widens and narrows, and modulation, the linear layers that turn the timestep
-into shifts, scales and gates. Decisions made here:
+Four classes of diffusers 0.42 carry a plan. The others are built of the same parts
+under a few dozen names: attention with its projections, a feed-forward that widens and
+narrows, and modulation, the linear layers that turn the timestep into shifts, scales
+and gates. Decisions made here:
 
-- Attention's queries, keys and values are cut by columns and its outputs by rows, in both streams; so is a
-  feed-forward. That is two all-reduces for each block and stream.
-- Modulation is cut by rows, inside blocks only. It is a third of the weights of a HunyuanVideo-1.5 (12 E^2 of the
-  36 E^2 of a block), and its output is one vector of 6 E for each sample, so an all-reduce of it costs next to
-  nothing. By columns it would cost an exchange for each of the six parts that the model splits the vector into.
-- Embedders, the last norm and the output projection stay whole: they are small, and outside the blocks.
-- Projections that hold query, key and value in one matrix stay whole: an even cut would leave no device whole heads.
+- Attention's queries, keys and values are cut by columns and its outputs by rows, in
+  both streams; so is a feed-forward. That is two all-reduces for each block and stream.
+- Modulation is cut by rows, inside blocks only. It is a third of the weights of a
+  HunyuanVideo-1.5 (12 E^2 of the 36 E^2 of a block), and its output is one vector of 6
+  E for each sample, so an all-reduce of it costs next to nothing. By columns it would
+  cost an exchange for each of the six parts that the model splits the vector into.
+- Embedders, the last norm and the output projection stay whole: they are small, and
+  outside the blocks.
+- Projections that hold query, key and value in one matrix stay whole: an even cut would
+  leave no device whole heads.
 """
 
 from __future__ import annotations
@@ -26,17 +31,27 @@ from tpuport.library_classes import is_diffusers_model
 
 logger = logging.getLogger("tpuport")
 
-_QUERIES = (("to_q", "to_k", "to_v"), ("to_q_t", "to_k_t", "to_v_t"), ("to_query", "to_key", "to_value"))
+_QUERIES = (
+    ("to_q", "to_k", "to_v"),
+    ("to_q_t", "to_k_t", "to_v_t"),
+    ("to_query", "to_key", "to_value"),
+)
 _PROJECTION_STYLES = {
     **dict.fromkeys(itertools.chain(*_QUERIES), "colwise"),
-    **dict.fromkeys(("add_q_proj", "add_k_proj", "add_v_proj", "to_gate", "to_g"), "colwise"),
-    **dict.fromkeys(("to_out.0", "to_out", "to_add_out", "to_out_t", "out_layer"), "rowwise"),
+    **dict.fromkeys(
+        ("add_q_proj", "add_k_proj", "add_v_proj", "to_gate", "to_g"), "colwise"
+    ),
+    **dict.fromkeys(
+        ("to_out.0", "to_out", "to_add_out", "to_out_t", "out_layer"), "rowwise"
+    ),
 }
 _FUSED = re.compile(r"(\w+_)?(qkv|kv)(_\w+)?")
 
 
 class _FeedForward(NamedTuple):
-    """The names in one kind of feed-forward: the matrices that widen, and the one that narrows."""
+    """The names in one kind of feed-forward: the matrices that widen, and the one that
+    narrows.
+    """
 
     columns: tuple[str, ...]
     row: str
@@ -66,20 +81,25 @@ _FEED_FORWARDS = (
 _MODULATION_CLASS = re.compile(
     r"ada_?(ln|layer|norm|rms)|modulation|norm_?zero|normcontinuous", re.IGNORECASE
 )
-_MODULATION_NAME = re.compile(r"(.*\.)?(\w*_mod|ada_?ln\w*|\w*modulation)(\..*)?", re.IGNORECASE)
+_MODULATION_NAME = re.compile(
+    r"(.*\.)?(\w*_mod|ada_?ln\w*|\w*modulation)(\..*)?", re.IGNORECASE
+)
 
 
 def diffusers_plan(model: Any) -> dict[str, str] | None:
-    """The plan of a diffusers model that has attention; None for autoencoders and for anything else.
+    """The plan of a diffusers model that has attention; None for autoencoders and for
+    anything else.
 
-    If the class has a plan, it decides what is cut inside attention and feed-forwards. Parameters may be on
-    the meta device.
+    If the class has a plan, it decides what is cut inside attention and feed-forwards.
+    Parameters may be on the meta device.
 
     Returns:
-        Styles by module name below the model, `*` for a layer's number. Odd widths, which no axis of a TPU
-        mesh divides, are left out.
+        Styles by module name below the model, `*` for a layer's number. Odd widths,
+        which no axis of a TPU mesh divides, are left out.
     """
-    if not is_diffusers_model(model) or _library_module(model).startswith("diffusers.models.autoencoders."):
+    if not is_diffusers_model(model) or _library_module(model).startswith(
+        "diffusers.models.autoencoders."
+    ):
         return None
     search = _Search(model)
     own_plan = getattr(model, "_tp_plan", None)
@@ -100,8 +120,14 @@ def diffusers_plan(model: Any) -> dict[str, str] | None:
 
 
 def _library_module(model: Any) -> str:
-    """The module of diffusers that defines the model's class, or the nearest of its bases."""
-    return next(cls.__module__ for cls in type(model).__mro__ if cls.__module__.startswith("diffusers."))
+    """The module of diffusers that defines the model's class, or the nearest of its
+    bases.
+    """
+    return next(
+        cls.__module__
+        for cls in type(model).__mro__
+        if cls.__module__.startswith("diffusers.")
+    )
 
 
 class _Search:
@@ -110,7 +136,11 @@ class _Search:
     def __init__(self, model: Any) -> None:
         self.modules: dict[str, Any] = dict(model.named_modules())
         # Of linear layers, by path.
-        self.shapes = {path: shape for path in self.modules if (shape := _matrix_shape(self.modules[path]))}
+        self.shapes = {
+            path: shape
+            for path in self.modules
+            if (shape := _matrix_shape(self.modules[path]))
+        }
 
     def fused_projections(self) -> set[str]:
         """Keys of the matrices that hold keys and values, or queries too, at once."""
@@ -124,13 +154,17 @@ class _Search:
     def attention(self) -> Iterator[tuple[str, str]]:
         """Projections of query, key and value by columns, the outputs by rows."""
         for path in self.modules:
-            projections = list(filter(functools.partial(self._shape, path), _PROJECTION_STYLES))
+            projections = list(
+                filter(functools.partial(self._shape, path), _PROJECTION_STYLES)
+            )
             if any(map(set(projections).issuperset, _QUERIES)):
                 for name in projections:
                     yield _plan_key(path, name), _PROJECTION_STYLES[name]
 
     def feed_forward(self) -> Iterator[tuple[str, str]]:
-        """The matrices that widen by columns, those that narrow by rows; in blocks only."""
+        """The matrices that widen by columns, those that narrow by rows; in blocks
+        only.
+        """
         for path in filter(_is_in_block, self.modules):
             for kind in _FEED_FORWARDS:
                 style = self._widening_style(path, kind)
@@ -141,7 +175,9 @@ class _Search:
                     break  # a module may have the names of several kinds
 
     def modulation(self) -> Iterator[tuple[str, str]]:
-        """Linear layers that compute shifts, scales and gates from the timestep, by rows; in blocks only."""
+        """Linear layers that compute shifts, scales and gates from the timestep, by
+        rows; in blocks only.
+        """
         for path in filter(_is_in_block, self.shapes):
             owner, _, leaf = path.rpartition(".")
             wide, width = self.shapes[path]
@@ -153,7 +189,9 @@ class _Search:
                 yield _plan_key(owner, leaf), "rowwise"
 
     def _widening_style(self, path: str, kind: _FeedForward) -> str | None:
-        """How the widening matrices of a feed-forward are cut; None if the module is not of this kind."""
+        """How the widening matrices of a feed-forward are cut; None if the module is
+        not of this kind.
+        """
         narrowing = self._shape(path, kind.row)
         widening = {self._shape(path, name) for name in kind.columns}
         first = widening.pop()
@@ -190,6 +228,8 @@ def _is_in_block(path: str) -> bool:
 
 
 def _plan_key(path: str, name: str) -> str:
-    """The plan's key: numbers in the owner's path become `*`, those in the name below it stay, as in `to_out.0`."""
+    """The plan's key: numbers in the owner's path become `*`, those in the name below
+    it stay, as in `to_out.0`.
+    """
     pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
     return f"{pattern}.{name}".removeprefix(".")

@@ -1,6 +1,7 @@
 """An ordered map from regexes over parameter names to PartitionSpecs.
 
-A pattern must match the whole parameter name (``re.fullmatch``), and the first pattern that does decides.
+A pattern must match the whole parameter name (``re.fullmatch``), and the first pattern
+that does decides.
 """
 
 from __future__ import annotations
@@ -20,13 +21,23 @@ from tpuport.lint.paths import write_atomically
 from tpuport.plurals import count_noun
 from tpuport.rules_format import format_rules, plain_entry, read_rules
 from tpuport.sharding.plans import rules_from_model
-from tpuport.sharding.specs import REPLICATED, Rule, dtype_bytes, fit, format_bytes, format_spec, pad
+from tpuport.sharding.specs import (
+    REPLICATED,
+    Rule,
+    dtype_bytes,
+    fit,
+    format_bytes,
+    format_spec,
+    pad,
+)
 
 logger = logging.getLogger("tpuport")
 
 
 class _Fallback(NamedTuple):
-    """A rule that some weights could not follow: the reason, and the spec they got instead."""
+    """A rule that some weights could not follow: the reason, and the spec they got
+    instead.
+    """
 
     pattern: str
     reason: str
@@ -34,13 +45,15 @@ class _Fallback(NamedTuple):
 
 
 class ShardingRules(Mapping[str, PartitionSpec]):
-    r"""An immutable, ordered map of regex to PartitionSpec; the first pattern that matches a whole name wins.
+    r"""An immutable, ordered map of regex to PartitionSpec; the first pattern that
+    matches a whole name wins.
 
     >>> rules = ShardingRules({r".*\.q_proj\.weight": PartitionSpec("tp", None)})
     >>> rules.spec("layers.0.q_proj.weight", (64, 64))
     PartitionSpec('tp', None)
 
-    Linear weights are `[out, in]` as torch has them. A parameter that no pattern matches is replicated.
+    Linear weights are `[out, in]` as torch has them. A parameter that no pattern
+    matches is replicated.
     """
 
     __slots__ = ("_rules",)
@@ -52,25 +65,29 @@ class ShardingRules(Mapping[str, PartitionSpec]):
 
     @classmethod
     def from_model(cls, model: Any) -> ShardingRules:
-        """Rules from the model's own tensor-parallel plan, as `tpuport.sharding.plans` reads it.
+        """Rules from the model's own tensor-parallel plan, as `tpuport.sharding.plans`
+        reads it.
 
         Raises:
-            PortError: `model` is not a torch module, or its plan has a style that tpuport does not know.
+            PortError: `model` is not a torch module, or its plan has a style that
+                tpuport does not know.
         """
         return cls(rules_from_model(model))
 
     @classmethod
     def infer(cls, model: Any, inputs: Any, mesh: Mesh | None = None) -> ShardingRules:
-        """Rules from the structure of the model's forward pass, for a model without a plan; each has its reason.
+        """Rules from the structure of the model's forward pass, for a model without a
+        plan; each has its reason.
 
-        Nothing is allocated: weights and inputs may be on the meta device. `tpuport.sharding.infer_plan` tells about
-        each weight.
+        Nothing is allocated: weights and inputs may be on the meta device.
+        `tpuport.sharding.infer_plan` tells about each weight.
 
         Args:
-            inputs: of one call: arguments by name, a tuple of them, or the only one. A sequence should be longer
-                than one token; other sizes matter little.
-            mesh: that the rules are for: they leave whole what its `tp` does not divide. None leaves whole what no
-                power of two divides, such as a vocabulary of 50257 tokens.
+            inputs: of one call: arguments by name, a tuple of them, or the only one. A
+                sequence should be longer than one token; other sizes matter little.
+            mesh: that the rules are for: they leave whole what its `tp` does not
+                divide. None leaves whole what no power of two divides, such as a
+                vocabulary of 50257 tokens.
 
         Raises:
             PortError: `model` is not a torch module, or the mesh has no axis `tp`.
@@ -83,33 +100,49 @@ class ShardingRules(Mapping[str, PartitionSpec]):
 
     @classmethod
     def of_entries(cls, rules: Mapping[str, Iterable[Any]]) -> ShardingRules:
-        """From plain values, as a file has them: for each dimension None, an axis or a list of axes."""
-        return cls({pattern: PartitionSpec(*map(_as_entry, entries)) for pattern, entries in rules.items()})
+        """From plain values, as a file has them: for each dimension None, an axis or a
+        list of axes.
+        """
+        return cls(
+            {
+                pattern: PartitionSpec(*map(_as_entry, entries))
+                for pattern, entries in rules.items()
+            }
+        )
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ShardingRules:
-        """Rules from a file of JSON, or of TOML if its name ends in .toml: what `write` and `--write-rules` write.
+        """Rules from a file of JSON, or of TOML if its name ends in .toml: what `write`
+        and `--write-rules` write.
 
         Raises:
-            PortError: the file cannot be read, or an entry is no rule; it names the entry.
+            PortError: the file cannot be read, or an entry is no rule; it names the
+                entry.
         """
         return cls.of_entries(read_rules(Path(path), str(path)))
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the rules into a file for `read` and `--rules`; in TOML with their reasons as comments.
+        """Write the rules into a file for `read` and `--rules`; in TOML with their
+        reasons as comments.
 
-        A file does not say how many heads a weight has, so rules that were inferred are best inferred for the mesh
-        that they are used on.
+        A file does not say how many heads a weight has, so rules that were inferred are
+        best inferred for the mesh that they are used on.
 
         Raises:
             PortError: the file cannot be written.
         """
-        entries = {rule.pattern: list(map(plain_entry, rule.spec)) for rule in self._rules}
-        text = format_rules(Path(path), entries, {rule.pattern: rule.reason for rule in self._rules})
+        entries = {
+            rule.pattern: list(map(plain_entry, rule.spec)) for rule in self._rules
+        }
+        text = format_rules(
+            Path(path), entries, {rule.pattern: rule.reason for rule in self._rules}
+        )
         try:
             write_atomically(Path(path), text.encode())
         except OSError as error:
-            raise PortError(f"the rules cannot be written: {error.strerror}", where=str(path)) from None
+            raise PortError(
+                f"the rules cannot be written: {error.strerror}", where=str(path)
+            ) from None
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -117,7 +150,9 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         return self._rules
 
     def override(self, rules: Mapping[str, Any] | Iterable[Rule]) -> ShardingRules:
-        """New rules in which the ones passed are tried first; they replace rules of an equal pattern."""
+        """New rules in which the ones passed are tried first; they replace rules of an
+        equal pattern.
+        """
         overriding = _as_rules(rules)
         patterns = {rule.pattern for rule in overriding}
         # What these replace must not be reported as a rule that decides nothing.
@@ -125,11 +160,14 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         return ShardingRules((*overriding, *remaining))
 
     def rule(self, name: str) -> Rule:
-        """The rule that decides for the parameter called `name`; `REPLICATED` if no pattern matches."""
+        """The rule that decides for the parameter called `name`; `REPLICATED` if no
+        pattern matches.
+        """
         return next((rule for rule in self._rules if rule.matches(name)), REPLICATED)
 
     def spec(self, name: str, shape: Iterable[int]) -> PartitionSpec:
-        """The spec of one parameter, with an entry for each dimension; replicated if no rule matches.
+        """The spec of one parameter, with an entry for each dimension; replicated if no
+        rule matches.
 
         Raises:
             PortError: the matching spec has more entries than the shape has dimensions.
@@ -144,21 +182,26 @@ class ShardingRules(Mapping[str, PartitionSpec]):
             )
         return pad(rule.spec, len(shape))
 
-    def shardings(self, parameters: Mapping[str, Any], mesh: Mesh) -> dict[str, NamedSharding]:
+    def shardings(
+        self, parameters: Mapping[str, Any], mesh: Mesh
+    ) -> dict[str, NamedSharding]:
         """A sharding for every parameter, in the order of `parameters`.
 
-        Never fails, because `audit` reports errors: dimensions that the mesh cannot divide are replicated, and
-        the reason is logged.
+        Never fails, because `audit` reports errors: dimensions that the mesh cannot
+        divide are replicated, and the reason is logged.
         """
         shardings: dict[str, NamedSharding] = {}
         fallbacks: defaultdict[_Fallback, list[str]] = defaultdict(list)
         for name, value in parameters.items():
             rule = self.rule(name)
-            # A weight with a misfit gets what is left of its spec, as the audit has said.
+            # A weight with a misfit gets what is left of its spec, as the audit has
+            # said.
             spec, misfits = fit(rule, tuple(value.shape), mesh)
             shardings[name] = NamedSharding(mesh, spec)
             for misfit in misfits:
-                fallbacks[_Fallback(rule.pattern, misfit.text, format_spec(spec))].append(name)
+                fallbacks[
+                    _Fallback(rule.pattern, misfit.text, format_spec(spec))
+                ].append(name)
         # A line for each rule, because every layer of a model falls back alike.
         for fallback, names in fallbacks.items():
             _warn_of_fallback(fallback, names, parameters, shardings)

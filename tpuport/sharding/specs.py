@@ -1,4 +1,6 @@
-"""How a single weight is divided: a rule's PartitionSpec, and how much of it a mesh can satisfy."""
+"""How a single weight is divided: a rule's PartitionSpec, and how much of it a mesh can
+satisfy.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tpuport.errors import PortError
 
 
 class Parameter(Protocol):
-    """What a rule needs to know about a weight: torch tensors, jax arrays and their descriptions all fit."""
+    """What a rule needs to know about a weight: torch tensors, jax arrays and their
+    descriptions all fit.
+    """
 
     @property
     def shape(self) -> Any: ...
@@ -32,11 +36,14 @@ class Rule:
     Args:
         pattern: regex that must match the whole parameter name.
         spec: mesh axes of each dimension; dimensions past its end are replicated.
-        heads: how many whole attention heads the sharded dimension holds, if that matters. An axis that
-            would cut through a head costs collectives inside the attention, so the weight is replicated then.
-        optional: whether a weight that the mesh does not divide is replicated with a warning instead of being
-            an error. True for a vocabulary in a plan that no user wrote.
-        reason: why the rule is as it is, if it was inferred. Two rules that differ in it alone are equal.
+        heads: how many whole attention heads the sharded dimension holds, if that
+            matters. An axis that would cut through a head costs collectives inside the
+            attention, so the weight is replicated then.
+        optional: whether a weight that the mesh does not divide is replicated with a
+            warning instead of being an error. True for a vocabulary in a plan that no
+            user wrote.
+        reason: why the rule is as it is, if it was inferred. Two rules that differ in
+            it alone are equal.
     """
 
     pattern: str
@@ -69,20 +76,25 @@ class Rule:
 
 
 class Misfit(NamedTuple):
-    """Why a mesh cannot satisfy a spec. `kind` is "rank", "axis", "divide" or "heads"."""
+    """Why a mesh cannot satisfy a spec. `kind` is "rank", "axis", "divide" or
+    "heads".
+    """
 
     kind: str
     text: str
 
     def is_tolerated(self, rule: Rule) -> bool:
-        """Whether the weight is replicated because of it without the user's permission."""
+        """Whether the weight is replicated because of it without the user's
+        permission.
+        """
         return self.kind == "heads" or (self.kind == "divide" and rule.optional)
 
 
 def axis_names(entry: Any, pattern: str = "") -> tuple[str, ...]:
     """The mesh axes in one entry of a PartitionSpec: None, a name, or a tuple of names.
 
-    PortError, with the pattern of the rule, for anything else, such as `PartitionSpec.UNCONSTRAINED`.
+    PortError, with the pattern of the rule, for anything else, such as
+    `PartitionSpec.UNCONSTRAINED`.
     """
     match entry:
         case None:
@@ -101,7 +113,9 @@ def axis_names(entry: Any, pattern: str = "") -> tuple[str, ...]:
 
 def spec_axes(spec: PartitionSpec, pattern: str = "") -> list[str]:
     """The mesh axes of all entries, with the errors of `axis_names`."""
-    return list(itertools.chain.from_iterable(axis_names(entry, pattern) for entry in spec))
+    return list(
+        itertools.chain.from_iterable(axis_names(entry, pattern) for entry in spec)
+    )
 
 
 def count_parts(mesh: Mesh, axes: Iterable[str]) -> int:
@@ -119,25 +133,33 @@ def format_spec(spec: PartitionSpec) -> str:
 
 
 def pad(spec: PartitionSpec, rank: int) -> PartitionSpec:
-    """`spec` with exactly `rank` entries: missing ones are None, entries past the rank are dropped."""
+    """`spec` with exactly `rank` entries: missing ones are None, entries past the rank
+    are dropped.
+    """
     entries = tuple(spec)[:rank]
     return PartitionSpec(*entries, *(None,) * (rank - len(entries)))
 
 
-def fit(rule: Rule, shape: tuple[int, ...], mesh: Mesh) -> tuple[PartitionSpec, list[Misfit]]:
-    """The part of a rule's spec that `mesh` can satisfy for a weight of `shape`, and why the rest was dropped.
+def fit(
+    rule: Rule, shape: tuple[int, ...], mesh: Mesh
+) -> tuple[PartitionSpec, list[Misfit]]:
+    """The part of a rule's spec that `mesh` can satisfy for a weight of `shape`, and
+    why the rest was dropped.
 
-    The resulting spec has one entry for each dimension. A dimension is replicated if one of its axes is missing
-    from the mesh or its axes do not divide it.
+    The resulting spec has one entry for each dimension. A dimension is replicated if
+    one of its axes is missing from the mesh or its axes do not divide it.
     """
     misfits: list[Misfit] = []
     if len(rule.spec) > len(shape):
         text = f"{format_spec(rule.spec)} has {len(rule.spec)} entries, the shape is {shape}"
         misfits.append(Misfit("rank", text))
     entries: list[Any] = [None] * len(shape)
-    # A spec that is too long is an error of the audit; here its beginning is used as far as it goes.
+    # A spec that is too long is an error of the audit; here its beginning is used as
+    # far as it goes.
     for dimension, entry in enumerate(pad(rule.spec, len(shape))):
-        misfit = _find_misfit(rule, dimension, shape[dimension], axis_names(entry), mesh)
+        misfit = _find_misfit(
+            rule, dimension, shape[dimension], axis_names(entry), mesh
+        )
         if misfit is None:
             entries[dimension] = entry
         else:
@@ -145,7 +167,9 @@ def fit(rule: Rule, shape: tuple[int, ...], mesh: Mesh) -> tuple[PartitionSpec, 
     return PartitionSpec(*entries), misfits
 
 
-def _find_misfit(rule: Rule, dimension: int, size: int, axes: tuple[str, ...], mesh: Mesh) -> Misfit | None:
+def _find_misfit(
+    rule: Rule, dimension: int, size: int, axes: tuple[str, ...], mesh: Mesh
+) -> Misfit | None:
     """Why `axes` cannot divide this dimension, or None if they can."""
     # First, because an axis that the mesh lacks has no size.
     missing = [repr(axis) for axis in axes if axis not in mesh.shape]
@@ -154,11 +178,14 @@ def _find_misfit(rule: Rule, dimension: int, size: int, axes: tuple[str, ...], m
         return Misfit("axis", text)
     parts = count_parts(mesh, axes)
     label = f"{'+'.join(axes)}={parts}"
-    # Before the size: 16 features divide over four devices, but of two heads each would hold a half.
+    # Before the size: 16 features divide over four devices, but of two heads each would
+    # hold a half.
     if rule.heads and rule.heads % parts:
         return Misfit("heads", f"{rule.heads} heads do not divide evenly over {label}")
     if size % parts:
-        return Misfit("divide", f"dimension {dimension} is {size}, which {label} does not divide")
+        return Misfit(
+            "divide", f"dimension {dimension} is {size}, which {label} does not divide"
+        )
     return None
 
 

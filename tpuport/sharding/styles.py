@@ -1,11 +1,14 @@
-"""How each tensor-parallel style of transformers and diffusers divides a weight over the mesh.
+"""How each tensor-parallel style of transformers and diffusers divides a weight over
+the mesh.
 
-A style of these libraries says which dimension of a weight is cut, and which collectives run around the module.
-Under GSPMD the compiler derives the collectives from the weights' layout, so only the dimension matters here, and
-styles that differ only in their collectives (gathered outputs, replicated inputs) map to the same cut.
+A style of these libraries says which dimension of a weight is cut, and which
+collectives run around the module. Under GSPMD the compiler derives the collectives from
+the weights' layout, so only the dimension matters here, and styles that differ only in
+their collectives (gathered outputs, replicated inputs) map to the same cut.
 
-Linear weights are `[out, in]`, expert weights `[E, out, in]` or, transposed, `[E, in, out]`: both libraries
-count the cut dimension from the end, and so does this table.
+Linear weights are `[out, in]`, expert weights `[E, out, in]` or, transposed,
+`[E, in, out]`: both libraries count the cut dimension from the end, and so does this
+table.
 """
 
 from __future__ import annotations
@@ -45,8 +48,9 @@ STYLES: dict[str, Cut] = {
     "packed_rowwise": Cut.ROWS,
     "local_rowwise": Cut.ROWS,
     "local_packed_rowwise": Cut.ROWS,
-    # An embedding is always cut over its rows: cutting its width would leave the residual stream cut, and
-    # every norm would then cost an all-reduce and an all-gather.
+    # An embedding is always cut over its rows: cutting its width would leave the
+    # residual stream cut, and every norm would then cost an all-reduce and an
+    # all-gather.
     "embedding_rowwise": Cut.FIRST,
     "embedding_colwise": Cut.FIRST,
     "grouped_gemm": Cut.FIRST,
@@ -69,7 +73,9 @@ STYLES: dict[str, Cut] = {
 
 
 def style_cut(style: Any, key: str) -> Cut:
-    """The cut of a style, a name or an object of a class of that name; PortError, with the key, if it is unknown."""
+    """The cut of a style, a name or an object of a class of that name; PortError, with
+    the key, if it is unknown.
+    """
     name = style if isinstance(style, str) else type(style).__name__
     if name not in STYLES:
         raise PortError(
@@ -81,17 +87,24 @@ def style_cut(style: Any, key: str) -> Cut:
 
 
 def plan_regex(key: str) -> str:
-    """The regex for a plan's key: `*` matches one number, everything else matches itself."""
+    """The regex for a plan's key: `*` matches one number, everything else matches
+    itself.
+    """
     return re.escape(key).replace(r"\*", r"\d+")
 
 
 def weight_spec(
-    cut: Cut, shape: tuple[int, ...], *, transposed: bool = False, convolution: bool = False
+    cut: Cut,
+    shape: tuple[int, ...],
+    *,
+    transposed: bool = False,
+    convolution: bool = False,
 ) -> PartitionSpec:
     """The spec of one weight under a cut, over the axis `tp`.
 
     Args:
-        shape: the weight's shape; one dimension means a bias, or a vector with one entry for each head.
+        shape: the weight's shape; one dimension means a bias, or a vector with one
+            entry for each head.
         transposed: the matrix is `[in, out]`, as GPT-2's `Conv1D` keeps it.
         convolution: the weight is `[out, in, *kernel]`.
     """

@@ -1,4 +1,6 @@
-"""Described TPUs: models compiled for them, mesh splits compared, and estimates of how fast a step can be."""
+"""Described TPUs: models compiled for them, mesh splits compared, and estimates of how
+fast a step can be.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from tpuport.topology.split_search import suggest_splits as suggest_splits
     from tpuport.trace_errors import CannotTrace as CannotTrace
 
-# Imported on first use: these need torch, jax and the whole package, and describing a TPU needs none of it.
+# Imported on first use: these need torch, jax and the whole package, and describing a
+# TPU needs none of it.
 _LAZY = {
     "CannotTrace": "tpuport.trace_errors",
     "Profile": "tpuport.topology.compile_report",

@@ -13,15 +13,24 @@ from tpuport.checkpoint.lazy_tensors import LazyTensor
 from tpuport.checkpoint.quantized_layout import empty_weight, multiply_empty
 from tpuport.checkpoint.quantized_tensors import quantizing
 from tpuport.errors import PortError
-from tpuport.quantization import as_quantization_rules, install, is_transposed, part_name, quantized_weights
+from tpuport.quantization import (
+    as_quantization_rules,
+    install,
+    is_transposed,
+    part_name,
+    quantized_weights,
+)
 from tpuport.sharding.quantized_parts import are_factors_cut, plan_parts
 
 # The attribute of a model that says how it was quantised.
 _QUANTIZATION: Final = "tpuport_abstract_quantization"
 
 
-def quantize_abstract(model: torch.nn.Module, quantize: Any, dtype: torch.dtype | None) -> None:
-    """Give a model without values the quantised weights that `port(model, quantize=quantize)` would give it.
+def quantize_abstract(
+    model: torch.nn.Module, quantize: Any, dtype: torch.dtype | None
+) -> None:
+    """Give a model without values the quantised weights that
+    `port(model, quantize=quantize)` would give it.
 
     Args:
         dtype: of the weights; None keeps theirs.
@@ -43,7 +52,9 @@ def quantize_abstract(model: torch.nn.Module, quantize: Any, dtype: torch.dtype 
     stored = next((name for name, _, _, _ in quantized_weights(model)), None)
     if stored is not None:
         raise PortError(
-            "the checkpoint is quantised already", where=stored, fix="compile it without quantize="
+            "the checkpoint is quantised already",
+            where=stored,
+            fix="compile it without quantize=",
         )
     for name, scheme in rules.schemes(model).items():
         module, leaf = find_owner(model, name)
@@ -51,7 +62,9 @@ def quantize_abstract(model: torch.nn.Module, quantize: Any, dtype: torch.dtype 
         weight_dtype = dtype or weight.dtype
         array_dtype = compat.jax_dtype(weight_dtype)
         dense = LazyTensor(tuple(weight.shape), array_dtype)
-        source = quantizing(dense, scheme, array_dtype, transposed=is_transposed(module))
+        source = quantizing(
+            dense, scheme, array_dtype, transposed=is_transposed(module)
+        )
         install(module, leaf, empty_weight(source, weight_dtype))
     vars(model)[_QUANTIZATION] = description
 

@@ -1,4 +1,5 @@
-"""What is traced for each task: a forward call, or a program of the decoding loop, with all of its arguments abstract.
+"""What is traced for each task: a forward call, or a program of the decoding loop, with
+all of its arguments abstract.
 
 Shapes: B batch, P prompt columns, T cache length, K key/value heads, D head dimension.
 """
@@ -13,7 +14,11 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat, object_graph, pytrees, rotary
-from tpuport.checkpoint.device_layout import as_torch_dtype, one_device_mesh, replicated_sharding
+from tpuport.checkpoint.device_layout import (
+    as_torch_dtype,
+    one_device_mesh,
+    replicated_sharding,
+)
 from tpuport.compilation import claim_cache, prepare_arguments, use_weights
 from tpuport.compilation.host_inputs import values_known
 from tpuport.errors import PortError
@@ -58,7 +63,11 @@ def on_mesh(model: Any, mesh: Mesh) -> contextlib.AbstractContextManager[None]:
 
 
 def forward(
-    model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh: Mesh, on_host: tuple[str, ...] = ()
+    model: Any,
+    inputs: Mapping[str, Any],
+    weights: dict[str, Any],
+    mesh: Mesh,
+    on_host: tuple[str, ...] = (),
 ) -> Step:
     """One call, whose arguments are the weights and the tensors among its inputs.
 
@@ -69,28 +78,37 @@ def forward(
     """
     pytrees.register()
     shardings: dict[int, Any] = {}
-    tensors_by_name = {name: _as_meta_tensor(value, name, shardings) for name, value in inputs.items()}
+    tensors_by_name = {
+        name: _as_meta_tensor(value, name, shardings) for name, value in inputs.items()
+    }
     _, named = prepare_arguments(model, (), tensors_by_name)
     cache_leaves = _claim_cache_leaves(named)
     leaves, tree = jax.tree_util.tree_flatten(named)
     host_ids = {id(named[name]) for name in on_host}
-    tensors = {index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    tensors = {
+        index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)
+    }
     host = {index for index in tensors if id(leaves[index]) in host_ids}
     traced = tensors - host
     plain = sorted(traced - cache_leaves)
     donated = sorted(traced & cache_leaves)
 
-    def call(weights: dict[str, Any], plain_arrays: list[Any], donated_arrays: list[Any]) -> Any:
+    def call(
+        weights: dict[str, Any], plain_arrays: list[Any], donated_arrays: list[Any]
+    ) -> Any:
         values = list(leaves)
-        for index, array in zip(plain + donated, plain_arrays + donated_arrays, strict=True):
+        for index, array in zip(
+            plain + donated, plain_arrays + donated_arrays, strict=True
+        ):
             values[index] = compat.as_torch(array)
         for index in host:
             values[index] = leaves[index].clone()
         with use_weights([model], [weights]), values_known(model, on_host=bool(host)):
             return _result_arrays(model(**jax.tree_util.tree_unflatten(tree, values)))
 
-    # What the caller described has the sharding of that description. Anything else is taken to be whole on each device,
-    # although in a real program the compiler may divide an argument that comes from the host.
+    # What the caller described has the sharding of that description. Anything else is
+    # taken to be whole on each device, although in a real program the compiler may
+    # divide an argument that comes from the host.
     def abstract_leaf(index: int) -> jax.ShapeDtypeStruct:
         tensor = leaves[index]
         sharding = shardings.get(id(tensor))
@@ -98,11 +116,15 @@ def forward(
             sharding = NamedSharding(mesh, sharding.spec)
         else:
             sharding = replicated_sharding(mesh)
-        return jax.ShapeDtypeStruct(tuple(tensor.shape), device_dtype(tensor.dtype), sharding=sharding)
+        return jax.ShapeDtypeStruct(
+            tuple(tensor.shape), device_dtype(tensor.dtype), sharding=sharding
+        )
 
     plain_arrays = [abstract_leaf(index) for index in plain]
     donated_arrays = [abstract_leaf(index) for index in donated]
-    arguments = _add_rotary_tables(model, call, weights, plain_arrays, donated_arrays, mesh)
+    arguments = _add_rotary_tables(
+        model, call, weights, plain_arrays, donated_arrays, mesh
+    )
     # Counters of a cache have no dimensions.
     cache = tuple(array for array in donated_arrays if array.ndim)
     return Step(
@@ -112,7 +134,9 @@ def forward(
 
 
 def _result_arrays(result: Any) -> Any:
-    """Traced. A result as the program returns it: of an object that jax does not know, its arrays."""
+    """Traced. A result as the program returns it: of an object that jax does not know,
+    its arrays.
+    """
     pytrees.register_used(result)
     flattener = object_graph.Flattener(caches_are_leaves=False)
     flattener.add_root("the result", result)
@@ -130,9 +154,13 @@ def _add_rotary_tables(
     donated: list[Any],
     mesh: Mesh,
 ) -> dict[str, Any]:
-    """The weights with the rotary tables that the call uses, which are whole on every device."""
+    """The weights with the rotary tables that the call uses, which are whole on every
+    device.
+    """
 
-    def call_with_list(weights: list[dict[str, Any]], plain: list[Any], donated: list[Any]) -> Any:
+    def call_with_list(
+        weights: list[dict[str, Any]], plain: list[Any], donated: list[Any]
+    ) -> Any:
         return call(weights[0], plain, donated)
 
     def without_sharding(array: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -150,7 +178,9 @@ def _add_rotary_tables(
 
 
 def _claim_cache_leaves(named: Any) -> set[int]:
-    """Claim the caches among a call's arguments, and return the indices of their leaves among all leaves."""
+    """Claim the caches among a call's arguments, and return the indices of their leaves
+    among all leaves.
+    """
     indices: set[int] = set()
     first = 0
     for value in jax.tree_util.tree_leaves(named, is_leaf=is_transformers_cache):
@@ -165,11 +195,19 @@ def _claim_cache_leaves(named: Any) -> set[int]:
 
 
 def _as_meta_tensor(value: Any, name: str, shardings: dict[int, Any]) -> Any:
-    """A meta tensor for each jax.ShapeDtypeStruct, also in lists and dicts; `shardings` maps its id to a sharding."""
+    """A meta tensor for each jax.ShapeDtypeStruct, also in lists and dicts; `shardings`
+    maps its id to a sharding.
+    """
     if type(value) is dict:
-        return {key: _as_meta_tensor(item, f"{name}.{key}", shardings) for key, item in value.items()}
+        return {
+            key: _as_meta_tensor(item, f"{name}.{key}", shardings)
+            for key, item in value.items()
+        }
     if type(value) in (list, tuple):
-        items = (_as_meta_tensor(item, f"{name}.{index}", shardings) for index, item in enumerate(value))
+        items = (
+            _as_meta_tensor(item, f"{name}.{index}", shardings)
+            for index, item in enumerate(value)
+        )
         return type(value)(items)
     if not isinstance(value, jax.ShapeDtypeStruct):
         return value
@@ -187,9 +225,13 @@ def prefill(model: Any, task: Prefill, weights: dict[str, Any], mesh: Mesh) -> S
     columns = bucket_length(task.length)
     slots = bucket_length(max(task.max_cache_len or columns, columns))
     _check_positions(model, slots, task)
-    arguments = (weights, *_abstract_prompt(_padded_batch(task.batch, mesh), columns, mesh))
+    arguments = (
+        weights,
+        *_abstract_prompt(_padded_batch(task.batch, mesh), columns, mesh),
+    )
     state = _abstract_state(model, _first_step(decoder, slots), arguments, mesh)
-    # A new function, because jax would not trace that of the state again, and no attention call would be recorded.
+    # A new function, because jax would not trace that of the state again, and no
+    # attention call would be recorded.
     return Step(
         _first_step(decoder, slots), arguments, cache=_cache_arrays(state),
         units=("tokens", float(task.batch * task.length)),
@@ -201,11 +243,18 @@ def decode(model: Any, task: Decode, weights: dict[str, Any], mesh: Mesh) -> Ste
     decoder = _decoder(model, mesh).with_kv_cache(task.kv_cache)
     slots = bucket_length(task.max_cache_len)
     _check_positions(model, slots, task)
-    # The state after the shortest prompt: only its shapes matter, which follow from the batch and the cache's length.
-    prompt = _abstract_prompt(_padded_batch(task.batch, mesh), min(bucket_length(1), slots), mesh)
-    state = _abstract_state(model, _first_step(decoder, slots), (weights, *prompt), mesh)
+    # The state after the shortest prompt: only its shapes matter, which follow from the
+    # batch and the cache's length.
+    prompt = _abstract_prompt(
+        _padded_batch(task.batch, mesh), min(bucket_length(1), slots), mesh
+    )
+    state = _abstract_state(
+        model, _first_step(decoder, slots), (weights, *prompt), mesh
+    )
 
-    def step(weights: dict[str, Any], state: State, keys: jax.Array, columns: jax.Array) -> State:
+    def step(
+        weights: dict[str, Any], state: State, keys: jax.Array, columns: jax.Array
+    ) -> State:
         return decoder.run_step(weights, state, keys, columns, _greedy_settings())
 
     return Step(
@@ -221,7 +270,9 @@ def _decoder(model: Any, mesh: Mesh) -> Decoder:
 
 
 def _greedy_settings() -> SamplingSettings:
-    """Settings of the greedy choice. Call it while tracing: as constants, they let the compiler drop the sampling."""
+    """Settings of the greedy choice. Call it while tracing: as constants, they let the
+    compiler drop the sampling.
+    """
     return SamplingSettings(
         do_sample=jnp.asarray(False), temperature=jnp.float32(1), top_k=jnp.int32(0), top_p=jnp.float32(1),
         min_p=jnp.float32(0), repetition_penalty=jnp.float32(1), min_new=jnp.int32(0),
@@ -230,8 +281,12 @@ def _greedy_settings() -> SamplingSettings:
 
 
 def _first_step(decoder: Decoder, slots: int) -> Callable[..., State]:
-    def first_step(weights: Any, tokens: Any, mask: Any, keys: Any, columns: Any, real: Any) -> State:
-        return decoder.run_prompt(weights, tokens, mask, keys, columns, real, _greedy_settings(), slots=slots)
+    def first_step(
+        weights: Any, tokens: Any, mask: Any, keys: Any, columns: Any, real: Any
+    ) -> State:
+        return decoder.run_prompt(
+            weights, tokens, mask, keys, columns, real, _greedy_settings(), slots=slots
+        )
 
     return first_step
 
@@ -243,7 +298,9 @@ def _padded_batch(batch: int, mesh: Mesh) -> int:
 
 
 class _Prompt(NamedTuple):
-    """Tokens and mask [B, P], keys [B, 2], and the numbers of columns and of real rows, as the host passes them."""
+    """Tokens and mask [B, P], keys [B, 2], and the numbers of columns and of real rows,
+    as the host passes them.
+    """
 
     tokens: jax.ShapeDtypeStruct
     mask: jax.ShapeDtypeStruct
@@ -269,17 +326,24 @@ def _abstract_state(
     """The loop's carry, each array sharded as the prefill leaves it."""
     with on_mesh(model, mesh):
         state = jax.eval_shape(function, *arguments)
-    shardings: dict[int, NamedSharding] = {id(state.present): NamedSharding(mesh, PartitionSpec("dp"))}
+    shardings: dict[int, NamedSharding] = {
+        id(state.present): NamedSharding(mesh, PartitionSpec("dp"))
+    }
     if isinstance(state.cache, RowCaches):
-        shardings |= {id(array): state_sharding(mesh, array.shape) for array in state.cache.arrays}
+        shardings |= {
+            id(array): state_sharding(mesh, array.shape) for array in state.cache.arrays
+        }
     for layer in getattr(state.cache, "layers", ()):
         # Layers of states have no heads to divide.
         if isinstance(layer, FixedLayer):
             shardings |= {
-                id(getattr(layer, name)): sharding for name, sharding in layer.shardings(mesh).items()
+                id(getattr(layer, name)): sharding
+                for name, sharding in layer.shardings(mesh).items()
             }
     whole = replicated_sharding(mesh)
-    return jax.tree.map(lambda array: abstract_array(array, shardings.get(id(array), whole)), state)
+    return jax.tree.map(
+        lambda array: abstract_array(array, shardings.get(id(array), whole)), state
+    )
 
 
 def _cache_arrays(state: State) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -292,7 +356,9 @@ def _check_positions(model: Any, slots: int, task: Prefill | Decode) -> None:
     config = getattr(model, "config", None)
     if config is None:
         return
-    limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+    limit = getattr(
+        config.get_text_config(decoder=True), "max_position_embeddings", None
+    )
     if limit is not None and task.positions > limit:
         raise PortError(
             f"{type(model).__name__} has {limit} positions, and the task needs {task.positions} ({slots} columns)",

@@ -1,4 +1,6 @@
-"""A model's weights without values: shapes, dtypes and shardings on a described mesh, as `port` would choose them."""
+"""A model's weights without values: shapes, dtypes and shardings on a described mesh,
+as `port` would choose them.
+"""
 
 import collections
 import contextlib
@@ -26,15 +28,18 @@ from tpuport.trace_errors import first_line
 from tpuport.trace_errors.libraries import Owner, is_installed
 from tpuport.trace_errors.tracebacks import path_to
 
-# Tensors of this many bytes are parameters-to-be; smaller ones may be buffers, whose values a model computes with.
+# Tensors of this many bytes are parameters-to-be; smaller ones may be buffers, whose
+# values a model computes with.
 _LARGE_BYTES: Final = 1 << 26
 
 
 def build_model(model: Any) -> torch.nn.Module:
-    """The model in evaluation mode. A function that builds one is called such that no parameter is allocated.
+    """The model in evaluation mode. A function that builds one is called such that no
+    parameter is allocated.
 
     Raises:
-        PortError: it is neither a model nor a function, or the function fails or returns something else.
+        PortError: it is neither a model nor a function, or the function fails or
+            returns something else.
     """
     if not isinstance(model, torch.nn.Module):
         if not callable(model):
@@ -66,7 +71,9 @@ def _call_builder(build: Callable[[], Any]) -> Any:
 
 
 def _innermost_line(error: Exception) -> str | None:
-    """The innermost call in the user's code, or else in a library's, as "FILE, line N"; never in tpuport itself."""
+    """The innermost call in the user's code, or else in a library's, as "FILE, line N";
+    never in tpuport itself.
+    """
     outside = [frame for frame in path_to(error).frames if frame.owner > Owner.LIBRARY]
     users = [frame for frame in outside if not is_installed(frame.file)]
     frames = users or outside
@@ -76,9 +83,13 @@ def _innermost_line(error: Exception) -> str | None:
 
 
 class _LargeTensorsOnMeta(TorchFunctionMode):
-    """Large tensors without values go to the meta device. A parameter starts as such a tensor."""
+    """Large tensors without values go to the meta device. A parameter starts as such a
+    tensor.
+    """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = dict(kwargs or {})
         if func is torch.empty and kwargs.get("device") is None:
             tensor = func(*args, **kwargs | {"device": "meta"})
@@ -89,21 +100,27 @@ class _LargeTensorsOnMeta(TorchFunctionMode):
 
 @contextlib.contextmanager
 def unallocated_parameters() -> Iterator[None]:
-    """Put parameters of modules that are built inside on the meta device, and leave their buffers with values.
+    """Put parameters of modules that are built inside on the meta device, and leave
+    their buffers with values.
 
-    A parameter that two modules share stays a single one. accelerate's `init_empty_weights` makes it two, which would
-    count twice in the memory.
+    A parameter that two modules share stays a single one. accelerate's
+    `init_empty_weights` makes it two, which would count twice in the memory.
     """
     original: Any = torch.nn.Module.register_parameter
 
-    def register_on_meta(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
+    def register_on_meta(
+        module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None
+    ) -> None:
         original(module, name, parameter)
         if parameter is None or parameter.device.type == "meta":
             return
         with torch.no_grad():
             values = parameter.to("meta")
-        # Not `Parameter(values)`: subclasses and attributes of parameters matter, as those of quantized weights do.
-        on_meta: Any = torch.Tensor._make_subclass(type(parameter), values, parameter.requires_grad)
+        # Not `Parameter(values)`: subclasses and attributes of parameters matter, as
+        # those of quantized weights do.
+        on_meta: Any = torch.Tensor._make_subclass(
+            type(parameter), values, parameter.requires_grad
+        )
         vars(on_meta).update(vars(parameter))
         module._parameters[name] = on_meta
 
@@ -122,7 +139,8 @@ def abstract_weights(
     dtype: torch.dtype | None,
     allow: Any,
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Every parameter and buffer, named as by `compilation.collect_weights` and sharded as `port` would do it.
+    """Every parameter and buffer, named as by `compilation.collect_weights` and sharded
+    as `port` would do it.
 
     A model that `quantize_abstract` has quantised has the parts of its weights.
     """
@@ -143,12 +161,19 @@ def abstract_weights(
         shapes.update(dict.fromkeys(names, shape))
     quantized_shapes = quantized_moves.weight_shapes(model, dtype)
     all_groups = [*groups, *([name] for name in quantized_shapes)]
-    shardings = plan_shardings(model, all_groups, shapes | quantized_shapes, mesh, rules, allow)
-    weights = {names[0]: abstract_array(shapes[names[0]], shardings[names[0]]) for names in groups}
+    shardings = plan_shardings(
+        model, all_groups, shapes | quantized_shapes, mesh, rules, allow
+    )
+    weights = {
+        names[0]: abstract_array(shapes[names[0]], shardings[names[0]])
+        for names in groups
+    }
     parts = abstract_parts(model, shardings)
     whole = replicated_sharding(mesh)
     for name, buffer in model.named_buffers():
-        weights[name] = parts.get(name) or abstract_array(shape_and_dtype(name, buffer), whole)
+        weights[name] = parts.get(name) or abstract_array(
+            shape_and_dtype(name, buffer), whole
+        )
     return weights
 
 
@@ -158,7 +183,9 @@ def abstract_array(array: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
 
 
 def device_dtype(dtype: Any) -> Any:
-    """The dtype that a tensor of a torch or jax dtype has on the device: 64 bits become 32."""
+    """The dtype that a tensor of a torch or jax dtype has on the device: 64 bits become
+    32.
+    """
     if isinstance(dtype, torch.dtype):
         dtype = compat.jax_dtype(dtype)
     return jax.dtypes.canonicalize_dtype(dtype)
@@ -170,7 +197,9 @@ def nbytes(array: Any) -> int:
 
 
 def local_nbytes(array: Any) -> int:
-    """Bytes of an array's shard on one device; of the whole array if it has no sharding."""
+    """Bytes of an array's shard on one device; of the whole array if it has no
+    sharding.
+    """
     if array.sharding is None:
         return nbytes(array)
     return _nbytes(array.sharding.shard_shape(tuple(array.shape)), array.dtype)

@@ -1,4 +1,6 @@
-"""The child's side of `tpuport compile`: a `CompileRequest` comes in, and events go out."""
+"""The child's side of `tpuport compile`: a `CompileRequest` comes in, and events go
+out.
+"""
 
 import json
 import logging
@@ -50,7 +52,9 @@ def run(request: CompileRequest, send: Callable[[dict[str, Any]], None]) -> None
     emit(Done())
 
 
-def _compile_targets(request: CompileRequest, emit: Callable[[Event], None], warnings: WarningEvents) -> None:
+def _compile_targets(
+    request: CompileRequest, emit: Callable[[Event], None], warnings: WarningEvents
+) -> None:
     emit(Progress("starting"))
     from tpuport.hardware import described
 
@@ -65,7 +69,9 @@ def _compile_targets(request: CompileRequest, emit: Callable[[Event], None], war
     tpuport.enable()
     compiler = TargetCompiler(request, emit, warnings)
     targets = resolve(request.target, **request.options)
-    if request.is_denoised and not any(target.kind in STEPPED_KINDS for target in targets):
+    if request.is_denoised and not any(
+        target.kind in STEPPED_KINDS for target in targets
+    ):
         raise PortError(
             "there is no denoiser whose steps could be added up", where="--steps",
             fix="leave it out, or for a language model, --task generate --length P --new-tokens N",

@@ -1,4 +1,6 @@
-"""What `tpuport compile` and the process that compiles for it send to each other. Nothing here needs torch or jax."""
+"""What `tpuport compile` and the process that compiles for it send to each other.
+Nothing here needs torch or jax.
+"""
 
 import contextlib
 import dataclasses
@@ -16,15 +18,18 @@ class CompileRequest:
     Attributes:
         target: what to compile; options: further arguments of `targets.resolve`.
         topology: its full name; mesh: the size of each axis.
-        rules: sharding rules, a regex to axis names; None for those that suit the model.
+        rules: sharding rules, a regex to axis names; None for those that suit the
+            model.
         rules_source: the option that gave the rules, for errors.
         allow: names of weights and patterns whose sharding errors are accepted.
         quantize, attention, scan_layers, effort: as in `compile_for`.
-        fixed_axes: to suggest a split, the sizes of axes that every split must have; None suggests nothing.
+        fixed_axes: to suggest a split, the sizes of axes that every split must have;
+            None suggests nothing.
         save_hlo: the directory to write programs to, or None.
         use_cache: whether reports are read from the cache and written to it.
         notes: what was assumed about the mesh, a sentence each.
-        wants_rules: whether the sharding rules of the program are requested, even if they are the model's own.
+        wants_rules: whether the sharding rules of the program are requested, even if
+            they are the model's own.
         wants_trace: whether results have traces.
         is_denoised: whether the programs are to be added up to steps of denoising.
     """
@@ -68,7 +73,9 @@ class LogMessage:
 
 @dataclasses.dataclass(frozen=True)
 class SplitRanking:
-    """The mesh splits of one target as `SplitOutcome.to_dict` gives them, the best first."""
+    """The mesh splits of one target as `SplitOutcome.to_dict` gives them, the best
+    first.
+    """
 
     splits: list[dict[str, Any]]
 
@@ -80,7 +87,8 @@ class RulesInForce:
     Attributes:
         target: the name of what was compiled.
         rules: a regex to the axis of each dimension, or None, as they fit the mesh.
-        reasons: of rules that were inferred from the code; empty if they are the model's own.
+        reasons: of rules that were inferred from the code; empty if they are the
+            model's own.
     """
 
     target: str
@@ -95,11 +103,13 @@ class CompileResult:
     Attributes:
         target: the name of what was compiled; topology: its full name.
         report: `Report.to_dict()`; None if the model could not be traced.
-        failure: a `compile_report.Failure` as a dict if there is no report. A program that does not fit has a report.
+        failure: a `compile_report.Failure` as a dict if there is no report. A program
+            that does not fit has a report.
         notes: what was assumed, a sentence each.
         seconds: of each stage, from the run that compiled the program.
         cached: whether the report came from the cache.
-        trace: a `step_trace.StepTrace` as a dict, if it was requested and the program fits.
+        trace: a `step_trace.StepTrace` as a dict, if it was requested and the program
+            fits.
         kind, product, rows, is_distilled: as in `targets.Target`.
     """
 
@@ -160,17 +170,34 @@ class Done:
 
 
 Event: TypeAlias = (
-    Progress | LogMessage | SplitRanking | RulesInForce | CompileResult | Problem | Crash | Done
+    Progress
+    | LogMessage
+    | SplitRanking
+    | RulesInForce
+    | CompileResult
+    | Problem
+    | Crash
+    | Done
 )
 _EVENTS: Final = {
     event.__name__: event
-    for event in (Progress, LogMessage, SplitRanking, RulesInForce, CompileResult, Problem, Crash, Done)
+    for event in (
+        Progress,
+        LogMessage,
+        SplitRanking,
+        RulesInForce,
+        CompileResult,
+        Problem,
+        Crash,
+        Done,
+    )
 }
 
 
 def encode_event(event: Event) -> dict[str, Any]:
     """The event as plain values."""
-    # Shallow, unlike `dataclasses.asdict`: fields hold plain values already, and reports are large.
+    # Shallow, unlike `dataclasses.asdict`: fields hold plain values already, and
+    # reports are large.
     return {"event": type(event).__name__, **vars(event)}
 
 
@@ -189,7 +216,9 @@ class WarningEvents(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Called by `logging`."""
-        self._emit(LogMessage(record.levelname.lower(), unescape_patterns(record.getMessage())))
+        self._emit(
+            LogMessage(record.levelname.lower(), unescape_patterns(record.getMessage()))
+        )
 
     @contextlib.contextmanager
     def collect(self) -> Iterator[list[Event]]:

@@ -1,7 +1,8 @@
-"""The parent's side of `tpuport compile`: a child process for each topology, and its events as they come.
+"""The parent's side of `tpuport compile`: a child process for each topology, and its
+events as they come.
 
-A process of its own bounds the compiler's memory, survives its crashes and keeps its noise off the terminal. Importing
-this needs neither torch nor jax.
+A process of its own bounds the compiler's memory, survives its crashes and keeps its
+noise off the terminal. Importing this needs neither torch nor jax.
 """
 
 import dataclasses
@@ -10,10 +11,22 @@ import signal
 from collections.abc import Iterator
 from typing import Final
 
-from tpuport.child_process import COMPILER_ENVIRONMENT, ChildDiedError, ChildProcess, ChildStalledError
+from tpuport.child_process import (
+    COMPILER_ENVIRONMENT,
+    ChildDiedError,
+    ChildProcess,
+    ChildStalledError,
+)
 from tpuport.errors import PortError
 from tpuport.hardware import LIBTPU_ENVIRONMENT
-from tpuport.topology.compile_messages import CompileRequest, Crash, Done, Event, Problem, decode_event
+from tpuport.topology.compile_messages import (
+    CompileRequest,
+    Crash,
+    Done,
+    Event,
+    Problem,
+    decode_event,
+)
 
 _JOB: Final = "from tpuport.topology import compile_job; compile_job.main()"
 # A compiler that computes nothing for so long waits for something that never comes.
@@ -31,7 +44,8 @@ def run_in_child(request: CompileRequest, code: str = _JOB) -> Iterator[Event]:
         `Progress`, `LogMessage`, `SplitRanking` and `CompileResult` events.
 
     Raises:
-        PortError: the request cannot be served, or the process has died, or computes nothing for five minutes.
+        PortError: the request cannot be served, or the process has died, or computes
+            nothing for five minutes.
     """
     # Only defaults: a user who has said how libtpu is shared keeps their word.
     environment = {**LIBTPU_ENVIRONMENT, **os.environ, **COMPILER_ENVIRONMENT}
@@ -65,9 +79,12 @@ def run_in_child(request: CompileRequest, code: str = _JOB) -> Iterator[Event]:
 def _explain_death(error: ChildDiedError) -> PortError:
     fix = "tpuport doctor shows what is installed"
     if error.exit_code == -signal.SIGKILL:
-        # The kernel's out-of-memory killer sends this signal, and hardly anyone else does.
+        # The kernel's out-of-memory killer sends this signal, and hardly anyone else
+        # does.
         fix = "the system most likely ran out of memory: close other programs, or try --scan-layers or --effort -1"
     where = None
     if error.last_lines:
         where = "\n    ".join(["its last words:", *error.last_lines])
-    return PortError(f"the process that compiles has died ({error.cause})", where=where, fix=fix)
+    return PortError(
+        f"the process that compiles has died ({error.cause})", where=where, fix=fix
+    )

@@ -1,7 +1,9 @@
-"""A model compiled for a described TPU: no weights, no TPU, and the real compiler's verdict.
+"""A model compiled for a described TPU: no weights, no TPU, and the real compiler's
+verdict.
 
-The program is the one that `tpuport.port` with `tpuport.compile` or `tpuport.generate` would make: weights by the same
-rules, attention by the same kernel, rotary tables among the arguments, the same decoding loop.
+The program is the one that `tpuport.port` with `tpuport.compile` or `tpuport.generate`
+would make: weights by the same rules, attention by the same kernel, rotary tables among
+the arguments, the same decoding loop.
 """
 
 import contextlib
@@ -27,9 +29,22 @@ from tpuport.schedules import KernelSchedule
 from tpuport.topology import abstract_steps, hlo, kernels, roofline, timing
 from tpuport.topology.abstract_weights import bytes_by_dtype, local_nbytes
 from tpuport.topology.advice import CacheArray, Evidence, advise
-from tpuport.topology.compile_report import Buffer, Costs, Failure, Memory, Profile, Report
+from tpuport.topology.compile_report import (
+    Buffer,
+    Costs,
+    Failure,
+    Memory,
+    Profile,
+    Report,
+)
 from tpuport.topology.generation_tasks import Decode, Prefill
-from tpuport.topology.lowering import Lowered, LoweringOptions, describe_input, lower_for, versions
+from tpuport.topology.lowering import (
+    Lowered,
+    LoweringOptions,
+    describe_input,
+    lower_for,
+    versions,
+)
 from tpuport.topology.memory import (
     ALLOW_OVERSIZE,
     BufferAssignment,
@@ -49,11 +64,13 @@ class Compilation(NamedTuple):
     """What the compiler returned for a program.
 
     Attributes:
-        program: the jax.stages.Compiled; of a program that does not fit, None or the one that the compiler makes if it
-            is told to ignore the memory.
+        program: the jax.stages.Compiled; of a program that does not fit, None or the
+            one that the compiler makes if it is told to ignore the memory.
         refusal: the error of the compiler, or None.
-        assignment: of a program that does not fit, the memory that the compiler assigns to it, if that is known.
-        schedules: of the kernels of a program that fits, as far as the compiler wrote them.
+        assignment: of a program that does not fit, the memory that the compiler assigns
+            to it, if that is known.
+        schedules: of the kernels of a program that fits, as far as the compiler wrote
+            them.
     """
 
     program: Any
@@ -72,7 +89,9 @@ class Compilation(NamedTuple):
 
 
 class MemorySizes(NamedTuple):
-    """Bytes of all arguments, of outputs that are not in a donated argument, and of temporaries."""
+    """Bytes of all arguments, of outputs that are not in a donated argument, and of
+    temporaries.
+    """
 
     arguments: int
     outputs: int
@@ -86,22 +105,28 @@ def compile_for(
     effort: float | None = None,
     **options: Unpack[LoweringOptions],
 ) -> Report:
-    """Compile one step of a model for a described TPU. No weight is allocated, and no TPU is used.
+    """Compile one step of a model for a described TPU. No weight is allocated, and no
+    TPU is used.
 
     Args:
         model, inputs, options: as `lower_for` describes them.
-        effort: the compiler's on speed, from -1 to 1; None is 0, as when tpuport runs a program. At -1 compiling is
-            several times faster, and the program computes the same and takes more memory, so that what fits then fits.
+        effort: the compiler's on speed, from -1 to 1; None is 0, as when tpuport runs a
+            program. At -1 compiling is several times faster, and the program computes
+            the same and takes more memory, so that what fits then fits.
 
     Returns:
-        The report. A program that does not fit into memory has one too, with `fits` False.
+        The report. A program that does not fit into memory has one too, with `fits`
+        False.
 
     Raises:
-        PortError: an unknown topology, a mesh or rules that do not fit, or an input that cannot be an argument.
+        PortError: an unknown topology, a mesh or rules that do not fit, or an input
+            that cannot be an argument.
         CannotTrace: the model's code cannot be traced; says where, and what to do.
     """
     lowered = lower_for(model, inputs, **options)
-    logger.info("lowered in %.1f s; compiling for %s", lowered.seconds, lowered.topology)
+    logger.info(
+        "lowered in %.1f s; compiling for %s", lowered.seconds, lowered.topology
+    )
     return compile_lowered(lowered, effort)
 
 
@@ -112,7 +137,8 @@ def estimate(
     effort: float | None = None,
     **options: Unpack[LoweringOptions],
 ) -> Profile:
-    """How long a step of a model takes on a described TPU, and where its time goes. No TPU is used.
+    """How long a step of a model takes on a described TPU, and where its time goes. No
+    TPU is used.
 
     Args:
         model, inputs, options: as `lower_for` describes them.
@@ -124,7 +150,11 @@ def estimate(
     """
     report = compile_lowered(lower_for(model, inputs, **options), effort, advised=False)
     if report.profile is None:
-        why = report.failure.message if report.failure is not None else "the compiler made no program"
+        why = (
+            report.failure.message
+            if report.failure is not None
+            else "the compiler made no program"
+        )
         raise PortError(
             f"there is no program to estimate: {why}", where=f"topology {report.topology}",
             fix="tpuport.topology.compile_for reports what takes the memory",
@@ -133,15 +163,21 @@ def estimate(
 
 
 def _count_parameters(model: torch.nn.Module) -> int:
-    """The numbers that the model's parameters stand for, those of quantised weights too."""
+    """The numbers that the model's parameters stand for, those of quantised weights
+    too.
+    """
     quantized = sum(prod(weight.shape) for _, _, _, weight in quantized_weights(model))
     return quantized + sum(map(torch.numel, model.parameters()))
 
 
-def compile_lowered(lowered: Lowered, effort: float | None = None, *, advised: bool = True) -> Report:
-    """Compile a lowered program, and report what the compiler made of it; `effort` as in `compile_for`.
+def compile_lowered(
+    lowered: Lowered, effort: float | None = None, *, advised: bool = True
+) -> Report:
+    """Compile a lowered program, and report what the compiler made of it; `effort` as
+    in `compile_for`.
 
-    If a program with loops over blocks does not fit, and the caller did not ask for the loops, it is compiled without.
+    If a program with loops over blocks does not fit, and the caller did not ask for the
+    loops, it is compiled without.
     """
     started = time.perf_counter()
     compilation = _compile(lowered, effort)
@@ -176,12 +212,18 @@ def compile_lowered(lowered: Lowered, effort: float | None = None, *, advised: b
             device_mesh=lowered.mesh,
         )  # fmt: skip
         times = timing.time_program(
-            program, compilation.schedules, report.generation, report.topology, lowered.mesh
+            program,
+            compilation.schedules,
+            report.generation,
+            report.topology,
+            lowered.mesh,
         )
         report = dataclasses.replace(report, estimate=estimate, **times._asdict())
     if not advised:
         return report
-    return dataclasses.replace(report, advice=advise(_evidence(report, lowered, program, effort)))
+    return dataclasses.replace(
+        report, advice=advise(_evidence(report, lowered, program, effort))
+    )
 
 
 def _compile(lowered: Lowered, effort: float | None) -> Compilation:
@@ -193,7 +235,9 @@ def _compile(lowered: Lowered, effort: float | None) -> Compilation:
         return Compilation(None, error)
 
 
-def _run_compiler(lowered: Lowered, effort: float | None, options: dict[str, Any]) -> Any:
+def _run_compiler(
+    lowered: Lowered, effort: float | None, options: dict[str, Any]
+) -> Any:
     options = {**compiler_options(lowered.generation), **options}
     if effort is not None:
         options = {"exec_time_optimization_effort": float(effort), **options}
@@ -203,7 +247,9 @@ def _run_compiler(lowered: Lowered, effort: float | None, options: dict[str, Any
 
 @contextlib.contextmanager
 def _without_cache() -> Iterator[None]:
-    """Keep jax from caching programs of a described TPU: it could not load them where there is no TPU."""
+    """Keep jax from caching programs of a described TPU: it could not load them where
+    there is no TPU.
+    """
     config: Any = jax.config
     before = config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
@@ -213,11 +259,14 @@ def _without_cache() -> Iterator[None]:
         jax.config.update("jax_enable_compilation_cache", before)
 
 
-def _compile_despite_memory(lowered: Lowered, effort: float | None, refusal: Exception) -> Compilation:
+def _compile_despite_memory(
+    lowered: Lowered, effort: float | None, refusal: Exception
+) -> Compilation:
     """What can be learnt about a program that was refused because it does not fit.
 
-    The compiler cannot generate code for addresses beyond the memory, and takes minutes to find out: so it is asked for
-    a program only if each part of the program on its own has room.
+    The compiler cannot generate code for addresses beyond the memory, and takes minutes
+    to find out: so it is asked for a program only if each part of the program on its
+    own has room.
     """
     required = _required_bytes(refusal)
     if required is None:
@@ -225,19 +274,28 @@ def _compile_despite_memory(lowered: Lowered, effort: float | None, refusal: Exc
     logger.info("it does not fit; compiling once more for what takes the memory")
     capacity = GENERATIONS[lowered.generation].program_hbm
     has_room = required - _argument_bytes(lowered) <= capacity
-    with tempfile.TemporaryDirectory(prefix="tpuport-", ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(
+        prefix="tpuport-", ignore_cleanup_errors=True
+    ) as directory:
         options = buffer_assignment.dump_options(directory)
         if has_room:
             options |= ALLOW_OVERSIZE
         program = _try_compiler(lowered, effort, options)
         assignment = buffer_assignment.read(directory)
-    # The estimate of `has_room` was too pessimistic if no single array exceeds the memory.
-    if program is None and not has_room and (assignment is None or assignment.largest <= capacity):
+    # The estimate of `has_room` was too pessimistic if no single array exceeds the
+    # memory.
+    if (
+        program is None
+        and not has_room
+        and (assignment is None or assignment.largest <= capacity)
+    ):
         program = _try_compiler(lowered, effort, dict(ALLOW_OVERSIZE))
     return Compilation(program, refusal, assignment)
 
 
-def _try_compiler(lowered: Lowered, effort: float | None, options: dict[str, Any]) -> Any:
+def _try_compiler(
+    lowered: Lowered, effort: float | None, options: dict[str, Any]
+) -> Any:
     try:
         return _run_compiler(lowered, effort, options)
     except JaxRuntimeError as error:
@@ -246,7 +304,9 @@ def _try_compiler(lowered: Lowered, effort: float | None, options: dict[str, Any
 
 
 def _required_bytes(refusal: Exception | None) -> int | None:
-    """The memory that a program would need; None if it was refused for another reason, or nothing states it."""
+    """The memory that a program would need; None if it was refused for another reason,
+    or nothing states it.
+    """
     if not _is_out_of_memory(refusal):
         return None
     return requested_hbm(str(refusal))
@@ -256,8 +316,12 @@ def _is_out_of_memory(refusal: Exception | None) -> bool:
     return "RESOURCE_EXHAUSTED" in str(refusal)
 
 
-def _used_bytes(compilation: Compilation, known: int | None, capacity: int) -> int | None:
-    """The bytes that a program takes: those of its known parts or, if they alone would fit, by the refusal."""
+def _used_bytes(
+    compilation: Compilation, known: int | None, capacity: int
+) -> int | None:
+    """The bytes that a program takes: those of its known parts or, if they alone would
+    fit, by the refusal.
+    """
     required = _required_bytes(compilation.refusal)
     if required is None or (known or 0) > capacity:
         return known
@@ -308,7 +372,9 @@ def _memory(lowered: Lowered, compilation: Compilation) -> Memory:
 def _memory_sizes(compilation: Compilation) -> MemorySizes | None:
     assignment = compilation.assignment
     if assignment is not None:
-        return MemorySizes(assignment.arguments, assignment.outputs, assignment.temporaries)
+        return MemorySizes(
+            assignment.arguments, assignment.outputs, assignment.temporaries
+        )
     if compilation.program is not None:
         return read_memory_analysis(compilation.program.memory_analysis())
     return None
@@ -317,8 +383,9 @@ def _memory_sizes(compilation: Compilation) -> MemorySizes | None:
 def read_memory_analysis(analysis: Any) -> MemorySizes:
     """The sizes in jax's `CompiledMemoryStats`.
 
-    The compiler's figure for temporaries counts unused gaps between them twice: it is the room that they span, plus the
-    part of that room that is unused when they take most. It compares the room with the capacity, without the gaps.
+    The compiler's figure for temporaries counts unused gaps between them twice: it is
+    the room that they span, plus the part of that room that is unused when they take
+    most. It compares the room with the capacity, without the gaps.
     """
     arguments = analysis.argument_size_in_bytes
     outputs = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
@@ -332,7 +399,11 @@ def read_memory_analysis(analysis: Any) -> MemorySizes:
 def _argument_bytes(lowered: Lowered) -> int:
     """Bytes of all arguments on one device, without the padding of tiles."""
     arguments = jax.tree.leaves(lowered.step.arguments)
-    return sum(local_nbytes(argument) for argument in arguments if hasattr(argument, "sharding"))
+    return sum(
+        local_nbytes(argument)
+        for argument in arguments
+        if hasattr(argument, "sharding")
+    )
 
 
 def _costs(lowered: Lowered, compiled: Any, program: Any) -> Costs | None:
@@ -357,17 +428,26 @@ def _costs(lowered: Lowered, compiled: Any, program: Any) -> Costs | None:
     )
 
 
-def _evidence(report: Report, lowered: Lowered, program: Any, effort: float | None) -> Evidence:
+def _evidence(
+    report: Report, lowered: Lowered, program: Any, effort: float | None
+) -> Evidence:
     step = lowered.step
     arrays = []
     if step.cache_is_argument:
         arrays = [
-            CacheArray(tuple(array.shape), str(array.dtype), array.sharding, bool(step.donated))
+            CacheArray(
+                tuple(array.shape), str(array.dtype), array.sharding, bool(step.donated)
+            )
             for array in step.cache
         ]
-    # By their names in the program, where blocks in a loop have their weights stacked. Rotary tables are no weights.
+    # By their names in the program, where blocks in a loop have their weights stacked.
+    # Rotary tables are no weights.
     arguments = step.arguments[0].items()
-    weights = {name: value for name, value in arguments if isinstance(value, jax.ShapeDtypeStruct)}
+    weights = {
+        name: value
+        for name, value in arguments
+        if isinstance(value, jax.ShapeDtypeStruct)
+    }
     return Evidence(
         report=report, program=program, weights=weights, mesh=lowered.mesh, model=lowered.model,
         jaxpr=lowered.jaxpr, cache=tuple(arrays), inputs=lowered.inputs,
@@ -378,14 +458,22 @@ def _evidence(report: Report, lowered: Lowered, program: Any, effort: float | No
 def _retrace(lowered: Lowered, inputs: Mapping[str, Any]) -> None:
     """Trace a call with some other inputs; raises if that cannot be."""
     step = abstract_steps.forward(
-        lowered.model, {**lowered.inputs, **inputs}, lowered.weights, lowered.mesh, lowered.step.on_host
+        lowered.model,
+        {**lowered.inputs, **inputs},
+        lowered.weights,
+        lowered.mesh,
+        lowered.step.on_host,
     )
     with abstract_steps.on_mesh(lowered.model, lowered.mesh):
         jax.eval_shape(step.function, *step.arguments)
 
 
-def _recompile(lowered: Lowered, effort: float | None, overrides: Mapping[str, Any]) -> Report | None:
-    """The report on the same program with other sharding rules; None if it cannot be lowered."""
+def _recompile(
+    lowered: Lowered, effort: float | None, overrides: Mapping[str, Any]
+) -> Report | None:
+    """The report on the same program with other sharding rules; None if it cannot be
+    lowered.
+    """
     if lowered.lower_with is None:
         return None
     try:

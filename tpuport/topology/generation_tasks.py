@@ -1,4 +1,6 @@
-"""The parts of a generation that can be compiled on their own: the prompt, or one token after it."""
+"""The parts of a generation that can be compiled on their own: the prompt, or one token
+after it.
+"""
 
 import dataclasses
 
@@ -7,9 +9,11 @@ from tpuport.errors import PortError
 
 @dataclasses.dataclass(frozen=True)
 class Prefill:
-    """The prompt [batch, length] of a generation and its first token; creates a cache of `max_cache_len` positions.
+    """The prompt [batch, length] of a generation and its first token; creates a cache
+    of `max_cache_len` positions.
 
-    None for `max_cache_len` is `length`, rounded up as `generate` does it. `kv_cache` is as in `generate`.
+    None for `max_cache_len` is `length`, rounded up as `generate` does it. `kv_cache`
+    is as in `generate`.
     """
 
     batch: int = 1
@@ -35,7 +39,8 @@ class Prefill:
 
 @dataclasses.dataclass(frozen=True)
 class Decode:
-    """One new token for each of `batch` rows, whose cache has room for `max_cache_len` positions.
+    """One new token for each of `batch` rows, whose cache has room for `max_cache_len`
+    positions.
 
     `kv_cache` is as in `generate`.
     """
@@ -63,4 +68,8 @@ def _check_positive(task: Prefill | Decode) -> None:
     for name, value in sizes.items():
         # None is a default that depends on the other fields.
         if value is not None and value < 1:
-            raise PortError(f"{name} is {value}", where=type(task).__name__, fix="use a positive number")
+            raise PortError(
+                f"{name} is {value}",
+                where=type(task).__name__,
+                fix="use a positive number",
+            )

@@ -12,14 +12,17 @@ from tpuport.sharding.plans import tensor_parallel_plan
 from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.trace_errors import CannotTrace
 
-# Of the prompt that a language model is traced with: longer than one token, so that scores have dimensions.
+# Of the prompt that a language model is traced with: longer than one token, so that
+# scores have dimensions.
 _PROMPT: Final = (1, 16)
 
 
 def infer_missing_rules(
     model: torch.nn.Module, inputs: Mapping[str, Any] | Prefill | Decode
 ) -> ShardingRules | None:
-    """Rules from the structure of a model's forward pass; None if it has a plan, or nothing can be divided."""
+    """Rules from the structure of a model's forward pass; None if it has a plan, or
+    nothing can be divided.
+    """
     if tensor_parallel_plan(model):
         return None
     if isinstance(inputs, Prefill | Decode):
@@ -35,7 +38,8 @@ def infer_missing_rules(
 def rules_as_placed(
     rules: ShardingRules, weights: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, list[Any]]:
-    """The rules with what their weights really got on a program's mesh, which may not divide all of them.
+    """The rules with what their weights really got on a program's mesh, which may not
+    divide all of them.
 
     A rule knows how many heads its weights have, which a file of rules cannot say.
     """

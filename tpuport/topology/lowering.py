@@ -1,4 +1,6 @@
-"""A model's step, traced and lowered for a described TPU: the program before it is compiled."""
+"""A model's step, traced and lowered for a described TPU: the program before it is
+compiled.
+"""
 
 import collections
 import contextlib
@@ -50,7 +52,9 @@ _TASK_NAMES: Final = {Prefill: "prefill", Decode: "decode"}
 
 
 class LoweringOptions(TypedDict, total=False):
-    """Keyword arguments of `lower_for` and of `compile_for`; `lower_for` describes them."""
+    """Keyword arguments of `lower_for` and of `compile_for`; `lower_for` describes
+    them.
+    """
 
     topology: str
     mesh: Mesh | None
@@ -74,15 +78,19 @@ class Lowered:
         topology: its full name; generation: of its chips.
         mesh: over its devices.
         model: whose weights have no values.
-        task: "forward", "prefill" or "decode"; inputs: by name, as the caller passed them.
+        task: "forward", "prefill" or "decode"; inputs: by name, as the caller passed
+            them.
         step: what was traced; weights: by name, with their shardings.
         jaxpr: the traced program; stage: the jax.stages.Lowered.
         attention: the distinct calls that were traced, and how often.
         scanned: blocks that run in loops.
         seconds: that tracing and lowering took.
-        sequences: lengths of the hidden states that enter the blocks of a diffusion transformer, which sp divides.
-        lower_unrolled: lowers the same step without loops, if its loops are tpuport's choice and not the caller's.
-        lower_with: lowers the same step with other sharding rules over those of the caller.
+        sequences: lengths of the hidden states that enter the blocks of a diffusion
+            transformer, which sp divides.
+        lower_unrolled: lowers the same step without loops, if its loops are tpuport's
+            choice and not the caller's.
+        lower_with: lowers the same step with other sharding rules over those of the
+            caller.
     """
 
     topology: str
@@ -116,7 +124,8 @@ class Lowered:
             [os.environ.get(name) for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")],
             {name: describe_input(value) for name, value in self.inputs.items()},
             self._source_lines(),
-            # A program with loops that does not fit is reported as the one without them.
+            # A program with loops that does not fit is reported as the one without
+            # them.
             self.lower_unrolled is not None,
         ]
         digest = hashlib.sha256(json.dumps(facts, default=str).encode())
@@ -125,8 +134,11 @@ class Lowered:
         return digest.hexdigest()
 
     def _source_lines(self) -> list[tuple[str, str, str]]:
-        """The program's lines of source in its order: file, position, and the text, which a report quotes."""
-        # Not those of this package, since who asked for a program does not matter; nor of code that is in no file.
+        """The program's lines of source in its order: file, position, and the text,
+        which a report quotes.
+        """
+        # Not those of this package, since who asked for a program does not matter; nor
+        # of code that is in no file.
         ignored = (f"{Path(__file__).parent}{os.sep}", "<")
         linecache.checkcache()
         lines = []
@@ -139,7 +151,9 @@ class Lowered:
 
 @functools.cache
 def _package_digest() -> bytes:
-    """Of tpuport's own code: a report is not reused after the code that wrote it has changed."""
+    """Of tpuport's own code: a report is not reused after the code that wrote it has
+    changed.
+    """
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(file.read_bytes())
@@ -184,22 +198,28 @@ def lower_for(
     The options of `tpuport.attention.register` apply if it is in force.
 
     Args:
-        model: a module, whose weights may be on the meta device and are not read; or a function that builds one, whose
-            parameters are then not allocated. It is put in evaluation mode.
-        inputs: arguments of the call by name. Tensors (also on the meta device) and jax.ShapeDtypeStruct are traced,
-            the latter with the sharding that they have; anything else is static. Integers and masks whose values the
-            code asks for are a part of the program, as in `tpuport.compile`, if these values are there. Or the part of
-            a generation that is compiled: `Prefill` or `Decode`.
+        model: a module, whose weights may be on the meta device and are not read; or a
+            function that builds one, whose parameters are then not allocated. It is put
+            in evaluation mode.
+        inputs: arguments of the call by name. Tensors (also on the meta device) and
+            jax.ShapeDtypeStruct are traced, the latter with the sharding that they
+            have; anything else is static. Integers and masks whose values the code asks
+            for are a part of the program, as in `tpuport.compile`, if these values are
+            there. Or the part of a generation that is compiled: `Prefill` or `Decode`.
         topology: as `described` takes it.
-        mesh: over the topology's devices; None makes one of dp, sp and tp, of which one may be -1.
+        mesh: over the topology's devices; None makes one of dp, sp and tp, of which one
+            may be -1.
         rules, allow, quantize: as in `tpuport.port`.
         dtype: for floating-point parameters; None keeps theirs.
-        scan_layers: whether identical blocks are traced once and run in a loop; None if that wins.
-        unit: what a step produces, and how many, for the estimate: ("images", 2); a task knows it.
+        scan_layers: whether identical blocks are traced once and run in a loop; None if
+            that wins.
+        unit: what a step produces, and how many, for the estimate: ("images", 2); a
+            task knows it.
         attention: "splash" or "xla"; None chooses by call.
 
     Raises:
-        PortError: an unknown topology, a mesh or rules that do not fit, or an input that cannot be an argument.
+        PortError: an unknown topology, a mesh or rules that do not fit, or an input
+            that cannot be an argument.
         CannotTrace: the model's code cannot be traced; says where, and what to do.
     """
     owner = build_model(model)
@@ -223,9 +243,13 @@ def lower_for(
             step = _step_of(owner, inputs, weights, mesh, tuple(on_host))
             return _trace(step, owner, mesh, task, scan_layers)
 
-        traced = _trace_with_values(trace, inputs) if is_library_model(owner) else trace(())
+        traced = (
+            _trace_with_values(trace, inputs) if is_library_model(owner) else trace(())
+        )
         stage = traced.program.lower(lowering_platforms=("tpu",))
-    loops = getattr(traced.step.function, "scanned", ())  # of a step without loops, a plain function
+    loops = getattr(
+        traced.step.function, "scanned", ()
+    )  # of a step without loops, a plain function
     lower_unrolled = None
     if loops and scan_layers is None:
         lower_unrolled = functools.partial(
@@ -254,7 +278,11 @@ def _check_devices(mesh: Mesh, chips: Any) -> None:
     """PortError unless the mesh consists of devices of this described TPU."""
     # Two descriptions of one slice have distinct device objects that mean the same.
     known = {(device.device_kind, device.id) for device in chips.devices}
-    strangers = [device for device in mesh.devices.flat if (device.device_kind, device.id) not in known]
+    strangers = [
+        device
+        for device in mesh.devices.flat
+        if (device.device_kind, device.id) not in known
+    ]
     if strangers:
         raise PortError(
             f"devices of the mesh do not belong to the described TPU: {len(strangers)}, such as {strangers[0]}",
@@ -263,7 +291,9 @@ def _check_devices(mesh: Mesh, chips: Any) -> None:
         )
 
 
-def _trace_with_values(trace: Callable[[Sequence[str]], "_Traced"], inputs: Any) -> "_Traced":
+def _trace_with_values(
+    trace: Callable[[Sequence[str]], "_Traced"], inputs: Any
+) -> "_Traced":
     """The traced step; if it asks for values of its inputs, with these in the program.
 
     Args:
@@ -280,7 +310,9 @@ def _trace_with_values(trace: Callable[[Sequence[str]], "_Traced"], inputs: Any)
     return trace(needed)
 
 
-def _decisive_inputs(trace: Callable[[Sequence[str]], "_Traced"], inputs: Mapping[str, Any]) -> list[str]:
+def _decisive_inputs(
+    trace: Callable[[Sequence[str]], "_Traced"], inputs: Mapping[str, Any]
+) -> list[str]:
     def can_trace(names: Sequence[str]) -> bool:
         try:
             trace(names)
@@ -288,15 +320,24 @@ def _decisive_inputs(trace: Callable[[Sequence[str]], "_Traced"], inputs: Mappin
             return False
         return True
 
-    tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    tensors = {
+        name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)
+    }
     candidates = find_candidates(tensors)
-    # Values of the meta device are unknown, but its shapes tell which inputs belong to tokens.
-    known = [[name for name in names if not tensors[name].is_meta] for names in candidates]
+    # Values of the meta device are unknown, but its shapes tell which inputs belong to
+    # tokens.
+    known = [
+        [name for name in names if not tensors[name].is_meta] for names in candidates
+    ]
     return find_needed(Candidates(*known), can_trace)
 
 
 def _step_of(
-    model: Any, inputs: Any, weights: dict[str, Any], mesh: Mesh, on_host: tuple[str, ...]
+    model: Any,
+    inputs: Any,
+    weights: dict[str, Any],
+    mesh: Mesh,
+    on_host: tuple[str, ...],
 ) -> abstract_steps.Step:
     match inputs:
         case Prefill():
@@ -313,7 +354,9 @@ def _step_of(
 
 
 class _Traced(NamedTuple):
-    """The jax.stages.Traced, the step that was traced, and its distinct attention calls with their counts."""
+    """The jax.stages.Traced, the step that was traced, and its distinct attention calls
+    with their counts.
+    """
 
     program: Any
     step: abstract_steps.Step
@@ -321,26 +364,37 @@ class _Traced(NamedTuple):
 
 
 def _trace(
-    step: abstract_steps.Step, model: torch.nn.Module, mesh: Mesh, task: str, scan_layers: bool | None
+    step: abstract_steps.Step,
+    model: torch.nn.Module,
+    mesh: Mesh,
+    task: str,
+    scan_layers: bool | None,
 ) -> _Traced:
-    """Trace the step, with identical blocks in a loop if `scan_layers` is True, or if it is None and that wins."""
+    """Trace the step, with identical blocks in a loop if `scan_layers` is True, or if
+    it is None and that wins.
+    """
     if scan_layers is False:
         return _trace_step(step, model, mesh)
     weights, *others = step.arguments
     stacks = layers.find_stacks(model, weights)
-    # The programs of `generate` have no loops over blocks, so those of its tasks have none unless requested.
+    # The programs of `generate` have no loops over blocks, so those of its tasks have
+    # none unless requested.
     may_win = task == "forward" and layers.decide_scan(stacks, task)
     if not scan_layers and not may_win:
         return _trace_step(step, model, mesh)
     function: Any = layers.scan_blocks(step.function)
-    looped = step._replace(function=function, arguments=(layers.stack_weights(weights, stacks), *others))
+    looped = step._replace(
+        function=function, arguments=(layers.stack_weights(weights, stacks), *others)
+    )
     traced = _trace_step(looped, model, mesh)
     if scan_layers or function.is_mostly_scanned:
         return traced
     return _trace_step(step, model, mesh)
 
 
-def _trace_step(step: abstract_steps.Step, model: torch.nn.Module, mesh: Mesh) -> _Traced:
+def _trace_step(
+    step: abstract_steps.Step, model: torch.nn.Module, mesh: Mesh
+) -> _Traced:
     earlier_calls = call_counts()
     with abstract_steps.on_mesh(model, mesh), module_scopes(model):
         # Weights that this step does not use take memory all the same.
@@ -353,12 +407,16 @@ def _trace_step(step: abstract_steps.Step, model: torch.nn.Module, mesh: Mesh) -
 
 @contextlib.contextmanager
 def _force_attention(implementation: str | None) -> Iterator[None]:
-    """Let this implementation compute attention inside; None leaves the settings that are in force."""
+    """Let this implementation compute attention inside; None leaves the settings that
+    are in force.
+    """
     if implementation is None:
         yield
         return
     owner = object()
-    attention_settings.add_settings(owner, attention_settings.Settings(implementation=implementation))
+    attention_settings.add_settings(
+        owner, attention_settings.Settings(implementation=implementation)
+    )
     try:
         yield
     finally:
@@ -367,7 +425,9 @@ def _force_attention(implementation: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _record_sequences(model: torch.nn.Module) -> Iterator[set[int]]:
-    """The lengths of the hidden states [B, S, E] that enter blocks inside: what `sequence_sharded` divides."""
+    """The lengths of the hidden states [B, S, E] that enter blocks inside: what
+    `sequence_sharded` divides.
+    """
     lengths: set[int] = set()
 
     def record(block: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -380,5 +440,7 @@ def _record_sequences(model: torch.nn.Module) -> Iterator[set[int]]:
 
     with contextlib.ExitStack() as stack:
         for block in transformer_blocks(model):
-            stack.callback(block.register_forward_pre_hook(record, with_kwargs=True).remove)
+            stack.callback(
+                block.register_forward_pre_hook(record, with_kwargs=True).remove
+            )
         yield lengths

@@ -1,4 +1,6 @@
-"""Ways to divide a model over the devices of a slice: which of them suit it, and how compiled ones compare."""
+"""Ways to divide a model over the devices of a slice: which of them suit it, and how
+compiled ones compare.
+"""
 
 import dataclasses
 import itertools
@@ -15,7 +17,9 @@ RANKED_BY: Final = (
     "several they are compiled in haste (effort -1), which takes more memory: what fits here fits."
 )
 # One reason against a split: the axis, or two axes together, and what is wrong with it.
-_REASON: Final = re.compile(r"(?P<axes>\w+=\d+(?: beside \w+=\d+)?) (?P<explanation>.*)")
+_REASON: Final = re.compile(
+    r"(?P<axes>\w+=\d+(?: beside \w+=\d+)?) (?P<explanation>.*)"
+)
 
 
 class Split(NamedTuple):
@@ -26,7 +30,12 @@ class Split(NamedTuple):
     tp: int
 
     def __str__(self) -> str:
-        return " ".join(f"{axis}={size}" for axis, size in self._asdict().items() if size > 1) or "one device"
+        return (
+            " ".join(
+                f"{axis}={size}" for axis, size in self._asdict().items() if size > 1
+            )
+            or "one device"
+        )
 
     @property
     def axes(self) -> int:
@@ -39,13 +48,16 @@ class Facts:
     """What decides which splits suit a program.
 
     Attributes:
-        heads: attention heads, of the call with the fewest; None if there is no attention.
+        heads: attention heads, of the call with the fewest; None if there is no
+            attention.
         kv_heads: key/value heads; None means as many as heads.
         batch: rows of a step.
-        sequences: lengths of what sp can divide: the hidden states of a diffusion transformer without its text (see
-            `tpuport.sharding.sequence`), or the queries of attention; other models are whole on every device of sp
-            between two attention calls. Empty if there is no attention.
-        divides_blocks: whether sp divides the whole denoiser; then rows of the batch are no better to divide.
+        sequences: lengths of what sp can divide: the hidden states of a diffusion
+            transformer without its text (see `tpuport.sharding.sequence`), or the
+            queries of attention; other models are whole on every device of sp between
+            two attention calls. Empty if there is no attention.
+        divides_blocks: whether sp divides the whole denoiser; then rows of the batch
+            are no better to divide.
     """
 
     heads: int | None = None
@@ -57,11 +69,14 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True)
 class SplitOutcome:
-    """What compiling a program for a split came to. The JSON Schema describes the fields.
+    """What compiling a program for a split came to. The JSON Schema describes the
+    fields.
 
     Attributes:
-        seconds: of a step, as `RANKED_BY` says; roofline: that it takes at least; None if it does not fit.
-        used: bytes of HBM of one device; None if unknown. capacity: bytes that it can have.
+        seconds: of a step, as `RANKED_BY` says; roofline: that it takes at least; None
+            if it does not fit.
+        used: bytes of HBM of one device; None if unknown. capacity: bytes that it can
+            have.
         why: why it does not fit, or was not tried, in a sentence.
     """
 
@@ -77,7 +92,9 @@ class SplitOutcome:
     binds: str | None = None
     why: str = ""
 
-    def to_dict(self, target: str, topology: str, quantize: str | None = None) -> dict[str, Any]:
+    def to_dict(
+        self, target: str, topology: str, quantize: str | None = None
+    ) -> dict[str, Any]:
         """Plain values for JSON; `quantize` is the scheme of the program's weights."""
         fields = dict(vars(self))
         split = fields.pop("split")
@@ -87,11 +104,13 @@ class SplitOutcome:
 
 
 def suitable_splits(devices: int, facts: Facts) -> tuple[Split, ...]:
-    """The splits that are worth trying: those with the fewest axes first, and of those the most tp.
+    """The splits that are worth trying: those with the fewest axes first, and of those
+    the most tp.
 
-    tp over all devices is one of them, because that is the default mesh: if it cuts through heads, attention is whole
-    on each device, and the rest of the model is divided. If no split suits, the most tp that divides the heads is
-    another, with dp over the rest: the batch is padded, or whole on each device.
+    tp over all devices is one of them, because that is the default mesh: if it cuts
+    through heads, attention is whole on each device, and the rest of the model is
+    divided. If no split suits, the most tp that divides the heads is another, with dp
+    over the rest: the batch is padded, or whole on each device.
 
     Args:
         devices: of the slice; each split uses all.
@@ -100,7 +119,11 @@ def suitable_splits(devices: int, facts: Facts) -> tuple[Split, ...]:
     reasons = split_reasons(devices, facts)
     suitable = {split for split, reason in reasons.items() if not reason}
     if not suitable:
-        tp = max(split.tp for split in reasons if not uneven(split.tp, facts.heads, facts.kv_heads))
+        tp = max(
+            split.tp
+            for split in reasons
+            if not uneven(split.tp, facts.heads, facts.kv_heads)
+        )
         suitable.add(Split(devices // tp, 1, tp))
     # The default mesh is always compared.
     suitable.add(Split(1, 1, devices))
@@ -108,7 +131,9 @@ def suitable_splits(devices: int, facts: Facts) -> tuple[Split, ...]:
 
 
 def split_reasons(devices: int, facts: Facts) -> dict[Split, str]:
-    """Every split of the devices in the order of `suitable_splits`, with the reason against it or ""."""
+    """Every split of the devices in the order of `suitable_splits`, with the reason
+    against it or "".
+    """
     divisors = [size for size in range(1, devices + 1) if devices % size == 0]
     # At most a few thousand, of a pod.
     sizes = itertools.product(divisors, repeat=3)
@@ -175,7 +200,12 @@ def outcome_of(split: Split, report: Mapping[str, Any]) -> SplitOutcome:
     """
     memory = report["memory"]
     estimate = report["estimate"] or {}
-    outcome = SplitOutcome(split, used=memory["used"], capacity=memory["capacity"], unit=estimate.get("unit"))
+    outcome = SplitOutcome(
+        split,
+        used=memory["used"],
+        capacity=memory["capacity"],
+        unit=estimate.get("unit"),
+    )
     if not (report["fits"] and estimate):
         return dataclasses.replace(outcome, why=_why_not(report))
     seconds = report["profile"]["seconds"]
@@ -204,23 +234,32 @@ def _why_not(report: Mapping[str, Any]) -> str:
 
 
 def rank(outcomes: Iterable[SplitOutcome]) -> tuple[SplitOutcome, ...]:
-    """Those that fit by estimated seconds, then memory; after them the others, the one nearest to fitting first."""
+    """Those that fit by estimated seconds, then memory; after them the others, the one
+    nearest to fitting first.
+    """
 
     def order(outcome: SplitOutcome) -> tuple[Any, ...]:
-        # None counts as infinite. The split itself decides last, so that the order of the outcomes never does.
-        figures = (inf if figure is None else figure for figure in (outcome.seconds, outcome.used))
+        # None counts as infinite. The split itself decides last, so that the order of
+        # the outcomes never does.
+        figures = (
+            inf if figure is None else figure
+            for figure in (outcome.seconds, outcome.used)
+        )
         return not outcome.fits, *figures, outcome.split.axes, outcome.split
 
     return tuple(sorted(outcomes, key=order))
 
 
 def tried_splits(splits: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The splits that were compiled, or refused when they were to be, in the same order."""
+    """The splits that were compiled, or refused when they were to be, in the same
+    order.
+    """
     return [split for split in splits if split["tried"]]
 
 
 def untried_reasons(splits: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """By program, why splits were not tried: "dp=2, dp=4 (does not divide a batch of 1); tp=4 (...)".
+    """By program, why splits were not tried: "dp=2, dp=4 (does not divide a batch of
+    1); tp=4 (...)".
 
     Args:
         splits: as `SplitOutcome.to_dict` gives them; those that were tried are skipped.
@@ -229,14 +268,18 @@ def untried_reasons(splits: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     for split in splits:
         if split["tried"]:
             continue
-        axes_by_reason = axes_by_program.setdefault(f"{split['target']} on {split['topology']}", {})
+        axes_by_reason = axes_by_program.setdefault(
+            f"{split['target']} on {split['topology']}", {}
+        )
         for reason in split["why"].split("; "):
             axes, explanation = reason, ""
             if match := _REASON.fullmatch(reason):
                 axes, explanation = match.groups()
             # A dict is a set in the order of insertion.
             axes_by_reason.setdefault(explanation, {})[axes] = None
-    return {program: _join_reasons(reasons) for program, reasons in axes_by_program.items()}
+    return {
+        program: _join_reasons(reasons) for program, reasons in axes_by_program.items()
+    }
 
 
 def _join_reasons(axes_by_reason: dict[str, dict[str, None]]) -> str:

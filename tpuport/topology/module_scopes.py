@@ -1,4 +1,6 @@
-"""Names of the model's modules in the compiled program: each instruction knows the module whose code it is."""
+"""Names of the model's modules in the compiled program: each instruction knows the
+module whose code it is.
+"""
 
 import contextlib
 import re
@@ -8,7 +10,8 @@ from typing import Any, Final
 import jax
 import torch
 
-# Marks a module among the names of a traced operation, "jit(call)/~layers.0/~attn/linear/dot_general".
+# Marks a module among the names of a traced operation,
+# "jit(call)/~layers.0/~attn/linear/dot_general".
 _MARK: Final = "~"
 _NUMBER: Final = re.compile(r"\.\d+(?=\.|$)")
 
@@ -33,7 +36,8 @@ def module_scopes(model: torch.nn.Module) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         for module in names:
-            # Around the module's other hooks: scopes that these open are left before this one is.
+            # Around the module's other hooks: scopes that these open are left before
+            # this one is.
             before = module.register_forward_pre_hook(enter, prepend=True)
             after = module.register_forward_hook(leave, always_call=True)
             stack.callback(before.remove)
@@ -52,12 +56,18 @@ def module_path(op_name: str) -> str:
     Args:
         op_name: the operation's name in the compiled program.
     """
-    parts = [part.removeprefix(_MARK) for part in op_name.split("/") if part.startswith(_MARK)]
+    parts = [
+        part.removeprefix(_MARK)
+        for part in op_name.split("/")
+        if part.startswith(_MARK)
+    ]
     return ".".join(_without_repetition(parts))
 
 
 def _without_repetition(parts: list[str]) -> list[str]:
-    """Parts of a path that the compiler has joined with itself, as of a loop and its body: each part once."""
+    """Parts of a path that the compiler has joined with itself, as of a loop and its
+    body: each part once.
+    """
     for length in range(len(parts) // 2, 0, -1):
         for start in range(len(parts) - 2 * length + 1):
             middle = start + length

@@ -1,6 +1,8 @@
-"""A cache of reports on disk, so that a program is compiled once and its report shown again at once.
+"""A cache of reports on disk, so that a program is compiled once and its report shown
+again at once.
 
-A key identifies everything that decides on a report: the program, the compiler, and tpuport's code.
+A key identifies everything that decides on a report: the program, the compiler, and
+tpuport's code.
 """
 
 import hashlib
@@ -13,7 +15,9 @@ from tpuport.lint.paths import write_atomically
 
 
 def directory() -> Path | None:
-    """Where reports are, in the user's cache directory; None if TPUPORT_COMPILATION_CACHE is "off"."""
+    """Where reports are, in the user's cache directory; None if
+    TPUPORT_COMPILATION_CACHE is "off".
+    """
     match os.environ.get("TPUPORT_COMPILATION_CACHE", ""):
         case "off":
             return None
@@ -40,7 +44,9 @@ def read(key: str) -> dict[str, Any] | None:
 
 
 def write(key: str, value: dict[str, Any]) -> None:
-    """Store plain values under a key. A directory that cannot be written is no error: the cache only saves time."""
+    """Store plain values under a key. A directory that cannot be written is no error:
+    the cache only saves time.
+    """
     file = _file_of(key)
     if file is None:
         return

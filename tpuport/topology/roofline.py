@@ -1,13 +1,17 @@
-"""How fast a step can be at most, from what the compiled program does and what the hardware's makers publish.
+"""How fast a step can be at most, from what the compiled program does and what the
+hardware's makers publish.
 
-Times of collectives follow "Sharded Matrices and How to Multiply Them" (`generations.COLLECTIVES`). Gathering an array
-of V bytes over n chips takes V (n - 1) / (n W), where W is what each chip can send over the links along the axis, one
-way; or the latency of a hop times the hops, if that is longer. A reduce-scatter is the same in reverse, and an
-all-reduce is one after the other. An all-to-all is bound by the links across the middle of the axis.
+Times of collectives follow "Sharded Matrices and How to Multiply Them"
+(`generations.COLLECTIVES`). Gathering an array of V bytes over n chips takes V (n - 1)
+/ (n W), where W is what each chip can send over the links along the axis, one way; or
+the latency of a hop times the hops, if that is longer. A reduce-scatter is the same in
+reverse, and an all-reduce is one after the other. An all-to-all is bound by the links
+across the middle of the axis.
 
-The devices of an axis form a box of chips: by the coordinates of the mesh's devices, or else the box with the most
-links for which the slice has room, tp's first. A dimension of the box is a ring if it is a whole dimension that the
-slice closes (16 chips of v5e and v6e, every dimension of whole cubes of v4, v5p and tpu7x), else an open row. The
+The devices of an axis form a box of chips: by the coordinates of the mesh's devices, or
+else the box with the most links for which the slice has room, tp's first. A dimension
+of the box is a ring if it is a whole dimension that the slice closes (16 chips of v5e
+and v6e, every dimension of whole cubes of v4, v5p and tpu7x), else an open row. The
 devices of one chip share its links.
 """
 
@@ -30,7 +34,8 @@ class Ring:
 
     Attributes:
         size: how many; closed: whether the last is next to the first.
-        rate: bytes a second to one neighbour, for each of the devices that share the link.
+        rate: bytes a second to one neighbour, for each of the devices that share the
+            link.
         on_chip: whether they are the devices of one chip.
     """
 
@@ -41,7 +46,9 @@ class Ring:
 
     @property
     def links(self) -> int:
-        """Links of the device that has the fewest: a device at the end of an open row has one."""
+        """Links of the device that has the fewest: a device at the end of an open row
+        has one.
+        """
         return 1 + self.closed
 
     @property
@@ -65,22 +72,27 @@ def estimate(
 ) -> Estimate:
     """A roofline of one step.
 
-    Compute is `costs.flops` at the device's bf16 peak; 8-bit products run at the peak of int8 or fp8 if one is
-    published, and float32 products take as many passes as the program asks for: one by default, on numbers rounded to
-    bfloat16. Memory is `costs.hbm_bytes` at the HBM bandwidth. Interconnect is the sum over the collectives that go
-    along the busiest axis, one after another, with nothing else on its links.
+    Compute is `costs.flops` at the device's bf16 peak; 8-bit products run at the peak
+    of int8 or fp8 if one is published, and float32 products take as many passes as the
+    program asks for: one by default, on numbers rounded to bfloat16. Memory is
+    `costs.hbm_bytes` at the HBM bandwidth. Interconnect is the sum over the collectives
+    that go along the busiest axis, one after another, with nothing else on its links.
 
     Args:
         generation: a key of `hardware.GENERATIONS`.
         mesh: size of each axis, in order.
         costs: of one device and one step; collectives: of the same step.
         unit: what a step produces; units: how many, on the whole mesh.
-        topology: the slice's full name; None takes the most cube-like slice with that many devices.
-        device_mesh: the jax Mesh, whose devices have `coords`; None guesses where they are.
+        topology: the slice's full name; None takes the most cube-like slice with that
+            many devices.
+        device_mesh: the jax Mesh, whose devices have `coords`; None guesses where they
+            are.
     """
     hardware = GENERATIONS[generation]
     rings = layout(hardware, mesh, topology, device_mesh)
-    sent = [(kind.axes, collective_seconds(kind, rings, hardware)) for kind in collectives]
+    sent = [
+        (kind.axes, collective_seconds(kind, rings, hardware)) for kind in collectives
+    ]
     seconds = {
         "compute": compute_seconds(
             costs.flops, costs.int8_flops, costs.fp8_flops, costs.pass_flops, hardware
@@ -90,7 +102,9 @@ def estimate(
     }
     # The chip overlaps the three at best, and does one after another at worst.
     together = max(seconds.values())
-    apart = seconds["compute"] + seconds["memory"] + sum(duration for _, duration in sent)
+    apart = (
+        seconds["compute"] + seconds["memory"] + sum(duration for _, duration in sent)
+    )
     model_seconds = costs.model_flops / hardware.device.bf16
     return Estimate(
         **seconds, binds=max(PARTS, key=lambda part: seconds[part]), seconds=together, seconds_apart=apart, unit=unit,
@@ -107,12 +121,21 @@ def _ratio(amount: float | int, seconds: float) -> float:
 
 
 def compute_seconds(
-    flops: float, int8_flops: float, fp8_flops: float, pass_flops: float, hardware: Generation
+    flops: float,
+    int8_flops: float,
+    fp8_flops: float,
+    pass_flops: float,
+    hardware: Generation,
 ) -> float:
-    """Seconds of a device for operations, each at the peak of its dtype; the parts are as in `Costs`."""
+    """Seconds of a device for operations, each at the peak of its dtype; the parts are
+    as in `Costs`.
+    """
     flops += pass_flops
     seconds = 0.0
-    for low_precision_flops, peak in ((int8_flops, hardware.int8), (fp8_flops, hardware.fp8)):
+    for low_precision_flops, peak in (
+        (int8_flops, hardware.int8),
+        (fp8_flops, hardware.fp8),
+    ):
         # Without a published peak they run at the bf16 one.
         if peak is not None:
             flops -= low_precision_flops
@@ -125,10 +148,12 @@ def collective_seconds(
 ) -> float:
     """Seconds of all instances of a `Collective`, with the links to themselves.
 
-    Its `nbytes` are the results on each device: all of what is gathered or reduced, and a device's part of what is
-    scattered or exchanged.
+    Its `nbytes` are the results on each device: all of what is gathered or reduced, and
+    a device's part of what is scattered or exchanged.
     """
-    along = tuple(itertools.chain.from_iterable(rings.get(axis, ()) for axis in collective.axes))
+    along = tuple(
+        itertools.chain.from_iterable(rings.get(axis, ()) for axis in collective.axes)
+    )
     if not along and collective.group > 1:
         # A group that is not whole axes counts as a ring of its own.
         along = (_single_ring(collective.group, hardware),)
@@ -140,11 +165,14 @@ def collective_seconds(
         # A reduce-scatter, then an all-gather.
         case "all-reduce":
             return 2 * max(latency, gathering)
-        # The result is a device's part: the whole array is what passes through the links.
+        # The result is a device's part: the whole array is what passes through the
+        # links.
         case "reduce-scatter":
             return max(latency, gathering * prod(ring.size for ring in along))
         case "all-to-all" | "ragged-all-to-all":
-            return max(latency, nbytes * max(map(_exchange_seconds, along), default=0.0))
+            return max(
+                latency, nbytes * max(map(_exchange_seconds, along), default=0.0)
+            )
         case "collective-permute" if along:
             return max(hop, nbytes / min(ring.rate for ring in along))
         case _:
@@ -152,7 +180,9 @@ def collective_seconds(
 
 
 def _busiest_links(sent: Iterable[tuple[tuple[str, ...], float]]) -> float:
-    """Seconds of the axis that collectives take longest, from the axes and seconds of each."""
+    """Seconds of the axis that collectives take longest, from the axes and seconds of
+    each.
+    """
     seconds: dict[str, float] = collections.defaultdict(float)
     of_any_axis = 0.0
     for axes, duration in sent:
@@ -165,7 +195,9 @@ def _busiest_links(sent: Iterable[tuple[tuple[str, ...], float]]) -> float:
 
 
 def _gather_seconds(along: tuple[Ring, ...]) -> float:
-    """Seconds to gather a byte: between chips, whose devices each fetch a part and share it, or on the chip."""
+    """Seconds to gather a byte: between chips, whose devices each fetch a part and
+    share it, or on the chip.
+    """
     # The links on a chip and those between chips work at the same time.
     on_chip, between_chips = _by_place(along)
     inside = sum(((ring.size - 1) / ring.size / ring.rate for ring in on_chip), 0.0)
@@ -186,19 +218,25 @@ def _by_place(rings: Iterable[Ring]) -> tuple[list[Ring], list[Ring]]:
 
 
 def _exchange_seconds(ring: Ring) -> float:
-    """Seconds for a byte of an all-to-all, over the links across the middle of one dimension.
+    """Seconds for a byte of an all-to-all, over the links across the middle of one
+    dimension.
 
-    Of n devices in rows of s, n floor(s / 2) / s are on one side, and each sends 1 / n of its bytes to each of the
-    others; n / s rows cross the middle, twice if they are rings. An even ring takes the book's quarter of an
-    all-gather.
+    Of n devices in rows of s, n floor(s / 2) / s are on one side, and each sends 1 / n
+    of its bytes to each of the others; n / s rows cross the middle, twice if they are
+    rings. An even ring takes the book's quarter of an all-gather.
     """
     return ring.size**2 // 4 / ring.size / (ring.links * ring.rate)
 
 
 def layout(
-    hardware: Generation, mesh: Mapping[str, int], topology: str | None = None, device_mesh: Any = None
+    hardware: Generation,
+    mesh: Mapping[str, int],
+    topology: str | None = None,
+    device_mesh: Any = None,
 ) -> dict[str, tuple[Ring, ...]]:
-    """The rows and rings that the devices of each axis form; none for an axis of one device."""
+    """The rows and rings that the devices of each axis form; none for an axis of one
+    device.
+    """
     dimensions = _slice_dimensions(hardware, prod(mesh.values()), topology)
     if device_mesh is None:
         return _guess_layout(hardware, mesh, dimensions)
@@ -213,31 +251,45 @@ def layout(
 def _guess_layout(
     hardware: Generation, mesh: Mapping[str, int], dimensions: list[Ring]
 ) -> dict[str, tuple[Ring, ...]]:
-    """Give each axis the best box that is left, the last axis first: tp sends the most."""
+    """Give each axis the best box that is left, the last axis first: tp sends the
+    most.
+    """
     # Chips in each dimension that no axis has taken.
     room = [ring.size for ring in dimensions]
     rings: dict[str, tuple[Ring, ...]] = {}
     for axis, size in reversed(list(mesh.items())):
         boxes = itertools.product(*map(_divisors, room))
         candidates = {
-            box: _rings_of_box(box, size, dimensions, hardware) for box in boxes if prod(box) == size
+            box: _rings_of_box(box, size, dimensions, hardware)
+            for box in boxes
+            if prod(box) == size
         }
         # Sizes such as 3 fit into no slice, and take no room.
-        box = max(candidates, key=lambda box: _quality(candidates[box]), default=(1,) * len(room))
+        box = max(
+            candidates,
+            key=lambda box: _quality(candidates[box]),
+            default=(1,) * len(room),
+        )
         rings[axis] = candidates.get(box, (_single_ring(size, hardware),))
         room = [size // part for size, part in zip(room, box, strict=True)]
     return rings
 
 
-def _slice_dimensions(hardware: Generation, devices: int, topology: str | None) -> list[Ring]:
-    """The slice's dimensions in chips, and last the devices on a chip, even if it is one."""
+def _slice_dimensions(
+    hardware: Generation, devices: int, topology: str | None
+) -> list[Ring]:
+    """The slice's dimensions in chips, and last the devices on a chip, even if it is
+    one.
+    """
     shape = _slice_shape(hardware, devices, topology)
     whole = [size % hardware.wraps == 0 for size in shape]
     if hardware.dimensions == 3:
         # Cubes have optical links on all their faces or on none.
         whole = [all(whole)] * len(shape)
     rate = hardware.link.value / hardware.devices
-    rings = [Ring(size, closed, rate) for size, closed in zip(shape, whole, strict=True)]
+    rings = [
+        Ring(size, closed, rate) for size, closed in zip(shape, whole, strict=True)
+    ]
     # An odd number of devices leaves a device of a chip of two idle.
     devices_a_chip = gcd(devices, hardware.devices)
     on_chip_rate = rate
@@ -246,22 +298,31 @@ def _slice_dimensions(hardware: Generation, devices: int, topology: str | None) 
     return [*rings, Ring(devices_a_chip, closed=False, rate=on_chip_rate, on_chip=True)]
 
 
-def _slice_shape(hardware: Generation, devices: int, topology: str | None) -> tuple[int, ...]:
+def _slice_shape(
+    hardware: Generation, devices: int, topology: str | None
+) -> tuple[int, ...]:
     if topology is not None:
         return parse_slice(topology).shape
     # The most cube-like slice comes first.
-    shapes = (candidate.shape for candidate in legal_slices(hardware) if candidate.devices == devices)
+    shapes = (
+        candidate.shape
+        for candidate in legal_slices(hardware)
+        if candidate.devices == devices
+    )
     return next(shapes, (max(1, devices // hardware.devices),))
 
 
 def _extents(device_mesh: Any, axis: int, torus_dimensions: int) -> tuple[int, ...]:
-    """The box around the first devices along a mesh axis: chips in each dimension, and last devices on a chip."""
+    """The box around the first devices along a mesh axis: chips in each dimension, and
+    last devices on a chip.
+    """
     devices = device_mesh.devices
     index: list[Any] = [0] * devices.ndim
     # The devices along the axis, at the first place of every other.
     index[axis] = slice(None)
     coordinates = [
-        (*device.coords[:torus_dimensions], device.core_on_chip) for device in devices[tuple(index)]
+        (*device.coords[:torus_dimensions], device.core_on_chip)
+        for device in devices[tuple(index)]
     ]
     return tuple(len(set(column)) for column in zip(*coordinates, strict=True))
 
@@ -274,7 +335,9 @@ def _rings_of_box(
         return (_single_ring(size, hardware),)
     # Part of a ring is an open row.
     rings = [
-        dataclasses.replace(whole, size=part, closed=whole.closed and part == whole.size)
+        dataclasses.replace(
+            whole, size=part, closed=whole.closed and part == whole.size
+        )
         for part, whole in zip(extents, dimensions, strict=True)
     ]
     return tuple(ring for ring in rings if ring.size > 1)
@@ -286,7 +349,9 @@ def _single_ring(size: int, hardware: Generation) -> Ring:
 
 
 def _quality(rings: tuple[Ring, ...]) -> tuple[int, ...]:
-    """What makes one box better than another: devices on one chip, links, closed rings, few hops."""
+    """What makes one box better than another: devices on one chip, links, closed rings,
+    few hops.
+    """
     on_chip, between_chips = _by_place(rings)
     return (
         prod(ring.size for ring in on_chip),

@@ -1,4 +1,6 @@
-"""The best mesh split of a model, found by compiling its program for each split that suits it."""
+"""The best mesh split of a model, found by compiling its program for each split that
+suits it.
+"""
 
 from collections.abc import Callable, Mapping
 from math import prod
@@ -19,7 +21,8 @@ from tpuport.topology.mesh_splits import (
 )
 from tpuport.trace_errors import CannotTrace
 
-# The compiler's effort if several splits are tried: several times faster, for somewhat more memory.
+# The compiler's effort if several splits are tried: several times faster, for somewhat
+# more memory.
 HASTE: Final = -1.0
 
 Compile = Callable[[Lowered, float | None], Mapping[str, Any]]
@@ -29,7 +32,8 @@ class SplitSuggestion(NamedTuple):
     """Ranked splits.
 
     Attributes:
-        outcomes: of every split, the best first; after those that were tried come the others, with the reason.
+        outcomes: of every split, the best first; after those that were tried come the
+            others, with the reason.
         best: the split of the first outcome with a compiled program.
         lowered: the program of the best split.
     """
@@ -51,21 +55,27 @@ def suggest_splits(
     effort: float | None = None,
     compile: Compile = _compile_to_dict,
 ) -> SplitSuggestion:
-    """Rank the ways to divide a model over the devices of a slice, by compiling it for each that suits it.
+    """Rank the ways to divide a model over the devices of a slice, by compiling it for
+    each that suits it.
 
-        suggest_splits(functools.partial(lower_for, model, inputs, topology="v5e:2x4"), {"dp": 1, "sp": 1, "tp": 8})
+        lower = functools.partial(lower_for, model, inputs, topology="v5e:2x4")
+        suggest_splits(lower, {"dp": 1, "sp": 1, "tp": 8})
 
-    If several splits are tried they are compiled with effort -1, which is several times faster.
+    If several splits are tried they are compiled with effort -1, which is several times
+    faster.
 
     Args:
         lower: takes the sizes dp, sp and tp and returns the program of that split.
-        mesh: axis sizes of the split to begin with; their product is the number of devices.
+        mesh: axis sizes of the split to begin with; their product is the number of
+            devices.
         fixed: sizes of axes that every split must have.
         effort: the compiler's for a split that is alone; as in `compile_for`.
-        compile: takes a program and an effort and returns `Report.to_dict()`; for example from a cache.
+        compile: takes a program and an effort and returns `Report.to_dict()`; for
+            example from a cache.
 
     Raises:
-        PortError: no split can be lowered. If all are refused, it is the error of `mesh`.
+        PortError: no split can be lowered. If all are refused, it is the error of
+            `mesh`.
         CannotTrace: the model's code cannot be traced.
     """
     search = _Search(lower, compile, prod(mesh.values()), fixed or {})
@@ -77,21 +87,29 @@ def suggest_splits(
     for split in candidates:
         search.compile(split, first, HASTE if several else effort)
     if not search.reports:
-        # Everything that suits was refused. The first program could be lowered, so its split is possible at least.
+        # Everything that suits was refused. The first program could be lowered, so its
+        # split is possible at least.
         search.compile(Split(**first.mesh.shape), first, effort)
     if not search.reports:
         raise search.refusals.get(start, search.any_refusal())
     tried = search.ranked_outcomes()
-    # If none fits, the one nearest to fitting comes first of those that could be compiled.
+    # If none fits, the one nearest to fitting comes first of those that could be
+    # compiled.
     best = next(outcome.split for outcome in tried if outcome.split in search.reports)
-    return SplitSuggestion((*tried, *search.untried_outcomes(facts)), best, search.lower(best, first))
+    return SplitSuggestion(
+        (*tried, *search.untried_outcomes(facts)), best, search.lower(best, first)
+    )
 
 
 class _Search:
     """Lowers and compiles splits, and remembers reports and refusals by split."""
 
     def __init__(
-        self, lower: Callable[..., Lowered], compile: Compile, devices: int, fixed: Mapping[str, int]
+        self,
+        lower: Callable[..., Lowered],
+        compile: Compile,
+        devices: int,
+        fixed: Mapping[str, int],
     ) -> None:
         self.devices = devices
         self.reports: dict[Split, Mapping[str, Any]] = {}
@@ -103,10 +121,16 @@ class _Search:
     def matching_splits(self, facts: Facts) -> dict[Split, str]:
         """The splits that have the fixed sizes, with the reason against each or ""."""
         reasons = split_reasons(self.devices, facts)
-        return {split: reason for split, reason in reasons.items() if self._fixed <= split._asdict().items()}
+        return {
+            split: reason
+            for split, reason in reasons.items()
+            if self._fixed <= split._asdict().items()
+        }
 
     def candidates(self, facts: Facts) -> list[Split]:
-        """The splits to compile. Refused ones are part of the ranking too, with their reasons."""
+        """The splits to compile. Refused ones are part of the ranking too, with their
+        reasons.
+        """
         selected = {*suitable_splits(self.devices, facts), *self.refusals}
         return [split for split in self.matching_splits(facts) if split in selected]
 
@@ -114,11 +138,14 @@ class _Search:
         """The program of the first split that is not refused, beginning with this one.
 
         Raises:
-            PortError: all splits are refused, or two in the same words, which then concern neither of them.
+            PortError: all splits are refused, or two in the same words, which then
+                concern neither of them.
             CannotTrace: the model's code cannot be traced.
         """
         # Without facts of the program every split is possible.
-        for split in sorted(self.matching_splits(Facts()), key=lambda split: split != start):
+        for split in sorted(
+            self.matching_splits(Facts()), key=lambda split: split != start
+        ):
             try:
                 return self._lower(**split._asdict())
             except CannotTrace:
@@ -137,7 +164,9 @@ class _Search:
         return self._lower(**split._asdict())
 
     def compile(self, split: Split, first: Lowered, effort: float | None) -> None:
-        """Compile a split unless it is refused, as by rules that name an axis for a dimension it does not divide."""
+        """Compile a split unless it is refused, as by rules that name an axis for a
+        dimension it does not divide.
+        """
         if split in self.refusals:
             return
         try:
@@ -150,7 +179,10 @@ class _Search:
 
     def ranked_outcomes(self) -> tuple[SplitOutcome, ...]:
         compiled = [outcome_of(split, report) for split, report in self.reports.items()]
-        refused = [SplitOutcome(split, why=error.what) for split, error in self.refusals.items()]
+        refused = [
+            SplitOutcome(split, why=error.what)
+            for split, error in self.refusals.items()
+        ]
         return rank([*compiled, *refused])
 
     def untried_outcomes(self, facts: Facts) -> list[SplitOutcome]:

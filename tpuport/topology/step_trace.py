@@ -1,6 +1,8 @@
-"""When each instruction of a step runs, in plain values: what a trace and the page's timeline are made of.
+"""When each instruction of a step runs, in plain values: what a trace and the page's
+timeline are made of.
 
-The docstrings of these classes are also the descriptions in the JSON Schema (see `reports.json_schema`).
+The docstrings of these classes are also the descriptions in the JSON Schema (see
+`reports.json_schema`).
 """
 
 import dataclasses
@@ -13,8 +15,10 @@ class TracedInstruction:
     Attributes:
         name, operation: as the program has them; kind: as in `Profile.kinds`.
         shape: of its result, with the layout.
-        module: its path in the model, with the number of the block; empty for code that is in no module.
-        source: the line of code, as an index into the trace's sources; None if the compiler names none.
+        module: its path in the model, with the number of the block; empty for code that
+            is in no module.
+        source: the line of code, as an index into the trace's sources; None if the
+            compiler names none.
         hbm_bytes: that it reads and writes; flops: of products and kernels.
     """
 
@@ -38,7 +42,8 @@ class CoreSpan:
         seconds: that it takes; of a loop, of all its rounds.
         waiting: seconds before it in which the core waits for what it needs.
         rounds: how often a loop runs; 1 for all others.
-        calls: the computations that it executes each round, in order; empty unless it is a loop, a branch or a call.
+        calls: the computations that it executes each round, in order; empty unless it
+            is a loop, a branch or a call.
     """
 
     instruction: int
@@ -70,7 +75,8 @@ class TracedComputation:
     """One execution of a computation: the program, or what a loop does in a round.
 
     Attributes:
-        seconds: that it takes, with the time in which the core waits at its end for what goes on beside it.
+        seconds: that it takes, with the time in which the core waits at its end for
+            what goes on beside it.
         core: instructions one after another; copies: beside them, one after another.
         collectives: one after another along the same axes.
     """

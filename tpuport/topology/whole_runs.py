@@ -1,4 +1,6 @@
-"""What a user waits for, added up from the programs that it calls: a picture, a clip, an answer. Needs no torch."""
+"""What a user waits for, added up from the programs that it calls: a picture, a clip,
+an answer. Needs no torch.
+"""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -17,7 +19,8 @@ class Recipe:
     Attributes:
         steps: of denoising; None for anything else.
         guidance: whether each step needs a second prediction, without the prompt.
-        length: tokens of a prompt; new_tokens: that follow; None if nothing is generated.
+        length: tokens of a prompt; new_tokens: that follow; None if nothing is
+            generated.
     """
 
     steps: int | None = None
@@ -32,7 +35,8 @@ class RunPart:
 
     Attributes:
         target: the name of the program.
-        times: how often it is called; less than once if a call does it for several images.
+        times: how often it is called; less than once if a call does it for several
+            images.
         seconds: of one call.
     """
 
@@ -49,7 +53,8 @@ class WholeRun:
         product: what it makes, for people; topology: the slice's full name.
         seconds: of all calls; what the host does between them is not counted.
         parts: in the order of the calls.
-        missing: programs that have no time, as they do not fit or cannot be traced; then seconds are of the others.
+        missing: programs that have no time, as they do not fit or cannot be traced;
+            then seconds are of the others.
     """
 
     product: str
@@ -59,7 +64,9 @@ class WholeRun:
     missing: tuple[str, ...] = ()
 
 
-def whole_runs(results: Sequence[CompileResult], recipe: Recipe) -> list[dict[str, Any]] | None:
+def whole_runs(
+    results: Sequence[CompileResult], recipe: Recipe
+) -> list[dict[str, Any]] | None:
     """A run on each topology as plain values; None if the recipe says nothing.
 
     Args:
@@ -68,10 +75,16 @@ def whole_runs(results: Sequence[CompileResult], recipe: Recipe) -> list[dict[st
     if recipe.steps is None and recipe.new_tokens is None:
         return None
     # Compiling may have stopped before it came to what takes steps.
-    main = [result for result in results if recipe.steps is None or result.kind in STEPPED_KINDS]
+    main = [
+        result
+        for result in results
+        if recipe.steps is None or result.kind in STEPPED_KINDS
+    ]
     topologies = dict.fromkeys(result.topology for result in main)
     return [
-        dataclasses.asdict(_run([result for result in results if result.topology == topology], recipe))
+        dataclasses.asdict(
+            _run([result for result in results if result.topology == topology], recipe)
+        )
         for topology in topologies
     ]
 
@@ -79,11 +92,15 @@ def whole_runs(results: Sequence[CompileResult], recipe: Recipe) -> list[dict[st
 def _run(results: list[CompileResult], recipe: Recipe) -> WholeRun:
     if recipe.steps is None:
         times = {result.target: _generation_calls(result, recipe) for result in results}
-        product = f"a prompt of {recipe.length:,} tokens and {recipe.new_tokens:,} new ones"
+        product = (
+            f"a prompt of {recipe.length:,} tokens and {recipe.new_tokens:,} new ones"
+        )
     else:
         times, product = _denoising_calls(results, recipe, recipe.steps)
     parts = [
-        RunPart(result.target, times[result.target], result.report["profile"]["seconds"])
+        RunPart(
+            result.target, times[result.target], result.report["profile"]["seconds"]
+        )
         for result in results
         if result.report is not None and result.report["profile"] is not None
     ]
@@ -105,7 +122,8 @@ def _denoising_calls(
     """How often each program is called, and what comes of it."""
     results = list(results)
     denoisers = [result for result in results if result.kind in STEPPED_KINDS]
-    # A model that was distilled takes the scale of guidance as an input, and predicts once.
+    # A model that was distilled takes the scale of guidance as an input, and predicts
+    # once.
     second = recipe.guidance and not any(result.is_distilled for result in denoisers)
     rows = max((result.rows for result in denoisers), default=1)
     # An even number of rows has both predictions of half as many images.
@@ -120,12 +138,15 @@ def _denoising_calls(
         elif "text_encoder" in result.target:
             times[result.target] = float(predictions)
         elif result.kind == "vae":
-            # It decodes as many images as there are rows, of which a call with both predictions wants half.
+            # It decodes as many images as there are rows, of which a call with both
+            # predictions wants half.
             times[result.target] = 1 / rows_per_image
         else:
             times[result.target] = 1.0
     images = rows // rows_per_image
-    product = next((result.product for result in denoisers if result.product), denoisers[0].target)
+    product = next(
+        (result.product for result in denoisers if result.product), denoisers[0].target
+    )
     if images > 1:
         product = f"{images} times {product}"
     if len(times) == len(denoisers):

@@ -1,4 +1,5 @@
-"""Explains model code that cannot be traced: the user's line, the lint rule about it, and what to do.
+"""Explains model code that cannot be traced: the user's line, the lint rule about it,
+and what to do.
 
 Importing this package is cheap. What explains an error is imported when there is one.
 """
@@ -23,37 +24,49 @@ __all__ = [
 ]  # fmt: skip
 
 # By name, so that asking needs neither jax nor torchax.
-_TRACE_ERRORS: Final = frozenset({"JAXTypeError", "JAXIndexError", "OperatorNotFound", "NoCudaError"})
-# What torch says of `.cuda()` where there is no CUDA, if tpuport is not enabled; its classes are anybody's.
+_TRACE_ERRORS: Final = frozenset(
+    {"JAXTypeError", "JAXIndexError", "OperatorNotFound", "NoCudaError"}
+)
+# What torch says of `.cuda()` where there is no CUDA, if tpuport is not enabled; its
+# classes are anybody's.
 _NO_CUDA: Final = re.compile(r"Torch not compiled with CUDA|Found no NVIDIA driver")
 
 
 def is_trace_error(error: BaseException) -> bool:
-    """Whether jax, torchax or torch raised this because code cannot be traced; other errors may be anybody's."""
+    """Whether jax, torchax or torch raised this because code cannot be traced; other
+    errors may be anybody's.
+    """
     names = {base.__name__ for base in type(error).__mro__}
-    return not _TRACE_ERRORS.isdisjoint(names) or _NO_CUDA.search(str(error)) is not None
+    return (
+        not _TRACE_ERRORS.isdisjoint(names) or _NO_CUDA.search(str(error)) is not None
+    )
 
 
 @contextlib.contextmanager
 def explained(
-    model: Any, *, catch: Callable[[Exception], bool] = is_trace_error, alternative: str = ""
+    model: Any,
+    *,
+    catch: Callable[[Exception], bool] = is_trace_error,
+    alternative: str = "",
 ) -> Iterator[None]:
     """Raise `CannotTrace` in place of an error that tracing raises inside the block.
 
     Args:
         model: the module that is traced, or a function.
         catch: whether an error is one of tracing; others go through.
-        alternative: what the user can do instead of changing the code, the end of a sentence.
+        alternative: what the user can do instead of changing the code, the end of a
+            sentence.
 
     Raises:
         CannotTrace: in place of the error.
-        KeyboardInterrupt: in place of an error that a library has raised because of one, as jax does where an
-            interrupt falls into a comparison of its own.
+        KeyboardInterrupt: in place of an error that a library has raised because of
+            one, as jax does where an interrupt falls into a comparison of its own.
     """
     try:
         yield
     except CannotTrace as error:
-        # Explained already, by a block inside of this one; only the alternative is added.
+        # Explained already, by a block inside of this one; only the alternative is
+        # added.
         raise _with_alternative(error, error.failure, alternative) from error.__cause__
     except Exception as error:
         if _is_interrupt(error):
@@ -73,15 +86,25 @@ def _is_interrupt(error: BaseException) -> bool:
     return False
 
 
-def _with_alternative(error: Exception, failure: TraceFailure, alternative: str) -> CannotTrace:
+def _with_alternative(
+    error: Exception, failure: TraceFailure, alternative: str
+) -> CannotTrace:
     if alternative:
-        failure = dataclasses.replace(failure, remedy=f"{failure.remedy}; or {alternative}")
+        failure = dataclasses.replace(
+            failure, remedy=f"{failure.remedy}; or {alternative}"
+        )
     kind = next((kind for kind in _PYTHON_KINDS if isinstance(error, kind)), None)
     return _class_of(kind)(failure)
 
 
 # Of these, what was raised may be caught by its class as in torch. Derived ones first.
-_PYTHON_KINDS: Final = (NotImplementedError, RuntimeError, IndexError, TypeError, ValueError)
+_PYTHON_KINDS: Final = (
+    NotImplementedError,
+    RuntimeError,
+    IndexError,
+    TypeError,
+    ValueError,
+)
 
 
 @functools.cache
@@ -89,7 +112,11 @@ def _class_of(kind: type[Exception] | None) -> type[CannotTrace]:
     """`CannotTrace`, or a class that is also one of Python's."""
     if kind is None:
         return CannotTrace
-    return type("CannotTrace", (CannotTrace, kind), {"__module__": __name__, "__doc__": CannotTrace.__doc__})
+    return type(
+        "CannotTrace",
+        (CannotTrace, kind),
+        {"__module__": __name__, "__doc__": CannotTrace.__doc__},
+    )
 
 
 def explain(error: BaseException, model: Any) -> TraceFailure:
@@ -109,7 +136,9 @@ def explain_refusal(error: BaseException) -> TraceFailure:
 
 
 def has_model_code(error: BaseException) -> bool:
-    """Whether an error that tracing raised came out of the user's code or a model's, and so has a line in it."""
+    """Whether an error that tracing raised came out of the user's code or a model's,
+    and so has a line in it.
+    """
     from tpuport.trace_errors.libraries import Owner
     from tpuport.trace_errors.tracebacks import path_to
 
@@ -117,9 +146,11 @@ def has_model_code(error: BaseException) -> bool:
 
 
 def is_of_code(error: Exception) -> bool:
-    """Whether a line of the model's or the user's explains an error: what jax, torch or tpuport refuses there.
+    """Whether a line of the model's or the user's explains an error: what jax, torch or
+    tpuport refuses there.
 
-    An exception that the code itself raises is the code's answer to its caller, and goes through.
+    An exception that the code itself raises is the code's answer to its caller, and
+    goes through.
     """
     if is_trace_error(error):
         return True
@@ -131,12 +162,16 @@ def is_of_code(error: Exception) -> bool:
 
 
 def asks_for_values(error: Exception) -> bool:
-    """Whether a trace ended where code asks for values that it does not have, or for an operator that needs them."""
+    """Whether a trace ended where code asks for values that it does not have, or for an
+    operator that needs them.
+    """
     from tpuport.trace_errors import error_kinds
 
     return error_kinds.kind_of(error).name in ("value", "mask", "operator")
 
 
 def is_explicable(error: Exception) -> bool:
-    """Whether a line of the model explains an error, or a defect does: any error but tpuport's own about its inputs."""
+    """Whether a line of the model explains an error, or a defect does: any error but
+    tpuport's own about its inputs.
+    """
     return not isinstance(error, PortError) or has_model_code(error)

@@ -1,4 +1,6 @@
-"""Kinds of errors that end a trace: what to say about each, and which lint rules are about it."""
+"""Kinds of errors that end a trace: what to say about each, and which lint rules are
+about it.
+"""
 
 import re
 from typing import Final, NamedTuple
@@ -30,12 +32,15 @@ class ErrorKind(NamedTuple):
     """A kind of errors.
 
     Attributes:
-        name: "value", "mask", "operator", "leak", "output", "property", "cuda", "port", "shape", "gradient" or
-            "other".
-        rule: the id of the rule if nothing else is known; None if no rule is about the kind.
-        near_rules: prefixes of the ids of rules whose finding may explain the error if it is on the failing line.
+        name: "value", "mask", "operator", "leak", "output", "property", "cuda", "port",
+            "shape", "gradient" or "other".
+        rule: the id of the rule if nothing else is known; None if no rule is about the
+            kind.
+        near_rules: prefixes of the ids of rules whose finding may explain the error if
+            it is on the failing line.
         far_rules: ids of rules whose finding may be on another line.
-        summary: the end of a sentence that begins "cannot be traced: "; "" to say what the rule says.
+        summary: the end of a sentence that begins "cannot be traced: "; "" to say what
+            the rule says.
         remedy: "" for the rule's remedy.
     """
 
@@ -50,7 +55,9 @@ class ErrorKind(NamedTuple):
 # Rules about values, and about arrays whose shape depends on values.
 _ABOUT_VALUES: Final = ("TPU1", "TPU2", "TPU312")
 _VALUE: Final = ErrorKind("value", "TPU201", _ABOUT_VALUES)
-_LEAK: Final = ErrorKind("leak", "TPU502", far_rules=("TPU502", "TPU503", "TPU504", "TPU505"))
+_LEAK: Final = ErrorKind(
+    "leak", "TPU502", far_rules=("TPU502", "TPU503", "TPU504", "TPU505")
+)
 TRANSFORM: Final = ErrorKind(
     "gradient",
     summary="torch.func's transforms, such as grad and vmap, do not reach what runs on the device",
@@ -58,7 +65,8 @@ TRANSFORM: Final = ErrorKind(
     "jax.grad and jax.vmap",
 )
 _CUDA: Final = ErrorKind("cuda", None, ("TPU3",))
-# The first class that an error is an instance of decides. Order matters: the classes derive from one another.
+# The first class that an error is an instance of decides. Order matters: the classes
+# derive from one another.
 _BY_CLASS: Final = (
     (errors.UnexpectedTracerError, _LEAK),
     (errors.NonConcreteBooleanIndexError, ErrorKind("mask", "TPU101", _ABOUT_VALUES)),
@@ -69,7 +77,8 @@ _BY_CLASS: Final = (
 # Then the first pattern that its message has; {0} is the pattern's group.
 _BY_MESSAGE: Final = (
     (
-        # What torch, torchax and jax say if a value is asked for that is not known while tracing.
+        # What torch, torchax and jax say if a value is asked for that is not known
+        # while tracing.
         re.compile(
             r"cannot be called on meta tensors|Abstract tracer value|data-dependent"
             r"|unsupported format string passed to Tensor"
@@ -138,9 +147,13 @@ def _kind_of_port_error(error: PortError) -> ErrorKind:
     # The failure's own `where` is the user's line.
     if error.where and where not in summary:
         summary = f"{summary}: {where}"
-    remedy = error.fix or "change that call: give it what it takes, or write it with other operations"
+    remedy = (
+        error.fix
+        or "change that call: give it what it takes, or write it with other operations"
+    )
     kind = ErrorKind("port", summary=summary, remedy=remedy)
-    # The rule is about tensors that are made on the host, which the refusal is most often not about.
+    # The rule is about tensors that are made on the host, which the refusal is most
+    # often not about.
     if "on the host" in summary:
         kind = kind._replace(near_rules=("TPU313",), far_rules=("TPU507",))
     if "can be pinned" in summary:
@@ -160,14 +173,18 @@ def _kind_by_message(error: BaseException) -> ErrorKind:
         match = pattern.search(str(error))
         if match and kind.summary:
             groups = filter(None, match.groups())
-            return kind._replace(summary=kind.summary.format(*groups, message=first_line(error)))
+            return kind._replace(
+                summary=kind.summary.format(*groups, message=first_line(error))
+            )
         if match:
             return kind
     return _OTHER
 
 
 def host_kind(operation: str) -> ErrorKind:
-    """Of an operation on a tensor of the host with one of the device, as `tpuport.compat` refuses it."""
+    """Of an operation on a tensor of the host with one of the device, as
+    `tpuport.compat` refuses it.
+    """
     return ErrorKind(
         "port",
         near_rules=("TPU313",),

@@ -1,4 +1,6 @@
-"""Why a model's code cannot be traced: the line where it fails, the rule that finds it, and its remedy."""
+"""Why a model's code cannot be traced: the line where it fails, the rule that finds it,
+and its remedy.
+"""
 
 import ast
 import contextlib
@@ -14,13 +16,20 @@ from tpuport.errors import PortError
 from tpuport.lint.findings import Finding
 from tpuport.lint.rule_catalogue import entry_for
 from tpuport.trace_errors import lint_matches, refusals, torch_trial
-from tpuport.trace_errors.error_kinds import TRANSFORM, ErrorKind, code_remedy, host_kind, kind_of
+from tpuport.trace_errors.error_kinds import (
+    TRANSFORM,
+    ErrorKind,
+    code_remedy,
+    host_kind,
+    kind_of,
+)
 from tpuport.trace_errors.failure import Source, TraceFailure, first_line, remedies
 from tpuport.trace_errors.libraries import Owner, owner_of
 from tpuport.trace_errors.torch_trial import Trial
 from tpuport.trace_errors.tracebacks import ErrorPath, Frame, path_to
 
-# Errors about values: tracing has none, and every rule that stops a trace may be what finds them.
+# Errors about values: tracing has none, and every rule that stops a trace may be what
+# finds them.
 _VALUE_KINDS: Final = ("value", "mask")
 # Errors of these kinds may be torch's own as well, or those of a tensor on the host.
 _TRIED_KINDS: Final = ("shape", "other", "value")
@@ -54,14 +63,16 @@ class _Explanation(NamedTuple):
 def explain(error: BaseException, model: Any) -> TraceFailure:
     """Why a model's code could not be traced, or lowered.
 
-    The line is that of the innermost call of the user's code or a model's. The rule is that of the linter's finding
-    there, else the one about what is written there, else that of the finding nearest on the way to it, else the one
-    about errors of this kind. An error that has nothing to do with tracing has no rule, and the message says that it is
-    one: torch is asked whether it accepts the operation that failed. If no code of the model's is on the way to the
-    error, it is a defect.
+    The line is that of the innermost call of the user's code or a model's. The rule is
+    that of the linter's finding there, else the one about what is written there, else
+    that of the finding nearest on the way to it, else the one about errors of this
+    kind. An error that has nothing to do with tracing has no rule, and the message says
+    that it is one: torch is asked whether it accepts the operation that failed. If no
+    code of the model's is on the way to the error, it is a defect.
 
     Args:
-        error: what tracing raised; the path to it is in its traceback, and those of its causes.
+        error: what tracing raised; the path to it is in its traceback, and those of its
+            causes.
         model: the module that was traced, or a function.
     """
     path = path_to(error)
@@ -70,7 +81,9 @@ def explain(error: BaseException, model: Any) -> TraceFailure:
     if path.is_raised_by_library and not isinstance(path.error, PortError):
         failure = refusals.known_refusal(path)
     failure = failure or _Diagnosis(path, model).failure()
-    return dataclasses.replace(failure, traceback="".join(traceback.format_exception(error)))
+    return dataclasses.replace(
+        failure, traceback="".join(traceback.format_exception(error))
+    )
 
 
 class _Diagnosis:
@@ -87,7 +100,9 @@ class _Diagnosis:
             self.match = self._match_rule()
 
     def failure(self) -> TraceFailure:
-        frames = self.path.frames_of(Owner.MODEL) or self.path.frames_of(Owner.MODEL_LIBRARY)
+        frames = self.path.frames_of(Owner.MODEL) or self.path.frames_of(
+            Owner.MODEL_LIBRARY
+        )
         if self.kind.name == "other" and not frames and not self.trial.operation:
             return self._defect()
         sources = (frame.source() for frame in frames)
@@ -121,12 +136,18 @@ class _Diagnosis:
         if is_own_error or not (kind.near_rules or kind.far_rules):
             return _RuleMatch()
         frames = self.path.frames_of(Owner.MODEL_LIBRARY)
-        findings = lint_matches.collect_findings([frame.file for frame in frames] or _files_of(self.model))
+        findings = lint_matches.collect_findings(
+            [frame.file for frame in frames] or _files_of(self.model)
+        )
         near = self._match_nearby(frames, findings)
         return near or self._match_afar(frames, findings) or _RuleMatch(kind.rule)
 
-    def _match_nearby(self, frames: list[Frame], findings: list[Finding]) -> _RuleMatch | None:
-        """A rule about the failing line; for errors about values, also about the calls that led to it."""
+    def _match_nearby(
+        self, frames: list[Frame], findings: list[Finding]
+    ) -> _RuleMatch | None:
+        """A rule about the failing line; for errors about values, also about the calls
+        that led to it.
+        """
         is_about_values = self.kind.name in _VALUE_KINDS
         for frame in frames:
             finding = lint_matches.match_frame(frame, findings, self.kind.near_rules)
@@ -134,18 +155,31 @@ class _Diagnosis:
                 return _RuleMatch(finding.rule, finding)
             if not is_about_values:
                 return None
-            # What is written on the failing line says more than a finding on the way to it.
+            # What is written on the failing line says more than a finding on the way to
+            # it.
             if frame is frames[0]:
-                rule = lint_matches.rule_written_at(frame, is_mask=self.kind.name == "mask")
+                rule = lint_matches.rule_written_at(
+                    frame, is_mask=self.kind.name == "mask"
+                )
                 if rule is not None:
                     return _RuleMatch(rule)
         return None
 
-    def _match_afar(self, frames: list[Frame], findings: list[Finding]) -> _RuleMatch | None:
-        """A finding elsewhere in the files on the way: one in a function on the way first."""
+    def _match_afar(
+        self, frames: list[Frame], findings: list[Finding]
+    ) -> _RuleMatch | None:
+        """A finding elsewhere in the files on the way: one in a function on the way
+        first.
+        """
         functions = {(frame.file, frame.function) for frame in frames}
-        matches = [finding for finding in findings if finding.rule in self.kind.far_rules]
-        near = [finding for finding in matches if (finding.path, finding.function) in functions]
+        matches = [
+            finding for finding in findings if finding.rule in self.kind.far_rules
+        ]
+        near = [
+            finding
+            for finding in matches
+            if (finding.path, finding.function) in functions
+        ]
         candidates = near
         # Inference mode has to be around an operator to be the cause.
         if self.kind.name != "operator":
@@ -165,7 +199,8 @@ class _Diagnosis:
             return self._explanation_by_kind()
         if self.match.distant_line is None:
             return _Explanation(f"cannot be traced: {finding.reason}", finding.remedy)
-        # The finding is about another line, so that only its remedy goes with what happened on this one.
+        # The finding is about another line, so that only its remedy goes with what
+        # happened on this one.
         return self._explanation_by_kind()._replace(remedy=finding.remedy)
 
     def _explanation_by_kind(self) -> _Explanation:
@@ -175,7 +210,9 @@ class _Diagnosis:
                 "write it with other operations; this is a limit of torchax or a defect of tpuport (--traceback)",
             )
         if self.kind.summary:
-            return _Explanation(f"cannot be traced: {self.kind.summary}", self.kind.remedy)
+            return _Explanation(
+                f"cannot be traced: {self.kind.summary}", self.kind.remedy
+            )
         if self.match.rule is not None:
             rule = entry_for(self.match.rule)
             return _Explanation(f"cannot be traced: {rule.reason}", rule.remedy)
@@ -203,7 +240,9 @@ class _Diagnosis:
 
 
 def _classify(path: ErrorPath) -> tuple[ErrorKind, Trial]:
-    """The kind of the error at the end of a path, and what torch says about the operation that raised it."""
+    """The kind of the error at the end of a path, and what torch says about the
+    operation that raised it.
+    """
     kind = kind_of(path.error)
     # Whether torch.func runs the model's code, or what is below it.
     if any(frame.module.startswith("torch._functorch") for frame in path.frames):
@@ -229,12 +268,18 @@ def _quote(error: BaseException) -> str:
 
 
 def _fails_in_torch_too(path: ErrorPath) -> bool:
-    """Whether the error comes from a line of the code's own, and is not about a tensor."""
+    """Whether the error comes from a line of the code's own, and is not about a
+    tensor.
+    """
     error = path.error
     frames = list(path.frames)
     while frames and _passes_on(frames[-1]):
         frames.pop()
-    if not isinstance(error, _PYTHON_ERRORS) or not frames or frames[-1].owner == Owner.LIBRARY:
+    if (
+        not isinstance(error, _PYTHON_ERRORS)
+        or not frames
+        or frames[-1].owner == Owner.LIBRARY
+    ):
         return False
     if isinstance(error, AttributeError) and isinstance(error.obj, torch.Tensor):
         return not hasattr(torch.Tensor, error.name or "")
@@ -244,8 +289,12 @@ def _fails_in_torch_too(path: ErrorPath) -> bool:
 
 
 def _passes_on(frame: Frame) -> bool:
-    """Whether a call is one of torch's that only passes on what the line above asks for."""
-    is_attribute_access = frame.function.endswith("__getattr__") and frame.module.startswith("torch")
+    """Whether a call is one of torch's that only passes on what the line above asks
+    for.
+    """
+    is_attribute_access = frame.function.endswith(
+        "__getattr__"
+    ) and frame.module.startswith("torch")
     return is_attribute_access or frame.module == torch.nn.modules.module.__name__
 
 
@@ -257,20 +306,27 @@ def _forward_source(model: Any) -> Source | None:
     if isinstance(function, functools.partial):
         function = inspect.unwrap(function.func)
     code = getattr(function, "__code__", None)
-    if code is None or owner_of(code.co_filename, str(function.__module__)) == Owner.LIBRARY:
+    if (
+        code is None
+        or owner_of(code.co_filename, str(function.__module__)) == Owner.LIBRARY
+    ):
         return None
     return Source.start_of(code)
 
 
 def _files_of(model: Any) -> list[str]:
-    """The files of a model's own classes, and of its parts': for errors on whose way is no call of its code."""
+    """The files of a model's own classes, and of its parts': for errors on whose way is
+    no call of its code.
+    """
     parts = [model]
     if isinstance(model, torch.nn.Module):
         parts = list(map(type, model.modules()))
     files: dict[str, None] = {}
     for part in dict.fromkeys(parts):
         file = None
-        with contextlib.suppress(TypeError):  # of a class that Python code does not define
+        with contextlib.suppress(
+            TypeError
+        ):  # of a class that Python code does not define
             file = inspect.getsourcefile(part)
         if file and owner_of(file, str(part.__module__)) > Owner.LIBRARY:
             files[file] = None

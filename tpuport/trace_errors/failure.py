@@ -1,4 +1,6 @@
-"""What is known of code that cannot be traced, in plain values, and the error that carries it."""
+"""What is known of code that cannot be traced, in plain values, and the error that
+carries it.
+"""
 
 import dataclasses
 import linecache
@@ -9,20 +11,25 @@ from typing import Final
 
 from tpuport.errors import PortError
 
-# What rooms above this one know of a failure: functions that take the calls on the way to it ("module:function",
-# innermost last) and return a remedy, or "". `tpuport.patches` adds one.
+# What rooms above this one know of a failure: functions that take the calls on the way
+# to it ("module:function", innermost last) and return a remedy, or "".
+# `tpuport.patches` adds one.
 remedies: Final[list[Callable[[Sequence[str]], str]]] = []
 
-_BROADCAST: Final = re.compile(r"Attempting to broadcast a dimension|expected shape should be broadcastable")
+_BROADCAST: Final = re.compile(
+    r"Attempting to broadcast a dimension|expected shape should be broadcastable"
+)
 _LONGEST: Final = 300  # characters of an error's first line that a message quotes
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A line of the model's code, or the user's: that of the innermost call that is not a library's.
+    """A line of the model's code, or the user's: that of the innermost call that is not
+    a library's.
 
     Attributes:
-        file: as Python knows it; line: from 1; function: the name of the function around it.
+        file: as Python knows it; line: from 1; function: the name of the function
+            around it.
         code: the line's text without indentation; empty if the file cannot be read.
     """
 
@@ -47,8 +54,8 @@ class TraceFailure:
     """Why there is no program.
 
     Attributes:
-        kind: "trace" if the model's code cannot be traced, "compiler" if the compiler refuses the program, or "defect"
-            if no code of the model's has a part in it.
+        kind: "trace" if the model's code cannot be traced, "compiler" if the compiler
+            refuses the program, or "defect" if no code of the model's has a part in it.
         message: what happened, in a sentence.
         source: the line of the user's or the model's code.
         rule: the lint rule about it ("TPU102"), or None; remedy: what to do.

@@ -16,7 +16,8 @@ LIBRARIES: Final = TRACING | frozenset(
     " functools importlib typing_extensions huggingface_hub safetensors triton tokamax _pytest pluggy IPython"
     " ipykernel".split()
 )
-# Packages whose models are read as the user's own code is; the rest of them is plumbing.
+# Packages whose models are read as the user's own code is; the rest of them is
+# plumbing.
 MODEL_MODULES: Final = {
     "transformers": ("transformers.models.",),
     "diffusers": ("diffusers.models.",),
@@ -28,11 +29,15 @@ _INSTALLED: Final = tuple(
     for name in ("purelib", "platlib")
 )
 _TPUPORT: Final = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - compared as text
-_PACKAGE_FILE: Final = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)(?:[/\\](.*))?")
+_PACKAGE_FILE: Final = re.compile(
+    r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)(?:[/\\](.*))?"
+)
 
 
 class Owner(enum.IntEnum):
-    """Whose code it is, from what nobody wants to see in a message to what everybody wants to see."""
+    """Whose code it is, from what nobody wants to see in a message to what everybody
+    wants to see.
+    """
 
     LIBRARY = 0
     MODEL_LIBRARY = 1  # what a library of models has beside the models
@@ -40,7 +45,9 @@ class Owner(enum.IntEnum):
 
 
 class PackageFile(NamedTuple):
-    """An installed package, and the path of a file in it with forward slashes; both "" for other files."""
+    """An installed package, and the path of a file in it with forward slashes; both ""
+    for other files.
+    """
 
     package: str
     path: str
@@ -70,17 +77,23 @@ def is_standard(file: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def package_file(file: str) -> PackageFile:
-    """The package that a file belongs to: tpuport, "python" for the standard library, or an installed one."""
+    """The package that a file belongs to: tpuport, "python" for the standard library,
+    or an installed one.
+    """
     if file.startswith(_TPUPORT):
         return PackageFile("tpuport", file[len(_TPUPORT) + 1 :])
     if match := _PACKAGE_FILE.fullmatch(file):
         # A package of one module is a file itself.
-        return PackageFile(match[1].removesuffix(".py"), (match[2] or "").replace("\\", "/"))
+        return PackageFile(
+            match[1].removesuffix(".py"), (match[2] or "").replace("\\", "/")
+        )
     if is_standard(file) or file.startswith("<"):
         return PackageFile("python", file)
     return PackageFile("", "")
 
 
 def is_library_file(file: str) -> bool:
-    """Whether a file is of a package in `LIBRARIES`, of the standard library, or no file at all."""
+    """Whether a file is of a package in `LIBRARIES`, of the standard library, or no
+    file at all.
+    """
     return package_file(file).package in LIBRARIES | {"python"}

@@ -1,4 +1,6 @@
-"""Which lint rule is about a line where tracing failed: by the linter's findings, or by what is written there."""
+"""Which lint rule is about a line where tracing failed: by the linter's findings, or by
+what is written there.
+"""
 
 import ast
 import contextlib
@@ -30,7 +32,19 @@ _CALL_RULES: Final = {
 }  # fmt: skip
 # Only if Python's own is called: a tensor's method of the name is traced.
 _BUILTINS: Final = frozenset(
-    {"int", "float", "bool", "complex", "range", "max", "min", "any", "all", "sorted", "print"}
+    {
+        "int",
+        "float",
+        "bool",
+        "complex",
+        "range",
+        "max",
+        "min",
+        "any",
+        "all",
+        "sorted",
+        "print",
+    }
 )
 _SCOPES: Final = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -43,7 +57,8 @@ class LineRange(NamedTuple):
 
 
 def collect_findings(files: Iterable[str]) -> list[Finding]:
-    """What the linter finds from these files on, suppressed or not; nothing for a file that cannot be read.
+    """What the linter finds from these files on, suppressed or not; nothing for a file
+    that cannot be read.
 
     Args:
         files: as tracebacks name them, cells of notebooks too.
@@ -58,7 +73,9 @@ def collect_findings(files: Iterable[str]) -> list[Finding]:
     return list(findings)
 
 
-def match_frame(frame: Frame, findings: Iterable[Finding], prefixes: tuple[str, ...]) -> Finding | None:
+def match_frame(
+    frame: Frame, findings: Iterable[Finding], prefixes: tuple[str, ...]
+) -> Finding | None:
     """The finding about the expression of a frame, else about its statement.
 
     Args:
@@ -76,16 +93,25 @@ def match_frame(frame: Frame, findings: Iterable[Finding], prefixes: tuple[str, 
 def _stops_at(finding: Finding, path: str, lines: LineRange) -> bool:
     """Whether a finding is one that ends a trace, on one of these lines."""
     overlaps = finding.line <= lines.last and finding.end_line >= lines.first
-    return finding.path == path and overlaps and finding.severity == Severity.ERROR and finding.stops
+    return (
+        finding.path == path
+        and overlaps
+        and finding.severity == Severity.ERROR
+        and finding.stops
+    )
 
 
 def _statement_lines(frame: Frame) -> LineRange:
-    """The lines of the innermost statement around a frame's line; of one with a body, those of its head."""
+    """The lines of the innermost statement around a frame's line; of one with a body,
+    those of its head.
+    """
     expression = LineRange(frame.line, frame.end_line)
     tree = parse_file(frame.file)
     if tree is None:
         return expression
-    ranges = [_head_lines(node) for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    ranges = [
+        _head_lines(node) for node in ast.walk(tree) if isinstance(node, ast.stmt)
+    ]
     around = [lines for lines in ranges if lines.first <= frame.line <= lines.last]
     return min(around, key=lambda lines: lines.last - lines.first, default=expression)
 
@@ -135,7 +161,9 @@ def _absolute(file: str) -> str:
 
 @contextlib.contextmanager
 def _readable_cells(files: Iterable[str]) -> Iterator[None]:
-    """Let the linter read texts that Python knows and that are not files: a notebook's cells."""
+    """Let the linter read texts that Python knows and that are not files: a notebook's
+    cells.
+    """
     texts = {Path(_absolute(file)): "".join(linecache.getlines(file)) for file in files}
     cells = {path: text for path, text in texts.items() if text and not path.exists()}
     # What an editor has put there already stays.
@@ -150,7 +178,9 @@ def _readable_cells(files: Iterable[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _restored_recursion_limit() -> Iterator[None]:
-    """Restore the limit afterwards: the analysis raises it, because what it follows may be deep."""
+    """Restore the limit afterwards: the analysis raises it, because what it follows may
+    be deep.
+    """
     before = sys.getrecursionlimit()
     try:
         yield
@@ -159,7 +189,8 @@ def _restored_recursion_limit() -> Iterator[None]:
 
 
 def rule_written_at(frame: Frame, *, is_mask: bool = False) -> str | None:
-    """The id of the rule about what is written at a frame's position, if the linter cannot tell what values are.
+    """The id of the rule about what is written at a frame's position, if the linter
+    cannot tell what values are.
 
     Args:
         frame: where a value was asked for.
@@ -168,7 +199,9 @@ def rule_written_at(frame: Frame, *, is_mask: bool = False) -> str | None:
     node, parents = _locate(frame)
     while node is not None and not isinstance(node, _SCOPES):
         parent = parents.get(node)
-        if rule := _rule_of_expression(node, is_mask=is_mask) or _rule_of_position(node, parent):
+        if rule := _rule_of_expression(node, is_mask=is_mask) or _rule_of_position(
+            node, parent
+        ):
             return rule
         # What is around the statement asked for nothing.
         if isinstance(node, ast.stmt):
@@ -178,23 +211,31 @@ def rule_written_at(frame: Frame, *, is_mask: bool = False) -> str | None:
 
 
 def node_at(frame: Frame) -> ast.AST | None:
-    """The smallest expression or statement around a frame's position; None if its file cannot be read."""
+    """The smallest expression or statement around a frame's position; None if its file
+    cannot be read.
+    """
     return _locate(frame)[0]
 
 
 def _locate(frame: Frame) -> tuple[ast.AST | None, dict[ast.AST, ast.AST]]:
-    """What is written at a frame's position, and the parents of every node of its file."""
+    """What is written at a frame's position, and the parents of every node of its
+    file.
+    """
     tree = parse_file(frame.file)
     if tree is None or frame.column is None:
         return None, {}
     start = frame.line, frame.column
     end = frame.end_line, frame.end_column or 0
     # Of two nodes of the same extent, the outer one comes first.
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    parents = {
+        child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)
+    }
     around = [
         node
         for node in parents
-        if isinstance(node, ast.expr | ast.stmt) and _start(node) <= start and end <= _end(node)
+        if isinstance(node, ast.expr | ast.stmt)
+        and _start(node) <= start
+        and end <= _end(node)
     ]
     # The node that starts last and, of those, ends first is inside of the others.
     return min(around, key=_inverse_extent, default=None), parents
@@ -252,7 +293,9 @@ def _rule_of_position(node: ast.AST, parent: ast.AST | None) -> str | None:
     match parent:
         case ast.Assert(test=test) if test is node:
             return "TPU206"
-        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) if test is node:
+        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) if (
+            test is node
+        ):
             return "TPU205"
         case ast.comprehension(ifs=conditions) if node in conditions:
             return "TPU205"

@@ -16,7 +16,8 @@ class _KnownMessage(NamedTuple):
     remedy: str
 
 
-# The first that matches counts: the general failure of a kernel comes after the failures that say more.
+# The first that matches counts: the general failure of a kernel comes after the
+# failures that say more.
 _KNOWN_MESSAGES: Final = (
     _KnownMessage(
         r"CompileTimeMosaicUnsupportedRhsType: Unsupported matmul RHS type on target: vector<[\dx]*x(\w+)>",
@@ -57,7 +58,8 @@ _KNOWN_MESSAGES: Final = (
 
 
 def explain_refusal(error: BaseException) -> TraceFailure:
-    """What the compiler refused, in a sentence, with the line of the user's code if Python knows of one.
+    """What the compiler refused, in a sentence, with the line of the user's code if
+    Python knows of one.
 
     Args:
         error: raised while a traced program was lowered or compiled.
@@ -85,7 +87,9 @@ def known_refusal(path: ErrorPath) -> TraceFailure | None:
         # Some messages have line breaks between the words that identify them.
         if match := re.search(known.pattern, text, re.DOTALL):
             message = known.message.format(*match.groups()).rstrip(":. ")
-            return TraceFailure("compiler", message, _source(path), remedy=known.remedy, traceback=text)
+            return TraceFailure(
+                "compiler", message, _source(path), remedy=known.remedy, traceback=text
+            )
     return None
 
 

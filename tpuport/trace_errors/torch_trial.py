@@ -1,4 +1,6 @@
-"""What torch itself says about the operation that failed: tried again with tensors that have shapes and no values."""
+"""What torch itself says about the operation that failed: tried again with tensors that
+have shapes and no values.
+"""
 
 import ast
 import builtins
@@ -19,12 +21,14 @@ from tpuport.trace_errors.libraries import Owner
 from tpuport.trace_errors.lint_matches import node_at
 from tpuport.trace_errors.tracebacks import ErrorPath, Frame
 
-# Tensors without values cannot do everything: what torch says then is about that, and not about the operation.
+# Tensors without values cannot do everything: what torch says then is about that, and
+# not about the operation.
 _WITHOUT_VALUES: Final = re.compile(
     r"\bmeta\b|data-dependent|does not have a (storage|kernel)", re.IGNORECASE
 )
 _LONGEST: Final = 60  # characters of an operand's repr
-# tpuport's own `tensor[key] = value`: Python calls them, and torchax does not see the operation.
+# tpuport's own `tensor[key] = value`: Python calls them, and torchax does not see the
+# operation.
 _ITEM_MODULE: Final = "tpuport.compat.operators.indexing"
 _ITEM_WRITERS: Final = ("set_item",)
 _OPERATORS: Final[dict[type[ast.AST], Callable[..., Any]]] = {
@@ -46,11 +50,13 @@ class Trial(NamedTuple):
     """An operation that failed while tracing, and what torch says about it.
 
     Attributes:
-        operation: with the dtypes and shapes of its operands: "linear(float32[128,128], float32[64,64])".
-        error: torch's own error; None if torch accepts the operation or could not be asked.
+        operation: with the dtypes and shapes of its operands: "linear(float32[128,128],
+            float32[64,64])".
+        error: torch's own error; None if torch accepts the operation or could not be
+            asked.
         is_accepted: whether torch accepts it.
-        mixes_devices: whether the tensor that the operation reads or writes first is on the host, and others are on
-            the device.
+        mixes_devices: whether the tensor that the operation reads or writes first is on
+            the host, and others are on the device.
     """
 
     operation: str
@@ -69,8 +75,9 @@ def try_operation(path: ErrorPath) -> Trial | None:
     """What torch says about the operation at the end of a path; None if none is known.
 
     Args:
-        path: to an error that tracing raised. The operation is the one that the innermost line of the model's code asks
-            for, with the operands that torch or Python passed on.
+        path: to an error that tracing raised. The operation is the one that the
+            innermost line of the model's code asks for, with the operands that torch or
+            Python passed on.
     """
     operation = _dispatched_operation(path) or _written_operation(path)
     if operation is None:
@@ -81,7 +88,9 @@ def try_operation(path: ErrorPath) -> Trial | None:
     try:
         with no_dispatch(), torch._C.DisableTorchFunction(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            operation.function(*_without_values(operation.args), **_without_values(operation.kwargs))
+            operation.function(
+                *_without_values(operation.args), **_without_values(operation.kwargs)
+            )
     except NotImplementedError:
         return Trial(text)
     except Exception as error:  # noqa: BLE001 - whatever torch says
@@ -94,8 +103,16 @@ def try_operation(path: ErrorPath) -> Trial | None:
 def _mixes_devices(operation: _Operation) -> bool:
     match operation.args:
         # A tensor without dimensions may be on the host: torch takes it for a number.
-        case [torch.Tensor() as first, *_] if first.ndim and first.device.type not in ("jax", "meta"):
-            return any(map(_is_on_device, pytree.tree_leaves((operation.args, operation.kwargs))))
+        case [torch.Tensor() as first, *_] if first.ndim and first.device.type not in (
+            "jax",
+            "meta",
+        ):
+            return any(
+                map(
+                    _is_on_device,
+                    pytree.tree_leaves((operation.args, operation.kwargs)),
+                )
+            )
     return False
 
 
@@ -105,8 +122,12 @@ def _is_on_device(value: Any) -> bool:
 
 
 def _dispatched_operation(path: ErrorPath) -> _Operation | None:
-    """The first operation that torchax was asked for after the innermost line of the model's code."""
-    library_frames = itertools.takewhile(lambda frame: frame.owner == Owner.LIBRARY, reversed(path.frames))
+    """The first operation that torchax was asked for after the innermost line of the
+    model's code.
+    """
+    library_frames = itertools.takewhile(
+        lambda frame: frame.owner == Owner.LIBRARY, reversed(path.frames)
+    )
     for frame in reversed(list(library_frames)):
         variables = frame.python.f_locals
         if frame.module == "torchax.tensor" and {"func", "args"} <= variables.keys():
@@ -116,12 +137,16 @@ def _dispatched_operation(path: ErrorPath) -> _Operation | None:
             return _Operation(variables["func"], tuple(args), dict(kwargs or {}))
         if frame.module == _ITEM_MODULE and frame.function in _ITEM_WRITERS:
             names = frame.python.f_code.co_varnames[:3]
-            return _Operation(torch.Tensor.__setitem__, operator.itemgetter(*names)(variables), {})
+            return _Operation(
+                torch.Tensor.__setitem__, operator.itemgetter(*names)(variables), {}
+            )
     return None
 
 
 def _written_operation(path: ErrorPath) -> _Operation | None:
-    """The operation between two operands at the end of the path: Python replaced torch's error by its own."""
+    """The operation between two operands at the end of the path: Python replaced
+    torch's error by its own.
+    """
     if path.is_raised_by_library or not isinstance(path.error, TypeError):
         return None
     frame = path.frames[-1]
@@ -131,15 +156,21 @@ def _written_operation(path: ErrorPath) -> _Operation | None:
             | ast.Compare(left=left, ops=[kind], comparators=[right])
             | ast.AugAssign(target=left, op=kind, value=right)
         ):
-            # Operands that only the model's code could compute again may raise anything.
-            with contextlib.suppress(Exception), no_dispatch(), torch._C.DisableTorchFunction():
+            # Operands that only the model's code could compute again may raise
+            # anything.
+            with (
+                contextlib.suppress(Exception),
+                no_dispatch(),
+                torch._C.DisableTorchFunction(),
+            ):
                 operands = _evaluate(left, frame), _evaluate(right, frame)
                 return _Operation(_OPERATORS[type(kind)], operands, {})
     return None
 
 
 def _evaluate(node: ast.AST | None, frame: Frame) -> Any:
-    """The value of an expression, with tensors that have no values; code of the model's is not called for it.
+    """The value of an expression, with tensors that have no values; code of the model's
+    is not called for it.
 
     Raises:
         LookupError: it is an expression of another kind.
@@ -170,21 +201,32 @@ def _compute(node: ast.AST, frame: Frame) -> Any:
         case ast.UnaryOp(op=kind, operand=operand):
             return _OPERATORS[type(kind)](_evaluate(operand, frame))
         case ast.BinOp(left=left, op=kind, right=right):
-            return _OPERATORS[type(kind)](_evaluate(left, frame), _evaluate(right, frame))
-        case ast.Call(func=ast.Attribute(value=owner, attr=name), args=args, keywords=keywords):
+            return _OPERATORS[type(kind)](
+                _evaluate(left, frame), _evaluate(right, frame)
+            )
+        case ast.Call(
+            func=ast.Attribute(value=owner, attr=name), args=args, keywords=keywords
+        ):
             return _call_torch(_evaluate(owner, frame), name, args, keywords, frame)
     raise LookupError(ast.dump(node))
 
 
 def _call_torch(
-    owner: Any, name: str, args: list[ast.expr], keywords: list[ast.keyword], frame: Frame
+    owner: Any,
+    name: str,
+    args: list[ast.expr],
+    keywords: list[ast.keyword],
+    frame: Frame,
 ) -> Any:
     """The result of a method of a tensor, or of a function of torch.
 
     Raises:
         LookupError: it is a method of something else, which may do anything.
     """
-    if not isinstance(owner, torch.Tensor) and owner not in (torch, torch.nn.functional):
+    if not isinstance(owner, torch.Tensor) and owner not in (
+        torch,
+        torch.nn.functional,
+    ):
         raise LookupError(name)
     named = {keyword.arg or "": _evaluate(keyword.value, frame) for keyword in keywords}
     return getattr(owner, name)(*(_evaluate(arg, frame) for arg in args), **named)
@@ -192,7 +234,9 @@ def _call_torch(
 
 def _look_up(name: str, frame: Frame) -> Any:
     """The value of a variable; LookupError if there is none."""
-    return collections.ChainMap(frame.python.f_locals, frame.python.f_globals, builtins.__dict__)[name]
+    return collections.ChainMap(
+        frame.python.f_locals, frame.python.f_globals, builtins.__dict__
+    )[name]
 
 
 def _without_values(tree: Any) -> Any:
@@ -228,12 +272,18 @@ def _render_operation(operation: _Operation) -> str:
         item = f"{_render_value(tensor)}[{', '.join(map(_render_value, indices))}]"
         return " = ".join([item, *map(_render_value, values)])
     arguments = [_render_value(arg) for arg in args if arg is not None]
-    arguments += [f"{word}={_render_value(value)}" for word, value in kwargs.items() if value is not None]
+    arguments += [
+        f"{word}={_render_value(value)}"
+        for word, value in kwargs.items()
+        if value is not None
+    ]
     return f"{name}({', '.join(arguments)})"
 
 
 def _render_value(value: Any) -> str:
-    """A tensor as reports show it, dtype and shape; any other value as Python shows it."""
+    """A tensor as reports show it, dtype and shape; any other value as Python shows
+    it.
+    """
     match value:
         case torch.Tensor():
             return f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.shape))}]"

@@ -1,4 +1,6 @@
-"""Tracebacks: which calls in one are the user's or the model's, and where in its line each was."""
+"""Tracebacks: which calls in one are the user's or the model's, and where in its line
+each was.
+"""
 
 import functools
 import itertools
@@ -10,8 +12,13 @@ from typing import Final, NamedTuple
 from tpuport.trace_errors.failure import Source
 from tpuport.trace_errors.libraries import Owner, owner_of
 
-# jax raises these only to hold frames: those that it took out of another error, or, when lowering, those of tracing.
-_FRAME_HOLDERS: Final = ("UnfilteredStackTrace", "SimplifiedTraceback", "JaxStackTraceBeforeTransformation")
+# jax raises these only to hold frames: those that it took out of another error, or,
+# when lowering, those of tracing.
+_FRAME_HOLDERS: Final = (
+    "UnfilteredStackTrace",
+    "SimplifiedTraceback",
+    "JaxStackTraceBeforeTransformation",
+)
 
 
 class Frame(NamedTuple):
@@ -19,8 +26,8 @@ class Frame(NamedTuple):
 
     Attributes:
         file: as Python knows it; module: its name; function: qualified.
-        line, end_line: of the expression, from 1; column, end_column: of the same, from 0, in bytes, None if Python
-            does not know them.
+        line, end_line: of the expression, from 1; column, end_column: of the same, from
+            0, in bytes, None if Python does not know them.
         owner: whose code it is.
         python: the frame object, with its variables; several tracebacks may share it.
     """
@@ -53,7 +60,9 @@ class ErrorPath(NamedTuple):
 
     @property
     def is_raised_by_library(self) -> bool:
-        """Whether the error was raised inside of torch or jax, and not by Python or by a line of the code itself."""
+        """Whether the error was raised inside of torch or jax, and not by Python or by
+        a line of the code itself.
+        """
         return not self.frames or self.frames[-1].owner == Owner.LIBRARY
 
     def frames_of(self, owner: Owner) -> list[Frame]:
@@ -62,9 +71,11 @@ class ErrorPath(NamedTuple):
 
 
 def path_to(error: BaseException) -> ErrorPath:
-    """The way to the first error: if one was raised because of another, to that other one.
+    """The way to the first error: if one was raised because of another, to that other
+    one.
 
-    An error that a handler in the user's code met with one of its own is not the cause: there the handler failed.
+    An error that a handler in the user's code met with one of its own is not the cause:
+    there the handler failed.
     """
     frames = list(_read_frames(error.__traceback__))
     seen = {id(error)}
@@ -72,7 +83,9 @@ def path_to(error: BaseException) -> ErrorPath:
         seen.add(id(earlier))
         inner = list(_read_frames(earlier.__traceback__))
         if _holds_frames(earlier):
-            inner = _without_callers(inner)  # they may begin with the first call of the process
+            inner = _without_callers(
+                inner
+            )  # they may begin with the first call of the process
         frames = _join(frames, inner)
         if not _holds_frames(earlier):
             error = earlier
@@ -80,21 +93,33 @@ def path_to(error: BaseException) -> ErrorPath:
 
 
 def _join(outer: list[Frame], inner: list[Frame]) -> list[Frame]:
-    """The frames of an error and of its cause, whose traceback starts in a frame that caught it."""
+    """The frames of an error and of its cause, whose traceback starts in a frame that
+    caught it.
+    """
     if not inner:
         return outer
-    # Both tracebacks have the frame that caught the cause: the cause's has the line that failed.
-    before = itertools.takewhile(lambda frame: frame.python is not inner[0].python, outer)
+    # Both tracebacks have the frame that caught the cause: the cause's has the line
+    # that failed.
+    before = itertools.takewhile(
+        lambda frame: frame.python is not inner[0].python, outer
+    )
     return [*before, *inner]
 
 
 def _without_callers(frames: list[Frame]) -> list[Frame]:
-    """Drop the calls that led to the tracing: those before the first of tpuport's or jax's own."""
+    """Drop the calls that led to the tracing: those before the first of tpuport's or
+    jax's own.
+    """
     packages = [frame.module.partition(".")[0] for frame in frames]
-    positions = (index for index, package in enumerate(packages) if package in ("tpuport", "jax", "jaxlib"))
+    positions = (
+        index
+        for index, package in enumerate(packages)
+        if package in ("tpuport", "jax", "jaxlib")
+    )
     start = next(positions, 0)
     last_of_model = max(
-        (index for index, frame in enumerate(frames) if frame.owner > Owner.LIBRARY), default=-1
+        (index for index, frame in enumerate(frames) if frame.owner > Owner.LIBRARY),
+        default=-1,
     )
     # If the user's code calls torch, and torch calls jax, that code is what is traced.
     calls_torch = packages[last_of_model + 1 :][:1] in (["torch"], ["torchax"])
@@ -113,7 +138,8 @@ def _earlier(error: BaseException, frames: list[Frame]) -> BaseException | None:
     catcher = next(_read_frames(context.__traceback__), None)
     if catcher is None:
         return None
-    # Which frame raised this error: the handler's own, or another that the handler called.
+    # Which frame raised this error: the handler's own, or another that the handler
+    # called.
     raisers = [frame.python for frame in frames[-1:]]
     if catcher.python in raisers or catcher.owner < Owner.MODEL:
         return context
@@ -133,7 +159,8 @@ def _read_frames(trace: TracebackType | None) -> Iterator[Frame]:
 def _read_frame(frame: FrameType, line: int, instruction: int) -> Frame:
     code = frame.f_code
     module = str(frame.f_globals.get("__name__", "")) or _module_of(code.co_filename)
-    # Positions are one for each code unit of two bytes. Frames that jax makes up have a line and no position of it.
+    # Positions are one for each code unit of two bytes. Frames that jax makes up have a
+    # line and no position of it.
     positions = list(code.co_positions())[instruction // 2 : instruction // 2 + 1]
     [(start, end, column, end_column)] = positions or [(None, None, None, None)]
     if start != line:
@@ -146,7 +173,9 @@ def _read_frame(frame: FrameType, line: int, instruction: int) -> Frame:
 
 @functools.lru_cache(1024)
 def _module_of(file: str) -> str:
-    """The module of a file; for frames that jax makes up, which have a file and no variables."""
+    """The module of a file; for frames that jax makes up, which have a file and no
+    variables.
+    """
     for name, module in list(sys.modules.items()):
         if getattr(module, "__file__", None) == file:
             return name

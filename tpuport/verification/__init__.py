@@ -1,4 +1,6 @@
-"""`tpuport.check`: everything that stops a model on the device, or differs from torch, before any TPU."""
+"""`tpuport.check`: everything that stops a model on the device, or differs from torch,
+before any TPU.
+"""
 
 from tpuport.verification.check_calls import check, confirm
 from tpuport.verification.check_result import CheckFinding, CheckResult, Stage

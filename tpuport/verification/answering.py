@@ -1,4 +1,6 @@
-"""Recorders of runs: in torch, in float64, and on the device, answered what a trace cannot know."""
+"""Recorders of runs: in torch, in float64, and on the device, answered what a trace
+cannot know.
+"""
 
 import sys
 from collections.abc import Callable
@@ -15,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tpuport import compat
 from tpuport.verification.recording import Answer, CallKey, ModuleCall, Recorder
 
-# Methods of torch that read values and that no operator shows; torchax's tensors answer the first two without a mode.
+# Methods of torch that read values and that no operator shows; torchax's tensors answer
+# the first two without a mode.
 _READERS: Final = ("tolist", "numpy", "__array__")
 _OWN_READERS: Final = _READERS[:2]
 # torch marks attention as random, because it has dropout, even where that is zero.
@@ -30,16 +33,22 @@ _LOW_PRECISION: Final = {
 class _Watcher(TorchDispatchMode):
     """Notes whether operators read values or draw random numbers.
 
-    By the tags of aten's operators: a function of torch may consist of many, and its name does not tell.
+    By the tags of aten's operators: a function of torch may consist of many, and its
+    name does not tell.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.reads = self.draws = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
         self.reads |= any(tag in func.tags for tag in _VALUE_TAGS)
-        self.draws |= torch.Tag.nondeterministic_seeded in func.tags and _NOT_RANDOM not in str(func)
+        self.draws |= (
+            torch.Tag.nondeterministic_seeded in func.tags
+            and _NOT_RANDOM not in str(func)
+        )
         return func(*args, **(kwargs or {}))
 
 
@@ -74,10 +83,17 @@ class TorchRecorder(Recorder):
 class _Widener(TorchDispatchMode):
     """Lets operators that are asked for a floating dtype compute in float64."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        args, kwargs = torch_pytree.tree_map_only(torch.dtype, _widen, (args, kwargs or {}))
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
+        args, kwargs = torch_pytree.tree_map_only(
+            torch.dtype, _widen, (args, kwargs or {})
+        )
         # torch has no kernel for float64.
-        if func is torch.ops.aten._grouped_mm.default and args[0].dtype == torch.float64:
+        if (
+            func is torch.ops.aten._grouped_mm.default
+            and args[0].dtype == torch.float64
+        ):
             return _grouped_product(*args, **kwargs)
         return func(*args, **kwargs)
 
@@ -94,7 +110,8 @@ def _grouped_product(
     """
     bounds = [0, *ends.tolist()]
     parts = [
-        rows[start:end] @ matrix for start, end, matrix in zip(bounds, bounds[1:], matrices, strict=False)
+        rows[start:end] @ matrix
+        for start, end, matrix in zip(bounds, bounds[1:], matrices, strict=False)
     ]
     # Rows after the last group belong to none.
     rest = rows.new_zeros(len(rows) - bounds[-1], matrices.shape[-1])
@@ -106,17 +123,24 @@ def _widen(dtype: torch.dtype) -> torch.dtype:
 
 
 def widen_tensor(value: Any) -> Any:
-    """A floating-point or complex tensor in 64 bits a number; anything else as it is."""
+    """A floating-point or complex tensor in 64 bits a number; anything else as it
+    is.
+    """
     if isinstance(value, torch.Tensor):
         return value.to(_widen(value.dtype))
     return value
 
 
 class ExactRecorder(Recorder):
-    """Records a run in float64, whose random numbers and Python values are those of a run in torch."""
+    """Records a run in float64, whose random numbers and Python values are those of a
+    run in torch.
+    """
 
     def __init__(
-        self, model: torch.nn.Module, answers: dict[CallKey, Answer], focus: ModuleCall | None = None
+        self,
+        model: torch.nn.Module,
+        answers: dict[CallKey, Answer],
+        focus: ModuleCall | None = None,
     ) -> None:
         super().__init__(model, focus, torch.clone)
         self._answers = answers
@@ -136,11 +160,14 @@ class ExactRecorder(Recorder):
         torch.set_default_dtype(self._default)
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any], key: CallKey) -> Any:
-        """Take random numbers and what Python saw from the answers, and compute everything else."""
+        """Take random numbers and what Python saw from the answers, and compute
+        everything else.
+        """
         answer = self._answers.get(key)
         if answer is not None and answer.indices is not None:
             return _with_indices(func(*args, **kwargs), answer.indices)
-        # Tensors whose shape depends on values, such as those of `nonzero`, are computed: their values are compared.
+        # Tensors whose shape depends on values, such as those of `nonzero`, are
+        # computed: their values are compared.
         if answer is None or not (answer.is_draw or _is_plain(answer.result)):
             return func(*args, **kwargs)
         result = torch_pytree.tree_map_only(torch.Tensor, widen_tensor, answer.result)
@@ -148,12 +175,18 @@ class ExactRecorder(Recorder):
 
 
 def _is_plain(result: Any) -> bool:
-    """Whether Python alone sees the result: another number there could take another branch than torch."""
-    return not any(isinstance(leaf, torch.Tensor) for leaf in torch_pytree.tree_leaves(result))
+    """Whether Python alone sees the result: another number there could take another
+    branch than torch.
+    """
+    return not any(
+        isinstance(leaf, torch.Tensor) for leaf in torch_pytree.tree_leaves(result)
+    )
 
 
 def _return(function: str, args: tuple, result: Any) -> Any:
-    """The result of a call, written to its first argument if the function works in place."""
+    """The result of a call, written to its first argument if the function works in
+    place.
+    """
     is_in_place = function.endswith("_") and not function.endswith("__")
     if is_in_place and args and isinstance(args[0], torch.Tensor):
         return args[0].copy_(result)
@@ -161,10 +194,15 @@ def _return(function: str, args: tuple, result: Any) -> Any:
 
 
 class DeviceRecorder(Recorder):
-    """Traced. Records a run on the device; calls that cannot be traced are noted, and answered as in torch."""
+    """Traced. Records a run on the device; calls that cannot be traced are noted, and
+    answered as in torch.
+    """
 
     def __init__(
-        self, model: torch.nn.Module, answers: dict[CallKey, Answer], focus: ModuleCall | None = None
+        self,
+        model: torch.nn.Module,
+        answers: dict[CallKey, Answer],
+        focus: ModuleCall | None = None,
     ) -> None:
         super().__init__(model, focus, self._keep_array)
         self._answers = answers
@@ -172,7 +210,9 @@ class DeviceRecorder(Recorder):
         self._trace: Any = None
 
     def _keep_array(self, tensor: torch.Tensor) -> Any:
-        """The tensor's array; None inside of a loop or a nested trace, whose values do not leave it."""
+        """The tensor's array; None inside of a loop or a nested trace, whose values do
+        not leave it.
+        """
         array = compat.as_jax(tensor)
         if isinstance(array, Tracer) and array._trace is not self._trace:
             return None
@@ -201,7 +241,9 @@ class DeviceRecorder(Recorder):
         return ask
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any], key: CallKey) -> Any:
-        """Give the random numbers that torch has drawn, and answer what tracing refuses."""
+        """Give the random numbers that torch has drawn, and answer what tracing
+        refuses.
+        """
         answer = self._answers.get(key)
         if answer is None:
             return func(*args, **kwargs)
@@ -216,7 +258,9 @@ class DeviceRecorder(Recorder):
 
 
 class DrawRecorder(DeviceRecorder):
-    """Traced. Records a run on the device that draws its own random numbers; keeps those, and nothing else."""
+    """Traced. Records a run on the device that draws its own random numbers; keeps
+    those, and nothing else.
+    """
 
     def __init__(self, model: torch.nn.Module, answers: dict[CallKey, Answer]) -> None:
         # No call of a module has this name, so that the values of modules are not kept.
@@ -238,7 +282,8 @@ def _with_indices(result: Any, indices: tuple[torch.Tensor | None, ...]) -> Any:
     """What a call has chosen, with torch's choice in the place of its own."""
     leaves, structure = torch_pytree.tree_flatten(result)
     chosen = [
-        leaf if index is None else index.to(leaf.dtype) for leaf, index in zip(leaves, indices, strict=True)
+        leaf if index is None else index.to(leaf.dtype)
+        for leaf, index in zip(leaves, indices, strict=True)
     ]
     return torch_pytree.tree_unflatten(chosen, structure)
 
@@ -256,7 +301,9 @@ def _device_class() -> Any:
 
 
 def _on_device(result: Any) -> Any:
-    """The result with tensors of the device in it, whose values a trace does not know."""
+    """The result with tensors of the device in it, whose values a trace does not
+    know.
+    """
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
         # A constant would be known to what follows, unlike the result of an operator.
@@ -266,7 +313,9 @@ def _on_device(result: Any) -> Any:
 
 
 def _with_callers(error: Exception, outermost: Any) -> Exception:
-    """The error with the calls that are still under way in its traceback, as if nothing had caught it."""
+    """The error with the calls that are still under way in its traceback, as if nothing
+    had caught it.
+    """
     trace = error.__traceback__
     # The frame of the caller is the first in the traceback already.
     frame = sys._getframe(1).f_back

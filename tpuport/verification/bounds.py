@@ -1,4 +1,6 @@
-"""Whether two results of the same computation differ by more than rounding, with float64 as the referee."""
+"""Whether two results of the same computation differ by more than rounding, with
+float64 as the referee.
+"""
 
 import dataclasses
 import math
@@ -9,19 +11,24 @@ import torch
 
 from tpuport import compat
 
-# How much farther from float64 than torch a result may be, and how many units of its dtype on top. Two libraries
-# round in different places, so that their errors differ by small factors; a wrong formula's is a thousand times larger.
+# How much farther from float64 than torch a result may be, and how many units of its
+# dtype on top. Two libraries round in different places, so that their errors differ by
+# small factors; a wrong formula's is a thousand times larger.
 _RMS_FACTOR: Final = 4.0
 _MAX_FACTOR: Final = 8.0
 _MAX_UNITS: Final = 4.0
-# The root mean square of n independent normal errors of one unit exceeds 1 + sqrt(2 x / n) units with a probability of
-# exp(-x) at most: Laurent and Massart, Adaptive estimation of a quadratic functional, Annals of Statistics 28 (2000),
-# lemma 1. With x = 4.5, about 1%, that is 1 + 3 / sqrt(n): for a single number the bound of a worst element.
+# The root mean square of n independent normal errors of one unit exceeds 1 + sqrt(2 x /
+# n) units with a probability of exp(-x) at most: Laurent and Massart, Adaptive
+# estimation of a quadratic functional, Annals of Statistics 28 (2000), lemma 1. With x
+# = 4.5, about 1%, that is 1 + 3 / sqrt(n): for a single number the bound of a worst
+# element.
 _RMS_UNITS: Final = 1.0
 _RMS_SPREAD: Final = 3.0
-# Units that results may differ by if there is no referee: a few times what torch allows for one operator in its tests.
+# Units that results may differ by if there is no referee: a few times what torch allows
+# for one operator in its tests.
 _UNITS_WITHOUT_REFEREE: Final = 64.0
-# Anything beyond this is an infinity or a mask: masks hold the smallest number of their dtype, another one in float64.
+# Anything beyond this is an infinity or a mask: masks hold the smallest number of their
+# dtype, another one in float64.
 _LARGEST: Final = 1e30
 
 
@@ -31,9 +38,12 @@ class Deviation:
 
     Attributes:
         is_rounding: whether it is as near to float64 as torch's own.
-        index: of the element that differs most; ours, torch, exact: its values, as text.
-        error: the root mean square of the difference from float64, relative to the values; torch_error: torch's own.
-        reason: what differs if it is not numbers: "shapes" and so on; then errors are infinite.
+        index: of the element that differs most; ours, torch, exact: its values, as
+            text.
+        error: the root mean square of the difference from float64, relative to the
+            values; torch_error: torch's own.
+        reason: what differs if it is not numbers: "shapes" and so on; then errors are
+            infinite.
     """
 
     is_rounding: bool
@@ -58,17 +68,27 @@ class Deviation:
         )
 
 
-def deviation(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | None) -> Deviation | None:
+def deviation(
+    ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | None
+) -> Deviation | None:
     """How a result differs from torch's; None if it does not.
 
     Args:
         ours: the result on the device, copied to the host.
         theirs: torch's, in the model's dtype.
-        exact: the same result in float64, the referee. Without one, torch's counts as exact, and the bound is wider.
+        exact: the same result in float64, the referee. Without one, torch's counts as
+            exact, and the bound is wider.
     """
     if ours.shape != theirs.shape:
         return Deviation(
-            False, (), str(list(ours.shape)), str(list(theirs.shape)), "", math.inf, 0.0, "other shapes"
+            False,
+            (),
+            str(list(ours.shape)),
+            str(list(theirs.shape)),
+            "",
+            math.inf,
+            0.0,
+            "other shapes",
         )
     if ours.numel() == 0:
         return None
@@ -83,19 +103,26 @@ def deviation(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | No
     exact_values = torch.where(_is_number(exact_values), exact_values, torch_values)
     difference = _distance(values, exact_values)
     torch_difference = _distance(torch_values, exact_values)
-    # Infinities, masks and NaN are equal or different, and have no rounding. In the bound for the numbers beside them,
-    # a single one would allow any difference.
-    is_special = ~(_is_number(values) & _is_number(torch_values) & _is_number(exact_values))
-    difference = difference.masked_fill(is_special & (_distance(values, torch_values) == 0), 0.0)
+    # Infinities, masks and NaN are equal or different, and have no rounding. In the
+    # bound for the numbers beside them, a single one would allow any difference.
+    is_special = ~(
+        _is_number(values) & _is_number(torch_values) & _is_number(exact_values)
+    )
+    difference = difference.masked_fill(
+        is_special & (_distance(values, torch_values) == 0), 0.0
+    )
     torch_difference = torch_difference.masked_fill(is_special, 0.0)
     scale = exact_values.abs().masked_fill(is_special, 0.0)
     units = _RMS_UNITS + _RMS_SPREAD / math.sqrt(scale.numel())
     rms_bound = _RMS_FACTOR * _rms(torch_difference) + units * unit * _rms(scale)
     max_bound = _MAX_FACTOR * torch_difference.max() + _MAX_UNITS * unit * scale.max()
     is_rounding = bool(_rms(difference) <= rms_bound and difference.max() <= max_bound)
-    # The element where the two libraries differ most, not one where both are far from float64.
+    # The element where the two libraries differ most, not one where both are far from
+    # float64.
     flat = int(_distance(values, torch_values).argmax())
-    index = tuple(int(number) for number in torch.unravel_index(torch.tensor(flat), values.shape))
+    index = tuple(
+        int(number) for number in torch.unravel_index(torch.tensor(flat), values.shape)
+    )
     # Complex numbers have one more axis there, of real and imaginary parts.
     index = index[: ours.ndim]
     our_text, torch_text, exact_text = _texts([ours, theirs, exact], index)
@@ -108,7 +135,9 @@ def deviation(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | No
 
 
 def total_distance(first: torch.Tensor, second: torch.Tensor) -> float:
-    """The sum of absolute differences of two tensors of the same shape; equal infinities and NaN do not differ."""
+    """The sum of absolute differences of two tensors of the same shape; equal
+    infinities and NaN do not differ.
+    """
     return float(_distance(_comparable(first), _comparable(second)).sum())
 
 
@@ -125,7 +154,9 @@ def _comparable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_number(values: torch.Tensor) -> torch.Tensor:
-    """Where comparable values are neither NaN nor as large as infinities and masks are."""
+    """Where comparable values are neither NaN nor as large as infinities and masks
+    are.
+    """
     return values.abs() < _LARGEST
 
 
@@ -141,16 +172,22 @@ def _rms(values: torch.Tensor) -> torch.Tensor:
 
 
 def _unit(dtype: torch.dtype) -> float:
-    """The relative distance of neighbouring numbers of a dtype; 0 for integers, which are exact."""
+    """The relative distance of neighbouring numbers of a dtype; 0 for integers, which
+    are exact.
+    """
     if dtype.is_floating_point or dtype.is_complex:
         return torch.finfo(dtype).eps
     return 0.0
 
 
 def _texts(tensors: Sequence[torch.Tensor], index: tuple[int, ...]) -> list[str]:
-    """The elements at an index, with more digits if two that differ would read the same."""
+    """The elements at an index, with more digits if two that differ would read the
+    same.
+    """
     values: list[Any] = [tensor[index].item() for tensor in tensors]
-    texts = [f"{value:.7g}" if isinstance(value, float) else str(value) for value in values]
+    texts = [
+        f"{value:.7g}" if isinstance(value, float) else str(value) for value in values
+    ]
     if len(set(texts)) < len(set(values)):
         return list(map(str, values))
     return texts

@@ -1,4 +1,6 @@
-"""Flags of the user's modules that are changed after compiling: a compiled call must see it, as torch does."""
+"""Flags of the user's modules that are changed after compiling: a compiled call must
+see it, as torch does.
+"""
 
 import dataclasses
 import dis
@@ -43,9 +45,13 @@ class Flag:
 
 
 def find_flags(model: torch.nn.Module) -> list[Flag]:
-    """The first flags of a model's own modules; libraries of models are not searched."""
+    """The first flags of a model's own modules; libraries of models are not
+    searched.
+    """
     # Blocks of a class share their flags.
-    flags = dict.fromkeys(flag for module in model.modules() for flag in _flags_of(module))
+    flags = dict.fromkeys(
+        flag for module in model.modules() for flag in _flags_of(module)
+    )
     return list(flags)[:_MOST_FLAGS]
 
 
@@ -67,16 +73,22 @@ def _package(module_class: type) -> str:
 
 
 def _reading_line(module_class: type, name: str) -> Source | None:
-    """The first line of the class's code, or of its bases', that reads an attribute of this name."""
+    """The first line of the class's code, or of its bases', that reads an attribute of
+    this name.
+    """
     for function in _functions_of(module_class):
         line = next(_lines_that_read(function.__code__, name), None)
         if line is not None:
-            return Source.read(function.__code__.co_filename, line, function.__qualname__)
+            return Source.read(
+                function.__code__.co_filename, line, function.__qualname__
+            )
     return None
 
 
 def _functions_of(module_class: type) -> Iterator[types.FunctionType]:
-    """The methods and properties of a class and of its bases that are no library's, apart from constructors."""
+    """The methods and properties of a class and of its bases that are no library's,
+    apart from constructors.
+    """
     bases = [base for base in module_class.__mro__ if _package(base) not in LIBRARIES]
     for member in (member for base in bases for member in vars(base).values()):
         function = member
@@ -97,13 +109,17 @@ def _lines_that_read(code: types.CodeType, name: str) -> Iterator[int]:
 
 
 def stale_findings(
-    compiled: CompiledFunction, ported: torch.nn.Module, model: torch.nn.Module, arguments: Arguments
+    compiled: CompiledFunction,
+    ported: torch.nn.Module,
+    model: torch.nn.Module,
+    arguments: Arguments,
 ) -> list[CheckFinding]:
     """Invert each flag, and compare the compiled call with torch's before and after.
 
     Args:
         compiled: the program of `ported`, which was called before.
-        model: a copy on the host, which draws no random numbers: those would differ with or without the change.
+        model: a copy on the host, which draws no random numbers: those would differ
+            with or without the change.
     """
     before = model_runs.call_torch(model, arguments)
     return [
@@ -121,7 +137,9 @@ def _is_unseen(
     model: torch.nn.Module,
     arguments: Arguments,
 ) -> bool:
-    """Whether the compiled call still gives the results from before while a flag is inverted."""
+    """Whether the compiled call still gives the results from before while a flag is
+    inverted.
+    """
     flag.invert(model)
     flag.invert(ported)
     try:
@@ -131,14 +149,19 @@ def _is_unseen(
         # Code that stops is not stale.
         return False
     finally:
-        # The next flag, and whoever calls the compiled model next, start from the model as it was.
+        # The next flag, and whoever calls the compiled model next, start from the model
+        # as it was.
         flag.invert(model)
         flag.invert(ported)
     return _is_nearer(ours, before, after)
 
 
-def _is_nearer(ours: list[torch.Tensor], before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
-    """Whether results are those from before a change rather than those from after it."""
+def _is_nearer(
+    ours: list[torch.Tensor], before: list[torch.Tensor], after: list[torch.Tensor]
+) -> bool:
+    """Whether results are those from before a change rather than those from after
+    it.
+    """
     our_shapes, shapes_before, shapes_after = map(_shapes, (ours, before, after))
     if our_shapes != shapes_before:
         return False

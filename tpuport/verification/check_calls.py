@@ -1,4 +1,6 @@
-"""What a check is called with: `tpuport.check`, and what `tpuport lint --confirm` asks."""
+"""What a check is called with: `tpuport.check`, and what `tpuport lint --confirm`
+asks.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,24 +25,32 @@ def check(
     mesh: Mesh | None = None,
     rules: ShardingRules | None = None,
 ) -> CheckResult:
-    """Run a model in torch and compiled on the device, and report everything that stops it, or differs.
+    """Run a model in torch and compiled on the device, and report everything that stops
+    it, or differs.
 
     The model itself is not changed: copies of it run, in evaluation mode.
 
     Args:
         model: on the CPU, with weights.
-        inputs: the arguments of one call: a mapping by name, a tuple or list in order, or a single tensor.
+        inputs: the arguments of one call: a mapping by name, a tuple or list in order,
+            or a single tensor.
         mesh: also compare the model on the devices of this mesh.
         rules: for the mesh; None for the model's own plan.
 
     Returns:
-        The result; its `ok` says whether nothing has to be changed, and its `findings` what to do, in order.
+        The result; its `ok` says whether nothing has to be changed, and its `findings`
+        what to do, in order.
 
     Raises:
-        PortError: this is no torch.nn.Module, it is on the device or without values, or it cannot be copied.
+        PortError: this is no torch.nn.Module, it is on the device or without values, or
+            it cannot be copied.
     """
     if not isinstance(model, torch.nn.Module):
-        raise PortError(f"cannot check a {type(model).__name__}", where="model", fix="give a torch.nn.Module")
+        raise PortError(
+            f"cannot check a {type(model).__name__}",
+            where="model",
+            fix="give a torch.nn.Module",
+        )
     if any(map(compat.is_ported, (*model.parameters(), *model.buffers()))):
         raise PortError(
             "the model is on the device already, and torch has nothing to compare with",
@@ -59,7 +69,8 @@ def check(
 def confirm(
     model: torch.nn.Module, inputs: Any, findings: Iterable[Finding]
 ) -> dict[Finding, confirming.Mark]:
-    """What a run of a model says about findings of the linter: confirmed, not reached, or harmless there.
+    """What a run of a model says about findings of the linter: confirmed, not reached,
+    or harmless there.
 
     Args:
         model, inputs: as for `check`.
@@ -70,4 +81,7 @@ def confirm(
     """
     run = Check(model, Arguments.of(inputs), None, None)
     run.carry_out(("torch", "values", "compare", "compile"))
-    return {finding: confirming.mark(finding, run.traced, run.findings) for finding in findings}
+    return {
+        finding: confirming.mark(finding, run.traced, run.findings)
+        for finding in findings
+    }

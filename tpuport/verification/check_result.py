@@ -1,4 +1,6 @@
-"""What a check found: findings in the order in which to work on them, and the verdict."""
+"""What a check found: findings in the order in which to work on them, and the
+verdict.
+"""
 
 import dataclasses
 import json
@@ -11,7 +13,8 @@ from tpuport.version import __version__
 
 Severity = Literal["error", "warning", "note"]
 _SEVERITIES: Final = get_args(Severity)
-# Hours that one change takes someone who knows the code. These are our guesses, not measurements.
+# Hours that one change takes someone who knows the code. These are our guesses, not
+# measurements.
 _EFFORTS: Final = {
     "minutes": 0.25,
     "an hour": 1.0,
@@ -19,11 +22,13 @@ _EFFORTS: Final = {
     "a day": 8.0,
     "none": 0.0,
 }
-# The verdict on a model by the kinds of its errors. The worst comes first: a model that cannot be compiled has no
-# results to speak of.
+# The verdict on a model by the kinds of its errors. The worst comes first: a model that
+# cannot be compiled has no results to speak of.
 _OUTCOMES: Final = {
     **dict.fromkeys(("value", "trace"), "cannot be compiled as it is"),
-    **dict.fromkeys(("result", "stale", "draw"), "compiles, and computes something else than torch"),
+    **dict.fromkeys(
+        ("result", "stale", "draw"), "compiles, and computes something else than torch"
+    ),
     "failure": "could not be checked to the end",
     "recompilation": "computes what torch does, and is compiled again from call to call",
 }
@@ -32,7 +37,8 @@ _RESERVATIONS: Final = {
     "cuda": ", with tpuport.gpu_shim",
     "tie": ", but for choices among equal values",
 }
-# Kinds of findings in the order in which to work on them: what hides or causes others comes first.
+# Kinds of findings in the order in which to work on them: what hides or causes others
+# comes first.
 _ORDER: Final = (
     "cuda", "failure", "value", "trace", "dtype", "result", "stale", "draw", "recompilation", "growth", "topology",
     "lint", "tie", "rounding", "skipped",
@@ -44,11 +50,13 @@ class CheckFinding:
     """Something to do, or to know.
 
     Attributes:
-        kind: "failure" (a stage could not be carried out), "cuda" (a line ran with the GPU shim), "value" (a line needs
-            a value, or gives a shape that depends on one), "trace" (code that cannot be traced for another reason),
-            "result" (a result differs from torch's), "stale" (a compiled call does not see a change), "draw" (random
-            numbers repeat), "dtype", "recompilation", "growth", "topology", "lint", "tie" (others of equal values are
-            chosen), "rounding" or "skipped".
+        kind: "failure" (a stage could not be carried out), "cuda" (a line ran with the
+            GPU shim), "value" (a line needs a value, or gives a shape that depends on
+            one), "trace" (code that cannot be traced for another reason), "result" (a
+            result differs from torch's), "stale" (a compiled call does not see a
+            change), "draw" (random numbers repeat), "dtype", "recompilation", "growth",
+            "topology", "lint", "tie" (others of equal values are chosen), "rounding" or
+            "skipped".
         stage: the stage that found it.
         severity: an "error" makes the check fail.
         message: what happened, in a sentence.
@@ -71,13 +79,16 @@ class CheckFinding:
 
     @property
     def effort(self) -> str:
-        """An estimate of what the remedy takes: "minutes", "an hour", "half a day", "a day" or "none"."""
+        """An estimate of what the remedy takes: "minutes", "an hour", "half a day", "a
+        day" or "none".
+        """
         rule = self.rule or ""
         match self.kind:
             case "tie" | "rounding" | "skipped":
                 return "none"
             case "value" if rule.startswith("TPU1"):
-                # A shape that depends on values needs another algorithm, such as padding and a mask.
+                # A shape that depends on values needs another algorithm, such as
+                # padding and a mask.
                 return "half a day"
             case "cuda":
                 return "minutes"
@@ -105,8 +116,10 @@ class Stage:
     """One part of a check.
 
     Attributes:
-        name: "lint", "torch", "values", "compile", "compare", "mesh", "repeat" or "topology".
-        status: "passed", "findings", "failed" (it could not be carried out) or "skipped".
+        name: "lint", "torch", "values", "compile", "compare", "mesh", "repeat" or
+            "topology".
+        status: "passed", "findings", "failed" (it could not be carried out) or
+            "skipped".
         summary: what was done, in a few words.
         seconds: how long it took.
     """
@@ -127,8 +140,9 @@ class CheckResult:
         stages: in the order in which they ran.
         findings: in the order in which to work on them.
         mesh: the sizes of the axes of the mesh that was requested, or None.
-        rules: of the sharding rules that were inferred those that divide weights on the mesh, in the form of a file
-            for `--rules`; None if the user gave rules, the model has a plan, or there is no mesh that needs rules.
+        rules: of the sharding rules that were inferred those that divide weights on the
+            mesh, in the form of a file for `--rules`; None if the user gave rules, the
+            model has a plan, or there is no mesh that needs rules.
     """
 
     model: str
@@ -146,7 +160,9 @@ class CheckResult:
     @property
     def errors(self) -> tuple[CheckFinding, ...]:
         """The findings that make the check fail."""
-        return tuple(finding for finding in self.findings if finding.severity == "error")
+        return tuple(
+            finding for finding in self.findings if finding.severity == "error"
+        )
 
     @property
     def verdict(self) -> str:
@@ -157,12 +173,16 @@ class CheckResult:
             return f"{self.model} {next(outcomes, 'computes what torch does, with findings')}"
         # What is no error.
         others = {finding.kind for finding in self.findings}
-        reservations = (reservation for kind, reservation in _RESERVATIONS.items() if kind in others)
+        reservations = (
+            reservation for kind, reservation in _RESERVATIONS.items() if kind in others
+        )
         return f"{self.model} runs on the device as in torch{next(reservations, '')}"
 
     @property
     def hours(self) -> float:
-        """An estimate of what all remedies together take somebody who knows the code."""
+        """An estimate of what all remedies together take somebody who knows the
+        code.
+        """
         return float(sum(_EFFORTS[finding.effort] for finding in self.errors))
 
     def extended(self, stage: Stage, findings: Sequence[CheckFinding]) -> "CheckResult":
@@ -205,7 +225,9 @@ class CheckResult:
 
 
 def order_findings(findings: Sequence[CheckFinding]) -> tuple[CheckFinding, ...]:
-    """Findings in the order in which to work on them; only the first of those about one line, of one kind and rule."""
+    """Findings in the order in which to work on them; only the first of those about one
+    line, of one kind and rule.
+    """
     unique: dict[Any, CheckFinding] = {}
     for finding in findings:
         # Without a line only the message tells two findings apart.
@@ -217,6 +239,7 @@ def order_findings(findings: Sequence[CheckFinding]) -> tuple[CheckFinding, ...]
 
 
 def _position(finding: CheckFinding) -> tuple[int, int]:
-    # A line that ran otherwise with the GPU shim is a warning, and may be why others are errors.
+    # A line that ran otherwise with the GPU shim is a warning, and may be why others
+    # are errors.
     severity = "error" if finding.kind == "cuda" else finding.severity
     return _SEVERITIES.index(severity), _ORDER.index(finding.kind)

@@ -1,4 +1,6 @@
-"""What `tpuport check` is given: a function of the user's own, or a config of transformers or diffusers."""
+"""What `tpuport check` is given: a function of the user's own, or a config of
+transformers or diffusers.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,15 +17,18 @@ from tpuport.topology.targets import resolve
 from tpuport.topology.targets.config_files import find_config
 from tpuport.topology.targets.early_checks import is_user_code
 from tpuport.topology.targets.target import required_parameters
-from tpuport.topology.targets.user_code import called_by_name, describe_value, load_function
+from tpuport.topology.targets.user_code import (
+    called_by_name,
+    describe_value,
+    load_function,
+)
 from tpuport.verification.model_runs import describe
 
-_FIX: Final = (
-    "return (model, inputs): a torch.nn.Module with weights, and its arguments by name, a tuple, or a tensor"
-)
+_FIX: Final = "return (model, inputs): a torch.nn.Module with weights, and its arguments by name, a tuple, or a tensor"
 # Long enough to have positions that differ, and short enough for a CPU.
 _LENGTH: Final = 16
-# Integer inputs that are no tokens are classes, positions or time steps: small numbers are in range everywhere.
+# Integer inputs that are no tokens are classes, positions or time steps: small numbers
+# are in range everywhere.
 _LARGEST_NUMBER: Final = 8
 
 
@@ -44,8 +49,8 @@ def load_target(name: str, options: Mapping[str, Any], seed: int = 0) -> CheckTa
     """The model and inputs that a target names.
 
     Args:
-        name: "module:function" or "file.py:function", which returns (model, inputs); or a directory or file with the
-            config of a transformers or diffusers model.
+        name: "module:function" or "file.py:function", which returns (model, inputs); or
+            a directory or file with the config of a transformers or diffusers model.
         options: further arguments of `targets.resolve`, for a config.
         seed: of random weights and inputs.
 
@@ -81,7 +86,9 @@ def _user_target(name: str, options: Mapping[str, Any]) -> CheckTarget:
 
 
 def _needs_shim(error: BaseException | None) -> bool:
-    """Whether the user's code names CUDA, or imports a package of attention kernels that needs it."""
+    """Whether the user's code names CUDA, or imports a package of attention kernels
+    that needs it.
+    """
     match error:
         case None:
             return False
@@ -105,7 +112,8 @@ def _load_target(name: str) -> CheckTarget:
         result = function()
         match result:
             case [model, inputs] if callable(model):
-                # Only now, as `tpuport compile` has it: the function may return what builds the model, or the inputs.
+                # Only now, as `tpuport compile` has it: the function may return what
+                # builds the model, or the inputs.
                 if not isinstance(model, torch.nn.Module):
                     model = model()
                 if callable(inputs):
@@ -130,7 +138,8 @@ def _config_target(name: str, options: Mapping[str, Any]) -> CheckTarget:
             where=name,
             fix="check the model by the config.json that it was converted from",
         )
-    # transformers' configs have a model_type; diffusers' components are named by their class.
+    # transformers' configs have a model_type; diffusers' components are named by their
+    # class.
     if "model_type" in raw and "_class_name" not in raw:
         chosen.setdefault("length", _LENGTH)
         chosen["task"] = "forward"
@@ -144,24 +153,38 @@ def _config_target(name: str, options: Mapping[str, Any]) -> CheckTarget:
     target = next(iter(targets))
     if not isinstance(target.inputs, Mapping):
         # The step of a decoder, for example, has a cache as well.
-        raise PortError("there are no inputs of a forward call", where=name, fix="give a function instead")
+        raise PortError(
+            "there are no inputs of a forward call",
+            where=name,
+            fix="give a function instead",
+        )
     model, note = _build(target.build(), config_file.directory, chosen.get("component"))
     dtype = as_torch_dtype(target.dtype)
     if dtype is not None:
         model = model.to(dtype)
     inputs = {key: _fill(key, value, model) for key, value in target.inputs.items()}
     shapes = ", ".join(
-        f"{key} {describe(value)}" for key, value in inputs.items() if isinstance(value, torch.Tensor)
+        f"{key} {describe(value)}"
+        for key, value in inputs.items()
+        if isinstance(value, torch.Tensor)
     )
-    return CheckTarget(model, inputs, (*target.notes, note, f"inputs are random: {shapes}"))
+    return CheckTarget(
+        model, inputs, (*target.notes, note, f"inputs are random: {shapes}")
+    )
 
 
-def _build(empty: torch.nn.Module, directory: Path, component: str | None) -> tuple[torch.nn.Module, str]:
-    """The model with the weights that the directory has, or random ones; and a note that says which."""
+def _build(
+    empty: torch.nn.Module, directory: Path, component: str | None
+) -> tuple[torch.nn.Module, str]:
+    """The model with the weights that the directory has, or random ones; and a note
+    that says which.
+    """
     model_class: Any = type(empty)
     folder = directory / (component or "")
     if any(folder.glob("*.safetensors")):
-        return model_class.from_pretrained(str(folder)), f"weights are those in {folder}"
+        return model_class.from_pretrained(
+            str(folder)
+        ), f"weights are those in {folder}"
     config: Any = empty.config
     # transformers' name for it, and diffusers'. Both give random weights.
     build = getattr(model_class, "_from_config", None) or model_class.from_config
@@ -169,7 +192,9 @@ def _build(empty: torch.nn.Module, directory: Path, component: str | None) -> tu
 
 
 def _fill(name: str, value: Any, model: torch.nn.Module) -> Any:
-    """Values for an input that has only a shape: tokens, masks without padding, and normal numbers."""
+    """Values for an input that has only a shape: tokens, masks without padding, and
+    normal numbers.
+    """
     if not isinstance(value, torch.Tensor) or not value.is_meta:
         return value
     shape = tuple(value.shape)

@@ -1,4 +1,6 @@
-"""The stages of a check: a model run in torch and on the device, and everything that differs, with its line."""
+"""The stages of a check: a model run in torch and on the device, and everything that
+differs, with its line.
+"""
 
 import contextlib
 import dataclasses
@@ -59,16 +61,25 @@ class Check:
     Attributes:
         executed: the lines that ran in torch.
         traced: the lines that ran on the device.
-        exact_model: the model in float64 before any call; None if it does not run in float64.
-        torch_run, exact_run, device_run: recordings of the first call; None if there is none.
-        inferred_rules: for the mesh, if the model has no plan and the user gave no rules.
-        used_rules: of these what divides weights on this mesh, as a file has it; None without inferred rules.
-        compiled, ported: the program and the model as a user compiles it, called once; None if that failed.
+        exact_model: the model in float64 before any call; None if it does not run in
+            float64.
+        torch_run, exact_run, device_run: recordings of the first call; None if there is
+            none.
+        inferred_rules: for the mesh, if the model has no plan and the user gave no
+            rules.
+        used_rules: of these what divides weights on this mesh, as a file has it; None
+            without inferred rules.
+        compiled, ported: the program and the model as a user compiles it, called once;
+            None if that failed.
         programs: how many programs the first call made.
     """
 
     def __init__(
-        self, model: torch.nn.Module, arguments: Arguments, mesh: Mesh | None, rules: ShardingRules | None
+        self,
+        model: torch.nn.Module,
+        arguments: Arguments,
+        mesh: Mesh | None,
+        rules: ShardingRules | None,
     ) -> None:
         self.model = model_runs.copy_model(model)
         self.arguments = arguments
@@ -94,7 +105,8 @@ class Check:
 
     def run(self) -> CheckResult:
         """Carry out all stages."""
-        # The lint stage holds the linter's findings against what the stages before it have found.
+        # The lint stage holds the linter's findings against what the stages before it
+        # have found.
         names = ["torch", "values", "compare", "lint", "compile", "repeat"]
         mesh = None
         if self.mesh is not None:
@@ -112,7 +124,9 @@ class Check:
         )
 
     def carry_out(self, names: Iterable[str]) -> None:
-        """Carry out some stages, in this order; "torch" comes first, and without it nothing means anything."""
+        """Carry out some stages, in this order; "torch" comes first, and without it
+        nothing means anything.
+        """
         stages = {
             "torch": self._run_torch,
             "values": self._run_device,
@@ -124,7 +138,8 @@ class Check:
         }
         with self._cleanup:
             for name in names:
-                # A stage that finds another result says so, and the linter names the line in any case.
+                # A stage that finds another result says so, and the linter names the
+                # line in any case.
                 with self._stage(name), narrowing.silenced():
                     if name != "torch" and not self.runs_in_torch:
                         raise _StageSkipped
@@ -132,7 +147,9 @@ class Check:
 
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[None]:
-        """Time a stage, and turn what it cannot do into a finding: later stages may still say something."""
+        """Time a stage, and turn what it cannot do into a finding: later stages may
+        still say something.
+        """
         started, known = time.monotonic(), list(self.findings)
         self.summary = ""
         status: Any = "passed"
@@ -144,22 +161,45 @@ class Check:
             status = "skipped"
         except PortError as error:
             status = "failed"
-            self._add("failure", name, error.what, error.fix or "", details={"where": error.where})
+            self._add(
+                "failure",
+                name,
+                error.what,
+                error.fix or "",
+                details={"where": error.where},
+            )
         except Exception as error:  # noqa: BLE001  a defect in one stage must not hide what the others say
             status = "failed"
             message = f"this stage ended with {type(error).__name__}: {trace_errors.first_line(error)}"
             details = {"traceback": traceback.format_exc()}
-            self._add("failure", name, message, "report it to tpuport with this page", details=details)
-        # A stage may also withdraw earlier findings, so that counting them does not tell which are new.
+            self._add(
+                "failure",
+                name,
+                message,
+                "report it to tpuport with this page",
+                details=details,
+            )
+        # A stage may also withdraw earlier findings, so that counting them does not
+        # tell which are new.
         new = [finding for finding in self.findings if finding not in known]
         if status == "passed" and any(finding.severity != "note" for finding in new):
             status = "findings"
-        self.stages.append(Stage(name, status, self.summary, time.monotonic() - started))
+        self.stages.append(
+            Stage(name, status, self.summary, time.monotonic() - started)
+        )
 
     def _add(
-        self, kind: str, stage: str, message: str, remedy: str = "", severity: Severity = "error", **more: Any
+        self,
+        kind: str,
+        stage: str,
+        message: str,
+        remedy: str = "",
+        severity: Severity = "error",
+        **more: Any,
     ) -> None:
-        self.findings.append(CheckFinding(kind, stage, severity, message, remedy, **more))
+        self.findings.append(
+            CheckFinding(kind, stage, severity, message, remedy, **more)
+        )
 
     def _has(self, kind: str) -> bool:
         return any(finding.kind == kind for finding in self.findings)
@@ -177,14 +217,18 @@ class Check:
         try:
             self._record_torch()
         except Exception as error:
-            self.findings += torch_failures.findings(error, self.model, self.arguments, self.executed)
+            self.findings += torch_failures.findings(
+                error, self.model, self.arguments, self.executed
+            )
             raise _StageFailed from error
         self.runs_in_torch = True
         try:
             self.exact_model = model_runs.widen_model(self.model)
             # A copy, as for any run: it may write to the model.
             exact_model = model_runs.copy_model(self.exact_model)
-            self.exact_run = model_runs.run_exact(exact_model, self.arguments, self.torch_run.answers)
+            self.exact_run = model_runs.run_exact(
+                exact_model, self.arguments, self.torch_run.answers
+            )
         except Exception as error:  # noqa: BLE001  of any code, in a dtype that it was not written for
             self.exact_model = None
             self._add(
@@ -209,7 +253,9 @@ class Check:
             self.summary += ", with tpuport.gpu_shim"
 
     def _record_torch(self) -> None:
-        """Run the model in torch; a model that names CUDA, with the GPU shim from here to the end of the check."""
+        """Run the model in torch; a model that names CUDA, with the GPU shim from here
+        to the end of the check.
+        """
         try:
             self._record_torch_once()
         except Exception as error:
@@ -218,7 +264,9 @@ class Check:
             self._record_torch_with_shim(error)
 
     def _record_torch_with_shim(self, failure: Exception) -> None:
-        """As `_record_torch`; raises the failure without the shim if the shim does not help."""
+        """As `_record_torch`; raises the failure without the shim if the shim does not
+        help.
+        """
         shim = self._cleanup.enter_context(gpu_shim())
         try:
             self._record_torch_once()
@@ -233,9 +281,13 @@ class Check:
             self.torch_run = model_runs.run_torch(self._fresh_model(), self.arguments)
 
     def _run_device(self) -> None:
-        """Trace the model with torch's answers, so that one run collects every line that needs a value."""
+        """Trace the model with torch's answers, so that one run collects every line
+        that needs a value.
+        """
         ported = porting.port(self._fresh_model())
-        self.device_run = model_runs.run_device(ported, self.arguments, self.torch_run.answers)
+        self.device_run = model_runs.run_device(
+            ported, self.arguments, self.torch_run.answers
+        )
         self.findings += value_reads.findings(self.device_run, self.model)
         self.traced = self.executed
         if self.device_run.error is not None:
@@ -244,7 +296,9 @@ class Check:
             raise _StageFailed
 
     def _note_traced_lines(self) -> None:
-        """Trace once more, up to where it stops, and note the lines; noting them slows a trace down."""
+        """Trace once more, up to where it stops, and note the lines; noting them slows
+        a trace down.
+        """
         self.traced = ExecutedLines()
         ported = porting.port(self._fresh_model())
         with self.traced:
@@ -260,7 +314,9 @@ class Check:
 
     def _lint(self) -> None:
         reached = confirming.reached_findings(self.executed, self.model)
-        advice, self.summary = confirming.lint_findings(reached, self.traced, self.findings)
+        advice, self.summary = confirming.lint_findings(
+            reached, self.traced, self.findings
+        )
         self.findings += advice
 
     def _compare(self) -> None:
@@ -269,21 +325,26 @@ class Check:
         runs = comparing.Runs(self.device_run, self.torch_run, self.exact_run)
         self.findings += differences.dtype_findings(comparing.dtype_differences(runs))
         if self.device_run.error is not None:
-            # Dtypes are known up to the failure, which may come of a wrong one. Values are not known.
+            # Dtypes are known up to the failure, which may come of a wrong one. Values
+            # are not known.
             raise _StageFailed
         runs, mismatch = self._first_mismatch(runs, mesh=None)
         if mismatch is None:
             self.findings += differences.rounding_findings(runs)
         else:
-            self.findings.append(differences.result_finding(mismatch, self.model, "compare"))
+            self.findings.append(
+                differences.result_finding(mismatch, self.model, "compare")
+            )
         self.summary = differences.summarize(runs)
 
     def _first_mismatch(
         self, runs: comparing.Runs, mesh: Mesh | None
     ) -> tuple[comparing.Runs, comparing.Mismatch | None]:
-        """The first result outside of the bound that no tie explains; and the runs, which take torch's side in ties.
+        """The first result outside of the bound that no tie explains; and the runs,
+        which take torch's side in ties.
 
-        After a tie everything may differ. So all run again with torch's choice; what differs then has another cause.
+        After a tie everything may differ. So all run again with torch's choice; what
+        differs then has another cause.
         """
         stage = "compare" if mesh is None else "mesh"
         for _ in range(_MOST_TIES):
@@ -295,7 +356,9 @@ class Check:
             if mismatch.tie is None:
                 return runs, mismatch
             self.findings.append(differences.tie_finding(mismatch, self.model, stage))
-            self.torch_run.answers[mismatch.tie.key] = Answer(None, False, mismatch.tie.indices)
+            self.torch_run.answers[mismatch.tie.key] = Answer(
+                None, False, mismatch.tie.indices
+            )
             runs = self._run_again(runs, mesh)
             if runs.device.error is not None:
                 return runs, None
@@ -314,10 +377,14 @@ class Check:
             self.exact_run = model_runs.run_exact(exact_model, self.arguments, answers)
         return dataclasses.replace(runs, device=device_run, exact=self.exact_run)
 
-    def _narrow(self, mismatch: comparing.Mismatch, mesh: Mesh | None) -> comparing.Mismatch:
-        """The operator to blame in a module, from runs that keep the values of its operators.
+    def _narrow(
+        self, mismatch: comparing.Mismatch, mesh: Mesh | None
+    ) -> comparing.Mismatch:
+        """The operator to blame in a module, from runs that keep the values of its
+        operators.
 
-        Only now, and only of one call: the values of all operators of a model would not fit in memory.
+        Only now, and only of one call: the values of all operators of a model would not
+        fit in memory.
         """
         answers, call = self.torch_run.answers, mismatch.call
         ported = self._port_to(mesh)
@@ -336,15 +403,25 @@ class Check:
         """A ported copy of the model, on one device or on a mesh."""
         if mesh is None:
             return porting.port(self._fresh_model())
-        # What inferred rules cannot divide is whole on each device; the user's own rules have to fit.
+        # What inferred rules cannot divide is whole on each device; the user's own
+        # rules have to fit.
         allow = tuple(self.inferred_rules or ())
         return porting.port(
-            self._fresh_model(), mesh=mesh, rules=self.rules or self.inferred_rules, allow=allow
+            self._fresh_model(),
+            mesh=mesh,
+            rules=self.rules or self.inferred_rules,
+            allow=allow,
         )
 
     def _infer_rules(self, mesh: Mesh) -> None:
-        """Rules from the structure of a model that has no plan; a note if its code cannot be traced for that."""
-        if self.rules is not None or mesh.shape.get("tp", 1) == 1 or tensor_parallel_plan(self.model):
+        """Rules from the structure of a model that has no plan; a note if its code
+        cannot be traced for that.
+        """
+        if (
+            self.rules is not None
+            or mesh.shape.get("tp", 1) == 1
+            or tensor_parallel_plan(self.model)
+        ):
             return
         inputs = self.arguments.copy()
         try:
@@ -360,13 +437,19 @@ class Check:
             )
 
     def _note_rules(self, rules: ShardingRules, mesh: Mesh) -> None:
-        """Keep the rules that divide weights on the mesh, and say why it leaves others whole."""
+        """Keep the rules that divide weights on the mesh, and say why it leaves others
+        whole.
+        """
         weights = {
-            name: tensor for name, tensor in self.model.named_parameters() if any(rules.rule(name).spec)
+            name: tensor
+            for name, tensor in self.model.named_parameters()
+            if any(rules.rule(name).spec)
         }
         self.used_rules, reasons = divided_rules(rules, weights, mesh)
         if reasons:
-            whole = "; ".join(f"{pattern}: {reason}" for pattern, reason in reasons.items())
+            whole = "; ".join(
+                f"{pattern}: {reason}" for pattern, reason in reasons.items()
+            )
             self._add(
                 "skipped", "mesh", f"what the inferred rules divide is whole on each device of this mesh: {whole}",
                 severity="note",
@@ -379,14 +462,18 @@ class Check:
         ported = self._port_to(self.mesh)
         if self.inferred_rules is not None:
             self._note_rules(self.inferred_rules, self.mesh)
-        device_run = model_runs.run_device(ported, self.arguments, self.torch_run.answers)
+        device_run = model_runs.run_device(
+            ported, self.arguments, self.torch_run.answers
+        )
         if device_run.error is not None:
             self._add_failure("mesh", device_run.error)
             raise _StageFailed
         runs = comparing.Runs(device_run, self.torch_run, self.exact_run)
         runs, mismatch = self._first_mismatch(runs, self.mesh)
         if mismatch is not None:
-            self.findings.append(differences.result_finding(mismatch, self.model, "mesh"))
+            self.findings.append(
+                differences.result_finding(mismatch, self.model, "mesh")
+            )
         self.summary = differences.summarize(runs)
 
     def _compile(self) -> None:
@@ -406,13 +493,22 @@ class Check:
         products = model_runs.float32_products(compiled, self.arguments)
         self.findings += differences.float32_findings(products, self.torch_run)
         self._forgive_recording()
-        # The device has drawn other numbers than torch, or chosen others of equal values.
+        # The device has drawn other numbers than torch, or chosen others of equal
+        # values.
         if not self._may_differ():
-            self.findings += differences.output_findings(outputs, self.torch_run, self.exact_run)
+            self.findings += differences.output_findings(
+                outputs, self.torch_run, self.exact_run
+            )
 
     def _may_differ(self) -> bool:
-        """Whether whole results differ for a reason that is known, so that comparing them tells nothing."""
-        return self._has("result") or self._has("tie") or repeated_calls.draws_numbers(self.torch_run)
+        """Whether whole results differ for a reason that is known, so that comparing
+        them tells nothing.
+        """
+        return (
+            self._has("result")
+            or self._has("tie")
+            or repeated_calls.draws_numbers(self.torch_run)
+        )
 
     def _add_new_failure(self, error: Exception) -> None:
         """A finding about what stops compiling, unless the line has one already."""
@@ -423,11 +519,15 @@ class Check:
             self._add_failure("compile", error)
 
     def _forgive_recording(self) -> None:
-        """Withdraw the finding of a stage of values that failed: the model compiles without recording its values."""
+        """Withdraw the finding of a stage of values that failed: the model compiles
+        without recording its values.
+        """
         if self.device_run is None or self.device_run.error is None:
             return
         self.findings = [
-            finding for finding in self.findings if (finding.kind, finding.stage) != ("trace", "values")
+            finding
+            for finding in self.findings
+            if (finding.kind, finding.stage) != ("trace", "values")
         ]
         reason = trace_errors.first_line(self.device_run.error)
         message = f"modules were not compared, only the result: their values cannot be recorded ({reason})"
@@ -443,13 +543,16 @@ class Check:
             self._call_further()
             self.summary = "random numbers; results and flags are not compared, because those differ anyway"
             return
-        # What differs in the first call differs in the second too, and is not what the first has written.
+        # What differs in the first call differs in the second too, and is not what the
+        # first has written.
         if not self._may_differ():
             self._check_second_call(compiled)
         self._call_again_equally(compiled)
         self._call_further()
         # Last: a changed flag makes new programs.
-        self.findings += changed_flags.stale_findings(compiled, ported, self._fresh_model(), self.arguments)
+        self.findings += changed_flags.stale_findings(
+            compiled, ported, self._fresh_model(), self.arguments
+        )
 
     def _call_again_equally(self, compiled: CompiledFunction) -> None:
         self.findings += repeated_calls.recompilation_findings(
@@ -457,7 +560,9 @@ class Check:
         )
 
     def _call_further(self) -> None:
-        """Go on with the caches and other objects that a call has changed, as a loop over tokens does."""
+        """Go on with the caches and other objects that a call has changed, as a loop
+        over tokens does.
+        """
         self.findings += further_calls.findings(
             self.model, self.exact_model, self.arguments, self.executed,
             compare=not self._may_differ(),
@@ -465,22 +570,31 @@ class Check:
         self.findings += number_arguments.findings(self.model, self.arguments)
 
     def _check_draws(self) -> None:
-        """Whether the random numbers of several calls on the device are as independent as in torch."""
+        """Whether the random numbers of several calls on the device are as independent
+        as in torch.
+        """
         drawing = porting.port(self._fresh_model())
         answers = self.torch_run.answers
-        runs = model_runs.run_draws(drawing, self.arguments, answers, repeated_calls.CALLS)
+        runs = model_runs.run_draws(
+            drawing, self.arguments, answers, repeated_calls.CALLS
+        )
         if runs[0].error is not None:
             self._add_failure("repeat", runs[0].error)
             raise _StageFailed
         torch_runs = [
-            model_runs.run_torch(self._fresh_model(), self.arguments) for _ in range(repeated_calls.CALLS)
+            model_runs.run_torch(self._fresh_model(), self.arguments)
+            for _ in range(repeated_calls.CALLS)
         ]
         self.findings += repeated_calls.draw_findings(runs, torch_runs)
 
     def _check_second_call(self, compiled: CompiledFunction) -> None:
-        """Whether what the first call has written is there in the second, as in torch."""
+        """Whether what the first call has written is there in the second, as in
+        torch.
+        """
         model, exact_model = self._fresh_model(), self._fresh_exact_model()
         model_runs.call_torch(model, self.arguments)
         if exact_model is not None:
             model_runs.call_exact(exact_model, self.arguments)
-        self.findings += repeated_calls.state_findings(compiled, model, exact_model, self.arguments)
+        self.findings += repeated_calls.state_findings(
+            compiled, model, exact_model, self.arguments
+        )

@@ -1,4 +1,6 @@
-"""Where a run on the device leaves torch's: the first module, then the first operator in it."""
+"""Where a run on the device leaves torch's: the first module, then the first operator
+in it.
+"""
 
 import dataclasses
 import difflib
@@ -68,11 +70,17 @@ class _Match:
 
     def inputs(self) -> "_MatchedNotes":
         """The tensors that the module or operator was given."""
-        return _MatchedNotes(self.torch.inputs, _by_path(self.device.inputs), _by_path(self.exact.inputs))
+        return _MatchedNotes(
+            self.torch.inputs, _by_path(self.device.inputs), _by_path(self.exact.inputs)
+        )
 
     def outputs(self) -> "_MatchedNotes":
         """The tensors that it returned."""
-        return _MatchedNotes(self.torch.outputs, _by_path(self.device.outputs), _by_path(self.exact.outputs))
+        return _MatchedNotes(
+            self.torch.outputs,
+            _by_path(self.device.outputs),
+            _by_path(self.exact.outputs),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +93,11 @@ class _MatchedNotes:
 
     def pairs(self) -> Iterator[tuple[TensorNote, TensorNote]]:
         """The tensors that both the device and torch have, the device's first."""
-        return ((self.device[note.path], note) for note in self.torch if note.path in self.device)
+        return (
+            (self.device[note.path], note)
+            for note in self.torch
+            if note.path in self.device
+        )
 
 
 def _by_path(notes: Sequence[TensorNote]) -> dict[str, TensorNote]:
@@ -95,16 +107,20 @@ def _by_path(notes: Sequence[TensorNote]) -> dict[str, TensorNote]:
 def first_module(runs: Runs) -> Mismatch | None:
     """The first call of a module whose own code gives a result outside of the bound.
 
-    In the order of time: a module that is called with a wrong argument is not to blame, but the one that calls it is.
+    In the order of time: a module that is called with a wrong argument is not to blame,
+    but the one that calls it is.
     """
     device_events = _module_events(runs.device)
     exact_events = _module_events(runs.exact or Recording())
     # Calls that are under way, the innermost last.
     callers: list[ModuleCall] = []
     for step, event in _module_events(runs.torch).items():
-        match = _Match(event, device_events.get(step, _NO_EVENT), exact_events.get(step, _NO_EVENT))
+        match = _Match(
+            event, device_events.get(step, _NO_EVENT), exact_events.get(step, _NO_EVENT)
+        )
         if event.kind == "enter":
-            # Whoever calls a module has computed its arguments; the model itself has no caller.
+            # Whoever calls a module has computed its arguments; the model itself has no
+            # caller.
             blamed = callers[-1] if callers else event.call
             callers.append(event.call)
             mismatch = _first_difference(runs, match.inputs(), event, blamed)
@@ -117,10 +133,16 @@ def first_module(runs: Runs) -> Mismatch | None:
 
 def _module_events(recording: Recording) -> dict[tuple[str, ModuleCall], Event]:
     """Entries into modules and exits from them, in order."""
-    return {(event.kind, event.call): event for event in recording.events if event.kind != "op"}
+    return {
+        (event.kind, event.call): event
+        for event in recording.events
+        if event.kind != "op"
+    }
 
 
-def _first_difference(runs: Runs, notes: _MatchedNotes, event: Event, blamed: ModuleCall) -> Mismatch | None:
+def _first_difference(
+    runs: Runs, notes: _MatchedNotes, event: Event, blamed: ModuleCall
+) -> Mismatch | None:
     """The first tensor of an event that is outside of the bound."""
     for device_note, note in notes.pairs():
         # The value of a tensor inside of a loop never leaves the loop.
@@ -136,12 +158,16 @@ def _first_difference(runs: Runs, notes: _MatchedNotes, event: Event, blamed: Mo
         )
         if difference is not None and not difference.is_rounding:
             dtypes = device_note.dtype, note.dtype
-            return Mismatch(blamed, event.operator, event.line, note.path, dtypes, difference)
+            return Mismatch(
+                blamed, event.operator, event.line, note.path, dtypes, difference
+            )
     return None
 
 
 def _form(note: TensorNote) -> tuple[tuple[int, ...], bool]:
-    """What tells the form of a mask: its shape, and whether it is boolean or added to scores."""
+    """What tells the form of a mask: its shape, and whether it is boolean or added to
+    scores.
+    """
     return note.shape, note.dtype == torch.bool
 
 
@@ -150,17 +176,20 @@ def _value(recording: Recording, note: TensorNote) -> torch.Tensor:
     return recording.values[note.value]
 
 
-def _exact_value(recording: Recording | None, note: TensorNote | None) -> torch.Tensor | None:
+def _exact_value(
+    recording: Recording | None, note: TensorNote | None
+) -> torch.Tensor | None:
     if recording is None or note is None:
         return None
     return _value(recording, note)
 
 
 def first_operator(runs: Runs, call: ModuleCall) -> Mismatch | None:
-    """The first operator of a module's own code that gives a result outside of the bound, from runs that kept those.
+    """The first operator of a module's own code that gives a result outside of the
+    bound, from runs that kept those.
 
-    If its arguments are outside already, they come from code that only torch runs: tpuport has replaced it, and the
-    last line of it is to blame.
+    If its arguments are outside already, they come from code that only torch runs:
+    tpuport has replaced it, and the last line of it is to blame.
     """
     replaced: Event | None = None
     for match in _operator_matches(runs, call):
@@ -171,7 +200,10 @@ def first_operator(runs: Runs, call: ModuleCall) -> Mismatch | None:
         mismatch = _first_difference(runs, match.inputs(), event, call)
         if mismatch is not None and replaced is not None:
             return dataclasses.replace(
-                mismatch, operator=replaced.operator, line=replaced.line, is_replaced=True
+                mismatch,
+                operator=replaced.operator,
+                line=replaced.line,
+                is_replaced=True,
             )
         if mismatch is not None:
             return mismatch
@@ -195,7 +227,9 @@ def _find_tie(runs: Runs, match: _Match) -> Tie | None:
         *(outputs.device.get(note.path) for note in outputs.torch),
     ]
     theirs = Choice.of([_value(runs.torch, note) for note in notes])
-    ours = Choice.of([_value(runs.device, note) for note in device_notes if note is not None])
+    ours = Choice.of(
+        [_value(runs.device, note) for note in device_notes if note is not None]
+    )
     exact = _exact_value(runs.exact, inputs.exact.get(source.path))
     return find_tie(event.operator, event.key, theirs, ours, exact)
 
@@ -209,11 +243,15 @@ def _operator_matches(runs: Runs, call: ModuleCall) -> list[_Match]:
 
 
 def _operators(recording: Recording, call: ModuleCall) -> list[Event]:
-    return [event for event in recording.events if event.kind == "op" and event.call == call]
+    return [
+        event for event in recording.events if event.kind == "op" and event.call == call
+    ]
 
 
 def _align(torch_events: Sequence[Event], others: Sequence[Event]) -> list[Event]:
-    """For each of torch's operators the one of another run at the same line and of the same name, in order."""
+    """For each of torch's operators the one of another run at the same line and of the
+    same name, in order.
+    """
     # autojunk would ignore the operators that occur most often.
     matcher = difflib.SequenceMatcher(
         None,
@@ -234,18 +272,30 @@ def _line_and_operator(event: Event) -> tuple[str, int, str]:
 
 
 def dtype_differences(runs: Runs) -> list[Mismatch]:
-    """Operators that give another dtype than in torch for arguments of the same dtypes, one for each line."""
+    """Operators that give another dtype than in torch for arguments of the same dtypes,
+    one for each line.
+    """
     mismatches: dict[tuple[str, int, str], Mismatch] = {}
-    for call in dict.fromkeys(event.call for event in runs.torch.events if event.kind == "op"):
+    for call in dict.fromkeys(
+        event.call for event in runs.torch.events if event.kind == "op"
+    ):
         for match in _operator_matches(runs, call):
-            # An operator that was given another dtype is not to blame; the one that gave it is.
+            # An operator that was given another dtype is not to blame; the one that
+            # gave it is.
             if not all(same_dtype(*dtypes) for dtypes in _dtypes(match.inputs())):
                 continue
             event = match.torch
             for device_note, note in match.outputs().pairs():
                 if not same_dtype(device_note.dtype, note.dtype):
                     dtypes = device_note.dtype, note.dtype
-                    mismatch = Mismatch(call, event.operator, event.line, note.path, dtypes, _NO_DEVIATION)
+                    mismatch = Mismatch(
+                        call,
+                        event.operator,
+                        event.line,
+                        note.path,
+                        dtypes,
+                        _NO_DEVIATION,
+                    )
                     mismatches.setdefault(_line_and_operator(event), mismatch)
     return list(mismatches.values())
 

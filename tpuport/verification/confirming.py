@@ -1,4 +1,6 @@
-"""The linter's findings held against a run: confirmed, not reached, or harmless there."""
+"""The linter's findings held against a run: confirmed, not reached, or harmless
+there.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -22,7 +24,9 @@ _CUDA: Final = "TPU3"
 _SUMMARIZED: Final = ("confirmed", "harmless", "not reached")
 
 
-def mark(finding: Finding, executed: ExecutedLines, checked: Iterable[CheckFinding]) -> Mark:
+def mark(
+    finding: Finding, executed: ExecutedLines, checked: Iterable[CheckFinding]
+) -> Mark:
     """What a run says about a finding of the linter.
 
     Args:
@@ -49,13 +53,23 @@ def describe_marks(marks: Mapping[Finding, Mark], target: str) -> str:
 
 
 def reached_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[Finding]:
-    """What the linter finds in functions that ran: the user's, and those of packages with classes of the model."""
+    """What the linter finds in functions that ran: the user's, and those of packages
+    with classes of the model.
+    """
     findings = _file_findings(executed, model)
-    return [finding for finding in findings if (finding.path, finding.function) in executed.functions]
+    return [
+        finding
+        for finding in findings
+        if (finding.path, finding.function) in executed.functions
+    ]
 
 
-def cuda_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[CheckFinding]:
-    """What the linter finds about CUDA in the files with functions that ran: a run ends at the first of it."""
+def cuda_findings(
+    executed: ExecutedLines, model: torch.nn.Module
+) -> list[CheckFinding]:
+    """What the linter finds about CUDA in the files with functions that ran: a run ends
+    at the first of it.
+    """
     return as_errors(filter(is_about_cuda, error_findings(executed, model)))
 
 
@@ -65,14 +79,16 @@ def is_about_cuda(finding: Finding) -> bool:
 
 
 def error_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[Finding]:
-    """The linter's errors in the files with functions that ran, for a run that ended early.
+    """The linter's errors in the files with functions that ran, for a run that ended
+    early.
 
     Of installed packages only those about CUDA: their other code may never run.
     """
     return [
         finding
         for finding in _file_findings(executed, model)
-        if finding.severity == Severity.ERROR and (is_about_cuda(finding) or not is_installed(finding.path))
+        if finding.severity == Severity.ERROR
+        and (is_about_cuda(finding) or not is_installed(finding.path))
     ]
 
 
@@ -93,20 +109,27 @@ def is_about(finding: Finding, source: Source | None) -> bool:
         return False
     # The linter names files as its user does, and Python by their whole path.
     file = str(Path(finding.path).absolute())
-    return source.file == file and source.line in range(finding.line, finding.end_line + 1)
+    return source.file == file and source.line in range(
+        finding.line, finding.end_line + 1
+    )
 
 
 def _file_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[Finding]:
     packages = {type(module).__module__.partition(".")[0] for module in model.modules()}
-    # Any other package that ran, such as sympy, which torch calls, is not part of the model, and may be large.
+    # Any other package that ran, such as sympy, which torch calls, is not part of the
+    # model, and may be large.
     files = [
-        file for file in executed.lines if not is_installed(file) or package_file(file).package in packages
+        file
+        for file in executed.lines
+        if not is_installed(file) or package_file(file).package in packages
     ]
     return collect_findings(sorted(files))
 
 
 def _is_advice(finding: Finding) -> bool:
-    """Whether a finding is about what no run shows, in code that its user can change."""
+    """Whether a finding is about what no run shows, in code that its user can
+    change.
+    """
     stops = finding.severity == Severity.ERROR or finding.rule.startswith(_STOPPING)
     return not stops and not is_installed(finding.path)
 
@@ -118,7 +141,9 @@ def _source(finding: Finding) -> Source:
 def lint_findings(
     reached: list[Finding], executed: ExecutedLines, checked: list[CheckFinding]
 ) -> tuple[list[CheckFinding], str]:
-    """Notes about what no run shows, such as speed; and in words what the run shows about all findings."""
+    """Notes about what no run shows, such as speed; and in words what the run shows
+    about all findings.
+    """
     marks = {finding: mark(finding, executed, checked) for finding in reached}
     advice = [
         CheckFinding(
@@ -130,7 +155,8 @@ def lint_findings(
     ]  # fmt: skip
     if not reached:
         return advice, ""
-    # In a fixed order, and without those that there are none of: stages have one line each.
+    # In a fixed order, and without those that there are none of: stages have one line
+    # each.
     counts = Counter(marks.values())
     shown = [f"{counts[result]} {result}" for result in _SUMMARIZED if counts[result]]
     return advice, f"{count_noun(len(reached), 'finding')}: {', '.join(shown)}"

@@ -18,12 +18,18 @@ from tpuport.verification.comparing import Mismatch, Runs
 from tpuport.verification.recording import Recording
 
 _REPORT: Final = "report it to tpuport with this page"
-# Dtypes on the device and in torch, of code that asks for 64 bits a number, which a TPU does not have.
-_FLOAT64_LOST: Final = {(torch.float32, torch.float64), (torch.complex64, torch.complex128)}
+# Dtypes on the device and in torch, of code that asks for 64 bits a number, which a TPU
+# does not have.
+_FLOAT64_LOST: Final = {
+    (torch.float32, torch.float64),
+    (torch.complex64, torch.complex128),
+}
 _HALVES: Final = {torch.bfloat16, torch.float16}
 
 
-def result_finding(mismatch: Mismatch, model: torch.nn.Module, stage: str) -> CheckFinding:
+def result_finding(
+    mismatch: Mismatch, model: torch.nn.Module, stage: str
+) -> CheckFinding:
     """About the first result that is outside of the bound."""
     difference = mismatch.deviation
     module = module_name(mismatch, model)
@@ -38,10 +44,15 @@ def result_finding(mismatch: Mismatch, model: torch.nn.Module, stage: str) -> Ch
         dtypes = f", {ours} here and {theirs} in torch"
     message = f"{what} differs from torch's{dtypes}: {difference.describe()}"
     remedy, rule = f"write the line with other operations, and {_REPORT}", None
-    # Nothing is wrong with the operator then. What is comes to light once both compute in float32.
+    # Nothing is wrong with the operator then. What is comes to light once both compute
+    # in float32.
     if mismatch.dtypes in _FLOAT64_LOST:
         float64 = rule_by_id("TPU401")
-        message, remedy, rule = f"{float64.reason}: {message}", float64.remedy, float64.id
+        message, remedy, rule = (
+            f"{float64.reason}: {message}",
+            float64.remedy,
+            float64.id,
+        )
     return CheckFinding(
         "result", stage, "error", message, remedy,
         mismatch.line or comparing.forward_line(model, mismatch.call), rule, mismatch.call.name,
@@ -58,7 +69,11 @@ def tie_finding(mismatch: Mismatch, model: torch.nn.Module, stage: str) -> Check
     """About an operator that has chosen others of equal values than torch."""
     assert mismatch.tie is not None
     difference = mismatch.deviation
-    values = "equal values" if mismatch.tie.is_exact else "values that are equal but for rounding"
+    values = (
+        "equal values"
+        if mismatch.tie.is_exact
+        else "values that are equal but for rounding"
+    )
     message = (
         f"a tie: `{mismatch.operator}` in {module_name(mismatch, model)} chooses among {values}, whose order torch "
         f"leaves open, and the device chooses another element: {difference.describe()}. What is computed with it "
@@ -75,7 +90,9 @@ def tie_finding(mismatch: Mismatch, model: torch.nn.Module, stage: str) -> Check
 def output_findings(
     outputs: Sequence[torch.Tensor], torch_run: Recording, exact_run: Recording | None
 ) -> list[CheckFinding]:
-    """About the result of the program that a user compiles, even if all modules agree one by one."""
+    """About the result of the program that a user compiles, even if all modules agree
+    one by one.
+    """
     expected = _results(torch_run)
     exact = _results(exact_run) if exact_run is not None else []
     message = describe_difference(outputs, expected, exact)
@@ -83,14 +100,21 @@ def output_findings(
         return [_output_finding(message)]
     for ours, theirs in zip(outputs, expected, strict=True):
         if not same_dtype(ours.dtype, theirs.dtype):
-            return [_output_finding(f"{name(ours.dtype)} here, {name(theirs.dtype)} in torch")]
+            return [
+                _output_finding(
+                    f"{name(ours.dtype)} here, {name(theirs.dtype)} in torch"
+                )
+            ]
     return []
 
 
 def describe_difference(
-    outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]
+    outputs: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
+    exact: Sequence[torch.Tensor],
 ) -> str:
-    """How the tensors of a result differ from torch's by more than rounding; "" if they do not.
+    """How the tensors of a result differ from torch's by more than rounding; "" if they
+    do not.
 
     Args:
         exact: in float64; empty if the model does not run in float64.
@@ -105,7 +129,9 @@ def describe_difference(
 
 
 def rounding_findings(runs: Runs) -> list[CheckFinding]:
-    """A note about the model's result if it would fail a plain comparison, and is no worse than torch's own."""
+    """A note about the model's result if it would fail a plain comparison, and is no
+    worse than torch's own.
+    """
     # Without a referee nothing says whose rounding it is.
     if runs.exact is None:
         return []
@@ -141,12 +167,20 @@ def has_comparable_result(run: Recording) -> bool:
 
 def _results(run: Recording) -> list[torch.Tensor]:
     # The last event of a complete run is the exit of the model itself.
-    return [run.values[note.value] for note in run.events[-1].outputs if note.value is not None]
+    return [
+        run.values[note.value]
+        for note in run.events[-1].outputs
+        if note.value is not None
+    ]
 
 
 def _output_finding(message: str) -> CheckFinding:
     return CheckFinding(
-        "result", "compile", "error", f"the compiled model's result differs from torch's: {message}", _REPORT
+        "result",
+        "compile",
+        "error",
+        f"the compiled model's result differs from torch's: {message}",
+        _REPORT,
     )
 
 
@@ -165,8 +199,12 @@ def _dtype_finding(mismatch: Mismatch) -> CheckFinding:
     )  # fmt: skip
 
 
-def float32_findings(products: Sequence[Float32Product], torch_run: Recording) -> list[CheckFinding]:
-    """About products that a program of 16 bits computes in float32, on lines where torch has no float32 operand."""
+def float32_findings(
+    products: Sequence[Float32Product], torch_run: Recording
+) -> list[CheckFinding]:
+    """About products that a program of 16 bits computes in float32, on lines where
+    torch has no float32 operand.
+    """
     dtypes_by_line = _operand_dtypes(torch_run)
     findings = []
     for product in products:
@@ -192,11 +230,15 @@ def _float32_finding(product: Float32Product, dtypes: set[torch.dtype]) -> Check
 
 
 def _operand_dtypes(run: Recording) -> dict[tuple[str, int], set[torch.dtype]]:
-    """The floating dtypes of operands by line, with files as the compiler's products name them."""
+    """The floating dtypes of operands by line, with files as the compiler's products
+    name them.
+    """
     dtypes: dict[tuple[str, int], set[torch.dtype]] = defaultdict(set)
     for event in run.events:
         if event.line is not None:
-            operands = {note.dtype for note in event.inputs if note.dtype.is_floating_point}
+            operands = {
+                note.dtype for note in event.inputs if note.dtype.is_floating_point
+            }
             dtypes[short_path(event.line.file), event.line.line] |= operands
     return dtypes
 

@@ -12,9 +12,11 @@ from tpuport.trace_errors.libraries import Owner, owner_of
 
 
 class ExecutedLines:
-    """Notes lines of the model's code, and of libraries of models, that run inside a `with` block in this thread.
+    """Notes lines of the model's code, and of libraries of models, that run inside a
+    `with` block in this thread.
 
-    A debugger or a measurement of coverage that is active gets nothing from inside the block, and everything after it.
+    A debugger or a measurement of coverage that is active gets nothing from inside the
+    block, and everything after it.
 
     Attributes:
         lines: the numbers of the lines that ran, by file as Python names it.
@@ -35,7 +37,9 @@ class ExecutedLines:
     def __exit__(self, *error: Any) -> None:
         sys.settrace(self._before)
 
-    def _enter_call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+    def _enter_call(
+        self, frame: FrameType, event: str, argument: Any
+    ) -> Callable[..., Any] | None:
         code = frame.f_code
         # Once for each function: this runs at every call that Python makes.
         is_model_code = self._is_model_code.get(code)
@@ -49,7 +53,9 @@ class ExecutedLines:
         self.lines[code.co_filename].add(frame.f_lineno)
         return self._note_line
 
-    def _note_line(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
+    def _note_line(
+        self, frame: FrameType, event: str, argument: Any
+    ) -> Callable[..., Any]:
         if event == "line":
             self.lines[frame.f_code.co_filename].add(frame.f_lineno)
         return self._note_line
@@ -63,12 +69,14 @@ class ExecutedLines:
         names = (
             code.co_qualname
             for code in self._is_model_code
-            if code.co_filename == file and line in {number for _, _, number in code.co_lines()}
+            if code.co_filename == file
+            and line in {number for _, _, number in code.co_lines()}
         )
         return Source.read(file, line, next(names, ""))
 
     def changing_line(self, name: str) -> Source | None:
-        """The line that ran and most likely changes what has this name: an attribute, or an item of a dictionary.
+        """The line that ran and most likely changes what has this name: an attribute,
+        or an item of a dictionary.
 
         Constructors do not count: they run before.
         """
@@ -77,19 +85,24 @@ class ExecutedLines:
             if is_model_code and code.co_name != "__init__"
         ]  # fmt: skip
         lines = [line for code in codes for line in self._lines_naming(code, name)]
-        # `min` takes the first of those that are equal, in the order in which functions ran.
+        # `min` takes the first of those that are equal, in the order in which functions
+        # ran.
         return min(lines, key=lambda line: line[0])[1] if lines else None
 
     def _lines_naming(self, code: CodeType, name: str) -> Iterator[tuple[int, Source]]:
-        """The lines of a function that ran and have a name, and how likely each changes it: 0 most."""
+        """The lines of a function that ran and have a name, and how likely each changes
+        it: 0 most.
+        """
         instructions = list(dis.get_instructions(code))
-        item_stores = {_line_of(step) for step in instructions if step.opname == "STORE_SUBSCR"}
+        item_stores = {
+            _line_of(step) for step in instructions if step.opname == "STORE_SUBSCR"
+        }
         for instruction in instructions:
             line = _line_of(instruction)
             if instruction.argval != name or line not in self.lines[code.co_filename]:
                 continue
-            # An assignment to an item loads the name of the item, or of the attribute that has the item. A list also
-            # changes where its name is only loaded.
+            # An assignment to an item loads the name of the item, or of the attribute
+            # that has the item. A list also changes where its name is only loaded.
             rank = 1 if line in item_stores else 2
             if instruction.opname == "STORE_ATTR":
                 rank = 0

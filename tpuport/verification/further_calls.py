@@ -1,4 +1,6 @@
-"""Further calls with the caches and other objects that a call has changed, as a loop over tokens makes them."""
+"""Further calls with the caches and other objects that a call has changed, as a loop
+over tokens makes them.
+"""
 
 import dataclasses
 import re
@@ -20,7 +22,8 @@ from tpuport.verification.check_result import CheckFinding
 from tpuport.verification.executed_lines import ExecutedLines
 from tpuport.verification.model_runs import Arguments, Caller
 
-# A prompt and two tokens: what the second token compiles, each further one compiles too.
+# A prompt and two tokens: what the second token compiles, each further one compiles
+# too.
 _CALLS: Final = 3
 _CHANGES_SHOWN: Final = 3
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
@@ -33,9 +36,7 @@ _GROWING: Final = (
     "allocate it in its final length, write with `index_copy_` at a position that is a tensor, and mask the rest; "
     "docs/compiled-functions.md, 'Your own objects', shows a cache"
 )
-_STATE: Final = (
-    "let it be a tensor on the device, such as a registered buffer: that is an argument of the program"
-)
+_STATE: Final = "let it be a tensor on the device, such as a registered buffer: that is an argument of the program"
 _UNKNOWN: Final = (
     "look for what changes from call to call: a Python number or a string in the model or its arguments that should be "
     "a tensor; the log of the logger 'tpuport' names arguments"
@@ -47,7 +48,8 @@ class Outcome(NamedTuple):
 
     Attributes:
         outputs: the tensors of each call's result.
-        state: tensors and plain values in the changed arguments after the last call, by name.
+        state: tensors and plain values in the changed arguments after the last call, by
+            name.
     """
 
     outputs: list[list[torch.Tensor]]
@@ -55,7 +57,9 @@ class Outcome(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What the calls give in torch, and in float64; None if the model does not run so."""
+    """What the calls give in torch, and in float64; None if the model does not run
+    so.
+    """
 
     expected: Outcome
     exact: Outcome | None
@@ -63,19 +67,23 @@ class Reference(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CallLoop:
-    """Calls that follow each other: each gets the arguments of the first, except what that one has changed.
+    """Calls that follow each other: each gets the arguments of the first, except what
+    that one has changed.
 
     Attributes:
         arguments: of the first call.
         changed: names of the arguments that a call changes, which all calls share.
-        shorten_tokens: whether later calls get the last column alone of each matrix of integers, as a decode step does.
+        shorten_tokens: whether later calls get the last column alone of each matrix of
+            integers, as a decode step does.
     """
 
     arguments: Arguments
     changed: frozenset[str]
     shorten_tokens: bool
 
-    def run(self, call: Caller, *, widen: bool = False) -> Iterator[tuple[list[torch.Tensor], Arguments]]:
+    def run(
+        self, call: Caller, *, widen: bool = False
+    ) -> Iterator[tuple[list[torch.Tensor], Arguments]]:
         """The tensors of the result of each call, and the arguments as it left them."""
         inputs = self._copy_arguments(widen)
         for _ in range(_CALLS):
@@ -88,36 +96,56 @@ class CallLoop:
         """What all calls give."""
         outputs, inputs = zip(*self.run(call, widen=widen), strict=True)
         named = inputs[-1].named()
-        return Outcome(list(outputs), _read_leaves({name: named[name] for name in sorted(self.changed)}))
+        return Outcome(
+            list(outputs),
+            _read_leaves({name: named[name] for name in sorted(self.changed)}),
+        )
 
     def _copy_arguments(self, widen: bool) -> Arguments:
         return self.arguments.widened() if widen else self.arguments.copy()
 
     def _next_arguments(self, inputs: Arguments, output: Any, widen: bool) -> Arguments:
         fresh = self._copy_arguments(widen)
-        shared = {name: _cache_after(inputs.named()[name], output) for name in self.changed}
+        shared = {
+            name: _cache_after(inputs.named()[name], output) for name in self.changed
+        }
 
         def choose(name: str, value: Any) -> Any:
             if name in shared:
                 return shared[name]
-            return value[:, -1:] if self.shorten_tokens and _is_token_matrix(value) else value
+            return (
+                value[:, -1:]
+                if self.shorten_tokens and _is_token_matrix(value)
+                else value
+            )
 
         return Arguments(
-            tuple(choose(str(index), value) for index, value in enumerate(fresh.positional)),
+            tuple(
+                choose(str(index), value)
+                for index, value in enumerate(fresh.positional)
+            ),
             {name: choose(name, value) for name, value in fresh.keywords.items()},
         )
 
 
 def _is_token_matrix(value: Any) -> bool:
     is_matrix = isinstance(value, torch.Tensor) and value.ndim == 2
-    return is_matrix and value.dtype in (torch.int64, torch.int32) and value.shape[1] > 1
+    return (
+        is_matrix and value.dtype in (torch.int64, torch.int32) and value.shape[1] > 1
+    )
 
 
 def _cache_after(value: Any, output: Any) -> Any:
-    """The object to go on with: a cache of transformers is donated, and the one in the result takes its part."""
+    """The object to go on with: a cache of transformers is donated, and the one in the
+    result takes its part.
+    """
     if not is_transformers_cache(value):
         return value
-    parts = list(output) if isinstance(output, tuple | list) else [getattr(output, "past_key_values", None)]
+    parts = (
+        list(output)
+        if isinstance(output, tuple | list)
+        else [getattr(output, "past_key_values", None)]
+    )
     return next(filter(is_transformers_cache, parts), value)
 
 
@@ -129,12 +157,15 @@ def findings(
     *,
     compare: bool,
 ) -> list[CheckFinding]:
-    """Call a model again with what it has changed, in torch and compiled; nothing if it changes no argument.
+    """Call a model again with what it has changed, in torch and compiled; nothing if it
+    changes no argument.
 
     Args:
-        model, exact_model: on the host, and in float64, or None if it does not run so; copies of them are called.
+        model, exact_model: on the host, and in float64, or None if it does not run so;
+            copies of them are called.
         executed: notes the lines of the calls.
-        compare: whether results are to be torch's; a model that draws random numbers gives others.
+        compare: whether results are to be torch's; a model that draws random numbers
+            gives others.
     """
     try:
         loop = _find_loop(model, arguments, executed)
@@ -145,9 +176,13 @@ def findings(
     expected = loop.outcome(model_runs.torch_caller(model_runs.copy_model(model)))
     exact = None
     if exact_model is not None and compare:
-        exact = loop.outcome(model_runs.exact_caller(model_runs.copy_model(exact_model)), widen=True)
+        exact = loop.outcome(
+            model_runs.exact_caller(model_runs.copy_model(exact_model)), widen=True
+        )
     reference = Reference(expected, exact) if compare else None
-    calls = _call_device(CompiledFunction(porting.port(model_runs.copy_model(model))), loop)
+    calls = _call_device(
+        CompiledFunction(porting.port(model_runs.copy_model(model))), loop
+    )
     result = _difference_findings(calls.outcome, reference)
     if not calls.recompiles:
         return result
@@ -158,17 +193,24 @@ def findings(
     return [*result, recompilation_finding(calls.changes, executed, trial)]
 
 
-def _find_loop(model: torch.nn.Module, arguments: Arguments, executed: ExecutedLines) -> CallLoop | None:
-    """How to call a model again with what it has changed, so that torch takes it; None if it changes no argument.
+def _find_loop(
+    model: torch.nn.Module, arguments: Arguments, executed: ExecutedLines
+) -> CallLoop | None:
+    """How to call a model again with what it has changed, so that torch takes it; None
+    if it changes no argument.
 
     Raises:
         PortError: torch does not take further calls.
     """
-    changed = _changed_arguments(model_runs.torch_caller(model_runs.copy_model(model)), arguments)
+    changed = _changed_arguments(
+        model_runs.torch_caller(model_runs.copy_model(model)), arguments
+    )
     if not changed:
         return None
     named = arguments.named()
-    has_tokens = any(_is_token_matrix(value) for name, value in named.items() if name not in changed)
+    has_tokens = any(
+        _is_token_matrix(value) for name, value in named.items() if name not in changed
+    )
     error: Exception | None = None
     for shorten_tokens in (True, False) if has_tokens else (False,):
         loop = CallLoop(arguments, changed, shorten_tokens)
@@ -195,7 +237,9 @@ def _changed_arguments(call: Caller, arguments: Arguments) -> frozenset[str]:
     named = inputs.named()
     before = {name: _Snapshot(value) for name, value in named.items()}
     call(inputs)
-    return frozenset(name for name, value in named.items() if before[name].differs(_Snapshot(value)))
+    return frozenset(
+        name for name, value in named.items() if before[name].differs(_Snapshot(value))
+    )
 
 
 class _Snapshot:
@@ -243,7 +287,8 @@ class DeviceCalls(NamedTuple):
 
     Attributes:
         outcome: as in torch.
-        recompiles: whether the last call, which differs from the one before it in values alone, made a new program.
+        recompiles: whether the last call, which differs from the one before it in
+            values alone, made a new program.
         changes: what that program has other than the one before it.
     """
 
@@ -267,12 +312,18 @@ def _call_device(compiled: CompiledFunction, loop: CallLoop) -> DeviceCalls:
     return DeviceCalls(outcome, recompiles, changes)
 
 
-def _difference_findings(ours: Outcome, reference: Reference | None) -> list[CheckFinding]:
-    """The first call whose result is not torch's; if there is none, what the calls have left in the arguments."""
+def _difference_findings(
+    ours: Outcome, reference: Reference | None
+) -> list[CheckFinding]:
+    """The first call whose result is not torch's; if there is none, what the calls have
+    left in the arguments.
+    """
     if reference is None:
         return []
     expected, exact = reference
-    for number, (tensors, theirs) in enumerate(zip(ours.outputs, expected.outputs, strict=True)):
+    for number, (tensors, theirs) in enumerate(
+        zip(ours.outputs, expected.outputs, strict=True)
+    ):
         referee = exact.outputs[number] if exact is not None else []
         message = differences.describe_difference(tensors, theirs, referee)
         if message:
@@ -295,7 +346,9 @@ def _result_finding(subject: str, message: str) -> CheckFinding:
     )
 
 
-def _state_difference(name: str, ours: Outcome, expected: Outcome, exact: Outcome | None) -> str:
+def _state_difference(
+    name: str, ours: Outcome, expected: Outcome, exact: Outcome | None
+) -> str:
     value, theirs = ours.state.get(name), expected.state.get(name)
     if isinstance(value, torch.Tensor) and isinstance(theirs, torch.Tensor):
         referee = [] if exact is None else [exact.state[name]]
@@ -322,16 +375,25 @@ def recompilation_finding(
     """
     message = "the second call with inputs of the same shapes compiles another program, and later ones do not"
     if is_again:
-        message = "each further call with inputs of the same shapes compiles a new program"
+        message = (
+            "each further call with inputs of the same shapes compiles a new program"
+        )
     if not changes:
         return CheckFinding("recompilation", "repeat", "error", message, _UNKNOWN)
-    texts = [f"{change.name} changes from {change.before} to {change.after}" for change in changes]
+    texts = [
+        f"{change.name} changes from {change.before} to {change.after}"
+        for change in changes
+    ]
     shown = texts[:_CHANGES_SHOWN]
     if len(texts) > len(shown):
         shown.append(f"and {len(texts) - len(shown)} more")
     first = changes[0]
     details: dict[str, Any] = {"changes": [change._asdict() for change in changes]}
-    remedies = {"tensor": _GROWING, "state": _STATE, "value": _POSITION.format(first.name)}
+    remedies = {
+        "tensor": _GROWING,
+        "state": _STATE,
+        "value": _POSITION.format(first.name),
+    }
     remedy = remedies[first.kind]
     if trial is not None and trial.succeeded:
         remedy = f"{trial.option} makes it a tensor: tried here, with torch's results and no further program"
@@ -342,13 +404,23 @@ def recompilation_finding(
     names = _NAME.findall(first.name)
     source = executed.changing_line(names[-1]) if names else None
     return CheckFinding(
-        "recompilation", "repeat", "error", f"{message}: {', '.join(shown)}", remedy, source, details=details
+        "recompilation",
+        "repeat",
+        "error",
+        f"{message}: {', '.join(shown)}",
+        remedy,
+        source,
+        details=details,
     )
 
 
 def _traceable_names(changes: list[ChangedArgument]) -> list[str]:
-    """The changed numbers among the arguments, which may become tensors; [] if anything else has changed too."""
-    if any(change.kind != "value" or not _is_number(change.after) for change in changes):
+    """The changed numbers among the arguments, which may become tensors; [] if anything
+    else has changed too.
+    """
+    if any(
+        change.kind != "value" or not _is_number(change.after) for change in changes
+    ):
         return []
     return [change.name for change in changes]
 
@@ -376,14 +448,21 @@ class Trial(NamedTuple):
 
 
 def _try_traced(
-    model: torch.nn.Module, names: list[str], loop: CallLoop, reference: Reference | None
+    model: torch.nn.Module,
+    names: list[str],
+    loop: CallLoop,
+    reference: Reference | None,
 ) -> Trial:
     """Make the calls with numbers as tensors."""
     option = f"tpuport.compile(model, traced={names!r})"
-    compiled = CompiledFunction(porting.port(model_runs.copy_model(model)), traced=names)
+    compiled = CompiledFunction(
+        porting.port(model_runs.copy_model(model)), traced=names
+    )
     try:
         calls = _call_device(compiled, loop)
     except Exception as error:  # noqa: BLE001  whatever the model's code does with a tensor for a number
-        return Trial(option, succeeded=False, line=trace_errors.explain(error, model).source)
+        return Trial(
+            option, succeeded=False, line=trace_errors.explain(error, model).source
+        )
     is_different = bool(_difference_findings(calls.outcome, reference))
     return Trial(option, succeeded=not calls.recompiles and not is_different)

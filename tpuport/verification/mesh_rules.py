@@ -1,4 +1,6 @@
-"""What inferred sharding rules come to on a mesh, which may not divide all that they would."""
+"""What inferred sharding rules come to on a mesh, which may not divide all that they
+would.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,11 +15,12 @@ from tpuport.sharding.specs import fit
 def divided_rules(
     rules: ShardingRules, weights: Mapping[str, Parameter], mesh: Mesh
 ) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """The rules that divide weights on a mesh, and why it leaves whole what others would divide.
+    """The rules that divide weights on a mesh, and why it leaves whole what others
+    would divide.
 
     Returns:
-        (for each pattern its entries as a file has them, one for each dimension; for the patterns that the mesh does
-        not fit, the reason).
+        (for each pattern its entries as a file has them, one for each dimension; for
+        the patterns that the mesh does not fit, the reason).
     """
     divided: dict[str, list[Any]] = {}
     reasons: dict[str, str] = {}
@@ -29,4 +32,6 @@ def divided_rules(
         if any(spec):
             divided.setdefault(rule.pattern, list(map(plain_entry, spec)))
     # In the order in which they are tried.
-    return {pattern: divided[pattern] for pattern in rules if pattern in divided}, reasons
+    return {
+        pattern: divided[pattern] for pattern in rules if pattern in divided
+    }, reasons

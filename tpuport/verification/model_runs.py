@@ -1,4 +1,6 @@
-"""The runs of a model that are compared: in torch, in float64, and compiled on the device."""
+"""The runs of a model that are compared: in torch, in float64, and compiled on the
+device.
+"""
 
 import contextvars
 import copy
@@ -17,7 +19,10 @@ from tpuport.errors import PortError
 from tpuport.jaxprs import without_dead_code
 from tpuport.object_graph.classes import attributes_of, set_attributes
 from tpuport.object_graph.flattening import is_own_object
-from tpuport.topology.advice.float32_products import Float32Product, find_float32_products
+from tpuport.topology.advice.float32_products import (
+    Float32Product,
+    find_float32_products,
+)
 from tpuport.tracing import trace_lock
 from tpuport.verification.answering import (
     DeviceRecorder,
@@ -50,7 +55,9 @@ class Arguments:
 
     @classmethod
     def of(cls, inputs: Any) -> "Arguments":
-        """From a mapping of arguments by name, a tuple or list of positional ones, or a single argument."""
+        """From a mapping of arguments by name, a tuple or list of positional ones, or a
+        single argument.
+        """
         match inputs:
             case Mapping():
                 return cls((), dict(inputs))
@@ -60,14 +67,18 @@ class Arguments:
 
     def named(self) -> dict[str, Any]:
         """All arguments by name; positional ones have their number as name."""
-        return {str(index): value for index, value in enumerate(self.positional)} | self.keywords
+        return {
+            str(index): value for index, value in enumerate(self.positional)
+        } | self.keywords
 
     def copy(self) -> "Arguments":
         """The same values, which a run may write to."""
         return copy.deepcopy(self)
 
     def widened(self) -> "Arguments":
-        """A copy with floating-point tensors in float64, those inside of the user's own objects too."""
+        """A copy with floating-point tensors in float64, those inside of the user's own
+        objects too.
+        """
         # Copied first: objects are changed in place.
         copied = self.copy()
         return Arguments(*_widen_tree((copied.positional, copied.keywords), {}))
@@ -77,7 +88,8 @@ def _widen_tree(tree: Any, widened: dict[int, tuple[Any, Any]]) -> Any:
     """Containers with tensors in float64, and the same objects, whose tensors are.
 
     Args:
-        widened: by its id, each value and what has become of it. A value stays in it so that its id stays its own.
+        widened: by its id, each value and what has become of it. A value stays in it so
+            that its id stays its own.
     """
 
     def widen(value: Any) -> Any:
@@ -85,7 +97,10 @@ def _widen_tree(tree: Any, widened: dict[int, tuple[Any, Any]]) -> Any:
             widened[id(value)] = (value, widen_tensor(value))
             if is_own_object(value):
                 attributes = attributes_of(value).items()
-                set_attributes(value, {name: _widen_tree(item, widened) for name, item in attributes})
+                set_attributes(
+                    value,
+                    {name: _widen_tree(item, widened) for name, item in attributes},
+                )
         return widened[id(value)][1]
 
     return torch_pytree.tree_map(widen, tree)
@@ -108,7 +123,9 @@ def copy_model(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def refusing_signature(model: torch.nn.Module, arguments: Arguments) -> str:
-    """The signature of a model's forward if it does not take these arguments; "" if it does."""
+    """The signature of a model's forward if it does not take these arguments; "" if it
+    does.
+    """
     signature = inspect.signature(model.forward)
     try:
         signature.bind(*arguments.positional, **arguments.keywords)
@@ -117,8 +134,12 @@ def refusing_signature(model: torch.nn.Module, arguments: Arguments) -> str:
     return ""
 
 
-def run_torch(model: torch.nn.Module, arguments: Arguments, focus: ModuleCall | None = None) -> Recording:
-    """Run the model in torch on the host, where patches of libraries call the original functions."""
+def run_torch(
+    model: torch.nn.Module, arguments: Arguments, focus: ModuleCall | None = None
+) -> Recording:
+    """Run the model in torch on the host, where patches of libraries call the original
+    functions.
+    """
     return _run_on_host(model, arguments.copy(), TorchRecorder(model, focus))
 
 
@@ -128,13 +149,16 @@ def run_exact(
     answers: dict[CallKey, Answer],
     focus: ModuleCall | None = None,
 ) -> Recording:
-    """Run the model in torch in float64, with the branches and random numbers of a run in torch.
+    """Run the model in torch in float64, with the branches and random numbers of a run
+    in torch.
 
     Args:
         model: in float64 already.
         answers: from the run in torch.
     """
-    return _run_on_host(model, arguments.widened(), ExactRecorder(model, answers, focus))
+    return _run_on_host(
+        model, arguments.widened(), ExactRecorder(model, answers, focus)
+    )
 
 
 def _run_on_host(
@@ -151,15 +175,24 @@ def run_device(
     answers: dict[CallKey, Answer],
     focus: ModuleCall | None = None,
 ) -> Recording:
-    """Run the ported model compiled, with torch's answers where it cannot be traced; values are on the host."""
-    [recording] = _run_recorded(model, arguments, lambda: DeviceRecorder(model, answers, focus), 1)
+    """Run the ported model compiled, with torch's answers where it cannot be traced;
+    values are on the host.
+    """
+    [recording] = _run_recorded(
+        model, arguments, lambda: DeviceRecorder(model, answers, focus), 1
+    )
     return recording
 
 
 def run_draws(
-    model: torch.nn.Module, arguments: Arguments, answers: dict[CallKey, Answer], count: int
+    model: torch.nn.Module,
+    arguments: Arguments,
+    answers: dict[CallKey, Answer],
+    count: int,
 ) -> list[Recording]:
-    """Call the ported model several times, compiled once; the recordings have the values of its random numbers."""
+    """Call the ported model several times, compiled once; the recordings have the
+    values of its random numbers.
+    """
     return _run_recorded(model, arguments, lambda: DrawRecorder(model, answers), count)
 
 
@@ -167,10 +200,12 @@ def run_draws(
 class _RunInProgress:
     """The recorder of a compiled run, apart from the function that is compiled.
 
-    A compiled function is compiled again if something that it reaches has changed, which a recording does.
+    A compiled function is compiled again if something that it reaches has changed,
+    which a recording does.
 
     Attributes:
-        recording: of the latest trace: a function may be traced several times, and the last one's program runs.
+        recording: of the latest trace: a function may be traced several times, and the
+            last one's program runs.
     """
 
     make_recorder: Callable[[], Recorder]
@@ -183,13 +218,20 @@ class _RunInProgress:
         return recorder
 
 
-_run_in_progress: contextvars.ContextVar[_RunInProgress] = contextvars.ContextVar("run in progress")
+_run_in_progress: contextvars.ContextVar[_RunInProgress] = contextvars.ContextVar(
+    "run in progress"
+)
 
 
 def _run_recorded(
-    model: torch.nn.Module, arguments: Arguments, make_recorder: Callable[[], Recorder], count: int
+    model: torch.nn.Module,
+    arguments: Arguments,
+    make_recorder: Callable[[], Recorder],
+    count: int,
 ) -> list[Recording]:
-    """Recordings of several calls of one program; if it fails, a single recording with the error."""
+    """Recordings of several calls of one program; if it fails, a single recording with
+    the error.
+    """
     progress = _RunInProgress(make_recorder)
     # A context variable, and no closure: see _RunInProgress.
     _run_in_progress.set(progress)
@@ -206,11 +248,15 @@ def _run_recorded(
         for _ in range(count):
             inputs = arguments.copy()
             args, kwargs = prepare_arguments(model, inputs.positional, inputs.keywords)
-            results.append([checkpoint.to_cpu(value) for value in compiled(*args, **kwargs)])
+            results.append(
+                [checkpoint.to_cpu(value) for value in compiled(*args, **kwargs)]
+            )
     except Exception as error:  # noqa: BLE001  whatever the model's code does when it is traced
         # Values of the trace have no numbers. Notes of dtypes remain.
         return [dataclasses.replace(progress.recording, error=error, values=[])]
-    return [dataclasses.replace(progress.recording, values=values) for values in results]
+    return [
+        dataclasses.replace(progress.recording, values=values) for values in results
+    ]
 
 
 def widen_model(model: torch.nn.Module) -> torch.nn.Module:
@@ -263,18 +309,25 @@ def call_exact(model: torch.nn.Module, arguments: Arguments) -> list[torch.Tenso
     return host_tensors(exact_caller(model)(arguments.widened()))
 
 
-def call_compiled(compiled: CompiledFunction, arguments: Arguments) -> list[torch.Tensor]:
+def call_compiled(
+    compiled: CompiledFunction, arguments: Arguments
+) -> list[torch.Tensor]:
     """The tensors of the result of a compiled model, on the host."""
     return host_tensors(compiled_caller(compiled)(arguments.copy()))
 
 
-def float32_products(compiled: CompiledFunction, arguments: Arguments) -> tuple[Float32Product, ...]:
+def float32_products(
+    compiled: CompiledFunction, arguments: Arguments
+) -> tuple[Float32Product, ...]:
     """The products in float32 of a compiled model of 16 bits, by line."""
     inputs = arguments.copy()
     function, arrays = compiled.traced_parts(inputs.positional, inputs.keywords)
-    # A call of the compiled function would take the lock itself; this only traces what it would run.
+    # A call of the compiled function would take the lock itself; this only traces what
+    # it would run.
     with trace_lock:
-        return find_float32_products(without_dead_code(jax.make_jaxpr(function)(*arrays)))
+        return find_float32_products(
+            without_dead_code(jax.make_jaxpr(function)(*arrays))
+        )
 
 
 def describe(tensor: torch.Tensor) -> str:

@@ -12,9 +12,13 @@ from tpuport.verification.model_runs import Arguments
 
 
 def findings(model: torch.nn.Module, arguments: Arguments) -> list[CheckFinding]:
-    """A note for each number, with what it takes to make it a tensor: a run shows whether the code allows it."""
+    """A note for each number, with what it takes to make it a tensor: a run shows
+    whether the code allows it.
+    """
     parameters = list(inspect.signature(model.forward).parameters)
-    named = dict(zip(parameters, arguments.positional, strict=False)) | arguments.keywords
+    named = (
+        dict(zip(parameters, arguments.positional, strict=False)) | arguments.keywords
+    )
     # Not bool, which is a class derived from int: flags have two values.
     return [
         _finding(name, value, model, arguments)
@@ -23,9 +27,13 @@ def findings(model: torch.nn.Module, arguments: Arguments) -> list[CheckFinding]
     ]
 
 
-def _finding(name: str, value: float, model: torch.nn.Module, arguments: Arguments) -> CheckFinding:
+def _finding(
+    name: str, value: float, model: torch.nn.Module, arguments: Arguments
+) -> CheckFinding:
     option = f"tpuport.compile(model, traced=[{name!r}])"
-    compiled = CompiledFunction(porting.port(model_runs.copy_model(model)), traced=[name])
+    compiled = CompiledFunction(
+        porting.port(model_runs.copy_model(model)), traced=[name]
+    )
     line = None
     try:
         model_runs.call_compiled(compiled, arguments)

@@ -1,8 +1,10 @@
-"""One run of a model, written down: what each module was given and returned, and each operator with its line.
+"""One run of a model, written down: what each module was given and returned, and each
+operator with its line.
 
-The same recorder runs in torch on the host and inside of a trace on the device, so that two runs can be compared event
-by event. A run in torch also notes the results of calls that read values, give shapes that depend on values, or draw
-random numbers; runs on the device and in float64 take those results as answers, and so follow the same path.
+The same recorder runs in torch on the host and inside of a trace on the device, so that
+two runs can be compared event by event. A run in torch also notes the results of calls
+that read values, give shapes that depend on values, or draw random numbers; runs on the
+device and in float64 take those results as answers, and so follow the same path.
 """
 
 import dataclasses
@@ -20,7 +22,9 @@ from tpuport.trace_errors.libraries import Owner, owner_of
 
 
 class ModuleCall(NamedTuple):
-    """A call of a module in a run: its name in the model ("" for the model itself), and which of its calls, from 0."""
+    """A call of a module in a run: its name in the model ("" for the model itself), and
+    which of its calls, from 0.
+    """
 
     name: str
     number: int
@@ -30,7 +34,8 @@ class TensorNote(NamedTuple):
     """A tensor in a run.
 
     Attributes:
-        path: where it is among the arguments or results, such as "0" or "hidden_states".
+        path: where it is among the arguments or results, such as "0" or
+            "hidden_states".
         value: its index in the values of the run; None if they were not kept.
     """
 
@@ -41,14 +46,17 @@ class TensorNote(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A module is called ("enter"), returns ("exit"), or an operator ran in its own code ("op").
+    """A module is called ("enter"), returns ("exit"), or an operator ran in its own
+    code ("op").
 
     Attributes:
         call: the call of the module.
-        line: of the model's code; None if only a library's is on the way, and for modules.
+        line: of the model's code; None if only a library's is on the way, and for
+            modules.
         operator: its name; "" for modules.
         key: of the operator's call; None for modules.
-        is_stable: whether it was asked for the order of equal values: `sort(stable=True)`.
+        is_stable: whether it was asked for the order of equal values:
+            `sort(stable=True)`.
     """
 
     kind: Literal["enter", "exit", "op"]
@@ -62,7 +70,9 @@ class Event(NamedTuple):
 
 
 class CallKey(NamedTuple):
-    """A call of a function of torch: the line of the model, the name, and which of the calls there, from 0."""
+    """A call of a function of torch: the line of the model, the name, and which of the
+    calls there, from 0.
+    """
 
     file: str
     line: int
@@ -71,13 +81,15 @@ class CallKey(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a call returned in torch that a trace cannot know, must not draw again, or may choose otherwise.
+    """What a call returned in torch that a trace cannot know, must not draw again, or
+    may choose otherwise.
 
     Attributes:
         result: all of it, if the call reads values or draws.
         is_draw: whether it draws random numbers.
-        indices: of a call that chooses among equal values, for each tensor that it returns torch's indices, or None
-            for a tensor of values; None for all other calls.
+        indices: of a call that chooses among equal values, for each tensor that it
+            returns torch's indices, or None for a tensor of values; None for all other
+            calls.
     """
 
     result: Any
@@ -92,9 +104,12 @@ class Recording:
     Attributes:
         events: in order; the last is the exit of the model itself.
         values: those of the tensors that were kept.
-        answers: in a run of torch, the results of calls that read values or drew random numbers.
-        unanswerable: in a run on the device, the errors of calls that cannot be traced, and were answered instead.
-        error: what ended the run before its time; events go up to there, and there are no values.
+        answers: in a run of torch, the results of calls that read values or drew random
+            numbers.
+        unanswerable: in a run on the device, the errors of calls that cannot be traced,
+            and were answered instead.
+        error: what ended the run before its time; events go up to there, and there are
+            no values.
     """
 
     events: list[Event] = dataclasses.field(default_factory=list)
@@ -105,7 +120,9 @@ class Recording:
 
 
 def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in arguments or results with their paths; those inside of caches and other objects are left out."""
+    """The tensors in arguments or results with their paths; those inside of caches and
+    other objects are left out.
+    """
     match value:
         case torch.Tensor():
             yield path, value
@@ -126,12 +143,17 @@ class Recorder(TorchFunctionMode):
 
     Args:
         model: whose modules are watched.
-        focus: keep the values of operators in this call alone; None keeps those of modules.
-        keep: makes what is kept of a tensor, which may be written to afterwards; it returns None to keep nothing.
+        focus: keep the values of operators in this call alone; None keeps those of
+            modules.
+        keep: makes what is kept of a tensor, which may be written to afterwards; it
+            returns None to keep nothing.
     """
 
     def __init__(
-        self, model: torch.nn.Module, focus: ModuleCall | None, keep: Callable[[torch.Tensor], Any]
+        self,
+        model: torch.nn.Module,
+        focus: ModuleCall | None,
+        keep: Callable[[torch.Tensor], Any],
     ) -> None:
         super().__init__()
         self.recording = Recording()
@@ -148,9 +170,12 @@ class Recorder(TorchFunctionMode):
         # Lines of whoever calls the model are not the model's.
         self._caller = sys._getframe(1)
         for name, module in self._model.named_modules():
-            # They run after the module's own hooks, whose changes are part of what it is given and returns.
+            # They run after the module's own hooks, whose changes are part of what it
+            # is given and returns.
             self._hooks += [
-                module.register_forward_pre_hook(self._enter_hook(name), with_kwargs=True),
+                module.register_forward_pre_hook(
+                    self._enter_hook(name), with_kwargs=True
+                ),
                 module.register_forward_hook(self._exit_hook()),
             ]
         return super().__enter__()
@@ -163,7 +188,9 @@ class Recorder(TorchFunctionMode):
         self._caller = None
 
     def _enter_hook(self, name: str) -> Callable[..., None]:
-        def note_call(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        def note_call(
+            module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]
+        ) -> None:
             call = ModuleCall(name, self._module_counts[name])
             self._module_counts[name] += 1
             self._calls.append(call)
@@ -181,7 +208,9 @@ class Recorder(TorchFunctionMode):
 
         return note_result
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", str(func))
         # The shape of a tensor, its dtype and other properties are no operators.
@@ -212,12 +241,16 @@ class Recorder(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _model_frame(self) -> FrameType | None:
-        """The innermost call of the model's code that is under way; a library's of models if there is none."""
+        """The innermost call of the model's code that is under way; a library's of
+        models if there is none.
+        """
         fallback = None
         # torch tells a mode which function is called, but not from where.
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame is not self._caller:
-            owner = owner_of(frame.f_code.co_filename, str(frame.f_globals.get("__name__", "")))
+            owner = owner_of(
+                frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+            )
             if owner == Owner.MODEL:
                 return frame
             if owner == Owner.MODEL_LIBRARY:
@@ -237,7 +270,10 @@ class Recorder(TorchFunctionMode):
     def _notes(self, value: Any, *, keeps_values: bool) -> tuple[TensorNote, ...]:
         # Asking a tensor for its shape, or copying it, would call this mode again.
         with torch._C.DisableTorchFunction():
-            return tuple(self._note(path, tensor, keeps_values) for path, tensor in named_tensors(value))
+            return tuple(
+                self._note(path, tensor, keeps_values)
+                for path, tensor in named_tensors(value)
+            )
 
     def _note(self, path: str, tensor: torch.Tensor, keeps_value: bool) -> TensorNote:
         index = None
@@ -246,7 +282,9 @@ class Recorder(TorchFunctionMode):
         return TensorNote(path, tensor.dtype, tuple(tensor.shape), index)
 
     def _store(self, value: Any) -> int | None:
-        """The index of a value among those of the run; None if there is nothing to keep."""
+        """The index of a value among those of the run; None if there is nothing to
+        keep.
+        """
         if value is None:
             return None
         self.recording.values.append(value)
@@ -256,4 +294,6 @@ class Recorder(TorchFunctionMode):
 def _source(frame: FrameType | None) -> Source | None:
     if frame is None:
         return None
-    return Source.read(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
+    return Source.read(
+        frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname
+    )

@@ -1,4 +1,6 @@
-"""What a second call of a compiled model must do: make no new program, draw other numbers, and keep nothing."""
+"""What a second call of a compiled model must do: make no new program, draw other
+numbers, and keep nothing.
+"""
 
 import collections
 import gc
@@ -16,7 +18,8 @@ from tpuport.verification.executed_lines import ExecutedLines
 from tpuport.verification.model_runs import Arguments
 from tpuport.verification.recording import CallKey, Recording, named_tensors
 
-# Numbers that are equal in this many calls are not so by chance, except where there is only one to draw.
+# Numbers that are equal in this many calls are not so by chance, except where there is
+# only one to draw.
 CALLS: Final = 6
 # Whole numbers in a draw: 16 bits are equal by chance in less than one of 60,000 draws.
 _TELLING: Final = 16
@@ -24,9 +27,13 @@ _SHAPES_SHOWN: Final = 4
 
 
 def recompilation_findings(
-    compiled: CompiledFunction, arguments: Arguments, programs: int, executed: ExecutedLines
+    compiled: CompiledFunction,
+    arguments: Arguments,
+    programs: int,
+    executed: ExecutedLines,
 ) -> list[CheckFinding]:
-    """Call a compiled model again with the same inputs, and report new programs and arrays that stay.
+    """Call a compiled model again with the same inputs, and report new programs and
+    arrays that stay.
 
     Args:
         programs: how many programs there were after the first call.
@@ -34,14 +41,19 @@ def recompilation_findings(
     """
     model_runs.call_compiled(compiled, arguments)
     second, changes = compiled.program.compilations, compiled.program.latest_changes()
-    # After the second call: what the first ones keep for good, such as constants of the program, does not grow.
+    # After the second call: what the first ones keep for good, such as constants of the
+    # program, does not grow.
     new = _new_arrays(compiled, arguments)
     findings = []
     if second > programs:
         is_again = compiled.program.compilations > second
-        findings.append(further_calls.recompilation_finding(changes, executed, is_again=is_again))
+        findings.append(
+            further_calls.recompilation_finding(changes, executed, is_again=is_again)
+        )
     if new:
-        shown = ", ".join(f"{count} of {shape}" for shape, count in new.most_common(_SHAPES_SHOWN))
+        shown = ", ".join(
+            f"{count} of {shape}" for shape, count in new.most_common(_SHAPES_SHOWN)
+        )
         findings.append(
             CheckFinding(
                 "growth", "repeat", "error",
@@ -52,8 +64,12 @@ def recompilation_findings(
     return findings
 
 
-def _new_arrays(compiled: CompiledFunction, arguments: Arguments) -> collections.Counter[str]:
-    """The arrays that a call leaves on the device, counted by dtype and shape: equal ones cannot be told apart."""
+def _new_arrays(
+    compiled: CompiledFunction, arguments: Arguments
+) -> collections.Counter[str]:
+    """The arrays that a call leaves on the device, counted by dtype and shape: equal
+    ones cannot be told apart.
+    """
     collects = gc.isenabled()
     # While nothing is collected, garbage from before the call counts both times.
     gc.disable()
@@ -66,7 +82,8 @@ def _new_arrays(compiled: CompiledFunction, arguments: Arguments) -> collections
             gc.enable()
     if not new:
         return new
-    # Arrays in reference cycles are no growth. Collecting takes seconds where there are millions of objects.
+    # Arrays in reference cycles are no growth. Collecting takes seconds where there are
+    # millions of objects.
     gc.collect()
     before = _live_arrays()
     model_runs.call_compiled(compiled, arguments)
@@ -75,7 +92,9 @@ def _new_arrays(compiled: CompiledFunction, arguments: Arguments) -> collections
 
 
 def _live_arrays() -> collections.Counter[str]:
-    return collections.Counter(f"{array.dtype}{list(array.shape)}" for array in jax.live_arrays())
+    return collections.Counter(
+        f"{array.dtype}{list(array.shape)}" for array in jax.live_arrays()
+    )
 
 
 def state_findings(
@@ -84,12 +103,13 @@ def state_findings(
     exact_model: torch.nn.Module | None,
     arguments: Arguments,
 ) -> list[CheckFinding]:
-    """Whether a second call gives what torch gives in its second call, after what the first has written.
+    """Whether a second call gives what torch gives in its second call, after what the
+    first has written.
 
     Args:
         compiled: called once.
-        model, exact_model: copies on the host that were called once and draw no random numbers; None for the second
-            if it does not run in float64.
+        model, exact_model: copies on the host that were called once and draw no random
+            numbers; None for the second if it does not run in float64.
     """
     outputs = model_runs.call_compiled(compiled, arguments)
     expected = model_runs.call_torch(model, arguments)
@@ -108,8 +128,11 @@ def state_findings(
     ]  # fmt: skip
 
 
-def draw_findings(runs: list[Recording], torch_runs: list[Recording]) -> list[CheckFinding]:
-    """Random numbers that repeat: from call to call, from row to row, or from one draw of a call to another.
+def draw_findings(
+    runs: list[Recording], torch_runs: list[Recording]
+) -> list[CheckFinding]:
+    """Random numbers that repeat: from call to call, from row to row, or from one draw
+    of a call to another.
 
     Args:
         runs: of several calls on the device, with the values of what was drawn.
@@ -126,7 +149,9 @@ def draw_findings(runs: list[Recording], torch_runs: list[Recording]) -> list[Ch
             findings.append(_draw_finding(draw, "in each row"))
         for earlier in draws[:index]:
             shares_numbers = _same_draws(draw.numbers, earlier.numbers)
-            if shares_numbers and not _same_draws(expected, drawn_in_torch[earlier.key]):
+            if shares_numbers and not _same_draws(
+                expected, drawn_in_torch[earlier.key]
+            ):
                 what = f"as `{earlier.key.function}` in line {earlier.key.line}"
                 findings.append(_draw_finding(draw, what))
     return findings
@@ -147,7 +172,8 @@ def _draws(runs: list[Recording]) -> list[_Draw]:
             values = [note.value for note in event.outputs if note.value is not None]
             if event.key is not None and values:
                 draw = draws.setdefault(event.key, _Draw(event.key, event.line, []))
-                # Some samplers return more than the numbers, such as the mask of a dropout.
+                # Some samplers return more than the numbers, such as the mask of a
+                # dropout.
                 draw.numbers.append(run.values[values[0]])
     return list(draws.values())
 
@@ -163,7 +189,9 @@ def _torch_draws(runs: list[Recording]) -> dict[CallKey, list[torch.Tensor]]:
 
 
 def _is_telling(values: torch.Tensor) -> bool:
-    """Whether equal numbers cannot be chance, as a few whole numbers often are: two coins show the same side."""
+    """Whether equal numbers cannot be chance, as a few whole numbers often are: two
+    coins show the same side.
+    """
     return values.is_floating_point() or values.numel() >= _TELLING
 
 
@@ -186,7 +214,11 @@ def _has_equal_rows(values: torch.Tensor) -> bool:
 
 def _same_draws(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool:
     # Of other dtypes or shapes, they were not drawn alike.
-    if len(first) == 0 or len(first) != len(second) or first[0].dtype != second[0].dtype:
+    if (
+        len(first) == 0
+        or len(first) != len(second)
+        or first[0].dtype != second[0].dtype
+    ):
         return False
     return all(map(_is_telling, first)) and all(map(torch.equal, first, second))
 

@@ -13,7 +13,9 @@ _FIT: Final = "choose a larger slice, or divide more with --tp; tpuport compile 
 
 
 def compile_target(request: CompileRequest) -> tuple[Stage, list[CheckFinding]]:
-    """Compile a target for a described TPU: the stage, and what the compiler refuses or advises."""
+    """Compile a target for a described TPU: the stage, and what the compiler refuses or
+    advises.
+    """
     started = time.monotonic()
     findings: list[CheckFinding] = []
     summary: list[str] = []
@@ -31,7 +33,9 @@ def compile_target(request: CompileRequest) -> tuple[Stage, list[CheckFinding]]:
         status = "skipped"
     if status == "passed" and any(finding.severity == "error" for finding in findings):
         status = "findings"
-    return Stage("topology", status, "; ".join(summary), time.monotonic() - started), findings
+    return Stage(
+        "topology", status, "; ".join(summary), time.monotonic() - started
+    ), findings
 
 
 def _failure(error: PortError) -> CheckFinding:
@@ -46,7 +50,14 @@ def _findings(result: CompileResult) -> list[CheckFinding]:
         return [_refusal(result)]
     assert result.report is not None
     return [
-        CheckFinding("topology", "topology", "note", advice["message"], advice["remedy"], rule=advice["rule"])
+        CheckFinding(
+            "topology",
+            "topology",
+            "note",
+            advice["message"],
+            advice["remedy"],
+            rule=advice["rule"],
+        )
         for advice in result.report["advice"]
     ]
 

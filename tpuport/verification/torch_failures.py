@@ -24,9 +24,13 @@ def needs_cuda(error: Exception) -> bool:
 
 
 def findings(
-    error: Exception, model: torch.nn.Module, arguments: Arguments, executed: ExecutedLines
+    error: Exception,
+    model: torch.nn.Module,
+    arguments: Arguments,
+    executed: ExecutedLines,
 ) -> list[CheckFinding]:
-    """A finding about the line that fails, and one for each line of the same files that a machine without CUDA refuses.
+    """A finding about the line that fails, and one for each line of the same files that
+    a machine without CUDA refuses.
 
     Args:
         executed: the lines that ran before.
@@ -41,17 +45,20 @@ def findings(
     if signature:
         message += f"; it takes forward{signature}"
         source = comparing.forward_line(model, ModuleCall("", 0))
-    remedy = (
-        "correct the inputs that target() returns, or the code if they are right: tpuport has no part in it"
-    )
+    remedy = "correct the inputs that target() returns, or the code if they are right: tpuport has no part in it"
     failure = CheckFinding("failure", "torch", "error", message, remedy, source)
     return [failure, *confirming.cuda_findings(executed, model)]
 
 
 def _cuda_findings(
-    error: Exception, source: Source | None, model: torch.nn.Module, executed: ExecutedLines
+    error: Exception,
+    source: Source | None,
+    model: torch.nn.Module,
+    executed: ExecutedLines,
 ) -> list[CheckFinding]:
-    """A finding about the line that needs CUDA, and one for each other that the run would have come to."""
+    """A finding about the line that needs CUDA, and one for each other that the run
+    would have come to.
+    """
     failure = CheckFinding(
         "failure", "torch", "error",
         f"the model fails in torch on the CPU: {type(error).__name__}: {trace_errors.first_line(error)}",
@@ -67,16 +74,29 @@ def _cuda_findings(
         # One item for the line: the linter's words for it.
         reason = f"{failure.message}: {about_line[0].reason}"
         failure = dataclasses.replace(
-            failure, message=reason, remedy=about_line[0].remedy, rule=about_line[0].rule
+            failure,
+            message=reason,
+            remedy=about_line[0].remedy,
+            rule=about_line[0].rule,
         )
-    others = [finding for finding in errors if finding not in about_line or finding.rule != failure.rule]
+    others = [
+        finding
+        for finding in errors
+        if finding not in about_line or finding.rule != failure.rule
+    ]
     return [failure, *confirming.as_errors(others)]
 
 
-def shim_findings(shim: GpuShim, executed: ExecutedLines, model: torch.nn.Module) -> list[CheckFinding]:
-    """A warning for each line that ran with the GPU shim, and would not have run without."""
+def shim_findings(
+    shim: GpuShim, executed: ExecutedLines, model: torch.nn.Module
+) -> list[CheckFinding]:
+    """A warning for each line that ran with the GPU shim, and would not have run
+    without.
+    """
     linted = [
-        finding for finding in confirming.error_findings(executed, model) if confirming.is_about_cuda(finding)
+        finding
+        for finding in confirming.error_findings(executed, model)
+        if confirming.is_about_cuda(finding)
     ]
     warnings = []
     for call in shim.calls:

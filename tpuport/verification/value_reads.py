@@ -1,4 +1,6 @@
-"""Findings about the lines that need a value while they are traced: all of them, from one run."""
+"""Findings about the lines that need a value while they are traced: all of them, from
+one run.
+"""
 
 import torch
 

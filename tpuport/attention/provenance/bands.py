@@ -1,4 +1,6 @@
-"""Which distances between a key's and a query's position a mask allows: of comparisons, and of known values."""
+"""Which distances between a key's and a query's position a mask allows: of comparisons,
+and of known values.
+"""
 
 import itertools
 import math
@@ -15,7 +17,12 @@ import numpy as np
 from tpuport.attention.provenance.conditions import Condition
 from tpuport.attention.provenance.emission import emit_scalar
 from tpuport.attention.provenance.graph import Node, UnknownError, analysis
-from tpuport.attention.provenance.primitives import is_elementwise, pick_axes, place_axes, reshape_groups
+from tpuport.attention.provenance.primitives import (
+    is_elementwise,
+    pick_axes,
+    place_axes,
+    reshape_groups,
+)
 from tpuport.attention.provenance.rewriting import simplify, varying_axes
 
 # Of a larger constant the values are not looked at.
@@ -23,7 +30,8 @@ _MAX_CONSTANT = 1 << 16
 _MAX_INTEGER = 1 << 31
 # Up to here float32 has every integer.
 _MAX_FLOAT32_INTEGER = 1 << 24
-# The same comparison with its sides exchanged, and the one that holds whenever it does not.
+# The same comparison with its sides exchanged, and the one that holds whenever it does
+# not.
 _FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
 _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 
@@ -33,7 +41,8 @@ Symbols = dict[Node, int]
 
 @dataclass(frozen=True)
 class Affine:
-    """Integers that grow evenly: `constant + sum(steps[axis] * index[axis]) + sum(factor * scalar)`.
+    """Integers that grow evenly: `constant + sum(steps[axis] * index[axis]) +
+    sum(factor * scalar)`.
 
     Attributes:
         steps: for each axis; 0 along an axis of size 1.
@@ -52,12 +61,16 @@ class Affine:
 
     def bounds(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """The least and the greatest element, without the symbols."""
-        growth = [step * (size - 1) for step, size in zip(self.steps, shape, strict=True)]
+        growth = [
+            step * (size - 1) for step, size in zip(self.steps, shape, strict=True)
+        ]
         low = self.constant + sum(min(total, 0) for total in growth)
         return low, self.constant + sum(max(total, 0) for total in growth)
 
     def multiply(self, other: "Affine") -> "Affine":
-        """The product, element by element, if one of the two is a number; else UnknownError."""
+        """The product, element by element, if one of the two is a number; else
+        UnknownError.
+        """
         # The number comes second.
         left, right = sorted((self, other), key=lambda growth: growth.is_number)
         if not right.is_number:
@@ -68,14 +81,20 @@ class Affine:
     def times(self, factor: int) -> "Affine":
         """All elements times a number."""
         symbols = {scalar: factor * own for scalar, own in self.symbols.items()}
-        return Affine(tuple(factor * step for step in self.steps), factor * self.constant, _nonzero(symbols))
+        return Affine(
+            tuple(factor * step for step in self.steps),
+            factor * self.constant,
+            _nonzero(symbols),
+        )
 
     def plus(self, other: "Affine") -> "Affine":
         """The sum, element by element; an array without axes counts everywhere."""
         factors = Counter(self.symbols)
         # Unlike `+`, this leaves negative factors in.
         factors.update(other.symbols)
-        steps = tuple(map(sum, itertools.zip_longest(self.steps, other.steps, fillvalue=0)))
+        steps = tuple(
+            map(sum, itertools.zip_longest(self.steps, other.steps, fillvalue=0))
+        )
         return Affine(steps, self.constant + other.constant, _nonzero(factors))
 
     def minus(self, other: "Affine") -> "Affine":
@@ -89,7 +108,9 @@ def _nonzero(symbols: Symbols) -> Symbols:
 
 @analysis(lambda node: None)
 def affine(node: Node) -> Affine | None:
-    """The even growth of an array of integers, or None. A sum with a traced scalar is assumed not to overflow."""
+    """The even growth of an array of integers, or None. A sum with a traced scalar is
+    assumed not to overflow.
+    """
     node = simplify(node)
     try:
         growth = _find_growth(node)
@@ -128,7 +149,9 @@ def _find_growth(node: Node) -> Affine:
 
 def _steps(steps: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Steps as an Affine has them: 0 along an axis of size 1."""
-    return tuple(int(step) * (size > 1) for step, size in zip(steps, shape, strict=True))
+    return tuple(
+        int(step) * (size > 1) for step, size in zip(steps, shape, strict=True)
+    )
 
 
 def _is_exact(node: Node, growth: Affine) -> bool:
@@ -142,9 +165,13 @@ def _is_exact(node: Node, growth: Affine) -> bool:
 
 
 def _broadcast_scalar(node: Node) -> Node:
-    """What a broadcast scalar is broadcast from, so that the same scalar is one node."""
+    """What a broadcast scalar is broadcast from, so that the same scalar is one
+    node.
+    """
     node = simplify(node)
-    while node.name in ("broadcast_in_dim", "reshape") and not any(varying_axes(node.operands[0])):
+    while node.name in ("broadcast_in_dim", "reshape") and not any(
+        varying_axes(node.operands[0])
+    ):
         node = simplify(node.operands[0])
     return node
 
@@ -159,7 +186,8 @@ def _growth_of_array(array: np.ndarray) -> Affine:
         raise UnknownError(array.dtype)
     integers = array.astype(np.int64)
     first = integers.flat[0]
-    # The element next to the first one along each axis; along an axis of size 1, the first one itself.
+    # The element next to the first one along each axis; along an axis of size 1, the
+    # first one itself.
     last_indices = np.array(integers.shape) - 1
     neighbors = np.minimum(np.eye(integers.ndim, dtype=np.int64), last_indices)
     steps = [int(integers[tuple(neighbor)] - first) for neighbor in neighbors]
@@ -171,7 +199,8 @@ def _growth_of_array(array: np.ndarray) -> Affine:
 
 
 def _convert(node: Node, source: Affine) -> Affine:
-    # The growth of the source is known only if its numbers are integers, which a conversion keeps.
+    # The growth of the source is known only if its numbers are integers, which a
+    # conversion keeps.
     return source
 
 
@@ -180,7 +209,9 @@ def _negate(node: Node, source: Affine) -> Affine:
 
 
 def _broadcast(node: Node, source: Affine) -> Affine:
-    steps = place_axes(source.steps, node.params["broadcast_dimensions"], node.rank, default=0)
+    steps = place_axes(
+        source.steps, node.params["broadcast_dimensions"], node.rank, default=0
+    )
     return replace(source, steps=steps)
 
 
@@ -189,12 +220,17 @@ def _transpose(node: Node, source: Affine) -> Affine:
 
 
 def _reshape(node: Node, source: Affine) -> Affine:
-    """Growth goes on evenly through a group of axes if each step is that of the last axis times its stride."""
+    """Growth goes on evenly through a group of axes if each step is that of the last
+    axis times its stride.
+    """
     shape = node.operands[0].shape
     steps = [0] * node.rank
     for group in reshape_groups(shape, node.shape):
         last_step = source.steps[group.before[-1]]
-        if any(source.steps[axis] != last_step * stride for axis, stride in _strides(shape, group.before)):
+        if any(
+            source.steps[axis] != last_step * stride
+            for axis, stride in _strides(shape, group.before)
+        ):
             raise UnknownError(node.name)
         for axis, stride in _strides(node.shape, group.after):
             steps[axis] = last_step * stride
@@ -234,7 +270,9 @@ _SINGLE_RULES: dict[str, Callable[[Node, Affine], Affine]] = {
 
 @dataclass(frozen=True)
 class Band:
-    """Key position less query position is between `low` and `high`, both integers counted from `shift`, or infinite."""
+    """Key position less query position is between `low` and `high`, both integers
+    counted from `shift`, or infinite.
+    """
 
     low: int | float = -math.inf
     high: int | float = math.inf
@@ -254,8 +292,11 @@ class Band:
         return Band(max(self.low, other.low), min(self.high, other.high), self.shift)
 
     def clip(self, queries: int, keys: int) -> "Band":
-        """Without the bounds that no pair of these queries and keys comes up against."""
-        # How far apart they are does not help if it is not known where the bounds are counted from.
+        """Without the bounds that no pair of these queries and keys comes up
+        against.
+        """
+        # How far apart they are does not help if it is not known where the bounds are
+        # counted from.
         if self.shift:
             return self
         low, high = self.low, self.high
@@ -266,7 +307,9 @@ class Band:
         return Band(low, high)
 
     def is_empty(self, queries: int, keys: int) -> bool:
-        """Whether no pair of these queries and keys is in it, as far as that is known."""
+        """Whether no pair of these queries and keys is in it, as far as that is
+        known.
+        """
         low, high = self.low, self.high
         if not self.shift:
             low, high = max(low, 1 - queries), min(high, keys - 1)
@@ -274,7 +317,9 @@ class Band:
 
 
 def comparison_band(condition: Condition) -> Band | None:
-    """The band of a comparison of positions along queries with positions along keys; None for another condition."""
+    """The band of a comparison of positions along queries with positions along keys;
+    None for another condition.
+    """
     node = condition.node
     name: str | None = node.name
     if True not in condition.allowed:
@@ -313,7 +358,9 @@ def _symmetric_band(name: str, distance: Node, limit: Node) -> Band | None:
 
 
 def _difference_band(name: str, difference: Affine) -> Band:
-    """The band in which `difference` compares with 0, if that grows along keys as it falls along queries."""
+    """The band in which `difference` compares with 0, if that grows along keys as it
+    falls along queries.
+    """
     # A band is along the last two of the mask's four axes.
     *others, by_query, by_key = difference.steps
     if any(others) or by_key == 0 or by_query != -by_key:
@@ -339,7 +386,9 @@ def _difference_band(name: str, difference: Affine) -> Band:
 
 
 def mask_fields(band: Band, queries: int, keys: int) -> dict[str, Any] | None:
-    """`left`, `right` and `offset` of a Mask, without those that are unbounded; None if no pair is allowed."""
+    """`left`, `right` and `offset` of a Mask, without those that are unbounded; None if
+    no pair is allowed.
+    """
     if band.is_empty(queries, keys):
         return None
     band = band.clip(queries, keys)
@@ -357,9 +406,11 @@ def mask_fields(band: Band, queries: int, keys: int) -> dict[str, Any] | None:
 
 
 def _choose_origin(band: Band, aligned: int) -> Any:
-    """The key position that the first query counts from, such that neither bound is negative.
+    """The key position that the first query counts from, such that neither bound is
+    negative.
 
-    It is the upper bound of a causal band, with or without a window, and 0 if the band extends equally both ways.
+    It is the upper bound of a causal band, with or without a window, and 0 if the band
+    extends equally both ways.
     """
     low, high = band.low, band.high
     if high == math.inf:
@@ -373,7 +424,10 @@ def _choose_origin(band: Band, aligned: int) -> Any:
 
 def _emit_sum(symbols: Symbols) -> jax.Array:
     """Traced. The sum of the scalars times their factors, an int32 scalar."""
-    terms = [factor * emit_scalar(scalar).astype(jnp.int32) for scalar, factor in symbols.items()]
+    terms = [
+        factor * emit_scalar(scalar).astype(jnp.int32)
+        for scalar, factor in symbols.items()
+    ]
     return sum(terms, start=jnp.int32(0))
 
 
@@ -387,14 +441,19 @@ class KnownMask:
 
 
 def inspect_known_mask(visible_BQT: np.ndarray) -> KnownMask | None:
-    """The structure of a mask whose values are known: rows and columns hidden as a whole, and a band."""
+    """The structure of a mask whose values are known: rows and columns hidden as a
+    whole, and a band.
+    """
     keys_BT = np.asarray(visible_BQT.any(1))
     queries_BQ = np.asarray(visible_BQT.any(2))
     rows, columns = np.nonzero(visible_BQT.any(0))
     if rows.size == 0:
         return KnownMask(keys_BT, np.ones_like(queries_BQ), Band())
     low, high = int((columns - rows).min()), int((columns - rows).max())
-    distance_QT = np.arange(visible_BQT.shape[2])[None, :] - np.arange(visible_BQT.shape[1])[:, None]
+    distance_QT = (
+        np.arange(visible_BQT.shape[2])[None, :]
+        - np.arange(visible_BQT.shape[1])[:, None]
+    )
     outer_BQT = keys_BT[:, None, :] & queries_BQ[:, :, None]
     # The simplest first.
     for band in (Band(), Band(high=high), Band(low=low), Band(low, high)):
@@ -404,7 +463,9 @@ def inspect_known_mask(visible_BQT: np.ndarray) -> KnownMask | None:
     return None
 
 
-def _hide_least(keys_BT: np.ndarray, queries_BQ: np.ndarray, allowed_QT: np.ndarray, band: Band) -> KnownMask:
+def _hide_least(
+    keys_BT: np.ndarray, queries_BQ: np.ndarray, allowed_QT: np.ndarray, band: Band
+) -> KnownMask:
     """Without hiding the keys and queries that the rest hides in any case."""
     keys_BT = keys_BT | ~(queries_BQ[:, :, None] & allowed_QT).any(1)
     queries_BQ = queries_BQ | ~(keys_BT[:, None, :] & allowed_QT).any(2)

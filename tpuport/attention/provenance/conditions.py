@@ -1,4 +1,6 @@
-"""A mask taken apart: conditions that must all hold for a pair to be visible, and numbers added to the scores."""
+"""A mask taken apart: conditions that must all hold for a pair to be visible, and
+numbers added to the scores.
+"""
 
 import math
 from collections.abc import Iterable
@@ -21,7 +23,9 @@ from tpuport.attention.provenance.rewriting import simplify
 
 @dataclass(frozen=True)
 class Condition:
-    """That the elements of `node` are among `allowed`. If nothing is allowed, it never holds."""
+    """That the elements of `node` are among `allowed`. If nothing is allowed, it never
+    holds.
+    """
 
     node: Node
     allowed: frozenset[Any]
@@ -32,8 +36,8 @@ class AdditiveMask(NamedTuple):
 
     Attributes:
         conditions: of visibility.
-        addends: what is added to the scores of visible pairs, one node at most. It is of the mask's own dtype, and
-            its lowest finite number and -inf hide too.
+        addends: what is added to the scores of visible pairs, one node at most. It is
+            of the mask's own dtype, and its lowest finite number and -inf hide too.
     """
 
     conditions: list[Condition]
@@ -41,10 +45,12 @@ class AdditiveMask(NamedTuple):
 
 
 def find_conditions(node: Node, allowed: Iterable[Any]) -> list[Condition]:
-    """The conditions that together say that an element is among `allowed`; none if it always is.
+    """The conditions that together say that an element is among `allowed`; none if it
+    always is.
 
-    An operation is taken apart if the operands for which it gives what is allowed are all combinations of some values
-    of each: `a & b` is True for a True with b True, while `a | b` is not taken apart.
+    An operation is taken apart if the operands for which it gives what is allowed are
+    all combinations of some values of each: `a & b` is True for a True with b True,
+    while `a | b` is not taken apart.
     """
     pending = [Condition(node, frozenset(allowed))]
     seen: set[Condition] = set()
@@ -65,11 +71,18 @@ def find_conditions(node: Node, allowed: Iterable[Any]) -> list[Condition]:
 
 
 def _split_condition(condition: Condition) -> list[Condition]:
-    """Conditions on the operands that together mean the same; empty if there are none."""
+    """Conditions on the operands that together mean the same; empty if there are
+    none.
+    """
     node = condition.node
-    good = [operands for operands, result in operand_combinations(node) if result in condition.allowed]
+    good = [
+        operands
+        for operands, result in operand_combinations(node)
+        if result in condition.allowed
+    ]
     allowed = list(map(frozenset, zip(*good, strict=True)))
-    # Otherwise some combination of values that are allowed each is not allowed together, as in `a | b`.
+    # Otherwise some combination of values that are allowed each is not allowed
+    # together, as in `a | b`.
     if len(good) != math.prod(map(len, allowed)):
         return []
     return list(map(Condition, distinct_operands(node), allowed))
@@ -100,12 +113,20 @@ def split_additive_mask(node: Node) -> AdditiveMask:
 
 def _split_selection(node: Node, lowest: float) -> AdditiveMask | None:
     """`where(condition, rest, hidden)`, either way round."""
-    if node.name != "select_n" or len(node.operands) != 3 or node.operands[0].dtype != np.bool_:
+    if (
+        node.name != "select_n"
+        or len(node.operands) != 3
+        or node.operands[0].dtype != np.bool_
+    ):
         return None
     condition, if_false, if_true = node.operands
-    for hidden, visible, allowed in ((if_false, if_true, True), (if_true, if_false, False)):
+    for hidden, visible, allowed in (
+        (if_false, if_true, True),
+        (if_true, if_false, False),
+    ):
         always_hides = not _added_values(hidden, lowest).visible
-        # The rest is taken apart further, so it must have an element for each of the scores.
+        # The rest is taken apart further, so it must have an element for each of the
+        # scores.
         if always_hides and visible.shape == node.shape:
             return AdditiveMask(find_conditions(condition, [allowed]), [visible])
     return None
@@ -117,13 +138,19 @@ def _split_sum(node: Node, lowest: float) -> AdditiveMask | None:
         return None
     for mask, addend in (node.operands, node.operands[::-1]):
         values = _added_values(mask, lowest)
-        if addend.shape == node.shape and values.only_hide and _stays_hidden(values.hiding, addend, lowest):
+        if (
+            addend.shape == node.shape
+            and values.only_hide
+            and _stays_hidden(values.hiding, addend, lowest)
+        ):
             return AdditiveMask(find_conditions(mask, values.visible), [addend])
     return None
 
 
 class _AddedValues(NamedTuple):
-    """The values that a node adds to the scores of visible pairs, and those that hide a pair."""
+    """The values that a node adds to the scores of visible pairs, and those that hide a
+    pair.
+    """
 
     visible: list[Any]
     hiding: list[Any]
@@ -143,7 +170,8 @@ def _added_values(node: Node, lowest: float) -> _AddedValues:
 
 def _stays_hidden(hiding: list[Any], addend: Node, lowest: float) -> bool:
     """Whether each of the hiding values still hides when the addend is added to it."""
-    # Nothing known is more than the greatest number. To -inf it adds nothing, from the lowest number it makes 0.
+    # Nothing known is more than the greatest number. To -inf it adds nothing, from the
+    # lowest number it makes 0.
     sums = np.add.outer(hiding, possible_values(addend) or (-lowest,))
     # A sum that is NaN, inf - inf, is not visible either.
     return not (sums > lowest).any()

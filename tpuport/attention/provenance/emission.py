@@ -1,4 +1,6 @@
-"""Arrays computed from nodes, without the axes along which they do not vary: what is not needed is never computed."""
+"""Arrays computed from nodes, without the axes along which they do not vary: what is
+not needed is never computed.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,12 +23,16 @@ from tpuport.attention.provenance.rewriting import Axes, simplify
 
 
 def emit(node: Node, single: Axes) -> jax.Array:
-    """Traced. The array; of each axis in `single`, along which it must not vary, its first element alone.
+    """Traced. The array; of each axis in `single`, along which it must not vary, its
+    first element alone.
 
     Raises:
         UnknownError: an operation cannot be run again.
     """
-    single = tuple(is_single and size > 1 for is_single, size in zip(single, node.shape, strict=True))
+    single = tuple(
+        is_single and size > 1
+        for is_single, size in zip(single, node.shape, strict=True)
+    )
     # The same array with other axes left out is another one.
     return compute_once(node, _emit, single)
 
@@ -46,7 +52,9 @@ def _emit(node: Node, single: Axes) -> jax.Array:
     if simpler is not node:
         return emit(simpler, single)
     if is_elementwise(node):
-        return run_operation(node, [emit(operand, single[: operand.rank]) for operand in node.operands])
+        return run_operation(
+            node, [emit(operand, single[: operand.rank]) for operand in node.operands]
+        )
     smaller = _RULES.get(node.name, _emit_nothing)(node, single)
     if smaller is not None:
         return smaller
@@ -60,7 +68,9 @@ def _emit_nothing(node: Node, single: Axes) -> None:
 def _emit_whole(node: Node) -> jax.Array:
     if node.array is not None:
         return jnp.asarray(node.array)
-    return run_operation(node, [emit(operand, (False,) * operand.rank) for operand in node.operands])
+    return run_operation(
+        node, [emit(operand, (False,) * operand.rank) for operand in node.operands]
+    )
 
 
 def _take_first(array: jax.Array, single: Axes) -> jax.Array:
@@ -82,7 +92,9 @@ def _emit_broadcast(node: Node, single: Axes) -> jax.Array:
 def _emit_transpose(node: Node, single: Axes) -> jax.Array:
     permutation = node.params["permutation"]
     inverse = np.argsort(permutation).tolist()
-    return lax.transpose(emit(node.operands[0], pick_axes(single, inverse)), permutation)
+    return lax.transpose(
+        emit(node.operands[0], pick_axes(single, inverse)), permutation
+    )
 
 
 def _emit_reshape(node: Node, single: Axes) -> jax.Array | None:
@@ -99,7 +111,10 @@ def _emit_reshape(node: Node, single: Axes) -> jax.Array | None:
 
 def _emit_slice(node: Node, single: Axes) -> jax.Array:
     source = emit(node.operands[0], single)
-    starts, ends = list(node.params["start_indices"]), list(node.params["limit_indices"])
+    starts, ends = (
+        list(node.params["start_indices"]),
+        list(node.params["limit_indices"]),
+    )
     strides = list(node.params["strides"] or (1,) * node.rank)
     # Along these axes the source has only the first element.
     for axis in np.flatnonzero(single):
@@ -134,9 +149,13 @@ def _emit_gather(node: Node, single: Axes) -> jax.Array | None:
     source, indices = node.operands
     if numbers.operand_batching_dims or any(pick_axes(single, numbers.offset_dims)):
         return None
-    # The axes of the result that are not the slices' own are those of the indices, in their order.
+    # The axes of the result that are not the slices' own are those of the indices, in
+    # their order.
     index_axes = np.delete(single, numbers.offset_dims).tolist()
-    return run_operation(node, [emit(source, (False,) * source.rank), emit(indices, (*index_axes, False))])
+    return run_operation(
+        node,
+        [emit(source, (False,) * source.rank), emit(indices, (*index_axes, False))],
+    )
 
 
 _RULES: dict[str, Callable[[Node, Axes], jax.Array | None]] = {

@@ -1,8 +1,10 @@
-"""The graph of operations behind a mask, read lazily, with calls of jitted functions looked through.
+"""The graph of operations behind a mask, read lazily, with calls of jitted functions
+looked through.
 
-jax keeps with every array traced by `jax.jit` the equation that it is a result of. That is not a public interface, so
-`producing_equation` and `constant_of_trace`, which alone read it, return None if a field is not what jax 0.10 has
-there; then only the shape of a mask is known.
+jax keeps with every array traced by `jax.jit` the equation that it is a result of. That
+is not a public interface, so `producing_equation` and `constant_of_trace`, which alone
+read it, return None if a field is not what jax 0.10 has there; then only the shape of a
+mask is known.
 """
 
 import functools
@@ -17,7 +19,8 @@ from jax.extend.core import Literal
 
 from tpuport import jaxprs
 
-# Past so many nodes, or so deep, nothing more is looked at: a mask that is worth it is simpler.
+# Past so many nodes, or so deep, nothing more is looked at: a mask that is worth it is
+# simpler.
 MAX_NODES = 2000
 MAX_DEPTH = 48
 # Calls that do what their bodies do; not those with derivatives of their own.
@@ -44,12 +47,13 @@ class Node:
     Attributes:
         graph: the graph that it is in.
         shape, dtype: of the array.
-        equation: what to run again to compute the array: anything with `primitive`, `params` and `effects`; None for
-            a leaf.
+        equation: what to run again to compute the array: anything with `primitive`,
+            `params` and `effects`; None for a leaf.
         name: the primitive's name; "" for a leaf.
         params: the primitive's parameters.
         can_rerun: whether it is an operation without side effects.
-        array: the array itself, traced or not; None inside of a jitted function and for a rewritten operation.
+        array: the array itself, traced or not; None inside of a jitted function and for
+            a rewritten operation.
         output: its index among the results of the equation.
         memo: results of analyses of this node.
     """
@@ -67,7 +71,9 @@ class Node:
         self.graph = graph
         self.shape = tuple(int(size) for size in shape)
         # NumPy does not have the dtype of keys of random numbers.
-        self.dtype: Any = dtype if jnp.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype)
+        self.dtype: Any = (
+            dtype if jnp.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype)
+        )
         self.equation = equation
         self.name = ""
         self.params: dict[str, Any] = {}
@@ -84,7 +90,8 @@ class Node:
     @functools.cached_property
     def operands(self) -> tuple["Node", ...]:
         """The arrays that the operation takes."""
-        # Read when they are first needed: a mask may be computed from the whole model before it.
+        # Read when they are first needed: a mask may be computed from the whole model
+        # before it.
         return self._read_operands()
 
     @property
@@ -96,14 +103,17 @@ class Node:
     def known(self) -> Any:
         """The array if its values can be read now, else None."""
         # Of an array that is spread over several hosts, this one has only a part.
-        if isinstance(self.array, Tracer) or not getattr(self.array, "is_fully_addressable", True):
+        if isinstance(self.array, Tracer) or not getattr(
+            self.array, "is_fully_addressable", True
+        ):
             return None
         return self.array
 
 
 def _name_operation(equation: Any) -> str:
     name: str = equation.primitive.name
-    # A reshape that permutes axes as well is nothing that the rules for reshapes understand.
+    # A reshape that permutes axes as well is nothing that the rules for reshapes
+    # understand.
     if name == "reshape" and equation.params.get("dimensions") is not None:
         return "reshape of a transpose"
     return name
@@ -162,7 +172,8 @@ class Graph:
         scopes: "dict[int, _Scope]",
         array: Any = None,
     ) -> Node:
-        """The node of one result of an equation, or of what makes it inside of the function that it calls.
+        """The node of one result of an equation, or of what makes it inside of the
+        function that it calls.
 
         Args:
             producer: the equation and the result.
@@ -179,9 +190,12 @@ class Graph:
             def operands() -> tuple[Node, ...]:
                 return tuple(map(read, sources))
 
-            return Node(self, aval.shape, aval.dtype, equation, operands, array, producer.output)
+            return Node(
+                self, aval.shape, aval.dtype, equation, operands, array, producer.output
+            )
         scopes[id(equation)] = scope
-        # The body's own node, so that a mask looks the same whether a part of it was jitted or not.
+        # The body's own node, so that a mask looks the same whether a part of it was
+        # jitted or not.
         node = scope.node(scope.results[producer.output])
         if node.array is None:
             node.array = array
@@ -192,7 +206,11 @@ class _Scope:
     """The body of a called function. Its arguments are read when they are needed."""
 
     def __init__(
-        self, graph: Graph, equation: Any, body: jaxprs.SubJaxpr, read: Callable[[Any], Node]
+        self,
+        graph: Graph,
+        equation: Any,
+        body: jaxprs.SubJaxpr,
+        read: Callable[[Any], Node],
     ) -> None:
         self._graph = graph
         self.equation = equation  # so that no other equation gets its id
@@ -201,7 +219,9 @@ class _Scope:
         self._scopes: dict[int, _Scope] = {}
         self._arguments = dict(zip(body.jaxpr.invars, body.operands, strict=True))
         constants = map(graph.node, body.consts)
-        self._nodes: dict[Any, Node] = dict(zip(body.jaxpr.constvars, constants, strict=True))
+        self._nodes: dict[Any, Node] = dict(
+            zip(body.jaxpr.constvars, constants, strict=True)
+        )
         self._producers = jaxprs.producers(body.jaxpr)
 
     def node(self, atom: Any) -> Node:
@@ -213,12 +233,18 @@ class _Scope:
             return self._read(self._arguments[atom])
         if atom not in self._nodes:
             producer = self._producers[atom]
-            self._nodes[atom] = self._graph.result_node(producer, atom.aval, self.node, self._scopes)
+            self._nodes[atom] = self._graph.result_node(
+                producer, atom.aval, self.node, self._scopes
+            )
         return self._nodes[atom]
 
 
-def _enter_call(graph: Graph, equation: Any, read: Callable[[Any], Node]) -> _Scope | None:
-    """The scope of a call; None if the equation is not one that can be looked through."""
+def _enter_call(
+    graph: Graph, equation: Any, read: Callable[[Any], Node]
+) -> _Scope | None:
+    """The scope of a call; None if the equation is not one that can be looked
+    through.
+    """
     if equation.primitive.name not in _CALLS:
         return None
     body = jaxprs.callee(equation)
@@ -228,15 +254,21 @@ def _enter_call(graph: Graph, equation: Any, read: Callable[[Any], Node]) -> _Sc
     return _Scope(graph, equation, body, read)
 
 
-def analysis(unknown: Callable[[Node], Any]) -> Callable[[Callable[[Node], Any]], Callable[[Node], Any]]:
-    """Remember the result of a function of a node; return `unknown(node)` if the graph is too deep or too large."""
+def analysis(
+    unknown: Callable[[Node], Any],
+) -> Callable[[Callable[[Node], Any]], Callable[[Node], Any]]:
+    """Remember the result of a function of a node; return `unknown(node)` if the graph
+    is too deep or too large.
+    """
 
     def decorate(function: Callable[[Node], Any]) -> Callable[[Node], Any]:
         @functools.wraps(function)
         def remember(node: Node) -> Any:
             if function not in node.memo:
                 if node.graph.depth >= MAX_DEPTH or node.graph.count >= MAX_NODES:
-                    return unknown(node)  # not remembered: from elsewhere the node may be less deep
+                    return unknown(
+                        node
+                    )  # not remembered: from elsewhere the node may be less deep
                 node.memo[function] = go_deeper(node, function)
             return node.memo[function]
 
@@ -255,7 +287,8 @@ def go_deeper(node: Node, function: Callable[..., Any], *args: Any) -> Any:
 
 
 def compute_once(node: Node, function: Callable[..., Any], *args: Any) -> Any:
-    """`function(node, *args)` one level deeper, computed once for each node and arguments.
+    """`function(node, *args)` one level deeper, computed once for each node and
+    arguments.
 
     Raises:
         UnknownError: the graph is too deep.
@@ -271,22 +304,28 @@ def compute_once(node: Node, function: Callable[..., Any], *args: Any) -> Any:
 def producing_equation(tracer: Any) -> jaxprs.Producer | None:
     """The equation that made a tracer; None for an argument, or if it is not known.
 
-    The equation has `primitive`, `params`, `effects` and `invars`; the last are tracers.
+    The equation has `primitive`, `params`, `effects` and `invars`; the last are
+    tracers.
     """
     equation: Any = getattr(tracer, "parent", None)
     has_fields = all(hasattr(equation, name) for name in _EQUATION_FIELDS)
     if not _is_traced_by_jit(tracer) or not has_fields:
         return None
     variable = getattr(tracer, "val", None)
-    outputs = [index for index, result in enumerate(equation.outvars) if result is variable]
-    # Otherwise the tracer is not one of the equation's results in the form that is known here.
+    outputs = [
+        index for index, result in enumerate(equation.outvars) if result is variable
+    ]
+    # Otherwise the tracer is not one of the equation's results in the form that is
+    # known here.
     if len(outputs) != 1:
         return None
     return jaxprs.Producer(equation, outputs[0])
 
 
 def constant_of_trace(value: Any) -> jax.Array | np.ndarray | None:
-    """The array itself if `value` is not a tracer or is a tracer for a constant of the trace; else None."""
+    """The array itself if `value` is not a tracer or is a tracer for a constant of the
+    trace; else None.
+    """
     if isinstance(value, _ARRAYS) and not isinstance(value, Tracer):
         return value
     if not isinstance(value, Tracer):
@@ -308,5 +347,7 @@ def constant_of_trace(value: Any) -> jax.Array | np.ndarray | None:
 
 
 def _is_traced_by_jit(tracer: Any) -> bool:
-    """Whether this is what `jax.jit` traces with. In the tracers of vmap and the like, `val` is another thing."""
+    """Whether this is what `jax.jit` traces with. In the tracers of vmap and the like,
+    `val` is another thing.
+    """
     return type(tracer).__name__ == "DynamicJaxprTracer"

@@ -1,8 +1,10 @@
-"""Axes that code joins for products of matrices, such as batch and heads, computed apart: `reshape`.
+"""Axes that code joins for products of matrices, such as batch and heads, computed
+apart: `reshape`.
 
-Attention by hand often joins them to [B * H, Q, D], which `torch.bmm` takes, and splits the result. Heads that are
-divided over devices are no longer divided in such an axis: the compiler gathers them. So where code splits the axis,
-what was computed since it was joined is computed with its parts apart. The compiler drops what nothing uses then.
+Attention by hand often joins them to [B * H, Q, D], which `torch.bmm` takes, and splits
+the result. Heads that are divided over devices are no longer divided in such an axis:
+the compiler gathers them. So where code splits the axis, what was computed since it was
+joined is computed with its parts apart. The compiler drops what nothing uses then.
 
 Shapes: B batch, H heads, Q queries, D head dimension.
 """
@@ -28,19 +30,33 @@ from tpuport.attention.provenance.graph import (
     compute_once,
     go_deeper,
 )
-from tpuport.attention.provenance.primitives import IDENTITIES, is_elementwise, reshape_groups
+from tpuport.attention.provenance.primitives import (
+    IDENTITIES,
+    is_elementwise,
+    reshape_groups,
+)
 
-# Elementwise operations of one operand, which are not computed again for anything but their shape.
+# Elementwise operations of one operand, which are not computed again for anything but
+# their shape.
 _UNARY: Final = IDENTITIES | {"stop_gradient"}
-_REDUCTIONS: Final = ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or")
+_REDUCTIONS: Final = (
+    "reduce_sum",
+    "reduce_max",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_and",
+    "reduce_or",
+)
 
 
 class Joined(NamedTuple):
     """How an axis was joined from others.
 
     Attributes:
-        boundaries: where it can be split: the products of the sizes of its leading parts.
-        has_product: whether a product of matrices was computed for each of its positions since.
+        boundaries: where it can be split: the products of the sizes of its leading
+            parts.
+        has_product: whether a product of matrices was computed for each of its
+            positions since.
     """
 
     boundaries: frozenset[int]
@@ -48,10 +64,12 @@ class Joined(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """What an operation does to an axis of its result, and how it runs with that axis in parts.
+    """What an operation does to an axis of its result, and how it runs with that axis
+    in parts.
 
     Attributes:
-        sources: the axis of each operand that goes on as this one; None for an operand that does not have it.
+        sources: the axis of each operand that goes on as this one; None for an operand
+            that does not have it.
         run: takes the operands, their axes in parts, and the sizes of the parts.
     """
 
@@ -60,7 +78,8 @@ class _Step(NamedTuple):
 
 
 def reshape(array: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """Traced. The array in another shape; if that splits an axis that was joined before a product, by way of its parts.
+    """Traced. The array in another shape; if that splits an axis that was joined before
+    a product, by way of its parts.
 
     Args:
         shape: of the result; one size may be -1.
@@ -86,8 +105,12 @@ def _complete(shape: Sequence[int], elements: int) -> tuple[int, ...]:
     return tuple(elements // known if size == -1 else size for size in shape)
 
 
-def _splits(node: Node, target: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """(axis, the sizes of its parts) of each axis that was joined before a product and is split by a reshape."""
+def _splits(
+    node: Node, target: tuple[int, ...]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """(axis, the sizes of its parts) of each axis that was joined before a product and
+    is split by a reshape.
+    """
     for axis, size in enumerate(node.shape):
         wanted = _boundaries_inside(axis, node.shape, target)
         joined = _find_joined(node, axis) if wanted else None
@@ -99,11 +122,17 @@ def _splits(node: Node, target: tuple[int, ...]) -> Iterator[tuple[int, tuple[in
             yield axis, tuple(end // start for start, end in pairs)
 
 
-def _boundaries_inside(axis: int, shape: tuple[int, ...], other: tuple[int, ...]) -> frozenset[int]:
-    """Where a reshape splits an axis of one of two shapes: products of the sizes of the axis' leading parts."""
+def _boundaries_inside(
+    axis: int, shape: tuple[int, ...], other: tuple[int, ...]
+) -> frozenset[int]:
+    """Where a reshape splits an axis of one of two shapes: products of the sizes of the
+    axis' leading parts.
+    """
     before = math.prod(shape[:axis])
     ends = np.cumprod(other, dtype=np.int64).tolist()
-    inside = [end for end in ends if before < end < before * shape[axis] and end % before == 0]
+    inside = [
+        end for end in ends if before < end < before * shape[axis] and end % before == 0
+    ]
     return frozenset(end // before for end in inside)
 
 
@@ -134,12 +163,16 @@ def _look_for_joined(node: Node, axis: int) -> Joined | None:
         boundaries = frozenset.intersection(*(joined.boundaries for joined in known))
     if not boundaries:
         return None
-    has_product = node.name == "dot_general" or any(joined.has_product for joined in known)
+    has_product = node.name == "dot_general" or any(
+        joined.has_product for joined in known
+    )
     return Joined(boundaries, has_product)
 
 
 def _joining(node: Node, axis: int) -> frozenset[int]:
-    """The boundaries of what a reshape joins to an axis of its result; empty if it joins nothing to it."""
+    """The boundaries of what a reshape joins to an axis of its result; empty if it
+    joins nothing to it.
+    """
     if node.name != "reshape":
         return frozenset()
     return _boundaries_inside(axis, node.shape, node.operands[0].shape)
@@ -160,7 +193,8 @@ def _compute_apart(node: Node, axis: int, sizes: tuple[int, ...]) -> jax.Array:
         return lax.reshape(_emit_whole(node.operands[0]), shape)
     step = _step(node, axis)
     if step is None or _find_joined(node, axis) is None:
-        # A mask, say, that was joined with others or is the same for all: to split it costs nothing.
+        # A mask, say, that was joined with others or is the same for all: to split it
+        # costs nothing.
         return lax.reshape(_emit_whole(node), shape)
     operands = []
     for operand, source in zip(node.operands, step.sources, strict=True):
@@ -192,14 +226,18 @@ def _run(node: Node, operands: list[jax.Array], **params: Any) -> jax.Array:
     return node.equation.primitive.bind(*operands, **{**node.params, **params})
 
 
-def _divided(shape: Iterable[int], axis: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+def _divided(
+    shape: Iterable[int], axis: int, sizes: tuple[int, ...]
+) -> tuple[int, ...]:
     """A shape, or another value for each axis, with several in place of one."""
     before = tuple(shape)
     return (*before[:axis], *sizes, *before[axis + 1 :])
 
 
 def _renumbered(axes: Iterable[int], axis: int, parts: int) -> tuple[int, ...]:
-    """Indices of axes after one of them has become several; that one is all of its parts."""
+    """Indices of axes after one of them has become several; that one is all of its
+    parts.
+    """
     renumbered: list[int] = []
     for index in axes:
         if index == axis:
@@ -217,7 +255,9 @@ def _repeated(array: jax.Array, axis: int, parts: int) -> jax.Array:
 def _elementwise(node: Node, axis: int) -> _Step:
     size = node.shape[axis]
     # Numbers have no axes, and what is repeated along this one has size 1.
-    has_axis = [bool(operand.rank) and operand.shape[axis] == size for operand in node.operands]
+    has_axis = [
+        bool(operand.rank) and operand.shape[axis] == size for operand in node.operands
+    ]
 
     def run(operands: list[jax.Array], sizes: tuple[int, ...]) -> jax.Array:
         fitting = [
@@ -230,7 +270,9 @@ def _elementwise(node: Node, axis: int) -> _Step:
 
 
 def _product(node: Node, axis: int) -> _Step | None:
-    (left_contracted, right_contracted), (left_batch, right_batch) = node.params["dimension_numbers"]
+    (left_contracted, right_contracted), (left_batch, right_batch) = node.params[
+        "dimension_numbers"
+    ]
     # The result's first axes are those for whose positions products are computed apart.
     if axis >= len(left_batch):
         return None
@@ -238,8 +280,14 @@ def _product(node: Node, axis: int) -> _Step | None:
 
     def run(operands: list[jax.Array], sizes: tuple[int, ...]) -> jax.Array:
         parts = len(sizes)
-        contracted = (_renumbered(left_contracted, left, parts), _renumbered(right_contracted, right, parts))
-        batch = (_renumbered(left_batch, left, parts), _renumbered(right_batch, right, parts))
+        contracted = (
+            _renumbered(left_contracted, left, parts),
+            _renumbered(right_contracted, right, parts),
+        )
+        batch = (
+            _renumbered(left_batch, left, parts),
+            _renumbered(right_batch, right, parts),
+        )
         return _run(node, operands, dimension_numbers=(contracted, batch))
 
     return _Step([left, right], run)
@@ -264,7 +312,9 @@ def _broadcast(node: Node, axis: int) -> _Step | None:
 
     def run(operands: list[jax.Array], sizes: tuple[int, ...]) -> jax.Array:
         shape = _divided(node.shape, axis, sizes)
-        return lax.broadcast_in_dim(operands[0], shape, _renumbered(targets, axis, len(sizes)))
+        return lax.broadcast_in_dim(
+            operands[0], shape, _renumbered(targets, axis, len(sizes))
+        )
 
     return _Step([source], run)
 
@@ -280,11 +330,15 @@ def _squeeze(node: Node, axis: int) -> _Step:
 def _without(node: Node, axis: int, parameter: str) -> _Step:
     """Of an operation whose result lacks the axes that a parameter lists."""
     removed = node.params[parameter]
-    remaining = [index for index in range(node.operands[0].rank) if index not in removed]
+    remaining = [
+        index for index in range(node.operands[0].rank) if index not in removed
+    ]
     source = remaining[axis]
 
     def run(operands: list[jax.Array], sizes: tuple[int, ...]) -> jax.Array:
-        return _run(node, operands, **{parameter: _renumbered(removed, source, len(sizes))})
+        return _run(
+            node, operands, **{parameter: _renumbered(removed, source, len(sizes))}
+        )
 
     return _Step([source], run)
 
@@ -294,7 +348,9 @@ def _reshape(node: Node, axis: int) -> _Step | None:
         if group.after == [axis] and len(group.before) == 1:
             return _Step(
                 group.before,
-                lambda operands, sizes: lax.reshape(operands[0], _divided(node.shape, axis, sizes)),
+                lambda operands, sizes: lax.reshape(
+                    operands[0], _divided(node.shape, axis, sizes)
+                ),
             )
     return None
 
@@ -320,7 +376,9 @@ def _slice(node: Node, axis: int) -> _Step | None:
     def run(operands: list[jax.Array], sizes: tuple[int, ...]) -> jax.Array:
         starts = _divided(node.params["start_indices"], axis, (0,) * len(sizes))
         limits = _divided(node.params["limit_indices"], axis, sizes)
-        return lax.slice(operands[0], starts, limits, _divided(strides, axis, (1,) * len(sizes)))
+        return lax.slice(
+            operands[0], starts, limits, _divided(strides, axis, (1,) * len(sizes))
+        )
 
     return _Step([axis], run)
 

@@ -1,8 +1,11 @@
-"""Arrays that were joined along an axis from parts, such as the tokens of a video and those of its text: the parts.
+"""Arrays that were joined along an axis from parts, such as the tokens of a video and
+those of its text: the parts.
 
-On a mesh the parts are divided differently from what is joined of them: a video over devices, each of which has all of
-the text. To join them, and to take them apart again, the compiler sends both. So attention takes the parts, and where
-code cuts its result where two parts meet, it gets the part itself. The compiler drops what nothing uses then.
+On a mesh the parts are divided differently from what is joined of them: a video over
+devices, each of which has all of the text. To join them, and to take them apart again,
+the compiler sends both. So attention takes the parts, and where code cuts its result
+where two parts meet, it gets the part itself. The compiler drops what nothing uses
+then.
 """
 
 import itertools
@@ -14,8 +17,19 @@ from jax import lax
 from jax.core import Tracer
 
 from tpuport.attention.provenance.emission import emit
-from tpuport.attention.provenance.graph import Graph, Node, UnknownError, compute_once, producing_equation
-from tpuport.attention.provenance.primitives import IDENTITIES, is_elementwise, reshape_groups, run_operation
+from tpuport.attention.provenance.graph import (
+    Graph,
+    Node,
+    UnknownError,
+    compute_once,
+    producing_equation,
+)
+from tpuport.attention.provenance.primitives import (
+    IDENTITIES,
+    is_elementwise,
+    reshape_groups,
+    run_operation,
+)
 
 # They do the same to each part.
 _UNARY: Final = IDENTITIES | {"stop_gradient"}
@@ -24,7 +38,9 @@ Parts = tuple[jax.Array, ...]
 
 
 def parts_along(array: jax.Array, axis: int) -> Parts:
-    """Traced. The arrays that were joined along an axis to this one; itself alone if it was not, or is not traced."""
+    """Traced. The arrays that were joined along an axis to this one; itself alone if it
+    was not, or is not traced.
+    """
     if not isinstance(array, Tracer):
         return (array,)
     try:
@@ -34,14 +50,18 @@ def parts_along(array: jax.Array, axis: int) -> Parts:
 
 
 def as_part(array: jax.Array) -> jax.Array:
-    """Traced. A slice of what was joined from parts, as the part that it is; any other array as it is."""
+    """Traced. A slice of what was joined from parts, as the part that it is; any other
+    array as it is.
+    """
     producer = producing_equation(array) if isinstance(array, Tracer) else None
     if producer is None or producer.equation.primitive.name != "slice":
         return array
     [source] = producer.equation.invars
     params = producer.equation.params
     starts, ends = params["start_indices"], params["limit_indices"]
-    axes = [axis for axis, size in enumerate(array.shape) if size != source.aval.shape[axis]]
+    axes = [
+        axis for axis, size in enumerate(array.shape) if size != source.aval.shape[axis]
+    ]
     if len(axes) != 1 or any(stride != 1 for stride in params["strides"] or ()):
         return array
     [axis] = axes
@@ -74,8 +94,12 @@ def _find_parts(node: Node, axis: int) -> Parts | None:
 
 
 def _elementwise(node: Node, axis: int) -> Parts | None:
-    """Of an operation on what was joined, and on numbers and tables, of which each part takes its own range."""
-    operands = [_operand_parts(operand, axis, node.shape[axis]) for operand in node.operands]
+    """Of an operation on what was joined, and on numbers and tables, of which each part
+    takes its own range.
+    """
+    operands = [
+        _operand_parts(operand, axis, node.shape[axis]) for operand in node.operands
+    ]
     joined = [parts for parts in operands if isinstance(parts, tuple)]
     lengths = {tuple(part.shape[axis] for part in parts) for parts in joined}
     if len(lengths) != 1:
@@ -85,7 +109,9 @@ def _elementwise(node: Node, axis: int) -> Parts | None:
         parts if isinstance(parts, tuple) else _cut(operand, axis, lengths)
         for parts, operand in zip(operands, node.operands, strict=True)
     ]
-    return tuple(run_operation(node, list(arrays)) for arrays in zip(*ranges, strict=True))
+    return tuple(
+        run_operation(node, list(arrays)) for arrays in zip(*ranges, strict=True)
+    )
 
 
 def _operand_parts(operand: Node, axis: int, size: int) -> Parts | None:
@@ -95,7 +121,9 @@ def _operand_parts(operand: Node, axis: int, size: int) -> Parts | None:
 
 
 def _cut(operand: Node, axis: int, lengths: tuple[int, ...]) -> Parts:
-    """The range of an operand for each part; all of what is the same for the whole axis."""
+    """The range of an operand for each part; all of what is the same for the whole
+    axis.
+    """
     whole = emit(operand, (False,) * operand.rank)
     if not operand.rank or operand.shape[axis] == 1:
         return (whole,) * len(lengths)
@@ -111,12 +139,16 @@ def _concatenated(node: Node, axis: int) -> Parts | None:
         return None
     parts: list[jax.Array] = []
     for operand in node.operands:
-        parts += _parts_inside(operand, axis) or (emit(operand, (False,) * operand.rank),)
+        parts += _parts_inside(operand, axis) or (
+            emit(operand, (False,) * operand.rank),
+        )
     return tuple(parts)
 
 
 def _parts_inside(operand: Node, axis: int) -> Parts | None:
-    """The parts of an operand that was joined itself; None too if it comes from too far away to tell."""
+    """The parts of an operand that was joined itself; None too if it comes from too far
+    away to tell.
+    """
     # In a model of many blocks, the parts of the last come from all of those before it.
     try:
         return _parts(operand, axis)
@@ -137,7 +169,10 @@ def _reshaped(node: Node, axis: int) -> Parts | None:
             [source] = group.before
             parts = _parts(node.operands[0], source)
             before, after = node.shape[:axis], node.shape[axis + 1 :]
-            return parts and tuple(lax.reshape(part, (*before, part.shape[source], *after)) for part in parts)
+            return parts and tuple(
+                lax.reshape(part, (*before, part.shape[source], *after))
+                for part in parts
+            )
     return None
 
 

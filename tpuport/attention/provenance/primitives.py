@@ -1,6 +1,8 @@
-"""What primitives mean: which are elementwise, which only move elements, what they give for known operands.
+"""What primitives mean: which are elementwise, which only move elements, what they give
+for known operands.
 
-From that: arrays that depend on nothing traced, and the few values that the elements of an array can have.
+From that: arrays that depend on nothing traced, and the few values that the elements of
+an array can have.
 """
 
 import itertools
@@ -38,7 +40,15 @@ _ELEMENTWISE = _NUMPY_FUNCTIONS.keys() | _OTHER_ELEMENTWISE
 _MOVES = frozenset({"broadcast_in_dim", "reshape", "rev", "slice", "transpose"})
 # What returns its operands, perhaps elsewhere or in another order of execution.
 IDENTITIES = frozenset(
-    {"copy", "copy_p", "optimization_barrier", "reshard", "sharding_constraint", "name", "device_put"}
+    {
+        "copy",
+        "copy_p",
+        "optimization_barrier",
+        "reshard",
+        "sharding_constraint",
+        "name",
+        "device_put",
+    }
 )
 # What gives nothing but elements of its first operand.
 _SELECTIONS = _MOVES | frozenset(
@@ -75,8 +85,12 @@ def pick_axes(values: Sequence[Any], axes: Iterable[int]) -> tuple[Any, ...]:
     return tuple(values[axis] for axis in axes)
 
 
-def place_axes(values: Iterable[Any], axes: Iterable[int], rank: int, default: Any) -> tuple[Any, ...]:
-    """The values at these axes of an array of this rank, and `default` at the others."""
+def place_axes(
+    values: Iterable[Any], axes: Iterable[int], rank: int, default: Any
+) -> tuple[Any, ...]:
+    """The values at these axes of an array of this rank, and `default` at the
+    others.
+    """
     by_axis = dict(zip(axes, values, strict=True))
     return tuple(by_axis.get(axis, default) for axis in range(rank))
 
@@ -88,21 +102,31 @@ def is_elementwise(node: Node) -> bool:
     """
     if node.name not in _ELEMENTWISE:
         return False
-    return all(not operand.shape or broadcasts_to(operand.shape, node.shape) for operand in node.operands)
+    return all(
+        not operand.shape or broadcasts_to(operand.shape, node.shape)
+        for operand in node.operands
+    )
 
 
 def is_move(node: Node) -> bool:
-    """Whether each element is an element of the operand, whose index depends on its own index alone."""
+    """Whether each element is an element of the operand, whose index depends on its own
+    index alone.
+    """
     return node.name in _MOVES
 
 
 def reshape_groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[AxisGroup]:
-    """How a reshape joins and splits axes: the smallest groups with equal products, axes of size 1 left out."""
+    """How a reshape joins and splits axes: the smallest groups with equal products,
+    axes of size 1 left out.
+    """
     # Products of 0 are equal too early.
     if 0 in before:
         return [AxisGroup(list(range(len(before))), list(range(len(after))))]
     # An axis of size 1 fits anywhere, and would make groups that are not the smallest.
-    old_axes, new_axes = np.flatnonzero(np.not_equal(before, 1)), np.flatnonzero(np.not_equal(after, 1))
+    old_axes, new_axes = (
+        np.flatnonzero(np.not_equal(before, 1)),
+        np.flatnonzero(np.not_equal(after, 1)),
+    )
     old_products = np.cumprod(before, dtype=np.int64)[old_axes]
     new_products = np.cumprod(after, dtype=np.int64)[new_axes]
     # A group ends wherever both sides have reached the same product.
@@ -121,7 +145,9 @@ def is_constant(node: Node) -> bool:
 
 
 def order_operations(node: Node) -> list[Node] | None:
-    """What a node is computed of, each after its operands, the node last; None if something traced is among it."""
+    """What a node is computed of, each after its operands, the node last; None if
+    something traced is among it.
+    """
     # Not recursive: a chain of operations may be longer than Python's stack.
     pending = [node]
     order: dict[Node, None] = {}
@@ -131,7 +157,9 @@ def order_operations(node: Node) -> list[Node] | None:
             continue
         if current.known is None and not current.can_rerun:
             return None
-        waiting = [operand for operand in needed_operands(current) if operand not in order]
+        waiting = [
+            operand for operand in needed_operands(current) if operand not in order
+        ]
         if waiting:
             # Once more after its operands.
             pending += [current, *waiting]
@@ -161,7 +189,9 @@ def run_operation(node: Node, operands: list[jax.Array]) -> jax.Array:
 
 
 def gather_axis(node: Node) -> int | None:
-    """The axis along which a gather takes whole slices at a list of indices; None for another operation."""
+    """The axis along which a gather takes whole slices at a list of indices; None for
+    another operation.
+    """
     if node.name != "gather":
         return None
     numbers = node.params["dimension_numbers"]
@@ -181,14 +211,24 @@ def gather_axis(node: Node) -> int | None:
 
 @analysis(lambda node: None)
 def gather_indices(node: Node) -> np.ndarray | None:
-    """The indices that a gather takes along `gather_axis`, if they are known and inside of the array."""
+    """The indices that a gather takes along `gather_axis`, if they are known and inside
+    of the array.
+    """
     axis = gather_axis(node)
-    if axis is None or node.shape[axis] > _MAX_GATHER_INDICES or not is_constant(node.operands[1]):
+    if (
+        axis is None
+        or node.shape[axis] > _MAX_GATHER_INDICES
+        or not is_constant(node.operands[1])
+    ):
         return None
     # Inside of a trace jax would make the constant a tracer.
     with jax.ensure_compile_time_eval():
         indices = np.asarray(_compute(node.operands[1]))[:, 0]
-    if not indices.size or indices.min() < 0 or indices.max() >= node.operands[0].shape[axis]:
+    if (
+        not indices.size
+        or indices.min() < 0
+        or indices.max() >= node.operands[0].shape[axis]
+    ):
         return None
     return indices
 
@@ -200,7 +240,9 @@ def _compute(node: Node) -> jax.Array:
         if current.known is not None:
             arrays[current] = jnp.asarray(current.known)
         else:
-            arrays[current] = run_operation(current, [arrays[operand] for operand in current.operands])
+            arrays[current] = run_operation(
+                current, [arrays[operand] for operand in current.operands]
+            )
     return arrays[node]
 
 
@@ -210,7 +252,9 @@ def _any_value(node: Node) -> Values:
 
 @analysis(_any_value)
 def possible_values(node: Node) -> Values:
-    """Every value that an element can have, each once and none NaN; empty if they are not known, or too many."""
+    """Every value that an element can have, each once and none NaN; empty if they are
+    not known, or too many.
+    """
     return _find_values(node) or _any_value(node)
 
 
@@ -218,7 +262,9 @@ def _find_values(node: Node) -> Values:
     if node.known is not None:
         return _array_values(np.asarray(node.known))
     if is_elementwise(node):
-        return _few_values(combination.result for combination in operand_combinations(node))
+        return _few_values(
+            combination.result for combination in operand_combinations(node)
+        )
     return _VALUE_RULES.get(node.name, _no_values)(node)
 
 
@@ -268,11 +314,19 @@ _VALUE_RULES: dict[str, Callable[[Node], Values]] = (
 
 
 def is_outer_product(node: Node) -> bool:
-    """Whether a matrix product is one of zeros and ones over an axis of size 1: a matrix unit keeps those exactly."""
+    """Whether a matrix product is one of zeros and ones over an axis of size 1: a
+    matrix unit keeps those exactly.
+    """
     contracted, _ = node.params["dimension_numbers"][0]
     has_own_dtype = {operand.dtype for operand in node.operands} == {node.dtype}
-    are_numbers = all(has_only(operand, {0, 1}.__contains__) for operand in node.operands)
-    return are_numbers and has_own_dtype and all(node.operands[0].shape[axis] == 1 for axis in contracted)
+    are_numbers = all(
+        has_only(operand, {0, 1}.__contains__) for operand in node.operands
+    )
+    return (
+        are_numbers
+        and has_own_dtype
+        and all(node.operands[0].shape[axis] == 1 for axis in contracted)
+    )
 
 
 def has_only(node: Node, predicate: Callable[[Any], bool]) -> bool:
@@ -283,7 +337,8 @@ def has_only(node: Node, predicate: Callable[[Any], bool]) -> bool:
 
 def _few_values(values: Iterable[Any]) -> Values:
     unique = tuple(dict.fromkeys(values))
-    # NaN, which is not equal to itself, would be equal to none of the values that conditions compare with.
+    # NaN, which is not equal to itself, would be equal to none of the values that
+    # conditions compare with.
     if len(unique) > _MAX_VALUES or any(value != value for value in unique):
         return ()
     return unique
@@ -301,7 +356,8 @@ def _array_values(array: np.ndarray) -> Values:
 def operand_combinations(node: Node) -> list[Combination]:
     """What an operation gives for each choice of values of its `distinct_operands`.
 
-    Empty if the values are not known, or there are many, or the operation is not elementwise.
+    Empty if the values are not known, or there are many, or the operation is not
+    elementwise.
     """
     # Of other elementwise operations, NumPy's results may not be the device's.
     function = _NUMPY_FUNCTIONS.get(node.name)

@@ -1,6 +1,7 @@
 """Operations written in fewer kinds, and along which axes their elements may differ.
 
-`simplify` puts moves (reshape, slice, ...) below elementwise operations and drops what changes nothing.
+`simplify` puts moves (reshape, slice, ...) below elementwise operations and drops what
+changes nothing.
 """
 
 from collections.abc import Callable
@@ -44,7 +45,9 @@ def _broadcast(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Nod
 
 @analysis(lambda node: node)
 def simplify(node: Node) -> Node:
-    """The same array by fewer kinds of operations, moves below elementwise operations."""
+    """The same array by fewer kinds of operations, moves below elementwise
+    operations.
+    """
     if node.name in _SIMPLIFICATIONS:
         simpler = _SIMPLIFICATIONS[node.name](node)
         if simpler is not node:
@@ -65,13 +68,18 @@ def _skip_identity(node: Node) -> Node:
 
 
 def _sink_move(move: Node) -> Node:
-    """A move of an elementwise operation's result as the operation on moved operands."""
+    """A move of an elementwise operation's result as the operation on moved
+    operands.
+    """
     source = simplify(move.operands[0])
     if not is_elementwise(source) or not source.shape:
         return move
-    # The move of a comparison becomes a comparison of moved positions, whose growth is known.
+    # The move of a comparison becomes a comparison of moved positions, whose growth is
+    # known.
     operands = tuple(_move_operand(move, operand) for operand in source.operands)
-    return move.graph.apply(source.equation.primitive, operands, move.shape, source.dtype, source.params)
+    return move.graph.apply(
+        source.equation.primitive, operands, move.shape, source.dtype, source.params
+    )
 
 
 def _move_operand(move: Node, operand: Node) -> Node:
@@ -81,7 +89,9 @@ def _move_operand(move: Node, operand: Node) -> Node:
     key = (id(move.equation), move.shape)
     if key not in operand.memo:
         primitive = move.equation.primitive
-        moved = move.graph.apply(primitive, (operand,), move.shape, operand.dtype, move.params)
+        moved = move.graph.apply(
+            primitive, (operand,), move.shape, operand.dtype, move.params
+        )
         # With the equation, so that no other equation gets its id.
         operand.memo[key] = (moved, move.equation)
     return operand.memo[key][0]
@@ -92,11 +102,15 @@ def _broadcast_operands(node: Node) -> Node:
     if {operand.shape for operand in node.operands} <= {(), node.shape}:
         return node
     operands = tuple(_broadcast_sizes(operand, node.shape) for operand in node.operands)
-    return node.graph.apply(node.equation.primitive, operands, node.shape, node.dtype, node.params)
+    return node.graph.apply(
+        node.equation.primitive, operands, node.shape, node.dtype, node.params
+    )
 
 
 def _broadcast_sizes(node: Node, shape: tuple[int, ...]) -> Node:
-    """`node` in a shape of as many axes, of which its own may have size 1; one without axes stays."""
+    """`node` in a shape of as many axes, of which its own may have size 1; one without
+    axes stays.
+    """
     if node.shape in ((), shape):
         return node
     return _broadcast(node, shape, tuple(range(node.rank)))
@@ -142,15 +156,30 @@ def _outer_product_as_multiplication(node: Node) -> Node:
     if not is_outer_product(node):
         return node
     left, right = node.operands
-    (left_contracted, right_contracted), (left_batch, right_batch) = node.params["dimension_numbers"]
-    left_free = [axis for axis in range(left.rank) if axis not in (*left_contracted, *left_batch)]
-    right_free = [axis for axis in range(right.rank) if axis not in (*right_contracted, *right_batch)]
-    # The result's axes are those of the batch, then the left operand's, then the right one's.
+    (left_contracted, right_contracted), (left_batch, right_batch) = node.params[
+        "dimension_numbers"
+    ]
+    left_free = [
+        axis for axis in range(left.rank) if axis not in (*left_contracted, *left_batch)
+    ]
+    right_free = [
+        axis
+        for axis in range(right.rank)
+        if axis not in (*right_contracted, *right_batch)
+    ]
+    # The result's axes are those of the batch, then the left operand's, then the right
+    # one's.
     left_end = len(left_batch) + len(left_free)
     right_axes = (*range(len(right_batch)), *range(left_end, node.rank))
     operands = (
-        _broadcast(_move_first(left, (*left_batch, *left_free)), node.shape, tuple(range(left_end))),
-        _broadcast(_move_first(right, (*right_batch, *right_free)), node.shape, right_axes),
+        _broadcast(
+            _move_first(left, (*left_batch, *left_free)),
+            node.shape,
+            tuple(range(left_end)),
+        ),
+        _broadcast(
+            _move_first(right, (*right_batch, *right_free)), node.shape, right_axes
+        ),
     )
     return node.graph.apply(lax.mul_p, operands, node.shape, node.dtype, {})
 
@@ -159,7 +188,9 @@ def _move_first(node: Node, axes: tuple[int, ...]) -> Node:
     """These axes in this order; the others have size 1 and are left out."""
     permutation = (*axes, *(axis for axis in range(node.rank) if axis not in axes))
     shape = pick_axes(node.shape, permutation)
-    transposed = node.graph.apply(lax.transpose_p, (node,), shape, node.dtype, {"permutation": permutation})
+    transposed = node.graph.apply(
+        lax.transpose_p, (node,), shape, node.dtype, {"permutation": permutation}
+    )
     return reshape(transposed, shape[: len(axes)])
 
 
@@ -168,7 +199,11 @@ def _slice_axis(node: Node, axis: int, start: int, count: int, step: int = 1) ->
     strides, shape = [1] * node.rank, list(node.shape)
     starts[axis], ends[axis] = start, start + step * (count - 1) + 1
     strides[axis], shape[axis] = step, count
-    params = {"start_indices": tuple(starts), "limit_indices": tuple(ends), "strides": tuple(strides)}
+    params = {
+        "start_indices": tuple(starts),
+        "limit_indices": tuple(ends),
+        "strides": tuple(strides),
+    }
     return node.graph.apply(lax.slice_p, (node,), tuple(shape), node.dtype, params)
 
 
@@ -179,13 +214,19 @@ def _split_as_slice(node: Node) -> Node:
 
 
 def _simplify_gather(node: Node) -> Node:
-    """Slices at even distances as a strided slice; all of them, each several times, as a broadcast."""
+    """Slices at even distances as a strided slice; all of them, each several times, as
+    a broadcast.
+    """
     indices = gather_indices(node)
     if indices is None:
         return node
     # A gather whose indices are known has one.
     axis: Any = gather_axis(node)
-    return _gather_as_slice(node, indices, axis) or _gather_as_broadcast(node, indices, axis) or node
+    return (
+        _gather_as_slice(node, indices, axis)
+        or _gather_as_broadcast(node, indices, axis)
+        or node
+    )
 
 
 def _gather_as_slice(node: Node, indices: np.ndarray, axis: int) -> Node | None:
@@ -199,7 +240,9 @@ def _gather_as_slice(node: Node, indices: np.ndarray, axis: int) -> Node | None:
     if step > 0:
         return _slice_axis(source, axis, first, count, step)
     forward = _slice_axis(source, axis, first + step * (count - 1), count, -step)
-    return node.graph.apply(lax.rev_p, (forward,), node.shape, node.dtype, {"dimensions": (axis,)})
+    return node.graph.apply(
+        lax.rev_p, (forward,), node.shape, node.dtype, {"dimensions": (axis,)}
+    )
 
 
 def _gather_as_broadcast(node: Node, indices: np.ndarray, axis: int) -> Node | None:
@@ -231,7 +274,8 @@ def _all_axes(node: Node) -> Axes:
 
 @analysis(_all_axes)
 def varying_axes(node: Node) -> Axes:
-    """For each axis, whether two elements whose indices differ along it alone may differ in value.
+    """For each axis, whether two elements whose indices differ along it alone may
+    differ in value.
 
     False is certain; True may be a lack of knowledge.
     """
@@ -242,7 +286,9 @@ def varying_axes(node: Node) -> Axes:
         axes = _axes_of_any(node)
     else:
         axes = _VARIATIONS.get(node.name, _all_axes)(node)
-    return tuple(varies and size > 1 for varies, size in zip(axes, node.shape, strict=True))
+    return tuple(
+        varies and size > 1 for varies, size in zip(axes, node.shape, strict=True)
+    )
 
 
 def _varying_axes_of_array(node: Node) -> Axes:
@@ -250,7 +296,9 @@ def _varying_axes_of_array(node: Node) -> Axes:
     if array.size > _MAX_ELEMENTS:
         return _all_axes(node)
     # An axis of size 1 has nothing that its first element could differ from.
-    return tuple(bool((array != np.take(array, [0], axis)).any()) for axis in range(array.ndim))
+    return tuple(
+        bool((array != np.take(array, [0], axis)).any()) for axis in range(array.ndim)
+    )
 
 
 def _axes_of_any(node: Node) -> Axes:
@@ -299,7 +347,11 @@ def _axes_of_pad(node: Node) -> Axes:
 
 def _axes_of_reduction(node: Node) -> Axes:
     reduced = node.params["axes"]
-    return tuple(v for axis, v in enumerate(varying_axes(node.operands[0])) if axis not in reduced)
+    return tuple(
+        v
+        for axis, v in enumerate(varying_axes(node.operands[0]))
+        if axis not in reduced
+    )
 
 
 def _axes_of_iota(node: Node) -> Axes:
@@ -307,16 +359,23 @@ def _axes_of_iota(node: Node) -> Axes:
 
 
 def _axes_of_gather(node: Node) -> Axes:
-    """Along an axis of its indices as those vary, along an axis of the slices as the operand varies."""
+    """Along an axis of its indices as those vary, along an axis of the slices as the
+    operand varies.
+    """
     numbers = node.params["dimension_numbers"]
     source, indices = node.operands
     if numbers.operand_batching_dims:
         return _all_axes(node)
     collapsed = numbers.collapsed_slice_dims
     # Both are in order of the result's axes, which take from one or the other.
-    slice_axes = iter([v for axis, v in enumerate(varying_axes(source)) if axis not in collapsed])
+    slice_axes = iter(
+        [v for axis, v in enumerate(varying_axes(source)) if axis not in collapsed]
+    )
     index_axes = iter(varying_axes(indices)[:-1])
-    return tuple(next(slice_axes if axis in numbers.offset_dims else index_axes) for axis in range(node.rank))
+    return tuple(
+        next(slice_axes if axis in numbers.offset_dims else index_axes)
+        for axis in range(node.rank)
+    )
 
 
 _VARIATIONS: dict[str, Callable[[Node], Axes]] = {

@@ -9,7 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpuport.attention.mask import Mask, broadcasts_to, intersect
-from tpuport.attention.provenance.bands import Band, comparison_band, inspect_known_mask, mask_fields
+from tpuport.attention.provenance.bands import (
+    Band,
+    comparison_band,
+    inspect_known_mask,
+    mask_fields,
+)
 from tpuport.attention.provenance.conditions import (
     Condition,
     find_conditions,
@@ -28,16 +33,22 @@ _MAX_VECTOR_ELEMENTS = 1 << 20
 _MAX_PAIRS = 4096 * 4096
 
 
-def structure_of(mask: jax.Array, *, batch: int, heads: int, queries: int, keys: int) -> Mask:
-    """Traced. The mask as structure, with the same meaning as the array has for `scaled_dot_product_attention`.
+def structure_of(
+    mask: jax.Array, *, batch: int, heads: int, queries: int, keys: int
+) -> Mask:
+    """Traced. The mask as structure, with the same meaning as the array has for
+    `scaled_dot_product_attention`.
 
-    Every visible pair stays visible, every number added stays the same; a mask that is not understood stays dense.
-    Nothing is computed that is not returned: a mask [B, 1, Q, T] known to be a broadcast of [B, T] is never built.
-    Positions that are compared are assumed not to overflow their dtype when a traced scalar is added to them.
+    Every visible pair stays visible, every number added stays the same; a mask that is
+    not understood stays dense. Nothing is computed that is not returned: a mask
+    [B, 1, Q, T] known to be a broadcast of [B, T] is never built. Positions that are
+    compared are assumed not to overflow their dtype when a traced scalar is added to
+    them.
 
     Args:
-        mask: boolean (True is visible) or float (added to the scores; the lowest finite number of its dtype and
-            -inf hide), of 1 to 4 axes, broadcastable to [B, H, Q, T]. Traced or not.
+        mask: boolean (True is visible) or float (added to the scores; the lowest finite
+            number of its dtype and -inf hide), of 1 to 4 axes, broadcastable to
+            [B, H, Q, T]. Traced or not.
         batch: B.
         heads: H, of the queries.
         queries: Q.
@@ -61,7 +72,11 @@ def structure_of(mask: jax.Array, *, batch: int, heads: int, queries: int, keys:
 def _check_mask(mask: jax.Array, sizes: tuple[int, int, int, int]) -> None:
     where = f"attn_mask, {mask.dtype}{list(mask.shape)}"
     if mask.dtype != jnp.bool_ and not jnp.issubdtype(mask.dtype, jnp.floating):
-        raise PortError("an attention mask is neither boolean nor float", where=where, fix="mask.bool()")
+        raise PortError(
+            "an attention mask is neither boolean nor float",
+            where=where,
+            fix="mask.bool()",
+        )
     if not broadcasts_to((1,) * (4 - mask.ndim) + mask.shape, sizes):
         raise PortError(
             "an attention mask does not broadcast to the scores",
@@ -92,7 +107,8 @@ def _find_structure(node: Node, queries: int, keys: int) -> Mask:
 class _MaskBuilder:
     """The parts of a mask so far.
 
-    An `add` method raises UnknownError if a Mask has no part for what it gets; a `try` method returns whether it has.
+    An `add` method raises UnknownError if a Mask has no part for what it gets; a `try`
+    method returns whether it has.
     """
 
     def __init__(self, queries: int, keys: int) -> None:
@@ -110,7 +126,9 @@ class _MaskBuilder:
             self._hide_all()
             return
         if not condition.node.shape:
-            condition = Condition(reshape(condition.node, (1, 1, 1, 1)), condition.allowed)
+            condition = Condition(
+                reshape(condition.node, (1, 1, 1, 1)), condition.allowed
+            )
         varies = varying_axes(condition.node)
         # A Mask has no part that differs from head to head.
         if varies[_HEADS]:
@@ -124,7 +142,8 @@ class _MaskBuilder:
 
     def _add_pairs(self, condition: Condition) -> None:
         """A condition that depends on the query and on the key."""
-        # The first two stay what they are for any length; the values of all pairs are the last resort.
+        # The first two stay what they are for any length; the values of all pairs are
+        # the last resort.
         tries = (self._try_comparison, self._try_segments, self._try_known_condition)
         if not any(try_part(condition) for try_part in tries):
             raise UnknownError(condition.node.name)
@@ -134,7 +153,9 @@ class _MaskBuilder:
         self._visible_keys = [jnp.zeros((1, self._keys), jnp.bool_)]
 
     def _vector(self, condition: Condition, axis: int, size: int) -> list[jax.Array]:
-        """A condition that varies along the batch and one axis as an array [B or 1, size]; none if it always holds."""
+        """A condition that varies along the batch and one axis as an array
+        [B or 1, size]; none if it always holds.
+        """
         node = condition.node
         single = _single_axes(node, axis)
         other_axis = _QUERIES + _KEYS - axis
@@ -171,7 +192,9 @@ class _MaskBuilder:
     def _try_known_condition(self, condition: Condition) -> bool:
         """A condition that depends on nothing traced, by its values."""
         values = _known_pairs(condition.node)
-        return values is not None and self._try_known_mask(_is_among(values, condition.allowed))
+        return values is not None and self._try_known_mask(
+            _is_among(values, condition.allowed)
+        )
 
     def _try_known_mask(self, visible_BQT: np.ndarray) -> bool:
         known = inspect_known_mask(visible_BQT)
@@ -184,7 +207,9 @@ class _MaskBuilder:
         return True
 
     def add_bias(self, node: Node) -> None:
-        """Numbers added to the scores, of which the lowest hide. A mask has one such node at most."""
+        """Numbers added to the scores, of which the lowest hide. A mask has one such
+        node at most.
+        """
         varies = varying_axes(node)
         # A bias is float32, and has the same numbers for all heads.
         if node.dtype.itemsize > 4 or varies[_HEADS]:
@@ -227,13 +252,17 @@ class _MaskBuilder:
 
 
 def _single_axes(node: Node, axis: int) -> Axes:
-    """The axes of which one element is enough, for a node that varies along the batch and `axis` at most."""
+    """The axes of which one element is enough, for a node that varies along the batch
+    and `axis` at most.
+    """
     varies = varying_axes(node)
     return tuple(other not in (_BATCH, axis) or not varies[other] for other in range(4))
 
 
 def _known_pairs(node: Node) -> np.ndarray | None:
-    """The values [B or 1, Q, T] of a node that depends on nothing traced; None for another, or a large one."""
+    """The values [B or 1, Q, T] of a node that depends on nothing traced; None for
+    another, or a large one.
+    """
     batch, _, queries, keys = node.shape
     if batch * queries * keys > _MAX_PAIRS or not is_constant(node):
         return None
@@ -251,22 +280,28 @@ def _is_among(array: Any, allowed: frozenset[Any]) -> Any:
 
 
 def _find_segments(condition: Condition) -> tuple[jax.Array, jax.Array] | None:
-    """Traced. Packed sequences: a number for each query is compared with a number for each key.
+    """Traced. Packed sequences: a number for each query is compared with a number for
+    each key.
 
     Returns:
-        (query segments [B or 1, Q], key segments [B or 1, T]), int32 from 0, of a comparison for equality.
+        (query segments [B or 1, Q], key segments [B or 1, T]), int32 from 0, of a
+        comparison for equality.
     """
     node = condition.node
     # An elementwise comparison is true for equal operands, or false.
     equal_result = {"eq": True, "ne": False}.get(node.name)
-    if condition.allowed != {equal_result} or any(operand.rank != 4 for operand in node.operands):
+    if condition.allowed != {equal_result} or any(
+        operand.rank != 4 for operand in node.operands
+    ):
         return None
     left, right = node.operands
     if not np.issubdtype(left.dtype, np.integer) and left.dtype != np.bool_:
         return None
     for query, key in ((left, right), (right, left)):
         if _varies_only_over(query, _QUERIES) and _varies_only_over(key, _KEYS):
-            return _count_from_zero(_segment_vector(query, _QUERIES), _segment_vector(key, _KEYS))
+            return _count_from_zero(
+                _segment_vector(query, _QUERIES), _segment_vector(key, _KEYS)
+            )
     return None
 
 
@@ -284,8 +319,12 @@ def _segment_vector(node: Node, axis: int) -> jax.Array:
     return array.reshape(array.shape[0], node.shape[axis])
 
 
-def _count_from_zero(query_BQ: jax.Array, key_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The same equalities between numbers from 0: negative ones mean padding to the kernel."""
+def _count_from_zero(
+    query_BQ: jax.Array, key_BT: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The same equalities between numbers from 0: negative ones mean padding to the
+    kernel.
+    """
     if query_BQ.dtype.itemsize < 4:
         query_BQ, key_BT = query_BQ.astype(jnp.int32), key_BT.astype(jnp.int32)
         least = jnp.minimum(query_BQ.min(), key_BT.min())
@@ -294,16 +333,24 @@ def _count_from_zero(query_BQ: jax.Array, key_BT: jax.Array) -> tuple[jax.Array,
     shifted_query, shifted_key = query_BQ - least, key_BT - least
     # A difference that overflows is negative.
     fits = (shifted_query.min() >= 0) & (shifted_key.min() >= 0)
-    fits &= jnp.maximum(shifted_query.max(), shifted_key.max()) <= jnp.iinfo(jnp.int32).max
+    fits &= (
+        jnp.maximum(shifted_query.max(), shifted_key.max()) <= jnp.iinfo(jnp.int32).max
+    )
     return jax.lax.cond(fits, _shift_segments, _rank_segments, query_BQ, key_BT, least)
 
 
-def _shift_segments(query_BQ: jax.Array, key_BT: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _shift_segments(
+    query_BQ: jax.Array, key_BT: jax.Array, least: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     return (query_BQ - least).astype(jnp.int32), (key_BT - least).astype(jnp.int32)
 
 
-def _rank_segments(query_BQ: jax.Array, key_BT: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Positions in the sorted list of all numbers, for numbers that int32 cannot count from the least."""
+def _rank_segments(
+    query_BQ: jax.Array, key_BT: jax.Array, least: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Positions in the sorted list of all numbers, for numbers that int32 cannot count
+    from the least.
+    """
     numbers = jnp.sort(jnp.concatenate([query_BQ.ravel(), key_BT.ravel()]))
 
     def rank(segments: jax.Array) -> jax.Array:

@@ -1,4 +1,6 @@
-"""Registration of tpuport's attention with the libraries that call attention, one file a library."""
+"""Registration of tpuport's attention with the libraries that call attention, one file
+a library.
+"""
 
 import contextlib
 import threading
@@ -35,8 +37,11 @@ class Registration:
         return f"<tpuport attention: {self.settings}>"
 
     def undo(self) -> None:
-        """Restore what was before, whatever has been registered since. A second time does nothing."""
-        # Only whoever removes the settings releases the operators: another thread may have been faster.
+        """Restore what was before, whatever has been registered since. A second time
+        does nothing.
+        """
+        # Only whoever removes the settings releases the operators: another thread may
+        # have been faster.
         if remove_settings(self):
             _release_operators()
 
@@ -58,7 +63,10 @@ class Registration:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.undo()
 
@@ -71,30 +79,39 @@ def register(
     implementation: str = "auto",
     interpret: bool = False,
 ) -> Registration:
-    """Compute every attention call on the device by tpuport, in all threads, until `unregister`.
+    """Compute every attention call on the device by tpuport, in all threads, until
+    `unregister`.
 
-    It answers for `F.scaled_dot_product_attention` (and `nn.MultiheadAttention`) under torchax, for transformers'
-    attention interface, and for diffusers' attention dispatch. Models that `tpuport.port` or `load` put on the device
-    use it by themselves in compiled programs; registering chooses other options. Tensors on the host stay with torch.
+    It answers for `F.scaled_dot_product_attention` (and `nn.MultiheadAttention`) under
+    torchax, for transformers' attention interface, and for diffusers' attention
+    dispatch. Models that `tpuport.port` or `load` put on the device use it by
+    themselves in compiled programs; registering chooses other options. Tensors on the
+    host stay with torch.
 
     Args:
-        mesh: the mesh to divide the work over: batch over dp, heads over tp, queries over sp. None uses the mesh of
-            the ported model that runs.
-        sequence: how queries reach keys on other devices of sp: "gather" them, pass them round a "ring", or exchange
-            heads for positions ("ulysses"). "auto" takes what sends less of the first and the last.
-        padding: how padded keys are left out: "exact" (by a copy of a real key that weighs nothing), "segment_ids"
-            (exact, slower), or "zero" (zeroed keys, as some ports do it: wrong, for comparison).
-        implementation: "auto", "flash" (a call that the kernel cannot serve is an error) or "xla".
+        mesh: the mesh to divide the work over: batch over dp, heads over tp, queries
+            over sp. None uses the mesh of the ported model that runs.
+        sequence: how queries reach keys on other devices of sp: "gather" them, pass
+            them round a "ring", or exchange heads for positions ("ulysses"). "auto"
+            takes what sends less of the first and the last.
+        padding: how padded keys are left out: "exact" (by a copy of a real key that
+            weighs nothing), "segment_ids" (exact, slower), or "zero" (zeroed keys, as
+            some ports do it: wrong, for comparison).
+        implementation: "auto", "flash" (a call that the kernel cannot serve is an
+            error) or "xla".
         interpret: run the kernel itself on any device, slowly, for tests.
 
     Returns:
-        A context manager: `with register(...):` restores what was before. Without `with`, it lasts.
+        A context manager: `with register(...):` restores what was before. Without
+            `with`, it lasts.
 
     Raises:
         PortError: an unknown option, or a mesh whose axes are not Auto.
     """
     check_mesh(mesh)
-    registration = Registration(Settings(mesh, sequence, padding, implementation, interpret))
+    registration = Registration(
+        Settings(mesh, sequence, padding, implementation, interpret)
+    )
     registration.again()
     return registration
 
@@ -107,9 +124,11 @@ def unregister() -> None:
 
 @contextlib.contextmanager
 def use_on_meshes(meshes: Sequence[Mesh | None]) -> Iterator[None]:
-    """Compute attention by tpuport in this thread, on the mesh of the models that are being traced.
+    """Compute attention by tpuport in this thread, on the mesh of the models that are
+    being traced.
 
-    If the models are on different meshes, attention gets none of them, and the compiler divides its work.
+    If the models are on different meshes, attention gets none of them, and the compiler
+    divides its work.
     """
     distinct = set(meshes)
     # A program is divided over one mesh.
@@ -126,11 +145,13 @@ def use_on_meshes(meshes: Sequence[Mesh | None]) -> Iterator[None]:
 
 def _acquire_operators() -> None:
     global _users
-    # Imported late: torch_sdpa starts torchax, which a program that never registers does not need.
+    # Imported late: torch_sdpa starts torchax, which a program that never registers
+    # does not need.
     from tpuport.attention.register import torch_sdpa
 
     with _lock:
-        # Not only for the first user: `tpuport.disable` may have removed the operators in between.
+        # Not only for the first user: `tpuport.disable` may have removed the operators
+        # in between.
         torch_sdpa.install()
         _users += 1
 

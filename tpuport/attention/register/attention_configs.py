@@ -9,8 +9,9 @@ import torch
 def attention_configs(model: torch.nn.Module) -> list[Any]:
     """The distinct configs of all modules that choose an implementation of attention.
 
-    A config that a model which cannot choose reads too, outside of those that can, is not among them. Nor is one in
-    which transformers chose none: it makes no masks for that, and so its own attention sees padding.
+    A config that a model which cannot choose reads too, outside of those that can, is
+    not among them. Nor is one in which transformers chose none: it makes no masks for
+    that, and so its own attention sees padding.
     """
     choosing = list(_choosing_models(model))
     inside = {id(module) for root in choosing for module in root.modules()}
@@ -33,7 +34,9 @@ def attention_configs(model: torch.nn.Module) -> list[Any]:
 
 
 def _choosing_models(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """The outermost models whose attention can be chosen. Models of other libraries have no such method."""
+    """The outermost models whose attention can be chosen. Models of other libraries
+    have no such method.
+    """
     can_choose = getattr(module, "_can_set_attn_implementation", lambda: False)
     if can_choose():
         yield module

@@ -1,7 +1,7 @@
 """The shapes that torch's attention takes, as those that tpuport's attention takes.
 
-Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D head dimension of queries and
-keys, C of values; N any leading dimensions.
+Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D
+head dimension of queries and keys, C of values; N any leading dimensions.
 """
 
 import math
@@ -16,7 +16,9 @@ from tpuport.errors import PortError
 
 
 class Operands(NamedTuple):
-    """[B, H, Q, D], [B, K, T, D], [B, K, T, C]; the mask as [1 or B, 1 or H, 1 or Q, 1 or T]; the output's shape."""
+    """[B, H, Q, D], [B, K, T, D], [B, K, T, C]; the mask as
+    [1 or B, 1 or H, 1 or Q, 1 or T]; the output's shape.
+    """
 
     query: jax.Array
     key: jax.Array
@@ -25,20 +27,30 @@ class Operands(NamedTuple):
     output: tuple[int, ...]
 
     def mask_structure(self) -> Mask | None:
-        """Traced. Who sees whom, as far as the mask's origin tells; None without a mask."""
+        """Traced. Who sees whom, as far as the mask's origin tells; None without a
+        mask.
+        """
         if self.mask is None:
             return None
         batch, heads, queries, _ = self.query.shape
-        return structure_of(self.mask, batch=batch, heads=heads, queries=queries, keys=self.key.shape[2])
+        return structure_of(
+            self.mask, batch=batch, heads=heads, queries=queries, keys=self.key.shape[2]
+        )
 
 
 def arrange(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, enable_gqa: bool
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None,
+    enable_gqa: bool,
 ) -> Operands:
-    """Traced. Query [N, H, Q, D], key [N, K, T, D] and value [N, K, T, C], with N and heads broadcast or missing.
+    """Traced. Query [N, H, Q, D], key [N, K, T, D] and value [N, K, T, C], with N and
+    heads broadcast or missing.
 
-    Without `enable_gqa` heads broadcast as any dimension does; with it, every head of key and value, which may have
-    different numbers of them, serves a group of query heads.
+    Without `enable_gqa` heads broadcast as any dimension does; with it, every head of
+    key and value, which may have different numbers of them, serves a group of query
+    heads.
 
     Raises:
         PortError: shapes that torch does not take either.
@@ -49,13 +61,15 @@ def arrange(
     query, key, value = (_add_leading_dimensions(x, 3) for x in (query, key, value))
     has_no_heads = rank == 3 and not enable_gqa
     if has_no_heads and mask is not None and mask.ndim == 3 and mask.shape[0] > 1:
-        # The first dimension becomes the batch: as heads, each would have its own mask, which no kernel serves.
+        # The first dimension becomes the batch: as heads, each would have its own mask,
+        # which no kernel serves.
         query, key, value, mask = (x[:, None] for x in (query, key, value, mask))
     batch = _broadcast([x.shape[:-3] for x in (query, key, value)], where)
     heads = query.shape[-3]
     if not enable_gqa:
         (heads,) = _broadcast([x.shape[-3:-2] for x in (query, key, value)], where)
-    # Attention takes as many key heads as value heads; different numbers are both repeated to the query heads.
+    # Attention takes as many key heads as value heads; different numbers are both
+    # repeated to the query heads.
     kv_heads = key.shape[-3]
     if kv_heads != value.shape[-3]:
         kv_heads = heads
@@ -73,11 +87,15 @@ def arrange(
     )
 
 
-def _check_shapes(query: jax.Array, key: jax.Array, value: jax.Array, enable_gqa: bool, where: str) -> None:
+def _check_shapes(
+    query: jax.Array, key: jax.Array, value: jax.Array, enable_gqa: bool, where: str
+) -> None:
     rank = min(query.ndim, key.ndim, value.ndim)
     if rank < 2:
         raise PortError(
-            "attention over fewer than two dimensions", where=where, fix="give [..., length, head dim]"
+            "attention over fewer than two dimensions",
+            where=where,
+            fix="give [..., length, head dim]",
         )
     if query.shape[-1] != key.shape[-1]:
         raise PortError("query and key differ in head dimension", where=where)
@@ -87,13 +105,17 @@ def _check_shapes(query: jax.Array, key: jax.Array, value: jax.Array, enable_gqa
         return
     if rank < 3:
         raise PortError(
-            "enable_gqa without a dimension of heads", where=where, fix="give [..., heads, length, dim]"
+            "enable_gqa without a dimension of heads",
+            where=where,
+            fix="give [..., heads, length, dim]",
         )
     heads = query.shape[-3]
     for name, count in (("key", key.shape[-3]), ("value", value.shape[-3])):
         # Not `heads % count`, because torch allows no heads at all.
         if math.gcd(heads, count) != count:
-            raise PortError(f"{heads} query heads cannot share {count} {name} heads", where=where)
+            raise PortError(
+                f"{heads} query heads cannot share {count} {name} heads", where=where
+            )
 
 
 def _broadcast(shapes: list[tuple[int, ...]], where: str) -> tuple[int, ...]:
@@ -112,7 +134,9 @@ def _add_leading_dimensions(array: jax.Array, rank: int) -> jax.Array:
 
 
 def _flatten_batch(array: jax.Array, batch: tuple[int, ...], heads: int) -> jax.Array:
-    """[N, K, T, D] -> [B, heads, T, D], each head repeated as often as needed, in a row."""
+    """[N, K, T, D] -> [B, heads, T, D], each head repeated as often as needed, in a
+    row.
+    """
     count, *rest = array.shape[-3:]
     if count != heads:
         # Each head in a row, as torch groups query heads.
@@ -137,4 +161,6 @@ def _broadcast_mask(
     # A mask that all rows share stays small.
     if set(leading) <= {1}:
         return mask.reshape(1, *shape[-3:])
-    return jnp.broadcast_to(mask, (*batch, *shape[-3:])).reshape(math.prod(batch), *shape[-3:])
+    return jnp.broadcast_to(mask, (*batch, *shape[-3:])).reshape(
+        math.prod(batch), *shape[-3:]
+    )

@@ -1,9 +1,12 @@
-"""tpuport's attention as a backend of diffusers: `model.set_attention_backend("tpuport")`.
+"""tpuport's attention as a backend of diffusers:
+`model.set_attention_backend("tpuport")`.
 
-diffusers looks backends up in an Enum and in the tables of a registry. This module adds a member and its entries, after
-checking that both have the known form, and removes them again.
+diffusers looks backends up in an Enum and in the tables of a registry. This module adds
+a member and its entries, after checking that both have the known form, and removes them
+again.
 
-Shapes: B batch, H query heads, K key/value heads, S query length, T key/value length, D and C head dimensions.
+Shapes: B batch, H query heads, K key/value heads, S query length, T key/value length, D
+and C head dimensions.
 """
 
 import enum
@@ -61,30 +64,37 @@ def diffusers_attention(
     _parallel_config: Any = None,
     **others: Any,
 ) -> torch.Tensor:
-    """Traced. A backend of diffusers: query [B, S, H, D], key [B, T, K, D], value [B, T, K, C] -> [B, S, H, C].
+    """Traced. A backend of diffusers: query [B, S, H, D], key [B, T, K, D], value
+    [B, T, K, C] -> [B, S, H, C].
 
     Tensors on the host go to diffusers' native backend.
 
     Args:
-        attn_mask: [B, T], or anything that broadcasts to [B, H, S, T]; boolean, or added to the scores.
+        attn_mask: [B, T], or anything that broadcasts to [B, H, S, T]; boolean, or
+            added to the scores.
         is_causal: query i sees keys 0 to i; excludes a mask.
         scale: factor on the dot products; None is D ** -0.5.
         enable_gqa: each key/value head serves a group of query heads.
         others: what diffusers passes to other backends.
 
     Raises:
-        PortError: the log of the softmax's sum, diffusers' own parallelism, an unknown argument, or tensors
-            of which some are on the host.
+        PortError: the log of the softmax's sum, diffusers' own parallelism, an unknown
+            argument, or tensors of which some are on the host.
     """
     _reject_unsupported(return_lse, _parallel_config, others)
     if not any(map(compat.is_ported, (query, key, value, attn_mask))):
-        return _native_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return _native_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+        )
     if not all(map(compat.is_ported, (query, key, value))):
         raise PortError(
-            "attention over tensors of which some are not on the device", fix="tpuport.port(model)"
+            "attention over tensors of which some are not on the device",
+            fix="tpuport.port(model)",
         )
     if attn_mask is not None and is_causal:
-        raise PortError("attention takes a mask or is_causal, not both", fix="pass one of the two")
+        raise PortError(
+            "attention takes a mask or is_causal, not both", fix="pass one of the two"
+        )
     mask = None
     if attn_mask is not None:
         mask = compat.to_jax(attn_mask)
@@ -102,11 +112,15 @@ def diffusers_attention(
     return compat.wrap(out.reshape(operands.output).swapaxes(1, 2))
 
 
-def _reject_unsupported(return_lse: bool, parallel: Any, others: dict[str, Any]) -> None:
+def _reject_unsupported(
+    return_lse: bool, parallel: Any, others: dict[str, Any]
+) -> None:
     """PortError for arguments that would otherwise be ignored."""
     if return_lse:
         raise PortError(
-            "the backend gives no log-sum-exp", where="return_lse=True", fix="use another attention backend"
+            "the backend gives no log-sum-exp",
+            where="return_lse=True",
+            fix="use another attention backend",
         )
     if parallel is not None:
         raise PortError(
@@ -116,26 +130,35 @@ def _reject_unsupported(return_lse: bool, parallel: Any, others: dict[str, Any])
         )
     unknown = sorted(name for name, argument in others.items() if argument is not None)
     if unknown:
-        raise PortError("arguments that this attention backend does not know", where=", ".join(unknown))
+        raise PortError(
+            "arguments that this attention backend does not know",
+            where=", ".join(unknown),
+        )
 
 
 def _native_attention(*args: Any) -> torch.Tensor:
     module = importlib.import_module(_MODULE)
-    return module._AttentionBackendRegistry._backends[module.AttentionBackendName.NATIVE](*args)
+    return module._AttentionBackendRegistry._backends[
+        module.AttentionBackendName.NATIVE
+    ](*args)
 
 
 class _EveryName(frozenset):
-    """Contains every name: diffusers silently drops the arguments whose names a backend does not list."""
+    """Contains every name: diffusers silently drops the arguments whose names a backend
+    does not list.
+    """
 
     def __contains__(self, _: object) -> bool:
         return True
 
 
 def register_diffusers() -> None:
-    """Make the attention backend "tpuport" known to diffusers; only models that choose it change. Idempotent.
+    """Make the attention backend "tpuport" known to diffusers; only models that choose
+    it change. Idempotent.
 
-    `DIFFUSERS_ATTN_BACKEND=tpuport` in the environment chooses it for all models, if this runs before diffusers' models
-    are imported: without the backend, that import fails.
+    `DIFFUSERS_ATTN_BACKEND=tpuport` in the environment chooses it for all models, if
+    this runs before diffusers' models are imported: without the backend, that import
+    fails.
 
     Raises:
         PortError: this version of diffusers keeps its backends in another way.
@@ -145,7 +168,8 @@ def register_diffusers() -> None:
     names, registry = module.AttentionBackendName, module._AttentionBackendRegistry
     if _MEMBER in names.__members__:
         return
-    # An Enum cannot be extended officially; this is what its metaclass does for each member.
+    # An Enum cannot be extended officially; this is what its metaclass does for each
+    # member.
     member = str.__new__(names, NAME)
     member._name_, member._value_ = _MEMBER, NAME
     member.__objclass__, member._sort_order_ = names, len(names._member_names_)
@@ -166,7 +190,9 @@ def is_registered() -> bool:
 
 
 def unregister_diffusers() -> None:
-    """Remove the backend; models that had chosen it return to diffusers' default. Idempotent."""
+    """Remove the backend; models that had chosen it return to diffusers' default.
+    Idempotent.
+    """
     if not is_registered():
         return
     module: Any = sys.modules[_MODULE]
@@ -188,7 +214,9 @@ def unregister_diffusers() -> None:
 
 
 def _import_backends() -> Any:
-    """diffusers' module of backends, even if the environment names one that it does not know yet."""
+    """diffusers' module of backends, even if the environment names one that it does not
+    know yet.
+    """
     if _MODULE in sys.modules or os.environ.get("DIFFUSERS_ATTN_BACKEND") != NAME:
         return importlib.import_module(_MODULE)
     constants: Any = importlib.import_module(_CONSTANTS)
@@ -201,7 +229,9 @@ def _import_backends() -> Any:
 
 
 def _check_backends(module: Any) -> None:
-    """PortError unless the backends are kept in the form that `register_diffusers` extends."""
+    """PortError unless the backends are kept in the form that `register_diffusers`
+    extends.
+    """
     if not _has_known_form(module):
         version = getattr(sys.modules.get("diffusers"), "__version__", "?")
         raise PortError(
@@ -217,17 +247,28 @@ def _has_known_form(module: Any) -> bool:
         tables = operator.attrgetter(*_DICTIONARIES)(module)
         operator.attrgetter(*_ATTRIBUTES)(module)
         arguments = inspect.signature(module.dispatch_attention_fn).parameters.keys()
-    except (AttributeError, TypeError):  # an attribute is missing, or the dispatch is no function
+    except (
+        AttributeError,
+        TypeError,
+    ):  # an attribute is missing, or the dispatch is no function
         return False
     is_text_enum = isinstance(native, str) and isinstance(native, enum.Enum)
-    return is_text_enum and arguments >= _ARGUMENTS and all(isinstance(table, dict) for table in tables)
+    return (
+        is_text_enum
+        and arguments >= _ARGUMENTS
+        and all(isinstance(table, dict) for table in tables)
+    )
 
 
 def _reset_processors(member: Any) -> None:
     """Let every attention processor that had chosen the backend choose none."""
     # Nothing lists the processors, but each of them refers to the member.
     for holder in gc.get_referrers(member):
-        # The referrer is the processor, or the dict of its attributes if Python has made one.
+        # The referrer is the processor, or the dict of its attributes if Python has
+        # made one.
         attributes = getattr(holder, "__dict__", holder)
-        if isinstance(attributes, dict) and attributes.get("_attention_backend") is member:
+        if (
+            isinstance(attributes, dict)
+            and attributes.get("_attention_backend") is member
+        ):
             attributes["_attention_backend"] = None

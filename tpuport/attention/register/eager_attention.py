@@ -1,7 +1,8 @@
-"""A transformers model's own ("eager") attention, for calls that ask for what fused attention does not keep.
+"""A transformers model's own ("eager") attention, for calls that ask for what fused
+attention does not keep.
 
-Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D head dimension of queries and
-keys, C of values.
+Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D
+head dimension of queries and keys, C of values.
 """
 
 import inspect
@@ -16,17 +17,20 @@ from tpuport.attention.call_report import Call, find_call_site, record_call
 logger = logging.getLogger("tpuport")
 
 _SUFFIX: Final = "eager_attention_forward"
-# Bytes of scores of one call from which on their size is worth a warning: 32 heads over 1,024 tokens in float32.
+# Bytes of scores of one call from which on their size is worth a warning: 32 heads over
+# 1,024 tokens in float32.
 WARNS_FROM: Final = 128 * 2**20
 # Classes that have been warned about.
 _warned: set[str] = set()
 
 
 def find_eager_attention(module: torch.nn.Module) -> Callable | None:
-    """The function that a module of transformers calls as its attention if "eager" is chosen; None if it has none.
+    """The function that a module of transformers calls as its attention if "eager" is
+    chosen; None if it has none.
 
-    The module's forward passes it to `ALL_ATTENTION_FUNCTIONS.get_interface` under a name that ends alike in all of
-    transformers ("eager_attention_forward", "vision_eager_attention_forward").
+    The module's forward passes it to `ALL_ATTENTION_FUNCTIONS.get_interface` under a
+    name that ends alike in all of transformers ("eager_attention_forward",
+    "vision_eager_attention_forward").
     """
     forward = inspect.unwrap(type(module).forward)
     code = getattr(forward, "__code__", None)
@@ -38,12 +42,17 @@ def find_eager_attention(module: torch.nn.Module) -> Callable | None:
     return None
 
 
-# Attention whose weights BridgeTower's model puts into its output, whatever it is asked for.
-_ALWAYS_RETURNED: Final = frozenset({"BridgeTowerSelfAttention", "BridgeTowerCrossAttention"})
+# Attention whose weights BridgeTower's model puts into its output, whatever it is asked
+# for.
+_ALWAYS_RETURNED: Final = frozenset(
+    {"BridgeTowerSelfAttention", "BridgeTowerCrossAttention"}
+)
 
 
 def asked_for_weights(module: torch.nn.Module, options: dict[str, Any]) -> bool:
-    """Whether the weights of this call are part of the model's output: by an argument, the config, or a recorder."""
+    """Whether the weights of this call are part of the model's output: by an argument,
+    the config, or a recorder.
+    """
     if type(module).__name__ in _ALWAYS_RETURNED:
         return True
     if "output_attentions" in options:
@@ -64,9 +73,14 @@ def _recorded_outputs() -> dict[str, Any]:
 
 
 def record_eager_call(
-    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, reason: str
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    reason: str,
 ) -> None:
-    """Record for `explain` that a model computes its own attention, and warn once a class if its scores are large.
+    """Record for `explain` that a model computes its own attention, and warn once a
+    class if its scores are large.
 
     Args:
         query, key, value: [B, H, Q, D], [B, K, T, D], [B, K, T, C].

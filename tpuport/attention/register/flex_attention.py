@@ -1,11 +1,13 @@
-"""`torch.nn.attention.flex_attention` on the device: what patches put in the place of its functions there.
+"""`torch.nn.attention.flex_attention` on the device: what patches put in the place of
+its functions there.
 
-torch's own function checks the arguments and arranges the results; what it would compile with Triton, or compute with
-`torch.vmap`, is computed here instead. As in torch without a compiler, the functions of indices alone decide who sees
-whom: the tables of blocks of a `BlockMask` say which work a kernel may skip, and are not read.
+torch's own function checks the arguments and arranges the results; what it would
+compile with Triton, or compute with `torch.vmap`, is computed here instead. As in torch
+without a compiler, the functions of indices alone decide who sees whom: the tables of
+blocks of a `BlockMask` say which work a kernel may skip, and are not read.
 
-Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D head dimension of queries and
-keys, C of values; M rows and N columns of blocks.
+Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D
+head dimension of queries and keys, C of values; M rows and N columns of blocks.
 """
 
 import contextlib
@@ -40,22 +42,25 @@ from tpuport.errors import PortError
 from tpuport.patches import original
 
 MODULE: Final = "torch.nn.attention.flex_attention"
-# Elements of a dense mask up to which it is made at once. A larger one is made block by block, or only in a program,
-# where XLA computes it in the place where it is read.
+# Elements of a dense mask up to which it is made at once. A larger one is made block by
+# block, or only in a program, where XLA computes it in the place where it is read.
 _DENSE_LIMIT: Final = 1 << 24
 
 
 def flex_attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Traced. torch's function of this name on the device: query [B, H, Q, D], key [B, K, T, D], value [B, K, T, C].
+    """Traced. torch's function of this name on the device: query [B, H, Q, D], key
+    [B, K, T, D], value [B, K, T, C].
 
-    Mask functions that compare positions, look up padding, or the documents of packed sequences, keep their structure,
-    for which there is the fused kernel; any other mask, and a change of scores, is computed by XLA, in bounded memory.
-    A block mask may be on the host.
+    Mask functions that compare positions, look up padding, or the documents of packed
+    sequences, keep their structure, for which there is the fused kernel; any other
+    mask, and a change of scores, is computed by XLA, in bounded memory. A block mask
+    may be on the host.
 
     Raises:
-        PortError: a function of indices that reads a value or returns something else than a scalar, or tensors on the
-            host.
-        ValueError, RuntimeError, NotImplementedError: what torch raises for the arguments.
+        PortError: a function of indices that reads a value or returns something else
+            than a scalar, or tensors on the host.
+        ValueError, RuntimeError, NotImplementedError: what torch raises for the
+            arguments.
     """
     function: Any = original(f"{MODULE}:flex_attention")
     arguments = inspect.signature(function).bind(query, *args, **kwargs)
@@ -64,47 +69,75 @@ def flex_attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         _warn_of_unread_blocks(block_mask)
         arguments.arguments["block_mask"] = _MaskOnDevice(block_mask, query.device)
     aux = arguments.arguments.get("return_aux")
-    is_lse_wanted = bool(arguments.arguments.get("return_lse")) or (aux is not None and aux.lse)
+    is_lse_wanted = bool(arguments.arguments.get("return_lse")) or (
+        aux is not None and aux.lse
+    )
     is_maximum_wanted = aux is not None and aux.max_scores
 
     def operator(
-        query: Any, key: Any, value: Any, score_mod: Any, block_mask: tuple, scale: float, _: Any
+        query: Any,
+        key: Any,
+        value: Any,
+        score_mod: Any,
+        block_mask: tuple,
+        scale: float,
+        _: Any,
     ) -> Any:
         tensors = {"query": query, "key": key, "value": value}
-        # What the function of a mask from the host looks up is on the host, too. A program would not see it change.
+        # What the function of a mask from the host looks up is on the host, too. A
+        # program would not see it change.
         is_traced = isinstance(compat.as_jax(query), Tracer)
-        with contextlib.nullcontext() if is_traced else compat.host_tensors_as_constants():
+        with (
+            contextlib.nullcontext()
+            if is_traced
+            else compat.host_tensors_as_constants()
+        ):
             mask = _read(block_mask[-1], "mask_mod")
-        return _attend(tensors, score_mod, mask, scale, is_lse_wanted, is_maximum_wanted)
+        return _attend(
+            tensors, score_mod, mask, scale, is_lse_wanted, is_maximum_wanted
+        )
 
-    # torch's own body, which calls the operator without a compiler where a developer looks for mistakes.
+    # torch's own body, which calls the operator without a compiler where a developer
+    # looks for mistakes.
     names = function.__globals__ | {
         "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True,
         "_validate_device": lambda *_: None,
         "flex_attention_hop": operator,
     }
-    body = types.FunctionType(function.__code__, names, None, function.__defaults__, function.__closure__)
+    body = types.FunctionType(
+        function.__code__, names, None, function.__defaults__, function.__closure__
+    )
     body.__kwdefaults__ = function.__kwdefaults__
     return body(*arguments.args, **arguments.kwargs)
 
 
 class _MaskOnDevice:
-    """A block mask as torch's checks read it, on the device of the query wherever its tables are."""
+    """A block mask as torch's checks read it, on the device of the query wherever its
+    tables are.
+    """
 
     def __init__(self, block_mask: Any, device: torch.device) -> None:
         self._block_mask = block_mask
-        self.kv_num_blocks = types.SimpleNamespace(device=device, size=block_mask.kv_num_blocks.size)
+        self.kv_num_blocks = types.SimpleNamespace(
+            device=device, size=block_mask.kv_num_blocks.size
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._block_mask, name)
 
 
 def _warn_of_unread_blocks(block_mask: Any) -> None:
-    """Warn of a mask that hides pairs by its tables alone, which torch's compiled kernels read."""
+    """Warn of a mask that hides pairs by its tables alone, which torch's compiled
+    kernels read.
+    """
     from torch.nn.attention import flex_attention as library
 
     is_empty = block_mask.BLOCK_SIZE[0] == library._LARGE_SPARSE_BLOCK_SIZE
-    if block_mask.mask_mod is library.noop_mask and not is_empty and not _lists_all_blocks(block_mask):
+    if (
+        block_mask.mask_mod is library.noop_mask
+        and not is_empty
+        and not _lists_all_blocks(block_mask)
+    ):
         warnings.warn(
             "a BlockMask whose mask_mod hides nothing: flex_attention attends to all keys, as it does in torch without "
             "torch.compile; torch's compiled kernels would leave out the blocks that the tables do not list. Give "
@@ -121,7 +154,8 @@ def _lists_all_blocks(block_mask: Any) -> bool:
     if compat.is_ported(counts):
         counts = compat.as_jax(counts)
         if isinstance(counts, Tracer):
-            # `create_block_mask` computes them from nothing, and lists all of them for such a mask_mod.
+            # `create_block_mask` computes them from nothing, and lists all of them for
+            # such a mask_mod.
             try:
                 return is_constant(Graph().node(counts))
             except UnknownError:
@@ -137,7 +171,9 @@ def _attend(
     is_lse_wanted: bool,
     is_maximum_wanted: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Traced. torch's operator: the output [B, H, Q, C] and both statistics [B, H, Q] divided by the logarithm of 2."""
+    """Traced. torch's operator: the output [B, H, Q, C] and both statistics [B, H, Q]
+    divided by the logarithm of 2.
+    """
     host = [name for name, tensor in tensors.items() if not compat.is_ported(tensor)]
     if host:
         raise PortError(
@@ -148,9 +184,18 @@ def _attend(
     query, key, value = _broadcast_batch(*arrays)
     score = _read(score_mod, "score_mod", jnp.promote_types(query.dtype, jnp.float32))
 
-    def compute(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any, Any]:
+    def compute(
+        query: jax.Array, key: jax.Array, value: jax.Array
+    ) -> tuple[jax.Array, Any, Any]:
         out, statistics = _compute(
-            query, key, value, mask, score, float(scale), is_lse_wanted, is_maximum_wanted
+            query,
+            key,
+            value,
+            mask,
+            score,
+            float(scale),
+            is_lse_wanted,
+            is_maximum_wanted,
         )
         return (
             out,
@@ -160,18 +205,26 @@ def _attend(
 
     pairs = math.prod(query.shape[:3]) * key.shape[2]
     if pairs > _DENSE_LIMIT and not isinstance(query, Tracer):
-        # Outside of a program each array that structure is looked for in would be computed.
+        # Outside of a program each array that structure is looked for in would be
+        # computed.
         compute = jax.jit(compute)
     out, lse, maximum = compute(query, key, value)
     # torch's body multiplies by it.
-    scaled = [None if array is None else compat.wrap(array / math.log(2.0)) for array in (lse, maximum)]
+    scaled = [
+        None if array is None else compat.wrap(array / math.log(2.0))
+        for array in (lse, maximum)
+    ]
     return compat.wrap(out), scaled[0], scaled[1]
 
 
-def _broadcast_batch(query: jax.Array, key: jax.Array, value: jax.Array) -> list[jax.Array]:
+def _broadcast_batch(
+    query: jax.Array, key: jax.Array, value: jax.Array
+) -> list[jax.Array]:
     rows, of_keys = query.shape[0], key.shape[0]
     if of_keys not in (1, rows):
-        raise RuntimeError(f"Bq and Bkv must broadcast. Got Bq={rows} and Bkv={of_keys}")
+        raise RuntimeError(
+            f"Bq and Bkv must broadcast. Got Bq={rows} and Bkv={of_keys}"
+        )
     return [query, *(jnp.broadcast_to(x, (rows, *x.shape[1:])) for x in (key, value))]
 
 
@@ -185,7 +238,9 @@ def _compute(
     is_lse_wanted: bool,
     is_maximum_wanted: bool,
 ) -> tuple[jax.Array, Statistics]:
-    """Traced. The output and the statistics; those that are not wanted may be anything."""
+    """Traced. The output and the statistics; those that are not wanted may be
+    anything.
+    """
     reason = ""
     if len({query.dtype, key.dtype, value.dtype}) > 1:
         reason = "keys or values of another dtype than the queries"
@@ -200,21 +255,39 @@ def _compute(
     if reason:
         _record(query, key, value, reason)
         return attention_of_functions(query, key, value, mask, score, scale)
-    out = attend(query, key, value, structure, scale=scale, source="torch", note="a mask_mod of another kind")
+    out = attend(
+        query,
+        key,
+        value,
+        structure,
+        scale=scale,
+        source="torch",
+        note="a mask_mod of another kind",
+    )
     if not is_lse_wanted:
         return out, Statistics(out, out)
-    # In a program that does not use it, as transformers' does not without sinks, it is not computed.
+    # In a program that does not use it, as transformers' does not without sinks, it is
+    # not computed.
     lse = attention_xla(query, key, value, structure, scale=scale)[1]
     return out, Statistics(lse, lse)
 
 
-def _structure(mask: IndexFunction, sizes: tuple[int, int, int, int]) -> tuple[Mask, str]:
-    """Traced. Who sees whom, and why that is to be computed block by block, if it is."""
+def _structure(
+    mask: IndexFunction, sizes: tuple[int, int, int, int]
+) -> tuple[Mask, str]:
+    """Traced. Who sees whom, and why that is to be computed block by block, if it
+    is.
+    """
     batch, heads, queries, keys = sizes
     dense = mask.at(count_indices(*sizes))
-    structure = structure_of(dense, batch=batch, heads=heads, queries=queries, keys=keys)
+    structure = structure_of(
+        dense, batch=batch, heads=heads, queries=queries, keys=keys
+    )
     if structure.dense is not None and structure.dense.size > _DENSE_LIMIT:
-        return structure, f"a mask_mod without known structure over {queries} x {keys} pairs"
+        return (
+            structure,
+            f"a mask_mod without known structure over {queries} x {keys} pairs",
+        )
     return structure, ""
 
 
@@ -232,11 +305,14 @@ def _record(query: jax.Array, key: jax.Array, value: jax.Array, reason: str) -> 
     )  # fmt: skip
 
 
-def _read(function: Callable[..., Any], kind: str, score_dtype: Any = None) -> IndexFunction:
+def _read(
+    function: Callable[..., Any], kind: str, score_dtype: Any = None
+) -> IndexFunction:
     """Traced. A mask_mod, or a score_mod for scores of this dtype.
 
     Raises:
-        PortError: it reads a value, or does not return one scalar tensor, boolean for a mask.
+        PortError: it reads a value, or does not return one scalar tensor, boolean for a
+            mask.
     """
 
     def call(*scalars: jax.Array) -> jax.Array:
@@ -247,7 +323,10 @@ def _read(function: Callable[..., Any], kind: str, score_dtype: Any = None) -> I
 
     try:
         read = IndexFunction(call, score_dtype)
-    except (jax.errors.ConcretizationTypeError, jax.errors.NonConcreteBooleanIndexError) as error:
+    except (
+        jax.errors.ConcretizationTypeError,
+        jax.errors.NonConcreteBooleanIndexError,
+    ) as error:
         raise PortError(
             f"a {kind} reads the value of an index or a score, which is different for each pair",
             where=_describe(function),
@@ -280,7 +359,9 @@ def create_mask(
     KV_LEN: int,
     device: Any = None,
 ) -> torch.Tensor:
-    """Traced on the device. torch's function of this name: a mask [B, H, Q, T], boolean as a mask_mod's result is."""
+    """Traced on the device. torch's function of this name: a mask [B, H, Q, T], boolean
+    as a mask_mod's result is.
+    """
     from torch.nn.attention import flex_attention as library
 
     if torch.compiler.is_compiling() or not _is_on_device(device):
@@ -289,13 +370,17 @@ def create_mask(
     sizes = (B or 1, H or 1, Q_LEN, KV_LEN)
     indices = count_indices(*sizes)
     if library._get_mod_type(mod_fn) is library._ModificationType.SCORE_MOD:
-        scores = _read(mod_fn, "score_mod", jnp.float32).at(indices, jnp.zeros(sizes, jnp.float32))
+        scores = _read(mod_fn, "score_mod", jnp.float32).at(
+            indices, jnp.zeros(sizes, jnp.float32)
+        )
         return compat.wrap(~jnp.isneginf(scores))
     return compat.wrap(jnp.broadcast_to(_read(mod_fn, "mask_mod").at(indices), sizes))
 
 
 def _is_on_device(device: Any) -> bool:
-    """Whether tensors that torch's functions make for this argument are on the device."""
+    """Whether tensors that torch's functions make for this argument are on the
+    device.
+    """
     device = device or torch.accelerator.current_accelerator() or "cpu"
     return compat.is_ported(torch.arange(1, device=device))
 
@@ -303,7 +388,9 @@ def _is_on_device(device: Any) -> bool:
 def ordered_to_dense(
     num_blocks_in_row: torch.Tensor, col_indices: torch.Tensor, num_cols: int
 ) -> torch.Tensor:
-    """Traced. torch's `_ordered_to_dense`: [..., M, N], 1 for as many of a row's first indices as it counts."""
+    """Traced. torch's `_ordered_to_dense`: [..., M, N], 1 for as many of a row's first
+    indices as it counts.
+    """
     counts, indices = compat.as_jax((num_blocks_in_row, col_indices))
     is_listed = jnp.arange(indices.shape[-1]) < counts[..., None]
     columns = jnp.where(is_listed, indices, num_cols)

@@ -1,4 +1,5 @@
-"""A mask as model code passes it around: structure for attention, and a tensor as soon as a model computes with it.
+"""A mask as model code passes it around: structure for attention, and a tensor as soon
+as a model computes with it.
 
 Shapes: B batch, H query heads, Q query length, T key/value length.
 """
@@ -20,22 +21,27 @@ from tpuport.attention.mask import Mask, broadcasts_to
 
 
 class LazyMask:
-    """A torchax tensor [B, 1 or H, Q, T] of a mask that knows its structure and has no elements until they are needed.
+    """A torchax tensor [B, 1 or H, Q, T] of a mask that knows its structure and has no
+    elements until they are needed.
 
-    It is boolean, or has the numbers that a model adds to its scores: 0, and the lowest of the dtype for hidden keys.
+    It is boolean, or has the numbers that a model adds to its scores: 0, and the lowest
+    of the dtype for hidden keys.
 
-    Shape, dtype and device are read without making them, and slices of step one, `expand`, `to`, `bool`, `clone`,
-    `contiguous` and `detach` give another LazyMask. Anything else that torch, torchax or jax does with it (an operator,
-    an in-place change, `tpuport.compat.as_jax`, the boundary of a jitted or checkpointed function) goes through its
-    array, which `Mask.to_dense` makes at that moment; the result is an ordinary tensor. It is a torch.Tensor for
-    `torch.is_tensor` and `isinstance`.
+    Shape, dtype and device are read without making them, and slices of step one,
+    `expand`, `to`, `bool`, `clone`, `contiguous` and `detach` give another LazyMask.
+    Anything else that torch, torchax or jax does with it (an operator, an in-place
+    change, `tpuport.compat.as_jax`, the boundary of a jitted or checkpointed function)
+    goes through its array, which `Mask.to_dense` makes at that moment; the result is an
+    ordinary tensor. It is a torch.Tensor for `torch.is_tensor` and `isinstance`.
 
     Attributes:
-        structure: what attention reads; None after an in-place change, which leaves an ordinary tensor.
+        structure: what attention reads; None after an in-place change, which leaves an
+            ordinary tensor.
         reason: why `structure` is a dense mask, empty if it is not.
         number_dtype: of the numbers that are added to scores; None for a boolean mask.
-        left_out_if: computes the boolean whether transformers leaves the mask out, since attention that is causal by
-            itself does not need it; None for a mask that it never leaves out.
+        left_out_if: computes the boolean whether transformers leaves the mask out,
+            since attention that is causal by itself does not need it; None for a mask
+            that it never leaves out.
     """
 
     structure: Mask | None
@@ -52,7 +58,9 @@ class LazyMask:
 
     @property
     def _elem(self) -> jax.Array:
-        """Traced. The elements. The name under which torchax looks for a tensor's array."""
+        """Traced. The elements. The name under which torchax looks for a tensor's
+        array.
+        """
         if self._dense is not None:
             return self._dense
         # An in-place change, which drops the structure, leaves an array.
@@ -64,7 +72,8 @@ class LazyMask:
         if self.number_dtype is not None:
             dtype = compat.jax_dtype(self.number_dtype)
             dense = jnp.where(dense, jnp.zeros((), dtype), jnp.finfo(dtype).min)
-        # A tracer belongs to its trace, which may be nested in another (a checkpointed layer), so it is not kept.
+        # A tracer belongs to its trace, which may be nested in another (a checkpointed
+        # layer), so it is not kept.
         if not isinstance(dense, Tracer):
             self._dense = dense
         return dense
@@ -103,7 +112,12 @@ class LazyMask:
             # An ordinary tensor, on which torchax then does the rest.
             return compat.wrap(self._elem)[key]
         size = [part.stop - part.start for part in parts]
-        return lazy_mask(_slice_structure(self.structure, parts), size, self.reason, self.number_dtype)
+        return lazy_mask(
+            _slice_structure(self.structure, parts),
+            size,
+            self.reason,
+            self.number_dtype,
+        )
 
     def expand(self, *sizes: Any) -> torch.Tensor:
         # torch takes sizes one by one, or together as one argument.
@@ -112,7 +126,9 @@ class LazyMask:
         expanded = self._expanded_size(sizes)
         if self.structure is None or expanded is None:
             return compat.wrap(self._elem).expand(*sizes)
-        return lazy_mask(self.structure, expanded, self.reason, self.number_dtype, self.left_out_if)
+        return lazy_mask(
+            self.structure, expanded, self.reason, self.number_dtype, self.left_out_if
+        )
 
     def _expanded_size(self, sizes: Any) -> tuple[int, ...] | None:
         """The size after `expand`, if that only repeats batch rows and heads."""
@@ -125,10 +141,14 @@ class LazyMask:
         return expanded
 
     def _copy(self, *_: Any, **__: Any) -> torch.Tensor:
-        """Another tensor of the same elements: changing it in place leaves this one unchanged."""
+        """Another tensor of the same elements: changing it in place leaves this one
+        unchanged.
+        """
         if self.structure is None:
             return compat.wrap(self._elem)
-        return lazy_mask(self.structure, self._size, self.reason, self.number_dtype, self.left_out_if)
+        return lazy_mask(
+            self.structure, self._size, self.reason, self.number_dtype, self.left_out_if
+        )
 
     clone = detach = __copy__ = __deepcopy__ = _copy
 
@@ -143,7 +163,9 @@ class LazyMask:
 
 @functools.cache
 def _tensor_class() -> Any:
-    """LazyMask and torchax's tensor in one class: torchax computes only with instances of its own class."""
+    """LazyMask and torchax's tensor in one class: torchax computes only with instances
+    of its own class.
+    """
     torchax_tensor = type(compat.wrap(jnp.zeros((), jnp.bool_)))
     return type("LazyMask", (LazyMask, torchax_tensor), {})
 
@@ -160,10 +182,13 @@ def lazy_mask(
     Args:
         structure: without numbers to add to scores; its batch is B or 1.
         reason: why the structure is dense, if it is.
-        number_dtype: None for a boolean mask; otherwise that of the numbers that stand for it.
+        number_dtype: None for a boolean mask; otherwise that of the numbers that stand
+            for it.
         left_out_if: as the attribute.
     """
-    abstract = jax.ShapeDtypeStruct(tuple(size), compat.jax_dtype(number_dtype or torch.bool))
+    abstract = jax.ShapeDtypeStruct(
+        tuple(size), compat.jax_dtype(number_dtype or torch.bool)
+    )
     mask = _tensor_class()(abstract, compat.environment())
     mask.structure, mask.reason, mask.number_dtype = structure, reason, number_dtype
     mask.left_out_if = left_out_if
@@ -171,11 +196,15 @@ def lazy_mask(
 
 
 def _plain_slices(key: Any, size: tuple[int, ...]) -> list[slice] | None:
-    """A subscript as one slice for each dimension, with bounds and step one; None if it is anything else."""
+    """A subscript as one slice for each dimension, with bounds and step one; None if it
+    is anything else.
+    """
     if not isinstance(key, tuple):
         key = (key,)
     parts = list(key)
-    ellipses = [index for index, part in enumerate(parts) if isinstance(part, EllipsisType)]
+    ellipses = [
+        index for index, part in enumerate(parts) if isinstance(part, EllipsisType)
+    ]
     missing = len(size) - (len(parts) - len(ellipses))
     if len(ellipses) > 1 or missing < 0:
         return None
@@ -216,9 +245,16 @@ def _slice_structure(mask: Mask, parts: list[slice]) -> Mask:
     )
 
 
-def _slice_part(array: jax.Array | None, shared: list[slice], *lengths: slice) -> jax.Array | None:
-    """A part of the mask; of its first dimensions, `shared`, one of 1 stands for all rows or heads."""
+def _slice_part(
+    array: jax.Array | None, shared: list[slice], *lengths: slice
+) -> jax.Array | None:
+    """A part of the mask; of its first dimensions, `shared`, one of 1 stands for all
+    rows or heads.
+    """
     if array is None:
         return None
-    rows = [part if size > 1 else slice(None) for part, size in zip(shared, array.shape, strict=False)]
+    rows = [
+        part if size > 1 else slice(None)
+        for part, size in zip(shared, array.shape, strict=False)
+    ]
     return array[*rows, *lengths]

@@ -1,4 +1,6 @@
-"""The name "tpuport" in transformers' and diffusers' lists of ways to compute attention, while somebody asks for it."""
+"""The name "tpuport" in transformers' and diffusers' lists of ways to compute
+attention, while somebody asks for it.
+"""
 
 import contextlib
 import importlib.util
@@ -19,7 +21,9 @@ _registrations = contextlib.ExitStack()
 
 
 def register_names() -> None:
-    """Make the name known to transformers, and to diffusers as soon as that is imported. Idempotent."""
+    """Make the name known to transformers, and to diffusers as soon as that is
+    imported. Idempotent.
+    """
     global _is_active, _has_import_hook
     with _lock:
         _is_active = True
@@ -27,7 +31,8 @@ def register_names() -> None:
         if _DIFFUSERS in sys.modules or _is_named_by_environment():
             _register_in_diffusers()
         elif not _has_import_hook:
-            # A hook cannot be removed, so there is only ever one, and it asks whether the name is still wanted.
+            # A hook cannot be removed, so there is only ever one, and it asks whether
+            # the name is still wanted.
             _has_import_hook = True
             wrapt.register_post_import_hook(_on_diffusers_import, _DIFFUSERS)
 
@@ -69,7 +74,9 @@ def _register_in_diffusers() -> None:
 
 
 def _is_named_by_environment() -> bool:
-    """Whether importing diffusers would fail because its environment variable names an unknown backend."""
+    """Whether importing diffusers would fail because its environment variable names an
+    unknown backend.
+    """
     is_named = os.environ.get("DIFFUSERS_ATTN_BACKEND") == "tpuport"
     return is_named and importlib.util.find_spec("diffusers") is not None
 

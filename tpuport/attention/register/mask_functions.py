@@ -1,7 +1,8 @@
 """transformers' mask functions, recognised and read into a `Mask`.
 
-A mask function says whether the query at a position sees the key at a position. transformers builds them from a few
-closures, which are recognised by their code objects; any other function has no known structure.
+A mask function says whether the query at a position sees the key at a position.
+transformers builds them from a few closures, which are recognised by their code
+objects; any other function has no known structure.
 
 Shapes: B batch, Q query length, T key/value length.
 """
@@ -31,11 +32,14 @@ class Unstructured(Exception):
 
 @dataclass(frozen=True)
 class Positions:
-    """Query i is at position `query_start + i`, key j at `key_start + j`: numbers or traced int32 scalars.
+    """Query i is at position `query_start + i`, key j at `key_start + j`: numbers or
+    traced int32 scalars.
 
     Attributes:
-        remapped: [B, Q] and [B, T], the positions that the mask function gets instead, or None.
-        steady: wherever the rest of the mask lets a query see a key, `remapped` keeps their distance.
+        remapped: [B, Q] and [B, T], the positions that the mask function gets instead,
+            or None.
+        steady: wherever the rest of the mask lets a query see a key, `remapped` keeps
+            their distance.
     """
 
     queries: int
@@ -49,12 +53,18 @@ class Positions:
         """The positions that the mask function gets, [1 or B, Q] and [1 or B, T]."""
         if self.remapped is not None:
             return self.remapped
-        return jnp.arange(self.queries)[None] + self.query_start, jnp.arange(self.keys)[None] + self.key_start
+        return jnp.arange(self.queries)[None] + self.query_start, jnp.arange(self.keys)[
+            None
+        ] + self.key_start
 
     def look_up(self, table_BS: Any) -> tuple[jax.Array, jax.Array]:
-        """What a table holds at the positions of queries, [B, Q], and of keys, [B, T]."""
+        """What a table holds at the positions of queries, [B, Q], and of keys,
+        [B, T].
+        """
         if self.remapped is not None:
-            raise Unstructured("a table that is read at the positions of packed sequences")
+            raise Unstructured(
+                "a table that is read at the positions of packed sequences"
+            )
         queries = _slice_table(table_BS, self.queries, self.query_start)
         return queries, _slice_table(table_BS, self.keys, self.key_start)
 
@@ -62,7 +72,9 @@ class Positions:
 def _slice_table(table_BS: Any, length: int, start: Any) -> jax.Array:
     """[B, length] of [B, S], from a position on."""
     if not isinstance(start, int):
-        return jnp.take(jnp.asarray(table_BS), jnp.arange(length) + start, axis=1, mode="clip")
+        return jnp.take(
+            jnp.asarray(table_BS), jnp.arange(length) + start, axis=1, mode="clip"
+        )
     if start + length > table_BS.shape[1]:
         raise Unstructured("a table that is shorter than the queries or the keys")
     return jnp.asarray(table_BS[:, start : start + length])
@@ -73,8 +85,10 @@ class MaskParts:
     """What a conjunction of mask functions has asked for so far.
 
     Attributes:
-        packed, chunks: pairs of segment numbers of queries, [1 or B, Q], and of keys, [1 or B, T].
-        chunks_within_packed: the chunks are counted from the start of each packed sequence, and these are consecutive.
+        packed, chunks: pairs of segment numbers of queries, [1 or B, Q], and of keys,
+            [1 or B, T].
+        chunks_within_packed: the chunks are counted from the start of each packed
+            sequence, and these are consecutive.
     """
 
     left: list[int] = field(default_factory=list)
@@ -91,7 +105,8 @@ class MaskParts:
         # All functions have to allow a key, so on each side the narrowest limit counts.
         left, right = min(self.left, default=None), min(self.right, default=None)
         if isinstance(offset, int):
-            # A window longer than the sequence hides nothing, and without it the kernel need not compare positions.
+            # A window longer than the sequence hides nothing, and without it the kernel
+            # need not compare positions.
             if left is not None and left >= offset + positions.queries - 1:
                 left = None
             if right is not None and right >= positions.keys - 1 - offset:
@@ -116,8 +131,9 @@ class MaskParts:
             return query.astype(jnp.int32), key.astype(jnp.int32)
         if len(pairs) > 2 or not self.chunks_within_packed:
             raise Unstructured("sequences packed in several ways")
-        # Both numbers only grow along the sequence, the chunk's within each packed sequence, so each pair of numbers is
-        # one run, and counting the runs gives each pair a number.
+        # Both numbers only grow along the sequence, the chunk's within each packed
+        # sequence, so each pair of numbers is one run, and counting the runs gives each
+        # pair a number.
         packed, chunk = jnp.broadcast_arrays(self.packed[0][1], self.chunks[0][1])
         starts = (jnp.diff(packed, axis=1) != 0) | (jnp.diff(chunk, axis=1) != 0)
         runs = jnp.pad(jnp.cumsum(starts, axis=1, dtype=jnp.int32), ((0, 0), (1, 0)))
@@ -128,7 +144,8 @@ def read_mask_function(function: Callable, positions: Positions) -> Mask:
     """Traced. The structure of a mask function over these positions.
 
     Raises:
-        Unstructured: it is not a function of transformers, or one that `Mask` has no parts for.
+        Unstructured: it is not a function of transformers, or one that `Mask` has no
+            parts for.
     """
     parts = MaskParts()
     _read(function, positions, parts)
@@ -158,13 +175,19 @@ def packed_sequences(function: Callable) -> PackedSequences | None:
     """The packed sequences that a mask function is for, or None if it is for none."""
     if _reader_of(function) is not _read_conjunction:
         return None
-    # transformers puts these two together for packed sequences; read one by one, each knows too little.
+    # transformers puts these two together for packed sequences; read one by one, each
+    # knows too little.
     functions = _closure_values(function)["mask_functions"]
-    if [_reader_of(function) for function in functions] != [_read_packed, _read_remapped]:
+    if [_reader_of(function) for function in functions] != [
+        _read_packed,
+        _read_remapped,
+    ]:
         return None
     table, remapping = map(_closure_values, functions)
     return PackedSequences(
-        remapping["mask_function"], remapping["position_ids"], table["packed_sequence_mask"]
+        remapping["mask_function"],
+        remapping["position_ids"],
+        table["packed_sequence_mask"],
     )
 
 
@@ -194,7 +217,9 @@ def _reader_of(function: Callable) -> Any:
 
 @functools.cache
 def _readers() -> dict[Any, Callable[[dict[str, Any], Positions, MaskParts], None]]:
-    """The reader of each of transformers' functions, by the code that all functions of one factory share."""
+    """The reader of each of transformers' functions, by the code that all functions of
+    one factory share.
+    """
     from transformers import masking_utils as m
 
     # Only the code of these functions matters, not what they close over.
@@ -214,8 +239,12 @@ def _readers() -> dict[Any, Callable[[dict[str, Any], Positions, MaskParts], Non
     return {function.__code__: reader for function, reader in readers.items()}
 
 
-def _add_limit(positions: Positions, limits: list[int], window: Any, own: int = 0) -> None:
-    """A limit on one side. `own` is 1 if the window counts the query's own position, which a limit does not."""
+def _add_limit(
+    positions: Positions, limits: list[int], window: Any, own: int = 0
+) -> None:
+    """A limit on one side. `own` is 1 if the window counts the query's own position,
+    which a limit does not.
+    """
     if not positions.steady:
         raise Unstructured("a window over positions that do not increase by one")
     if not isinstance(window, int) or window < own:
@@ -227,51 +256,81 @@ def _read_causal(_: dict[str, Any], positions: Positions, parts: MaskParts) -> N
     _add_limit(positions, parts.right, 0)
 
 
-def _read_window(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
+def _read_window(
+    closure: dict[str, Any], positions: Positions, parts: MaskParts
+) -> None:
     _add_limit(positions, parts.left, closure["sliding_window"], own=1)
 
 
-def _read_bidirectional_window(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
+def _read_bidirectional_window(
+    closure: dict[str, Any], positions: Positions, parts: MaskParts
+) -> None:
     # This window is a distance, without the query's own position.
     for limits in (parts.left, parts.right):
         _add_limit(positions, limits, closure["sliding_window"])
 
 
-def _read_bidirectional(_: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
+def _read_bidirectional(
+    _: dict[str, Any], positions: Positions, parts: MaskParts
+) -> None:
     """`query position >= 0`, which holds for all positions that are counted from 0."""
     if positions.remapped is not None:
         parts.queries.append(positions.remapped[0] >= 0)
 
 
-def _read_chunks(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
-    """Query and key are in the same chunk, counted from the first position that is not left padding."""
+def _read_chunks(
+    closure: dict[str, Any], positions: Positions, parts: MaskParts
+) -> None:
+    """Query and key are in the same chunk, counted from the first position that is not
+    left padding.
+    """
     size, padding_B = closure["chunk_size"], closure["left_padding"]
     if not isinstance(size, int):
         raise Unstructured("chunks whose size is not a number known at trace time")
     start = positions.key_start if isinstance(positions.key_start, int) else 0
     # Chunks that left padding may fill, added so that no segment number is negative.
     shift = -(-(positions.keys + start) // size)
-    query, key = ((position - padding_B[:, None]) // size + shift for position in positions.of_arguments())
+    query, key = (
+        (position - padding_B[:, None]) // size + shift
+        for position in positions.of_arguments()
+    )
     parts.chunks.append((query, key))
     if positions.remapped is not None and positions.steady:
         parts.chunks_within_packed = True
 
 
-def _read_packed(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
+def _read_packed(
+    closure: dict[str, Any], positions: Positions, parts: MaskParts
+) -> None:
     parts.packed.append(positions.look_up(closure["packed_sequence_mask"]))
 
 
-def _read_padding(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
+def _read_padding(
+    closure: dict[str, Any], positions: Positions, parts: MaskParts
+) -> None:
     _, keys = positions.look_up(closure["padding_mask"])
     parts.keys.append(keys.astype(jnp.bool_))
 
 
-def _read_remapped(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
-    _read_at(closure["mask_function"], closure["position_ids"], positions, parts, steady=False)
+def _read_remapped(
+    closure: dict[str, Any], positions: Positions, parts: MaskParts
+) -> None:
+    _read_at(
+        closure["mask_function"],
+        closure["position_ids"],
+        positions,
+        parts,
+        steady=False,
+    )
 
 
 def _read_at(
-    function: Callable, position_ids: Any, positions: Positions, parts: MaskParts, *, steady: bool
+    function: Callable,
+    position_ids: Any,
+    positions: Positions,
+    parts: MaskParts,
+    *,
+    steady: bool,
 ) -> None:
     """Read a mask function that gets the positions of packed sequences."""
     if positions.remapped is not None:
@@ -280,15 +339,20 @@ def _read_at(
     _read(function, replace(positions, remapped=remapped, steady=steady), parts)
 
 
-def _read_conjunction(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
+def _read_conjunction(
+    closure: dict[str, Any], positions: Positions, parts: MaskParts
+) -> None:
     for function in closure["mask_functions"]:
         _read(function, positions, parts)
 
 
-def _read_packed_sequences(sequences: PackedSequences, positions: Positions, parts: MaskParts) -> None:
+def _read_packed_sequences(
+    sequences: PackedSequences, positions: Positions, parts: MaskParts
+) -> None:
     """Packed sequences together with the positions within each."""
     packed, position_ids = sequences.numbers, sequences.position_ids
-    # Traced positions increase by one: where they do not, transformers itself begins another sequence.
+    # Traced positions increase by one: where they do not, transformers itself begins
+    # another sequence.
     counts_by_one, is_single_sequence = True, False
     with contextlib.suppress(UnknownError):
         # Neither depends on traced values in a model that counts positions by itself.
@@ -302,20 +366,26 @@ def _read_packed_sequences(sequences: PackedSequences, positions: Positions, par
 
 
 def _evaluate(array: jax.Array) -> np.ndarray:
-    """The values of an array, traced or not; UnknownError if they depend on something traced."""
+    """The values of an array, traced or not; UnknownError if they depend on something
+    traced.
+    """
     if not isinstance(array, Tracer):
         return np.asarray(array)
     return evaluate(Graph().node(array), (False,) * array.ndim)
 
 
 def _counts_by_one(packed_BT: np.ndarray, positions_BT: np.ndarray) -> bool:
-    """Whether packed sequences are consecutive, and positions increase by one within each."""
+    """Whether packed sequences are consecutive, and positions increase by one within
+    each.
+    """
     change = np.diff(packed_BT, axis=1)
     is_next = (change == 0) & (np.diff(positions_BT, axis=1) == 1)
     return bool(((change > 0) | is_next).all())
 
 
-def _read_disjunction(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
+def _read_disjunction(
+    closure: dict[str, Any], positions: Positions, parts: MaskParts
+) -> None:
     functions = closure["mask_functions"]
     # A `Mask` is a conjunction.
     if len(functions) > 1:

@@ -1,4 +1,5 @@
-"""GLM-5-Next's mask of the keys that an indexer selected: boolean, as for torch's fused attention.
+"""GLM-5-Next's mask of the keys that an indexer selected: boolean, as for torch's fused
+attention.
 
 Shapes: B rows, Q queries, N selected keys, T keys.
 """
@@ -10,18 +11,18 @@ import torch
 from tpuport.attention.register.transformers_interface import is_eager
 from tpuport.patches import original
 
-_TARGET: Final = (
-    "transformers.models.glm5_next.modeling_glm5_next:Glm5NextTextAttention.build_attention_mask_from_topk"
-)
+_TARGET: Final = "transformers.models.glm5_next.modeling_glm5_next:Glm5NextTextAttention.build_attention_mask_from_topk"
 
 
 def mask_of_selected_keys(
     self: Any, topk_indices: torch.Tensor, query_states: torch.Tensor, kv_length: int
 ) -> torch.Tensor:
-    """Traced. As `Glm5NextTextAttention.build_attention_mask_from_topk`, boolean wherever torch's would be.
+    """Traced. As `Glm5NextTextAttention.build_attention_mask_from_topk`, boolean
+    wherever torch's would be.
 
-    transformers asks for "sdpa" by name, and returns numbers to add for any other attention. With these a query of
-    padding, which sees no key, gets the mean of all values, where torch's fused attention gives zeros.
+    transformers asks for "sdpa" by name, and returns numbers to add for any other
+    attention. With these a query of padding, which sees no key, gets the mean of all
+    values, where torch's fused attention gives zeros.
 
     Args:
         topk_indices: [B, Q, N], -1 for none.

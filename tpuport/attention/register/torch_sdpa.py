@@ -1,7 +1,8 @@
-"""`torch.nn.functional.scaled_dot_product_attention` under torchax: tpuport computes every call that torch allows.
+"""`torch.nn.functional.scaled_dot_product_attention` under torchax: tpuport computes
+every call that torch allows.
 
-Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D head dimension of queries and
-keys, C of values; N any leading dimensions.
+Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D
+head dimension of queries and keys, C of values; N any leading dimensions.
 """
 
 import sys
@@ -37,25 +38,38 @@ def scaled_dot_product_attention(
     scale: Any = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Traced. torch's function of this name on torchax tensors [N, H, Q, D], [N, K, T, D] and [N, K, T, C].
+    """Traced. torch's function of this name on torchax tensors [N, H, Q, D],
+    [N, K, T, D] and [N, K, T, C].
 
-    It takes every shape that torch takes, and means the same, with three exceptions. A query that sees no key gets
-    zeros, which torch's kernels give on some devices only; if that is because all keys have the lowest finite number
-    of the mask's dtype, torch gives the mean of their values, and this function does for masks without known
-    structure; and keys and values of different lengths are refused, which torch's kernel for CPUs does not notice.
+    It takes every shape that torch takes, and means the same, with three exceptions. A
+    query that sees no key gets zeros, which torch's kernels give on some devices only;
+    if that is because all keys have the lowest finite number of the mask's dtype, torch
+    gives the mean of their values, and this function does for masks without known
+    structure; and keys and values of different lengths are refused, which torch's
+    kernel for CPUs does not notice.
 
     Raises:
-        PortError: a mask together with is_causal, or tensors that do not fit each other or that are not all
-            on the device.
+        PortError: a mask together with is_causal, or tensors that do not fit each other
+            or that are not all on the device.
     """
     if _is_on_host(query, key, value, attn_mask):
-        # torchax has already left its torch function mode at this point, but not its dispatch mode.
+        # torchax has already left its torch function mode at this point, but not its
+        # dispatch mode.
         with no_dispatch():
             return functional.scaled_dot_product_attention(
-                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+                query,
+                key,
+                value,
+                attn_mask,
+                dropout_p,
+                is_causal,
+                scale=scale,
+                enable_gqa=enable_gqa,
             )
     if attn_mask is not None and is_causal:
-        raise PortError("attention takes a mask or is_causal, not both", fix="pass one of the two")
+        raise PortError(
+            "attention takes a mask or is_causal, not both", fix="pass one of the two"
+        )
     structure: Mask | None = None
     if is_causal:
         # torch aligns the first query with the first key, whatever the lengths are.
@@ -70,7 +84,13 @@ def scaled_dot_product_attention(
     structure = structure or operands.mask_structure()
     q, factor = _apply_traced_scale(operands.query, scale)
     out = attend(
-        q, operands.key, operands.value, structure, scale=factor, dropout_p=dropout_p, source="torch"
+        q,
+        operands.key,
+        operands.value,
+        structure,
+        scale=factor,
+        dropout_p=dropout_p,
+        source="torch",
     )
     return compat.wrap(out.reshape(operands.output))
 
@@ -89,14 +109,17 @@ def _is_on_host(query: Any, key: Any, value: Any, mask: Any) -> bool:
     if host and len(host) < len(tensors):
         raise PortError(
             "an attention call has tensors on the device and tensors on the host",
-            where=", ".join(f"{name} {list(tensors[name].shape)} is on the host" for name in host),
+            where=", ".join(
+                f"{name} {list(tensors[name].shape)} is on the host" for name in host
+            ),
             fix='move them, x.to("jax"), or create them on the device of the others, device=query.device',
         )
     return bool(host)
 
 
 def _is_causal_bias(mask: Any) -> bool:
-    # Whoever has made one has imported this module, which imports torch.compile's code: two seconds.
+    # Whoever has made one has imported this module, which imports torch.compile's code:
+    # two seconds.
     module = sys.modules.get("torch.nn.attention.bias")
     return module is not None and isinstance(mask, module.CausalBias)
 
@@ -104,7 +127,10 @@ def _is_causal_bias(mask: Any) -> bool:
 def _causal_bias_structure(query: Any, key: Any, bias: Any) -> Mask:
     from torch.nn.attention.bias import CausalVariant
 
-    expected, actual = (bias.seq_len_q, bias.seq_len_kv), (query.shape[-2], key.shape[-2])
+    expected, actual = (
+        (bias.seq_len_q, bias.seq_len_kv),
+        (query.shape[-2], key.shape[-2]),
+    )
     if expected != actual:
         raise PortError(
             f"a causal bias for {expected[0]} queries and {expected[1]} keys",
@@ -118,14 +144,20 @@ def _causal_bias_structure(query: Any, key: Any, bias: Any) -> Mask:
 
 
 def _fits_as_it_stands(query: Any, key: Any, mask: LazyMask) -> bool:
-    """Whether a transformers model's mask still has its structure, and is for exactly these queries and keys."""
+    """Whether a transformers model's mask still has its structure, and is for exactly
+    these queries and keys.
+    """
     if mask.structure is None or query.ndim != 4 or key.ndim != 4:
         return False
     scores = (*query.shape[:3], key.shape[2])
-    return tuple(mask.shape[2:]) == scores[2:] and broadcasts_to(tuple(mask.shape), scores)
+    return tuple(mask.shape[2:]) == scores[2:] and broadcasts_to(
+        tuple(mask.shape), scores
+    )
 
 
-def _check_dtypes(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None) -> None:
+def _check_dtypes(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
+) -> None:
     dtypes = [query.dtype, key.dtype, value.dtype]
     if len(set(dtypes)) > 1 or not jnp.issubdtype(query.dtype, jnp.floating):
         raise PortError(
@@ -141,7 +173,9 @@ def _check_dtypes(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.
 
 
 def _apply_traced_scale(query: jax.Array, scale: Any) -> tuple[jax.Array, Any]:
-    """The query and a factor that is known at trace time: a scale that is a tensor goes into the query."""
+    """The query and a factor that is known at trace time: a scale that is a tensor goes
+    into the query.
+    """
     if not isinstance(scale, torch.Tensor):
         return query, scale
     factor = compat.to_jax(scale).astype(jnp.float32)
@@ -149,28 +183,37 @@ def _apply_traced_scale(query: jax.Array, scale: Any) -> tuple[jax.Array, Any]:
 
 
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
-    """Traced. `torch.nn.functional.multi_head_attention_forward` with tpuport's attention in it.
+    """Traced. `torch.nn.functional.multi_head_attention_forward` with tpuport's
+    attention in it.
 
-    torchax runs it below the level at which it sees calls of attention; torch takes those apart there.
+    torchax runs it below the level at which it sees calls of attention; torch takes
+    those apart there.
     """
     original: Any = functional.multi_head_attention_forward
-    # With a `has_torch_function` that denies, the function runs its own code instead of calling torchax again.
+    # With a `has_torch_function` that denies, the function runs its own code instead of
+    # calling torchax again.
     names = original.__globals__ | {
         "has_torch_function": lambda _: False,
         "scaled_dot_product_attention": scaled_dot_product_attention,
     }
-    body = types.FunctionType(original.__code__, names, None, original.__defaults__, original.__closure__)
+    body = types.FunctionType(
+        original.__code__, names, None, original.__defaults__, original.__closure__
+    )
     body.__kwdefaults__ = original.__kwdefaults__
     return body(*args, **kwargs)
 
 
 def view(tensor: Any, shape: Sequence[int]) -> torch.Tensor:
-    """Traced. `tensor.view(shape)`; heads that attention by hand has joined with the batch are split off undivided."""
+    """Traced. `tensor.view(shape)`; heads that attention by hand has joined with the
+    batch are split off undivided.
+    """
     return compat.wrap(joined_axes.reshape(tensor.jax(), shape))
 
 
 def _cut(target: Any) -> Callable[..., Any]:
-    """Traced. An operator that cuts a tensor; of what was joined from parts, such as video and text, it gives those."""
+    """Traced. An operator that cuts a tensor; of what was joined from parts, such as
+    video and text, it gives those.
+    """
 
     def cut(*args: Any, **kwargs: Any) -> Any:
         result = _call_replaced(target, args, kwargs)
@@ -213,7 +256,9 @@ def _make_operator(target: Any, replacement: Any) -> Any:
 
 
 def _call_replaced(target: Any, args: tuple, kwargs: dict) -> Any:
-    """What torchax would compute without `install`, called as torchax calls its operators."""
+    """What torchax would compute without `install`, called as torchax calls its
+    operators.
+    """
     operator = _replaced.get(target)
     if operator is None:
         return target(*args, **kwargs)
@@ -239,11 +284,15 @@ def install() -> None:
             present = environment._ops.get(target)
             if not _is_installed(present):
                 _replaced[target] = present
-                environment.override_op_definition(target, _make_operator(target, replacement))
+                environment.override_op_definition(
+                    target, _make_operator(target, replacement)
+                )
 
 
 def uninstall() -> None:
-    """Put back what `install` replaced, unless something else has been put there since."""
+    """Put back what `install` replaced, unless something else has been put there
+    since.
+    """
     environment = compat.environment()
     with _lock:
         for target in _OPERATORS:

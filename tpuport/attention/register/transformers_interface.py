@@ -1,6 +1,8 @@
-"""tpuport's attention under the names that transformers looks up: the attention function and its mask function.
+"""tpuport's attention under the names that transformers looks up: the attention
+function and its mask function.
 
-Shapes: B batch, H query heads, Q query length, T key/value length, S positions, D head dimension.
+Shapes: B batch, H query heads, Q query length, T key/value length, S positions, D head
+dimension.
 """
 
 import contextlib
@@ -37,9 +39,17 @@ from tpuport.errors import PortError
 NAME: Final = "tpuport"
 # What a mask says of single queries.
 _PARTS_OF_QUERIES: Final = ("left", "right", "queries_BQ", "query_segments_BQ", "dense")
-_PACKED_LENGTHS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
+_PACKED_LENGTHS: Final = (
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+    "cu_seqlens",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+)
 # The attention that each config named before `use_in_model`, by the id of the config.
-_replaced_names: contextvars.ContextVar[dict[int, str | None]] = contextvars.ContextVar("replaced attention")
+_replaced_names: contextvars.ContextVar[dict[int, str | None]] = contextvars.ContextVar(
+    "replaced attention"
+)
 
 
 def transformers_attention(
@@ -57,61 +67,95 @@ def transformers_attention(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Traced. transformers' attention interface: query [B, H, Q, D], key, value [B, K, T, D] -> [B, Q, H, D].
+    """Traced. transformers' attention interface: query [B, H, Q, D], key, value
+    [B, K, T, D] -> [B, Q, H, D].
 
-    The second result is the weights [B, H, Q, T] if the model runs its own attention, which it does where it was built
-    with "eager" and is asked for weights or given a mask of heads; else None. Tensors on the host stay with torch.
+    The second result is the weights [B, H, Q, T] if the model runs its own attention,
+    which it does where it was built with "eager" and is asked for weights or given a
+    mask of heads; else None. Tensors on the host stay with torch.
 
     Args:
-        attention_mask: from `transformers_mask`, or a tensor of the user's or the model's own that broadcasts to
-            [B, H, Q, T], boolean or to be added; None is causal attention in a module that is causal.
+        attention_mask: from `transformers_mask`, or a tensor of the user's or the
+            model's own that broadcasts to [B, H, Q, T], boolean or to be added; None is
+            causal attention in a module that is causal.
         softcap, s_aux: as in Gemma 2, and the sinks [H] of GPT-OSS.
         position_bias: added to the scores, broadcasts to [B, H, Q, T].
-        is_causal: None means as the module says; without effect beside a mask, as in transformers.
-        kwargs: `sinks` [B, H, Q, 1], one of each query, as in Inkling 2; `indices` [B, Q, N] and `block_indices`
-            [B, heads, Q, N], the keys, and the blocks of them, that an indexer selected, -1 for none; `sliding_window`
-            is in the mask already; anything else that would change the result is refused.
+        is_causal: None means as the module says; without effect beside a mask, as in
+            transformers.
+        kwargs: `sinks` [B, H, Q, 1], one of each query, as in Inkling 2; `indices`
+            [B, Q, N] and `block_indices` [B, heads, Q, N], the keys, and the blocks of
+            them, that an indexer selected, -1 for none; `sliding_window` is in the mask
+            already; anything else that would change the result is refused.
 
     Raises:
         PortError: weights, or a kind of attention that is not computed here.
     """
     is_on_host = not any(map(compat.is_ported, (query, key, value)))
-    # torch takes neither a soft cap nor sinks, so these fall through to the error about tensors on the host.
+    # torch takes neither a soft cap nor sinks, so these fall through to the error about
+    # tensors on the host.
     if is_on_host and softcap is None and s_aux is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout, scaling, is_causal, position_bias, **kwargs
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout,
+            scaling,
+            is_causal,
+            position_bias,
+            **kwargs,
         )
     options = {name: value for name, value in kwargs.items() if value is not None}
     _reject_unsupported(module, (query, key, value), options)
     reason = _reason_for_eager(module, options)
     if reason:
         record_eager_call(module, query, key, value, reason)
-        # As the model itself passed them: what it left out may have another default there.
-        named = {"softcap": softcap, "s_aux": s_aux, "position_bias": position_bias, "is_causal": is_causal}
+        # As the model itself passed them: what it left out may have another default
+        # there.
+        named = {
+            "softcap": softcap,
+            "s_aux": s_aux,
+            "position_bias": position_bias,
+            "is_causal": is_causal,
+        }
         options |= {name: value for name, value in named.items() if value is not None}
         return _eager_attention(module, reason)(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            **options,
         )
     if query.shape[0] == 1:
         # A Q-Former has the same queries for every row.
         query = query.expand(key.shape[0], -1, -1, -1)
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
-    mask, note = _mask_of_call(module, attention_mask, (*query.shape[:3], key.shape[2]), is_causal, options)
+    mask, note = _mask_of_call(
+        module, attention_mask, (*query.shape[:3], key.shape[2]), is_causal, options
+    )
     sinks = options["sinks"].squeeze(-1) if "sinks" in options else s_aux
-    # With a bias torch adds the lowest number to the scores of hidden keys, as a model's own attention always does.
-    # Beside it the scores of a query that sees no key are nothing, so that its weights are equal, unless a sink takes
-    # all of the weight. Without a bias torch's fused attention gives zeros.
+    # With a bias torch adds the lowest number to the scores of hidden keys, as a
+    # model's own attention always does. Beside it the scores of a query that sees no
+    # key are nothing, so that its weights are equal, unless a sink takes all of the
+    # weight. Without a bias torch's fused attention gives zeros.
     blind_BHQ1 = None
     if sinks is None and (position_bias is not None or is_eager(module)):
         blind_BHQ1 = mask.blind_queries(query.shape[2], key.shape[2])
     if position_bias is not None:
-        mask = _add_bias(mask, compat.as_jax(position_bias), (query.shape[2], key.shape[2]))
+        mask = _add_bias(
+            mask, compat.as_jax(position_bias), (query.shape[2], key.shape[2])
+        )
     q, k, v, sinks = compat.as_jax((query, key, value, sinks))
     if k.shape[1] != v.shape[1]:
-        # Their heads serve groups of other sizes, as in Nemotron 3's diarization; torch repeats both, too.
+        # Their heads serve groups of other sizes, as in Nemotron 3's diarization; torch
+        # repeats both, too.
         k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
     out = attend(
         q, k, v, mask, scale=scaling, softcap=softcap, sinks=sinks, dropout_p=dropout, source="transformers",
@@ -123,7 +167,9 @@ def transformers_attention(
     return compat.wrap(out.swapaxes(1, 2)), None
 
 
-def _reject_unsupported(module: torch.nn.Module, tensors: tuple, options: dict[str, Any]) -> None:
+def _reject_unsupported(
+    module: torch.nn.Module, tensors: tuple, options: dict[str, Any]
+) -> None:
     """PortError for what would be ignored, or fail later."""
     where = type(module).__name__
     if not all(map(compat.is_ported, tensors)):
@@ -141,18 +187,23 @@ def _reject_unsupported(module: torch.nn.Module, tensors: tuple, options: dict[s
 
 
 def _reason_for_eager(module: torch.nn.Module, options: dict[str, Any]) -> str:
-    """What a call asks for that only a model's own attention has; empty if there is nothing.
+    """What a call asks for that only a model's own attention has; empty if there is
+    nothing.
 
     Raises:
-        PortError: it asks for that, and the model was not built with its own attention. torch's fused attention would
-            return no weights then, and ignore a mask of heads.
+        PortError: it asks for that, and the model was not built with its own attention.
+            torch's fused attention would return no weights then, and ignore a mask of
+            heads.
     """
     has_own_attention = is_eager(module)
     reason = ""
     if "head_mask" in options:
         reason = "head_mask, a mask of whole heads"
-    # Without "eager" no config asks for weights, and what a recorder does not get is missing in torch, too.
-    if options.get("output_attentions") or (has_own_attention and asked_for_weights(module, options)):
+    # Without "eager" no config asks for weights, and what a recorder does not get is
+    # missing in torch, too.
+    if options.get("output_attentions") or (
+        has_own_attention and asked_for_weights(module, options)
+    ):
         reason = "output_attentions, the weights themselves"
     if reason and not has_own_attention:
         raise PortError(
@@ -186,7 +237,9 @@ def _mask_of_call(
     is_causal: bool,
     options: dict[str, Any],
 ) -> tuple[Mask, str]:
-    """Traced. Who sees whom in a call with scores [B, H, Q, T], and why that has no structure, if it has none."""
+    """Traced. Who sees whom in a call with scores [B, H, Q, T], and why that has no
+    structure, if it has none.
+    """
     queries, keys = scores[2:]
     mask, note = Mask(), ""
     if attention_mask is not None:
@@ -195,15 +248,19 @@ def _mask_of_call(
         if left_out_if is not None and not is_causal:
             mask = Mask(dense=compat.as_jax(attention_mask) | left_out_if())
             note = "a mask that transformers leaves out where no row has padding"
-    # One query is the newest token, which sees every key; aligned with the first key it would see only that.
+    # One query is the newest token, which sees every key; aligned with the first key it
+    # would see only that.
     elif is_causal and queries > 1:
         mask = Mask(right=0)
     if "indices" in options:
         mask = _restrict_to_selected(mask, compat.as_jax(options["indices"]), keys)
     if "block_indices" in options:
-        mask = _restrict_to_blocks(module, mask, compat.as_jax(options["block_indices"]), scores)
+        mask = _restrict_to_blocks(
+            module, mask, compat.as_jax(options["block_indices"]), scores
+        )
     packed_lengths = [name for name in _PACKED_LENGTHS if name in options]
-    # They say nothing beyond what the mask says already, if it tells the sequences apart.
+    # They say nothing beyond what the mask says already, if it tells the sequences
+    # apart.
     if packed_lengths and mask.query_segments_BQ is None:
         raise PortError(
             "lengths of packed sequences, and a mask that does not tell the sequences apart",
@@ -213,20 +270,32 @@ def _mask_of_call(
     return mask, note
 
 
-def _mask_structure(attention_mask: torch.Tensor, scores: tuple[int, ...]) -> tuple[Mask, str]:
-    """Traced. A mask's structure, and why it has none; Q and T must be those of the scores."""
+def _mask_structure(
+    attention_mask: torch.Tensor, scores: tuple[int, ...]
+) -> tuple[Mask, str]:
+    """Traced. A mask's structure, and why it has none; Q and T must be those of the
+    scores.
+    """
     batch, heads, queries, keys = scores
     if isinstance(attention_mask, LazyMask) and attention_mask.structure is not None:
         size = tuple(attention_mask.shape[2:])
         if size not in ((queries, keys), (1, keys)):
             raise PortError(
-                f"a mask {tuple(attention_mask.shape)} for scores {scores}", where="attention_mask"
+                f"a mask {tuple(attention_mask.shape)} for scores {scores}",
+                where="attention_mask",
             )
         structure = attention_mask.structure
-        # BridgeTower makes the mask of one query for all of them; of this one query only padding is that of all.
+        # BridgeTower makes the mask of one query for all of them; of this one query
+        # only padding is that of all.
         if size[0] == queries or not structure.present(_PARTS_OF_QUERIES):
             return structure, attention_mask.reason
-    mask = structure_of(compat.to_jax(attention_mask), batch=batch, heads=heads, queries=queries, keys=keys)
+    mask = structure_of(
+        compat.to_jax(attention_mask),
+        batch=batch,
+        heads=heads,
+        queries=queries,
+        keys=keys,
+    )
     return _with_reason(mask, "a mask tensor")
 
 
@@ -236,24 +305,32 @@ def _with_reason(mask: Mask, reason: str) -> tuple[Mask, str]:
 
 
 def _restrict_to_selected(mask: Mask, indices_BQN: jax.Array, keys: int) -> Mask:
-    """Traced. The mask, and for each query only the keys that an indexer selected; an index of -1 is none."""
+    """Traced. The mask, and for each query only the keys that an indexer selected; an
+    index of -1 is none.
+    """
     return _intersect_dense(mask, _selected(indices_BQN, keys)[:, None])
 
 
 def _restrict_to_blocks(
-    module: torch.nn.Module, mask: Mask, indices_BGQN: jax.Array, scores: tuple[int, ...]
+    module: torch.nn.Module,
+    mask: Mask,
+    indices_BGQN: jax.Array,
+    scores: tuple[int, ...],
 ) -> Mask:
-    """Traced. The mask, and for each query of a group of heads only the keys of the blocks that an indexer selected.
+    """Traced. The mask, and for each query of a group of heads only the keys of the
+    blocks that an indexer selected.
 
-    MiniMax M3 makes a mask of them itself for "eager" and "sdpa" (`MiniMaxM3VLIndexer.build_block_mask`), and leaves
-    it to any other attention.
+    MiniMax M3 makes a mask of them itself for "eager" and "sdpa"
+    (`MiniMaxM3VLIndexer.build_block_mask`), and leaves it to any other attention.
     """
     heads, _, keys = scores[1:]
     indexer: Any = module.indexer
     block_size: int = indexer.block_size
     blocks = _selected(indices_BGQN, -(-keys // block_size))
     selected = jnp.repeat(blocks, block_size, axis=-1)[..., :keys]
-    return _intersect_dense(mask, jnp.repeat(selected, heads // selected.shape[1], axis=1))
+    return _intersect_dense(
+        mask, jnp.repeat(selected, heads // selected.shape[1], axis=1)
+    )
 
 
 def _selected(indices: jax.Array, count: int) -> jax.Array:
@@ -267,7 +344,9 @@ def _selected(indices: jax.Array, count: int) -> jax.Array:
 
 def _intersect_dense(mask: Mask, selected: jax.Array) -> Mask:
     if mask.dense is not None and mask.dense.dtype != jnp.bool_:
-        return replace(mask, dense=jnp.where(selected, mask.dense, jnp.finfo(mask.dense.dtype).min))
+        return replace(
+            mask, dense=jnp.where(selected, mask.dense, jnp.finfo(mask.dense.dtype).min)
+        )
     return replace(mask, dense=intersect(mask.dense, selected))
 
 
@@ -277,10 +356,15 @@ def _add_bias(mask: Mask, bias: jax.Array, scores: tuple[int, int]) -> Mask:
     if mask.dense is None:
         return replace(mask, dense=bias)
     if mask.dense.dtype == jnp.bool_:
-        return replace(mask, dense=jnp.where(mask.dense, bias, jnp.finfo(bias.dtype).min))
-    # The lowest number hides a key; with the bias added it would not be the lowest any more.
+        return replace(
+            mask, dense=jnp.where(mask.dense, bias, jnp.finfo(bias.dtype).min)
+        )
+    # The lowest number hides a key; with the bias added it would not be the lowest any
+    # more.
     lowest = jnp.finfo(mask.dense.dtype).min
-    return replace(mask, dense=jnp.where(mask.dense <= lowest, lowest, mask.dense + bias))
+    return replace(
+        mask, dense=jnp.where(mask.dense <= lowest, lowest, mask.dense + bias)
+    )
 
 
 def transformers_mask(
@@ -300,15 +384,18 @@ def transformers_mask(
     config: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Traced. transformers' mask interface: a mask [B, 1, Q, T] that is structure until a model computes with it.
+    """Traced. transformers' mask interface: a mask [B, 1, Q, T] that is structure until
+    a model computes with it.
 
-    None means plain causal attention, or no mask, if transformers allows that. The mask is boolean, as for torch's
-    fused attention. Code of a model that has only its own ("eager") attention may compute with the numbers that are
-    added to scores there, so its mask has these, and is never None instead of causal.
+    None means plain causal attention, or no mask, if transformers allows that. The mask
+    is boolean, as for torch's fused attention. Code of a model that has only its own
+    ("eager") attention may compute with the numbers that are added to scores there, so
+    its mask has these, and is never None instead of causal.
 
     Args:
-        q_offset, kv_offset: positions of the first query and key. `kv_offset` may be a vector [T]: a ring buffer's
-            slots then hold key positions arange(T) + kv_offset, negative if nothing has been written.
+        q_offset, kv_offset: positions of the first query and key. `kv_offset` may be a
+            vector [T]: a ring buffer's slots then hold key positions arange(T) +
+            kv_offset, negative if nothing has been written.
         attention_mask: [B, S] over key positions, True for a token.
         use_vmap: the mask function may be unable to take whole arrays.
         device: of the model's inputs; a mask on the host is transformers' own.
@@ -335,32 +422,44 @@ def transformers_mask(
     )
     left_out_if = None
     if attention_mask is not None:
-        padding = _padding_at(compat.to_jax(attention_mask).astype(jnp.bool_), positions)
-        # Musicgen's codebooks are rows of ids, and so of the mask, but several of them one row of states.
+        padding = _padding_at(
+            compat.to_jax(attention_mask).astype(jnp.bool_), positions
+        )
+        # Musicgen's codebooks are rows of ids, and so of the mask, but several of them
+        # one row of states.
         padding = padding[:: max(1, len(padding) // batch_size)]
         if may_be_none and mask.right == 0:
-            # For attention that is not causal by itself, such as Aimv2's and PaliGemma's, None means another result.
+            # For attention that is not causal by itself, such as Aimv2's and
+            # PaliGemma's, None means another result.
             left_out_if = functools.partial(jnp.all, padding)
         mask = replace(mask, keys_BT=intersect(mask.keys_BT, padding))
     elif may_be_none:
         return None
     elif not is_eager:
-        left_out_if = _left_out_if_single(packed_sequences(function), positions, local_size)
+        left_out_if = _left_out_if_single(
+            packed_sequences(function), positions, local_size
+        )
     number_dtype = dtype if is_eager else None
-    return lazy_mask(mask, (batch_size, 1, q_length, kv_length), reason, number_dtype, left_out_if)
+    return lazy_mask(
+        mask, (batch_size, 1, q_length, kv_length), reason, number_dtype, left_out_if
+    )
 
 
 def _left_out_if_single(
     sequences: PackedSequences | None, positions: Positions, window: int | None
 ) -> Callable[[], jax.Array] | None:
-    """Traced. What says whether transformers, seeing that no positions begin anew, leaves a causal mask out."""
+    """Traced. What says whether transformers, seeing that no positions begin anew,
+    leaves a causal mask out.
+    """
     if sequences is None:
         return None
     try:
         mask = read_mask_function(sequences.mask_function, positions)
     except Unstructured:
         return None
-    if mask.right == 0 and _means_none(mask, positions, window, causal=True, bidirectional=False):
+    if mask.right == 0 and _means_none(
+        mask, positions, window, causal=True, bidirectional=False
+    ):
         return sequences.are_single
     return None
 
@@ -368,8 +467,12 @@ def _left_out_if_single(
 def _read_or_call(
     function: Callable, positions: Positions, batch: int, *, use_vmap: bool
 ) -> tuple[Mask, str]:
-    """Traced. A mask function's structure at these positions, and why it had to be called for all of them."""
-    is_known = isinstance(positions.query_start, int) and isinstance(positions.key_start, int)
+    """Traced. A mask function's structure at these positions, and why it had to be
+    called for all of them.
+    """
+    is_known = isinstance(positions.query_start, int) and isinstance(
+        positions.key_start, int
+    )
     try:
         if jnp.ndim(positions.key_start) == 0 and (is_known or positions.queries > 1):
             return read_mask_function(function, positions), ""
@@ -377,15 +480,21 @@ def _read_or_call(
     except Unstructured as error:
         reason = str(error)
     is_written = jnp.arange(positions.keys) + positions.key_start >= 0
-    visible = _call_everywhere(function, positions, batch, use_vmap=use_vmap) & is_written
+    visible = (
+        _call_everywhere(function, positions, batch, use_vmap=use_vmap) & is_written
+    )
     if positions.queries == 1:
         # For one query, any function only hides keys.
         return Mask(keys_BT=visible[:, 0, 0]), ""
-    mask = structure_of(visible, batch=batch, heads=1, queries=positions.queries, keys=positions.keys)
+    mask = structure_of(
+        visible, batch=batch, heads=1, queries=positions.queries, keys=positions.keys
+    )
     return _with_reason(mask, reason)
 
 
-def _call_everywhere(function: Callable, positions: Positions, batch: int, *, use_vmap: bool) -> jax.Array:
+def _call_everywhere(
+    function: Callable, positions: Positions, batch: int, *, use_vmap: bool
+) -> jax.Array:
     """Traced. A mask function's answer for every query and key, [B or 1, 1, Q, T]."""
     indices = (
         jnp.arange(batch),
@@ -398,7 +507,8 @@ def _call_everywhere(function: Callable, positions: Positions, batch: int, *, us
         return compat.as_jax(function(*compat.as_torch(indices)))
 
     if use_vmap:
-        # One axis after the other, as transformers does it, so that the function sees single indices.
+        # One axis after the other, as transformers does it, so that the function sees
+        # single indices.
         mapped: Any = call
         for axis in (3, 2, 1, 0):
             in_axes: list[int | None] = [None] * 4
@@ -411,7 +521,9 @@ def _call_everywhere(function: Callable, positions: Positions, batch: int, *, us
 
 
 def _padding_at(padding_BS: jax.Array, positions: Positions) -> jax.Array:
-    """Traced. The padding mask at key positions, [B, T]; positions past its end are padding."""
+    """Traced. The padding mask at key positions, [B, T]; positions past its end are
+    padding.
+    """
     length, start = positions.keys, positions.key_start
     if isinstance(start, int):
         part = padding_BS[:, start : start + length]
@@ -422,7 +534,12 @@ def _padding_at(padding_BS: jax.Array, positions: Positions) -> jax.Array:
 
 
 def _means_none(
-    mask: Mask, positions: Positions, window: int | None, *, causal: bool, bidirectional: bool
+    mask: Mask,
+    positions: Positions,
+    window: int | None,
+    *,
+    causal: bool,
+    bidirectional: bool,
 ) -> bool:
     """Whether transformers lets None mean the same as this mask.
 
@@ -443,7 +560,9 @@ def _means_none(
 
 
 def register_transformers() -> None:
-    """Make `attn_implementation="tpuport"` known to transformers; only models that choose it change. Idempotent."""
+    """Make `attn_implementation="tpuport"` known to transformers; only models that
+    choose it change. Idempotent.
+    """
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(NAME, transformers_attention)
@@ -451,7 +570,9 @@ def register_transformers() -> None:
 
 
 def unregister_transformers() -> None:
-    """Remove both names from transformers. A model that has chosen them has to choose others. Idempotent."""
+    """Remove both names from transformers. A model that has chosen them has to choose
+    others. Idempotent.
+    """
     from transformers import AttentionInterface, AttentionMaskInterface
 
     for interface in (AttentionInterface, AttentionMaskInterface):
@@ -462,7 +583,8 @@ def unregister_transformers() -> None:
 def use_in_model(model: torch.nn.Module) -> Iterator[None]:
     """Let a transformers model compute its attention through tpuport inside the block.
 
-    A model whose attention cannot be chosen keeps its own, and the models inside of it are asked.
+    A model whose attention cannot be chosen keeps its own, and the models inside of it
+    are asked.
     """
     configs = attention_configs(model)
     if not configs:
@@ -470,8 +592,13 @@ def use_in_model(model: torch.nn.Module) -> Iterator[None]:
         return
     register_transformers()
     previous = [config._attn_implementation_internal for config in configs]
-    # Inside of another such block the names are ours already, and that one knows the model's.
-    replaced = {id(config): name for config, name in zip(configs, previous, strict=True) if name != NAME}
+    # Inside of another such block the names are ours already, and that one knows the
+    # model's.
+    replaced = {
+        id(config): name
+        for config, name in zip(configs, previous, strict=True)
+        if name != NAME
+    }
     token = _replaced_names.set(_replaced_names.get({}) | replaced)
     for config in configs:
         config._attn_implementation_internal = NAME

@@ -33,7 +33,12 @@ def cache_file(topology: str) -> Path:
     for file in ("flash_kernel.py", "kernel_layout.py"):
         digest.update((resources.files("tpuport.attention") / file).read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "tpuport" / "tune" / f"{topology.replace(':', '-')}-{digest.hexdigest()}.jsonl"
+    return (
+        cache
+        / "tpuport"
+        / "tune"
+        / f"{topology.replace(':', '-')}-{digest.hexdigest()}.jsonl"
+    )
 
 
 class Measurements:
@@ -71,13 +76,17 @@ def _to_measurement(compilation: Compilation) -> Measurement:
     if compilation.failure is not None:
         return Measurement(0, (), 0.0, compilation.failure)
     if len(compilation.kernels) != 1:
-        return Measurement(0, (), 0.0, f"the program has {len(compilation.kernels)} kernels, not one")
+        return Measurement(
+            0, (), 0.0, f"the program has {len(compilation.kernels)} kernels, not one"
+        )
     (kernel,) = compilation.kernels
     return Measurement(kernel.bundles, kernel.sections, kernel.utilization["MXU"], None)
 
 
 def _read_lines(file: Path) -> dict[str, Measurement]:
-    """The file's measurements by program, without a line that an interruption cut off."""
+    """The file's measurements by program, without a line that an interruption cut
+    off.
+    """
     measurements = {}
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -87,7 +96,9 @@ def _read_lines(file: Path) -> dict[str, Measurement]:
         try:
             entry = json.loads(line)
             program = entry.pop("program")
-            measurements[program] = Measurement(**{**entry, "sections": tuple(entry["sections"])})
+            measurements[program] = Measurement(
+                **{**entry, "sections": tuple(entry["sections"])}
+            )
         except (ValueError, KeyError, TypeError):
             continue
     return measurements

@@ -1,6 +1,8 @@
-"""Counting a kernel's scheduled bundles, in a child process: libtpu reads the compiler's flags when it is loaded.
+"""Counting a kernel's scheduled bundles, in a child process: libtpu reads the
+compiler's flags when it is loaded.
 
-A compiler that crashes, hangs or refuses is a result as well: a search over block sizes meets all three.
+A compiler that crashes, hangs or refuses is a result as well: a search over block sizes
+meets all three.
 """
 
 import os
@@ -16,7 +18,9 @@ from tpuport.errors import PortError
 from tpuport.hardware import LIBTPU_ENVIRONMENT, parse_slice
 
 _START_SECONDS: Final = 120.0
-_WORKER: Final = "from tpuport.attention.tuning import compiler_process; compiler_process.main()"
+_WORKER: Final = (
+    "from tpuport.attention.tuning import compiler_process; compiler_process.main()"
+)
 
 
 @dataclass(frozen=True)
@@ -39,13 +43,16 @@ class Compilation:
 def kernel_bundles(
     function: str, arguments: dict[str, Any], topology: str, *, timeout: float = 600.0
 ) -> Compilation:
-    """Compile one program for a described TPU and count the bundles of its kernels; as `Compiler.count`."""
+    """Compile one program for a described TPU and count the bundles of its kernels; as
+    `Compiler.count`.
+    """
     with Compiler(topology, timeout=timeout) as compiler:
         return compiler.count(function, arguments)
 
 
 class Compiler:
-    """A process that compiles one program after another for a described TPU. A context manager.
+    """A process that compiles one program after another for a described TPU. A context
+    manager.
 
     Args:
         topology: its name, as for `described`.
@@ -81,8 +88,9 @@ class Compiler:
         """Compile one program.
 
         Args:
-            function: "package.module:name" of a function that takes `arguments` by name, and returns what to compile:
-                a function and a tuple of its abstract arguments (jax.ShapeDtypeStruct).
+            function: "package.module:name" of a function that takes `arguments` by
+                name, and returns what to compile: a function and a tuple of its
+                abstract arguments (jax.ShapeDtypeStruct).
             arguments: values that JSON can represent.
 
         Raises:
@@ -102,7 +110,11 @@ class Compiler:
             _WORKER,
             self.topology,
             self._schedules.name,
-            environment={**LIBTPU_ENVIRONMENT, **COMPILER_ENVIRONMENT, "LIBTPU_INIT_ARGS": flags.strip()},
+            environment={
+                **LIBTPU_ENVIRONMENT,
+                **COMPILER_ENVIRONMENT,
+                "LIBTPU_INIT_ARGS": flags.strip(),
+            },
         )
         failure = self._receive(self._child, _START_SECONDS)["failure"]
         if failure:
@@ -114,7 +126,9 @@ class Compiler:
         return self._child
 
     def _receive(self, child: ChildProcess, timeout: float) -> dict[str, Any]:
-        """The reply. If none comes in time the process is ended, and the next program starts another."""
+        """The reply. If none comes in time the process is ended, and the next program
+        starts another.
+        """
         try:
             reply = child.receive(timeout)
         except TimeoutError:
@@ -124,7 +138,8 @@ class Compiler:
             self._stop()
             return _failed_reply(_explain_death(error))
         except BaseException:
-            # Interrupted: the reply that is still to come would be taken for that of the next program.
+            # Interrupted: the reply that is still to come would be taken for that of
+            # the next program.
             self._stop()
             raise
         if "problem" in reply:
@@ -143,7 +158,8 @@ def _failed_reply(failure: str) -> dict[str, Any]:
 
 
 def _explain_death(error: ChildDiedError) -> str:
-    # A failed check of the compiler is logged on a line that starts with F and the month, before a long stack trace.
+    # A failed check of the compiler is logged on a line that starts with F and the
+    # month, before a long stack trace.
     fatal_lines = [line for line in error.log_lines if line.startswith("F0")]
     message = (fatal_lines or error.log_lines[-1:] or [""])[0]
     return f"the compiler died ({error.cause}): {message}".removesuffix(": ")

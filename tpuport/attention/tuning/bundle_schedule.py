@@ -1,8 +1,8 @@
 """Reads what the compiler writes about the schedule of a kernel.
 
-A TPU core executes one bundle of instructions a cycle if nothing stalls. With the flags of `dump_flags` the compiler
-writes three files for each kernel: how many bundles one step of its grid has, the bundles themselves, and which units
-each of them uses.
+A TPU core executes one bundle of instructions a cycle if nothing stalls. With the flags
+of `dump_flags` the compiler writes three files for each kernel: how many bundles one
+step of its grid has, the bundles themselves, and which units each of them uses.
 """
 
 import re
@@ -27,10 +27,13 @@ class KernelBundles:
 
     Attributes:
         name: as passed to `pallas_call`.
-        bundles: scheduled for one step of the grid, including everything in it that runs only under a condition.
-        sections: bundles of each part of the step that runs only under a condition (`pl.when`), in the order of the
-            program; a part inside another is not listed.
-        utilization: the share of its slots that each unit uses: 1.0 is a unit that is busy in every bundle.
+        bundles: scheduled for one step of the grid, including everything in it that
+            runs only under a condition.
+        sections: bundles of each part of the step that runs only under a condition
+            (`pl.when`), in the order of the program; a part inside another is not
+            listed.
+        utilization: the share of its slots that each unit uses: 1.0 is a unit that is
+            busy in every bundle.
     """
 
     name: str
@@ -45,13 +48,20 @@ class KernelBundles:
 
 
 def dump_flags(directory: Path) -> str:
-    """LIBTPU_INIT_ARGS that make the compiler write its final schedules into a directory, and little else."""
+    """LIBTPU_INIT_ARGS that make the compiler write its final schedules into a
+    directory, and little else.
+    """
     return schedules.dump_flags(directory, ANALYSIS, BUNDLES, _UTILIZATION)
 
 
 def read_kernels(directory: Path) -> list[KernelBundles]:
-    """Every Pallas kernel that was compiled since the directory was empty, in the order of compilation."""
-    listings, utilization = dict(read_files(directory, BUNDLES)), dict(read_files(directory, _UTILIZATION))
+    """Every Pallas kernel that was compiled since the directory was empty, in the order
+    of compilation.
+    """
+    listings, utilization = (
+        dict(read_files(directory, BUNDLES)),
+        dict(read_files(directory, _UTILIZATION)),
+    )
     kernels = []
     for name, analysis in read_files(directory, ANALYSIS):
         if _PALLAS_KERNEL not in analysis:
@@ -69,7 +79,9 @@ def read_kernels(directory: Path) -> list[KernelBundles]:
 
 
 class _Span(NamedTuple):
-    """Address of a branch over a part of the program, and of the first bundle after the part."""
+    """Address of a branch over a part of the program, and of the first bundle after the
+    part.
+    """
 
     start: int
     end: int
@@ -85,7 +97,8 @@ class _Span(NamedTuple):
 def section_lengths(bundles: Sequence[Bundle]) -> tuple[int, ...]:
     """Lengths of the conditional parts of the step."""
     spans = _conditional_spans(bundles)
-    # The pipeline wraps the kernel's own code in another condition, which holds in every step.
+    # The pipeline wraps the kernel's own code in another condition, which holds in
+    # every step.
     widest = max(spans, key=lambda span: span.length, default=_Span(0, 0))
     if 2 * widest.length > len(bundles):
         spans = [span for span in spans if span.is_within(widest)]

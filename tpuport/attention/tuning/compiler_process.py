@@ -1,4 +1,6 @@
-"""The process behind `bundle_compiler.Compiler`: a line of JSON in, a program compiled, a line of JSON out."""
+"""The process behind `bundle_compiler.Compiler`: a line of JSON in, a program compiled,
+a line of JSON out.
+"""
 
 import contextlib
 import dataclasses
@@ -15,7 +17,9 @@ from tpuport.hardware import compiled, described
 
 
 def main() -> None:
-    """Reply until the input ends. Arguments: the topology's name, and the directory of LIBTPU_INIT_ARGS."""
+    """Reply until the input ends. Arguments: the topology's name, and the directory of
+    LIBTPU_INIT_ARGS.
+    """
     name, schedules = sys.argv[1:]
     with open_replies() as reply:
         try:
@@ -38,7 +42,9 @@ def _compile(request: dict[str, Any], topology: Any, schedules: Path) -> dict[st
     try:
         # Only for what it writes: nothing can run the program.
         compiled(function, *arguments, topology=topology)
-        return _result([dataclasses.asdict(kernel) for kernel in read_kernels(schedules)], None)
+        return _result(
+            [dataclasses.asdict(kernel) for kernel in read_kernels(schedules)], None
+        )
     except Exception as error:  # noqa: BLE001  whatever tracing, lowering and compiling raise is a result
         return _result([], _first_line(error))
     finally:
@@ -60,7 +66,9 @@ def _build_program(path: str, arguments: dict[str, Any]) -> tuple[Any, tuple]:
 
 
 def _first_line(error: Exception) -> str:
-    lines = list(filter(None, map(str.strip, str(error).splitlines()))) or [type(error).__name__]
+    lines = list(filter(None, map(str.strip, str(error).splitlines()))) or [
+        type(error).__name__
+    ]
     # The compiler puts a code on the first line and the sentence on the second.
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 

@@ -1,4 +1,6 @@
-"""The data files that block sizes are chosen from: written here, read by `tpuport.attention.block_sizes`."""
+"""The data files that block sizes are chosen from: written here, read by
+`tpuport.attention.block_sizes`.
+"""
 
 import datetime as dt
 import json
@@ -12,7 +14,8 @@ from tpuport.attention.tuning.search import Search, search_to_json, steps_to_jso
 def build_data(searches: list[Search], generation: str, command: str) -> dict[str, Any]:
     """The content of a file with the results of one command.
 
-    Its `grids` have the bundles of steps by kind of kernel; `shapes` the search for each shape, the fastest first.
+    Its `grids` have the bundles of steps by kind of kernel; `shapes` the search for
+    each shape, the fastest first.
     """
     grids: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
     for grid in map(steps_to_json, searches):
@@ -25,15 +28,23 @@ def build_data(searches: list[Search], generation: str, command: str) -> dict[st
         "command": command,
         "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
         "versions": versions(),
-        # Searches of the same kind share their measurements; the one that knows most has them all.
-        "grids": [max(same_kind, key=lambda grid: len(grid["rows"])) for same_kind in grids.values()],
+        # Searches of the same kind share their measurements; the one that knows most
+        # has them all.
+        "grids": [
+            max(same_kind, key=lambda grid: len(grid["rows"]))
+            for same_kind in grids.values()
+        ],
         "shapes": shapes,
     }
 
 
 def format_data(data: dict[str, Any]) -> str:
-    """JSON with a line for each row and each candidate, which makes differences readable."""
-    parts = [f"{json.dumps(key)}: {_format_value(value)}" for key, value in data.items()]
+    """JSON with a line for each row and each candidate, which makes differences
+    readable.
+    """
+    parts = [
+        f"{json.dumps(key)}: {_format_value(value)}" for key, value in data.items()
+    ]
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
@@ -47,7 +58,8 @@ def _format_entry(entry: dict[str, Any]) -> str:
     lines = []
     for key, value in entry.items():
         text = json.dumps(value)
-        # A list of dictionaries; one of numbers, such as block sizes, stays on its line.
+        # A list of dictionaries; one of numbers, such as block sizes, stays on its
+        # line.
         if text.startswith("[{"):
             text = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
         lines.append(f"  {json.dumps(key)}: {text}")

@@ -1,9 +1,11 @@
 """Searching the attention kernel's block sizes with the compiler of a described TPU.
 
-A step's schedule depends on the block sizes, the dtype, the head dimension and the kind of mask, not on the lengths: so
-each is compiled once, at lengths of a few blocks, and kept; the shape only decides how often it runs. First the steps
-of every size of a grid are compiled with few chunks of keys and with more, and a line through the two predicts the
-rest; then those that the lines rank first for the shape are compiled themselves, until the first has been compiled.
+A step's schedule depends on the block sizes, the dtype, the head dimension and the kind
+of mask, not on the lengths: so each is compiled once, at lengths of a few blocks, and
+kept; the shape only decides how often it runs. First the steps of every size of a grid
+are compiled with few chunks of keys and with more, and a line through the two predicts
+the rest; then those that the lines rank first for the shape are compiled themselves,
+until the first has been compiled.
 """
 
 import dataclasses
@@ -30,8 +32,9 @@ from tpuport.errors import PortError
 from tpuport.hardware import assume_generation
 
 DTYPES: Final = {"bf16": "bfloat16", "f32": "float32"}
-# Chunks of keys for each block of queries. Blocks of 4096 queries (tried on v6e) and chunks of 1024 keys (v5e and v6e)
-# spilled more and gained nothing; small chunks serve short keys.
+# Chunks of keys for each block of queries. Blocks of 4096 queries (tried on v6e) and
+# chunks of 1024 keys (v5e and v6e) spilled more and gained nothing; small chunks serve
+# short keys.
 _GRID: Final = {
     128: (128, 512),
     256: (128, 512),
@@ -42,8 +45,9 @@ _GRID: Final = {
     2048: (256, 512),
 }
 _FEW_CHUNKS: Final = 2
-# How many of the sizes that the lines rank first are compiled in each round, after which the lines are drawn again
-# through them; the last rounds compile only what would be chosen.
+# How many of the sizes that the lines rank first are compiled in each round, after
+# which the lines are drawn again through them; the last rounds compile only what would
+# be chosen.
 _ROUNDS: Final = (3, 3, 0, 0, 0)
 _PROGRAM: Final = "tpuport.attention.tuning.search:program"
 # The JSON of a search lists no more candidates than anybody reads.
@@ -112,7 +116,12 @@ class Task:
         # A window is causal too.
         if self.window is not None:
             band = "window"
-        return {"head_dim": self.shape.head_dim, "dtype": self.dtype, "band": band, "padding": self.padding}
+        return {
+            "head_dim": self.shape.head_dim,
+            "dtype": self.dtype,
+            "band": band,
+            "padding": self.padding,
+        }
 
     def variant(self, blocks: Blocks) -> Variant:
         """The variant of the kernel that this shape runs with these sizes."""
@@ -188,9 +197,16 @@ class Search:
 
 
 def program(
-    head_dim: int, dtype: str, band: str, padding: str, blocks: list[int], tail: bool, generation: str
+    head_dim: int,
+    dtype: str,
+    band: str,
+    padding: str,
+    blocks: list[int],
+    tail: bool,
+    generation: str,
 ) -> tuple[Callable, tuple]:
-    """(attention, abstract arguments) with a few blocks of these sizes, for `bundle_compiler.Compiler`.
+    """(attention, abstract arguments) with a few blocks of these sizes, for
+    `bundle_compiler.Compiler`.
 
     Args:
         band: "none", "causal" or "window".
@@ -206,21 +222,35 @@ def program(
     rows, keys, compute = blocks
     length = 4 * keys - 64 * tail
     queries = max(4, -(-4 * keys // rows)) * rows
-    band_mask = {"none": Mask(), "causal": Mask(right=0), "window": Mask(left=2 * keys, right=0)}[band]
+    band_mask = {
+        "none": Mask(),
+        "causal": Mask(right=0),
+        "window": Mask(left=2 * keys, right=0),
+    }[band]
 
     def attention(
-        query: jax.Array, key: jax.Array, value: jax.Array, is_real: jax.Array | None = None
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        is_real: jax.Array | None = None,
     ) -> Any:
         mask = dataclasses.replace(band_mask, keys_BT=is_real)
         with assume_generation(generation):
             return flash(
-                query, key, value, mask, scale=head_dim**-0.5, padding=mode, blocks=(rows, keys, compute)
+                query,
+                key,
+                value,
+                mask,
+                scale=head_dim**-0.5,
+                padding=mode,
+                blocks=(rows, keys, compute),
             )
 
     def array(heads: int, n: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((2, heads, n, head_dim), jnp.dtype(dtype))
 
-    # Two rows and two groups of heads: with one, the index of every operand would be simpler than it usually is.
+    # Two rows and two groups of heads: with one, the index of every operand would be
+    # simpler than it usually is.
     arguments = [array(4, queries), array(2, length), array(2, length)]
     mode = "exact"
     if padding != "none":
@@ -230,18 +260,30 @@ def program(
 
 
 def search_all(
-    tasks: list[Task], generation: str, measurements: Measurements, progress: Progress = lambda *_: None
+    tasks: list[Task],
+    generation: str,
+    measurements: Measurements,
+    progress: Progress = lambda *_: None,
 ) -> list[Search]:
-    """Measure block sizes for several tasks, as `search`; tasks of the same kind share their measurements."""
+    """Measure block sizes for several tasks, as `search`; tasks of the same kind share
+    their measurements.
+    """
     known: dict[str, Known] = {}
 
     def search_once() -> list[Search]:
         return [
-            search(task, generation, measurements, progress, known.setdefault(repr(task.kind), {}))
+            search(
+                task,
+                generation,
+                measurements,
+                progress,
+                known.setdefault(repr(task.kind), {}),
+            )
             for task in tasks
         ]
 
-    # A later task may measure what changes the choice of an earlier one: repeat until nothing new is measured.
+    # A later task may measure what changes the choice of an earlier one: repeat until
+    # nothing new is measured.
     count = -1
     searches = search_once()
     while len(tasks) > 1 and count != sum(map(len, known.values())):
@@ -261,7 +303,8 @@ def search(
 
     Args:
         measurements: compiles what it does not know yet.
-        progress: called with what is being done, how many are done, and how many there are.
+        progress: called with what is being done, how many are done, and how many there
+            are.
         known: what was measured for tasks of the same kind, which is added to.
 
     Raises:
@@ -273,14 +316,25 @@ def search(
     def measure(title: str, variants: list[Variant]) -> None:
         for done, variant in enumerate(variants):
             progress(title, done, len(variants))
-            sizes = {"blocks": list(variant.blocks), "tail": variant.tail, "generation": generation}
+            sizes = {
+                "blocks": list(variant.blocks),
+                "tail": variant.tail,
+                "generation": generation,
+            }
             known[variant] = measurements.measure(_PROGRAM, task.kind | sizes)
 
-    measure("steps", [Variant(blocks, False) for blocks in _grid_sizes(task.call, generation)])
+    measure(
+        "steps",
+        [Variant(blocks, False) for blocks in _grid_sizes(task.call, generation)],
+    )
     default = task.default(generation)
     for count in _ROUNDS:
-        variants = map(task.variant, [default, *_finalists(task, generation, known, count)])
-        measure(f"candidates for {task.shape.name}", [v for v in variants if v not in known])
+        variants = map(
+            task.variant, [default, *_finalists(task, generation, known, count)]
+        )
+        measure(
+            f"candidates for {task.shape.name}", [v for v in variants if v not in known]
+        )
     return _summarize(task, generation, default, known)
 
 
@@ -303,7 +357,9 @@ def _summarize(task: Task, generation: str, default: Blocks, known: Known) -> Se
 
 
 def _grid_sizes(call: KernelCall, generation: str) -> Iterator[Blocks]:
-    """Sizes that give the lines: few chunks and more, for each block of queries that the call can use."""
+    """Sizes that give the lines: few chunks and more, for each block of queries that
+    the call can use.
+    """
     largest = min((size for size in _GRID if size >= call.queries), default=max(_GRID))
     for query, chunk_sizes in _GRID.items():
         # A larger block would be padding.
@@ -316,17 +372,25 @@ def _grid_sizes(call: KernelCall, generation: str) -> Iterator[Blocks]:
                 many_chunks = 4
             for chunks in (_FEW_CHUNKS, many_chunks):
                 blocks = Blocks(query, chunks * compute, compute)
-                # Twice the limit, because it is an estimate: the compiler decides about what is near.
+                # Twice the limit, because it is an estimate: the compiler decides about
+                # what is near.
                 if vmem_bytes(call, blocks) <= 2 * vmem_limit(generation):
                     yield blocks
 
 
-def _finalists(task: Task, generation: str, known: Known, count: int) -> Iterable[Blocks]:
-    """Sizes to compile as the shape needs them: what the lines rank first, what they choose, and the best so far."""
+def _finalists(
+    task: Task, generation: str, known: Known, count: int
+) -> Iterable[Blocks]:
+    """Sizes to compile as the shape needs them: what the lines rank first, what they
+    choose, and the best so far.
+    """
     rows = tuple(_rows(task, known))
     if not rows:
         return []
-    first = [candidate.blocks for candidate in rank_blocks(task.call, rows, generation)[:count]]
+    first = [
+        candidate.blocks
+        for candidate in rank_blocks(task.call, rows, generation)[:count]
+    ]
     best = [candidate.blocks for candidate in _candidates(task, generation, known)[:1]]
     return dict.fromkeys([*first, choose_blocks(task.call, rows, generation), *best])
 
@@ -337,31 +401,48 @@ def _rows(task: Task, known: Known) -> list[Row]:
     for (blocks, tail), measurement in _compiled(known).items():
         # Of two variants, the one without a tail is on the line.
         if not tail or Variant(blocks, False) not in known:
-            steps_by_size[blocks.query, blocks.compute][blocks.key // blocks.compute] = _step(
-                task, measurement
-            )
-    return [Row.through(*size, steps) for size, steps in sorted(steps_by_size.items()) if len(steps) > 1]
+            steps_by_size[blocks.query, blocks.compute][
+                blocks.key // blocks.compute
+            ] = _step(task, measurement)
+    return [
+        Row.through(*size, steps)
+        for size, steps in sorted(steps_by_size.items())
+        if len(steps) > 1
+    ]
 
 
 def _candidates(task: Task, generation: str, known: Known) -> list[Candidate]:
-    """What compiled, the fastest first; of two variants, the one that the shape runs."""
+    """What compiled, the fastest first; of two variants, the one that the shape
+    runs.
+    """
     compiled = _compiled(known)
     every_size = dict.fromkeys(variant.blocks for variant in compiled)
-    candidates = [_candidate(task, blocks, compiled, generation) for blocks in every_size]
-    return sorted(candidates, key=lambda candidate: (candidate.cycles, candidate.bundles))
+    candidates = [
+        _candidate(task, blocks, compiled, generation) for blocks in every_size
+    ]
+    return sorted(
+        candidates, key=lambda candidate: (candidate.cycles, candidate.bundles)
+    )
 
 
 def _compiled(known: Known) -> Known:
-    return {variant: measurement for variant, measurement in known.items() if measurement.failure is None}
+    return {
+        variant: measurement
+        for variant, measurement in known.items()
+        if measurement.failure is None
+    }
 
 
 def _step(task: Task, measurement: Measurement) -> Step:
     return Step.of(measurement.bundles, measurement.sections, has_band=task.has_band)
 
 
-def _candidate(task: Task, blocks: Blocks, compiled: Known, generation: str) -> Candidate:
+def _candidate(
+    task: Task, blocks: Blocks, compiled: Known, generation: str
+) -> Candidate:
     variant = task.variant(blocks)
-    # A tail changes little: what was measured without one stands for it, and the other way round.
+    # A tail changes little: what was measured without one stands for it, and the other
+    # way round.
     measurement = compiled.get(variant) or compiled[Variant(blocks, not variant.tail)]
     steps = task.call.heads * visits(task.call, blocks).steps
     total = cycles(task.call, blocks, _step(task, measurement), generation)
@@ -376,13 +457,17 @@ def _reason(failure: str) -> str:
 
 
 def search_to_json(search: Search) -> dict[str, Any]:
-    """The result as plain data: without the steps, which `steps_to_json` gives, and with the best candidates only."""
+    """The result as plain data: without the steps, which `steps_to_json` gives, and
+    with the best candidates only.
+    """
     default, choice = search.of(search.default), search.of(search.choice)
     return {
         **dataclasses.asdict(search.task),
         "default": default and default.to_json(),
         "chosen": choice and choice.to_json(),
-        "candidates": [candidate.to_json() for candidate in search.candidates[:_LISTED]],
+        "candidates": [
+            candidate.to_json() for candidate in search.candidates[:_LISTED]
+        ],
         "measured": len(search.candidates),
         "failures": search.failures,
     }
@@ -391,5 +476,9 @@ def search_to_json(search: Search) -> dict[str, Any]:
 def steps_to_json(search: Search) -> dict[str, Any]:
     """The measured steps, as a `grid` of a data file."""
     task = search.task
-    kind = {"head_dim": task.shape.head_dim, "dtype": task.dtype, "has_band": task.has_band}
+    kind = {
+        "head_dim": task.shape.head_dim,
+        "dtype": task.dtype,
+        "has_band": task.has_band,
+    }
     return {**kind, "rows": [dataclasses.asdict(row) for row in search.rows]}

@@ -1,4 +1,6 @@
-"""Quantised checkpoints, a module for each format: their tensors as weights that can be read like any others."""
+"""Quantised checkpoints, a module for each format: their tensors as weights that can be
+read like any others.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -32,10 +34,18 @@ _FIX = "check that config.json is the one that was published with these files"
 
 
 def check_method(config: Any, where: str) -> None:
-    """PortError, about `where`, unless `config` is a `quantization_config` of a format that can be read."""
-    method = config.get("quant_method", config.get("quant_type")) if isinstance(config, Mapping) else None
+    """PortError, about `where`, unless `config` is a `quantization_config` of a format
+    that can be read.
+    """
+    method = (
+        config.get("quant_method", config.get("quant_type"))
+        if isinstance(config, Mapping)
+        else None
+    )
     if not isinstance(config, Mapping) or not isinstance(method, str | None):
-        raise PortError(f"it is {config!r:.60}, and not an object that names a method", where=where)
+        raise PortError(
+            f"it is {config!r:.60}, and not an object that names a method", where=where
+        )
     if method not in _ADAPTERS:
         raise PortError(
             f"the checkpoint is quantised ({method or 'unknown method'}), which is not supported",
@@ -45,7 +55,9 @@ def check_method(config: Any, where: str) -> None:
         )
 
 
-def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype, where: str) -> Adapted:
+def adapt(
+    config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype, where: str
+) -> Adapted:
     """The tensors of a quantised checkpoint by the names that an unquantised one has.
 
     Args:
@@ -61,7 +73,13 @@ def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype, where: s
         raise PortError(error.what, where=where, fix=error.fix) from error
     except BadWeightError as error:
         raise PortError(str(error), where=where, fix=_FIX) from error
-    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        ZeroDivisionError,
+    ) as error:
         raise PortError(
             f"it does not describe a quantised checkpoint: {error!r:.200}",
             where=where,

@@ -1,8 +1,10 @@
-"""bitsandbytes' checkpoints: int8 by output, and four bits (nf4, fp4) in blocks of a weight's numbers.
+"""bitsandbytes' checkpoints: int8 by output, and four bits (nf4, fp4) in blocks of a
+weight's numbers.
 
-An int8 weight is `weight * SCB / 127`. One of four bits is `quant_map[weight] * absmax`, where each `blocksize` numbers
-of the flattened weight share an `absmax`, and two numbers a byte, the first in its high bits. `absmax` may itself be
-quantised: `nested_quant_map[absmax] * nested_absmax + nested_offset`.
+An int8 weight is `weight * SCB / 127`. One of four bits is
+`quant_map[weight] * absmax`, where each `blocksize` numbers of the flattened weight
+share an `absmax`, and two numbers a byte, the first in its high bits. `absmax` may
+itself be quantised: `nested_quant_map[absmax] * nested_absmax + nested_offset`.
 """
 
 import dataclasses
@@ -12,7 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from tpuport.checkpoint.formats.packed_tensors import in_memory, integer_dtype, read_whole, unpack
+from tpuport.checkpoint.formats.packed_tensors import (
+    in_memory,
+    integer_dtype,
+    read_whole,
+    unpack,
+)
 from tpuport.checkpoint.formats.weight_tensors import (
     Adapted,
     BadWeightError,
@@ -22,7 +29,13 @@ from tpuport.checkpoint.formats.weight_tensors import (
     collect,
     kind_of,
 )
-from tpuport.checkpoint.lazy_tensors import Converted, LazyTensor, Reader, full_index, transpose
+from tpuport.checkpoint.lazy_tensors import (
+    Converted,
+    LazyTensor,
+    Reader,
+    full_index,
+    transpose,
+)
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor, group_columns
 from tpuport.errors import PortError
 
@@ -41,7 +54,9 @@ def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> Adapt
     """
     if config.get("load_in_8bit"):
         weights, others = collect(tensors, ("SCB", "weight_format", "weight"), "SCB")
-        return adapt_each(weights, others, lambda weight: _adapt_eight_bits(weight, dtype))
+        return adapt_each(
+            weights, others, lambda weight: _adapt_eight_bits(weight, dtype)
+        )
     kind = config.get("bnb_4bit_quant_type", "fp4")
     if not config.get("load_in_4bit") or kind not in _FOUR_BIT_TYPES:
         raise PortError(
@@ -49,7 +64,9 @@ def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> Adapt
         )
     state = _STATE + kind
     weights, others = collect(tensors, (state, *_FOUR_BIT_ENDINGS), state)
-    return adapt_each(weights, others, lambda weight: _adapt_four_bits(weight, state, kind, dtype))
+    return adapt_each(
+        weights, others, lambda weight: _adapt_four_bits(weight, state, kind, dtype)
+    )
 
 
 def _adapt_eight_bits(weight: WeightTensors, dtype: np.dtype) -> LazyTensor:
@@ -57,7 +74,9 @@ def _adapt_eight_bits(weight: WeightTensors, dtype: np.dtype) -> LazyTensor:
     if values.dtype != np.int8:
         raise BadWeightError(f"weight is {values.dtype}, and not int8")
     outputs, inputs = values.shape
-    scale = read_whole(weight.get("SCB", (outputs,), "f")).astype(np.float32) / np.float32(127)
+    scale = read_whole(weight.get("SCB", (outputs,), "f")).astype(
+        np.float32
+    ) / np.float32(127)
     return QuantizedTensor(
         values.shape,
         dtype,
@@ -67,13 +86,17 @@ def _adapt_eight_bits(weight: WeightTensors, dtype: np.dtype) -> LazyTensor:
     )
 
 
-def _adapt_four_bits(weight: WeightTensors, state_name: str, kind: str, dtype: np.dtype) -> LazyTensor:
+def _adapt_four_bits(
+    weight: WeightTensors, state_name: str, kind: str, dtype: np.dtype
+) -> LazyTensor:
     state = _read_state(weight, state_name)
     try:
         outputs, inputs = (int(size) for size in state["shape"])
         size = int(state["blocksize"])
     except (KeyError, TypeError, ValueError) as error:
-        raise BadWeightError(f"{state_name} has no shape of a matrix or no block size") from error
+        raise BadWeightError(
+            f"{state_name} has no shape of a matrix or no block size"
+        ) from error
     if size < 1 or inputs % size:
         raise BadWeightError(
             f"blocks of {size} numbers would cross its rows of {inputs}, which is not supported"
@@ -104,14 +127,20 @@ def _read_state(weight: WeightTensors, name: str) -> dict[str, Any]:
     return state
 
 
-def _scales(weight: WeightTensors, state: Mapping[str, Any], shape: tuple[int, int]) -> LazyTensor:
+def _scales(
+    weight: WeightTensors, state: Mapping[str, Any], shape: tuple[int, int]
+) -> LazyTensor:
     """The scale of each block, [outputs, blocks of a row]."""
     count = shape[0] * shape[1]
     stored = weight.get("weight.absmax", (count,), "uf")
     if kind_of(stored.dtype) == "f":
         return dataclasses.replace(stored, shape=shape)
     nested_size = state.get("nested_blocksize")
-    if not isinstance(nested_size, int) or nested_size < 1 or "nested_offset" not in state:
+    if (
+        not isinstance(nested_size, int)
+        or nested_size < 1
+        or "nested_offset" not in state
+    ):
         raise BadWeightError(
             "its state has no nested_blocksize or no nested_offset, for scales that are quantised"
         )
@@ -121,7 +150,8 @@ def _scales(weight: WeightTensors, state: Mapping[str, Any], shape: tuple[int, i
 
     def compute(reader: Reader) -> np.ndarray:
         indices, scales, table = (
-            tensor.read(reader, full_index(tensor.shape), tensor.dtype) for tensor in (stored, nested, levels)
+            tensor.read(reader, full_index(tensor.shape), tensor.dtype)
+            for tensor in (stored, nested, levels)
         )
         blocks = np.repeat(scales.astype(np.float32), nested_size)[:count]
         return (table.astype(np.float32)[indices] * blocks + offset).reshape(shape)

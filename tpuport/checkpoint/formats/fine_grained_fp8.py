@@ -1,7 +1,8 @@
-"""FP8 weights with a scale for each block of outputs and inputs, as DeepSeek and Qwen publish them.
+"""FP8 weights with a scale for each block of outputs and inputs, as DeepSeek and Qwen
+publish them.
 
-A weight is `weight * weight_scale_inv`, each number of the latter for a block of `weight_block_size`. Without blocks
-there is a number for all of the weight.
+A weight is `weight * weight_scale_inv`, each number of the latter for a block of
+`weight_block_size`. Without blocks there is a number for all of the weight.
 """
 
 import math
@@ -31,7 +32,9 @@ def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> Adapt
     """The weights of a checkpoint whose `quant_method` is "fp8"."""
     block = config.get("weight_block_size")
     weights, others = collect(tensors, ("weight", _SCALE, *_UNUSED), _SCALE)
-    return adapt_each(weights, others, lambda weight: _adapt_weight(weight, block, dtype))
+    return adapt_each(
+        weights, others, lambda weight: _adapt_weight(weight, block, dtype)
+    )
 
 
 def _adapt_weight(weight: WeightTensors, block: Any, dtype: np.dtype) -> LazyTensor:
@@ -57,15 +60,23 @@ def _adapt_weight(weight: WeightTensors, block: Any, dtype: np.dtype) -> LazyTen
 
 
 def scalar(tensor: LazyTensor, name: str) -> LazyTensor:
-    """A tensor of one number as [1, 1]; BadWeightError if it has another number of them."""
+    """A tensor of one number as [1, 1]; BadWeightError if it has another number of
+    them.
+    """
     if math.prod(tensor.shape) != 1:
-        raise BadWeightError(f"{name} has shape {list(tensor.shape)}, and the config names no blocks")
+        raise BadWeightError(
+            f"{name} has shape {list(tensor.shape)}, and the config names no blocks"
+        )
     return reshape(tensor, 1, 1)
 
 
 def block_sizes(block: Any) -> tuple[int, int]:
-    """Outputs and inputs of a block, from the config; BadWeightError for anything but two positive integers."""
+    """Outputs and inputs of a block, from the config; BadWeightError for anything but
+    two positive integers.
+    """
     match block:
         case [int(rows), int(columns)] if rows > 0 and columns > 0:
             return rows, columns
-    raise BadWeightError(f"weight_block_size is {block!r:.60}, and not two positive integers")
+    raise BadWeightError(
+        f"weight_block_size is {block!r:.60}, and not two positive integers"
+    )

@@ -1,8 +1,10 @@
-"""The blocks in which GGUF files keep numbers: 32 or 256 inputs of an output in some bytes, scales among them.
+"""The blocks in which GGUF files keep numbers: 32 or 256 inputs of an output in some
+bytes, scales among them.
 
-The layouts are those of llama.cpp's `ggml-common.h`. A number is `value * scale`, less a minimum in some types; where
-256 inputs share a block, each group of 16 or 32 has a scale, and often a minimum, of a few bits, and the block has a
-factor for all of them in sixteen bits.
+The layouts are those of llama.cpp's `ggml-common.h`. A number is `value * scale`, less
+a minimum in some types; where 256 inputs share a block, each group of 16 or 32 has a
+scale, and often a minimum, of a few bits, and the block has a factor for all of them in
+sixteen bits.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +21,24 @@ from tpuport.checkpoint.quantized_tensors import QuantizedTensor, group_columns
 Decoder = Callable[[np.ndarray], np.ndarray]
 # Blocks are decoded so many at a time: numbers take more memory than their bytes.
 _BLOCKS_AT_ONCE = 1 << 12
-_IQ4_LEVELS = (-127.0, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_IQ4_LEVELS = (
+    -127.0,
+    -104,
+    -83,
+    -65,
+    -49,
+    -35,
+    -22,
+    -10,
+    1,
+    13,
+    25,
+    38,
+    53,
+    69,
+    89,
+    113,
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +62,8 @@ class BlockType:
         inputs: numbers in a block.
         block_bytes: what it takes.
         parts: by the names of `QuantizedTensor`'s.
-        levels: the numbers that values are the indices of; None if they are numbers themselves.
+        levels: the numbers that values are the indices of; None if they are numbers
+            themselves.
     """
 
     inputs: int
@@ -72,7 +92,11 @@ class _BlockPart(LazyTensor):
         step = max(1, _BLOCKS_AT_ONCE // max(1, blocks_of_row))
         for start in range(leading.start, leading.stop, step):
             rows = slice(start, min(start + step, leading.stop))
-            read = (rows, *inner, slice(first * self.block_bytes, last * self.block_bytes))
+            read = (
+                rows,
+                *inner,
+                slice(first * self.block_bytes, last * self.block_bytes),
+            )
             raw = self.base.read(reader, read, self.base.dtype)
             blocks = raw.reshape(*raw.shape[:-1], last - first, self.block_bytes)
             decoded = self.part.decode(blocks)
@@ -81,7 +105,9 @@ class _BlockPart(LazyTensor):
 
 
 def quantized_tensor(base: LazyTensor, name: str, dtype: np.dtype) -> QuantizedTensor:
-    """The weight [..., O, K] of `dtype` that blocks of the type `name` hold, whose bytes are `base` [..., O, bytes]."""
+    """The weight [..., O, K] of `dtype` that blocks of the type `name` hold, whose
+    bytes are `base` [..., O, bytes].
+    """
     block_type = BLOCK_TYPES[name]
     *leading, outputs, row_bytes = base.shape
     blocks = row_bytes // block_type.block_bytes
@@ -90,7 +116,9 @@ def quantized_tensor(base: LazyTensor, name: str, dtype: np.dtype) -> QuantizedT
         shape = (*leading, outputs, blocks * part.count)
         stored = _BlockPart(shape, part.dtype, base, block_type.block_bytes, part)
         if part_name == "values":
-            parts[part_name] = group_columns(stored, block_type.inputs // block_type.parts["scale"].count)
+            parts[part_name] = group_columns(
+                stored, block_type.inputs // block_type.parts["scale"].count
+            )
         else:
             parts[part_name] = transpose(stored, -1, -2)
     return QuantizedTensor(
@@ -112,12 +140,16 @@ def _uint(bits: int) -> np.dtype:
 
 def _half(start: int) -> Part:
     """A number in sixteen bits at byte `start`, one for a block."""
-    return Part(1, np.dtype(np.float16), lambda blocks: _cut(blocks, start, 2).view(np.float16))
+    return Part(
+        1, np.dtype(np.float16), lambda blocks: _cut(blocks, start, 2).view(np.float16)
+    )
 
 
 def _negated_half(start: int) -> Part:
     """As `_half`, of what is added and not subtracted."""
-    return Part(1, np.dtype(np.float16), lambda blocks: -_cut(blocks, start, 2).view(np.float16))
+    return Part(
+        1, np.dtype(np.float16), lambda blocks: -_cut(blocks, start, 2).view(np.float16)
+    )
 
 
 def _cut(blocks: np.ndarray, start: int, count: int) -> np.ndarray:
@@ -126,13 +158,16 @@ def _cut(blocks: np.ndarray, start: int, count: int) -> np.ndarray:
 
 
 def _digits(packed: np.ndarray, bits: int, width: int) -> np.ndarray:
-    """The numbers of some bits in bytes: of each `width` bytes first all lowest ones, then the next.
+    """The numbers of some bits in bytes: of each `width` bytes first all lowest ones,
+    then the next.
 
     [..., bytes] becomes [..., bytes * 8 / bits].
     """
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     runs = packed.reshape(*packed.shape[:-1], -1, 1, width)
-    return ((runs >> shifts) & np.uint8((1 << bits) - 1)).reshape(*packed.shape[:-1], -1)
+    return ((runs >> shifts) & np.uint8((1 << bits) - 1)).reshape(
+        *packed.shape[:-1], -1
+    )
 
 
 def _signed(digits: np.ndarray, offset: int) -> np.ndarray:
@@ -140,7 +175,9 @@ def _signed(digits: np.ndarray, offset: int) -> np.ndarray:
 
 
 def _five_bits(start: int) -> Decoder:
-    """32 numbers: their highest bits in four bytes at `start`, the others in the 16 bytes behind these."""
+    """32 numbers: their highest bits in four bytes at `start`, the others in the 16
+    bytes behind these.
+    """
 
     def decode(blocks: np.ndarray) -> np.ndarray:
         high = np.unpackbits(_cut(blocks, start, 4), axis=-1, bitorder="little")
@@ -152,8 +189,8 @@ def _five_bits(start: int) -> Decoder:
 def _small_scales(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Eight scales and eight minima of six bits, in the twelve bytes at 4.
 
-    The first four of each are the lower bits of a byte; of the others four bits are in the last bytes, and two are the
-    highest bits of the first ones.
+    The first four of each are the lower bits of a byte; of the others four bits are in
+    the last bytes, and two are the highest bits of the first ones.
     """
     packed = _cut(blocks, 4, 12)
     scales, minima, rest = packed[..., :4], packed[..., 4:8], packed[..., 8:]
@@ -165,7 +202,9 @@ def _small_scales(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _three_bit_scales(blocks: np.ndarray) -> np.ndarray:
-    """Sixteen scales of six bits in twelve bytes: four bits of each in the first eight, two in the others."""
+    """Sixteen scales of six bits in twelve bytes: four bits of each in the first eight,
+    two in the others.
+    """
     low = _digits(_cut(blocks, 96, 8), 4, 8)
     high = _digits(_cut(blocks, 104, 4), 2, 4)
     return _signed(low | (high << 4), 32)
@@ -174,7 +213,9 @@ def _three_bit_scales(blocks: np.ndarray) -> np.ndarray:
 def _three_bits(blocks: np.ndarray) -> np.ndarray:
     """Two bits of each number, less four unless its bit is set in the mask."""
     unset = _digits(_cut(blocks, 0, 32), 1, 32) ^ 1
-    return _digits(_cut(blocks, 32, 64), 2, 32).astype(np.int8) - (unset << 2).astype(np.int8)
+    return _digits(_cut(blocks, 32, 64), 2, 32).astype(np.int8) - (unset << 2).astype(
+        np.int8
+    )
 
 
 def _five_bits_of_256(blocks: np.ndarray) -> np.ndarray:
@@ -189,7 +230,9 @@ def _six_bits(blocks: np.ndarray) -> np.ndarray:
 
 
 def _level_scales(blocks: np.ndarray) -> np.ndarray:
-    """Eight scales of six bits: four of each in the bytes 4 to 7, two in the bytes 2 and 3."""
+    """Eight scales of six bits: four of each in the bytes 4 to 7, two in the bytes 2
+    and 3.
+    """
     low = _digits(_cut(blocks, 4, 4), 4, 1)
     high = _digits(_cut(blocks, 2, 2), 2, 1)
     return _signed(low | (high << 4), 32)

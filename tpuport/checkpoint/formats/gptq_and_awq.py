@@ -1,8 +1,10 @@
-"""GPTQ's and AWQ's checkpoints: groups of integers of a few bits, with zero points, packed in 32-bit integers.
+"""GPTQ's and AWQ's checkpoints: groups of integers of a few bits, with zero points,
+packed in 32-bit integers.
 
-A weight is `(values - zero points) * scales`, and stored as its transpose [K, O]. GPTQ packs values along inputs and
-zero points along outputs, and its first version stores zero points minus one; its inputs may be in groups by
-importance (`desc_act`). AWQ packs both along outputs, eight in an order of its own.
+A weight is `(values - zero points) * scales`, and stored as its transpose [K, O]. GPTQ
+packs values along inputs and zero points along outputs, and its first version stores
+zero points minus one; its inputs may be in groups by importance (`desc_act`). AWQ packs
+both along outputs, eight in an order of its own.
 """
 
 from collections.abc import Mapping
@@ -49,17 +51,20 @@ def adapt_gptq(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> 
     """The weights of a checkpoint whose `quant_method` is "gptq".
 
     Raises:
-        PortError: a number of bits or a version that GPTQ does not have, or tensors that do not fit.
+        PortError: a number of bits or a version that GPTQ does not have, or tensors
+            that do not fit.
     """
     bits = config.get("bits")
     if bits not in _GPTQ_BITS or isinstance(bits, bool):
         raise PortError(
-            f"bits is {bits!r:.60}, and not one of {', '.join(map(str, _GPTQ_BITS))}", fix=_UNQUANTIZED
+            f"bits is {bits!r:.60}, and not one of {', '.join(map(str, _GPTQ_BITS))}",
+            fix=_UNQUANTIZED,
         )
     version = config.get("checkpoint_format", "gptq")
     if version not in ZERO_OFFSETS:
         raise PortError(
-            f"checkpoint_format is {version!r:.60}, and not 'gptq' or 'gptq_v2'", fix=_UNQUANTIZED
+            f"checkpoint_format is {version!r:.60}, and not 'gptq' or 'gptq_v2'",
+            fix=_UNQUANTIZED,
         )
     weights, others = collect(tensors, _ENDINGS, "qweight")
     size = group_size(config.get("group_size", DEFAULT_GROUP))
@@ -88,13 +93,18 @@ def _adapt_gptq(
     zero_dtype = zero_point_dtype(bits, zero_offset)
     zeros = weight.get("qzeros", (groups, None), "i")
     _check_words(zeros, "qzeros")
-    # Values and zero points are moved by the same, because integers with a sign are what matrix units multiply.
+    # Values and zero points are moved by the same, because integers with a sign are
+    # what matrix units multiply.
     middle = 1 << (bits - 1)
-    values = unpack_words(packed, 0, bits, integer_dtype(bits, signed=True), inputs, -middle)
+    values = unpack_words(
+        packed, 0, bits, integer_dtype(bits, signed=True), inputs, -middle
+    )
     inputs_of_group = _divide_inputs(inputs, groups)
     order = None
     if config.get("desc_act") or "g_idx" in weight:
-        order = group_order(weight.get("g_idx", (inputs,), "i"), inputs_of_group, groups)
+        order = group_order(
+            weight.get("g_idx", (inputs,), "i"), inputs_of_group, groups
+        )
         if order is not None:
             values = permute(values, 0, order)
     return QuantizedTensor(
@@ -119,7 +129,8 @@ def adapt_awq(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> A
     """The weights of a checkpoint whose `quant_method` is "awq".
 
     Raises:
-        PortError: other bits than four, another version than "gemm", or tensors that do not fit.
+        PortError: other bits than four, another version than "gemm", or tensors that do
+            not fit.
     """
     bits = config.get("bits", config.get("w_bit"))
     version = str(config.get("version", "gemm")).lower()
@@ -128,7 +139,9 @@ def adapt_awq(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> A
             f"AWQ of {bits!r:.60} bits in the version {version!r:.60} is not supported, 4 in 'gemm' is",
             fix=_UNQUANTIZED,
         )
-    size = group_size(config.get("group_size", config.get("q_group_size", DEFAULT_GROUP)))
+    size = group_size(
+        config.get("group_size", config.get("q_group_size", DEFAULT_GROUP))
+    )
     weights, others = collect(tensors, _ENDINGS, "qweight")
     return adapt_each(weights, others, lambda weight: _adapt_awq(weight, size, dtype))
 
@@ -143,7 +156,9 @@ def _adapt_awq(weight: WeightTensors, size: int | None, dtype: np.dtype) -> Lazy
     _check_words(zeros, "qzeros")
     # As of GPTQ, both moved by the same.
     values, zero_points = (
-        unpack(tensor, 1, 4, integer_dtype(4, signed=True), shifts=_AWQ_SHIFTS, offset=-8)
+        unpack(
+            tensor, 1, 4, integer_dtype(4, signed=True), shifts=_AWQ_SHIFTS, offset=-8
+        )
         for tensor in (packed, zeros)
     )
     return QuantizedTensor(
@@ -163,5 +178,7 @@ def _check_words(tensor: LazyTensor, name: str) -> None:
 
 def _divide_inputs(inputs: int, groups: int) -> int:
     if inputs % groups:
-        raise BadWeightError(f"scales are for {groups} groups, which do not divide {inputs} inputs")
+        raise BadWeightError(
+            f"scales are for {groups} groups, which do not divide {inputs} inputs"
+        )
     return inputs // groups

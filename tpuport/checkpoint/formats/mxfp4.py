@@ -1,7 +1,9 @@
-"""MXFP4 experts, as GPT-OSS is published: four-bit floats with a power of two for each 32 inputs of an output.
+"""MXFP4 experts, as GPT-OSS is published: four-bit floats with a power of two for each
+32 inputs of an output.
 
-A weight's `_blocks` [X, O, G, 16] have two numbers in each byte, the lower bits first, and its `_scales` [X, O, G] are
-exponents of two, 127 more than they mean. The model has these weights transposed, [X, K, O].
+A weight's `_blocks` [X, O, G, 16] have two numbers in each byte, the lower bits first,
+and its `_scales` [X, O, G] are exponents of two, 127 more than they mean. The model has
+these weights transposed, [X, K, O].
 """
 
 import functools
@@ -40,28 +42,38 @@ def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> Adapt
         for weight in weights:
             for ending in weight.tensors:
                 del adapted[f"{weight.module}.{ending}"]
-        adapt_weight = functools.partial(_adapt_weight, projection=projection, dtype=dtype)
+        adapt_weight = functools.partial(
+            _adapt_weight, projection=projection, dtype=dtype
+        )
         adapted |= adapt_each(weights, {}, adapt_weight, projection)
     return adapted
 
 
 def count_scales(groups: int) -> int:
-    """Scales of an output, of which the last may be unused, so that those of an expert are whole tiles.
+    """Scales of an output, of which the last may be unused, so that those of an expert
+    are whole tiles.
 
-    Otherwise XLA would put several experts into a tile, and copy the scales of all of them for their products.
+    Otherwise XLA would put several experts into a tile, and copy the scales of all of
+    them for their products.
     """
     filled = -(-groups // _TILE) * _TILE
     return filled if filled <= _MOST_FILLING * groups else groups
 
 
-def _adapt_weight(weight: WeightTensors, projection: str, dtype: np.dtype) -> LazyTensor:
+def _adapt_weight(
+    weight: WeightTensors, projection: str, dtype: np.dtype
+) -> LazyTensor:
     blocks = weight.get(f"{projection}_blocks", (None, None, None, _GROUP // 2), "u")
     experts, outputs, groups, _ = blocks.shape
     scales = weight.get(f"{projection}_scales", (experts, outputs, groups), "u")
     if blocks.dtype != np.uint8 or scales.dtype != np.uint8:
-        raise BadWeightError(f"blocks are {blocks.dtype} and scales {scales.dtype}, and not uint8")
+        raise BadWeightError(
+            f"blocks are {blocks.dtype} and scales {scales.dtype}, and not uint8"
+        )
     values = reinterpret(unpack(blocks, 3, 4, np.dtype(np.uint8)), jnp.float4_e2m1fn)
-    filled = Filled((experts, outputs, count_scales(groups)), scales.dtype, scales, segments=1)
+    filled = Filled(
+        (experts, outputs, count_scales(groups)), scales.dtype, scales, segments=1
+    )
     return QuantizedTensor(
         (experts, groups * _GROUP, outputs),
         dtype,

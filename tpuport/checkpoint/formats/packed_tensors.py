@@ -9,7 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpuport.checkpoint.formats.weight_tensors import BadWeightError
-from tpuport.checkpoint.lazy_tensors import Converted, Index, LazyTensor, Reader, full_index, index_shape
+from tpuport.checkpoint.lazy_tensors import (
+    Converted,
+    Index,
+    LazyTensor,
+    Reader,
+    full_index,
+    index_shape,
+)
 
 # Each takes several bytes while it is unpacked.
 _NUMBERS_AT_ONCE = 1 << 20
@@ -33,7 +40,9 @@ class _Packed(LazyTensor):
 
 
 def _parts(index: Index) -> Iterator[Index]:
-    """The parts of `index`, of few numbers each, that follow one another in a row-major file."""
+    """The parts of `index`, of few numbers each, that follow one another in a row-major
+    file.
+    """
     if not index:
         yield index
         return
@@ -54,7 +63,8 @@ class Unpacked(_Packed):
     """The numbers in the integers of `base`, along `dim`.
 
     Attributes:
-        shifts: the lowest bit of each number in its integer, in the order of the numbers.
+        shifts: the lowest bit of each number in its integer, in the order of the
+            numbers.
         bits: of a number.
         offset: added to each; what is not negative after that is what `dtype` holds.
         is_signed: whether they are in two's complement.
@@ -77,9 +87,13 @@ class Unpacked(_Packed):
         words = words.view(np.dtype(f"u{words.dtype.itemsize}"))
         mask = words.dtype.type((1 << self.bits) - 1)
         # The numbers of an integer become a new axis behind its own.
-        numbers = np.empty((*words.shape[: dim + 1], factor, *words.shape[dim + 1 :]), np.int16)
+        numbers = np.empty(
+            (*words.shape[: dim + 1], factor, *words.shape[dim + 1 :]), np.int16
+        )
         for position, shift in enumerate(self.shifts):
-            numbers[(slice(None),) * (dim + 1) + (position,)] = (words >> words.dtype.type(shift)) & mask
+            numbers[(slice(None),) * (dim + 1) + (position,)] = (
+                words >> words.dtype.type(shift)
+            ) & mask
         if self.is_signed:
             sign = np.int16(1 << (self.bits - 1))
             numbers ^= sign
@@ -88,7 +102,9 @@ class Unpacked(_Packed):
         shape = (*words.shape[:dim], (last - first) * factor, *words.shape[dim + 1 :])
         start = part.start - first * factor
         needed = slice(start, start + part.stop - part.start)
-        out[...] = numbers.reshape(shape)[(slice(None),) * dim + (needed,)].astype(out.dtype)
+        out[...] = numbers.reshape(shape)[(slice(None),) * dim + (needed,)].astype(
+            out.dtype
+        )
 
 
 def unpack(
@@ -137,13 +153,17 @@ def reinterpret(base: LazyTensor, dtype: Any) -> LazyTensor:
 
 @dataclass(frozen=True, eq=False)
 class Reshaped(LazyTensor):
-    """All of `base` in another shape. It is read whole for every slice: for small tensors, such as scales."""
+    """All of `base` in another shape. It is read whole for every slice: for small
+    tensors, such as scales.
+    """
 
     base: LazyTensor
 
     def read_into(self, reader: Reader, index: Index, out: np.ndarray) -> None:
         everything = tuple(slice(0, size) for size in self.base.shape)
-        out[...] = self.base.read(reader, everything, self.base.dtype).reshape(self.shape)[index]
+        out[...] = self.base.read(reader, everything, self.base.dtype).reshape(
+            self.shape
+        )[index]
 
 
 def reshape(base: LazyTensor, *shape: int) -> LazyTensor:
@@ -153,7 +173,8 @@ def reshape(base: LazyTensor, *shape: int) -> LazyTensor:
 
 @dataclass(frozen=True, eq=False)
 class BitStream(_Packed):
-    """Numbers of `bits` bits one after another in the integers of `base`, along `dim`, also across two integers.
+    """Numbers of `bits` bits one after another in the integers of `base`, along `dim`,
+    also across two integers.
 
     32 numbers fill `bits` integers of 32 bits. `offset` is as in `Unpacked`.
     """
@@ -168,12 +189,18 @@ class BitStream(_Packed):
         first, last = part.start // 32, -(-part.stop // 32)
         stop = min(last * self.bits, self.base.shape[dim])
         words_index = (*index[:dim], slice(first * self.bits, stop), *index[dim + 1 :])
-        words = np.moveaxis(self.base.read(reader, words_index, self.base.dtype), dim, -1)
+        words = np.moveaxis(
+            self.base.read(reader, words_index, self.base.dtype), dim, -1
+        )
         missing = (last - first) * self.bits - words.shape[-1]
         words = np.pad(words, [(0, 0)] * (words.ndim - 1) + [(0, missing)])
-        bits = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=-1, bitorder="little")
+        bits = np.unpackbits(
+            np.ascontiguousarray(words).view(np.uint8), axis=-1, bitorder="little"
+        )
         digits = bits.reshape(*bits.shape[:-1], -1, self.bits).astype(np.int16)
-        numbers = digits @ (1 << np.arange(self.bits, dtype=np.int16)) + np.int16(self.offset)
+        numbers = digits @ (1 << np.arange(self.bits, dtype=np.int16)) + np.int16(
+            self.offset
+        )
         start = part.start - first * 32
         needed = numbers[..., start : start + part.stop - part.start]
         out[...] = np.moveaxis(needed, -1, dim).astype(out.dtype)
@@ -182,18 +209,22 @@ class BitStream(_Packed):
 def unpack_words(
     base: LazyTensor, dim: int, bits: int, dtype: np.dtype, size: int, offset: int
 ) -> LazyTensor:
-    """The numbers of `bits` bits in the 32-bit integers of `base`, along `dim`, lowest bits first; see `unpack`.
+    """The numbers of `bits` bits in the 32-bit integers of `base`, along `dim`, lowest
+    bits first; see `unpack`.
 
-    Where `bits` does not divide 32, numbers go on in the next integer, or each integer has unused bits: its length
-    tells.
+    Where `bits` does not divide 32, numbers go on in the next integer, or each integer
+    has unused bits: its length tells.
 
     Raises:
-        BadWeightError: the length along `dim` is that of neither, or of both, as of few numbers it may be.
+        BadWeightError: the length along `dim` is that of neither, or of both, as of few
+            numbers it may be.
     """
     words, factor = base.shape[dim], 32 // bits
     is_padded, is_stream = words == -(-size // factor), words == -(-size * bits // 32)
     if not (is_padded or is_stream):
-        raise BadWeightError(f"{words} integers of 32 bits do not hold {size} numbers of {bits} bits")
+        raise BadWeightError(
+            f"{words} integers of 32 bits do not hold {size} numbers of {bits} bits"
+        )
     if is_padded and is_stream and 32 % bits:
         raise BadWeightError(
             f"{words} integers of 32 bits hold {size} numbers of {bits} bits in two ways, and nothing tells which"
@@ -217,7 +248,8 @@ class Permuted(LazyTensor):
         entries = self.order[index[self.dim]]
         if not len(entries):
             return
-        # All entries between the first and the last that are needed, as of the heads of a device.
+        # All entries between the first and the last that are needed, as of the heads of
+        # a device.
         first, last = int(entries.min()), int(entries.max()) + 1
         needed = (*index[: self.dim], slice(first, last), *index[self.dim + 1 :])
         values = self.base.read(reader, needed, self.base.dtype)
@@ -235,7 +267,9 @@ def in_memory(values: np.ndarray) -> LazyTensor:
 
 
 def integer_dtype(bits: int, *, signed: bool) -> np.dtype:
-    """The smallest type of jax with these bits; BadWeightError for more than eight, or none."""
+    """The smallest type of jax with these bits; BadWeightError for more than eight, or
+    none.
+    """
     if not 1 <= bits <= 8:
         raise BadWeightError(f"{bits} bits are not supported")
     name = f"{'int' if signed else 'uint'}{4 if bits <= 4 else 8}"
@@ -249,7 +283,8 @@ def read_whole(tensor: LazyTensor) -> np.ndarray:
 
 
 def group_size(size: Any) -> int | None:
-    """Inputs that share a scale, as a config gives them; None for all of them, which libraries write as -1.
+    """Inputs that share a scale, as a config gives them; None for all of them, which
+    libraries write as -1.
 
     Raises:
         BadWeightError: it is neither a positive integer nor one of these.
@@ -258,11 +293,15 @@ def group_size(size: Any) -> int | None:
         return size
     if size in (None, -1):
         return None
-    raise BadWeightError(f"group_size is {size!r:.60}, and not a positive integer or -1")
+    raise BadWeightError(
+        f"group_size is {size!r:.60}, and not a positive integer or -1"
+    )
 
 
 def count_groups(size: int | None, inputs: int) -> int:
-    """How many groups of `size` inputs there are, None for a single one; BadWeightError if they are not whole."""
+    """How many groups of `size` inputs there are, None for a single one; BadWeightError
+    if they are not whole.
+    """
     if size is None or size >= inputs:
         return 1
     if inputs % size:
@@ -271,7 +310,8 @@ def count_groups(size: int | None, inputs: int) -> int:
 
 
 def group_order(index: LazyTensor, size: int, groups: int) -> np.ndarray | None:
-    """The order of inputs in which each group's follow one another; None if they do already.
+    """The order of inputs in which each group's follow one another; None if they do
+    already.
 
     Args:
         index: integers [K], the group of each input.
@@ -286,7 +326,8 @@ def group_order(index: LazyTensor, size: int, groups: int) -> np.ndarray | None:
         return None
     order = np.argsort(group_of_input, kind="stable").astype(np.int32)
     if len(expected) != 0 and (
-        expected[-1] + 1 != groups or not np.array_equal(group_of_input[order], expected)
+        expected[-1] + 1 != groups
+        or not np.array_equal(group_of_input[order], expected)
     ):
         raise BadWeightError(f"the groups of its inputs do not have {size} inputs each")
     return order

@@ -1,8 +1,10 @@
-"""torchao's weights as transformers saves them in safetensors: int8, int4 in groups, FP8, and integers in bytes.
+"""torchao's weights as transformers saves them in safetensors: int8, int4 in groups,
+FP8, and integers in bytes.
 
-A weight is `(qdata - zero_point) * scale`, with a scale for each block of outputs and inputs; one of `Int4Tensor`,
-whose zero points are added to the product, is `qdata * scale + zero_point`. The kind of each weight is in the header of
-its file. Activations are computed in the model's dtype: scales of theirs are left out.
+A weight is `(qdata - zero_point) * scale`, with a scale for each block of outputs and
+inputs; one of `Int4Tensor`, whose zero points are added to the product, is
+`qdata * scale + zero_point`. The kind of each weight is in the header of its file.
+Activations are computed in the model's dtype: scales of theirs are left out.
 """
 
 import functools
@@ -39,7 +41,11 @@ _PRE_SCALE: Final = "_weight_act_pre_scale"
 _ENDINGS: Final = (
     _QDATA, _SCALE, _ZERO_POINT, _PRE_SCALE, "_weight_act_quant_scale", "_weight_act_quant_zero_point"
 )  # fmt: skip
-_BYTES: Final = {"Int8Tensor": "i", "IntxUnpackedToInt8Tensor": "i", "Float8Tensor": "f"}
+_BYTES: Final = {
+    "Int8Tensor": "i",
+    "IntxUnpackedToInt8Tensor": "i",
+    "Float8Tensor": "f",
+}
 _PACKED: Final = "Int4Tensor"
 
 
@@ -60,12 +66,16 @@ def adapt(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> Adapt
     metadata_of = functools.cache(read_metadata)
 
     def adapt_weight(weight: WeightTensors) -> LazyTensor:
-        return _adapt_weight(weight, _header(weight, metadata_of(weight.get(_QDATA).path)), dtype)
+        return _adapt_weight(
+            weight, _header(weight, metadata_of(weight.get(_QDATA).path)), dtype
+        )
 
     return adapt_each(weights, others, adapt_weight)
 
 
-def _adapt_weight(weight: WeightTensors, header: Mapping[str, Any], dtype: np.dtype) -> LazyTensor:
+def _adapt_weight(
+    weight: WeightTensors, header: Mapping[str, Any], dtype: np.dtype
+) -> LazyTensor:
     if _PRE_SCALE in weight:
         raise BadWeightError(f"{_PRE_SCALE}, a factor on activations, is not supported")
     for name in header.get("_tensor_data_names", ()):
@@ -78,7 +88,10 @@ def _adapt_weight(weight: WeightTensors, header: Mapping[str, Any], dtype: np.dt
         raise BadWeightError(f"{_QDATA} is {values.dtype}, and not of eight bits")
     outputs, inputs = values.shape
     scale = _blocks(weight, _SCALE, values.shape)
-    if block is not None and (scale.shape[0] * block[0], scale.shape[1] * block[1]) != values.shape:
+    if (
+        block is not None
+        and (scale.shape[0] * block[0], scale.shape[1] * block[1]) != values.shape
+    ):
         raise BadWeightError(
             f"{_SCALE} is {list(scale.shape)}, for blocks of {list(block)} of {list(values.shape)}"
         )
@@ -98,8 +111,12 @@ def _adapt_weight(weight: WeightTensors, header: Mapping[str, Any], dtype: np.dt
     )
 
 
-def _adapt_packed(weight: WeightTensors, block: tuple[int, int] | None, dtype: np.dtype) -> LazyTensor:
-    """Two inputs in each byte, the first in its lower bits; scales and zero points are [groups, outputs]."""
+def _adapt_packed(
+    weight: WeightTensors, block: tuple[int, int] | None, dtype: np.dtype
+) -> LazyTensor:
+    """Two inputs in each byte, the first in its lower bits; scales and zero points are
+    [groups, outputs].
+    """
     packed = weight.get(_QDATA, (None, None), "iu")
     if packed.dtype.itemsize != 1:
         raise BadWeightError(f"{_QDATA} is {packed.dtype}, and not of eight bits")
@@ -108,12 +125,17 @@ def _adapt_packed(weight: WeightTensors, block: tuple[int, int] | None, dtype: n
     scale = weight.get(_SCALE, (groups, outputs), "f")
     groups = scale.shape[0]
     if not groups or inputs % groups:
-        raise BadWeightError(f"{_SCALE} has {groups} groups, which do not divide {inputs} inputs")
+        raise BadWeightError(
+            f"{_SCALE} has {groups} groups, which do not divide {inputs} inputs"
+        )
     added = weight.get(_ZERO_POINT, (groups, outputs), "f")
     return QuantizedTensor(
         (outputs, inputs),
         dtype,
-        group_columns(unpack(packed, 1, 4, integer_dtype(4, signed=True), is_signed=True), inputs // groups),
+        group_columns(
+            unpack(packed, 1, 4, integer_dtype(4, signed=True), is_signed=True),
+            inputs // groups,
+        ),
         scale,
         minimum=_Negated(added.shape, added.dtype, added),
         scheme=f"torchao {_PACKED}",
@@ -121,7 +143,9 @@ def _adapt_packed(weight: WeightTensors, block: tuple[int, int] | None, dtype: n
 
 
 def _blocks(weight: WeightTensors, ending: str, shape: tuple[int, ...]) -> LazyTensor:
-    """Scales or zero points as [blocks of outputs, blocks of inputs] of a weight [O, K]."""
+    """Scales or zero points as [blocks of outputs, blocks of inputs] of a weight
+    [O, K].
+    """
     tensor = weight.get(ending, kinds="fi")
     sizes = tensor.shape
     match sizes:
@@ -133,7 +157,9 @@ def _blocks(weight: WeightTensors, ending: str, shape: tuple[int, ...]) -> LazyT
         count and size % count == 0 for size, count in zip(shape, sizes, strict=True)
     )
     if not fits:
-        raise BadWeightError(f"{ending} has shape {list(tensor.shape)}, which does not divide {list(shape)}")
+        raise BadWeightError(
+            f"{ending} has shape {list(tensor.shape)}, which does not divide {list(shape)}"
+        )
     return tensor if sizes == tensor.shape else reshape(tensor, *sizes)
 
 
@@ -143,18 +169,24 @@ def _block_size(header: Mapping[str, Any]) -> tuple[int, int] | None:
         case {"block_size": [int(rows), int(columns)]} if rows > 0 and columns > 0:
             return rows, columns
         case {"block_size": block} if block is not None:
-            raise BadWeightError(f"its block_size is {block!r:.60}, and not two positive integers")
+            raise BadWeightError(
+                f"its block_size is {block!r:.60}, and not two positive integers"
+            )
     return None
 
 
 def _header(weight: WeightTensors, metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    """What the header of its file says about a weight: its class, the names of its tensors, the size of its blocks."""
+    """What the header of its file says about a weight: its class, the names of its
+    tensors, the size of its blocks.
+    """
     name = f"{weight.module}.weight"
     try:
         header = json.loads(metadata[name])
         kind = header["_type"]
     except (KeyError, TypeError, ValueError) as error:
-        raise BadWeightError(f"the header of its file does not say what {name} is") from error
+        raise BadWeightError(
+            f"the header of its file does not say what {name} is"
+        ) from error
     if kind not in (*_BYTES, _PACKED):
         raise BadWeightError(
             f"{kind} of torchao is not supported; supported are {', '.join(sorted((*_BYTES, _PACKED)))}, or an "

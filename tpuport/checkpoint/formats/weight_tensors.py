@@ -1,4 +1,6 @@
-"""The tensors of one weight in a quantised checkpoint, collected by the name of the weight, and errors about them."""
+"""The tensors of one weight in a quantised checkpoint, collected by the name of the
+weight, and errors about them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,12 +39,15 @@ class WeightTensors:
     def __contains__(self, ending: str) -> bool:
         return ending in self.tensors
 
-    def get(self, ending: str, shape: tuple[int | None, ...] | None = None, kinds: str = "") -> StoredTensor:
+    def get(
+        self, ending: str, shape: tuple[int | None, ...] | None = None, kinds: str = ""
+    ) -> StoredTensor:
         """The tensor with this ending.
 
         Args:
             shape: that it must have; None for any size.
-            kinds: of its dtype, by NumPy's letters ("iu" for integers); "" for any. Floating types are "f".
+            kinds: of its dtype, by NumPy's letters ("iu" for integers); "" for any.
+                Floating types are "f".
 
         Raises:
             BadWeightError: it is absent, or has another shape or dtype.
@@ -52,13 +57,18 @@ class WeightTensors:
             raise BadWeightError(f"{ending} is missing")
         if shape is not None:
             fits = len(shape) == len(tensor.shape) and all(
-                expected in (None, size) for expected, size in zip(shape, tensor.shape, strict=True)
+                expected in (None, size)
+                for expected, size in zip(shape, tensor.shape, strict=True)
             )
             if not fits:
                 wanted = [size if size is not None else "any" for size in shape]
-                raise BadWeightError(f"{ending} has shape {list(tensor.shape)}, and needs {wanted}")
+                raise BadWeightError(
+                    f"{ending} has shape {list(tensor.shape)}, and needs {wanted}"
+                )
         if kinds and kind_of(tensor.dtype) not in kinds:
-            raise BadWeightError(f"{ending} is {tensor.dtype}, which this format does not have")
+            raise BadWeightError(
+                f"{ending} is {tensor.dtype}, which this format does not have"
+            )
         return tensor
 
 
@@ -68,25 +78,36 @@ def kind_of(dtype: np.dtype) -> str:
 
 
 def _needs_scale(dtype: np.dtype) -> bool:
-    """Whether no weight has this dtype without being quantised; integers are refused where they become weights."""
+    """Whether no weight has this dtype without being quantised; integers are refused
+    where they become weights.
+    """
     return kind_of(dtype) == "f" and dtype.itemsize == 1
 
 
-def collect(tensors: Tensors, endings: tuple[str, ...], marker: str) -> tuple[list[WeightTensors], Adapted]:
+def collect(
+    tensors: Tensors, endings: tuple[str, ...], marker: str
+) -> tuple[list[WeightTensors], Adapted]:
     """Collect the tensors of every quantised weight.
 
     Args:
-        endings: of the names of a weight's tensors, which follow the module's name and a dot.
+        endings: of the names of a weight's tensors, which follow the module's name and
+            a dot.
         marker: the ending that only a quantised weight has.
 
     Returns:
         The weights, and all other tensors.
     """
-    modules = {name.removesuffix(f".{marker}") for name in tensors if name.endswith(f".{marker}")}
+    modules = {
+        name.removesuffix(f".{marker}")
+        for name in tensors
+        if name.endswith(f".{marker}")
+    }
     weights = {module: WeightTensors(module) for module in sorted(modules)}
     others: Adapted = {}
     for name, tensor in tensors.items():
-        ending = next((ending for ending in endings if name.endswith(f".{ending}")), None)
+        ending = next(
+            (ending for ending in endings if name.endswith(f".{ending}")), None
+        )
         module = name.removesuffix(f".{ending}")
         if ending is None or module not in weights:
             others[name] = tensor
@@ -95,15 +116,20 @@ def collect(tensors: Tensors, endings: tuple[str, ...], marker: str) -> tuple[li
     return list(weights.values()), others
 
 
-def adapt_each(weights: list[WeightTensors], others: Adapted, adapt: Any, leaf: str = "weight") -> Adapted:
-    """All tensors as an unquantised checkpoint would have them, by the names it would give them.
+def adapt_each(
+    weights: list[WeightTensors], others: Adapted, adapt: Any, leaf: str = "weight"
+) -> Adapted:
+    """All tensors as an unquantised checkpoint would have them, by the names it would
+    give them.
 
     Args:
-        adapt: a function of `WeightTensors` to the weight, which raises `BadWeightError`.
+        adapt: a function of `WeightTensors` to the weight, which raises
+            `BadWeightError`.
         leaf: the name of the weight in its module.
 
     Raises:
-        PortError: the tensors of some weights do not fit together; all of these are listed.
+        PortError: the tensors of some weights do not fit together; all of these are
+            listed.
     """
     adapted = dict(others)
     problems = [

@@ -1,1 +1,3 @@
-"""Operators that torchax lacks or gets wrong, one topic a file; `tpuport.compat.replacements` installs them."""
+"""Operators that torchax lacks or gets wrong, one topic a file;
+`tpuport.compat.replacements` installs them.
+"""

@@ -1,6 +1,7 @@
 """Airy's function Ai, by Cephes' rational approximations, which are torch's as well.
 
-Near -2.1 torch's own values are off by 3e-6, in double precision too; these agree with SciPy's.
+Near -2.1 torch's own values are off by 3e-6, in double precision too; these agree with
+SciPy's.
 """
 
 import jax
@@ -9,7 +10,8 @@ import torch
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 
-# Beyond these, power series end and expansions for large arguments begin; and there is nothing but 0.
+# Beyond these, power series end and expansions for large arguments begin; and there is
+# nothing but 0.
 _NEAR = 2.09
 _LARGEST = 103.892
 _TERMS = 20  # of the power series, which is more than float64 needs up to `_NEAR`
@@ -18,7 +20,8 @@ _AT_ZERO = 0.355028053887817239
 _SLOPE = 0.258819403792806798
 _SCALE = 0.564189583547756287
 
-# Numerators and denominators, the highest power first: of Ai above, and of its two parts below.
+# Numerators and denominators, the highest power first: of Ai above, and of its two
+# parts below.
 _ABOVE = (
     (
         3.46538101525629032477e-1, 1.20075952739645805542e1, 7.62796053615234516538e1, 1.68089224934630576269e2,
@@ -58,12 +61,18 @@ _SINE_PART = (
 def airy_ai(x: jax.Array) -> jax.Array:
     """Traced. Ai(x), NaN at both infinities as in torch."""
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    values = jnp.where(x < -_NEAR, _below(x), jnp.where(x >= _NEAR, _above(x), _near_zero(x)))
+    values = jnp.where(
+        x < -_NEAR, _below(x), jnp.where(x >= _NEAR, _above(x), _near_zero(x))
+    )
     return jnp.where(jnp.isinf(x), jnp.nan, jnp.where(x > _LARGEST, 0, values))
 
 
-def _rational(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: jax.Array) -> jax.Array:
-    numerator, denominator = (jnp.polyval(jnp.asarray(part, x.dtype), x) for part in coefficients)
+def _rational(
+    coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: jax.Array
+) -> jax.Array:
+    numerator, denominator = (
+        jnp.polyval(jnp.asarray(part, x.dtype), x) for part in coefficients
+    )
     return numerator / denominator
 
 
@@ -82,7 +91,11 @@ def _below(x: jax.Array) -> jax.Array:
     cosine_part = 1 + square * _rational(_COSINE_PART, square)
     sine_part = inverse * _rational(_SINE_PART, square)
     theta = angle + jnp.pi / 4
-    return _SCALE / jnp.sqrt(jnp.sqrt(x)) * (jnp.sin(theta) * cosine_part - jnp.cos(theta) * sine_part)
+    return (
+        _SCALE
+        / jnp.sqrt(jnp.sqrt(x))
+        * (jnp.sin(theta) * cosine_part - jnp.cos(theta) * sine_part)
+    )
 
 
 def _near_zero(x: jax.Array) -> jax.Array:
@@ -98,5 +111,9 @@ def _near_zero(x: jax.Array) -> jax.Array:
     return _AT_ZERO * first - _SLOPE * second
 
 
-LOWERINGS = (Lowering(torch.ops.aten.special_airy_ai.default, on_arrays(airy_ai), "has no lowering"),)
+LOWERINGS = (
+    Lowering(
+        torch.ops.aten.special_airy_ai.default, on_arrays(airy_ai), "has no lowering"
+    ),
+)
 METHODS = ()

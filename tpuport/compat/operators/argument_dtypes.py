@@ -1,7 +1,9 @@
-"""Dtypes of arguments that torch's kernels on a CPU refuse: asked before an operator runs on the device.
+"""Dtypes of arguments that torch's kernels on a CPU refuse: asked before an operator
+runs on the device.
 
-jax promotes mixed dtypes, so that a model of 16 bits would go on in float32 without a word. Torch's kernels for meta
-tensors, which `expectations` asks, do not check these operators.
+jax promotes mixed dtypes, so that a model of 16 bits would go on in float32 without a
+word. Torch's kernels for meta tensors, which `expectations` asks, do not check these
+operators.
 """
 
 import collections
@@ -21,10 +23,16 @@ _HALF = (torch.bfloat16, torch.float16)
 
 
 def check(environment: Any, function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Raise torch's error, if torch on a CPU refuses the dtypes of an operator's arguments."""
+    """Raise torch's error, if torch on a CPU refuses the dtypes of an operator's
+    arguments.
+    """
     rule = _RULES.get(getattr(function, "overloadpacket", function))
     # Under autocast, torch casts arguments itself.
-    if rule is None or environment.param.autocast_dtype is not None or autocast.state() is not None:
+    if (
+        rule is None
+        or environment.param.autocast_dtype is not None
+        or autocast.state() is not None
+    ):
         return
     leaves = pytree.tree_leaves((args, kwargs))
     if any(map(is_ported, leaves)):
@@ -32,7 +40,9 @@ def check(environment: Any, function: Any, args: tuple, kwargs: dict[str, Any]) 
 
 
 def _refuse(function: Any, requirement: str, tensors: Sequence[torch.Tensor]) -> None:
-    raise RuntimeError(f"{_describe(function, requirement, tensors)}; cast them to one dtype, x.to(y.dtype)")
+    raise RuntimeError(
+        f"{_describe(function, requirement, tensors)}; cast them to one dtype, x.to(y.dtype)"
+    )
 
 
 def _describe(function: Any, requirement: str, tensors: Sequence[torch.Tensor]) -> str:
@@ -57,14 +67,18 @@ def _einsum(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         _of_one_dtype(function, args, kwargs)
         return
     inputs, _, output = args[0].replace(" ", "").replace("...", "").partition("->")
-    labels = collections.Counter(label for part in inputs.split(",") for label in set(part))
+    labels = collections.Counter(
+        label for part in inputs.split(",") for label in set(part)
+    )
     if "->" not in args[0]:
         output = "".join(label for label, count in labels.items() if count == 1)
     if any(count > 1 and label not in output for label, count in labels.items()):
         _of_one_dtype(function, args, kwargs)
 
 
-def _refuse_attention(function: Any, requirement: str, tensors: Sequence[torch.Tensor]) -> None:
+def _refuse_attention(
+    function: Any, requirement: str, tensors: Sequence[torch.Tensor]
+) -> None:
     # Of the kind that tpuport's own attention raises, which answers in compiled code.
     raise PortError(
         _describe(function, requirement, tensors),
@@ -79,38 +93,58 @@ def _attention(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     tensors = [arguments[name] for name in names[:3] if name in arguments]
     first = tensors[0].dtype
     if not first.is_floating_point or any(tensor.dtype != first for tensor in tensors):
-        _refuse_attention(function, "query, key and value of the same floating dtype", tensors)
+        _refuse_attention(
+            function, "query, key and value of the same floating dtype", tensors
+        )
     mask = arguments.get("attn_mask")
     if mask is not None and mask.dtype not in (torch.bool, torch.float32, first):
-        _refuse_attention(function, "a mask of bools, of float32 or of the query's dtype", [tensors[0], mask])
+        _refuse_attention(
+            function,
+            "a mask of bools, of float32 or of the query's dtype",
+            [tensors[0], mask],
+        )
 
 
 def _normalization(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Parameters and statistics of one dtype: that of the input, or float32 beside an input of 16 bits."""
+    """Parameters and statistics of one dtype: that of the input, or float32 beside an
+    input of 16 bits.
+    """
     x, *parameters = _tensors((args, kwargs))
     dtypes = {parameter.dtype for parameter in parameters}
     is_mixed = x.dtype in _HALF and dtypes == {torch.float32}
     if not (is_mixed or dtypes <= {x.dtype}):
-        _refuse(function, "parameters that all have the input's dtype, or float32", [x, *parameters])
+        _refuse(
+            function,
+            "parameters that all have the input's dtype, or float32",
+            [x, *parameters],
+        )
 
 
 def _floating(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     x = args[0]
     # With a dtype, or for a result in float32, torch converts first.
     if not x.dtype.is_floating_point and not x.dtype.is_complex:
-        raise NotImplementedError(f'"{_short_name(function)}" not implemented for {x.dtype}; use .float()')
+        raise NotImplementedError(
+            f'"{_short_name(function)}" not implemented for {x.dtype}; use .float()'
+        )
 
 
 def _any_floating(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     tensors = _tensors((args, kwargs))
-    if not any(tensor.dtype.is_floating_point or tensor.dtype.is_complex for tensor in tensors):
-        raise NotImplementedError(f'"{_short_name(function)}" not implemented for integers; use .float()')
+    if not any(
+        tensor.dtype.is_floating_point or tensor.dtype.is_complex for tensor in tensors
+    ):
+        raise NotImplementedError(
+            f'"{_short_name(function)}" not implemented for integers; use .float()'
+        )
 
 
 def _numbers(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     tensors = _tensors((args, kwargs))
     if any(tensor.dtype == torch.bool for tensor in tensors):
-        raise NotImplementedError(f'"{_short_name(function)}" not implemented for bools; use .float()')
+        raise NotImplementedError(
+            f'"{_short_name(function)}" not implemented for bools; use .float()'
+        )
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

@@ -1,4 +1,6 @@
-"""Elementwise operators and small products that torchax computes otherwise than torch."""
+"""Elementwise operators and small products that torchax computes otherwise than
+torch.
+"""
 
 from typing import Any
 
@@ -19,37 +21,58 @@ def fmod(x: Operand, y: Operand) -> jax.Array:
     return compute(jnp.fmod, dtype, jnp.asarray(x, dtype), jnp.asarray(y, dtype))
 
 
-def hardtanh(x: jax.Array, min_val: int | float = -1, max_val: int | float = 1) -> jax.Array:
+def hardtanh(
+    x: jax.Array, min_val: int | float = -1, max_val: int | float = 1
+) -> jax.Array:
     """Traced. Limited to a range, whose ends are cast to x's dtype."""
     low, high = (jnp.asarray(end).astype(x.dtype) for end in (min_val, max_val))
     return jnp.clip(x, low, high)
 
 
 def addbmm(
-    x: jax.Array, left: jax.Array, right: jax.Array, *, beta: int | float = 1, alpha: int | float = 1
+    x: jax.Array,
+    left: jax.Array,
+    right: jax.Array,
+    *,
+    beta: int | float = 1,
+    alpha: int | float = 1,
 ) -> jax.Array:
-    """Traced. `beta * x + alpha * sum of the products`; with beta 0 even NaN in x does not count."""
+    """Traced. `beta * x + alpha * sum of the products`; with beta 0 even NaN in x does
+    not count.
+    """
     if not jnp.issubdtype(left.dtype, jnp.inexact):
         # In torch a factor of integers is an integer.
         alpha, beta = int(alpha), int(beta)
     working = _accumulator(left.dtype)
-    result = jnp.einsum("bxy,byz->xz", left, right, preferred_element_type=working) * alpha
+    result = (
+        jnp.einsum("bxy,byz->xz", left, right, preferred_element_type=working) * alpha
+    )
     if beta != 0:
         result = result + x.astype(working) * beta
     return result.astype(left.dtype)
 
 
 def matmul(x: Any, y: Any, **options: Any) -> torch.Tensor:
-    """`torch.matmul(x, y)`, whose leading dimensions stay apart, so that a mesh can go on dividing each of them."""
+    """`torch.matmul(x, y)`, whose leading dimensions stay apart, so that a mesh can go
+    on dividing each of them.
+    """
     if options or not _is_product_of_stacks(x, y):
-        # torch takes it apart into other operators, and has the errors for what does not fit.
+        # torch takes it apart into other operators, and has the errors for what does
+        # not fit.
         return torch.matmul(x, y, **options)
     return wrap(jnp.matmul(x.jax(), y.jax()))
 
 
 def _is_product_of_stacks(x: Any, y: Any) -> bool:
-    """Whether this is a valid product with several leading dimensions, which torch joins into one."""
-    if not (is_ported(x) and is_ported(y) and x.dtype == y.dtype and x.dtype.is_floating_point):
+    """Whether this is a valid product with several leading dimensions, which torch
+    joins into one.
+    """
+    if not (
+        is_ported(x)
+        and is_ported(y)
+        and x.dtype == y.dtype
+        and x.dtype.is_floating_point
+    ):
         return False
     if min(x.ndim, y.ndim) < 2 or max(x.ndim, y.ndim) < 4 or x.shape[-1] != y.shape[-2]:
         return False
@@ -58,9 +81,16 @@ def _is_product_of_stacks(x: Any, y: Any) -> bool:
 
 
 def addbmm_(
-    tensor: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+    tensor: torch.Tensor,
+    left: torch.Tensor,
+    right: torch.Tensor,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
 ) -> torch.Tensor:
-    """`tensor.addbmm_(left, right)`, which in torch gives the tensor the shape of the products if it has another."""
+    """`tensor.addbmm_(left, right)`, which in torch gives the tensor the shape of the
+    products if it has another.
+    """
     result = _aten.addbmm.default(tensor, left, right, beta=beta, alpha=alpha)
     if result.shape == tensor.shape:
         return tensor.copy_(result)
@@ -69,7 +99,11 @@ def addbmm_(
 
 
 def _accumulator(dtype: Any) -> Any:
-    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
+    return (
+        jnp.promote_types(dtype, jnp.float32)
+        if jnp.issubdtype(dtype, jnp.floating)
+        else dtype
+    )
 
 
 def make_complex(real: jax.Array, imaginary: jax.Array) -> jax.Array:
@@ -98,9 +132,15 @@ def view_as_complex(x: jax.Array) -> jax.Array:
 
 
 def allclose(
-    x: jax.Array, y: jax.Array, rtol: int | float = 1e-5, atol: int | float = 1e-8, equal_nan: bool = False
+    x: jax.Array,
+    y: jax.Array,
+    rtol: int | float = 1e-5,
+    atol: int | float = 1e-8,
+    equal_nan: bool = False,
 ) -> bool:
-    """Whether all elements agree, as a Python bool, which is not known while tracing."""
+    """Whether all elements agree, as a Python bool, which is not known while
+    tracing.
+    """
     return bool(jnp.allclose(x, y, rtol, atol, equal_nan))
 
 
@@ -119,14 +159,20 @@ def isclose(
     atol: int | float = 1e-8,
     equal_nan: bool = False,
 ) -> jax.Array:
-    """Traced. Whether elements agree up to `atol + rtol * abs(y)`; a tensor of the host is a number here."""
+    """Traced. Whether elements agree up to `atol + rtol * abs(y)`; a tensor of the host
+    is a number here.
+    """
     dtypes = {operand.dtype for operand in (x, y) if isinstance(operand, jax.Array)}
     if len(dtypes) > 1:
         raise RuntimeError(f"isclose() expects two tensors of one dtype, not {dtypes}")
     if rtol < 0 or atol < 0:
-        raise RuntimeError(f"isclose() expects tolerances of at least 0, not rtol={rtol} and atol={atol}")
+        raise RuntimeError(
+            f"isclose() expects tolerances of at least 0, not rtol={rtol} and atol={atol}"
+        )
     dtype = dtypes.pop()
-    return jnp.isclose(jnp.asarray(x, dtype), jnp.asarray(y, dtype), rtol, atol, equal_nan)
+    return jnp.isclose(
+        jnp.asarray(x, dtype), jnp.asarray(y, dtype), rtol, atol, equal_nan
+    )
 
 
 _aten = torch.ops.aten
@@ -135,14 +181,30 @@ _JOINS_HEADS = "joins batch and heads, which a mesh can divide only apart"
 LOWERINGS = (
     Lowering(_aten.fmod.Tensor, on_arrays(fmod), "loses digits, and infinity"),
     Lowering(_aten.fmod.Scalar, on_arrays(fmod), "loses digits, and infinity"),
-    Lowering(_aten.hardtanh.default, on_arrays(hardtanh), "turns integers into floating-point numbers"),
-    Lowering(_aten.addbmm_.default, addbmm_, "does not give the tensor the shape of the products"),
-    Lowering(_aten.view_as_complex.default, on_arrays(view_as_complex), "does not name what halves lack"),
-    Lowering(_aten.addbmm.default, on_arrays(addbmm), "neither broadcasts nor adds integers"),
+    Lowering(
+        _aten.hardtanh.default,
+        on_arrays(hardtanh),
+        "turns integers into floating-point numbers",
+    ),
+    Lowering(
+        _aten.addbmm_.default,
+        addbmm_,
+        "does not give the tensor the shape of the products",
+    ),
+    Lowering(
+        _aten.view_as_complex.default,
+        on_arrays(view_as_complex),
+        "does not name what halves lack",
+    ),
+    Lowering(
+        _aten.addbmm.default, on_arrays(addbmm), "neither broadcasts nor adds integers"
+    ),
     Lowering(torch.matmul, matmul, _JOINS_HEADS),
     Lowering(torch.Tensor.matmul, matmul, _JOINS_HEADS),
     Lowering(torch.Tensor.__matmul__, matmul, _JOINS_HEADS),
-    Lowering(_aten.complex.default, on_arrays(make_complex), "promotes what torch refuses"),
+    Lowering(
+        _aten.complex.default, on_arrays(make_complex), "promotes what torch refuses"
+    ),
     Lowering(torch.angle, on_arrays(angle), "forgets the dtype"),
     Lowering(_aten.angle.default, on_arrays(angle), "has no lowering"),
     Lowering(torch.isclose, on_arrays(isclose), "takes negative tolerances"),

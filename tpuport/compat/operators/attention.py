@@ -1,7 +1,8 @@
-"""`F.scaled_dot_product_attention` with torch's meaning, for code that calls it directly.
+"""`F.scaled_dot_product_attention` with torch's meaning, for code that calls it
+directly.
 
-Shapes: H query heads, K key/value heads, G = H / K, L query length, S key length, D and C head dimensions; `...`
-stands for any leading dimensions, heads last among them.
+Shapes: H query heads, K key/value heads, G = H / K, L query length, S key length, D and
+C head dimensions; `...` stands for any leading dimensions, heads last among them.
 """
 
 import math
@@ -25,13 +26,15 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> jax.Array:
-    """Traced. Attention over [..., L, D], [..., S, D] and [..., S, C]; scores and softmax in float32 at least.
+    """Traced. Attention over [..., L, D], [..., S, D] and [..., S, C]; scores and
+    softmax in float32 at least.
 
     Args:
         query: [..., H, L, D].
         key: [..., K, S, D]; K is H, or 1, or with `enable_gqa` divides H.
         value: [..., K, S, C].
-        attn_mask: broadcasts to [..., H, L, S]; True where a query attends to a key, or numbers to add to the scores.
+        attn_mask: broadcasts to [..., H, L, S]; True where a query attends to a key, or
+            numbers to add to the scores.
         dropout_p: share of the weights to drop.
         is_causal: query i sees keys 0 to i; excludes a mask.
         scale: factor on the dot products; D ** -0.5 if None.
@@ -41,10 +44,13 @@ def scaled_dot_product_attention(
         [..., H, L, C] in the query's dtype. A query that attends to no key gets zeros.
 
     Raises:
-        PortError: there are both a mask and `is_causal`, or the head counts do not divide.
+        PortError: there are both a mask and `is_causal`, or the head counts do not
+            divide.
     """
     if attn_mask is not None and is_causal:
-        raise PortError("attention takes a mask or is_causal, not both", fix="pass one of the two")
+        raise PortError(
+            "attention takes a mask or is_causal, not both", fix="pass one of the two"
+        )
     if enable_gqa and query.ndim > 2:
         key, value = (_repeat_heads(heads, query.shape[-3]) for heads in (key, value))
     wide = jnp.promote_types(query.dtype, jnp.float32)
@@ -63,7 +69,12 @@ def scaled_dot_product_attention(
         else:
             scores = scores + attn_mask.astype(wide)
     weights = _drop_out(_softmax(scores), dropout_p)
-    out = jnp.einsum("...ls,...sc->...lc", weights.astype(value.dtype), value, preferred_element_type=wide)
+    out = jnp.einsum(
+        "...ls,...sc->...lc",
+        weights.astype(value.dtype),
+        value,
+        preferred_element_type=wide,
+    )
     return out.astype(query.dtype)
 
 
@@ -87,7 +98,9 @@ def _softmax(scores: jax.Array) -> jax.Array:
 
 def _drop_out(weights: jax.Array, share: float) -> jax.Array:
     if not 0 <= share <= 1:
-        raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {share}")
+        raise RuntimeError(
+            f"dropout probability has to be between 0 and 1, but got {share}"
+        )
     if share == 0:
         return weights
     if share == 1:
@@ -100,8 +113,14 @@ _REASON = "torchax adds the mask in place into a smaller tensor, which only its 
 
 LOWERINGS = (
     Lowering(
-        torch.nn.functional.scaled_dot_product_attention, on_arrays(scaled_dot_product_attention), _REASON
+        torch.nn.functional.scaled_dot_product_attention,
+        on_arrays(scaled_dot_product_attention),
+        _REASON,
     ),
-    Lowering(torch.ops.aten.scaled_dot_product_attention, on_arrays(scaled_dot_product_attention), _REASON),
+    Lowering(
+        torch.ops.aten.scaled_dot_product_attention,
+        on_arrays(scaled_dot_product_attention),
+        _REASON,
+    ),
 )
 METHODS = ()

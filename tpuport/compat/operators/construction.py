@@ -1,4 +1,6 @@
-"""Tensors created from Python values, with the dtype that torch infers from all of them."""
+"""Tensors created from Python values, with the dtype that torch infers from all of
+them.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,13 +18,17 @@ from tpuport.compat.view_steps import on_twins
 Number = int | float
 
 
-def tensor(data: Any, *, dtype: torch.dtype | None = None, **placement: Any) -> torch.Tensor:
+def tensor(
+    data: Any, *, dtype: torch.dtype | None = None, **placement: Any
+) -> torch.Tensor:
     """`torch.tensor(data)` as a torchax tensor.
 
     Args:
-        data: numbers, nested lists of them, an array or a tensor; 0-dimensional tensors count as numbers.
+        data: numbers, nested lists of them, an array or a tensor; 0-dimensional tensors
+            count as numbers.
         dtype: inferred from all the values if None.
-        placement: device, requires_grad and pin_memory; the tensor goes where jax puts arrays.
+        placement: device, requires_grad and pin_memory; the tensor goes where jax puts
+            arrays.
     """
     del placement
     if _contains_ported(data):
@@ -36,8 +42,12 @@ def tensor(data: Any, *, dtype: torch.dtype | None = None, **placement: Any) -> 
     return wrap(to_jax(on_twins(torch.tensor, data, dtype=dtype)))
 
 
-def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
-    """`torch.as_tensor(data)` as a torchax tensor; a torchax tensor of that dtype is returned itself."""
+def as_tensor(
+    data: Any, dtype: torch.dtype | None = None, device: Any = None
+) -> torch.Tensor:
+    """`torch.as_tensor(data)` as a torchax tensor; a torchax tensor of that dtype is
+    returned itself.
+    """
     if is_ported(data) and dtype in (None, data.dtype):
         return data
     if isinstance(data, np.ndarray):
@@ -46,9 +56,15 @@ def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -
 
 
 def asarray(
-    obj: Any, *, dtype: torch.dtype | None = None, copy: bool | None = None, **placement: Any
+    obj: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    copy: bool | None = None,
+    **placement: Any,
 ) -> torch.Tensor:
-    """`torch.asarray(obj)`; a torchax tensor of that dtype is returned itself, unless copied."""
+    """`torch.asarray(obj)`; a torchax tensor of that dtype is returned itself, unless
+    copied.
+    """
     if placement.get("device") != "jax" and not _contains_ported(obj):
         # The host's, where no device is named.
         return on_twins(torch.asarray, obj, dtype=dtype, copy=copy, **placement)
@@ -69,7 +85,9 @@ def full(
     dtype: torch.dtype | None = None,
     **placement: Any,
 ) -> torch.Tensor:
-    """`torch.full` where torch's own functions call it, with a dtype that the device has."""
+    """`torch.full` where torch's own functions call it, with a dtype that the device
+    has.
+    """
     del placement
     dtype = dtype or torch.tensor(fill_value).dtype
     return wrap(jnp.full(tuple(size), fill_value, jax_dtype(dtype)))
@@ -100,12 +118,18 @@ def empty_permuted(
     return wrap(jnp.zeros(size, jax_dtype(dtype or torch.get_default_dtype())))
 
 
-def arange_out(start: Number, end: Number, step: Number = 1, *, out: torch.Tensor) -> torch.Tensor:
-    """`torch.arange(start, end, step, out=out)`, as which torch runs `torch.arange(..., device="jax")`."""
+def arange_out(
+    start: Number, end: Number, step: Number = 1, *, out: torch.Tensor
+) -> torch.Tensor:
+    """`torch.arange(start, end, step, out=out)`, as which torch runs
+    `torch.arange(..., device="jax")`.
+    """
     return _fill(out, torch.arange, start, end, step)
 
 
-def range_out(start: Number, end: Number, step: Number = 1, *, out: torch.Tensor) -> torch.Tensor:
+def range_out(
+    start: Number, end: Number, step: Number = 1, *, out: torch.Tensor
+) -> torch.Tensor:
     """`torch.range(start, end, step, out=out)`."""
     return _fill(out, _aten.range.step, start, end, step)
 
@@ -115,7 +139,9 @@ def eye_out(n: int, m: int | None = None, *, out: torch.Tensor) -> torch.Tensor:
     return _fill(out, torch.eye, n, n if m is None else m)
 
 
-def linspace_out(start: Number, end: Number, steps: int, *, out: torch.Tensor) -> torch.Tensor:
+def linspace_out(
+    start: Number, end: Number, steps: int, *, out: torch.Tensor
+) -> torch.Tensor:
     """`torch.linspace(start, end, steps, out=out)`."""
     return _fill(out, torch.linspace, start, end, steps)
 
@@ -136,19 +162,29 @@ def logspace(
     dtype: torch.dtype | None = None,
     **placement: Any,
 ) -> torch.Tensor:
-    """`torch.logspace` between ends that are tensors; by torch itself where a program does not compute them."""
+    """`torch.logspace` between ends that are tensors; by torch itself where a program
+    does not compute them.
+    """
     del placement
     bounds = [as_jax(bound) for bound in (start, end)]
     if dtype is None:
         is_complex = any(map(jnp.iscomplexobj, bounds))
-        dtype = torch.get_default_dtype().to_complex() if is_complex else torch.get_default_dtype()
+        dtype = (
+            torch.get_default_dtype().to_complex()
+            if is_complex
+            else torch.get_default_dtype()
+        )
     if not any(isinstance(bound, Tracer) for bound in bounds):
         low, high = (np.asarray(bound).item() for bound in bounds)
-        host = on_twins(torch.logspace, low, high, steps, base, dtype=dtype, device="cpu")
+        host = on_twins(
+            torch.logspace, low, high, steps, base, dtype=dtype, device="cpu"
+        )
         return wrap(to_jax(host))
     target = jax_dtype(dtype)
     first, last = bounds
-    exponents = jnp.linspace(first, last, steps, dtype=jnp.promote_types(target, jnp.float32))
+    exponents = jnp.linspace(
+        first, last, steps, dtype=jnp.promote_types(target, jnp.float32)
+    )
     values = jnp.power(base, exponents)
     if jnp.issubdtype(target, jnp.integer):
         # A power that is a whole number is not rounded down to the one below.
@@ -157,7 +193,9 @@ def logspace(
     return wrap(values.astype(target))
 
 
-def _fill(out: torch.Tensor, function: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
+def _fill(
+    out: torch.Tensor, function: Callable[..., torch.Tensor], *args: Any
+) -> torch.Tensor:
     """Write what torch itself computes on the host."""
     return assign(out, to_jax(on_twins(function, *args, dtype=out.dtype, device="cpu")))
 
@@ -178,7 +216,9 @@ def _stack(data: Any) -> jax.Array:
         return jnp.stack([_stack(item) for item in data])
     if isinstance(data, torch.Tensor):
         if data.numel() != 1:
-            raise ValueError("only one element tensors can be converted to Python scalars")
+            raise ValueError(
+                "only one element tensors can be converted to Python scalars"
+            )
         return to_jax(data).reshape(())
     return jnp.asarray(as_jax(data))
 
@@ -186,10 +226,18 @@ def _stack(data: Any) -> jax.Array:
 _aten = torch.ops.aten
 _OUT = "has no lowering, and torch makes tensors on another device by it"
 LOWERINGS = (
-    Lowering(torch.arange, arange, "does not take an end that is named without a start"),
-    Lowering(torch.empty_permuted, empty_permuted, "takes axes that are no permutation"),
+    Lowering(
+        torch.arange, arange, "does not take an end that is named without a start"
+    ),
+    Lowering(
+        torch.empty_permuted, empty_permuted, "takes axes that are no permutation"
+    ),
     Lowering(torch.ops.aten.full.default, full, "warns of 64 bits"),
-    Lowering(torch.ops.aten.empty_permuted.default, empty_permuted, "takes axes that are no permutation"),
+    Lowering(
+        torch.ops.aten.empty_permuted.default,
+        empty_permuted,
+        "takes axes that are no permutation",
+    ),
     Lowering(_aten.arange.start_out, arange_out, _OUT),
     Lowering(_aten.arange.out, lambda end, *, out: arange_out(0, end, out=out), _OUT),
     Lowering(_aten.range.out, range_out, _OUT),
@@ -201,7 +249,11 @@ LOWERINGS = (
         Lowering(getattr(_aten.logspace, overload), logspace, "computes in float64")
         for overload in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
     ),
-    Lowering(torch.tensor, tensor, "takes its dtype from the first number alone: [1, 2.5] becomes [1, 2]"),
+    Lowering(
+        torch.tensor,
+        tensor,
+        "takes its dtype from the first number alone: [1, 2.5] becomes [1, 2]",
+    ),
     Lowering(torch.as_tensor, as_tensor, "takes its dtype from the first number alone"),
     Lowering(torch.asarray, asarray, "has no lowering, and torch reads the values"),
     Lowering(torch.Tensor.new_tensor, new_tensor, "gives a tensor without values"),

@@ -10,7 +10,9 @@ from tpuport.compat.operators.declarations import Lowering, on_arrays
 
 
 def einsum(equation: str, *operands: Any) -> torch.Tensor:
-    """`torch.einsum`: a view of one tensor if nothing is summed. torch has made an equation of lists of dimensions."""
+    """`torch.einsum`: a view of one tensor if nothing is summed. torch has made an
+    equation of lists of dimensions.
+    """
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         [operands] = operands
     if len(operands) == 1:
@@ -21,7 +23,9 @@ def einsum(equation: str, *operands: Any) -> torch.Tensor:
 
 
 def _name_every_dimension(equation: str, rank: int) -> tuple[str, str]:
-    """The labels of the only operand and of the result, with letters that are not used for "..."; "" if not stated."""
+    """The labels of the only operand and of the result, with letters that are not used
+    for "..."; "" if not stated.
+    """
     inputs, _, output = equation.replace(" ", "").partition("->")
     unused = [letter for letter in string.ascii_letters if letter not in equation]
     others = "".join(unused[: max(rank - len(inputs.replace("...", "")), 0)])
@@ -29,7 +33,9 @@ def _name_every_dimension(equation: str, rank: int) -> tuple[str, str]:
 
 
 def _order(tensor: torch.Tensor, inputs: str, output: str) -> torch.Tensor:
-    """The view of a tensor with its dimensions in another order, and the diagonal of those that share a label."""
+    """The view of a tensor with its dimensions in another order, and the diagonal of
+    those that share a label.
+    """
     labels = list(inputs)
     for label in set(inputs):
         while labels.count(label) > 1:

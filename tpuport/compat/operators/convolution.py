@@ -1,4 +1,6 @@
-"""Convolutions: torchax mixes up the channels of transposed ones in groups, and XLA divides groups wrongly."""
+"""Convolutions: torchax mixes up the channels of transposed ones in groups, and XLA
+divides groups wrongly.
+"""
 
 import contextlib
 import operator
@@ -19,7 +21,9 @@ _mesh: ContextVar[Mesh | None] = ContextVar("tpuport_operators_mesh", default=No
 
 @contextlib.contextmanager
 def operators_on_mesh(mesh: Mesh | None) -> Iterator[None]:
-    """Trace operators in this thread for a mesh, which traced arrays do not know; None: for one device."""
+    """Trace operators in this thread for a mesh, which traced arrays do not know; None:
+    for one device.
+    """
     token = _mesh.set(mesh)
     try:
         yield
@@ -42,9 +46,11 @@ def convolution(
 
     Args:
         x: [channels, *spatial], or a batch of it.
-        weight: [outputs, channels / groups, *kernel]; if transposed, [channels, outputs / groups, *kernel].
+        weight: [outputs, channels / groups, *kernel]; if transposed,
+            [channels, outputs / groups, *kernel].
         bias: [outputs].
-        stride, padding, dilation, output_padding: an item for each spatial dimension, or one for all.
+        stride, padding, dilation, output_padding: an item for each spatial dimension,
+            or one for all.
     """
     rank = weight.ndim - 2
     stride, padding, dilation, output_padding = (
@@ -54,14 +60,18 @@ def convolution(
     ends = padding
     steps: dict[str, Any] = {"window_strides": stride}
     if transposed:
-        reach = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=True)]
+        reach = [
+            step * (size - 1)
+            for step, size in zip(dilation, weight.shape[2:], strict=True)
+        ]
         padding = tuple(map(operator.sub, reach, padding))
         ends = tuple(map(operator.add, padding, output_padding))
         steps = {"window_strides": (1,) * rank, "lhs_dilation": stride}
         weight = _outputs_first(jnp.flip(weight, range(2, weight.ndim)), groups)
     batch = x.reshape(-1, *x.shape[-rank - 1 :])
-    # XLA's partitioner (jaxlib 0.9) gives wrong values, or ends the process, where channels are divided that are in
-    # groups of several, and where positions are divided that a transposed convolution spreads out.
+    # XLA's partitioner (jaxlib 0.9) gives wrong values, or ends the process, where
+    # channels are divided that are in groups of several, and where positions are
+    # divided that a transposed convolution spreads out.
     whole = []
     if groups > 1 and not batch.shape[1] == weight.shape[0] == groups:
         whole = [1]
@@ -80,9 +90,13 @@ def convolution(
 
 
 def _outputs_first(weight: jax.Array, groups: int) -> jax.Array:
-    """The weight of a transposed convolution [channels, outputs / groups, *kernel] as that of another."""
+    """The weight of a transposed convolution [channels, outputs / groups, *kernel] as
+    that of another.
+    """
     channels, outputs, *kernel = weight.shape
-    of_groups = weight.reshape(groups, channels // groups, outputs, *kernel).swapaxes(1, 2)
+    of_groups = weight.reshape(groups, channels // groups, outputs, *kernel).swapaxes(
+        1, 2
+    )
     return of_groups.reshape(groups * outputs, channels // groups, *kernel)
 
 
@@ -96,29 +110,39 @@ def convolution_2d(
     groups: int = 1,
 ) -> jax.Array:
     """Traced or not. `aten::conv2d`, as `convolution`."""
-    return convolution(x, weight, bias, stride, padding, dilation, False, (0, 0), groups)
+    return convolution(
+        x, weight, bias, stride, padding, dilation, False, (0, 0), groups
+    )
 
 
 def mesh_of(array: jax.Array) -> Mesh | AbstractMesh | None:
-    """The mesh that an array is on; of a traced one, the mesh that operators are traced for."""
+    """The mesh that an array is on; of a traced one, the mesh that operators are traced
+    for.
+    """
     if isinstance(array, Tracer):
         return _mesh.get()
     return array.sharding.mesh if isinstance(array.sharding, NamedSharding) else None
 
 
 def undivided(array: jax.Array, dimensions: Sequence[int]) -> jax.Array:
-    """The array with these dimensions whole on each device of its mesh, and the others as they are."""
+    """The array with these dimensions whole on each device of its mesh, and the others
+    as they are.
+    """
     mesh = mesh_of(array)
     if mesh is None or mesh.size == 1 or not dimensions:
         return array
     spec: list[Any] = [PartitionSpec.UNCONSTRAINED] * array.ndim
     for dimension in dimensions:
         spec[dimension] = None
-    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(*spec)))
+    return jax.lax.with_sharding_constraint(
+        array, NamedSharding(mesh, PartitionSpec(*spec))
+    )
 
 
 _aten = torch.ops.aten
-_REASON = "mixes up the channels of groups, or lets XLA divide them wrongly among devices"
+_REASON = (
+    "mixes up the channels of groups, or lets XLA divide them wrongly among devices"
+)
 LOWERINGS = (
     Lowering(_aten.convolution, on_arrays(convolution), _REASON),
     Lowering(_aten.conv2d, on_arrays(convolution_2d), _REASON),

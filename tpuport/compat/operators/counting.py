@@ -1,4 +1,6 @@
-"""Results as long as the values say, which cannot be traced, and reductions over places that values name."""
+"""Results as long as the values say, which cannot be traced, and reductions over places
+that values name.
+"""
 
 import itertools
 from typing import Any
@@ -13,12 +15,20 @@ from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.in_place import in_place
 
 
-def bincount(x: jax.Array, weights: jax.Array | None = None, minlength: int = 0) -> jax.Array:
-    """How often each number occurs, or the sum of its weights; a dimension as long as the values say."""
+def bincount(
+    x: jax.Array, weights: jax.Array | None = None, minlength: int = 0
+) -> jax.Array:
+    """How often each number occurs, or the sum of its weights; a dimension as long as
+    the values say.
+    """
     if weights is None:
         return jnp.bincount(x, minlength=minlength)
     # In torch integers weigh as float64.
-    wide = weights if weights.dtype == jnp.float32 else weights.astype(jax_dtype(torch.float64))
+    wide = (
+        weights
+        if weights.dtype == jnp.float32
+        else weights.astype(jax_dtype(torch.float64))
+    )
     return jnp.bincount(x, wide, minlength=minlength)
 
 
@@ -30,17 +40,27 @@ def nonzero(x: jax.Array) -> jax.Array:
 
 
 def nonzero_static(x: jax.Array, *, size: int, fill_value: int = -1) -> jax.Array:
-    """Traced. The first `size` places of elements other than zero; rows without one have the fill value."""
+    """Traced. The first `size` places of elements other than zero; rows without one
+    have the fill value.
+    """
     if x.ndim == 0:
         return jnp.zeros((size, 0), jnp.int32)
     return jnp.stack(jnp.nonzero(x, size=size, fill_value=fill_value), axis=-1)
 
 
-def combinations(x: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
+def combinations(
+    x: torch.Tensor, r: int = 2, with_replacement: bool = False
+) -> torch.Tensor:
     """`torch.combinations`, whose places do not depend on values."""
     if r < 0 or x.ndim != 1:
-        raise RuntimeError(f"combinations() expects r >= 0 and a vector, not r={r} and {list(x.shape)}")
-    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+        raise RuntimeError(
+            f"combinations() expects r >= 0 and a vector, not r={r} and {list(x.shape)}"
+        )
+    choose = (
+        itertools.combinations_with_replacement
+        if with_replacement
+        else itertools.combinations
+    )
     if r == 0:
         return x[:0]
     places = np.array(list(choose(range(x.shape[0]), r)), np.int32).reshape(-1, r)
@@ -48,11 +68,20 @@ def combinations(x: torch.Tensor, r: int = 2, with_replacement: bool = False) ->
 
 
 def index_add(
-    x: jax.Array, dim: int, index: jax.Array, source: jax.Array, *, alpha: int | float = 1
+    x: jax.Array,
+    dim: int,
+    index: jax.Array,
+    source: jax.Array,
+    *,
+    alpha: int | float = 1,
 ) -> jax.Array:
-    """Traced. x with `alpha` times the slices of a source added to those that the index names along a dimension."""
+    """Traced. x with `alpha` times the slices of a source added to those that the index
+    names along a dimension.
+    """
     if x.ndim == 0:
-        return index_add(x[None], 0, index.reshape(-1), source.reshape(-1), alpha=alpha)[0]
+        return index_add(
+            x[None], 0, index.reshape(-1), source.reshape(-1), alpha=alpha
+        )[0]
     rows, added = jnp.moveaxis(x, dim, 0), jnp.moveaxis(jnp.atleast_1d(source), dim, 0)
     if rows.shape[1:] != added.shape[1:]:
         raise RuntimeError(
@@ -71,17 +100,24 @@ def embedding(weight: jax.Array, indices: jax.Array, *options: Any) -> jax.Array
     from torchax.ops.ops_registry import all_aten_ops
 
     if weight.ndim != 2:
-        raise RuntimeError(f"embedding() expects a weight of two dimensions, not {weight.shape}")
+        raise RuntimeError(
+            f"embedding() expects a weight of two dimensions, not {weight.shape}"
+        )
     lowering: Any = all_aten_ops[_aten.embedding].func
     return lowering(weight, indices, *options)
 
 
-def embedding_renorm(weight: jax.Array, indices: jax.Array, max_norm: float, norm_type: float) -> jax.Array:
-    """Traced. A matrix whose rows with these indices are scaled to the norm `max_norm`, if theirs is greater."""
+def embedding_renorm(
+    weight: jax.Array, indices: jax.Array, max_norm: float, norm_type: float
+) -> jax.Array:
+    """Traced. A matrix whose rows with these indices are scaled to the norm `max_norm`,
+    if theirs is greater.
+    """
     places = indices.ravel()
     rows = weight[places]
     wide = rows.astype(jnp.promote_types(weight.dtype, jnp.float32))
-    # torch rounds the norm and the factor to the weight's dtype; XLA would leave out a conversion there and back.
+    # torch rounds the norm and the factor to the weight's dtype; XLA would leave out a
+    # conversion there and back.
     info = jnp.finfo(weight.dtype)
     norms = jnp.linalg.norm(wide, ord=norm_type, axis=1, keepdims=True)
     norms = jax.lax.reduce_precision(norms, info.nexp, info.nmant)
@@ -92,7 +128,9 @@ def embedding_renorm(weight: jax.Array, indices: jax.Array, max_norm: float, nor
 
 
 def index_fill(x: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Array:
-    """Traced. x with a number in the slices that the index names along a dimension, also counted from its end."""
+    """Traced. x with a number in the slices that the index names along a dimension,
+    also counted from its end.
+    """
     if x.ndim == 0:
         return index_fill(x[None], 0, index, value)[0]
     rows = jnp.moveaxis(x, dim, 0)
@@ -102,7 +140,9 @@ def index_fill(x: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Arra
 def masked_scatter(x: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:
     """Traced. x with the source's elements, in their order, where the mask is true."""
     if mask.dtype != jnp.bool_:
-        raise RuntimeError(f"masked_scatter() expects a mask of bools, not {mask.dtype}")
+        raise RuntimeError(
+            f"masked_scatter() expects a mask of bools, not {mask.dtype}"
+        )
     shape = jnp.broadcast_shapes(x.shape, mask.shape)
     x, mask = jnp.broadcast_to(x, shape), jnp.broadcast_to(mask, shape)
     if not source.size:
@@ -122,15 +162,23 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Traced. Sums (mode 0), means (1) or maxima (2) of embeddings over bags, each from its offset to the next.
+    """Traced. Sums (mode 0), means (1) or maxima (2) of embeddings over bags, each from
+    its offset to the next.
 
     Returns:
-        one row a bag; and for torch's backward pass, which is not used here, each index's bag, the bags' sizes, zeros.
+        one row a bag; and for torch's backward pass, which is not used here, each
+        index's bag, the bags' sizes, zeros.
     """
     del scale_grad_by_freq, sparse
     bags = offsets.shape[0] - include_last_offset
-    bag = jnp.searchsorted(offsets[:bags], jnp.arange(indices.shape[0]), side="right") - 1
-    is_counted = indices != padding_idx if padding_idx >= 0 else jnp.ones(indices.shape, jnp.bool_)
+    bag = (
+        jnp.searchsorted(offsets[:bags], jnp.arange(indices.shape[0]), side="right") - 1
+    )
+    is_counted = (
+        indices != padding_idx
+        if padding_idx >= 0
+        else jnp.ones(indices.shape, jnp.bool_)
+    )
     if include_last_offset:
         is_counted &= jnp.arange(indices.shape[0]) < offsets[-1]
     counts = is_counted.astype(indices.dtype)
@@ -153,24 +201,58 @@ def embedding_bag(
 _aten = torch.ops.aten
 _BAGS = "sums the wrong rows"
 LOWERINGS = (
-    Lowering(_aten.index_add.default, on_arrays(index_add), "broadcasts the source, and fails on bools"),
-    Lowering(_aten.index_fill.int_Scalar, on_arrays(index_fill), "counts no index from the end"),
-    Lowering(_aten.index_fill.int_Tensor, on_arrays(index_fill), "counts no index from the end"),
-    Lowering(_aten.embedding.default, on_arrays(embedding), "takes any array for a matrix"),
     Lowering(
-        _aten.embedding_renorm.default, on_arrays(embedding_renorm), "needs the number of rows to scale"
+        _aten.index_add.default,
+        on_arrays(index_add),
+        "broadcasts the source, and fails on bools",
+    ),
+    Lowering(
+        _aten.index_fill.int_Scalar,
+        on_arrays(index_fill),
+        "counts no index from the end",
+    ),
+    Lowering(
+        _aten.index_fill.int_Tensor,
+        on_arrays(index_fill),
+        "counts no index from the end",
+    ),
+    Lowering(
+        _aten.embedding.default, on_arrays(embedding), "takes any array for a matrix"
+    ),
+    Lowering(
+        _aten.embedding_renorm.default,
+        on_arrays(embedding_renorm),
+        "needs the number of rows to scale",
     ),
     Lowering(
         _aten.embedding_renorm_.default,
         in_place(_aten.embedding_renorm.default),
         "needs the number of rows to scale",
     ),
-    Lowering(_aten.masked_scatter.default, on_arrays(masked_scatter), "takes numbers for a mask"),
+    Lowering(
+        _aten.masked_scatter.default,
+        on_arrays(masked_scatter),
+        "takes numbers for a mask",
+    ),
     Lowering(_aten._embedding_bag.default, on_arrays(embedding_bag), _BAGS),
-    Lowering(_aten._embedding_bag_forward_only.default, on_arrays(embedding_bag), _BAGS),
-    Lowering(_aten.bincount.default, on_arrays(bincount), "adds up weights that are integers as integers"),
-    Lowering(_aten.nonzero_static.default, on_arrays(nonzero_static), "needs the number of places"),
+    Lowering(
+        _aten._embedding_bag_forward_only.default, on_arrays(embedding_bag), _BAGS
+    ),
+    Lowering(
+        _aten.bincount.default,
+        on_arrays(bincount),
+        "adds up weights that are integers as integers",
+    ),
+    Lowering(
+        _aten.nonzero_static.default,
+        on_arrays(nonzero_static),
+        "needs the number of places",
+    ),
     Lowering(torch.combinations, combinations, "needs the values of a mask"),
-    Lowering(_aten.nonzero.default, on_arrays(nonzero), "gives a tensor on the host for a number"),
+    Lowering(
+        _aten.nonzero.default,
+        on_arrays(nonzero),
+        "gives a tensor on the host for a number",
+    ),
 )
 METHODS = ()

@@ -1,4 +1,6 @@
-"""What the topics of this package list: replacement lowerings and replacement methods, each with its reason."""
+"""What the topics of this package list: replacement lowerings and replacement methods,
+each with its reason.
+"""
 
 import dataclasses
 import functools
@@ -12,7 +14,8 @@ class Lowering:
 
     Args:
         target: the torch function, operator or overload.
-        function: takes and returns torchax tensors (see `on_arrays` for one written over arrays).
+        function: takes and returns torchax tensors (see `on_arrays` for one written
+            over arrays).
         reason: what torchax does wrong without it.
     """
 
@@ -23,9 +26,11 @@ class Lowering:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """One replacement method on torchax's `Tensor` or `Environment` class, or in its "device_module".
+    """One replacement method on torchax's `Tensor` or `Environment` class, or in its
+    "device_module".
 
-    Some are of torch: names in its modules ("torch.utils"), and of its "Distribution" and "VonMises".
+    Some are of torch: names in its modules ("torch.utils"), and of its "Distribution"
+    and "VonMises".
     """
 
     owner: str
@@ -35,11 +40,14 @@ class Method:
 
 
 def on_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A lowering over torchax tensors from a function of `jax.Array`s; a scalar tensor on the host becomes a number."""
+    """A lowering over torchax tensors from a function of `jax.Array`s; a scalar tensor
+    on the host becomes a number.
+    """
 
     @functools.wraps(function)
     def lowering(*args: Any, **kwargs: Any) -> Any:
-        # Imported here: the versions have to be checked before. A lowering runs only in its environment.
+        # Imported here: the versions have to be checked before. A lowering runs only in
+        # its environment.
         import torchax
 
         env = torchax.default_env()

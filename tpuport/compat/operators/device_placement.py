@@ -1,7 +1,8 @@
-"""Where a function of torch that takes a device makes its tensor: on the device, on the host, or without values.
+"""Where a function of torch that takes a device makes its tensor: on the device, on the
+host, or without values.
 
-torchax ignores the device that `torch.zeros_like(x, device="cpu")` and `x.new_zeros(3, device="cpu")` name, and has
-only some of torch's constructors.
+torchax ignores the device that `torch.zeros_like(x, device="cpu")` and
+`x.new_zeros(3, device="cpu")` name, and has only some of torch's constructors.
 """
 
 import threading
@@ -25,7 +26,9 @@ _LIKE_A_TENSOR = _DRAWING_LIKES | {
     torch.Tensor.new_empty_strided, torch.Tensor.new_tensor,
 }  # fmt: skip
 _COPIES = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
-_DRAWS = frozenset({torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal})
+_DRAWS = frozenset(
+    {torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal}
+)
 _WITH_LOWERINGS = frozenset({
     torch.zeros, torch.ones, torch.empty, torch.full, torch.arange, torch.linspace, torch.eye, torch.empty_strided,
     torch.empty_permuted,
@@ -40,7 +43,9 @@ _TAKE_A_DEVICE = _LIKE_A_TENSOR | _COPIES | _DRAWS | _WITH_LOWERINGS | _COMPUTED
 
 
 class _Operators(threading.local):
-    """Whether this thread is inside an operator, where torch's own code takes the device for "meta"."""
+    """Whether this thread is inside an operator, where torch's own code takes the
+    device for "meta".
+    """
 
     is_running = False
 
@@ -50,7 +55,9 @@ _operators = _Operators()
 
 @contextmanager
 def inside_operator() -> Iterator[None]:
-    """While an operator of torch runs, as opposed to a function that the user has called."""
+    """While an operator of torch runs, as opposed to a function that the user has
+    called.
+    """
     before = _operators.is_running
     _operators.is_running = True
     try:
@@ -59,12 +66,14 @@ def inside_operator() -> Iterator[None]:
         _operators.is_running = before
 
 
-def resolve(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[torch.Tensor | None, dict[str, Any]]:
+def resolve(
+    func: Any, args: tuple, kwargs: dict[str, Any]
+) -> tuple[torch.Tensor | None, dict[str, Any]]:
     """Follow the device that a call names, or has by default.
 
     Returns:
-        (the tensor that torch itself has made, or None if it is to be made on the device; the keyword arguments for
-        that).
+        (the tensor that torch itself has made, or None if it is to be made on the
+        device; the keyword arguments for that).
     """
     if _operators.is_running or func not in _TAKE_A_DEVICE:
         return None, kwargs
@@ -77,7 +86,8 @@ def resolve(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[torch.Tenso
         host = view_steps.on_twins(func, *args, **kwargs | {"device": "cpu"})
         return wrap(to_jax(host)), kwargs
     others = {name: value for name, value in kwargs.items() if name != "device"}
-    # What is like a tensor of the device needs no name for it, which the oldest of these functions would not know.
+    # What is like a tensor of the device needs no name for it, which the oldest of
+    # these functions would not know.
     is_like_ported = func in _LIKE_A_TENSOR and is_ported(_data(func, args, kwargs))
     return None, others if is_like_ported else others | {"device": "jax"}
 
@@ -89,21 +99,34 @@ class OnHost(NamedTuple):
 
 
 def compute_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | None:
-    """What a trace whose inputs decide shapes computes on the host: all that follows from them, so that it has values.
+    """What a trace whose inputs decide shapes computes on the host: all that follows
+    from them, so that it has values.
 
-    Integers that it moves to the device, or counts there, stay on the host as well. None for all else, and in other
-    traces (`outside.host_tensors_as_constants`).
+    Integers that it moves to the device, or counts there, stay on the host as well.
+    None for all else, and in other traces (`outside.host_tensors_as_constants`).
     """
-    if _operators.is_running or func in _DRAWING_LIKES or not outside.takes_host_tensors():
+    if (
+        _operators.is_running
+        or func in _DRAWING_LIKES
+        or not outside.takes_host_tensors()
+    ):
         return None
     if func is torch.arange and _device_kind(func, args, kwargs) == "jax":
         numbers = [*args, *(kwargs.get(name) for name in ("start", "end", "step"))]
-        if kwargs.get("out") is None and all(number is None or isinstance(number, int) for number in numbers):
-            return OnHost(view_steps.on_twins(func, *args, **kwargs | {"device": "cpu"}))
+        if kwargs.get("out") is None and all(
+            number is None or isinstance(number, int) for number in numbers
+        ):
+            return OnHost(
+                view_steps.on_twins(func, *args, **kwargs | {"device": "cpu"})
+            )
         return None
     if func in _COPIES | _MOVES:
         return _moved_on_host(func, args, kwargs)
-    tensors = [leaf for leaf in torch_pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    tensors = [
+        leaf
+        for leaf in torch_pytree.tree_leaves((args, kwargs))
+        if isinstance(leaf, torch.Tensor)
+    ]
     if not tensors or not all(map(_is_on_host, tensors)):
         return None
     device = kwargs.get("device")
@@ -116,7 +139,9 @@ _MOVES = frozenset({torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.type_as})
 
 
 def _moved_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | None:
-    """Integers of the host that are to move to the device, cast if that is asked for too."""
+    """Integers of the host that are to move to the device, cast if that is asked for
+    too.
+    """
     if not args or not _is_discrete_on_host(args[0]):
         return None
     if func is torch.Tensor.cuda:
@@ -125,9 +150,12 @@ def _moved_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | N
         return None
     # Of a tensor that `to` is given, the dtype counts.
     targets = [
-        value.dtype if isinstance(value, torch.Tensor) else value for value in (*args[1:], *kwargs.values())
+        value.dtype if isinstance(value, torch.Tensor) else value
+        for value in (*args[1:], *kwargs.values())
     ]
-    dtype = next((value for value in targets if isinstance(value, torch.dtype)), args[0].dtype)
+    dtype = next(
+        (value for value in targets if isinstance(value, torch.dtype)), args[0].dtype
+    )
     return OnHost(view_steps.on_twins(torch.Tensor.to, args[0], dtype))
 
 
@@ -136,11 +164,18 @@ def _is_on_host(tensor: torch.Tensor) -> bool:
 
 
 def _is_discrete_on_host(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and _is_on_host(value) and not value.is_floating_point()
+    return (
+        isinstance(value, torch.Tensor)
+        and _is_on_host(value)
+        and not value.is_floating_point()
+    )
 
 
-def as_move(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, dict[str, Any]]:
-    """`x.cuda()` of a tensor on the host, in compiled code, as `x.to("cuda")`: to the device of the program.
+def as_move(
+    func: Any, args: tuple, kwargs: dict[str, Any]
+) -> tuple[Any, tuple, dict[str, Any]]:
+    """`x.cuda()` of a tensor on the host, in compiled code, as `x.to("cuda")`: to the
+    device of the program.
 
     So is `x.type_as(y)`, as `x.to(y)`.
     """
@@ -159,11 +194,15 @@ def as_move(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple,
 
 
 def _written_out(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """The tensor on the device that is to be written to, with what torch computes on the host; None for all else."""
+    """The tensor on the device that is to be written to, with what torch computes on
+    the host; None for all else.
+    """
     out = kwargs["out"]
     if func in _DRAWS or not is_ported(out):
         return None
-    values = view_steps.on_twins(func, *args, **kwargs | {"out": None, "dtype": out.dtype, "device": "cpu"})
+    values = view_steps.on_twins(
+        func, *args, **kwargs | {"out": None, "dtype": out.dtype, "device": "cpu"}
+    )
     if values.shape != out.shape:
         raise PortError(
             f"{func.__name__}() is to write {list(values.shape)} numbers into a tensor of {list(out.shape)}",
@@ -177,7 +216,9 @@ def _device_kind(func: Any, args: tuple, kwargs: dict[str, Any]) -> str:
     """The type of the device that a call means: "jax" for all names of the device."""
     device = kwargs.get("device")
     if device is None:
-        is_of_device = func in _LIKE_A_TENSOR | _COPIES and is_ported(_data(func, args, kwargs))
+        is_of_device = func in _LIKE_A_TENSOR | _COPIES and is_ported(
+            _data(func, args, kwargs)
+        )
         return "jax" if is_of_device else _canonical(torch.get_default_device().type)
     return _kind_of(device)
 
@@ -188,7 +229,8 @@ def _kind_of(device: Any) -> str:
 
 
 def _canonical(kind: str) -> str:
-    # Beside a tensor of the device, and in compiled code, the GPU that code names is the device.
+    # Beside a tensor of the device, and in compiled code, the GPU that code names is
+    # the device.
     return "jax" if kind in ("jax", "privateuseone", "cuda") else kind
 
 
@@ -199,8 +241,12 @@ def _data(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return kwargs.get("obj" if func is torch.asarray else "data", kwargs.get("input"))
 
 
-def _make_elsewhere(func: Any, args: tuple, kwargs: dict[str, Any], kind: str) -> torch.Tensor | None:
-    """A tensor of the host, or one without values; None if other code follows the device."""
+def _make_elsewhere(
+    func: Any, args: tuple, kwargs: dict[str, Any], kind: str
+) -> torch.Tensor | None:
+    """A tensor of the host, or one without values; None if other code follows the
+    device.
+    """
     if kind == "cpu" and randomness.is_traced() and func in _DRAWS | _DRAWING_LIKES:
         return None  # the program's
     if func in _COPIES:
@@ -217,19 +263,29 @@ def _make_elsewhere(func: Any, args: tuple, kwargs: dict[str, Any], kind: str) -
     return None
 
 
-def _copied_elsewhere(func: Any, data: Any, kwargs: dict[str, Any], kind: str) -> torch.Tensor | None:
+def _copied_elsewhere(
+    func: Any, data: Any, kwargs: dict[str, Any], kind: str
+) -> torch.Tensor | None:
     if not any(map(is_ported, torch_pytree.tree_leaves(data))):
         # In torchax's environment, a tensor without values is one on the device to it.
-        return view_steps.on_twins(func, data, **_without_data(kwargs)) if kind == "meta" else None
+        return (
+            view_steps.on_twins(func, data, **_without_data(kwargs))
+            if kind == "meta"
+            else None
+        )
     if not is_ported(data):
         return None
     if kind == "cpu":
         return data.to("cpu", kwargs.get("dtype") or data.dtype)
-    return view_steps.on_twins(torch.empty, data.shape, dtype=kwargs.get("dtype") or data.dtype, device=kind)
+    return view_steps.on_twins(
+        torch.empty, data.shape, dtype=kwargs.get("dtype") or data.dtype, device=kind
+    )
 
 
 def _without_data(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in kwargs.items() if name not in ("data", "obj")}
+    return {
+        name: value for name, value in kwargs.items() if name not in ("data", "obj")
+    }
 
 
 def _on_host(value: Any) -> Any:

@@ -1,8 +1,10 @@
-"""What torch makes of an operator's arguments, asked before it runs on the device: an error, or dtypes and layouts.
+"""What torch makes of an operator's arguments, asked before it runs on the device: an
+error, or dtypes and layouts.
 
-torch's kernels for meta tensors compute everything about a result but its values. jax is more lenient than torch (it
-promotes where torch refuses, and clamps or broadcasts), so an error is torch's own; and a lowering that gives another
-dtype than torch has its result cast. Strides of results decide which of their views torch copies.
+torch's kernels for meta tensors compute everything about a result but its values. jax
+is more lenient than torch (it promotes where torch refuses, and clamps or broadcasts),
+so an error is torch's own; and a lowering that gives another dtype than torch has its
+result cast. Strides of results decide which of their views torch copies.
 """
 
 import collections
@@ -31,17 +33,20 @@ _UNCHECKED = {
     _aten.equal.default, _aten._grouped_mm.default, _aten._scaled_mm.default,
     _aten.addbmm_.default, _aten.as_strided.default, _aten.as_strided_.default,
 }  # fmt: skip
-# Of these only the errors: torch's statistics have other dtypes and shapes on other devices.
+# Of these only the errors: torch's statistics have other dtypes and shapes on other
+# devices.
 _DEVICE_DEPENDENT = {
     _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default,
     _aten._native_batch_norm_legit.no_stats, _aten._batch_norm_with_update.default,
     _aten.native_layer_norm.default, _aten._embedding_bag.default, _aten._embedding_bag_forward_only.default,
 }  # fmt: skip
-# Of these, torch's kernels for meta tensors keep strides, where those for a CPU or a GPU give contiguous results.
+# Of these, torch's kernels for meta tensors keep strides, where those for a CPU or a
+# GPU give contiguous results.
 _CONTIGUOUS = {
     _aten.masked_fill, _aten.tril, _aten.triu, _aten.native_group_norm, _aten.baddbmm, _aten.log_sigmoid_forward,
 }  # fmt: skip
-# Not asked about, as values or the device decide the rest; a result has the strides of the first argument.
+# Not asked about, as values or the device decide the rest; a result has the strides of
+# the first argument.
 _LIKE_FIRST = {
     torch.Tensor.to,
     _aten.to,
@@ -51,7 +56,8 @@ _LIKE_FIRST = {
     _aten.randint_like,
     _aten.bernoulli,
 }
-# jax has only one width of integers by default, and torch wants 64 bits of indices and 32 bits of few things.
+# jax has only one width of integers by default, and torch wants 64 bits of indices and
+# 32 bits of few things.
 _WIDENED = {torch.int32: torch.int64, torch.uint32: torch.int64}
 _REMEMBERED = 8192
 
@@ -81,17 +87,21 @@ class _Refusal(NamedTuple):
     message: str
 
 
-_known: "collections.OrderedDict[Hashable, Forms | _Refusal | None]" = collections.OrderedDict()
+_known: "collections.OrderedDict[Hashable, Forms | _Refusal | None]" = (
+    collections.OrderedDict()
+)
 
 
 def expected(function: Any, args: tuple, kwargs: dict[str, Any]) -> Forms | None:
-    """The shapes, dtypes (as on the device) and strides of torch's outputs; None if torch cannot tell without values.
+    """The shapes, dtypes (as on the device) and strides of torch's outputs; None if
+    torch cannot tell without values.
 
     Raises:
         Exception: torch's own, where it refuses the arguments.
     """
     leaves, structure = pytree.tree_flatten((args, kwargs))
-    # Views find their own strides, and are lenient where torch refuses: it may have others than are known here.
+    # Views find their own strides, and are lenient where torch refuses: it may have
+    # others than are known here.
     strides = [_strides(leaf) if _keeps_strides(function) else None for leaf in leaves]
     key = (function, structure, tuple(map(_key, leaves)), tuple(strides))
     try:
@@ -116,7 +126,11 @@ def _key(leaf: Any) -> Hashable:
 
 def _keeps_strides(function: Any) -> bool:
     packet = getattr(function, "overloadpacket", function)
-    return packet not in VIEWS and packet not in VIEWS_IN_PLACE and packet not in _CONTIGUOUS
+    return (
+        packet not in VIEWS
+        and packet not in VIEWS_IN_PLACE
+        and packet not in _CONTIGUOUS
+    )
 
 
 def _strides(leaf: Any) -> Strides | None:
@@ -131,7 +145,9 @@ def _ask(
     function: Any, leaves: list[Any], strides: list[Strides | None], structure: Any
 ) -> Forms | _Refusal | None:
     answer = _answer(function, leaves, strides, structure, _WIDENED)
-    if isinstance(answer, _Refusal) and any(_dtype(leaf) in _WIDENED for leaf in leaves):
+    if isinstance(answer, _Refusal) and any(
+        _dtype(leaf) in _WIDENED for leaf in leaves
+    ):
         return _answer(function, leaves, strides, structure, {})
     return answer
 
@@ -149,7 +165,10 @@ def _answer(
 ) -> Forms | _Refusal | None:
     """Call the function with meta tensors."""
     with no_dispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
-        meta = [_on_meta(leaf, of_leaf, dtypes) for leaf, of_leaf in zip(leaves, strides, strict=True)]
+        meta = [
+            _on_meta(leaf, of_leaf, dtypes)
+            for leaf, of_leaf in zip(leaves, strides, strict=True)
+        ]
         args, kwargs = pytree.tree_unflatten(meta, structure)
         try:
             outputs = function(*args, **kwargs)
@@ -157,13 +176,19 @@ def _answer(
             return None
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             # It says so where it needs values, or has no kernel.
-            return None if "meta" in str(error).lower() else _Refusal(type(error), str(error))
+            return (
+                None
+                if "meta" in str(error).lower()
+                else _Refusal(type(error), str(error))
+            )
         except Exception:  # noqa: BLE001 - a mistake in torch's Python kernels is not the user's
             return None
     return tuple(_form(output) for output in pytree.tree_leaves(outputs))
 
 
-def _on_meta(leaf: Any, strides: Strides | None, dtypes: dict[torch.dtype, torch.dtype]) -> Any:
+def _on_meta(
+    leaf: Any, strides: Strides | None, dtypes: dict[torch.dtype, torch.dtype]
+) -> Any:
     if isinstance(leaf, torch.Tensor):
         dtype = dtypes.get(leaf.dtype, leaf.dtype)
         if strides is not None:
@@ -185,7 +210,12 @@ def conformed(name: str, outputs: Any, forms: Forms) -> Any:
     Raises:
         PortError: their number or shapes are not torch's.
     """
-    if isinstance(outputs, torch.Tensor) and len(forms) == 1 and forms[0] and outputs.shape == forms[0].shape:
+    if (
+        isinstance(outputs, torch.Tensor)
+        and len(forms) == 1
+        and forms[0]
+        and outputs.shape == forms[0].shape
+    ):
         return _give_form(outputs, forms[0])
     leaves, structure = pytree.tree_flatten(outputs)
     shapes = [leaf.shape if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
@@ -197,14 +227,21 @@ def conformed(name: str, outputs: Any, forms: Forms) -> Any:
             where=f"{actual} instead of {expected_shapes}",
             fix="report it to tpuport, with the arguments; until then, write it with other operators",
         )
-    formed = [_give_form(leaf, form) if form else leaf for leaf, form in zip(leaves, forms, strict=True)]
+    formed = [
+        _give_form(leaf, form) if form else leaf
+        for leaf, form in zip(leaves, forms, strict=True)
+    ]
     return pytree.tree_unflatten(formed, structure)
 
 
 def _give_form(tensor: Any, form: Form) -> Any:
     tensor = _cast(tensor, form.dtype)
     # An argument that was written to has its layout already.
-    if form.strides is not None and is_ported(tensor) and getattr(tensor, "_alias", None) is None:
+    if (
+        form.strides is not None
+        and is_ported(tensor)
+        and getattr(tensor, "_alias", None) is None
+    ):
         aliasing.lay_out(tensor, form.strides)
     return tensor
 
@@ -217,8 +254,12 @@ def _cast(tensor: Any, dtype: torch.dtype) -> Any:
     return tensor
 
 
-def checked_dispatch(self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None) -> Any:
-    """torchax's `Environment.dispatch`, between torch's word on the arguments and on the results."""
+def checked_dispatch(
+    self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None
+) -> Any:
+    """torchax's `Environment.dispatch`, between torch's word on the arguments and on
+    the results.
+    """
     args, kwargs = sizes_as_numbers(function, args, kwargs)
     wide_dtype = _wide_dtype(function, args, kwargs or {})
     outputs = _dispatch_as_torch(self, function, types, args, kwargs)
@@ -237,9 +278,11 @@ _OF_SIZES = frozenset({
 def sizes_as_numbers(
     function: Any, args: tuple, kwargs: dict[str, Any] | None
 ) -> tuple[tuple, dict[str, Any] | None]:
-    """The arguments of an operation on a tensor of the device, with sizes that are tensors of the host as integers.
+    """The arguments of an operation on a tensor of the device, with sizes that are
+    tensors of the host as integers.
 
-    torch takes `x.split([height * width])` and `x.view(height, width)` where `height, width = sizes[0]`.
+    torch takes `x.split([height * width])` and `x.view(height, width)` where
+    `height, width = sizes[0]`.
     """
     if not args or not is_ported(args[0]):
         return args, kwargs
@@ -255,7 +298,9 @@ def _as_number(value: Any) -> Any:
 
 
 def _as_numbers(value: Any) -> Any:
-    """A list of integers, some of which are tensors, as integers; anything else as it is."""
+    """A list of integers, some of which are tensors, as integers; anything else as it
+    is.
+    """
     if type(value) not in (list, tuple) or not any(map(_is_host_size, value)):
         return value
     if not all(isinstance(leaf, int) or _is_host_size(leaf) for leaf in value):
@@ -273,31 +318,47 @@ def _dispatch_as_torch(
 ) -> Any:
     _refuse_mixed_dtypes(self, function, args)
     if not _is_checked(function, args, kwargs or {}):
-        return _laid_out(function, args, kwargs or {}, _run(self, function, types, args, kwargs))
-    self._get_op_or_decomp(function)  # raises where there is no lowering, which comes first
+        return _laid_out(
+            function, args, kwargs or {}, _run(self, function, types, args, kwargs)
+        )
+    self._get_op_or_decomp(
+        function
+    )  # raises where there is no lowering, which comes first
     forms = expected(function, args, kwargs or {})
     outputs = _run(self, function, types, args, kwargs)
     if forms is None or function in _DEVICE_DEPENDENT:
         return outputs
-    return conformed(str(function), _laid_out(function, args, kwargs or {}, outputs), forms)
+    return conformed(
+        str(function), _laid_out(function, args, kwargs or {}, outputs), forms
+    )
 
 
 def _laid_out(function: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
-    """An output with the strides that torch gives it, where its kernels for meta tensors do not say them."""
+    """An output with the strides that torch gives it, where its kernels for meta
+    tensors do not say them.
+    """
     packet = getattr(function, "overloadpacket", function)
     if packet in _CONTIGUOUS:
         # What it is composed of may have kept strides.
         pytree.tree_map_only(torch.Tensor, aliasing.leave, output)
     is_new = is_ported(output) and getattr(output, "_alias", None) is None
     keeps_format = kwargs.get("memory_format") in (None, torch.preserve_format)
-    if packet in _LIKE_FIRST and is_new and keeps_format and _strides(args[0]) is not None:
+    if (
+        packet in _LIKE_FIRST
+        and is_new
+        and keeps_format
+        and _strides(args[0]) is not None
+    ):
         like = on_twins(torch.empty_like, aliasing.twin(args[0]))
         aliasing.lay_out(output, like.stride())
     return output
 
 
-def _wide_dtype(function: Any, args: tuple, kwargs: dict[str, Any]) -> torch.dtype | None:
-    """The dtype of 64 bits that a conversion or a new tensor asks for, which has 32 instead; None for any other.
+def _wide_dtype(
+    function: Any, args: tuple, kwargs: dict[str, Any]
+) -> torch.dtype | None:
+    """The dtype of 64 bits that a conversion or a new tensor asks for, which has 32
+    instead; None for any other.
 
     Raises:
         PortError: a computation is asked to run in 64 bits.
@@ -309,7 +370,9 @@ def _wide_dtype(function: Any, args: tuple, kwargs: dict[str, Any]) -> torch.dty
             asked = leaf
     if asked is None or jax.config.read("jax_enable_x64"):
         return None
-    is_conversion = name in _CONVERSIONS or name in _WIDE_CONVERSIONS or name.endswith("_like")
+    is_conversion = (
+        name in _CONVERSIONS or name in _WIDE_CONVERSIONS or name.endswith("_like")
+    )
     if is_conversion or not any(map(is_ported, args)):
         return asked
     # Not for what torch's own functions are composed of.
@@ -323,16 +386,22 @@ def _wide_dtype(function: Any, args: tuple, kwargs: dict[str, Any]) -> torch.dty
 
 
 def _refuse_mixed_dtypes(environment: Any, function: Any, args: tuple) -> None:
-    """Raise where torch multiplies matrices of one dtype only, which its kernels for meta tensors do not check."""
+    """Raise where torch multiplies matrices of one dtype only, which its kernels for
+    meta tensors do not check.
+    """
     if getattr(function, "overloadpacket", function) not in _OF_ONE_DTYPE:
         return
     # Under autocast, torch casts them itself.
     if environment.param.autocast_dtype is not None or autocast.state() is not None:
         return
-    tensors = [leaf for leaf in pytree.tree_leaves(args) if is_ported(leaf) and leaf.ndim]
+    tensors = [
+        leaf for leaf in pytree.tree_leaves(args) if is_ported(leaf) and leaf.ndim
+    ]
     if len({tensor.dtype for tensor in tensors}) > 1:
         shown = ", ".join(map(_described, tensors))
-        raise RuntimeError(f"{_name(function)} expects tensors of the same dtype, but got {shown}")
+        raise RuntimeError(
+            f"{_name(function)} expects tensors of the same dtype, but got {shown}"
+        )
 
 
 _OF_ONE_DTYPE = {
@@ -349,8 +418,12 @@ _CONVERSIONS = {
 }  # fmt: skip
 
 
-def _run(self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None) -> Any:
-    """torchax's dispatch; an error of jax, which names no operator of torch, is explained."""
+def _run(
+    self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None
+) -> Any:
+    """torchax's dispatch; an error of jax, which names no operator of torch, is
+    explained.
+    """
     run: Callable[..., Any] = original("Environment", "dispatch")
     index_bounds.check(function, args, kwargs or {})
     try:
@@ -382,8 +455,13 @@ def _run(self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, An
 
 
 def _explains_itself(environment: Any, function: Any) -> bool:
-    """Whether an operator's lowering is ours, which raises what torch raises, or is missing, as the error says."""
-    return not has_lowering(environment, function) or environment._get_op_or_decomp(function).is_user_defined
+    """Whether an operator's lowering is ours, which raises what torch raises, or is
+    missing, as the error says.
+    """
+    return (
+        not has_lowering(environment, function)
+        or environment._get_op_or_decomp(function).is_user_defined
+    )
 
 
 def has_lowering(environment: Any, function: Any) -> bool:
@@ -404,7 +482,14 @@ def _name(function: Any) -> str:
 
 
 # What explains itself, and what the explanation of failed traces recognizes.
-_PASSED = (PortError, RuntimeError, Warning, jax.errors.JAXTypeError, jax.errors.JAXIndexError, MemoryError)
+_PASSED = (
+    PortError,
+    RuntimeError,
+    Warning,
+    jax.errors.JAXTypeError,
+    jax.errors.JAXIndexError,
+    MemoryError,
+)
 # Of a size that is a tensor, for which jax has no class of errors.
 _SIZE_OF_A_TENSOR = re.compile(r"concrete values of integer type, got .*Tracer")
 

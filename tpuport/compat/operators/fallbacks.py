@@ -1,6 +1,8 @@
-"""Operators without a lowering of their own, which have one through their ordinary form, or through torch.
+"""Operators without a lowering of their own, which have one through their ordinary
+form, or through torch.
 
-An in-place form writes what the ordinary form gives. Others are decomposed as torch itself decomposes them.
+An in-place form writes what the ordinary form gives. Others are decomposed as torch
+itself decomposes them.
 """
 
 import dataclasses
@@ -21,7 +23,9 @@ from tpuport.compat.replacements import original
 
 
 def operator_or_fallback(self: Any, function: Any) -> Any:
-    """torchax's `Environment._get_op_or_decomp`, which raises where it finds nothing, with fallbacks."""
+    """torchax's `Environment._get_op_or_decomp`, which raises where it finds nothing,
+    with fallbacks.
+    """
     from torchax.tensor import OperatorNotFound
 
     is_overload = isinstance(function, torch._ops.OpOverload)
@@ -54,13 +58,19 @@ _WITHOUT_HALVES = {"dist", "exp2", "linalg_vector_norm", "norm"}
 
 
 def _in_float32(operator: Any, dtypes: set[str]) -> Any:
-    """The operator with arrays of these dtypes as float32; the result is cast to torch's dtype by `expectations`."""
+    """The operator with arrays of these dtypes as float32; the result is cast to
+    torch's dtype by `expectations`.
+    """
 
     def widened(argument: Any) -> Any:
         is_array = isinstance(argument, (jax.Array, torch.Tensor))
         if not is_array or str(argument.dtype).removeprefix("torch.") not in dtypes:
             return argument
-        return argument.float() if isinstance(argument, torch.Tensor) else argument.astype(jnp.float32)
+        return (
+            argument.float()
+            if isinstance(argument, torch.Tensor)
+            else argument.astype(jnp.float32)
+        )
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return operator.func(*pytree.tree_map(widened, args), **kwargs)
@@ -77,8 +87,8 @@ def _fallback(function: torch._ops.OpOverload) -> Any:
         return _operator(function, _write_out(without_out))
     if function in decomposition_table and not function._schema.is_mutable:
         return _operator(function, decomposition_table[function])
-    # Autograd decomposes these before they are asked for, except in `torch.inference_mode`. Views of a view would need
-    # what autograd notes about them.
+    # Autograd decomposes these before they are asked for, except in
+    # `torch.inference_mode`. Views of a view would need what autograd notes about them.
     is_view = any(result.alias_info is not None for result in function._schema.returns)
     if function._can_decompose() and not is_view:
         return _operator(function, function.decompose)
@@ -87,20 +97,28 @@ def _fallback(function: torch._ops.OpOverload) -> Any:
 
 @functools.cache
 def _is_composed_view(function: torch._ops.OpOverload) -> bool:
-    aliases = [result.alias_info for result in function._schema.returns if result.alias_info is not None]
+    aliases = [
+        result.alias_info
+        for result in function._schema.returns
+        if result.alias_info is not None
+    ]
     is_view = bool(aliases) and not any(alias.is_write for alias in aliases)
     return is_view and function._can_decompose()
 
 
 def _form_without_out(function: torch._ops.OpOverload) -> Any:
-    """The overload that returns what `aten.f.out` writes into its one argument `out`; None if there is none."""
+    """The overload that returns what `aten.f.out` writes into its one argument `out`;
+    None if there is none.
+    """
     arguments = function._schema.arguments
     if [argument.name for argument in arguments if argument.is_out] != ["out"]:
         return None
     packet = function.overloadpacket
     overloads = [getattr(packet, overload) for overload in packet.overloads()]
     types = [pair for pair in _argument_types(function) if pair[0] != "out"]
-    return next((overload for overload in overloads if _argument_types(overload) == types), None)
+    return next(
+        (overload for overload in overloads if _argument_types(overload) == types), None
+    )
 
 
 def _write_out(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -116,23 +134,40 @@ def _write_out(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
 
 
 def _ordinary_form(function: torch._ops.OpOverload) -> Any:
-    """`aten.f.overload` for `aten.f_.overload`; None if there is none, or f_ changes more than values."""
+    """`aten.f.overload` for `aten.f_.overload`; None if there is none, or f_ changes
+    more than values.
+    """
     name = function._schema.name.removeprefix("aten::")
     if not name.endswith("_") or name.startswith("__") or name in _CHANGES_SHAPE:
         return None
     if torch.Tag.nondeterministic_seeded in function.tags:
         return None
     packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
-    overloads = [getattr(packet, overload) for overload in packet.overloads()] if packet else []
+    overloads = (
+        [getattr(packet, overload) for overload in packet.overloads()] if packet else []
+    )
     types = _argument_types(function)
-    return next((overload for overload in overloads if _argument_types(overload) == types), None)
+    return next(
+        (overload for overload in overloads if _argument_types(overload) == types), None
+    )
 
 
 def _argument_types(function: torch._ops.OpOverload) -> list[tuple[str, str]]:
-    return [(argument.name, str(argument.type)) for argument in function._schema.arguments]
+    return [
+        (argument.name, str(argument.type)) for argument in function._schema.arguments
+    ]
 
 
-_CHANGES_SHAPE = {"as_strided_", "resize_", "resize_as_", "set_", "squeeze_", "swapaxes_", "swapdims_", "t_"}
+_CHANGES_SHAPE = {
+    "as_strided_",
+    "resize_",
+    "resize_as_",
+    "set_",
+    "squeeze_",
+    "swapaxes_",
+    "swapdims_",
+    "t_",
+}
 
 
 def _operator(target: Any, function: Callable[..., Any]) -> Any:
@@ -150,5 +185,10 @@ def _operator(target: Any, function: Callable[..., Any]) -> Any:
 
 LOWERINGS = ()
 METHODS = (
-    Method("Environment", "_get_op_or_decomp", operator_or_fallback, "lacks many operators' in-place forms"),
+    Method(
+        "Environment",
+        "_get_op_or_decomp",
+        operator_or_fallback,
+        "lacks many operators' in-place forms",
+    ),
 )

@@ -1,4 +1,5 @@
-"""Operators over lists of tensors (`torch._foreach_add_`), with which optimizers, averages and clipping work.
+"""Operators over lists of tensors (`torch._foreach_add_`), with which optimizers,
+averages and clipping work.
 
 Each is its operator of single tensors, once for every tensor of the lists.
 """
@@ -16,12 +17,18 @@ _aten = torch.ops.aten
 _group = torch._C._group_tensors_by_device_and_dtype  # type: ignore[reportAttributeAccessIssue]
 
 
-def _norm(tensor: torch.Tensor, order: Any = 2, dtype: torch.dtype | None = None) -> torch.Tensor:
+def _norm(
+    tensor: torch.Tensor, order: Any = 2, dtype: torch.dtype | None = None
+) -> torch.Tensor:
     return _aten.linalg_vector_norm(tensor, order, dtype=dtype)
 
 
 # What torch itself computes under another name.
-_OTHER_NAMES: dict[str, Any] = {"maximum": _aten.clamp_min, "minimum": _aten.clamp_max, "norm": _norm}
+_OTHER_NAMES: dict[str, Any] = {
+    "maximum": _aten.clamp_min,
+    "minimum": _aten.clamp_max,
+    "norm": _norm,
+}
 _OTHER_NAMES |= {"maximum_": _aten.clamp_min_, "minimum_": _aten.clamp_max_}
 
 
@@ -49,7 +56,9 @@ def _lowering(overload: Any) -> Callable[..., Any]:
 
 
 def _common_length(arguments: list[Any]) -> int:
-    lengths = [len(argument) for argument in arguments if isinstance(argument, (list, tuple))]
+    lengths = [
+        len(argument) for argument in arguments if isinstance(argument, (list, tuple))
+    ]
     different = [length for length in lengths if length != lengths[0]]
     if different:
         raise RuntimeError(
@@ -63,21 +72,33 @@ def _item(argument: Any, index: int) -> Any:
 
 
 def _overloads() -> list[Any]:
-    """All but those that write into `out=`, and those of an operator that single tensors do not have."""
+    """All but those that write into `out=`, and those of an operator that single
+    tensors do not have.
+    """
     names = [name for name in dir(torch) if name.startswith("_foreach_")]
     packets = [
-        getattr(_aten, name) for name in names if _is_of_single_tensors(name.removeprefix("_foreach_"))
+        getattr(_aten, name)
+        for name in names
+        if _is_of_single_tensors(name.removeprefix("_foreach_"))
     ]
-    overloads = [getattr(packet, key) for packet in packets for key in packet.overloads()]
-    return [overload for overload in overloads if not overload._overloadname.endswith("out")]
+    overloads = [
+        getattr(packet, key) for packet in packets for key in packet.overloads()
+    ]
+    return [
+        overload for overload in overloads if not overload._overloadname.endswith("out")
+    ]
 
 
 def _is_of_single_tensors(name: str) -> bool:
     return name in _OTHER_NAMES or hasattr(_aten, name)
 
 
-def _group_by_device_and_dtype(tensors: list[list[Any]], with_indices: bool = False) -> dict:
-    """torch's own groups; to it, a tensor on the device is one without memory, to whose device nothing can go."""
+def _group_by_device_and_dtype(
+    tensors: list[list[Any]], with_indices: bool = False
+) -> dict:
+    """torch's own groups; to it, a tensor on the device is one without memory, to whose
+    device nothing can go.
+    """
     groups = {}
     for (device, dtype), group in _group(tensors, with_indices).items():
         first = next(tensor for tensor in group[0][0] if tensor is not None)
@@ -85,7 +106,10 @@ def _group_by_device_and_dtype(tensors: list[list[Any]], with_indices: bool = Fa
     return groups
 
 
-LOWERINGS = tuple(Lowering(overload, _lowering(overload), "has no lowering") for overload in _overloads())
+LOWERINGS = tuple(
+    Lowering(overload, _lowering(overload), "has no lowering")
+    for overload in _overloads()
+)
 METHODS = (
     Method(
         "torch._C",

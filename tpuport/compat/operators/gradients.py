@@ -1,4 +1,6 @@
-"""Gradients: torch's autograd sees some operations on the device and not others, so that a part would be missing."""
+"""Gradients: torch's autograd sees some operations on the device and not others, so
+that a part would be missing.
+"""
 
 from typing import Any
 
@@ -19,10 +21,14 @@ def _refuse(*args: Any, **kwargs: Any) -> Any:
 
 
 def _check_requires_grad(tensors: tuple, input_type: str, strict: bool) -> None:
-    """Asked by all of `torch.autograd.functional`, which takes results without a gradient for constants."""
+    """Asked by all of `torch.autograd.functional`, which takes results without a
+    gradient for constants.
+    """
     if input_type == "outputs" and any(map(is_ported, tensors)):
         _refuse()
-    original("torch.autograd.functional", "_check_requires_grad")(tensors, input_type, strict)
+    original("torch.autograd.functional", "_check_requires_grad")(
+        tensors, input_type, strict
+    )
 
 
 def _refuse_fused(*args: Any, **kwargs: Any) -> Any:
@@ -35,7 +41,12 @@ def _refuse_fused(*args: Any, **kwargs: Any) -> Any:
 _aten = torch.ops.aten
 _FUSED_STEPS = [
     getattr(operator, overload)
-    for operator in (_aten._fused_adam_, _aten._fused_adamw_, _aten._fused_sgd_, _aten._fused_adagrad_)
+    for operator in (
+        _aten._fused_adam_,
+        _aten._fused_adamw_,
+        _aten._fused_sgd_,
+        _aten._fused_adagrad_,
+    )
     for overload in operator.overloads()
 ]
 _REASON = "leaves out what its own functions compute"
@@ -44,9 +55,19 @@ LOWERINGS = (
     Lowering(torch.autograd.backward, _refuse, _REASON),
     Lowering(torch.autograd.grad, _refuse, _REASON),
     # Of forward-mode differentiation, before anything else.
-    Lowering(torch.ops.aten._has_same_storage_numel.default, _refuse, "has no lowering"),
-    *(Lowering(overload, _refuse_fused, "has no lowering") for overload in _FUSED_STEPS),
+    Lowering(
+        torch.ops.aten._has_same_storage_numel.default, _refuse, "has no lowering"
+    ),
+    *(
+        Lowering(overload, _refuse_fused, "has no lowering")
+        for overload in _FUSED_STEPS
+    ),
 )
 METHODS = (
-    Method("torch.autograd.functional", "_check_requires_grad", _check_requires_grad, "has no gradients"),
+    Method(
+        "torch.autograd.functional",
+        "_check_requires_grad",
+        _check_requires_grad,
+        "has no gradients",
+    ),
 )

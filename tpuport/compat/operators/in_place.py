@@ -1,4 +1,6 @@
-"""In-place forms of elementwise operators that torchax has in their ordinary form only."""
+"""In-place forms of elementwise operators that torchax has in their ordinary form
+only.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +20,9 @@ _NAMES = (
 
 
 def in_place(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The form of an operator that writes its result into its first argument, a tensor or a view, and returns it."""
+    """The form of an operator that writes its result into its first argument, a tensor
+    or a view, and returns it.
+    """
 
     def write(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         result = function(tensor, *args, **kwargs)
@@ -34,7 +38,9 @@ def in_place(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
 
 def can_cast(source: torch.dtype, target: torch.dtype) -> bool:
-    """torch's rule for what an operator may write where: no floating result into integers, say."""
+    """torch's rule for what an operator may write where: no floating result into
+    integers, say.
+    """
     return kind_rank(jax_dtype(source)) <= kind_rank(jax_dtype(target))
 
 

@@ -1,8 +1,10 @@
-"""Indices outside of their dimension: torch's error where their values are known, which is outside of traced code.
+"""Indices outside of their dimension: torch's error where their values are known, which
+is outside of traced code.
 
-jax clamps such an index, leaves out what is written there, or reads NaN. In a traced program nothing has a value, and
-no error can come from the device, unless the program is one that checks its indices (`index_checks`); torch on a GPU
-stops there with an assertion that names no line.
+jax clamps such an index, leaves out what is written there, or reads NaN. In a traced
+program nothing has a value, and no error can come from the device, unless the program
+is one that checks its indices (`index_checks`); torch on a GPU stops there with an
+assertion that names no line.
 """
 
 from collections.abc import Callable
@@ -19,7 +21,8 @@ from tpuport.compat import index_checks
 from tpuport.compat.convert import is_ported
 
 _aten = torch.ops.aten
-# Up to so many elements, an index itself is copied to the host (256 KiB), which takes one step instead of three.
+# Up to so many elements, an index itself is copied to the host (256 KiB), which takes
+# one step instead of three.
 _COPIED_WHOLE = 65_536
 
 
@@ -31,9 +34,16 @@ class Extremes(NamedTuple):
 
 
 def extremes(index: Any) -> Extremes | None:
-    """The extremes of an index, a tensor or an array; None if it is traced, is empty, or is no array of integers."""
+    """The extremes of an index, a tensor or an array; None if it is traced, is empty,
+    or is no array of integers.
+    """
     array = _array(index)
-    if array is None or isinstance(array, Tracer) or not array.size or array.dtype == np.bool_:
+    if (
+        array is None
+        or isinstance(array, Tracer)
+        or not array.size
+        or array.dtype == np.bool_
+    ):
         return None
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return None
@@ -62,9 +72,11 @@ def check_range(
     from_end: bool = False,
     ignored: int | None = None,
 ) -> None:
-    """Raise torch's error for an index, a tensor or an array, that has an element outside of its dimension.
+    """Raise torch's error for an index, a tensor or an array, that has an element
+    outside of its dimension.
 
-    The values of a traced index are not known: a program that checks its indices (`index_checks`) does it.
+    The values of a traced index are not known: a program that checks its indices
+    (`index_checks`) does it.
 
     Args:
         size: of the dimension.
@@ -77,10 +89,14 @@ def check_range(
     if isinstance(array, Tracer):
         if index_checks.is_checking() and array.size and array.dtype != np.bool_:
             index_checks.require(
-                array, _outside(array.astype(jnp.int32), least, size, ignored), kind, message
+                array,
+                _outside(array.astype(jnp.int32), least, size, ignored),
+                kind,
+                message,
             )
         return
-    # Two numbers decide the usual case; the elements are copied to the host only where one of them may be outside.
+    # Two numbers decide the usual case; the elements are copied to the host only where
+    # one of them may be outside.
     extreme = extremes(index)
     if extreme is None or (least <= extreme.low and extreme.high < size):
         return
@@ -98,18 +114,26 @@ def _outside(values: Any, least: int, size: int, ignored: int | None) -> Any:
 
 
 def check_index(index: Any, axis: int, size: int) -> None:
-    """Raise torch's IndexError for an index array of `x[...]` that has an element outside of its dimension."""
+    """Raise torch's IndexError for an index array of `x[...]` that has an element
+    outside of its dimension.
+    """
     message = f"index {{index}} is out of bounds for dimension {axis} with size {size}"
     check_range(index, size, IndexError, message, from_end=True)
 
 
 def check(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Raise torch's error, if an operator is called with an index outside of its dimension."""
+    """Raise torch's error, if an operator is called with an index outside of its
+    dimension.
+    """
     rule = _RULES.get(getattr(function, "overloadpacket", function))
     if rule is None:
         return
     schema = getattr(function, "_schema", None)
-    names = [argument.name for argument in schema.arguments] if schema else _ARGUMENTS[function]
+    names = (
+        [argument.name for argument in schema.arguments]
+        if schema
+        else _ARGUMENTS[function]
+    )
     arguments = dict(zip(names, args, strict=False)) | kwargs
     # Not of a function that decomposes a call for another device.
     if is_ported(arguments.get("self", arguments.get("weight"))):
@@ -119,8 +143,12 @@ def check(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
 _Rule = Callable[[dict[str, Any]], None]
 
 
-def _along_dimension(kind: type[Exception], message: str, *, from_end: bool = False) -> _Rule:
-    """A rule for an index along the dimension `dim`; the message may show the index, the dimension and its size."""
+def _along_dimension(
+    kind: type[Exception], message: str, *, from_end: bool = False
+) -> _Rule:
+    """A rule for an index along the dimension `dim`; the message may show the index,
+    the dimension and its size.
+    """
 
     def rule(arguments: dict[str, Any]) -> None:
         tensor, dim = arguments["self"], arguments["dim"]
@@ -149,12 +177,16 @@ def _of_flat(arguments: dict[str, Any]) -> None:
 
 
 def _rows(arguments: dict[str, Any]) -> None:
-    check_range(arguments["indices"], arguments["weight"].shape[0], IndexError, _OUT_OF_RANGE)
+    check_range(
+        arguments["indices"], arguments["weight"].shape[0], IndexError, _OUT_OF_RANGE
+    )
 
 
 def _bags(arguments: dict[str, Any]) -> None:
     count = arguments["weight"].shape[0]
-    message = f"input takes value {{index}} which is not in the valid range [0, {count})"
+    message = (
+        f"input takes value {{index}} which is not in the valid range [0, {count})"
+    )
     check_range(arguments["indices"], count, RuntimeError, message)
 
 
@@ -175,7 +207,13 @@ def _classes(arguments: dict[str, Any]) -> None:
     scores = arguments["self"]
     count = scores.shape[1 if scores.ndim > 1 else 0]
     message = "Target {index} is out of bounds."
-    check_range(arguments["target"], count, IndexError, message, ignored=arguments["ignore_index"])
+    check_range(
+        arguments["target"],
+        count,
+        IndexError,
+        message,
+        ignored=arguments["ignore_index"],
+    )
 
 
 def _one_hot(arguments: dict[str, Any]) -> None:
@@ -183,7 +221,9 @@ def _one_hot(arguments: dict[str, Any]) -> None:
     message = "Class values must be smaller than num_classes."
     # Without a number of classes there are as many as the values ask for.
     largest = np.iinfo(np.int32).max
-    check_range(arguments["self"], largest, RuntimeError, "Class values must be non-negative.")
+    check_range(
+        arguments["self"], largest, RuntimeError, "Class values must be non-negative."
+    )
     if count > 0:
         check_range(arguments["self"], count, RuntimeError, message)
 
@@ -198,11 +238,20 @@ _ARGUMENTS = {
 _OUT_OF_RANGE = "index out of range in self"
 _RULES: dict[Any, _Rule] = {
     **dict.fromkeys(
-        (_aten.gather, _aten.scatter, _aten.scatter_add, _aten.scatter_reduce, _aten.index_add),
+        (
+            _aten.gather,
+            _aten.scatter,
+            _aten.scatter_add,
+            _aten.scatter_reduce,
+            _aten.index_add,
+        ),
         _along_dimension(RuntimeError, _OUT_OF_BOUNDS),
     ),
     **dict.fromkeys((torch.take_along_dim, torch.Tensor.take_along_dim), _of_flat),
-    **dict.fromkeys((_aten.index_select, _aten.index_reduce), _along_dimension(IndexError, _OUT_OF_RANGE)),
+    **dict.fromkeys(
+        (_aten.index_select, _aten.index_reduce),
+        _along_dimension(IndexError, _OUT_OF_RANGE),
+    ),
     _aten.index_copy: _along_dimension(IndexError, f"index_copy_(): {_OUT_OF_BOUNDS}"),
     _aten.index_fill: _along_dimension(IndexError, _OUT_OF_BOUNDS, from_end=True),
     **dict.fromkeys((_aten.take, _aten.put), _flat),
@@ -213,5 +262,6 @@ _RULES: dict[Any, _Rule] = {
     **dict.fromkeys((functional.one_hot, _aten.one_hot), _one_hot),
 }
 LOWERINGS = ()
-# `expectations` calls `check` before an operator runs, and `indexing` checks the arrays of `x[...]`.
+# `expectations` calls `check` before an operator runs, and `indexing` checks the arrays
+# of `x[...]`.
 METHODS = ()

@@ -1,8 +1,10 @@
-"""Reading and writing by index: tensors, lists, masks, and views that are indexed again.
+"""Reading and writing by index: tensors, lists, masks, and views that are indexed
+again.
 
-A key is split in two, as in torch: the basic part (integers, slices, None, scalar tensors) selects a view first, then
-the index arrays select from that view. NumPy and jax treat an integer beside an index array as another index array, and
-so order the dimensions differently.
+A key is split in two, as in torch: the basic part (integers, slices, None, scalar
+tensors) selects a view first, then the index arrays select from that view. NumPy and
+jax treat an integer beside an index array as another index array, and so order the
+dimensions differently.
 """
 
 import contextlib
@@ -32,24 +34,28 @@ from tpuport.compat.slice_writes import write_slices
 from tpuport.temporary import temporary_attributes
 
 _FULL = slice(None)
-# torch treats a list as a tuple if it is shorter than this and contains more than numbers.
+# torch treats a list as a tuple if it is shorter than this and contains more than
+# numbers.
 _UNPACKED_BELOW = 32
 
 Key = tuple[Any, ...]
-# torchax's Tensor: importing it here would import torchax before its versions are checked.
+# torchax's Tensor: importing it here would import torchax before its versions are
+# checked.
 Ported = Any
 
 
 def split_key(key: Any, shape: Sequence[int]) -> tuple[Key, Key]:
-    """Split an index into a basic key for an array of this shape and the index arrays for what that selects.
+    """Split an index into a basic key for an array of this shape and the index arrays
+    for what that selects.
 
     Returns:
         basic: integers, slices, None and scalar integer arrays, one entry a dimension.
-        advanced: one entry a dimension of the basic selection, a full slice or an index array or mask; empty when
-            there is no index array.
+        advanced: one entry a dimension of the basic selection, a full slice or an index
+            array or mask; empty when there is no index array.
 
     Raises:
-        IndexError: too many indices, or an integer outside its dimension; also in an array that has values.
+        IndexError: too many indices, or an integer outside its dimension; also in an
+            array that has values.
     """
     basic: list[Any] = []
     advanced: list[Any] = []
@@ -86,7 +92,9 @@ def split_key(key: Any, shape: Sequence[int]) -> tuple[Key, Key]:
 
 
 def read(array: jax.Array, key: Any) -> jax.Array:
-    """Traced. `array[key]` with torch's meaning; a mask that is itself traced has no static result shape."""
+    """Traced. `array[key]` with torch's meaning; a mask that is itself traced has no
+    static result shape.
+    """
     basic, advanced = split_key(key, array.shape)
     selected = _select(array, basic)
     if not advanced:
@@ -95,10 +103,11 @@ def read(array: jax.Array, key: Any) -> jax.Array:
 
 
 def write(array: jax.Array, key: Any, value: Any) -> jax.Array:
-    """Traced. The array after `array[key] = value` with torch's meaning: cast, broadcast, masks of any rank.
+    """Traced. The array after `array[key] = value` with torch's meaning: cast,
+    broadcast, masks of any rank.
 
-    Under a traced mask, a value with one row for each True is spread over the mask; that their counts agree can only
-    be known on the device, so it is not checked.
+    Under a traced mask, a value with one row for each True is spread over the mask;
+    that their counts agree can only be known on the device, so it is not checked.
     """
     basic, advanced = split_key(key, array.shape)
     value = _cast(value, array.dtype)
@@ -109,7 +118,9 @@ def write(array: jax.Array, key: Any, value: Any) -> jax.Array:
     if len(axes) == 1 and advanced[axes[0]].dtype == np.bool_:
         selected = _write_masked(selected, advanced[axes[0]], axes[0], value)
     else:
-        selected = selected.at[advanced].set(_drop_leading_ones(value, selected, advanced))
+        selected = selected.at[advanced].set(
+            _drop_leading_ones(value, selected, advanced)
+        )
     if not _selects(basic):
         return selected
     return write_slices(array, basic, selected)
@@ -124,7 +135,9 @@ def _cast(value: Any, dtype: np.dtype) -> jax.Array:
         ) from error
 
 
-def _write_masked(array: jax.Array, mask: Any, axis: int, value: jax.Array) -> jax.Array:
+def _write_masked(
+    array: jax.Array, mask: Any, axis: int, value: jax.Array
+) -> jax.Array:
     """Write where a mask, which covers the dimensions from `axis` on, is true."""
     rank = array.ndim - mask.ndim + 1
     while value.ndim > rank and value.shape[0] == 1:
@@ -134,17 +147,25 @@ def _write_masked(array: jax.Array, mask: Any, axis: int, value: jax.Array) -> j
         return array
     if value.shape[axis] != 1:
         # The n-th True of the mask receives the n-th row of the value.
-        row = jnp.clip(jnp.cumsum(mask.ravel().astype(jnp.int32)) - 1, 0, value.shape[axis] - 1)
+        row = jnp.clip(
+            jnp.cumsum(mask.ravel().astype(jnp.int32)) - 1, 0, value.shape[axis] - 1
+        )
         value = jnp.take(value, row, axis=axis)
         value = value.reshape(value.shape[:axis] + mask.shape + value.shape[axis + 1 :])
     else:
-        value = value.reshape(value.shape[:axis] + (1,) * mask.ndim + value.shape[axis + 1 :])
-    where = mask.reshape((1,) * axis + mask.shape + (1,) * (array.ndim - axis - mask.ndim))
+        value = value.reshape(
+            value.shape[:axis] + (1,) * mask.ndim + value.shape[axis + 1 :]
+        )
+    where = mask.reshape(
+        (1,) * axis + mask.shape + (1,) * (array.ndim - axis - mask.ndim)
+    )
     return jnp.where(where, value, array)
 
 
 def _drop_leading_ones(value: jax.Array, array: jax.Array, key: Key) -> jax.Array:
-    """Drop leading dimensions of size one, which torch ignores in a value that is written."""
+    """Drop leading dimensions of size one, which torch ignores in a value that is
+    written.
+    """
     if value.ndim > 0 and value.shape[0] == 1:
         rank = len(jax.eval_shape(lambda x: x[key], array).shape)
         while value.ndim > rank and value.shape[0] == 1:
@@ -173,7 +194,16 @@ def _as_items(key: Any) -> list[Any]:
     return [_as_item(item) for item in key]
 
 
-_COMPOUND = (type(None), type(Ellipsis), slice, list, tuple, torch.Tensor, np.ndarray, jax.Array)
+_COMPOUND = (
+    type(None),
+    type(Ellipsis),
+    slice,
+    list,
+    tuple,
+    torch.Tensor,
+    np.ndarray,
+    jax.Array,
+)
 
 
 def _as_item(item: Any) -> Any:
@@ -224,7 +254,9 @@ def _dimensions(item: Any) -> int:
 
 def _check_bounds(index: int, axis: int, shape: Sequence[int]) -> None:
     if not -shape[axis] <= index < shape[axis]:
-        raise IndexError(f"index {index} is out of bounds for dimension {axis} with size {shape[axis]}")
+        raise IndexError(
+            f"index {index} is out of bounds for dimension {axis} with size {shape[axis]}"
+        )
 
 
 def _static_slice(item: slice) -> slice:
@@ -247,11 +279,14 @@ _counting = _Counting()
 
 
 def masked_selections_counted() -> contextlib.AbstractContextManager[None]:
-    """In the block, `x[mask].numel()` of a traced mask is a number of the program: code checks its inputs by it."""
+    """In the block, `x[mask].numel()` of a traced mask is a number of the program: code
+    checks its inputs by it.
+    """
     return temporary_attributes(_counting, is_on=True)
 
 
-# Python looks for them in the class: without `__eq__` all elements would compare as one object does, unequal.
+# Python looks for them in the class: without `__eq__` all elements would compare as one
+# object does, unequal.
 _OPERATORS = (
     "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and rand or ror "
     "xor rxor lshift rlshift rshift rrshift neg pos abs invert eq ne lt le gt ge bool int float complex index len iter "
@@ -269,7 +304,9 @@ def _of_selection(name: str) -> Callable[..., Any]:
 
 
 class MaskedSelection(Selection):
-    """`x[mask]` of a traced mask, whose length is not known: it can be counted, and nothing else."""
+    """`x[mask]` of a traced mask, whose length is not known: it can be counted, and
+    nothing else.
+    """
 
     def __init__(self, array: jax.Array, key: Key) -> None:
         self._array, self._key = array, key
@@ -300,8 +337,12 @@ class MaskedSelection(Selection):
         return tensor
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        args, kwargs = pytree.tree_map_only(MaskedSelection, MaskedSelection.select, (args, kwargs or {}))
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
+        args, kwargs = pytree.tree_map_only(
+            MaskedSelection, MaskedSelection.select, (args, kwargs or {})
+        )
         return func(*args, **kwargs)
 
 
@@ -312,8 +353,12 @@ MaskedSelection.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def without_selections(result: Any) -> Any:
-    """Traced. A result with tensors in place of selections by masks; raises jax's error where a mask has no values."""
-    if not any(isinstance(leaf, MaskedSelection) for leaf in pytree.tree_leaves(result)):
+    """Traced. A result with tensors in place of selections by masks; raises jax's error
+    where a mask has no values.
+    """
+    if not any(
+        isinstance(leaf, MaskedSelection) for leaf in pytree.tree_leaves(result)
+    ):
         # As it is: a result may have one list or dictionary in two places.
         return result
     return pytree.tree_map_only(MaskedSelection, MaskedSelection.select, result)
@@ -326,9 +371,12 @@ def _is_traced_mask(key: Key) -> bool:
 
 
 def getitem(tensor: Ported, key: Any) -> torch.Tensor:
-    """`tensor[key]` for a torchax tensor: a view where torch gives one, else a new tensor."""
+    """`tensor[key]` for a torchax tensor: a view where torch gives one, else a new
+    tensor.
+    """
     if not is_ported(tensor):
-        # The index is on the device: this raises, unless tensors of the host are constants in this block.
+        # The index is on the device: this raises, unless tensors of the host are
+        # constants in this block.
         tensor = wrap(environment().t2j_iso(tensor))
     check_process()
     basic, advanced = split_key(key, tensor.shape)
@@ -338,7 +386,9 @@ def getitem(tensor: Ported, key: Any) -> torch.Tensor:
             return MaskedSelection(selected, advanced)  # type: ignore[return-value]
         return wrap(selected[advanced])
     view = wrap(selected)
-    aliasing.link(view, tensor, _basic_step(basic), _index_twin(aliasing.twin(tensor), basic))
+    aliasing.link(
+        view, tensor, _basic_step(basic), _index_twin(aliasing.twin(tensor), basic)
+    )
     return view
 
 
@@ -348,20 +398,27 @@ def _basic_step(basic: Key) -> view_steps.Step:
 
     has_known_places = not any(isinstance(item, jax.Array) for item in basic)
     return view_steps.Step(
-        "indexing", lambda array: _select(array, basic), lambda: write_back, has_known_places
+        "indexing",
+        lambda array: _select(array, basic),
+        lambda: write_back,
+        has_known_places,
     )
 
 
 def _index_twin(twin: torch.Tensor, basic: Key) -> torch.Tensor:
-    # An index in an array may be traced, without a value; which one it is changes no stride.
-    key = tuple(0 if isinstance(item, (jax.Array, np.ndarray)) else item for item in basic)
+    # An index in an array may be traced, without a value; which one it is changes no
+    # stride.
+    key = tuple(
+        0 if isinstance(item, (jax.Array, np.ndarray)) else item for item in basic
+    )
     return view_steps.on_twins(torch.Tensor.__getitem__, twin, key)
 
 
 def set_item(tensor: Ported, key: Any, value: Any) -> None:
     """`tensor[key] = value` for a torchax tensor."""
     if aliasing.has_overlap(tensor) and not split_key(key, tensor.shape)[1]:
-        # torch writes to the view that this key gives, which may be one of the rows that share memory.
+        # torch writes to the view that this key gives, which may be one of the rows
+        # that share memory.
         tensor, key = getitem(tensor, key), ...
     aliasing.check_writable(tensor)
     _check_dtype(tensor, key, value)
@@ -370,9 +427,15 @@ def set_item(tensor: Ported, key: Any, value: Any) -> None:
 
 
 def _check_dtype(tensor: Ported, key: Any, value: Any) -> None:
-    """torch casts what it writes to a basic selection, or what is a single number for a mask, and nothing else."""
+    """torch casts what it writes to a basic selection, or what is a single number for a
+    mask, and nothing else.
+    """
     # `tensor[False] = value` writes nothing, and checks nothing.
-    if key is False or not isinstance(value, torch.Tensor) or value.dtype == tensor.dtype:
+    if (
+        key is False
+        or not isinstance(value, torch.Tensor)
+        or value.dtype == tensor.dtype
+    ):
         return
     _, advanced = split_key(key, tensor.shape)
     arrays = [item for item in advanced if not isinstance(item, slice)]
@@ -385,7 +448,9 @@ def _check_dtype(tensor: Ported, key: Any, value: Any) -> None:
         )
 
 
-def copy_(destination: Ported, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def copy_(
+    destination: Ported, source: torch.Tensor, non_blocking: bool = False
+) -> torch.Tensor:
     """`destination.copy_(source)`: cast and broadcast."""
     array = jnp.broadcast_to(_value(source), destination.shape)
     if not is_ported(destination):
@@ -413,5 +478,10 @@ LOWERINGS = (
     ),
 )
 METHODS = (
-    Method("Tensor", "__setitem__", set_item, "masks of several dimensions, lists, casts and host tensors"),
+    Method(
+        "Tensor",
+        "__setitem__",
+        set_item,
+        "masks of several dimensions, lists, casts and host tensors",
+    ),
 )

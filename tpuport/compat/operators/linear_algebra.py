@@ -15,10 +15,14 @@ def eigh(
     UPLO: str = "L",
     compute_v: bool = True,
 ) -> tuple[jax.Array, jax.Array]:
-    """Traced. Eigenvalues in ascending order and eigenvectors of the symmetric matrix that one triangle gives."""
+    """Traced. Eigenvalues in ascending order and eigenvectors of the symmetric matrix
+    that one triangle gives.
+    """
     # Without symmetrizing, jax reads the lower triangle.
     lower = x if UPLO.upper() == "L" else jnp.conj(jnp.matrix_transpose(x))
-    vectors, values = jax.lax.linalg.eigh(jnp.tril(lower), lower=True, symmetrize_input=False)
+    vectors, values = jax.lax.linalg.eigh(
+        jnp.tril(lower), lower=True, symmetrize_input=False
+    )
     return values, vectors if compute_v else jnp.zeros((0,), x.dtype)
 
 
@@ -29,7 +33,9 @@ def pinv(
     rtol: jax.Array | None = None,
     hermitian: bool = False,
 ) -> jax.Array:
-    """Traced. The pseudo-inverse; singular values up to `max(atol, rtol * the largest)` count as 0."""
+    """Traced. The pseudo-inverse; singular values up to `max(atol, rtol * the largest)`
+    count as 0.
+    """
     if not x.size:
         return jnp.matrix_transpose(x)
     if hermitian:
@@ -50,14 +56,18 @@ def pinv(
 
 
 def slogdet(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Traced. Sign and logarithm of the determinant, and the LU decomposition with its pivots, counted from 1."""
+    """Traced. Sign and logarithm of the determinant, and the LU decomposition with its
+    pivots, counted from 1.
+    """
     factors, pivots, _ = jax.lax.linalg.lu(x)
     sign, logarithm = jnp.linalg.slogdet(x)
     return sign, logarithm, factors, pivots + 1
 
 
 def det(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Traced. The determinant, and the LU decomposition with its pivots, counted from 1."""
+    """Traced. The determinant, and the LU decomposition with its pivots, counted from
+    1.
+    """
     factors, pivots, _ = jax.lax.linalg.lu(x)
     return jnp.linalg.det(x), factors, pivots + 1
 
@@ -66,16 +76,22 @@ def lu(x: jax.Array, *, pivot: bool = True) -> tuple[jax.Array, jax.Array, jax.A
     """Traced. P, L and U, whose product is x."""
     if not pivot:
         raise PortError(
-            "linalg.lu without pivoting is not available on the device", fix="leave out pivot=False"
+            "linalg.lu without pivoting is not available on the device",
+            fix="leave out pivot=False",
         )
     factors, _, order = jax.lax.linalg.lu(x)
     return _permutation(order, x.dtype), *_triangles(factors)
 
 
 def lu_unpack(
-    factors: jax.Array, pivots: jax.Array, unpack_data: bool = True, unpack_pivots: bool = True
+    factors: jax.Array,
+    pivots: jax.Array,
+    unpack_data: bool = True,
+    unpack_pivots: bool = True,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Traced. P, L and U of a decomposition with pivots, counted from 1; what is not asked for is empty."""
+    """Traced. P, L and U of a decomposition with pivots, counted from 1; what is not
+    asked for is empty.
+    """
     nothing = jnp.zeros((0,), factors.dtype)
     lower, upper = _triangles(factors) if unpack_data else (nothing, nothing)
     if not unpack_pivots:
@@ -96,9 +112,15 @@ def _permutation(order: jax.Array, dtype: Any) -> jax.Array:
 
 
 def ormqr(
-    x: jax.Array, tau: jax.Array, other: jax.Array, left: bool = True, transpose: bool = False
+    x: jax.Array,
+    tau: jax.Array,
+    other: jax.Array,
+    left: bool = True,
+    transpose: bool = False,
 ) -> jax.Array:
-    """Traced. A matrix multiplied by the whole Q that Householder reflectors describe."""
+    """Traced. A matrix multiplied by the whole Q that Householder reflectors
+    describe.
+    """
     return jax.lax.linalg.ormqr(x, tau, other, left=left, transpose=transpose)
 
 
@@ -108,8 +130,14 @@ def matrix_exp(x: jax.Array) -> jax.Array:
     return jax.scipy.linalg.expm(wide).astype(x.dtype)
 
 
-def linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:  # noqa: A002
-    """Traced. `torch.nn.functional.linear`, its arguments by torch's names; a weight may be a vector [I], too."""
+def linear(
+    input: jax.Array,  # noqa: A002
+    weight: jax.Array,
+    bias: jax.Array | None = None,
+) -> jax.Array:
+    """Traced. `torch.nn.functional.linear`, its arguments by torch's names; a weight
+    may be a vector [I], too.
+    """
     outputs = "o" * (weight.ndim - 1)
     result = jnp.einsum(f"...i,{outputs}i->...{outputs}", input, weight)
     return result if bias is None else result + bias
@@ -122,10 +150,14 @@ LOWERINGS = (
     Lowering(_aten.ormqr.default, on_arrays(ormqr), "has no lowering"),
     Lowering(_aten.linalg_matrix_exp.default, on_arrays(matrix_exp), "fails on halves"),
     Lowering(_aten._linalg_det.default, on_arrays(det), "has no lowering"),
-    Lowering(_aten._linalg_slogdet.default, on_arrays(slogdet), "gives two of four results"),
+    Lowering(
+        _aten._linalg_slogdet.default, on_arrays(slogdet), "gives two of four results"
+    ),
     Lowering(_aten._linalg_eigh.default, on_arrays(eigh), "averages the two triangles"),
     Lowering(
-        _aten.linalg_pinv.atol_rtol_tensor, on_arrays(pinv), "ignores atol, and that a matrix is hermitian"
+        _aten.linalg_pinv.atol_rtol_tensor,
+        on_arrays(pinv),
+        "ignores atol, and that a matrix is hermitian",
     ),
 )
 METHODS = ()

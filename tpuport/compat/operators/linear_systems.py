@@ -1,4 +1,6 @@
-"""Systems of linear equations: by the factors of a matrix, and those that only a least square solves."""
+"""Systems of linear equations: by the factors of a matrix, and those that only a least
+square solves.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +10,18 @@ from tpuport.compat.operators.declarations import Lowering, on_arrays
 
 
 def lu_solve(
-    factors: jax.Array, pivots: jax.Array, right: jax.Array, *, left: bool = True, adjoint: bool = False
+    factors: jax.Array,
+    pivots: jax.Array,
+    right: jax.Array,
+    *,
+    left: bool = True,
+    adjoint: bool = False,
 ) -> jax.Array:
     """Traced. X of A X = `right`, or X A = `right` if not `left`, of A or its adjoint.
 
     Args:
-        factors: [..., N, N], L and U of A; the dimensions before are broadcast with those of `right`.
+        factors: [..., N, N], L and U of A; the dimensions before are broadcast with
+            those of `right`.
         pivots: [..., N], counted from 1.
         right: [..., N, K], or [..., K, N] if not `left`.
     """
@@ -26,16 +34,22 @@ def lu_solve(
         return jnp.zeros((*shape, *right.shape[-2:]), right.dtype)
 
     def solve(factors: jax.Array, pivots: jax.Array, right: jax.Array) -> jax.Array:
-        return jax.scipy.linalg.lu_solve((factors, pivots - 1), right, trans=2 if adjoint else 0)
+        return jax.scipy.linalg.lu_solve(
+            (factors, pivots - 1), right, trans=2 if adjoint else 0
+        )
 
-    return jnp.vectorize(solve, signature="(n,n),(n),(n,k)->(n,k)")(factors, pivots, right)
+    return jnp.vectorize(solve, signature="(n,n),(n),(n,k)->(n,k)")(
+        factors, pivots, right
+    )
 
 
 def _adjoint(x: jax.Array) -> jax.Array:
     return jnp.matrix_transpose(x).conj()
 
 
-def lu_solve_function(right: jax.Array, factors: jax.Array, pivots: jax.Array) -> jax.Array:
+def lu_solve_function(
+    right: jax.Array, factors: jax.Array, pivots: jax.Array
+) -> jax.Array:
     """Traced. `torch.lu_solve`, the older form."""
     return lu_solve(factors, pivots, right)
 
@@ -49,23 +63,32 @@ def logdet(x: jax.Array) -> jax.Array:
 
 
 def lstsq(
-    matrix: jax.Array, right: jax.Array, rcond: float | None = None, *, driver: str | None = None
+    matrix: jax.Array,
+    right: jax.Array,
+    rcond: float | None = None,
+    *,
+    driver: str | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """The least squares X [..., N, K] of A X = `right`, by singular values: of several, the smallest.
+    """The least squares X [..., N, K] of A X = `right`, by singular values: of several,
+    the smallest.
 
     Args:
         matrix: A, [..., M, N].
         right: [..., M, K], or [..., M].
-        rcond: singular values up to this part of the largest count as 0; by default, as many units of rounding as the
-            longer side of A has rows.
-        driver: LAPACK's, which decides what else is computed. `gels` takes A to have full rank. With `gelsd` and
-            `gelss`, whether there are residuals depends on the ranks, which are not known while tracing.
+        rcond: singular values up to this part of the largest count as 0; by default, as
+            many units of rounding as the longer side of A has rows.
+        driver: LAPACK's, which decides what else is computed. `gels` takes A to have
+            full rank. With `gelsd` and `gelss`, whether there are residuals depends on
+            the ranks, which are not known while tracing.
 
     Returns:
-        the solution, squared residuals, ranks and singular values, the last three empty where torch leaves them out.
+        the solution, squared residuals, ranks and singular values, the last three empty
+        where torch leaves them out.
     """
     driver = driver or "gelsy"
-    is_vector = right.ndim == 1 or (right.ndim == matrix.ndim - 1 and right.shape == matrix.shape[:-1])
+    is_vector = right.ndim == 1 or (
+        right.ndim == matrix.ndim - 1 and right.shape == matrix.shape[:-1]
+    )
     if is_vector:
         right = right[..., None]
     rows, columns = matrix.shape[-2:]
@@ -79,7 +102,11 @@ def lstsq(
     ranks = is_kept.sum(-1)
     nothing = jnp.zeros((0,), values.dtype)
     residuals = nothing
-    if rows > columns and driver != "gelsy" and (driver == "gels" or bool(jnp.all(ranks == columns))):
+    if (
+        rows > columns
+        and driver != "gelsy"
+        and (driver == "gels" or bool(jnp.all(ranks == columns)))
+    ):
         residuals = jnp.square(jnp.abs(right - matrix @ solution)).sum(-2)
     return (
         solution[..., 0] if is_vector else solution,
@@ -99,14 +126,22 @@ def geqrf(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 _aten = torch.ops.aten
 LOWERINGS = (
-    Lowering(_aten.linalg_lu_solve.default, on_arrays(lu_solve), "solves the adjoint of a complex system"),
-    Lowering(_aten.lu_solve.default, on_arrays(lu_solve_function), "has no complex systems"),
+    Lowering(
+        _aten.linalg_lu_solve.default,
+        on_arrays(lu_solve),
+        "solves the adjoint of a complex system",
+    ),
+    Lowering(
+        _aten.lu_solve.default, on_arrays(lu_solve_function), "has no complex systems"
+    ),
     *(
         Lowering(target, on_arrays(logdet), "drops the angle of a complex determinant")
         for target in (torch.logdet, torch.Tensor.logdet, _aten.logdet.default)
     ),
     Lowering(
-        _aten.linalg_lstsq.default, on_arrays(lstsq), "asks for the rank's value, and conjugates nothing"
+        _aten.linalg_lstsq.default,
+        on_arrays(lstsq),
+        "asks for the rank's value, and conjugates nothing",
     ),
     Lowering(_aten.geqrf.default, on_arrays(geqrf), "has no lowering"),
 )

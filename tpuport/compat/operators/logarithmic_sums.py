@@ -1,4 +1,6 @@
-"""`logaddexp` and `logcumsumexp`, also of complex numbers, whose angles go on beyond pi as torch's do."""
+"""`logaddexp` and `logcumsumexp`, also of complex numbers, whose angles go on beyond pi
+as torch's do.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +21,16 @@ def _add(x: jax.Array, y: jax.Array) -> jax.Array:
     """torch's formula for complex numbers."""
     # NaN counts as the smaller one.
     is_first_smaller = jnp.isnan(x.real) | ((x.real < y.real) & ~jnp.isnan(y.real))
-    smaller, larger = jnp.where(is_first_smaller, x, y), jnp.where(is_first_smaller, y, x)
+    smaller, larger = (
+        jnp.where(is_first_smaller, x, y),
+        jnp.where(is_first_smaller, y, x),
+    )
     is_infinite = ~jnp.isfinite(smaller.real) & (smaller.real == larger.real)
     finite = larger + jnp.log1p(jnp.exp(jnp.where(is_infinite, 0, smaller - larger)))
     # Of -inf the angle is lost anyway.
-    both_infinite = jnp.where(smaller.real < 0, smaller, jnp.log(jnp.exp(smaller) + jnp.exp(larger)))
+    both_infinite = jnp.where(
+        smaller.real < 0, smaller, jnp.log(jnp.exp(smaller) + jnp.exp(larger))
+    )
     return jnp.where(is_infinite, both_infinite, finite)
 
 
@@ -47,6 +54,8 @@ def logcumsumexp(x: jax.Array, dim: int) -> jax.Array:
 _aten = torch.ops.aten
 LOWERINGS = (
     Lowering(_aten.logaddexp.default, on_arrays(logaddexp), "is for real numbers"),
-    Lowering(_aten.logcumsumexp.default, on_arrays(logcumsumexp), "is for real numbers"),
+    Lowering(
+        _aten.logcumsumexp.default, on_arrays(logcumsumexp), "is for real numbers"
+    ),
 )
 METHODS = ()

@@ -1,6 +1,7 @@
 """Losses that torch computes by kernels of its own.
 
-Shapes: T time steps, N samples, C classes, S longest target, K = 2 S + 1 labels with a blank around each.
+Shapes: T time steps, N samples, C classes, S longest target, K = 2 S + 1 labels with a
+blank around each.
 """
 
 import math
@@ -27,12 +28,16 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> jax.Array:
-    """Traced. `functional.ctc_loss` of [T, N, C] or [T, C]: the mean is over labels, then over samples."""
+    """Traced. `functional.ctc_loss` of [T, N, C] or [T, C]: the mean is over labels,
+    then over samples.
+    """
     has_samples = log_probs.ndim == 3
     sizes_N = jnp.atleast_1d(jnp.asarray(target_lengths))
     if not has_samples:
         log_probs, targets = log_probs[:, None], targets.reshape(1, -1)
-    losses_N, _ = ctc_losses(log_probs, targets, jnp.atleast_1d(jnp.asarray(input_lengths)), sizes_N, blank)
+    losses_N, _ = ctc_losses(
+        log_probs, targets, jnp.atleast_1d(jnp.asarray(input_lengths)), sizes_N, blank
+    )
     if zero_infinity:
         losses_N = jnp.where(jnp.isinf(losses_N), 0.0, losses_N)
     match reduction:
@@ -51,7 +56,8 @@ def ctc_losses(
     blank: int = 0,
     zero_infinity: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """Traced. Connectionist temporal classification: the sum over all alignments of a target with the time steps.
+    """Traced. Connectionist temporal classification: the sum over all alignments of a
+    target with the time steps.
 
     Args:
         log_probs_TNC: logarithms of probabilities.
@@ -62,7 +68,8 @@ def ctc_losses(
         zero_infinity: of the gradient in torch; its caller applies it to the loss.
 
     Returns:
-        the negative logarithm [N] of the probability, and the forward variables [N, T, K] of torch's backward pass.
+        the negative logarithm [N] of the probability, and the forward variables
+        [N, T, K] of torch's backward pass.
     """
     del zero_infinity
     steps_N, sizes_N = jnp.asarray(input_lengths), jnp.asarray(target_lengths)
@@ -71,16 +78,23 @@ def ctc_losses(
     differs_NK = jnp.pad(labels_NK[:, 2:] != labels_NK[:, :-2], ((0, 0), (2, 0)))
     skips_NK = differs_NK & (labels_NK != blank)
     scores_TNK = jnp.take_along_axis(
-        log_probs_TNC, jnp.broadcast_to(labels_NK, (log_probs_TNC.shape[0], *labels_NK.shape)), axis=2
+        log_probs_TNC,
+        jnp.broadcast_to(labels_NK, (log_probs_TNC.shape[0], *labels_NK.shape)),
+        axis=2,
     )
     position_K = jnp.arange(labels_NK.shape[1])
     # The first step is at the first blank or the first label.
-    first_NK = jnp.where((position_K < 2) & (position_K <= 2 * sizes_N[:, None]), scores_TNK[0], -jnp.inf)
+    first_NK = jnp.where(
+        (position_K < 2) & (position_K <= 2 * sizes_N[:, None]), scores_TNK[0], -jnp.inf
+    )
 
     def step(before_NK: jax.Array, scores_NK: jax.Array) -> tuple[jax.Array, jax.Array]:
         from_previous = _shifted(before_NK, 1)
         from_last_label = jnp.where(skips_NK, _shifted(before_NK, 2), -jnp.inf)
-        total_NK = jnp.logaddexp(jnp.logaddexp(before_NK, from_previous), from_last_label) + scores_NK
+        total_NK = (
+            jnp.logaddexp(jnp.logaddexp(before_NK, from_previous), from_last_label)
+            + scores_NK
+        )
         return total_NK, total_NK
 
     _, later_TNK = jax.lax.scan(step, first_NK, scores_TNK[1:])
@@ -88,9 +102,13 @@ def ctc_losses(
     samples_N = jnp.arange(steps_N.shape[0])
     last_NK = alpha_TNK[jnp.maximum(steps_N - 1, 0), samples_N]
     # Without any step, only an empty target is certain.
-    last_NK = jnp.where((steps_N > 0)[:, None], last_NK, jnp.where(position_K == 0, 0.0, -jnp.inf))
+    last_NK = jnp.where(
+        (steps_N > 0)[:, None], last_NK, jnp.where(position_K == 0, 0.0, -jnp.inf)
+    )
     at_blank = jnp.take_along_axis(last_NK, 2 * sizes_N[:, None], axis=1)[:, 0]
-    at_label = jnp.take_along_axis(last_NK, jnp.maximum(2 * sizes_N - 1, 0)[:, None], axis=1)[:, 0]
+    at_label = jnp.take_along_axis(
+        last_NK, jnp.maximum(2 * sizes_N - 1, 0)[:, None], axis=1
+    )[:, 0]
     at_label = jnp.where(sizes_N > 0, at_label, -jnp.inf)
     return -jnp.logaddexp(at_blank, at_label), jnp.moveaxis(alpha_TNK, 0, 1)
 
@@ -100,8 +118,14 @@ def _with_blanks(targets: jax.Array, sizes_N: jax.Array, blank: int) -> jax.Arra
     if targets.ndim == 1:
         starts_N = jnp.cumsum(sizes_N) - sizes_N
         # No target is longer than all of them together.
-        places_NS = jnp.minimum(starts_N[:, None] + jnp.arange(targets.size), max(0, targets.size - 1))
-        targets = targets[places_NS] if targets.size else jnp.zeros(places_NS.shape, targets.dtype)
+        places_NS = jnp.minimum(
+            starts_N[:, None] + jnp.arange(targets.size), max(0, targets.size - 1)
+        )
+        targets = (
+            targets[places_NS]
+            if targets.size
+            else jnp.zeros(places_NS.shape, targets.dtype)
+        )
     is_label = jnp.arange(targets.shape[1]) < sizes_N[:, None]
     labels_NS = jnp.where(is_label, targets, blank)
     blanks_NS = jnp.full_like(labels_NS, blank)
@@ -110,7 +134,9 @@ def _with_blanks(targets: jax.Array, sizes_N: jax.Array, blank: int) -> jax.Arra
 
 
 def _shifted(before_NK: jax.Array, count: int) -> jax.Array:
-    return jnp.pad(before_NK, ((0, 0), (count, 0)), constant_values=-jnp.inf)[:, : before_NK.shape[1]]
+    return jnp.pad(before_NK, ((0, 0), (count, 0)), constant_values=-jnp.inf)[
+        :, : before_NK.shape[1]
+    ]
 
 
 def gaussian_nll_loss(
@@ -121,7 +147,9 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> torch.Tensor:
-    """Traced. `functional.gaussian_nll_loss`; the signs of variances are not checked in a traced program."""
+    """Traced. `functional.gaussian_nll_loss`; the signs of variances are not checked in
+    a traced program.
+    """
     if isinstance(var, torch.Tensor):
         variance = var
         array = to_jax(var)
@@ -146,14 +174,19 @@ def gaussian_nll_loss(
 
 
 def _beside(variance: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The variances with the dimensions of x: one for each of its elements, or for each row."""
+    """The variances with the dimensions of x: one for each of its elements, or for each
+    row.
+    """
     if variance.shape == x.shape:
         return variance
     if variance.shape == x.shape[:-1]:
         return variance.unsqueeze(-1)
     pairs = zip(x.shape, variance.shape, strict=False)
     # Torch's rule for a single dimension that differs.
-    if variance.ndim == x.ndim and sum(size for other, size in pairs if size != other) == 1:
+    if (
+        variance.ndim == x.ndim
+        and sum(size for other, size in pairs if size != other) == 1
+    ):
         return variance
     raise ValueError("var is of incorrect size")
 
@@ -196,7 +229,9 @@ LOWERINGS = (
     Lowering(_aten._ctc_loss.default, on_arrays(ctc_losses), "has no lowering"),
     Lowering(_aten._ctc_loss.Tensor, on_arrays(ctc_losses), "has no lowering"),
     Lowering(
-        torch.nn.functional.gaussian_nll_loss, gaussian_nll_loss, "asks whether any variance is negative"
+        torch.nn.functional.gaussian_nll_loss,
+        gaussian_nll_loss,
+        "asks whether any variance is negative",
     ),
 )
 METHODS = ()

@@ -1,4 +1,6 @@
-"""Batch normalization as in training, whose running statistics are updated in place; groups of channels; `renorm`."""
+"""Batch normalization as in training, whose running statistics are updated in place;
+groups of channels; `renorm`.
+"""
 
 import functools
 import math
@@ -26,10 +28,12 @@ def batch_norm(
     momentum: int | float,
     eps: int | float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Normalize each channel (dimension 1) by the batch's statistics, or by the running ones.
+    """Normalize each channel (dimension 1) by the batch's statistics, or by the running
+    ones.
 
     Returns:
-        the result in x's dtype; the batch's mean and reciprocal deviation, one a channel, empty if not training.
+        the result in x's dtype; the batch's mean and reciprocal deviation, one a
+        channel, empty if not training.
     """
     array, scale, shift = as_jax((x, weight, bias))
     wide = array.astype(jnp.promote_types(array.dtype, jnp.float32))
@@ -40,7 +44,9 @@ def batch_norm(
         _update(running_mean, mean, momentum)
         _update(running_var, variance * (count / max(1, count - 1)), momentum)
     else:
-        mean, variance = (stat.astype(wide.dtype) for stat in as_jax((running_mean, running_var)))
+        mean, variance = (
+            stat.astype(wide.dtype) for stat in as_jax((running_mean, running_var))
+        )
     deviation = jax.lax.rsqrt(variance + eps)
     out = (wide - _by_channel(mean, wide)) * _by_channel(deviation, wide)
     if scale is not None:
@@ -48,13 +54,20 @@ def batch_norm(
     if shift is not None:
         out = out + _by_channel(shift.astype(wide.dtype), wide)
     selection = slice(None) if training else slice(0, 0)
-    statistics = [stat[selection].astype(_parameter_dtype(array, scale, shift)) for stat in (mean, deviation)]
+    statistics = [
+        stat[selection].astype(_parameter_dtype(array, scale, shift))
+        for stat in (mean, deviation)
+    ]
     return as_torch((out.astype(array.dtype), *statistics))
 
 
 def _parameter_dtype(*arrays: jax.Array | None) -> np.dtype:
-    """torch's dtype of statistics: float32 if one of the parameters is, whatever the input has."""
-    return functools.reduce(jnp.promote_types, [array.dtype for array in arrays if array is not None])
+    """torch's dtype of statistics: float32 if one of the parameters is, whatever the
+    input has.
+    """
+    return functools.reduce(
+        jnp.promote_types, [array.dtype for array in arrays if array is not None]
+    )
 
 
 def _update(running: Running | None, value: jax.Array, momentum: int | float) -> None:
@@ -88,8 +101,12 @@ def batch_norm_with_update(
     momentum: int | float,
     eps: int | float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`batch_norm` in training, and what torch reserves for the backward pass, which is nothing here."""
-    outputs = batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
+    """`batch_norm` in training, and what torch reserves for the backward pass, which is
+    nothing here.
+    """
+    outputs = batch_norm(
+        x, weight, bias, running_mean, running_var, True, momentum, eps
+    )
     return (*outputs, as_torch(jnp.zeros(0, jnp.uint8)))
 
 
@@ -103,7 +120,9 @@ def instance_norm(
     momentum: int | float = 0.1,
     eps: int | float = 1e-5,
 ) -> torch.Tensor:
-    """`functional.instance_norm`: each sample's channels by their own statistics, running ones over all samples."""
+    """`functional.instance_norm`: each sample's channels by their own statistics,
+    running ones over all samples.
+    """
     _check_instances(x, use_input_stats)
     batch, channels = x.shape[:2]
 
@@ -124,7 +143,9 @@ def instance_norm(
 
 def _check_instances(x: torch.Tensor, use_input_stats: bool) -> None:
     if use_input_stats and math.prod(x.shape[2:]) == 1:
-        raise ValueError(f"Expected more than 1 spatial element when training, got input size {x.shape}")
+        raise ValueError(
+            f"Expected more than 1 spatial element when training, got input size {x.shape}"
+        )
 
 
 def group_norm(
@@ -137,10 +158,12 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Traced. Each sample's channels (dimension 1) normalized in groups; mean and reciprocal deviation of each group.
+    """Traced. Each sample's channels (dimension 1) normalized in groups; mean and
+    reciprocal deviation of each group.
 
-    Images are reduced channel by channel, and only what is left is divided into groups. An image that is divided itself
-    is copied into another layout where channels are its lanes, as they are between convolutions.
+    Images are reduced channel by channel, and only what is left is divided into groups.
+    An image that is divided itself is copied into another layout where channels are its
+    lanes, as they are between convolutions.
     """
     del size  # the product of the other dimensions
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -153,7 +176,9 @@ def group_norm(
 
     def by_channel(values: jax.Array) -> jax.Array:
         """Values [N, G] as [N, C, 1, ...]."""
-        return jnp.repeat(values, channels // groups, axis=1).reshape(batch, channels, *(1,) * len(axes))
+        return jnp.repeat(values, channels // groups, axis=1).reshape(
+            batch, channels, *(1,) * len(axes)
+        )
 
     mean = of_groups(wide)
     centered = wide - by_channel(mean)
@@ -168,7 +193,9 @@ def group_norm(
 
 
 def renorm(x: jax.Array, p: int | float, dim: int, maxnorm: int | float) -> jax.Array:
-    """Traced. The slices along a dimension, scaled down to a norm if theirs is greater; halves in float32."""
+    """Traced. The slices along a dimension, scaled down to a norm if theirs is greater;
+    halves in float32.
+    """
     axis = dim % x.ndim
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     others = tuple(other for other in range(x.ndim) if other != axis)

@@ -1,4 +1,6 @@
-"""Sorting and what follows from it: the order of NaN, of bools, and which of several equal elements counts."""
+"""Sorting and what follows from it: the order of NaN, of bools, and which of several
+equal elements counts.
+"""
 
 import functools
 
@@ -14,8 +16,12 @@ def _sortable(x: jax.Array) -> jax.Array:
     return x.astype(jnp.int8) if x.dtype == jnp.bool_ else x
 
 
-def sort(x: jax.Array, dim: int = -1, descending: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Traced. The sorted elements and where they were; equal ones keep their order, NaN is the greatest."""
+def sort(
+    x: jax.Array, dim: int = -1, descending: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """Traced. The sorted elements and where they were; equal ones keep their order, NaN
+    is the greatest.
+    """
     if x.ndim == 0:
         return x, jnp.zeros((), jnp.int32)
     axis = dim % x.ndim
@@ -23,8 +29,11 @@ def sort(x: jax.Array, dim: int = -1, descending: bool = False) -> tuple[jax.Arr
     key = _sortable(x)
     if descending:
         key = _reversed(key)
-    # The elements move with their keys, which is faster on a TPU than gathering them afterwards.
-    _, values, order = jax.lax.sort((key, x, places), dimension=axis, is_stable=True, num_keys=1)
+    # The elements move with their keys, which is faster on a TPU than gathering them
+    # afterwards.
+    _, values, order = jax.lax.sort(
+        (key, x, places), dimension=axis, is_stable=True, num_keys=1
+    )
     return values, order
 
 
@@ -36,7 +45,9 @@ def sort_stable(
     return sort(x, dim, descending)
 
 
-def argsort(x: jax.Array, dim: int = -1, descending: bool = False, stable: bool = False) -> jax.Array:
+def argsort(
+    x: jax.Array, dim: int = -1, descending: bool = False, stable: bool = False
+) -> jax.Array:
     """Traced. Where the sorted elements were."""
     del stable
     return sort(x, dim, descending)[1]
@@ -49,7 +60,9 @@ def topk(
     largest: bool = True,
     sorted: bool = True,  # noqa: A002 - torch's name
 ) -> tuple[jax.Array, jax.Array]:
-    """Traced. The k greatest or smallest elements along a dimension and where they are; the first among equals."""
+    """Traced. The k greatest or smallest elements along a dimension and where they are;
+    the first among equals.
+    """
     del sorted  # they always are
     if x.ndim == 0:
         values, places = topk(x[None], k, 0, largest)
@@ -59,7 +72,11 @@ def topk(
         key = _reversed(key)
     elif jnp.issubdtype(key.dtype, jnp.floating):
         # XLA takes a NaN for the greatest number only if its sign is positive.
-        key = jnp.where(jnp.isnan(key), jnp.nan, key.astype(jnp.promote_types(key.dtype, jnp.float32)))
+        key = jnp.where(
+            jnp.isnan(key),
+            jnp.nan,
+            key.astype(jnp.promote_types(key.dtype, jnp.float32)),
+        )
     # Along the last dimension is the only way in which jax has it.
     _, places = jax.lax.top_k(jnp.moveaxis(key, dim, -1), k)
     places = jnp.moveaxis(places, -1, dim)
@@ -67,32 +84,48 @@ def topk(
 
 
 def _reversed(key: jax.Array) -> jax.Array:
-    """Integers of the opposite order; NaN is torch's greatest number, and comes first."""
+    """Integers of the opposite order; NaN is torch's greatest number, and comes
+    first.
+    """
     if jnp.issubdtype(key.dtype, jnp.floating):
-        wide = jax.lax.stop_gradient(key).astype(jnp.promote_types(key.dtype, jnp.float32))
+        wide = jax.lax.stop_gradient(key).astype(
+            jnp.promote_types(key.dtype, jnp.float32)
+        )
         # One zero and one NaN, whatever their signs.
         wide = jnp.where(jnp.isnan(wide), jnp.nan, wide + 0.0)
         bits = jax.lax.bitcast_convert_type(wide, f"int{8 * wide.dtype.itemsize}")
-        # Without their sign, the bits of floating-point numbers are in the order of their size.
+        # Without their sign, the bits of floating-point numbers are in the order of
+        # their size.
         key = jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
     # Unlike -x, ~x has no overflow.
     return ~key
 
 
-def mode(x: jax.Array, dim: int = -1, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Traced. The most frequent element along a dimension, the smallest of several, and its last place."""
+def mode(
+    x: jax.Array, dim: int = -1, keepdim: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """Traced. The most frequent element along a dimension, the smallest of several, and
+    its last place.
+    """
     if x.ndim == 0:
         return x, jnp.zeros((), jnp.int32)
     values, places = sort(jnp.moveaxis(x, dim, -1))
     position = jax.lax.broadcasted_iota(jnp.int32, values.shape, values.ndim - 1)
     is_first = jnp.concatenate(
-        [jnp.ones_like(values[..., :1], jnp.bool_), values[..., 1:] != values[..., :-1]], axis=-1
+        [
+            jnp.ones_like(values[..., :1], jnp.bool_),
+            values[..., 1:] != values[..., :-1],
+        ],
+        axis=-1,
     )
     first = jax.lax.cummax(jnp.where(is_first, position, 0), axis=values.ndim - 1)
-    # An element's rank among its equals is greatest at the last of the most frequent one.
+    # An element's rank among its equals is greatest at the last of the most frequent
+    # one.
     chosen = jnp.argmax(position - first, axis=-1, keepdims=True)
     parts = [jnp.take_along_axis(part, chosen, axis=-1) for part in (values, places)]
-    value, index = (jnp.moveaxis(part, -1, dim) if keepdim else part[..., 0] for part in parts)
+    value, index = (
+        jnp.moveaxis(part, -1, dim) if keepdim else part[..., 0] for part in parts
+    )
     return value, index
 
 
@@ -105,14 +138,18 @@ def searchsorted(
     side: str | None = None,
     sorter: jax.Array | None = None,
 ) -> jax.Array:
-    """Traced. Where x would be inserted into sorted boundaries, which may have one row for each row of x."""
+    """Traced. Where x would be inserted into sorted boundaries, which may have one row
+    for each row of x.
+    """
     del out_int32
     if sorter is not None:
         boundaries = jnp.take_along_axis(boundaries, sorter, axis=-1)
     x = jnp.asarray(x)
     dtype = jnp.promote_types(boundaries.dtype, x.dtype)
     boundaries, x = boundaries.astype(dtype), x.astype(dtype)
-    find = functools.partial(jnp.searchsorted, side="right" if right or side == "right" else "left")
+    find = functools.partial(
+        jnp.searchsorted, side="right" if right or side == "right" else "left"
+    )
     for _ in range(boundaries.ndim - 1):
         find = jax.vmap(find)
     return find(boundaries, x).astype(jnp.int32)
@@ -132,8 +169,16 @@ LOWERINGS = (
     Lowering(torch.argsort, on_arrays(argsort), _ORDER),
     Lowering(torch.Tensor.argsort, on_arrays(argsort), _ORDER),
     Lowering(_aten.topk.default, on_arrays(topk), _TIES),
-    Lowering(_aten.searchsorted.Tensor, on_arrays(searchsorted), "takes neither side nor sorter nor rows"),
-    Lowering(_aten.searchsorted.Scalar, on_arrays(searchsorted), "takes neither side nor sorter nor rows"),
+    Lowering(
+        _aten.searchsorted.Tensor,
+        on_arrays(searchsorted),
+        "takes neither side nor sorter nor rows",
+    ),
+    Lowering(
+        _aten.searchsorted.Scalar,
+        on_arrays(searchsorted),
+        "takes neither side nor sorter nor rows",
+    ),
     Lowering(_aten.sign.default, on_arrays(sign), "fails on bools"),
     Lowering(_aten.mode.default, on_arrays(mode), _TIES),
 )

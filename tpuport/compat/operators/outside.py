@@ -1,6 +1,8 @@
-"""Tensors on the device outside of torchax's environment: operations run in it, and what cannot run is explained.
+"""Tensors on the device outside of torchax's environment: operations run in it, and
+what cannot run is explained.
 
-torchax refuses every operation there and advises to enable it globally, after which tensors of the host fail.
+torchax refuses every operation there and advises to enable it globally, after which
+tensors of the host fail.
 """
 
 import contextlib
@@ -35,7 +37,8 @@ class _Running(threading.local):
     """What this thread does.
 
     Attributes:
-        is_inside: whether it runs an operation in the environment on behalf of code outside.
+        is_inside: whether it runs an operation in the environment on behalf of code
+            outside.
         takes_host_tensors: whether tensors of the host are constants.
     """
 
@@ -47,9 +50,11 @@ _running = _Running()
 
 
 def host_tensors_as_constants() -> contextlib.AbstractContextManager[None]:
-    """In the block, a tensor of the host that meets one of the device in an operation is a constant of the program.
+    """In the block, a tensor of the host that meets one of the device in an operation
+    is a constant of the program.
 
-    For a trace whose inputs decide shapes: a model computes with them on the host, and then with their results.
+    For a trace whose inputs decide shapes: a model computes with them on the host, and
+    then with their results.
     """
     return temporary_attributes(_running, takes_host_tensors=True)
 
@@ -59,13 +64,18 @@ def takes_host_tensors() -> bool:
     return _running.takes_host_tensors
 
 
-def _dispatch(cls: type, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-    """torchax's `__torch_dispatch__`, which is reached outside of its environment, and by primitives of torch's own."""
+def _dispatch(
+    cls: type, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+) -> Any:
+    """torchax's `__torch_dispatch__`, which is reached outside of its environment, and
+    by primitives of torch's own.
+    """
     if str(func) == "prims.copy_strided.default":
         # Of what torch composes an operator from; strides are nothing on the device.
         return wrap(to_jax(args[0]))
     if _running.is_inside:
-        # Its environment does not take this operator: what it says of itself ends the loop.
+        # Its environment does not take this operator: what it says of itself ends the
+        # loop.
         return _refuse(func)
     return _run_inside(func, args, kwargs)
 
@@ -77,11 +87,18 @@ def _run_inside(func: Any, args: tuple, kwargs: dict | None) -> Any:
     try:
         return on_device(func, args, kwargs or {})
     except OperatorNotFound as error:
-        # The explainer of traces recognizes it, and has the line; there is no host to compute it on.
+        # The explainer of traces recognizes it, and has the line; there is no host to
+        # compute it on.
         if any(_is_traced(leaf) for leaf in torch_pytree.tree_leaves((args, kwargs))):
             raise
-        name = str(error).removeprefix("Operator with name ").removesuffix(" has no lowering")
-        raise PortError(f"{name} does not run on the device", fix="compute it on the host, x.cpu()") from None
+        name = (
+            str(error)
+            .removeprefix("Operator with name ")
+            .removesuffix(" has no lowering")
+        )
+        raise PortError(
+            f"{name} does not run on the device", fix="compute it on the host, x.cpu()"
+        ) from None
     finally:
         _running.is_inside = False
 
@@ -109,7 +126,8 @@ def _refusing(name: str) -> Callable[..., Any]:
 
 
 class _DeviceStorage:
-    """`tensor.untyped_storage()` on the device: which memory it is, and how large, as libraries ask before they save.
+    """`tensor.untyped_storage()` on the device: which memory it is, and how large, as
+    libraries ask before they save.
 
     Args:
         tensor: any of those that share the memory.
@@ -135,11 +153,15 @@ class _DeviceStorage:
 
 
 def _untyped_storage(tensor: Ported) -> Any:
-    return _refuse("untyped_storage()") if _is_traced(tensor) else _DeviceStorage(tensor)
+    return (
+        _refuse("untyped_storage()") if _is_traced(tensor) else _DeviceStorage(tensor)
+    )
 
 
 def _data_ptr(tensor: Ported) -> int:
-    """The number by which torch's users and libraries tell whether tensors share memory."""
+    """The number by which torch's users and libraries tell whether tensors share
+    memory.
+    """
     if _is_traced(tensor):
         return _refuse("data_ptr()")
     offset = aliasing.twin(tensor).storage_offset() * tensor.element_size()
@@ -147,7 +169,11 @@ def _data_ptr(tensor: Ported) -> int:
 
 
 def _storage_offset(tensor: Ported) -> int:
-    return _refuse("storage_offset()") if _is_traced(tensor) else int(aliasing.twin(tensor).storage_offset())
+    return (
+        _refuse("storage_offset()")
+        if _is_traced(tensor)
+        else int(aliasing.twin(tensor).storage_offset())
+    )
 
 
 def _to_text(tensor: Ported) -> str:
@@ -165,8 +191,12 @@ def _format(tensor: Ported, specification: str) -> str:
     return object.__format__(tensor, specification)
 
 
-def _torch_function(cls: type, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-    """Functions of torch that are called outside run in the environment, where some have a lowering of their own."""
+def _torch_function(
+    cls: type, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+) -> Any:
+    """Functions of torch that are called outside run in the environment, where some
+    have a lowering of their own.
+    """
     if func in narrowing.WITH_WIDE_TOLERANCES:
         with narrowing.silenced():
             return _run_function(func, args, kwargs)
@@ -184,30 +214,46 @@ def _run_function(func: Any, args: tuple, kwargs: dict | None) -> Any:
 
 
 def _has_inference_tensor(arguments: Any) -> bool:
-    """Whether a tensor of the host is among them that may be written to in inference mode only."""
+    """Whether a tensor of the host is among them that may be written to in inference
+    mode only.
+    """
     if not torch.is_inference_mode_enabled():
         return False
     leaves = torch_pytree.tree_leaves(arguments)
-    hosts = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not is_ported(leaf)]
+    hosts = [
+        leaf
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor) and not is_ported(leaf)
+    ]
     return any(host.is_inference() for host in hosts)
 
 
 def _reduce(tensor: Ported, protocol: int) -> Any:
-    """Pickled, and saved by `torch.save`, as the tensor on the host; loading it needs no torchax."""
+    """Pickled, and saved by `torch.save`, as the tensor on the host; loading it needs
+    no torchax.
+    """
     return to_torch(tensor.jax()).__reduce_ex__(protocol)
 
 
 def _to_jax(self: Any, tensors: Any) -> Any:
-    """torchax's `t2j_iso`, which unwraps the operands of an operator; one on the host is named."""
+    """torchax's `t2j_iso`, which unwraps the operands of an operator; one on the host
+    is named.
+    """
     try:
         return torch_pytree.tree_map_only(torch.Tensor, _unwrap, tensors)
     except _OnHostError:
         leaves = torch_pytree.tree_leaves(tensors)
-        hosts = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not is_ported(leaf)]
+        hosts = [
+            leaf
+            for leaf in leaves
+            if isinstance(leaf, torch.Tensor) and not is_ported(leaf)
+        ]
         raise PortError(
             "expected all tensors to be on the same device, but an operation has one tensor on the device and one on "
             "the host",
-            where=", ".join(f"{host.dtype} {list(host.shape)} on the host" for host in hosts),
+            where=", ".join(
+                f"{host.dtype} {list(host.shape)} on the host" for host in hosts
+            ),
             fix='move one of them, x.to("jax") or y.cpu(), or create it on the device of the others, device=y.device; '
             "tpuport.compile(model) takes arguments from the host itself",
         ) from None
@@ -218,7 +264,8 @@ class _OnHostError(Exception):
 
 
 def _unwrap(tensor: torch.Tensor) -> Any:
-    # Also a weight that is a row of a stacked array: it has no array of its own, and says so.
+    # Also a weight that is a row of a stacked array: it has no array of its own, and
+    # says so.
     array = getattr(tensor, "jax", None)
     if array is not None:
         return array()
@@ -233,7 +280,9 @@ def _unwrap(tensor: torch.Tensor) -> Any:
 
 
 def _to_copy(self: Any, tensor: Any, dtype: torch.dtype | None, device: Any) -> Any:
-    """torchax's `_to_copy`, for all names of a device. What is on the device stays there if "cuda" is named."""
+    """torchax's `_to_copy`, for all names of a device. What is on the device stays
+    there if "cuda" is named.
+    """
     move: Callable[..., Any] = original("Environment", "_to_copy")
     if is_ported(tensor) and device is not None:
         kind = "jax" if isinstance(device, int) else torch.device(device).type
@@ -244,7 +293,8 @@ def _to_copy(self: Any, tensor: Any, dtype: torch.dtype | None, device: Any) -> 
 def without_values(function: Any, args: tuple, kwargs: dict) -> torch.Tensor | None:
     """What `tensor.to("meta")` gives; None for all else.
 
-    Only for the method: to torch's own functions, which move by operators, a tensor on the device is a meta tensor.
+    Only for the method: to torch's own functions, which move by operators, a tensor on
+    the device is a meta tensor.
     """
     if function is not torch.Tensor.to or not is_ported(args[0]):
         return None
@@ -253,13 +303,17 @@ def without_values(function: Any, args: tuple, kwargs: dict) -> torch.Tensor | N
         return None
     dtypes = [target for target in targets if isinstance(target, torch.dtype)]
     dtypes += [target.dtype for target in targets if isinstance(target, torch.Tensor)]
-    return view_steps.on_twins(torch.empty, args[0].shape, dtype=(*dtypes, args[0].dtype)[0], device="meta")
+    return view_steps.on_twins(
+        torch.empty, args[0].shape, dtype=(*dtypes, args[0].dtype)[0], device="meta"
+    )
 
 
 def _is_meta(target: Any) -> bool:
     if isinstance(target, torch.Tensor):
         return target.is_meta and not is_ported(target)
-    return isinstance(target, str | torch.device) and torch.device(target).type == "meta"
+    return (
+        isinstance(target, str | torch.device) and torch.device(target).type == "meta"
+    )
 
 
 def _stay(tensor: Ported, *args: Any, **kwargs: Any) -> Ported:
@@ -268,19 +322,25 @@ def _stay(tensor: Ported, *args: Any, **kwargs: Any) -> Ported:
 
 
 def _cpu(tensor: Ported, **options: Any) -> torch.Tensor:
-    """`tensor.cpu()`. In `torch.inference_mode` torch does not take it apart, and nothing moves what is left."""
+    """`tensor.cpu()`. In `torch.inference_mode` torch does not take it apart, and
+    nothing moves what is left.
+    """
     if torch.is_inference_mode_enabled():
         return tensor.to("cpu", **options)
     return torch.Tensor.cpu(tensor, **options)
 
 
 def _detached(tensor: Ported) -> Ported:
-    """`tensor.data`: the same values without a gradient, and no parameter; a write to it reaches the tensor."""
+    """`tensor.data`: the same values without a gradient, and no parameter; a write to
+    it reaches the tensor.
+    """
     return tensor.detach()
 
 
 def _set_data(tensor: Ported, other: torch.Tensor) -> None:
-    """`tensor.data = other`: the tensor shows other values from now on, and those that viewed it with it do not."""
+    """`tensor.data = other`: the tensor shows other values from now on, and those that
+    viewed it with it do not.
+    """
     if not is_ported(other):
         raise PortError(
             "a tensor on the device is to get the memory of one on the host",
@@ -292,14 +352,17 @@ def _set_data(tensor: Ported, other: torch.Tensor) -> None:
     has_gradient = tensor.requires_grad
     # torch gives no other shape to a tensor that has a gradient.
     tensor.requires_grad_(False)
-    # torch's own note of the dtype, by which it decides that `tensor.float()` has nothing to do.
+    # torch's own note of the dtype, by which it decides that `tensor.float()` has
+    # nothing to do.
     view_steps.on_twins(torch._C.TensorBase.data.__set__, tensor, other)  # type: ignore[attr-defined]
     assign(tensor, other.jax())  # type: ignore[attr-defined]
     tensor.requires_grad_(has_gradient)
 
 
 def _set(tensor: Ported, source: Any = None, *memory: Any) -> Ported:
-    """`tensor.set_(source)`: the tensor has the memory of another one, and writes to either are seen in both."""
+    """`tensor.set_(source)`: the tensor has the memory of another one, and writes to
+    either are seen in both.
+    """
     if tensor is source:
         return tensor
     if isinstance(source, LoadedStorage):
@@ -312,8 +375,12 @@ def _set(tensor: Ported, source: Any = None, *memory: Any) -> Ported:
         )
     aliasing.refuse_quantized(tensor)
     # torch itself refuses another dtype, and a tensor that has a gradient.
-    twin = view_steps.on_twins(torch.empty, tensor.shape, dtype=tensor.dtype, device="meta")
-    twin = view_steps.on_twins(twin.requires_grad_(tensor.requires_grad).set_, aliasing.twin(source))
+    twin = view_steps.on_twins(
+        torch.empty, tensor.shape, dtype=tensor.dtype, device="meta"
+    )
+    twin = view_steps.on_twins(
+        twin.requires_grad_(tensor.requires_grad).set_, aliasing.twin(source)
+    )
     has_gradient = tensor.requires_grad
     aliasing.leave(tensor)
     tensor.requires_grad_(False)
@@ -324,14 +391,18 @@ def _set(tensor: Ported, source: Any = None, *memory: Any) -> Ported:
 
 
 def _type(tensor: Ported, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """`x.type()` and `x.type(name)`: the name has the device, as those of a GPU's tensors have."""
+    """`x.type()` and `x.type(name)`: the name has the device, as those of a GPU's
+    tensors have.
+    """
     if dtype is None:
         name = view_steps.on_twins(lambda: torch.empty(0, dtype=tensor.dtype).type())
         return name.replace("torch.", _TYPE_PREFIX, 1)
     device, _, name = str(dtype).rpartition(".")
     if not isinstance(dtype, str) or f"{device}." not in (_TYPE_PREFIX, "torch.cuda."):
         return torch.Tensor.type(tensor, dtype, *args, **kwargs)
-    return tensor.to(view_steps.on_twins(lambda: torch.empty(0).type(f"torch.{name}").dtype))
+    return tensor.to(
+        view_steps.on_twins(lambda: torch.empty(0).type(f"torch.{name}").dtype)
+    )
 
 
 def _refuse_pinning(tensor: Ported, device: Any = None) -> Any:
@@ -344,7 +415,9 @@ def _refuse_pinning(tensor: Ported, device: Any = None) -> Any:
 
 
 def _refuse_mesh() -> Any:
-    """torch.distributed asks whether the device is ready, for `init_device_mesh`, DTensor and FSDP."""
+    """torch.distributed asks whether the device is ready, for `init_device_mesh`,
+    DTensor and FSDP.
+    """
     raise PortError(
         "torch.distributed does not reach the device, so it has no mesh, DTensor or FSDP there",
         fix="mesh = tpuport.create_mesh(tp=8); tpuport.port(model, mesh=mesh, rules=...) shards a model by its own "
@@ -353,7 +426,9 @@ def _refuse_mesh() -> Any:
 
 
 def _swap_tensors(first: torch.Tensor, second: torch.Tensor) -> None:
-    """`torch.utils.swap_tensors`: arrays are among the attributes, which torch swaps; it refuses weak references."""
+    """`torch.utils.swap_tensors`: arrays are among the attributes, which torch swaps;
+    it refuses weak references.
+    """
     with aliasing.exchanged(first, second):
         original("torch.utils", "swap_tensors")(first, second)
 
@@ -364,59 +439,146 @@ def _to_numpy(tensor: Ported, *, force: bool = False) -> Any:
 
 
 def _refuse_dlpack(tensor: Ported, *args: Any, **kwargs: Any) -> Any:
-    """Another library would write into the array, which other tensors may have as well."""
+    """Another library would write into the array, which other tensors may have as
+    well.
+    """
     return _refuse("__dlpack__()")
 
 
 def _to_dlpack(tensor: torch.Tensor) -> Any:
     """`torch.utils.dlpack.to_dlpack`, which asks no class of tensors."""
     return (
-        _refuse("to_dlpack()") if is_ported(tensor) else original("torch.utils.dlpack", "to_dlpack")(tensor)
+        _refuse("to_dlpack()")
+        if is_ported(tensor)
+        else original("torch.utils.dlpack", "to_dlpack")(tensor)
     )
 
 
 def _to_host(environment: Any, arrays: Any) -> Any:
-    """torchax's `j2t_copy`. Its tensors share the memory of their arrays, so that a write to one changed both."""
+    """torchax's `j2t_copy`. Its tensors share the memory of their arrays, so that a
+    write to one changed both.
+    """
     return torch_pytree.tree_map_only(jax.Array, to_torch, arrays)
 
 
 LOWERINGS = ()
 METHODS = (
-    Method("Tensor", "__torch_dispatch__", classmethod(_dispatch), "refuses every operation outside"),
-    Method("Tensor", "__torch_function__", classmethod(_torch_function), "refuses every function outside"),
+    Method(
+        "Tensor",
+        "__torch_dispatch__",
+        classmethod(_dispatch),
+        "refuses every operation outside",
+    ),
+    Method(
+        "Tensor",
+        "__torch_function__",
+        classmethod(_torch_function),
+        "refuses every function outside",
+    ),
     Method("Tensor", "__format__", _format, "formats no number"),
     Method("Tensor", "__repr__", _to_text, "shows the type of the array inside"),
     Method("Tensor", "__str__", _to_text, "shows the type of the array inside"),
     *(
-        Method("Tensor", name, _refusing(name), "is that of no memory, and the same for all tensors")
+        Method(
+            "Tensor",
+            name,
+            _refusing(name),
+            "is that of no memory, and the same for all tensors",
+        )
         for name in ("storage", "apply_", "map_", "share_memory_")
     ),
     Method(
-        "Tensor", "untyped_storage", _untyped_storage, "is that of no memory, and the same for all tensors"
+        "Tensor",
+        "untyped_storage",
+        _untyped_storage,
+        "is that of no memory, and the same for all tensors",
     ),
-    Method("Tensor", "data_ptr", _data_ptr, "is that of no memory, and the same for all tensors"),
+    Method(
+        "Tensor",
+        "data_ptr",
+        _data_ptr,
+        "is that of no memory, and the same for all tensors",
+    ),
     Method("Tensor", "is_shared", lambda tensor: False, "asks for memory of the host"),
-    Method("Tensor", "storage_offset", _storage_offset, "is that of no memory, and 0 for all tensors"),
+    Method(
+        "Tensor",
+        "storage_offset",
+        _storage_offset,
+        "is that of no memory, and 0 for all tensors",
+    ),
     Method("Tensor", "numpy", _to_numpy, "has no force="),
-    Method("torch.utils", "swap_tensors", _swap_tensors, "has weak references, which torch does not swap"),
+    Method(
+        "torch.utils",
+        "swap_tensors",
+        _swap_tensors,
+        "has weak references, which torch does not swap",
+    ),
     Method("torch", "to_dlpack", _to_dlpack, "has no memory that DLPack could show"),
-    Method("torch.utils.dlpack", "to_dlpack", _to_dlpack, "has no memory that DLPack could show"),
-    Method("Tensor", "__dlpack__", _refuse_dlpack, "is on a device that DLPack does not know"),
-    Method("Tensor", "__dlpack_device__", _refuse_dlpack, "is on a device that DLPack does not know"),
+    Method(
+        "torch.utils.dlpack",
+        "to_dlpack",
+        _to_dlpack,
+        "has no memory that DLPack could show",
+    ),
+    Method(
+        "Tensor",
+        "__dlpack__",
+        _refuse_dlpack,
+        "is on a device that DLPack does not know",
+    ),
+    Method(
+        "Tensor",
+        "__dlpack_device__",
+        _refuse_dlpack,
+        "is on a device that DLPack does not know",
+    ),
     Method("Tensor", "cpu", _cpu, "stays on the device in `torch.inference_mode`"),
     Method("Tensor", "cuda", _stay, "looks for a GPU"),
-    Method("Tensor", "data", property(_detached, _set_data), "warns that writes to it have no effect"),
+    Method(
+        "Tensor",
+        "data",
+        property(_detached, _set_data),
+        "warns that writes to it have no effect",
+    ),
     Method("Tensor", "set_", _set, "has no lowering"),
     Method("Tensor", "get_device", lambda tensor: 0, "says that it is on a CPU"),
     Method("Tensor", "type", _type, "names a device that no tensor can be moved to"),
-    Method("Tensor", "pin_memory", _refuse_pinning, "asks whether the host's memory is pinned"),
-    Method("Tensor", "is_pinned", lambda tensor, device=None: False, "asks for memory of the host"),
-    Method("device_module", "is_initialized", _refuse_mesh, "is not asked whether it can communicate"),
     Method(
-        "device_module", "is_available", lambda: False, "lets torch pin memory and copy models to replicas"
+        "Tensor",
+        "pin_memory",
+        _refuse_pinning,
+        "asks whether the host's memory is pinned",
+    ),
+    Method(
+        "Tensor",
+        "is_pinned",
+        lambda tensor, device=None: False,
+        "asks for memory of the host",
+    ),
+    Method(
+        "device_module",
+        "is_initialized",
+        _refuse_mesh,
+        "is not asked whether it can communicate",
+    ),
+    Method(
+        "device_module",
+        "is_available",
+        lambda: False,
+        "lets torch pin memory and copy models to replicas",
     ),
     Method("Environment", "_to_copy", _to_copy, "knows few names of a device"),
     Method("Tensor", "__reduce_ex__", _reduce, "cannot be pickled"),
-    Method("Environment", "j2t_copy", _to_host, "gives tensors that share memory with arrays of jax"),
-    Method("Environment", "t2j_iso", _to_jax, "its message does not name the operand that is on the host"),
+    Method(
+        "Environment",
+        "j2t_copy",
+        _to_host,
+        "gives tensors that share memory with arrays of jax",
+    ),
+    Method(
+        "Environment",
+        "t2j_iso",
+        _to_jax,
+        "its message does not name the operand that is on the host",
+    ),
 )

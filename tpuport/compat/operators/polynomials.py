@@ -1,6 +1,7 @@
 """Orthogonal polynomials, by the recurrence that makes each from the two before it.
 
-torch takes closed forms of Chebyshev's polynomials for high degrees, which agree inside of their interval.
+torch takes closed forms of Chebyshev's polynomials for high degrees, which agree inside
+of their interval.
 """
 
 import dataclasses
@@ -24,7 +25,8 @@ class Family:
 
     Attributes:
         first: of degree 1.
-        following: the polynomial of degree k + 1 by k, x, and the polynomials of degrees k - 1 and k.
+        following: the polynomial of degree k + 1 by k, x, and the polynomials of
+            degrees k - 1 and k.
         highest: degree that torch computes in float32; None if any.
     """
 
@@ -35,32 +37,47 @@ class Family:
     def __call__(self, x: Operand, n: Operand) -> jax.Array:
         """Traced. Elementwise; 0 for a negative degree."""
         x = jnp.asarray(x)
-        dtype = jnp.promote_types(x.dtype, jnp.float32) if x.dtype != jnp.float64 else x.dtype
+        dtype = (
+            jnp.promote_types(x.dtype, jnp.float32)
+            if x.dtype != jnp.float64
+            else x.dtype
+        )
         degrees = jnp.asarray(n).astype(jnp.int32)
         x, degrees = jnp.broadcast_arrays(x.astype(dtype), degrees)
 
-        def step(k: Any, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        def step(
+            k: Any, pair: tuple[jax.Array, jax.Array]
+        ) -> tuple[jax.Array, jax.Array]:
             before, present = pair
             following = self.following(k, x, before, present)
             goes_on = k < degrees
-            return jnp.where(goes_on, present, before), jnp.where(goes_on, following, present)
+            return jnp.where(goes_on, present, before), jnp.where(
+                goes_on, following, present
+            )
 
         # A bound that is known makes a loop that can be differentiated.
         highest = int(n) if isinstance(n, (int, float)) else jnp.max(degrees, initial=0)
-        _, values = jax.lax.fori_loop(1, highest, step, (jnp.ones_like(x), self.first(x)))
+        _, values = jax.lax.fori_loop(
+            1, highest, step, (jnp.ones_like(x), self.first(x))
+        )
         if self.highest is not None:
             values = jnp.where(degrees > self.highest, jnp.nan, values)
         return jnp.where(degrees < 0, 0, jnp.where(degrees == 0, 1, values))
 
 
-def _chebyshev(first: Callable[[jax.Array], jax.Array], *, is_shifted: bool = False) -> Family:
-    """Chebyshev's four kinds differ in their first polynomial only; the shifted ones are over [0, 1]."""
+def _chebyshev(
+    first: Callable[[jax.Array], jax.Array], *, is_shifted: bool = False
+) -> Family:
+    """Chebyshev's four kinds differ in their first polynomial only; the shifted ones
+    are over [0, 1].
+    """
 
     def variable(x: jax.Array) -> jax.Array:
         return x + x - 1 if is_shifted else x
 
     return Family(
-        lambda x: first(variable(x)), lambda k, x, before, present: 2 * variable(x) * present - before
+        lambda x: first(variable(x)),
+        lambda k, x, before, present: 2 * variable(x) * present - before,
     )
 
 
@@ -71,13 +88,20 @@ _KINDS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "w": lambda x: x + x + 1,
 }
 FAMILIES = {
-    **{f"chebyshev_polynomial_{kind}": _chebyshev(first) for kind, first in _KINDS.items()},
+    **{
+        f"chebyshev_polynomial_{kind}": _chebyshev(first)
+        for kind, first in _KINDS.items()
+    },
     **{
         f"shifted_chebyshev_polynomial_{kind}": _chebyshev(first, is_shifted=True)
         for kind, first in _KINDS.items()
     },
-    "legendre_polynomial_p": Family(lambda x: x, lambda k, x, p, q: ((k + k + 1) * x * q - k * p) / (k + 1)),
-    "hermite_polynomial_h": Family(lambda x: x + x, lambda k, x, p, q: 2 * x * q - 2 * k * p, 128),
+    "legendre_polynomial_p": Family(
+        lambda x: x, lambda k, x, p, q: ((k + k + 1) * x * q - k * p) / (k + 1)
+    ),
+    "hermite_polynomial_h": Family(
+        lambda x: x + x, lambda k, x, p, q: 2 * x * q - 2 * k * p, 128
+    ),
     "hermite_polynomial_he": Family(lambda x: x, lambda k, x, p, q: x * q - k * p, 128),
     "laguerre_polynomial_l": Family(
         lambda x: 1 - x, lambda k, x, p, q: ((k + k + 1 - x) * q - k * p) / (k + 1)
@@ -86,7 +110,11 @@ FAMILIES = {
 
 _aten = torch.ops.aten
 LOWERINGS = tuple(
-    Lowering(getattr(getattr(_aten, f"special_{name}"), overload), on_arrays(function), "lacks some forms")
+    Lowering(
+        getattr(getattr(_aten, f"special_{name}"), overload),
+        on_arrays(function),
+        "lacks some forms",
+    )
     for name, family in FAMILIES.items()
     for function in [functools.partial(family)]
     for overload in ("default", "n_scalar", "x_scalar")

@@ -1,4 +1,6 @@
-"""Maximum pooling with torch's rule for windows that reach over the end, at random places, and undone."""
+"""Maximum pooling with torch's rule for windows that reach over the end, at random
+places, and undone.
+"""
 
 import itertools
 from collections.abc import Sequence
@@ -20,9 +22,11 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """Traced. The greatest element of each window over the last dimensions, and its place in their flattened form.
+    """Traced. The greatest element of each window over the last dimensions, and its
+    place in their flattened form.
 
-    The number of windowed dimensions is that of `kernel_size`; the other arguments have as many items, or one.
+    The number of windowed dimensions is that of `kernel_size`; the other arguments have
+    as many items, or one.
     """
     rank = len(kernel_size)
     strides, paddings, dilations = (
@@ -31,7 +35,9 @@ def max_pool(
     spatial = x.shape[x.ndim - rank :]
     ends = [
         _end(*sizes, ceil_mode=ceil_mode)
-        for sizes in zip(spatial, kernel_size, strides, paddings, dilations, strict=True)
+        for sizes in zip(
+            spatial, kernel_size, strides, paddings, dilations, strict=True
+        )
     ]
     leading = x.ndim - rank
     window = {
@@ -44,7 +50,10 @@ def max_pool(
     places = jnp.arange(np.prod(spatial), dtype=jnp.int32).reshape(spatial)
     operands = jnp.broadcast_to(places, x.shape), jax.lax.stop_gradient(x)
     indices, _ = jax.lax.reduce_window(
-        operands, (np.int32(np.iinfo(np.int32).max), _lowest(x.dtype)), _first_greatest, **window
+        operands,
+        (np.int32(np.iinfo(np.int32).max), _lowest(x.dtype)),
+        _first_greatest,
+        **window,
     )
     return values, indices
 
@@ -54,8 +63,12 @@ def _spread(items: int | Sequence[int], rank: int) -> tuple[int, ...]:
     return items * rank if len(items) == 1 else items
 
 
-def _end(size: int, kernel: int, stride: int, padding: int, dilation: int, *, ceil_mode: bool) -> int:
-    """The padding after a dimension, so that it has as many windows as torch gives it."""
+def _end(
+    size: int, kernel: int, stride: int, padding: int, dilation: int, *, ceil_mode: bool
+) -> int:
+    """The padding after a dimension, so that it has as many windows as torch gives
+    it.
+    """
     reach = dilation * (kernel - 1) + 1
     room = size + 2 * padding - reach
     windows = (-(-room // stride) if ceil_mode else room // stride) + 1
@@ -72,7 +85,9 @@ def _lowest(dtype: Any) -> Any:
 
 
 def _first_greatest(left: Any, right: Any) -> Any:
-    """Of two (place, value) the one with the greater value; NaN is the greatest, and of equals the first counts."""
+    """Of two (place, value) the one with the greater value; NaN is the greatest, and of
+    equals the first counts.
+    """
     is_equal = (left[1] == right[1]) | (jnp.isnan(left[1]) & jnp.isnan(right[1]))
     is_greater = (left[1] > right[1]) | (jnp.isnan(left[1]) & ~jnp.isnan(right[1]))
     takes_left = is_greater | (is_equal & (left[0] < right[0]))
@@ -96,41 +111,70 @@ def max_pool2d(
     return result if return_indices else result[0]
 
 
-def adaptive_max_pool(x: jax.Array, output_size: Sequence[int]) -> tuple[jax.Array, jax.Array]:
-    """Traced. The greatest element of each of so many windows over the last dimensions, and its place."""
+def adaptive_max_pool(
+    x: jax.Array, output_size: Sequence[int]
+) -> tuple[jax.Array, jax.Array]:
+    """Traced. The greatest element of each of so many windows over the last dimensions,
+    and its place.
+    """
     rank = len(output_size)
     spatial = x.shape[x.ndim - rank :]
-    places = jnp.broadcast_to(jnp.arange(np.prod(spatial), dtype=jnp.int32).reshape(spatial), x.shape)
-    windows = [_adaptive_windows(*sizes) for sizes in zip(spatial, output_size, strict=True)]
+    places = jnp.broadcast_to(
+        jnp.arange(np.prod(spatial), dtype=jnp.int32).reshape(spatial), x.shape
+    )
+    windows = [
+        _adaptive_windows(*sizes) for sizes in zip(spatial, output_size, strict=True)
+    ]
     results = [
-        _greatest(x[..., *window], places[..., *window], rank) for window in itertools.product(*windows)
+        _greatest(x[..., *window], places[..., *window], rank)
+        for window in itertools.product(*windows)
     ]
     shape = (*x.shape[: x.ndim - rank], *output_size)
-    values, indices = (jnp.stack(part, axis=-1).reshape(shape) for part in zip(*results, strict=True))
+    values, indices = (
+        jnp.stack(part, axis=-1).reshape(shape) for part in zip(*results, strict=True)
+    )
     return values, indices
 
 
 def _adaptive_windows(size: int, count: int) -> list[slice]:
-    return [slice(number * size // count, -(-(number + 1) * size // count)) for number in range(count)]
+    return [
+        slice(number * size // count, -(-(number + 1) * size // count))
+        for number in range(count)
+    ]
 
 
-def _greatest(x: jax.Array, places: jax.Array, rank: int) -> tuple[jax.Array, jax.Array]:
-    """The greatest element over the last dimensions, the first of several, NaN before all; and its place."""
-    flat, flat_places = (array.reshape(*array.shape[: array.ndim - rank], -1) for array in (x, places))
+def _greatest(
+    x: jax.Array, places: jax.Array, rank: int
+) -> tuple[jax.Array, jax.Array]:
+    """The greatest element over the last dimensions, the first of several, NaN before
+    all; and its place.
+    """
+    flat, flat_places = (
+        array.reshape(*array.shape[: array.ndim - rank], -1) for array in (x, places)
+    )
     chosen = jnp.argmax(flat, axis=-1, keepdims=True)
-    values, indices = (jnp.take_along_axis(array, chosen, axis=-1)[..., 0] for array in (flat, flat_places))
+    values, indices = (
+        jnp.take_along_axis(array, chosen, axis=-1)[..., 0]
+        for array in (flat, flat_places)
+    )
     return values, indices
 
 
 def fractional_max_pool(
-    x: jax.Array, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: jax.Array
+    x: jax.Array,
+    kernel_size: Sequence[int],
+    output_size: Sequence[int],
+    random_samples: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Traced. The greatest element of windows at random distances over the last dimensions, and its place.
+    """Traced. The greatest element of windows at random distances over the last
+    dimensions, and its place.
 
     Args:
         x: [N, C, ...] or [C, ...].
-        kernel_size: of a window; output_size: windows. An item for each windowed dimension.
-        random_samples: [N, C, dimensions], uniform in [0, 1), which say where the windows start.
+        kernel_size: of a window; output_size: windows. An item for each windowed
+            dimension.
+        random_samples: [N, C, dimensions], uniform in [0, 1), which say where the
+            windows start.
     """
     rank = len(kernel_size)
     spatial = x.shape[x.ndim - rank :]
@@ -139,7 +183,9 @@ def fractional_max_pool(
     samples = random_samples.reshape(-1, rank)
     starts = [
         _fractional_starts(samples[:, column], *sizes)
-        for column, sizes in zip(columns, zip(spatial, output_size, kernel_size, strict=True), strict=True)
+        for column, sizes in zip(
+            columns, zip(spatial, output_size, kernel_size, strict=True), strict=True
+        )
     ]
     # Of each plane, window and element of a window: its place in the plane.
     places = jnp.zeros((samples.shape[0], *(1,) * (2 * rank)), jnp.int32)
@@ -151,26 +197,34 @@ def fractional_max_pool(
     shape = (*x.shape[: x.ndim - rank], *output_size)
     places = places.reshape(samples.shape[0], int(np.prod(output_size)), -1)
     planes = x.reshape(samples.shape[0], 1, -1)
-    windows = jnp.take_along_axis(planes, places.reshape(samples.shape[0], 1, -1), axis=2).reshape(
-        places.shape
-    )
+    windows = jnp.take_along_axis(
+        planes, places.reshape(samples.shape[0], 1, -1), axis=2
+    ).reshape(places.shape)
     values, indices = _greatest(windows, places, 1)
     return values.reshape(shape), indices.reshape(shape)
 
 
-def _fractional_starts(samples: jax.Array, size: int, windows: int, kernel: int) -> jax.Array:
+def _fractional_starts(
+    samples: jax.Array, size: int, windows: int, kernel: int
+) -> jax.Array:
     """[planes, windows] starts of the windows; the last one ends at the end."""
     last = jnp.full((samples.shape[0], 1), size - kernel, jnp.int32)
     if windows == 1:
         return last
     alpha = jnp.asarray((size - kernel) / (windows - 1), samples.dtype)
     steps = jnp.arange(windows - 1).astype(samples.dtype) + samples[:, None]
-    starts = (steps * alpha).astype(jnp.int32) - (samples * alpha).astype(jnp.int32)[:, None]
+    starts = (steps * alpha).astype(jnp.int32) - (samples * alpha).astype(jnp.int32)[
+        :, None
+    ]
     return jnp.concatenate([starts, last], axis=1)
 
 
-def max_unpool(x: jax.Array, indices: jax.Array, output_size: Sequence[int], *window: Any) -> jax.Array:
-    """Traced. Zeros of a size, with x's elements at the places that maximum pooling has named."""
+def max_unpool(
+    x: jax.Array, indices: jax.Array, output_size: Sequence[int], *window: Any
+) -> jax.Array:
+    """Traced. Zeros of a size, with x's elements at the places that maximum pooling has
+    named.
+    """
     del window
     rank = len(output_size)
     return _at_places(x, indices, x.shape[: x.ndim - rank], output_size, add=False)
@@ -180,20 +234,29 @@ def max_pool_backward(
     gradient: jax.Array, x: jax.Array, kernel_size: Sequence[int], stride: Any, padding: Any, dilation: Any,
     ceil_mode: bool, indices: jax.Array,
 ) -> jax.Array:  # fmt: skip
-    """Traced. The gradient of maximum pooling over two dimensions: each window's goes to its greatest element."""
+    """Traced. The gradient of maximum pooling over two dimensions: each window's goes
+    to its greatest element.
+    """
     del kernel_size, stride, padding, dilation, ceil_mode
     return _at_places(gradient, indices, x.shape[:-2], x.shape[-2:], add=True)
 
 
 def _at_places(
-    x: jax.Array, indices: jax.Array, leading: Sequence[int], spatial: Sequence[int], *, add: bool
+    x: jax.Array,
+    indices: jax.Array,
+    leading: Sequence[int],
+    spatial: Sequence[int],
+    *,
+    add: bool,
 ) -> jax.Array:
     planes, size = int(np.prod(leading)), int(np.prod(spatial))
     target = jnp.zeros((planes, size), x.dtype).at[
         jnp.arange(planes)[:, None], indices.reshape(planes, -1)
     ]  # fmt: skip
     values = x.reshape(planes, -1)
-    return (target.add(values) if add else target.set(values)).reshape(*leading, *spatial)
+    return (target.add(values) if add else target.set(values)).reshape(
+        *leading, *spatial
+    )
 
 
 _aten = torch.ops.aten
@@ -201,16 +264,39 @@ _REASON = "miscounts dilated windows that reach over the end"
 LOWERINGS = (
     Lowering(torch.nn.functional.max_pool2d, max_pool2d, _REASON),
     Lowering(_aten.max_pool2d_with_indices.default, on_arrays(max_pool), _REASON),
-    Lowering(_aten.adaptive_max_pool2d.default, on_arrays(adaptive_max_pool), "has no lowering"),
-    Lowering(_aten.adaptive_max_pool3d.default, on_arrays(adaptive_max_pool), "has no lowering"),
+    Lowering(
+        _aten.adaptive_max_pool2d.default,
+        on_arrays(adaptive_max_pool),
+        "has no lowering",
+    ),
+    Lowering(
+        _aten.adaptive_max_pool3d.default,
+        on_arrays(adaptive_max_pool),
+        "has no lowering",
+    ),
     Lowering(_aten.max_pool3d_with_indices.default, on_arrays(max_pool), _REASON),
-    Lowering(_aten.fractional_max_pool2d.default, on_arrays(fractional_max_pool), "has no lowering"),
-    Lowering(_aten.fractional_max_pool3d.default, on_arrays(fractional_max_pool), "has no lowering"),
-    Lowering(_aten.max_unpool2d.default, on_arrays(max_unpool), "needs the places' values"),
-    Lowering(_aten.max_unpool3d.default, on_arrays(max_unpool), "needs the places' values"),
+    Lowering(
+        _aten.fractional_max_pool2d.default,
+        on_arrays(fractional_max_pool),
+        "has no lowering",
+    ),
+    Lowering(
+        _aten.fractional_max_pool3d.default,
+        on_arrays(fractional_max_pool),
+        "has no lowering",
+    ),
+    Lowering(
+        _aten.max_unpool2d.default, on_arrays(max_unpool), "needs the places' values"
+    ),
+    Lowering(
+        _aten.max_unpool3d.default, on_arrays(max_unpool), "needs the places' values"
+    ),
     *(
         Lowering(target, on_arrays(max_pool_backward), "fails on one number a size")
-        for target in (_aten.max_pool2d_with_indices_backward, _aten.max_pool2d_with_indices_backward.default)
+        for target in (
+            _aten.max_pool2d_with_indices_backward,
+            _aten.max_pool2d_with_indices_backward.default,
+        )
     ),
 )
 METHODS = ()

@@ -1,4 +1,6 @@
-"""Functions that torch computes in float32 whatever they are given, and rounds once at the end."""
+"""Functions that torch computes in float32 whatever they are given, and rounds once at
+the end.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -34,21 +36,29 @@ def silu(x: jax.Array) -> jax.Array:
 
 
 def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:
-    """Traced. x times the normal distribution's cumulative function, exact or by tanh."""
+    """Traced. x times the normal distribution's cumulative function, exact or by
+    tanh.
+    """
     return _rounded(jax.nn.gelu(_widened(x), approximate=approximate == "tanh"), x)
 
 
 def softmax(x: jax.Array, dim: int, half_to_float: bool = False) -> jax.Array:
-    """Traced. Softmax over one dimension; `half_to_float` leaves the result in float32."""
+    """Traced. Softmax over one dimension; `half_to_float` leaves the result in
+    float32.
+    """
     return _along(jax.nn.softmax, x, dim, half_to_float)
 
 
 def log_softmax(x: jax.Array, dim: int, half_to_float: bool = False) -> jax.Array:
-    """Traced. Logarithm of the softmax over one dimension; `half_to_float` leaves the result in float32."""
+    """Traced. Logarithm of the softmax over one dimension; `half_to_float` leaves the
+    result in float32.
+    """
     return _along(jax.nn.log_softmax, x, dim, half_to_float)
 
 
-def _along(function: Callable[..., jax.Array], x: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
+def _along(
+    function: Callable[..., jax.Array], x: jax.Array, dim: int, half_to_float: bool
+) -> jax.Array:
     # torch counts a number as an array of one dimension.
     wide = function(_widened(jnp.atleast_1d(x)), axis=dim).reshape(x.shape)
     return wide if half_to_float else _rounded(wide, x)
@@ -64,8 +74,8 @@ def native_layer_norm(
     """Traced. Layer norm over the last dimensions.
 
     Returns:
-        the result in x's dtype, and the mean and reciprocal deviation, ones in place of the normalised dimensions;
-        these are float32 if a parameter is.
+        the result in x's dtype, and the mean and reciprocal deviation, ones in place of
+        the normalised dimensions; these are float32 if a parameter is.
     """
     axes = tuple(range(x.ndim - len(normalized_shape), x.ndim))
     wide = _widened(x)
@@ -77,7 +87,8 @@ def native_layer_norm(
     if bias is not None:
         out = out + _widened(bias)
     dtype = functools.reduce(
-        jnp.promote_types, [array.dtype for array in (x, weight, bias) if array is not None]
+        jnp.promote_types,
+        [array.dtype for array in (x, weight, bias) if array is not None],
     )
     return _rounded(out, x), mean.astype(dtype), scale.astype(dtype)
 
@@ -93,5 +104,7 @@ _TARGETS: tuple[tuple[Any, Callable[..., Any]], ...] = (
     (_aten._log_softmax.default, log_softmax),
     (_aten.native_layer_norm.default, native_layer_norm),
 )
-LOWERINGS = tuple(Lowering(target, on_arrays(function), _REASON) for target, function in _TARGETS)
+LOWERINGS = tuple(
+    Lowering(target, on_arrays(function), _REASON) for target, function in _TARGETS
+)
 METHODS = ()

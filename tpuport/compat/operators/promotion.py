@@ -1,9 +1,10 @@
-"""Arithmetic with torch's type promotion: a scalar, Python's or a tensor without dimensions, never widens a tensor.
+"""Arithmetic with torch's type promotion: a scalar, Python's or a tensor without
+dimensions, never widens a tensor.
 
-jax takes a tensor without dimensions for a full operand, so a float32 scale would turn bfloat16 activations, and
-everything after them, into float32. And torch applies a scalar to half-precision tensors in float32 (on a GPU
-always, on a CPU for most operators), where rounding the scalar first would shift every element the
-same way.
+jax takes a tensor without dimensions for a full operand, so a float32 scale would turn
+bfloat16 activations, and everything after them, into float32. And torch applies a
+scalar to half-precision tensors in float32 (on a GPU always, on a CPU for most
+operators), where rounding the scalar first would shift every element the same way.
 """
 
 import functools
@@ -28,7 +29,9 @@ _FLOATING, _COMPLEX = 2, 3
 
 
 def result_dtype(*operands: Operand) -> np.dtype:
-    """The dtype that torch computes in: that of the operands with dimensions, unless another is of a higher kind."""
+    """The dtype that torch computes in: that of the operands with dimensions, unless
+    another is of a higher kind.
+    """
     numbers: list[Any] = []
     scalars: list[Any] = []
     dimensioned: list[Any] = []
@@ -49,7 +52,9 @@ def _promote(dtypes: list[Any]) -> Any:
 
 
 def _combine(lower: Any, higher: Any) -> Any:
-    """torch's rule between two classes of operands: the higher class decides, within a kind."""
+    """torch's rule between two classes of operands: the higher class decides, within a
+    kind.
+    """
     if kind_rank(lower) <= kind_rank(higher):
         return higher
     # jax has no narrower complex type.
@@ -76,12 +81,20 @@ def _number_dtype(number: Any) -> np.dtype:
             return jax_dtype(torch.complex128)
 
 
-def compute(function: Callable[..., jax.Array], dtype: np.dtype, *operands: Operand) -> jax.Array:
-    """Traced. Apply a function to operands cast to one dtype; half precision with a scalar is computed in float32."""
-    has_scalar = any(not isinstance(operand, Sized) or operand.ndim == 0 for operand in operands)
+def compute(
+    function: Callable[..., jax.Array], dtype: np.dtype, *operands: Operand
+) -> jax.Array:
+    """Traced. Apply a function to operands cast to one dtype; half precision with a
+    scalar is computed in float32.
+    """
+    has_scalar = any(
+        not isinstance(operand, Sized) or operand.ndim == 0 for operand in operands
+    )
     # torch's kernels read a scalar in float32, and round only the result.
     working = np.dtype(np.float32) if has_scalar and dtype.name in _HALF else dtype
-    return function(*(jnp.asarray(operand, working) for operand in operands)).astype(dtype)
+    return function(*(jnp.asarray(operand, working) for operand in operands)).astype(
+        dtype
+    )
 
 
 def add(x: Operand, y: Operand, alpha: int | float = 1) -> jax.Array:
@@ -109,16 +122,20 @@ def div(x: Operand, y: Operand) -> jax.Array:
 
 
 def power(x: Operand, y: Operand) -> jax.Array:
-    """Traced. `x ** y`; a whole number for an exponent is multiplied out, and any other scalar is rounded first."""
+    """Traced. `x ** y`; a whole number for an exponent is multiplied out, and any other
+    scalar is rounded first.
+    """
     dtype = result_dtype(x, y)
     x = jnp.asarray(x, dtype)
-    # jax multiplies out an exponent that is a Python int, and a bool is not one in torch.
+    # jax multiplies out an exponent that is a Python int, and a bool is not one in
+    # torch.
     if type(y) is int and (y >= 0 or kind_rank(dtype) >= _FLOATING):
         return jnp.power(x, y).astype(dtype)
     y = jnp.asarray(y, dtype)
     if kind_rank(dtype) >= _FLOATING or dtype == jnp.bool_:
         return jnp.power(x, y).astype(dtype)
-    # Of integers, only 1 and -1 have an inverse; jax has garbage for the others, torch has 0.
+    # Of integers, only 1 and -1 have an inverse; jax has garbage for the others, torch
+    # has 0.
     inverse = jnp.where(x == 1, 1, jnp.where(x == -1, 1 - 2 * (y & 1), 0))
     return jnp.where(y < 0, inverse, jnp.power(x, jnp.abs(y))).astype(dtype)
 
@@ -179,5 +196,7 @@ _TARGETS: tuple[tuple[Any, Callable[..., Any]], ...] = (
     (_aten.where.ScalarOther, where),
     (_aten.where.Scalar, where),
 )
-LOWERINGS = tuple(Lowering(target, on_arrays(function), _REASON) for target, function in _TARGETS)
+LOWERINGS = tuple(
+    Lowering(target, on_arrays(function), _REASON) for target, function in _TARGETS
+)
 METHODS = ()

@@ -1,7 +1,9 @@
-"""Where random numbers are drawn: on the device, on the host, or in the program that is being traced.
+"""Where random numbers are drawn: on the device, on the host, or in the program that is
+being traced.
 
-In a program's trace also the draws that torch would do on the host become the program's: the host runs its code once
-only, while the program is traced, and each call would get the same numbers.
+In a program's trace also the draws that torch would do on the host become the
+program's: the host runs its code once only, while the program is traced, and each call
+would get the same numbers.
 """
 
 from collections.abc import Callable
@@ -51,7 +53,9 @@ def normal(
     mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Any = None, dtype: Any = None,
     out: Any = None, requires_grad: bool = False, **placement: Any,
 ) -> Any:  # fmt: skip
-    """`torch.normal`: mean and standard deviation are numbers, with a size, or either is a tensor."""
+    """`torch.normal`: mean and standard deviation are numbers, with a size, or either
+    is a tensor.
+    """
     check_placement(placement)
     mean, std = as_jax((mean, std))
     require_values(lambda values: values >= 0, std, message=_negative_std(std))
@@ -63,7 +67,9 @@ def normal(
     else:
         shape, kind = shape_of((), size), dtype_of(dtype, out)
     require_floating(kind, "normal_kernel_cpu")
-    numbers = (samplers.gaussian(next_key(generator), shape, kind) * std + mean).astype(kind)
+    numbers = (samplers.gaussian(next_key(generator), shape, kind) * std + mean).astype(
+        kind
+    )
     return finished(store(out, numbers), requires_grad)
 
 
@@ -73,8 +79,12 @@ def _negative_std(std: Any) -> str:
     return f"normal expects std >= 0.0, but found std {std}"
 
 
-def _placed(function: Callable[..., Any], host_function: Callable[..., Any]) -> Callable[..., Any]:
-    """A constructor that torchax takes for an operator: without a device that is ours, torch itself runs it."""
+def _placed(
+    function: Callable[..., Any], host_function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A constructor that torchax takes for an operator: without a device that is ours,
+    torch itself runs it.
+    """
 
     def draw(*args: Any, **kwargs: Any) -> Any:
         import torchax
@@ -91,7 +101,11 @@ def _placed(function: Callable[..., Any], host_function: Callable[..., Any]) -> 
 
 
 def _tensors(arguments: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in torch_pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    return [
+        leaf
+        for leaf in torch_pytree.tree_leaves(arguments)
+        if isinstance(leaf, torch.Tensor)
+    ]
 
 
 def _is_on_device(environment: Any, kwargs: dict[str, Any]) -> bool:
@@ -99,22 +113,33 @@ def _is_on_device(environment: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def is_all_true(tensor: Any) -> Any:
-    """`torch._is_all_true`, by which `torch.distributions` checks its arguments: unknown values are taken for valid."""
+    """`torch._is_all_true`, by which `torch.distributions` checks its arguments:
+    unknown values are taken for valid.
+    """
     array = tensor.jax()
     return wrap(jnp.all(array)) if samplers.is_known(array) else torch.tensor(True)
 
 
 def is_program_draw(function: Any) -> bool:
-    """Whether a function of torch draws random numbers, which belong to the program that is being traced."""
+    """Whether a function of torch draws random numbers, which belong to the program
+    that is being traced.
+    """
     return function in _SAMPLERS and randomness.is_traced()
 
 
-def as_program_draw(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-    """The arguments of a function of torch: while a program is traced, a draw on the host becomes the program's."""
+def as_program_draw(
+    function: Any, args: tuple, kwargs: dict[str, Any]
+) -> tuple[tuple, dict]:
+    """The arguments of a function of torch: while a program is traced, a draw on the
+    host becomes the program's.
+    """
     if not is_program_draw(function):
         return args, kwargs
     operands = _tensors((args, kwargs))
-    has_no_values = any(operand.is_meta for operand in operands) or str(kwargs.get("device")) == "meta"
+    has_no_values = (
+        any(operand.is_meta for operand in operands)
+        or str(kwargs.get("device")) == "meta"
+    )
     if has_no_values or any(map(is_ported, operands)):
         return args, kwargs
     if not operands:
@@ -125,7 +150,9 @@ def as_program_draw(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple
             where=f"{function.__name__} of {operands[0].dtype} {list(operands[0].shape)}",
             fix="create the tensor on the device of the others, device=x.device; weights belong into __init__",
         )
-    return torch_pytree.tree_map_only(torch.Tensor, lambda tensor: wrap(to_jax(tensor)), (args, kwargs))
+    return torch_pytree.tree_map_only(
+        torch.Tensor, lambda tensor: wrap(to_jax(tensor)), (args, kwargs)
+    )
 
 
 def _next_key(self: Any, generator: torch.Generator | None = None) -> jax.Array:
@@ -157,7 +184,9 @@ _Generator = torch.Generator
 
 
 class _GeneratorKind(type):
-    """Makes `torch.Generator(device="jax")` a generator of the host, which draws on the device draw from as well."""
+    """Makes `torch.Generator(device="jax")` a generator of the host, which draws on the
+    device draw from as well.
+    """
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, _Generator)
@@ -174,13 +203,17 @@ class _GeneratorKind(type):
         return _Generator("cpu" if kind in ("jax", "privateuseone") else device)
 
 
-_generator_class = _GeneratorKind("Generator", (), {"__module__": "torch", "__doc__": _Generator.__doc__})
+_generator_class = _GeneratorKind(
+    "Generator", (), {"__module__": "torch", "__doc__": _Generator.__doc__}
+)
 
 
 class _ValidateKnownValues:
-    """`Distribution._validate_args` where nobody has set it: not while a program is traced, which has no values yet.
+    """`Distribution._validate_args` where nobody has set it: not while a program is
+    traced, which has no values yet.
 
-    Not a property: torch assigns `self._validate_args` where a constructor is told to validate, or not to.
+    Not a property: torch assigns `self._validate_args` where a constructor is told to
+    validate, or not to.
     """
 
     def __init__(self, default: bool) -> None:
@@ -210,7 +243,9 @@ _SAMPLERS = (
 )
 
 _REASON = "draws on the device even if asked for the host, and does not know every form"
-_KEY_REASON = "keeps one key beside all programs, which is a tracer after the first of them"
+_KEY_REASON = (
+    "keeps one key beside all programs, which is a tracer after the first of them"
+)
 
 LOWERINGS = (
     Lowering(torch.randperm, _placed(randperm, torch.randperm), _REASON),
@@ -220,7 +255,10 @@ LOWERINGS = (
         for target in samplers.overloads("randperm")
     ),
     Lowering(torch.ops.aten._is_all_true.default, is_all_true, "has no lowering"),
-    *(Lowering(target, _placed(normal, torch.normal), _REASON) for target in samplers.overloads("normal")),
+    *(
+        Lowering(target, _placed(normal, torch.normal), _REASON)
+        for target in samplers.overloads("normal")
+    ),
 )
 _is_not_meta = property(lambda self: False)
 _META_REASON = "says that it has no values, and torch.nn.init then leaves it as it is"
@@ -237,7 +275,10 @@ METHODS = (
     Method("Environment", "get_and_rotate_prng_key", _next_key, _KEY_REASON),
     Method("Environment", "manual_seed", _manual_seed, _KEY_REASON),
     Method(
-        "device_module", "manual_seed_all", _note_seed, "does not notice a seed in code that is being traced"
+        "device_module",
+        "manual_seed_all",
+        _note_seed,
+        "does not notice a seed in code that is being traced",
     ),
     Method("device_module", "get_rng_state", _get_rng_state, "has no state to save"),
     Method("device_module", "set_rng_state", _set_rng_state, "has no state to restore"),

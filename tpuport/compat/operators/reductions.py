@@ -1,4 +1,6 @@
-"""Reductions and cumulative reductions: the requested dtype, and dimensions counted from the end."""
+"""Reductions and cumulative reductions: the requested dtype, and dimensions counted
+from the end.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -28,7 +30,9 @@ def _axes(x: jax.Array, dim: Dims) -> tuple[int, ...] | None:
 
 
 def _accumulator(x: jax.Array, dtype: torch.dtype | None) -> np.dtype:
-    """The dtype that torch sums in: the requested one, else 64-bit integers for bools and integers, else x's own."""
+    """The dtype that torch sums in: the requested one, else 64-bit integers for bools
+    and integers, else x's own.
+    """
     if dtype is not None:
         return jax_dtype(dtype)
     if jnp.issubdtype(x.dtype, jnp.inexact):
@@ -37,34 +41,60 @@ def _accumulator(x: jax.Array, dtype: torch.dtype | None) -> np.dtype:
 
 
 def sum_(
-    x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    x: jax.Array,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> jax.Array:
     """Traced. Sum over dimensions, cast before it adds."""
-    return jnp.sum(x.astype(_accumulator(x, dtype)), axis=_axes(x, dim), keepdims=keepdim)
+    return jnp.sum(
+        x.astype(_accumulator(x, dtype)), axis=_axes(x, dim), keepdims=keepdim
+    )
 
 
 def mean(
-    x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    x: jax.Array,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> jax.Array:
     """Traced. Mean over dimensions, cast before it adds."""
-    return jnp.mean(x.astype(_accumulator(x, dtype)), axis=_axes(x, dim), keepdims=keepdim)
+    return jnp.mean(
+        x.astype(_accumulator(x, dtype)), axis=_axes(x, dim), keepdims=keepdim
+    )
 
 
 def nansum(
-    x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    x: jax.Array,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> jax.Array:
     """Traced. Sum over dimensions of the elements that are numbers."""
-    return sum_(jnp.where(jnp.isnan(x), jnp.zeros_like(x), x), dim, keepdim, dtype=dtype)
+    return sum_(
+        jnp.where(jnp.isnan(x), jnp.zeros_like(x), x), dim, keepdim, dtype=dtype
+    )
 
 
 def var(
-    x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+    x: jax.Array,
+    dim: Dims = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
 ) -> jax.Array:
-    """Traced. Variance over dimensions; the sum of squares is divided by the count less the correction, or by zero."""
+    """Traced. Variance over dimensions; the sum of squares is divided by the count less
+    the correction, or by zero.
+    """
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         raise RuntimeError("std and var only support floating point and complex dtypes")
     axes = _axes(x, dim)
-    count = math.prod(x.shape[axis] for axis in (range(x.ndim) if axes is None else axes))
+    count = math.prod(
+        x.shape[axis] for axis in (range(x.ndim) if axes is None else axes)
+    )
     # jax takes a fraction too, which its type does not say.
     correction_or_default: Any = 1 if correction is None else correction
     if count > correction_or_default:
@@ -74,7 +104,11 @@ def var(
 
 
 def var_mean(
-    x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+    x: jax.Array,
+    dim: Dims = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """Traced. Variance and mean over dimensions."""
     return var(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
@@ -91,14 +125,23 @@ def cumprod(x: jax.Array, dim: int, *, dtype: torch.dtype | None = None) -> jax.
 
 
 def _running(
-    accumulate: Callable[..., jax.Array], x: jax.Array, dim: int, dtype: torch.dtype | None
+    accumulate: Callable[..., jax.Array],
+    x: jax.Array,
+    dim: int,
+    dtype: torch.dtype | None,
 ) -> jax.Array:
     result_dtype = _accumulator(x, dtype)
     if x.ndim == 0:
         return x.astype(result_dtype)
     # Rounded once, not at each step.
-    working = jnp.promote_types(result_dtype, jnp.float32) if _is_half(result_dtype) else result_dtype
-    return accumulate(x.astype(result_dtype).astype(working), axis=dim).astype(result_dtype)
+    working = (
+        jnp.promote_types(result_dtype, jnp.float32)
+        if _is_half(result_dtype)
+        else result_dtype
+    )
+    return accumulate(x.astype(result_dtype).astype(working), axis=dim).astype(
+        result_dtype
+    )
 
 
 def _is_half(dtype: np.dtype) -> bool:
@@ -132,11 +175,19 @@ def _cumulative_extreme(
 
 
 def cov(
-    x: jax.Array, *, correction: int = 1, fweights: jax.Array | None = None, aweights: jax.Array | None = None
+    x: jax.Array,
+    *,
+    correction: int = 1,
+    fweights: jax.Array | None = None,
+    aweights: jax.Array | None = None,
 ) -> jax.Array:
-    """Traced. Covariances of rows; that no weight is negative is checked where values are known."""
+    """Traced. Covariances of rows; that no weight is negative is checked where values
+    are known.
+    """
     if x.ndim > 2:
-        raise RuntimeError(f"cov(): expected input to have two or fewer dimensions but got {x.ndim}")
+        raise RuntimeError(
+            f"cov(): expected input to have two or fewer dimensions but got {x.ndim}"
+        )
     rows = jnp.atleast_2d(x)
     _check_weights("fweights", fweights, jnp.integer, rows.shape[1])
     _check_weights("aweights", aweights, jnp.floating, rows.shape[1])
@@ -148,21 +199,33 @@ def cov(
     if aweights is not None and correction:
         norm = total - correction * (weights * aweights).sum() / total
     centered = rows - ((rows * weights).sum(1) / total)[:, None]
-    sums = jnp.matmul(centered, (centered * weights).T.conj(), precision=jax.lax.Precision.HIGHEST)
+    sums = jnp.matmul(
+        centered, (centered * weights).T.conj(), precision=jax.lax.Precision.HIGHEST
+    )
     # torch divides by 0 where there are too few observations.
     return (sums / jnp.maximum(norm, 0)).squeeze()
 
 
-def _check_weights(name: str, weights: jax.Array | None, kind: Any, observations: int) -> None:
+def _check_weights(
+    name: str, weights: jax.Array | None, kind: Any, observations: int
+) -> None:
     if weights is None:
         return
     if weights.ndim > 1:
-        raise RuntimeError(f"cov(): expected {name} to have one or fewer dimensions but got {weights.ndim}")
+        raise RuntimeError(
+            f"cov(): expected {name} to have one or fewer dimensions but got {weights.ndim}"
+        )
     if not jnp.issubdtype(weights.dtype, kind):
-        raise RuntimeError(f"cov(): expected {name} to be {kind.__name__} numbers but got {weights.dtype}")
+        raise RuntimeError(
+            f"cov(): expected {name} to be {kind.__name__} numbers but got {weights.dtype}"
+        )
     if weights.size != observations:
-        raise RuntimeError(f"cov(): expected {name} to have {observations} elements but got {weights.size}")
-    require_values(lambda values: values >= 0, weights, message=f"cov(): {name} cannot be negative")
+        raise RuntimeError(
+            f"cov(): expected {name} to have {observations} elements but got {weights.size}"
+        )
+    require_values(
+        lambda values: values >= 0, weights, message=f"cov(): {name} cannot be negative"
+    )
 
 
 def vector_norm(
@@ -173,7 +236,9 @@ def vector_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> jax.Array:
-    """Traced. The norm of vectors along dimensions, in the dtype asked for; halves are summed in float32."""
+    """Traced. The norm of vectors along dimensions, in the dtype asked for; halves are
+    summed in float32.
+    """
     result_dtype = x.dtype if dtype is None else jax_dtype(dtype)
     wide = x.astype(jnp.promote_types(result_dtype, jnp.float32))
     axes, size = _axes(x, dim), jnp.abs(wide)
@@ -196,8 +261,12 @@ def vector_norm(
     return norm.astype(jnp.finfo(result_dtype).dtype)
 
 
-def hash_tensor(x: jax.Array, dim: Dims = (), *, keepdim: bool = False, mode: int = 0) -> jax.Array:
-    """Traced. The exclusive or of the bits of elements, as float64 or integers of 64 bits."""
+def hash_tensor(
+    x: jax.Array, dim: Dims = (), *, keepdim: bool = False, mode: int = 0
+) -> jax.Array:
+    """Traced. The exclusive or of the bits of elements, as float64 or integers of 64
+    bits.
+    """
     del mode
     if not jax.config.read("jax_enable_x64"):
         raise MissingDtypeError(
@@ -216,24 +285,58 @@ def hash_tensor(x: jax.Array, dim: Dims = (), *, keepdim: bool = False, mode: in
 
 _aten = torch.ops.aten
 LOWERINGS = (
-    Lowering(_aten.linalg_vector_norm.default, on_arrays(vector_norm), "asks for the value of a number"),
+    Lowering(
+        _aten.linalg_vector_norm.default,
+        on_arrays(vector_norm),
+        "asks for the value of a number",
+    ),
     Lowering(_aten.hash_tensor.default, on_arrays(hash_tensor), "has no lowering"),
-    Lowering(_aten.sum.default, on_arrays(sum_), "casts to the dtype asked for after adding"),
-    Lowering(_aten.sum.dim_IntList, on_arrays(sum_), "casts to the dtype asked for after adding"),
+    Lowering(
+        _aten.sum.default, on_arrays(sum_), "casts to the dtype asked for after adding"
+    ),
+    Lowering(
+        _aten.sum.dim_IntList,
+        on_arrays(sum_),
+        "casts to the dtype asked for after adding",
+    ),
     Lowering(_aten.mean.default, on_arrays(mean), "takes no dtype"),
     Lowering(_aten.mean.dim, on_arrays(mean), "takes no dtype"),
     Lowering(
-        _aten.nansum.default, on_arrays(nansum), "takes no dimensions in () for all of them, and no dtype"
+        _aten.nansum.default,
+        on_arrays(nansum),
+        "takes no dimensions in () for all of them, and no dtype",
     ),
-    Lowering(_aten.var.correction, on_arrays(var), "takes integers, and no dimension of a number"),
-    Lowering(_aten.var_mean.correction, on_arrays(var_mean), "takes integers, and no dimension of a number"),
+    Lowering(
+        _aten.var.correction,
+        on_arrays(var),
+        "takes integers, and no dimension of a number",
+    ),
+    Lowering(
+        _aten.var_mean.correction,
+        on_arrays(var_mean),
+        "takes integers, and no dimension of a number",
+    ),
     Lowering(torch.cov, on_arrays(cov), "asks for the weights' values"),
     Lowering(torch.Tensor.cov, on_arrays(cov), "asks for the weights' values"),
-    Lowering(_aten.cumsum.default, on_arrays(cumsum), "overflows on small integers, and rounds at each step"),
     Lowering(
-        _aten.cumprod.default, on_arrays(cumprod), "overflows on small integers, and rounds at each step"
+        _aten.cumsum.default,
+        on_arrays(cumsum),
+        "overflows on small integers, and rounds at each step",
     ),
-    Lowering(_aten.cummax.default, on_arrays(cummax), "fails on a dimension counted from the end"),
-    Lowering(_aten.cummin.default, on_arrays(cummin), "fails on a dimension counted from the end"),
+    Lowering(
+        _aten.cumprod.default,
+        on_arrays(cumprod),
+        "overflows on small integers, and rounds at each step",
+    ),
+    Lowering(
+        _aten.cummax.default,
+        on_arrays(cummax),
+        "fails on a dimension counted from the end",
+    ),
+    Lowering(
+        _aten.cummin.default,
+        on_arrays(cummin),
+        "fails on a dimension counted from the end",
+    ),
 )
 METHODS = ()

@@ -1,4 +1,5 @@
-"""Interpolation: bicubic, whose coordinates need more digits than half precision has, with antialiasing, and nearest.
+"""Interpolation: bicubic, whose coordinates need more digits than half precision has,
+with antialiasing, and nearest.
 
 Shapes: I elements before and O after along one dimension.
 """
@@ -19,7 +20,9 @@ from tpuport.errors import PortError
 _aten = torch.ops.aten
 
 
-def _in_float32(decomposition: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _in_float32(
+    decomposition: Callable[..., torch.Tensor],
+) -> Callable[..., torch.Tensor]:
     """torch's decomposition, computed in float32 and rounded once."""
 
     @functools.wraps(decomposition)
@@ -36,17 +39,24 @@ def interpolate(image: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     from torchax.ops.ops_registry import all_torch_functions
 
     if image.dtype in _HALF and kwargs.get("mode") == "bicubic":
-        return torch.nn.functional.interpolate(image.float(), *args, **kwargs).to(image.dtype)
+        return torch.nn.functional.interpolate(image.float(), *args, **kwargs).to(
+            image.dtype
+        )
     torchax_function = all_torch_functions[torch.nn.functional.interpolate].func
     return on_arrays(torchax_function)(image, *args, **kwargs)
 
 
 def nearest(
-    image: jax.Array, output_size: Sequence[int], *scales: float | None, offset: float = 0.0
+    image: jax.Array,
+    output_size: Sequence[int],
+    *scales: float | None,
+    offset: float = 0.0,
 ) -> jax.Array:
-    """Traced. An image [N, C, ...] whose pixels are those that lie nearest, by torch's rule.
+    """Traced. An image [N, C, ...] whose pixels are those that lie nearest, by torch's
+    rule.
 
-    Pixels that are repeated, as by a whole factor, are broadcast: a TPU gathers them one by one.
+    Pixels that are repeated, as by a whole factor, are broadcast: a TPU gathers them
+    one by one.
 
     Args:
         output_size: of the dimensions after the second.
@@ -58,7 +68,9 @@ def nearest(
     ):
         before = image.shape[axis]
         scale = before / after if factor is None else before / (before * factor)
-        positions = (np.arange(after, dtype=np.float32) + np.float32(offset)) * np.float32(scale)
+        positions = (
+            np.arange(after, dtype=np.float32) + np.float32(offset)
+        ) * np.float32(scale)
         pixels = np.minimum(positions.astype(np.int32), before - 1)
         repeats = after // before if before else 0
         if repeats and np.array_equal(pixels, np.repeat(np.arange(before), repeats)):
@@ -80,7 +92,10 @@ def nearest_by_factors(
         return nearest(image, output_size, offset=offset)
     if scale_factors is None:
         raise RuntimeError("Must specify exactly one of output_size and scale_factors")
-    sizes = [int(size * factor) for size, factor in zip(image.shape[2:], scale_factors, strict=True)]
+    sizes = [
+        int(size * factor)
+        for size, factor in zip(image.shape[2:], scale_factors, strict=True)
+    ]
     return nearest(image, sizes, *scale_factors, offset=offset)
 
 
@@ -94,7 +109,8 @@ def antialiased(
     kernel: Callable[[np.ndarray], np.ndarray],
     reach: float,
 ) -> jax.Array:
-    """Traced. An image [.., height, width] resampled by a kernel that is as wide as the pixels that become one.
+    """Traced. An image [.., height, width] resampled by a kernel that is as wide as the
+    pixels that become one.
 
     Args:
         image: floating.
@@ -105,16 +121,25 @@ def antialiased(
         reach: of the kernel, in pixels of an image that is not made smaller.
     """
     if not jnp.issubdtype(image.dtype, jnp.floating):
-        raise PortError(f"interpolation of {image.dtype} with antialias=True", fix="convert it with .float()")
+        raise PortError(
+            f"interpolation of {image.dtype} with antialias=True",
+            fix="convert it with .float()",
+        )
     rows, columns = (
-        _antialias_weights(before, after, _scale(before, after, align_corners, factor), kernel, reach)
-        for before, after, factor in zip(image.shape[-2:], output_size, (scales_h, scales_w), strict=True)
+        _antialias_weights(
+            before, after, _scale(before, after, align_corners, factor), kernel, reach
+        )
+        for before, after, factor in zip(
+            image.shape[-2:], output_size, (scales_h, scales_w), strict=True
+        )
     )
     wide = image.astype(jnp.promote_types(image.dtype, jnp.float32))
     # Highest: a TPU would round the weights to 16 bits.
     product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
     across = product("...hw,ow->...ho", wide, jnp.asarray(columns, wide.dtype))
-    return product("...hw,oh->...ow", across, jnp.asarray(rows, wide.dtype)).astype(image.dtype)
+    return product("...hw,oh->...ow", across, jnp.asarray(rows, wide.dtype)).astype(
+        image.dtype
+    )
 
 
 def antialiased_by_factors(
@@ -129,7 +154,10 @@ def antialiased_by_factors(
         return antialiased(image, output_size, align_corners, **options)
     if scale_factors is None:
         raise RuntimeError("Must specify exactly one of output_size and scale_factors")
-    sizes = [int(size * factor) for size, factor in zip(image.shape[-2:], scale_factors, strict=True)]
+    sizes = [
+        int(size * factor)
+        for size, factor in zip(image.shape[-2:], scale_factors, strict=True)
+    ]
     return antialiased(image, sizes, align_corners, *scale_factors, **options)
 
 
@@ -141,7 +169,11 @@ def _scale(before: int, after: int, align_corners: bool, factor: float | None) -
 
 
 def _antialias_weights(
-    before: int, after: int, scale: float, kernel: Callable[[np.ndarray], np.ndarray], reach: float
+    before: int,
+    after: int,
+    scale: float,
+    kernel: Callable[[np.ndarray], np.ndarray],
+    reach: float,
 ) -> np.ndarray:
     """[O, I]; each row sums to 1."""
     stretch = max(scale, 1.0)
@@ -175,9 +207,14 @@ _NEAREST = (
 )  # fmt: skip
 LOWERINGS = (
     *(
-        Lowering(target, on_arrays(functools.partial(function, offset=offset)), _GATHERED)
+        Lowering(
+            target, on_arrays(functools.partial(function, offset=offset)), _GATHERED
+        )
         for packet, offset in _NEAREST
-        for target, function in ((packet.default, nearest), (packet.vec, nearest_by_factors))
+        for target, function in (
+            (packet.default, nearest),
+            (packet.vec, nearest_by_factors),
+        )
     ),
     Lowering(torch.nn.functional.interpolate, interpolate, _COORDINATES),
     *(
@@ -185,7 +222,11 @@ LOWERINGS = (
         for target in (_aten.upsample_bicubic2d.default, _aten.upsample_bicubic2d.vec)
     ),
     *(
-        Lowering(target, on_arrays(functools.partial(function, kernel=kernel, reach=reach)), "fails")
+        Lowering(
+            target,
+            on_arrays(functools.partial(function, kernel=kernel, reach=reach)),
+            "fails",
+        )
         for packet, kernel, reach in (
             (_aten._upsample_bilinear2d_aa, _triangle, 1.0),
             (_aten._upsample_bicubic2d_aa, _cubic, 2.0),

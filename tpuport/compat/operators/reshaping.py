@@ -1,4 +1,6 @@
-"""Operators that change a tensor's shape, its dtype's meaning, or where its elements come from."""
+"""Operators that change a tensor's shape, its dtype's meaning, or where its elements
+come from.
+"""
 
 import itertools
 import math
@@ -18,11 +20,17 @@ from tpuport.errors import PortError
 
 
 def view_dtype(x: jax.Array, dtype: torch.dtype) -> jax.Array:
-    """Traced. The same bits read as another dtype; the last dimension grows or shrinks with the width."""
+    """Traced. The same bits read as another dtype; the last dimension grows or shrinks
+    with the width.
+    """
     target = jax_dtype(dtype)
     if dtype.itemsize != target.itemsize:
-        raise PortError(f"the bits of a tensor cannot be read as {dtype}", fix="run jax with jax_enable_x64")
-    # jax reads the bits of no complex number; torch has its real part before the imaginary one.
+        raise PortError(
+            f"the bits of a tensor cannot be read as {dtype}",
+            fix="run jax with jax_enable_x64",
+        )
+    # jax reads the bits of no complex number; torch has its real part before the
+    # imaginary one.
     if jnp.iscomplexobj(x) and target != x.dtype:
         parts = jnp.stack([x.real, x.imag], axis=-1)
         return view_dtype(parts.reshape(*x.shape[:-1], 2 * x.shape[-1]), dtype)
@@ -39,12 +47,16 @@ def view_dtype(x: jax.Array, dtype: torch.dtype) -> jax.Array:
     return jax.lax.bitcast_convert_type(x, target)
 
 
-def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> jax.Array:
-    """Traced. Elements along a dimension, x and indices broadcast against each other in the others."""
+def take_along_dim(
+    x: jax.Array, indices: jax.Array, dim: int | None = None
+) -> jax.Array:
+    """Traced. Elements along a dimension, x and indices broadcast against each other in
+    the others.
+    """
     if dim is None:
         return jnp.take_along_axis(x.ravel(), indices.ravel(), axis=0)
-    # Not broadcast first: an index that is the same along a dimension then moves whole slices, not elements. torch lets
-    # one that is outside start again at the other end.
+    # Not broadcast first: an index that is the same along a dimension then moves whole
+    # slices, not elements. torch lets one that is outside start again at the other end.
     return jnp.take_along_axis(x, indices % x.shape[dim], axis=dim)
 
 
@@ -55,17 +67,22 @@ def repeat_interleave(
     *,
     output_size: int | None = None,
 ) -> torch.Tensor:
-    """Traced. Repeat every element along a dimension (of the flattened tensor if None), copies adjacent.
+    """Traced. Repeat every element along a dimension (of the flattened tensor if None),
+    copies adjacent.
 
     Args:
-        input: the elements; their places are, if this is the only tensor, the numbers of repeats.
+        input: the elements; their places are, if this is the only tensor, the numbers
+            of repeats.
         repeats: a number, or one for each element, on the host or the device.
         dim: along which.
         output_size: the sum of the repeats, which those that only a program knows need.
     """
     if repeats is None:
         return repeat_interleave(
-            torch.arange(input.shape[0], device=input.device), input, 0, output_size=output_size
+            torch.arange(input.shape[0], device=input.device),
+            input,
+            0,
+            output_size=output_size,
         )
     x = to_jax(input)
     if dim is None:
@@ -95,13 +112,17 @@ def _repeat_equally(x: jax.Array, repeats: int, axis: int) -> jax.Array:
     return wide.reshape(*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :])
 
 
-def _checked_counts(counts: np.ndarray, size: int, output_size: int | None) -> np.ndarray:
+def _checked_counts(
+    counts: np.ndarray, size: int, output_size: int | None
+) -> np.ndarray:
     """Numbers of repeats, one for each of `size` elements, that torch takes."""
     if (counts < 0).any():
         raise RuntimeError("repeats can not be negative")
     counts = np.broadcast_to(counts, (size,))
     if output_size is not None and counts.sum() != output_size:
-        raise RuntimeError(f"allocated size does not match required size: {output_size} for {counts.sum()}")
+        raise RuntimeError(
+            f"allocated size does not match required size: {output_size} for {counts.sum()}"
+        )
     return counts
 
 
@@ -113,21 +134,33 @@ def tensor_split(
     indices: Any = None,
     sections: int | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """`torch.tensor_split`, whose indices may be in a tensor, if their values are known: views."""
-    ends = next(value for value in (indices_or_sections, indices, sections) if value is not None)
+    """`torch.tensor_split`, whose indices may be in a tensor, if their values are
+    known: views.
+    """
+    ends = next(
+        value for value in (indices_or_sections, indices, sections) if value is not None
+    )
     if isinstance(ends, torch.Tensor):
         ends = ends.tolist()
     # torch's errors, and where the parts begin.
     parts = view_steps.on_twins(torch.tensor_split, aliasing.twin(input), ends, dim)
     axis = dim % input.ndim
-    limits = ends if isinstance(ends, (list, tuple)) else np.cumsum([part.shape[axis] for part in parts[:-1]])
+    limits = (
+        ends
+        if isinstance(ends, (list, tuple))
+        else np.cumsum([part.shape[axis] for part in parts[:-1]])
+    )
     starts = [None, *map(int, limits), None]
     before = (slice(None),) * axis
-    return tuple(input[(*before, slice(start, end))] for start, end in itertools.pairwise(starts))
+    return tuple(
+        input[(*before, slice(start, end))] for start, end in itertools.pairwise(starts)
+    )
 
 
 def type_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """`tensor.type_as(other)`: a new tensor of other's dtype, where other is, or this one if nothing differs."""
+    """`tensor.type_as(other)`: a new tensor of other's dtype, where other is, or this
+    one if nothing differs.
+    """
     if not is_ported(other):
         return tensor.to(other.device, other.dtype)
     if tensor.dtype == other.dtype:
@@ -135,24 +168,34 @@ def type_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return tensor.to(other.dtype)
 
 
-def flatten(tensor: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> torch.Tensor:
+def flatten(
+    tensor: torch.Tensor, start_dim: int = 0, end_dim: int = -1
+) -> torch.Tensor:
     """`tensor.flatten(start_dim, end_dim)`, both counted from either end."""
     shape = tensor.shape
     if not shape:
         return tensor.reshape(1)
     for dim in (start_dim, end_dim):
         if not -len(shape) <= dim < len(shape):
-            raise IndexError(f"dimension {dim} is out of range for a tensor of {len(shape)} dimensions")
+            raise IndexError(
+                f"dimension {dim} is out of range for a tensor of {len(shape)} dimensions"
+            )
     start, end = start_dim % len(shape), end_dim % len(shape)
     if start > end:
-        raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
+        raise RuntimeError(
+            "flatten() has invalid args: start_dim cannot come after end_dim"
+        )
     if start == end:
         return tensor
-    return tensor.reshape(*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :])
+    return tensor.reshape(
+        *shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]
+    )
 
 
 def flip(x: jax.Array, dims: Sequence[int]) -> jax.Array:
-    """Traced. The elements in the opposite order along some dimensions; a scalar has one, as torch counts here."""
+    """Traced. The elements in the opposite order along some dimensions; a scalar has
+    one, as torch counts here.
+    """
     return jnp.flip(jnp.atleast_1d(x), tuple(dims)).reshape(x.shape)
 
 
@@ -177,16 +220,23 @@ def transpose_(tensor: Any, dim0: int, dim1: int) -> Any:
 def t_(tensor: Any) -> Any:
     """`tensor.t_()`, of at most two dimensions."""
     if tensor.ndim > 2:
-        raise RuntimeError(f"t_() expects a tensor with <= 2 dimensions, but self is {tensor.ndim}D")
+        raise RuntimeError(
+            f"t_() expects a tensor with <= 2 dimensions, but self is {tensor.ndim}D"
+        )
     return assign(tensor, tensor._elem.T)
 
 
 def resize_(tensor: Any, *size: Any, memory_format: Any = None) -> Any:
-    """`tensor.resize_(size)`: the elements in their order; those that torch would leave undefined repeat them."""
+    """`tensor.resize_(size)`: the elements in their order; those that torch would leave
+    undefined repeat them.
+    """
     del memory_format
     shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
     if getattr(tensor, "_alias", None) is not None:
-        raise PortError("a view, or a tensor that has views, cannot be resized", fix="clone it first")
+        raise PortError(
+            "a view, or a tensor that has views, cannot be resized",
+            fix="clone it first",
+        )
     return assign(tensor, jnp.resize(tensor._elem, tuple(shape)))
 
 
@@ -196,7 +246,10 @@ def resize_as_(tensor: Any, other: torch.Tensor, *, memory_format: Any = None) -
 
 
 def as_strided(
-    x: jax.Array, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+    x: jax.Array,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
 ) -> jax.Array:
     """Traced. Elements of the flattened array by strides; a copy."""
     return jnp.ravel(x)[_strided_places(x, size, stride, storage_offset)]
@@ -219,7 +272,9 @@ def _strided_places(
 ) -> np.ndarray:
     places = np.full(tuple(size), storage_offset or 0)
     for axis, step in enumerate(stride):
-        places += (np.arange(size[axis]) * step).reshape(-1, *(1,) * (len(size) - axis - 1))
+        places += (np.arange(size[axis]) * step).reshape(
+            -1, *(1,) * (len(size) - axis - 1)
+        )
     # An array on the device has no storage beyond its elements.
     if places.size and places.max() >= x.size:
         raise PortError(
@@ -230,8 +285,12 @@ def _strided_places(
     return places
 
 
-def pad(tensor: Any, pad: Sequence[int], *mode_and_value: Any, **options: Any) -> torch.Tensor:
-    """`F.pad(tensor, pad, mode, value)`: by torchax, but for numbers, which torch pads by nothing."""
+def pad(
+    tensor: Any, pad: Sequence[int], *mode_and_value: Any, **options: Any
+) -> torch.Tensor:
+    """`F.pad(tensor, pad, mode, value)`: by torchax, but for numbers, which torch pads
+    by nothing.
+    """
     from torchax.ops.ops_registry import all_torch_functions
 
     if len(pad) > 2 * tensor.ndim:
@@ -252,7 +311,9 @@ _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave, _aten.repea
 
 
 def meshgrid(*tensors: Any, indexing: str | None = None) -> Any:
-    """Traced. Grids of coordinates. Vectors whose values decide shapes are on the host, where integers have 64 bits."""
+    """Traced. Grids of coordinates. Vectors whose values decide shapes are on the host,
+    where integers have 64 bits.
+    """
     vectors = tensors[0] if isinstance(tensors[0], list | tuple) else tensors
     if any(map(is_ported, vectors)):
         vectors = list(map(_on_device, vectors))
@@ -268,27 +329,58 @@ def _on_device(vector: torch.Tensor) -> torch.Tensor:
 
 
 LOWERINGS = (
-    *(Lowering(target, repeat_interleave, "takes no output_size") for target in _REPEATS),
+    *(
+        Lowering(target, repeat_interleave, "takes no output_size")
+        for target in _REPEATS
+    ),
     Lowering(torch.tensor_split, tensor_split, "fails on indices in tensors"),
     Lowering(torch.Tensor.tensor_split, tensor_split, "fails on indices in tensors"),
     Lowering(_aten.view.dtype, on_arrays(view_dtype), "takes the dtype for a shape"),
-    Lowering(torch.nn.functional.pad, pad, "fails on numbers, and on more padding than dimensions"),
-    Lowering(torch.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"),
     Lowering(
-        torch.Tensor.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"
+        torch.nn.functional.pad,
+        pad,
+        "fails on numbers, and on more padding than dimensions",
     ),
-    Lowering(torch.meshgrid, meshgrid, "refuses integers of the host beside those of the device"),
+    Lowering(
+        torch.take_along_dim,
+        on_arrays(take_along_dim),
+        "refuses the 32-bit indices that jax has",
+    ),
+    Lowering(
+        torch.Tensor.take_along_dim,
+        on_arrays(take_along_dim),
+        "refuses the 32-bit indices that jax has",
+    ),
+    Lowering(
+        torch.meshgrid,
+        meshgrid,
+        "refuses integers of the host beside those of the device",
+    ),
     Lowering(torch.Tensor.resize_, resize_, "leaves the tensor as it was"),
     Lowering(_aten.resize_.default, resize_, "has no lowering"),
     Lowering(_aten.resize_as_.default, resize_as_, "leaves the tensor as it was"),
-    Lowering(_aten.as_strided_copy.default, on_arrays(as_strided), "repeats the last element beyond the end"),
     Lowering(
-        _aten.as_strided_scatter.default, on_arrays(as_strided_scatter), "writes nothing beyond the end"
+        _aten.as_strided_copy.default,
+        on_arrays(as_strided),
+        "repeats the last element beyond the end",
+    ),
+    Lowering(
+        _aten.as_strided_scatter.default,
+        on_arrays(as_strided_scatter),
+        "writes nothing beyond the end",
     ),
     Lowering(_aten.flip.default, on_arrays(flip), "fails on scalars"),
     *(
-        Lowering(overload, squeeze_, "leaves the sizes that torch's own functions ask for as they were")
-        for overload in (_aten.squeeze_.default, _aten.squeeze_.dim, _aten.squeeze_.dims)
+        Lowering(
+            overload,
+            squeeze_,
+            "leaves the sizes that torch's own functions ask for as they were",
+        )
+        for overload in (
+            _aten.squeeze_.default,
+            _aten.squeeze_.dim,
+            _aten.squeeze_.dims,
+        )
     ),
     Lowering(_aten.unsqueeze_.default, unsqueeze_, "copies into the old shape"),
     Lowering(_aten.transpose_.default, transpose_, "copies into the old shape"),

@@ -1,4 +1,5 @@
-"""Samplers with torch's meaning: random numbers from torch's generators, each draw with a key of its own.
+"""Samplers with torch's meaning: random numbers from torch's generators, each draw with
+a key of its own.
 
 Shapes: R rows, K categories, N samples.
 """
@@ -21,10 +22,23 @@ from tpuport.compat.randomness import next_key
 # Bits after the point of a uniform number, as in torch.
 _UNIFORM_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 32}
 # What torch's messages call types.
-_C_NAMES = {"uint8": "unsigned char", "int8": "signed char", "int16": "short int", "int32": "int"}
-_NAMES = {"bool": "Bool", "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long"}
+_C_NAMES = {
+    "uint8": "unsigned char",
+    "int8": "signed char",
+    "int16": "short int",
+    "int32": "int",
+}
+_NAMES = {
+    "bool": "Bool",
+    "uint8": "Byte",
+    "int8": "Char",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
+}
 _PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format"})
-# Largest integers up to which every one is a number of the type: the range of `random_()` of floats.
+# Largest integers up to which every one is a number of the type: the range of
+# `random_()` of floats.
 MANTISSA_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 
 
@@ -40,7 +54,8 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_values(predicate: Callable[..., Any], *values: Any, message: str) -> None:
-    """Raise torch's own error for the values of arrays or numbers; those that only a program knows are not checked.
+    """Raise torch's own error for the values of arrays or numbers; those that only a
+    program knows are not checked.
 
     Args:
         predicate: what must hold, of every element.
@@ -51,7 +66,8 @@ def require_values(predicate: Callable[..., Any], *values: Any, message: str) ->
             require(bool(jnp.all(predicate(*map(jnp.asarray, values)))), message)
 
 
-# Samplers over arrays: (key, shape, dtype, parameters). Jitted, because eager calls would run each operation alone.
+# Samplers over arrays: (key, shape, dtype, parameters). Jitted, because eager calls
+# would run each operation alone.
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
@@ -69,7 +85,9 @@ def unit(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=(1,))
 def inner_unit(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Uniform in (0, 1), float32: its logarithm and that of its complement are finite and not zero."""
+    """Uniform in (0, 1), float32: its logarithm and that of its complement are finite
+    and not zero.
+    """
     # One bit less than float32 has, which the half takes.
     numbers = jax.random.bits(key, shape, jnp.uint32) >> 9
     return (numbers.astype(jnp.float32) + 0.5) * 2.0**-23
@@ -77,70 +95,103 @@ def inner_unit(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def gaussian(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Standard normal, computed in float32 at least; a complex number's variance is 1, half in each part."""
+    """Standard normal, computed in float32 at least; a complex number's variance is 1,
+    half in each part.
+    """
     dtype = jnp.dtype(dtype)
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return _complex(gaussian, key, shape, dtype) * math.sqrt(0.5)
-    return jax.random.normal(key, shape, jnp.promote_types(dtype, jnp.float32)).astype(dtype)
+    return jax.random.normal(key, shape, jnp.promote_types(dtype, jnp.float32)).astype(
+        dtype
+    )
 
 
-def _complex(sampler: Callable, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    real, imaginary = (sampler(part, shape, jnp.float32) for part in jax.random.split(key))
+def _complex(
+    sampler: Callable, key: jax.Array, shape: tuple[int, ...], dtype: Any
+) -> jax.Array:
+    real, imaginary = (
+        sampler(part, shape, jnp.float32) for part in jax.random.split(key)
+    )
     return jax.lax.complex(real, imaginary).astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any, low: Any, high: Any) -> jax.Array:
+def uniform(
+    key: jax.Array, shape: tuple[int, ...], dtype: Any, low: Any, high: Any
+) -> jax.Array:
     """Uniform in [low, high)."""
     wide = jnp.promote_types(dtype, jnp.float32)
     numbers = (unit(key, shape, wide) * (high - low) + low).astype(dtype)
     # Rounding can reach the end that is excluded.
-    return jnp.where(numbers >= jnp.asarray(high, dtype), jnp.asarray(low, dtype), numbers)
+    return jnp.where(
+        numbers >= jnp.asarray(high, dtype), jnp.asarray(low, dtype), numbers
+    )
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def integers(key: jax.Array, shape: tuple[int, ...], dtype: Any, low: Any, high: Any) -> jax.Array:
+def integers(
+    key: jax.Array, shape: tuple[int, ...], dtype: Any, low: Any, high: Any
+) -> jax.Array:
     """Integers in [low, high), of any numeric dtype."""
-    return jax.random.randint(key, shape, low, high, jax_dtype(torch.int64)).astype(dtype)
+    return jax.random.randint(key, shape, low, high, jax_dtype(torch.int64)).astype(
+        dtype
+    )
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def coins(key: jax.Array, shape: tuple[int, ...], dtype: Any, probability: Any) -> jax.Array:
+def coins(
+    key: jax.Array, shape: tuple[int, ...], dtype: Any, probability: Any
+) -> jax.Array:
     """One with a probability, else zero."""
     return (unit(key, shape, jnp.float32) < probability).astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def exponentials(key: jax.Array, shape: tuple[int, ...], dtype: Any, rate: Any) -> jax.Array:
+def exponentials(
+    key: jax.Array, shape: tuple[int, ...], dtype: Any, rate: Any
+) -> jax.Array:
     """Exponentially distributed, never zero: samplers divide by it."""
     numbers = -jnp.log(inner_unit(key, shape)) / rate
     return jnp.maximum(numbers, jnp.finfo(dtype).tiny).astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def cauchys(key: jax.Array, shape: tuple[int, ...], dtype: Any, median: Any, scale: Any) -> jax.Array:
+def cauchys(
+    key: jax.Array, shape: tuple[int, ...], dtype: Any, median: Any, scale: Any
+) -> jax.Array:
     """Cauchy distributed."""
-    return (median + scale * jnp.tan(jnp.pi * (inner_unit(key, shape) - 0.5))).astype(dtype)
+    return (median + scale * jnp.tan(jnp.pi * (inner_unit(key, shape) - 0.5))).astype(
+        dtype
+    )
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def log_normals(key: jax.Array, shape: tuple[int, ...], dtype: Any, mean: Any, std: Any) -> jax.Array:
+def log_normals(
+    key: jax.Array, shape: tuple[int, ...], dtype: Any, mean: Any, std: Any
+) -> jax.Array:
     """The exponential of normal numbers."""
     return jnp.exp(mean + std * gaussian(key, shape, jnp.float32)).astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def geometrics(key: jax.Array, shape: tuple[int, ...], dtype: Any, probability: Any) -> jax.Array:
+def geometrics(
+    key: jax.Array, shape: tuple[int, ...], dtype: Any, probability: Any
+) -> jax.Array:
     """The number of trials up to the first success."""
-    trials = jnp.ceil(jnp.log(inner_unit(key, shape)) / jnp.log1p(-jnp.float32(probability)))
+    trials = jnp.ceil(
+        jnp.log(inner_unit(key, shape)) / jnp.log1p(-jnp.float32(probability))
+    )
     return jnp.maximum(trials, 1.0).astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnums=(2,))
 def categories(key: jax.Array, weights_RK: jax.Array, count: int) -> jax.Array:
-    """[R, N] distinct categories, in the order of drawing them one after the other by their weights."""
+    """[R, N] distinct categories, in the order of drawing them one after the other by
+    their weights.
+    """
     gumbel_RK = -jnp.log(-jnp.log(inner_unit(key, weights_RK.shape)))
-    # The largest of log-weights with Gumbel noise is a draw by the weights, the next largest a draw among the rest.
+    # The largest of log-weights with Gumbel noise is a draw by the weights, the next
+    # largest a draw among the rest.
     return jax.lax.top_k(jnp.log(weights_RK) + gumbel_RK, count)[1].astype(jnp.int32)
 
 
@@ -166,24 +217,39 @@ def repeated_categories(key: jax.Array, weights_RK: jax.Array, count: int) -> ja
 
 
 def shape_of(sizes: tuple, size: Any = None) -> tuple[int, ...]:
-    """A shape that is given as its numbers, as one sequence of them, or as the keyword `size`."""
+    """A shape that is given as its numbers, as one sequence of them, or as the keyword
+    `size`.
+    """
     if size is None:
-        size = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], list | tuple) else sizes
+        size = (
+            sizes[0]
+            if len(sizes) == 1 and isinstance(sizes[0], list | tuple)
+            else sizes
+        )
     shape = tuple(int(number) for number in size)
     negative = next((number for number in shape if number < 0), 0)
-    require(not negative, f"Trying to create tensor with negative dimension {negative}: {list(shape)}")
+    require(
+        not negative,
+        f"Trying to create tensor with negative dimension {negative}: {list(shape)}",
+    )
     return shape
 
 
 def check_placement(keywords: dict[str, Any]) -> None:
-    """Let nothing among a constructor's keywords pass that is not about memory, which jax manages."""
+    """Let nothing among a constructor's keywords pass that is not about memory, which
+    jax manages.
+    """
     others = keywords.keys() - _PLACEMENT
     if others:
         raise TypeError(f"got an unexpected keyword argument {min(others)!r}")
 
 
-def dtype_of(dtype: torch.dtype | None, out: Any = None, default: torch.dtype | None = None) -> np.dtype:
-    """The dtype asked for, that of the tensor `out`, or a default, as it is on the device."""
+def dtype_of(
+    dtype: torch.dtype | None, out: Any = None, default: torch.dtype | None = None
+) -> np.dtype:
+    """The dtype asked for, that of the tensor `out`, or a default, as it is on the
+    device.
+    """
     if out is not None:
         default = out.dtype
     return jax_dtype(dtype or default or torch.get_default_dtype())
@@ -192,7 +258,9 @@ def dtype_of(dtype: torch.dtype | None, out: Any = None, default: torch.dtype | 
 def require_floating(dtype: np.dtype, kernel: str) -> None:
     """Raise torch's error where integers cannot be drawn."""
     if not jnp.issubdtype(dtype, jnp.inexact):
-        raise NotImplementedError(f'"{kernel}" not implemented for {_type_name(dtype)!r}')
+        raise NotImplementedError(
+            f'"{kernel}" not implemented for {_type_name(dtype)!r}'
+        )
 
 
 def _type_name(dtype: np.dtype) -> str:
@@ -215,7 +283,9 @@ def write(tensor: Any, array: jax.Array) -> Any:
 
 
 def _constructor(sampler: Callable[..., jax.Array], kernel: str) -> Callable[..., Any]:
-    """`torch.rand` or `torch.randn`, by what they draw; `kernel` is what torch's error for integers names."""
+    """`torch.rand` or `torch.randn`, by what they draw; `kernel` is what torch's error
+    for integers names.
+    """
 
     def construct(
         *sizes: Any,
@@ -248,7 +318,9 @@ def randint(
     *args: Any, low: Any = 0, high: Any = None, size: Any = None, generator: Any = None, out: Any = None,
     dtype: Any = None, requires_grad: bool = False, **placement: Any,
 ) -> Any:  # fmt: skip
-    """`torch.randint`, by `high, size` or `low, high, size`, of which the last may be keywords."""
+    """`torch.randint`, by `high, size` or `low, high, size`, of which the last may be
+    keywords.
+    """
     check_placement(placement)
     bounds = list(args)
     if size is None:
@@ -264,7 +336,9 @@ def randint(
     return finished(store(out, numbers), requires_grad)
 
 
-def draw_integers(generator: Any, shape: tuple[int, ...], dtype: np.dtype, low: Any, high: Any) -> jax.Array:
+def draw_integers(
+    generator: Any, shape: tuple[int, ...], dtype: np.dtype, low: Any, high: Any
+) -> jax.Array:
     """Integers in [low, high), which are numbers or tensors."""
     low, high = as_jax((low, high))
     if is_known(low, high):
@@ -290,19 +364,33 @@ def _require_range(low: int, high: int, dtype: np.dtype) -> None:
 
 
 def rand_like(
-    tensor: Any, *, generator: Any = None, dtype: Any = None, out: Any = None, **options: Any
+    tensor: Any,
+    *,
+    generator: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    **options: Any,
 ) -> Any:
     """`torch.rand_like`."""
     size = tuple(tensor.shape)
-    return rand(size, generator=generator, dtype=dtype or tensor.dtype, out=out, **options)
+    return rand(
+        size, generator=generator, dtype=dtype or tensor.dtype, out=out, **options
+    )
 
 
 def randn_like(
-    tensor: Any, *, generator: Any = None, dtype: Any = None, out: Any = None, **options: Any
+    tensor: Any,
+    *,
+    generator: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    **options: Any,
 ) -> Any:
     """`torch.randn_like`."""
     size = tuple(tensor.shape)
-    return randn(size, generator=generator, dtype=dtype or tensor.dtype, out=out, **options)
+    return randn(
+        size, generator=generator, dtype=dtype or tensor.dtype, out=out, **options
+    )
 
 
 def randint_like(
@@ -317,19 +405,27 @@ def randint_like(
         [high] = bounds
     elif bounds:
         [low] = bounds
-    numbers = draw_integers(generator, tuple(tensor.shape), dtype_of(dtype, tensor), low, high)
+    numbers = draw_integers(
+        generator, tuple(tensor.shape), dtype_of(dtype, tensor), low, high
+    )
     return finished(store(out, numbers), requires_grad)
 
 
-def bernoulli(tensor: Any, p: Any = None, *, generator: Any = None, out: Any = None) -> Any:
-    """`torch.bernoulli`: the tensor's values are the probabilities, unless `p` is given."""
+def bernoulli(
+    tensor: Any, p: Any = None, *, generator: Any = None, out: Any = None
+) -> Any:
+    """`torch.bernoulli`: the tensor's values are the probabilities, unless `p` is
+    given.
+    """
     array = tensor.jax()
     if p is None:
         require_floating(array.dtype, "bernoulli_tensor_cpu_p_")
         p = tensor
     probabilities = as_jax(p)
     require_probabilities(probabilities)
-    return store(out, coins(next_key(generator), array.shape, array.dtype, probabilities))
+    return store(
+        out, coins(next_key(generator), array.shape, array.dtype, probabilities)
+    )
 
 
 def require_probabilities(probabilities: Any) -> None:
@@ -337,18 +433,30 @@ def require_probabilities(probabilities: Any) -> None:
     message = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
     if not isinstance(probabilities, jax.Array):
         message = f"bernoulli_ expects p to be in [0, 1], but got p={probabilities}"
-    require_values(lambda values: (values >= 0) & (values <= 1), probabilities, message=message)
+    require_values(
+        lambda values: (values >= 0) & (values <= 1), probabilities, message=message
+    )
 
 
 def multinomial(
-    tensor: Any, num_samples: int, replacement: bool = False, *, generator: Any = None, out: Any = None
+    tensor: Any,
+    num_samples: int,
+    replacement: bool = False,
+    *,
+    generator: Any = None,
+    out: Any = None,
 ) -> Any:
-    """`torch.multinomial`: indices by the weights in each row, each row with numbers of its own."""
+    """`torch.multinomial`: indices by the weights in each row, each row with numbers of
+    its own.
+    """
     weights = tensor.jax()
     require(weights.ndim in (1, 2), "prob_dist must be 1 or 2 dim")
     is_floating = bool(jnp.issubdtype(weights.dtype, jnp.floating))
     name = _type_name(weights.dtype)
-    require(is_floating, f"multinomial only supports floating-point dtypes for input, got: {name}")
+    require(
+        is_floating,
+        f"multinomial only supports floating-point dtypes for input, got: {name}",
+    )
     require(num_samples > 0, f"cannot sample n_sample <= 0 samples, got {num_samples}")
     size = weights.shape[-1]
     require(
@@ -381,7 +489,9 @@ def poisson(tensor: Any, generator: Any = None, *, out: Any = None) -> Any:
     require_floating(rates.dtype, "poisson_cpu")
     message = "invalid Poisson rate, expected rate to be non-negative"
     require_values(lambda values: values >= 0, rates, message=message)
-    counts = jax.random.poisson(next_key(generator), rates.astype(jnp.float32), rates.shape)
+    counts = jax.random.poisson(
+        next_key(generator), rates.astype(jnp.float32), rates.shape
+    )
     return store(out, counts.astype(rates.dtype))
 
 
@@ -394,12 +504,16 @@ def binomial(count: Any, prob: Any, generator: Any = None, *, out: Any = None) -
     # jax gives NaN where torch takes the nearest number that makes sense.
     trials_wide = jnp.maximum(trials.astype(jnp.float32), 0.0)
     probabilities = jnp.clip(probabilities.astype(jnp.float32), 0.0, 1.0)
-    numbers = jax.random.binomial(next_key(generator), trials_wide, probabilities, tuple(map(int, shape)))
+    numbers = jax.random.binomial(
+        next_key(generator), trials_wide, probabilities, tuple(map(int, shape))
+    )
     return store(out, numbers.astype(trials.dtype))
 
 
 def standard_gamma(tensor: Any, generator: Any = None, *, out: Any = None) -> Any:
-    """Gamma variables of rate 1 whose shapes are the tensor's values, for `torch.distributions`."""
+    """Gamma variables of rate 1 whose shapes are the tensor's values, for
+    `torch.distributions`.
+    """
     concentrations = tensor.jax()
     numbers = jax.random.gamma(next_key(generator), concentrations.astype(jnp.float32))
     return store(out, numbers.astype(concentrations.dtype))
@@ -408,13 +522,13 @@ def standard_gamma(tensor: Any, generator: Any = None, *, out: Any = None) -> An
 def dirichlet(tensor: Any, generator: Any = None, *, out: Any = None) -> Any:
     """Dirichlet variables over the last dimension, for `torch.distributions`."""
     concentrations = tensor.jax()
-    numbers = jax.random.dirichlet(next_key(generator), concentrations.astype(jnp.float32))
+    numbers = jax.random.dirichlet(
+        next_key(generator), concentrations.astype(jnp.float32)
+    )
     return store(out, numbers.astype(concentrations.dtype))
 
 
-_REASON = (
-    "keeps its random key beside the program: each call draws the same numbers, and the next trace fails"
-)
+_REASON = "keeps its random key beside the program: each call draws the same numbers, and the next trace fails"
 
 _aten = torch.ops.aten
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -434,7 +548,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def overloads(name: str) -> list[Any]:
-    """An operator of aten, and each of its overloads: torchax's own entry for one would come first."""
+    """An operator of aten, and each of its overloads: torchax's own entry for one would
+    come first.
+    """
     packet = getattr(_aten, name)
     return [packet, *(getattr(packet, overload) for overload in packet.overloads())]
 

@@ -1,4 +1,6 @@
-"""Samplers that fill a tensor, the forms of them that give a new one, and `rrelu`, which is one of them inside."""
+"""Samplers that fill a tensor, the forms of them that give a new one, and `rrelu`,
+which is one of them inside.
+"""
 
 import functools
 from collections.abc import Callable
@@ -17,18 +19,29 @@ from tpuport.compat.randomness import next_key
 # Each: (array that is filled, generator, parameters of the distribution) -> new array.
 
 
-def _normal(array: jax.Array, generator: Any, mean: Any = 0.0, std: Any = 1.0) -> jax.Array:
+def _normal(
+    array: jax.Array, generator: Any, mean: Any = 0.0, std: Any = 1.0
+) -> jax.Array:
     require(std >= 0, f"normal expects std >= 0.0, but found std {std}")
-    numbers = samplers.gaussian(next_key(generator), array.shape, _floating(array, "normal_kernel_cpu"))
+    numbers = samplers.gaussian(
+        next_key(generator), array.shape, _floating(array, "normal_kernel_cpu")
+    )
     return (numbers * std + mean).astype(array.dtype)
 
 
-def _uniform(array: jax.Array, generator: Any, low: Any = 0.0, high: Any = 1.0, **bounds: Any) -> jax.Array:
+def _uniform(
+    array: jax.Array, generator: Any, low: Any = 0.0, high: Any = 1.0, **bounds: Any
+) -> jax.Array:
     low, high = bounds.get("from", low), bounds.get("to", high)
-    require(low <= high, f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
+    require(
+        low <= high,
+        f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}",
+    )
     dtype = _floating(array, "check_uniform_bounds")
     if jnp.issubdtype(dtype, jnp.complexfloating):
-        return samplers.unit(next_key(generator), array.shape, dtype) * (high - low) + low * (1 + 1j)
+        return samplers.unit(next_key(generator), array.shape, dtype) * (
+            high - low
+        ) + low * (1 + 1j)
     return samplers.uniform(next_key(generator), array.shape, dtype, low, high)
 
 
@@ -65,13 +78,17 @@ def _exponential(array: jax.Array, generator: Any, lambd: Any = 1.0) -> jax.Arra
     return samplers.exponentials(next_key(generator), array.shape, dtype, lambd)
 
 
-def _cauchy(array: jax.Array, generator: Any, median: Any = 0.0, sigma: Any = 1.0) -> jax.Array:
+def _cauchy(
+    array: jax.Array, generator: Any, median: Any = 0.0, sigma: Any = 1.0
+) -> jax.Array:
     require(sigma > 0, f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
     dtype = _floating(array, "cauchy")
     return samplers.cauchys(next_key(generator), array.shape, dtype, median, sigma)
 
 
-def _log_normal(array: jax.Array, generator: Any, mean: Any = 1.0, std: Any = 2.0) -> jax.Array:
+def _log_normal(
+    array: jax.Array, generator: Any, mean: Any = 1.0, std: Any = 2.0
+) -> jax.Array:
     require(std > 0, f"log_normal_ expects std > 0.0, but found std={std}")
     dtype = _floating(array, "log_normal")
     return samplers.log_normals(next_key(generator), array.shape, dtype, mean, std)
@@ -101,7 +118,13 @@ def _functional(sampler: Callable[..., jax.Array]) -> Callable[..., Any]:
     """The operator that gives a new tensor like its first argument, or fills `out`."""
 
     @functools.wraps(sampler)
-    def draw(tensor: Any, *parameters: Any, generator: Any = None, out: Any = None, **named: Any) -> Any:
+    def draw(
+        tensor: Any,
+        *parameters: Any,
+        generator: Any = None,
+        out: Any = None,
+        **named: Any,
+    ) -> Any:
         numbers = sampler(tensor.jax(), generator, *parameters, **named)
         return wrap(numbers) if out is None else write(out, numbers)
 
@@ -122,7 +145,9 @@ def rrelu_with_noise(
     return wrap(result) if out is None else write(out, result)
 
 
-def _rrelu_with_noise_in_place(tensor: Any, noise: Any, *args: Any, **kwargs: Any) -> Any:
+def _rrelu_with_noise_in_place(
+    tensor: Any, noise: Any, *args: Any, **kwargs: Any
+) -> Any:
     return write(tensor, rrelu_with_noise(tensor, noise, *args, **kwargs).jax())
 
 
@@ -147,8 +172,12 @@ def _rrelu(
         f"Lower bound should be less than or equal to the upper bound, got {lower} and {upper}",
     )
     if not training:
-        return jnp.where(array >= 0, array, array * ((lower + upper) / 2)).astype(array.dtype), array
-    drawn = samplers.uniform(next_key(generator), array.shape, array.dtype, lower, upper)
+        return jnp.where(array >= 0, array, array * ((lower + upper) / 2)).astype(
+            array.dtype
+        ), array
+    drawn = samplers.uniform(
+        next_key(generator), array.shape, array.dtype, lower, upper
+    )
     slopes = jnp.where(array > 0, jnp.ones_like(array), drawn)
     return array * slopes, slopes
 

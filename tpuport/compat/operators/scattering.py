@@ -1,4 +1,6 @@
-"""Writing to slices, and reductions over the elements that an index sends to the same place."""
+"""Writing to slices, and reductions over the elements that an index sends to the same
+place.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,11 +23,13 @@ def scatter_reduce(
     *,
     include_self: bool = True,
 ) -> jax.Array:
-    """Traced. Reduce the source's elements into the places of x that the index names along a dimension.
+    """Traced. Reduce the source's elements into the places of x that the index names
+    along a dimension.
 
     Args:
         x: keeps its elements where the index names no place.
-        dim: the index names places along it; in the other dimensions, elements stay where they are.
+        dim: the index names places along it; in the other dimensions, elements stay
+            where they are.
         index: at most as long as the source in each dimension.
         source: of x's dtype.
         reduce: "sum", "prod", "mean", "amax" or "amin".
@@ -33,10 +37,17 @@ def scatter_reduce(
     """
     if x.ndim == 0:
         index, source = jnp.atleast_1d(index), jnp.atleast_1d(source)
-        return scatter_reduce(x[None], 0, index, source, reduce, include_self=include_self)[0]
+        return scatter_reduce(
+            x[None], 0, index, source, reduce, include_self=include_self
+        )[0]
     if x.dtype == jnp.bool_:
         numbers, added = x.astype(jnp.int32), source.astype(jnp.int32)
-        return scatter_reduce(numbers, dim, index, added, reduce, include_self=include_self) != 0
+        return (
+            scatter_reduce(
+                numbers, dim, index, added, reduce, include_self=include_self
+            )
+            != 0
+        )
     places = list(jnp.indices(index.shape, sparse=True))
     places[dim] = index
     key = tuple(places)
@@ -74,47 +85,79 @@ def _divide(total: jax.Array, counts: jax.Array) -> jax.Array:
 
 
 def index_reduce(
-    x: jax.Array, dim: int, index: jax.Array, source: jax.Array, reduce: str, *, include_self: bool = True
+    x: jax.Array,
+    dim: int,
+    index: jax.Array,
+    source: jax.Array,
+    reduce: str,
+    *,
+    include_self: bool = True,
 ) -> jax.Array:
-    """Traced. Reduce slices of the source into those of x that a one-dimensional index names along a dimension."""
+    """Traced. Reduce slices of the source into those of x that a one-dimensional index
+    names along a dimension.
+    """
     if x.ndim == 0:
-        return index_reduce(x[None], 0, index, source.reshape(-1), reduce, include_self=include_self)[0]
+        return index_reduce(
+            x[None], 0, index, source.reshape(-1), reduce, include_self=include_self
+        )[0]
     rows = jnp.moveaxis(x, dim, 0)
-    places = jnp.broadcast_to(index.reshape(-1, *(1,) * (rows.ndim - 1)), (index.size, *rows.shape[1:]))
+    places = jnp.broadcast_to(
+        index.reshape(-1, *(1,) * (rows.ndim - 1)), (index.size, *rows.shape[1:])
+    )
     added = jnp.moveaxis(source, dim, 0)
     total = scatter_reduce(rows, 0, places, added, reduce, include_self=include_self)
     return jnp.moveaxis(total, 0, dim)
 
 
 def index_put(
-    x: jax.Array, indices: Sequence[jax.Array | None], values: jax.Array, accumulate: bool = False
+    x: jax.Array,
+    indices: Sequence[jax.Array | None],
+    values: jax.Array,
+    accumulate: bool = False,
 ) -> jax.Array:
-    """Traced. x with values written, or added, where the indices say; bools add up by `or`."""
+    """Traced. x with values written, or added, where the indices say; bools add up by
+    `or`.
+    """
     from torchax.ops.ops_registry import all_aten_ops
 
     lowering: Any = all_aten_ops[_aten.index_put].func
     if accumulate and x.dtype == jnp.bool_:
-        return lowering(x.astype(jnp.int32), indices, values.astype(jnp.int32), True) != 0
+        return (
+            lowering(x.astype(jnp.int32), indices, values.astype(jnp.int32), True) != 0
+        )
     return lowering(x, indices, values, accumulate)
 
 
 def scatter(
-    x: jax.Array, dim: int, index: jax.Array, source: jax.Array | int | float | bool, *, reduce: str
+    x: jax.Array,
+    dim: int,
+    index: jax.Array,
+    source: jax.Array | int | float | bool,
+    *,
+    reduce: str,
 ) -> jax.Array:
     """Traced. `x.scatter(dim, index, source, reduce="add")`, or "multiply"."""
     values = jnp.asarray(source, x.dtype)
     if values.ndim == 0:
         values = jnp.broadcast_to(values, index.shape)
-    return scatter_reduce(x, dim, index, values, {"add": "sum", "multiply": "prod"}[reduce])
+    return scatter_reduce(
+        x, dim, index, values, {"add": "sum", "multiply": "prod"}[reduce]
+    )
 
 
-def scatter_add(x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> jax.Array:
+def scatter_add(
+    x: jax.Array, dim: int, index: jax.Array, source: jax.Array
+) -> jax.Array:
     """Traced. x with the source's elements added where the index says."""
     return scatter_reduce(x, dim, index, source, "sum")
 
 
-def put(x: jax.Array, index: jax.Array, source: jax.Array, accumulate: bool = False) -> jax.Array:
-    """Traced. x with elements written, or added, where the index counts them, as one long row."""
+def put(
+    x: jax.Array, index: jax.Array, source: jax.Array, accumulate: bool = False
+) -> jax.Array:
+    """Traced. x with elements written, or added, where the index counts them, as one
+    long row.
+    """
     if index.size != source.size:
         raise RuntimeError(
             f"put_(): Expected source and index to have the same number of elements, but got {source.size} and "
@@ -147,7 +190,9 @@ def select_scatter(x: jax.Array, source: jax.Array, dim: int, index: int) -> jax
     return _written_along(x, source, dim, index)
 
 
-def _written_along(x: jax.Array, source: jax.Array, dim: int, item: int | slice) -> jax.Array:
+def _written_along(
+    x: jax.Array, source: jax.Array, dim: int, item: int | slice
+) -> jax.Array:
     before = [slice(None)] * (dim % x.ndim)
     return write_slices(x, (*before, item), source.astype(x.dtype))
 
@@ -169,6 +214,10 @@ LOWERINGS = (
     Lowering(_aten.scatter_add.default, on_arrays(scatter_add), _BOOLS),
     Lowering(_aten.slice_scatter.default, on_arrays(slice_scatter), _OVERWRITES),
     Lowering(_aten.select_scatter.default, on_arrays(select_scatter), _OVERWRITES),
-    Lowering(_aten.put.default, on_arrays(put), "adds only the last of several elements for one place"),
+    Lowering(
+        _aten.put.default,
+        on_arrays(put),
+        "adds only the last of several elements for one place",
+    ),
 )
 METHODS = ()

@@ -37,7 +37,8 @@ def segment_reduce(
         reduce: "sum", "mean", "prod", "max" or "min".
         lengths: [B..., S]; or `offsets`: [B..., S + 1].
         indices: torch has them no more.
-        unsafe: the lengths' values are not checked; those of a traced program never are.
+        unsafe: the lengths' values are not checked; those of a traced program never
+            are.
         initial: what each segment begins with.
     """
     del indices
@@ -45,9 +46,13 @@ def segment_reduce(
     if lengths is not None:
         if not unsafe:
             _require_lengths(lengths, data.shape[axis])
-        offsets = jnp.pad(jnp.cumsum(lengths, axis=-1), [(0, 0)] * (lengths.ndim - 1) + [(1, 0)])
+        offsets = jnp.pad(
+            jnp.cumsum(lengths, axis=-1), [(0, 0)] * (lengths.ndim - 1) + [(1, 0)]
+        )
     if offsets is None:
-        raise RuntimeError("segment_reduce(): Either lengths or offsets must be defined.")
+        raise RuntimeError(
+            "segment_reduce(): Either lengths or offsets must be defined."
+        )
 
     def reduce_one(data: jax.Array, offsets: jax.Array) -> jax.Array:
         return _reduce(data, offsets, reduce, initial)
@@ -66,12 +71,15 @@ def _require_lengths(lengths: jax.Array, size: int) -> None:
     )
 
 
-def _reduce(data: jax.Array, offsets: jax.Array, reduce: str, initial: float | None) -> jax.Array:
+def _reduce(
+    data: jax.Array, offsets: jax.Array, reduce: str, initial: float | None
+) -> jax.Array:
     """The segments [S, ...] of rows [N, ...]."""
     count = offsets.shape[0] - 1
     row = jnp.arange(data.shape[0])
     segment = jnp.searchsorted(offsets[1:], row, side="right")
-    # Rows before the first segment and after the last are in none, which is the number that is left out.
+    # Rows before the first segment and after the last are in none, which is the number
+    # that is left out.
     segment = jnp.where(row < offsets[0], count, segment)
     total = _REDUCTIONS[reduce](data, segment, count)
     start = jnp.asarray(_INITIAL[reduce] if initial is None else initial, data.dtype)
@@ -86,8 +94,16 @@ def _reduce(data: jax.Array, offsets: jax.Array, reduce: str, initial: float | N
         case "sum":
             return total + start
     empty = jnp.nan if initial is None else start
-    return jnp.where(sizes > 0, (total + start) / sizes.astype(data.dtype), empty).astype(data.dtype)
+    return jnp.where(
+        sizes > 0, (total + start) / sizes.astype(data.dtype), empty
+    ).astype(data.dtype)
 
 
-LOWERINGS = (Lowering(torch.ops.aten.segment_reduce.default, on_arrays(segment_reduce), "has no lowering"),)
+LOWERINGS = (
+    Lowering(
+        torch.ops.aten.segment_reduce.default,
+        on_arrays(segment_reduce),
+        "has no lowering",
+    ),
+)
 METHODS = ()

@@ -1,4 +1,6 @@
-"""Derivatives of the gamma function, the Hurwitz zeta function, and some Bessel functions."""
+"""Derivatives of the gamma function, the Hurwitz zeta function, and some Bessel
+functions.
+"""
 
 import math
 from functools import partial
@@ -15,7 +17,11 @@ from tpuport.compat.operators.promotion import Operand
 def polygamma(n: int, x: jax.Array) -> jax.Array:
     """Traced. The n-th derivative of digamma."""
     wide = _floating(x)
-    values = _digamma(wide) if n == 0 else (-1) ** (n + 1) * math.factorial(n) * zeta(n + 1, wide)
+    values = (
+        _digamma(wide)
+        if n == 0
+        else (-1) ** (n + 1) * math.factorial(n) * zeta(n + 1, wide)
+    )
     return values.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else values
 
 
@@ -30,7 +36,8 @@ def _floating(x: Operand) -> jax.Array:
 
 
 def _digamma(x: jax.Array) -> jax.Array:
-    # Below 1/2 by reflection. The distance to the pole has all of x's digits; pi * x would lose them.
+    # Below 1/2 by reflection. The distance to the pole has all of x's digits; pi * x
+    # would lose them.
     distance = x - jnp.round(x)
     positive = jax.scipy.special.digamma(jnp.where(x < 0.5, 1 - x, x))
     reflected = positive - jnp.pi / jnp.tan(jnp.pi * distance)
@@ -48,7 +55,9 @@ def zeta(s: Operand, q: Operand) -> jax.Array:
     # jax has it for q > 0 only: the terms before that are added one by one.
     def add_term(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         total, at = state
-        return jnp.where(at < 0, total + jnp.power(at, -s), total), jnp.where(at < 0, at + 1, at)
+        return jnp.where(at < 0, total + jnp.power(at, -s), total), jnp.where(
+            at < 0, at + 1, at
+        )
 
     total, positive = jax.lax.while_loop(
         lambda state: jnp.any(state[1] < 0), add_term, (jnp.zeros_like(start), start)
@@ -60,10 +69,14 @@ def zeta(s: Operand, q: Operand) -> jax.Array:
 
 
 def scaled_modified_bessel_k(order: int, x: jax.Array) -> jax.Array:
-    """Traced. `exp(x) * K(x)` of the modified Bessel function of the second kind and of order 0 or 1."""
+    """Traced. `exp(x) * K(x)` of the modified Bessel function of the second kind and of
+    order 0 or 1.
+    """
     wide = _floating(x)
     unscaled = (
-        torch.ops.aten.special_modified_bessel_k0 if order == 0 else torch.ops.aten.special_modified_bessel_k1
+        torch.ops.aten.special_modified_bessel_k0
+        if order == 0
+        else torch.ops.aten.special_modified_bessel_k1
     )
     near = jnp.exp(wide) * as_jax(unscaled(wrap(jnp.minimum(wide, 2.0))))
     safe = jnp.maximum(wide, 2.0)
@@ -72,7 +85,9 @@ def scaled_modified_bessel_k(order: int, x: jax.Array) -> jax.Array:
 
 
 def _chebyshev_sum(x: jax.Array, coefficients: tuple[float, ...]) -> jax.Array:
-    """Clenshaw's sum of Chebyshev polynomials, the highest first, by twice their variable."""
+    """Clenshaw's sum of Chebyshev polynomials, the highest first, by twice their
+    variable.
+    """
     before = present = jnp.zeros_like(x)
     last = before
     for coefficient in coefficients:
@@ -85,7 +100,9 @@ def spherical_bessel_j0(x: jax.Array) -> jax.Array:
     """Traced. `sin(x) / x`."""
     wide = _floating(x)
     safe = jnp.where((wide == 0) | jnp.isinf(wide), 1.0, wide)
-    return jnp.where(wide == 0, 1.0, jnp.where(jnp.isinf(wide), 0.0, jnp.sin(safe) / safe))
+    return jnp.where(
+        wide == 0, 1.0, jnp.where(jnp.isinf(wide), 0.0, jnp.sin(safe) / safe)
+    )
 
 
 # Cephes' expansions of exp(x) * sqrt(x) * K(x) beyond 2, without terms below float32.
@@ -113,7 +130,9 @@ _MISSING = "has no lowering"
 _NEGATIVE = "wrong below 0"
 LOWERINGS = (
     Lowering(
-        _aten.polygamma.default, on_arrays(polygamma), "wrong below 0, rounds on the way, fails for n = 0"
+        _aten.polygamma.default,
+        on_arrays(polygamma),
+        "wrong below 0, rounds on the way, fails for n = 0",
     ),
     Lowering(_aten.polygamma_.default, polygamma_, "has no lowering"),
     Lowering(
@@ -126,7 +145,11 @@ LOWERINGS = (
         on_arrays(partial(scaled_modified_bessel_k, 1)),
         _MISSING,
     ),
-    Lowering(_aten.special_spherical_bessel_j0.default, on_arrays(spherical_bessel_j0), _MISSING),
+    Lowering(
+        _aten.special_spherical_bessel_j0.default,
+        on_arrays(spherical_bessel_j0),
+        _MISSING,
+    ),
     Lowering(_aten.digamma.default, on_arrays(digamma), "loses digits near poles"),
     Lowering(_aten.special_zeta.default, on_arrays(zeta), _NEGATIVE),
     Lowering(_aten.special_zeta.other_scalar, on_arrays(zeta), _NEGATIVE),

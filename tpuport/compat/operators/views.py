@@ -1,4 +1,6 @@
-"""Views and copies: torchax forgets that most views share memory, and takes some copies for the tensor itself."""
+"""Views and copies: torchax forgets that most views share memory, and takes some copies
+for the tensor itself.
+"""
 
 import copy
 from typing import Any
@@ -21,17 +23,25 @@ _aten = torch.ops.aten
 Ported = Any
 
 
-def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict | None) -> Any:
-    """torchax's `Environment.dispatch`, with views linked to what they view and writes propagated through them.
+def dispatch(
+    environment: Any, func: Any, types: Any, args: tuple, kwargs: dict | None
+) -> Any:
+    """torchax's `Environment.dispatch`, with views linked to what they view and writes
+    propagated through them.
 
-    Each operator runs between what torch says of its arguments and of its results. Draws of a program that is traced
-    are the program's, also where torch would do them on the host.
+    Each operator runs between what torch says of its arguments and of its results.
+    Draws of a program that is traced are the program's, also where torch would do them
+    on the host.
     """
 
     def run(func: Any, args: tuple, kwargs: dict) -> Any:
         return expectations.checked_dispatch(environment, func, types, args, kwargs)
 
-    known = None if is_program_draw(func) else device_placement.compute_on_host(func, args, kwargs or {})
+    known = (
+        None
+        if is_program_draw(func)
+        else device_placement.compute_on_host(func, args, kwargs or {})
+    )
     if known is not None:
         return known.value
     func, args, kwargs = device_placement.as_move(func, args, kwargs or {})
@@ -54,16 +64,23 @@ def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict 
 
 
 def view(
-    tensor: torch.Tensor, *shape: Any, dtype: torch.dtype | None = None, size: Any = None
+    tensor: torch.Tensor,
+    *shape: Any,
+    dtype: torch.dtype | None = None,
+    size: Any = None,
 ) -> torch.Tensor:
-    """`tensor.view(shape)`, also where torch has other strides than those known here and finds no view."""
+    """`tensor.view(shape)`, also where torch has other strides than those known here
+    and finds no view.
+    """
     shape = shape if size is None else (size,)
     if dtype is not None or isinstance(shape[0], torch.dtype):
         return _aten.view.dtype(tensor, dtype or shape[0])
     result = _aten.view.default(tensor, _as_size(shape))
     if getattr(result, "_alias", None) is None:
         # Where its elements are in torch is not known.
-        step = view_steps.Step("view()", lambda array: array.reshape(result.shape), _reshape_back, False)
+        step = view_steps.Step(
+            "view()", lambda array: array.reshape(result.shape), _reshape_back, False
+        )
         aliasing.link(result, tensor, step, aliasing.twin(result))
     return result
 
@@ -89,12 +106,16 @@ def reshape(tensor: torch.Tensor, *sizes: Any, shape: Any = None) -> torch.Tenso
 
 
 def narrow(tensor: Ported, dim: int, start: Any, length: int) -> torch.Tensor:
-    """`tensor.narrow(dim, start, length)`, whose start may be a number that only a program knows."""
+    """`tensor.narrow(dim, start, length)`, whose start may be a number that only a
+    program knows.
+    """
     if not is_ported(start) or not isinstance(start.jax(), Tracer):
         return _aten.narrow.default(tensor, dim, int(start), length)
     first, axis = start.jax(), dim % tensor.ndim
     twin = aliasing.twin(tensor)
-    view_twin = view_steps.on_twins(torch.narrow, twin, axis, 0, length)  # raises if it is too long
+    view_twin = view_steps.on_twins(
+        torch.narrow, twin, axis, 0, length
+    )  # raises if it is too long
     # Counted from the end, as torch does.
     first = jnp.where(first < 0, first + tensor.shape[axis], first)
 
@@ -105,12 +126,19 @@ def narrow(tensor: Ported, dim: int, start: Any, length: int) -> torch.Tensor:
         return jax.lax.dynamic_update_slice_in_dim(array, values, first, axis)
 
     result = wrap(read(tensor.jax()))
-    aliasing.link(result, tensor, view_steps.Step("narrow()", read, lambda: write, False), view_twin)
+    aliasing.link(
+        result,
+        tensor,
+        view_steps.Step("narrow()", read, lambda: write, False),
+        view_twin,
+    )
     return result
 
 
 def ravel(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor.ravel()`: unlike `reshape(-1)`, a copy of every tensor whose elements are not next to one another."""
+    """`tensor.ravel()`: unlike `reshape(-1)`, a copy of every tensor whose elements are
+    not next to one another.
+    """
     return contiguous(tensor).view(-1)
 
 
@@ -120,9 +148,13 @@ def reshape_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def contiguous(
-    tensor: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format
+    tensor: torch.Tensor,
+    *,
+    memory_format: torch.memory_format = torch.contiguous_format,
 ) -> torch.Tensor:
-    """`tensor.contiguous()`: the tensor itself if its strides in torch are contiguous, else a copy."""
+    """`tensor.contiguous()`: the tensor itself if its strides in torch are contiguous,
+    else a copy.
+    """
     if aliasing.twin(tensor).is_contiguous(memory_format=memory_format):
         return tensor
     return wrap(as_jax(tensor))
@@ -131,7 +163,9 @@ def contiguous(
 def detach(tensor: Ported) -> torch.Tensor:
     """`tensor.detach()`: a view without a gradient."""
     view = wrap(jax.lax.stop_gradient(tensor.jax()))
-    step = view_steps.Step("detach()", jax.lax.stop_gradient, lambda: lambda array, values: values)
+    step = view_steps.Step(
+        "detach()", jax.lax.stop_gradient, lambda: lambda array, values: values
+    )
     aliasing.link(view, tensor, step, aliasing.twin(tensor))
     return view
 
@@ -141,7 +175,9 @@ _OWN_ATTRIBUTES = frozenset({"_elem", "_env", "_alias", "_memory", "_is_param"})
 
 
 def deepcopy(tensor: Ported, memo: dict[int, Any]) -> torch.Tensor:
-    """`copy.deepcopy(tensor)`: a parameter if the tensor is one, as a copied model's weights have to be."""
+    """`copy.deepcopy(tensor)`: a parameter if the tensor is one, as a copied model's
+    weights have to be.
+    """
     # Another array, because a program may be given the memory of this one.
     duplicate = wrap(tensor.jax().copy())
     if isinstance(tensor, torch.nn.Parameter):
@@ -154,7 +190,9 @@ def deepcopy(tensor: Ported, memo: dict[int, Any]) -> torch.Tensor:
     return duplicate
 
 
-def is_contiguous(tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+def is_contiguous(
+    tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format
+) -> bool:
     """`tensor.is_contiguous()` of the strides that a view has in torch."""
     return aliasing.twin(tensor).is_contiguous(memory_format=memory_format)
 
@@ -187,15 +225,28 @@ LOWERINGS = (
     Lowering(torch.Tensor.reshape, reshape, _COPY),
     Lowering(torch.reshape, reshape, _COPY),
     Lowering(torch.Tensor.reshape_as, reshape_as, _COPY),
-    Lowering(torch.Tensor.narrow, narrow, "asks for the value of a start on the device"),
+    Lowering(
+        torch.Tensor.narrow, narrow, "asks for the value of a start on the device"
+    ),
     Lowering(torch.narrow, narrow, "asks for the value of a start on the device"),
     Lowering(torch.Tensor.ravel, ravel, _COPY),
     Lowering(torch.ravel, ravel, _COPY),
-    Lowering(torch.Tensor.fill_diagonal_, fill_diagonal_, "writes beside the diagonal of a view"),
-    Lowering(torch.Tensor.contiguous, contiguous, "gives the tensor itself where torch copies"),
-    # torch's own decompositions, as of bilinear resampling and affine grids, ask for these below its functions.
+    Lowering(
+        torch.Tensor.fill_diagonal_,
+        fill_diagonal_,
+        "writes beside the diagonal of a view",
+    ),
+    Lowering(
+        torch.Tensor.contiguous,
+        contiguous,
+        "gives the tensor itself where torch copies",
+    ),
+    # torch's own decompositions, as of bilinear resampling and affine grids, ask for
+    # these below its functions.
     Lowering(_aten.contiguous.default, contiguous, "has no lowering"),
-    Lowering(_aten.mT.default, lambda tensor: tensor.transpose(-1, -2), "has no lowering"),
+    Lowering(
+        _aten.mT.default, lambda tensor: tensor.transpose(-1, -2), "has no lowering"
+    ),
 )
 METHODS = (
     Method("Tensor", "__deepcopy__", deepcopy, "tries to copy the environment too"),

@@ -18,18 +18,25 @@ def sample(distribution: Any, sample_shape: Any = ()) -> torch.Tensor:
     if not (is_ported(distribution.loc) or randomness.is_traced()):
         return original("VonMises", "sample")(distribution, torch.Size(sample_shape))
     shape = tuple(distribution._extended_shape(torch.Size(sample_shape)))
-    location, concentration = to_jax(distribution.loc), to_jax(distribution.concentration)
+    location, concentration = (
+        to_jax(distribution.loc),
+        to_jax(distribution.concentration),
+    )
     return wrap(angles(randomness.next_key(), shape, location, concentration))
 
 
 @functools.partial(jax.jit, static_argnums=(1,))
 def angles(
-    key: jax.Array, shape: tuple[int, ...], location: jax.Array, concentration: jax.Array
+    key: jax.Array,
+    shape: tuple[int, ...],
+    location: jax.Array,
+    concentration: jax.Array,
 ) -> jax.Array:
-    """Von Mises variables in [-pi, pi), by Best and Fisher's rejection (Applied Statistics 28, 1979, page 152).
+    """Von Mises variables in [-pi, pi), by Best and Fisher's rejection (Applied
+    Statistics 28, 1979, page 152).
 
-    Their numbers r and f come near 1 where the concentration is large, so r - 1 and 1 - f are computed instead, which
-    keeps float32 exact.
+    Their numbers r and f come near 1 where the concentration is large, so r - 1 and 1 -
+    f are computed instead, which keeps float32 exact.
     """
     kappa = jnp.broadcast_to(concentration, shape).astype(jnp.float32)
     root = jnp.sqrt(1 + 4 * kappa * kappa)
@@ -44,12 +51,18 @@ def angles(
     def is_open(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         return ~state[2].all()
 
-    def draw(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def draw(
+        state: tuple[jax.Array, jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         key, chord, is_done = state
         key, draw_key = jax.random.split(key)
-        first, second = jax.random.uniform(draw_key, (2, *shape), minval=jnp.finfo(jnp.float32).tiny)
+        first, second = jax.random.uniform(
+            draw_key, (2, *shape), minval=jnp.finfo(jnp.float32).tiny
+        )
         sine, cosine = jnp.sin(jnp.pi / 2 * first), jnp.cos(jnp.pi / 2 * first)
-        one_minus_f = 2 * r_minus_one * sine * sine / (r_minus_one + 2 * cosine * cosine)
+        one_minus_f = (
+            2 * r_minus_one * sine * sine / (r_minus_one + 2 * cosine * cosine)
+        )
         c = kappa * (r_minus_one + one_minus_f)
         is_accepted = (c * (2 - c) > second) | (jnp.log(c / second) + 1 >= c)
         chord = jnp.where(is_accepted & ~is_done, one_minus_f, chord)
@@ -66,4 +79,11 @@ def angles(
 
 
 LOWERINGS = ()
-METHODS = (Method("VonMises", "sample", sample, "draws in float64, and asks whether all are accepted"),)
+METHODS = (
+    Method(
+        "VonMises",
+        "sample",
+        sample,
+        "draws in float64, and asks whether all are accepted",
+    ),
+)

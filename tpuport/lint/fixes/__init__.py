@@ -1,4 +1,6 @@
-"""Mechanical rewrites of findings, which keep formatting and comments. A module `tpuNNN_name.py` fixes one rule."""
+"""Mechanical rewrites of findings, which keep formatting and comments. A module
+`tpuNNN_name.py` fixes one rule.
+"""
 
 from tpuport.lint.fixes.planning import all_rewrites, available_fixes, fix_text
 

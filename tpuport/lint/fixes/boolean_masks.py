@@ -1,4 +1,6 @@
-"""What the text tells about boolean masks: their negation, their dtype, and how their shape relates to a tensor's."""
+"""What the text tells about boolean masks: their negation, their dtype, and how their
+shape relates to a tensor's.
+"""
 
 import dataclasses
 from typing import Final
@@ -22,7 +24,9 @@ _ELEMENTWISE: Final = frozenset(
 _PREDICATES: Final = frozenset(
     "bool isnan isinf isfinite isneginf isposinf logical_not logical_and logical_or".split()
 )
-_CONSTANTS: Final = frozenset({"math.inf", "math.pi", "math.nan", "torch.inf", "torch.nan", "torch.pi"})
+_CONSTANTS: Final = frozenset(
+    {"math.inf", "math.pi", "math.nan", "torch.inf", "torch.nan", "torch.pi"}
+)
 
 # The lead of a mask behind `...`.
 TRAILING: Final = -1
@@ -43,13 +47,16 @@ class MaskedAccess:
     lead: int
 
     def covers_whole_base(self, site: Site) -> bool:
-        """Whether the mask broadcasts against the base as it is, without an alignment of its dimensions."""
+        """Whether the mask broadcasts against the base as it is, without an alignment
+        of its dimensions.
+        """
         if self.lead == TRAILING:
             return True
         return self.lead == 0 and has_same_shape(site, self.mask, self.base)
 
     def aligned_mask(self, site: Site, mask: str) -> str:
-        """Text that broadcasts the mask, of which `mask` is the text, against all dimensions of the base.
+        """Text that broadcasts the mask, of which `mask` is the text, against all
+        dimensions of the base.
 
         An operand is broadcast from the right, an index from the left.
         """
@@ -58,14 +65,22 @@ class MaskedAccess:
             return mask
         if self.lead:
             base_dimensions += f" - {self.lead}"
-        return f"{mask}.reshape({mask}.shape + (1,) * ({base_dimensions} - {mask}.ndim))"
+        return (
+            f"{mask}.reshape({mask}.shape + (1,) * ({base_dimensions} - {mask}.ndim))"
+        )
 
 
 def masked_access(node: cst.CSTNode) -> MaskedAccess | None:
-    """The parts of `x[mask]`; None if x is not a simple name or if there are other indices."""
+    """The parts of `x[mask]`; None if x is not a simple name or if there are other
+    indices.
+    """
     match node:
         case cst.Subscript(
-            value=base, slice=[*leading, cst.SubscriptElement(slice=cst.Index(value=mask, star=None)) as last]
+            value=base,
+            slice=[
+                *leading,
+                cst.SubscriptElement(slice=cst.Index(value=mask, star=None)) as last,
+            ],
         ) if is_simple(base):
             pass
         case _:
@@ -95,7 +110,9 @@ def negated(node: cst.BaseExpression) -> cst.BaseExpression | None:
     match node:
         case cst.UnaryOperation(operator=cst.BitInvert(), expression=mask):
             return mask
-        case cst.Call(func=cst.Attribute(value=mask, attr=cst.Name(value="logical_not")), args=[]):
+        case cst.Call(
+            func=cst.Attribute(value=mask, attr=cst.Name(value="logical_not")), args=[]
+        ):
             return mask
     return None
 
@@ -105,11 +122,15 @@ def is_boolean(node: cst.BaseExpression) -> bool:
     match node:
         case cst.Comparison():
             return True
-        case cst.BinaryOperation(operator=cst.BitAnd() | cst.BitOr(), left=left, right=right):
+        case cst.BinaryOperation(
+            operator=cst.BitAnd() | cst.BitOr(), left=left, right=right
+        ):
             return is_boolean(left) and is_boolean(right)
         case cst.UnaryOperation(operator=cst.BitInvert(), expression=mask):
             return is_boolean(mask)
-        case cst.Call(func=cst.Attribute(value=mask, attr=cst.Name(value="logical_not")), args=[]):
+        case cst.Call(
+            func=cst.Attribute(value=mask, attr=cst.Name(value="logical_not")), args=[]
+        ):
             return is_boolean(mask)
         case cst.Call(func=cst.Attribute(attr=cst.Name(value=name))):
             return name in _PREDICATES
@@ -121,18 +142,24 @@ def boolean_text(site: Site, mask: cst.BaseExpression) -> str:
     return site.code(mask) if is_boolean(mask) else f"{site.operand(mask)} != 0"
 
 
-def has_same_shape(site: Site, mask: cst.BaseExpression, base: cst.BaseExpression) -> bool:
-    """Whether the text shows that a mask has the shape of the tensor it indexes: `x[x > 0]`, `x[torch.isnan(x)]`."""
+def has_same_shape(
+    site: Site, mask: cst.BaseExpression, base: cst.BaseExpression
+) -> bool:
+    """Whether the text shows that a mask has the shape of the tensor it indexes:
+    `x[x > 0]`, `x[torch.isnan(x)]`.
+    """
     # A negation has the shape of what it negates.
     positive = negated(mask)
     if positive is not None:
         return has_same_shape(site, positive, base)
     match mask:
-        case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(comparator=right)]):
-            operands = [left, right]
-        case cst.Call(func=cst.Attribute(value=owner, attr=cst.Name(value=name)), args=args) if (
-            name in _ELEMENTWISE
+        case cst.Comparison(
+            left=left, comparisons=[cst.ComparisonTarget(comparator=right)]
         ):
+            operands = [left, right]
+        case cst.Call(
+            func=cst.Attribute(value=owner, attr=cst.Name(value=name)), args=args
+        ) if name in _ELEMENTWISE:
             operands = [argument.value for argument in args]
             # `x.isnan()`, as opposed to `torch.isnan(x)`.
             if not site.function_name(mask):
@@ -140,7 +167,8 @@ def has_same_shape(site: Site, mask: cst.BaseExpression, base: cst.BaseExpressio
         case _:
             return False
     base_text = site.code(base)
-    # Beside the tensor itself (`x != x` is true for NaN), only numbers surely keep its shape.
+    # Beside the tensor itself (`x != x` is true for NaN), only numbers surely keep its
+    # shape.
     others = [operand for operand in operands if site.code(operand) != base_text]
     return len(others) < len(operands) and all(map(is_number, others))
 
@@ -155,7 +183,9 @@ def is_scalar(site: Site, node: cst.BaseExpression) -> bool:
         case cst.UnaryOperation(expression=operand):
             return is_scalar(site, operand)
         # `torch.finfo(x.dtype).min`
-        case cst.Attribute(value=cst.Call(func=cst.Attribute(attr=cst.Name(value="finfo" | "iinfo")))):
+        case cst.Attribute(
+            value=cst.Call(func=cst.Attribute(attr=cst.Name(value="finfo" | "iinfo")))
+        ):
             return True
         case cst.Attribute():
             return site.dotted_name(node) in _CONSTANTS
@@ -165,10 +195,14 @@ def is_scalar(site: Site, node: cst.BaseExpression) -> bool:
 
 
 def _is_number_parameter(function: FunctionNode | None, name: str) -> bool:
-    """Whether a parameter is annotated as `float` or `int`, and the function never assigns to it."""
+    """Whether a parameter is annotated as `float` or `int`, and the function never
+    assigns to it.
+    """
     if function is None or name in names_bound_by_statements(function):
         return False
-    annotations = {parameter.name.value: parameter.annotation for parameter in parameters(function)}
+    annotations = {
+        parameter.name.value: parameter.annotation for parameter in parameters(function)
+    }
     match annotations.get(name):
         case cst.Annotation(annotation=cst.Name(value="float" | "int")):
             return True

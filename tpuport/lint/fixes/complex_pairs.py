@@ -1,7 +1,9 @@
-"""Complex tensors of a function that can be pairs of real numbers: where they are created, and where they are used.
+"""Complex tensors of a function that can be pairs of real numbers: where they are
+created, and where they are used.
 
-Models write rotary embeddings as `view_as_real(view_as_complex(x) * table)`. Such a product of complex numbers can be
-computed from the pairs themselves, if everything that reads one of the complex tensors can do with pairs too.
+Models write rotary embeddings as `view_as_real(view_as_complex(x) * table)`. Such a
+product of complex numbers can be computed from the pairs themselves, if everything that
+reads one of the complex tensors can do with pairs too.
 """
 
 import dataclasses
@@ -24,7 +26,9 @@ from tpuport.lint.fixes.syntax import (
 from tpuport.lint.fixes.tensors import only_assignment
 
 _SHAPE_ATTRIBUTES: Final = frozenset({"shape", "ndim", "dim", "size"})
-_RESHAPING_METHODS: Final = frozenset({"unsqueeze", "view", "reshape", "to", "transpose", "squeeze"})
+_RESHAPING_METHODS: Final = frozenset(
+    {"unsqueeze", "view", "reshape", "to", "transpose", "squeeze"}
+)
 
 
 # --- products ---
@@ -35,7 +39,8 @@ class Product:
     """`torch.view_as_real(left * right)`, the product perhaps bound to a name first.
 
     Attributes:
-        node: what becomes the real product: the call, or the multiplication that a name is bound to.
+        node: what becomes the real product: the call, or the multiplication that a name
+            is bound to.
         factors: left and right.
         views: calls of `view_as_real` on the name, each of which becomes the name.
     """
@@ -47,16 +52,30 @@ class Product:
 
 def find_products(site: Site, function: cst.FunctionDef) -> list[Product]:
     """All products in a function that are turned back into real numbers at once."""
-    views = [node for node in scope_nodes(function) if site.is_torch_call(node, "view_as_real")]
+    views = [
+        node
+        for node in scope_nodes(function)
+        if site.is_torch_call(node, "view_as_real")
+    ]
     products = [_product_viewed_by(site, function, view) for view in views]
     # Two views of one name give the same product.
-    return list({product.node: product for product in products if product is not None}.values())
+    return list(
+        {product.node: product for product in products if product is not None}.values()
+    )
 
 
-def _product_viewed_by(site: Site, function: cst.FunctionDef, view: cst.CSTNode) -> Product | None:
+def _product_viewed_by(
+    site: Site, function: cst.FunctionDef, view: cst.CSTNode
+) -> Product | None:
     match view:
         case cst.Call(
-            args=[cst.Arg(value=cst.BinaryOperation(left=left, operator=cst.Multiply(), right=right))]
+            args=[
+                cst.Arg(
+                    value=cst.BinaryOperation(
+                        left=left, operator=cst.Multiply(), right=right
+                    )
+                )
+            ]
         ):
             return Product(view, (left, right))
         case cst.Call(args=[cst.Arg(value=cst.Name(value=name))]):
@@ -69,10 +88,16 @@ def _named_product(site: Site, function: cst.FunctionDef, name: str) -> Product 
     match only_assignment(site, function, name):
         case cst.Assign(
             targets=[cst.AssignTarget(target=target)],
-            value=cst.BinaryOperation(left=left, operator=cst.Multiply(), right=right) as product,
+            value=cst.BinaryOperation(
+                left=left, operator=cst.Multiply(), right=right
+            ) as product,
         ):
             # Any other reader would see pairs where it expects complex numbers.
-            views = [site.argument_of(use) for use in name_uses(function, name) if use is not target]
+            views = [
+                site.argument_of(use)
+                for use in name_uses(function, name)
+                if use is not target
+            ]
             if all(site.is_torch_call(view, "view_as_real") for view in views):
                 return Product(product, (left, right), tuple(filter(None, views)))
     return None
@@ -87,8 +112,10 @@ class Pairs:
 
     Attributes:
         creations: the calls of `view_as_complex` or `polar` that names are bound to.
-        factors: the factors that become pairs: names, and `view_as_complex(name)` in the product itself.
-        shape_uses: names of which only the shape is read; a real half of the pairs has the same.
+        factors: the factors that become pairs: names, and `view_as_complex(name)` in
+            the product itself.
+        shape_uses: names of which only the shape is read; a real half of the pairs has
+            the same.
     """
 
     creations: list[cst.Call] = dataclasses.field(default_factory=list)
@@ -96,8 +123,12 @@ class Pairs:
     shape_uses: list[cst.Name] = dataclasses.field(default_factory=list)
 
 
-def find_pairs(site: Site, function: cst.FunctionDef, products: Sequence[Product]) -> Pairs:
-    """The factors that are created as complex numbers in the product, or earlier in the same block."""
+def find_pairs(
+    site: Site, function: cst.FunctionDef, products: Sequence[Product]
+) -> Pairs:
+    """The factors that are created as complex numbers in the product, or earlier in the
+    same block.
+    """
     pairs = Pairs()
     factors = [factor for product in products for factor in product.factors]
     for factor in factors:
@@ -105,14 +136,18 @@ def find_pairs(site: Site, function: cst.FunctionDef, products: Sequence[Product
             # One creation may have been the reason to add several names.
             case cst.Name() if factor not in pairs.factors:
                 _add_name(site, function, factor, factors, pairs)
-            case cst.Call(args=[cst.Arg(value=value), *_]) if site.is_torch_call(factor, "view_as_complex"):
+            case cst.Call(args=[cst.Arg(value=value), *_]) if site.is_torch_call(
+                factor, "view_as_complex"
+            ):
                 if is_simple(value):
                     pairs.factors.add(factor)
     return pairs
 
 
 class _Creation(NamedTuple):
-    """Statement number `position` of a block, which binds a name to a complex tensor."""
+    """Statement number `position` of a block, which binds a name to a complex
+    tensor.
+    """
 
     block: cst.IndentedBlock
     position: int
@@ -126,7 +161,9 @@ def _add_name(
     factors: Sequence[cst.BaseExpression],
     pairs: Pairs,
 ) -> None:
-    """Add a factor that is a name, if everything that reads its value can do with pairs."""
+    """Add a factor that is a name, if everything that reads its value can do with
+    pairs.
+    """
     # Only a creation in the same block has surely run before the product.
     creation = _creation_before(site, factor)
     if creation is None:
@@ -146,7 +183,9 @@ def _add_name(
 
 
 def _creation_before(site: Site, factor: cst.Name) -> _Creation | None:
-    """The last statement before a product, in the same block, that assigns to a factor; if it creates a pair."""
+    """The last statement before a product, in the same block, that assigns to a factor;
+    if it creates a pair.
+    """
     line = site.enclosing(factor, cst.SimpleStatementLine)
     block = site.parent(line)
     if not isinstance(block, cst.IndentedBlock):
@@ -163,11 +202,17 @@ def _creation_before(site: Site, factor: cst.Name) -> _Creation | None:
 
 
 def _complex_value(site: Site, statement: cst.CSTNode) -> cst.Call | None:
-    """The call in `name = torch.view_as_complex(x)` or `name = torch.polar(torch.ones_like(angle), angle)`."""
+    """The call in `name = torch.view_as_complex(x)` or
+    `name = torch.polar(torch.ones_like(angle), angle)`.
+    """
     match simple_assignment(statement):
-        case cst.Assign(value=cst.Call(args=[_]) as call) if site.is_torch_call(call, "view_as_complex"):
+        case cst.Assign(value=cst.Call(args=[_]) as call) if site.is_torch_call(
+            call, "view_as_complex"
+        ):
             return call
-        case cst.Assign(value=cst.Call() as call) if _unit_angle(site, call) is not None:
+        case cst.Assign(value=cst.Call() as call) if (
+            _unit_angle(site, call) is not None
+        ):
             return call
     return None
 
@@ -175,26 +220,39 @@ def _complex_value(site: Site, statement: cst.CSTNode) -> cst.Call | None:
 def _unit_angle(site: Site, node: cst.CSTNode) -> cst.BaseExpression | None:
     """`angle` in `torch.polar(torch.ones_like(angle), angle)`."""
     match node:
-        case cst.Call(args=[cst.Arg(value=cst.Call() as radius), cst.Arg(value=angle)]) if is_simple(angle):
+        case cst.Call(
+            args=[cst.Arg(value=cst.Call() as radius), cst.Arg(value=angle)]
+        ) if is_simple(angle):
             # With any other radius, the parts are not the bare cosine and sine.
-            if site.is_torch_call(node, "polar") and site.is_torch_call(radius, "ones_like"):
+            if site.is_torch_call(node, "polar") and site.is_torch_call(
+                radius, "ones_like"
+            ):
                 return angle
     return None
 
 
 def _reads_of(site: Site, creation: _Creation, name: str) -> list[cst.Name]:
-    """The names that read what the creation assigned, up to the statement that assigns the name again."""
+    """The names that read what the creation assigned, up to the statement that assigns
+    the name again.
+    """
     reads: list[cst.Name] = []
     for statement in creation.block.body[creation.position + 1 :]:
-        # `x = x * table` still reads the old value, so the block's reads end only after it.
-        reads += [use for use in name_uses(statement, name) if not site.enclosing(use, cst.AssignTarget)]
+        # `x = x * table` still reads the old value, so the block's reads end only after
+        # it.
+        reads += [
+            use
+            for use in name_uses(statement, name)
+            if not site.enclosing(use, cst.AssignTarget)
+        ]
         if name in names_assigned_in(statement):
             break
     return reads
 
 
 def _may_read(site: Site, use: cst.Name, creation: _Creation) -> bool:
-    """Whether a use outside the statements after the creation may read the complex value too."""
+    """Whether a use outside the statements after the creation may read the complex
+    value too.
+    """
     path = {use, *site.ancestors(use)}
     if creation.block.body[creation.position] in path:
         return False
@@ -202,16 +260,23 @@ def _may_read(site: Site, use: cst.Name, creation: _Creation) -> bool:
         return False
     for index, statement in enumerate(creation.block.body):
         if statement in path:
-            # After the creation another value has the name by then; before it only a loop leads there.
-            return index < creation.position and site.enclosing(creation.block, *_LOOPS) is not None
+            # After the creation another value has the name by then; before it only a
+            # loop leads there.
+            return (
+                index < creation.position
+                and site.enclosing(creation.block, *_LOOPS) is not None
+            )
     return not _is_in_other_branch(site, path, creation.block)
 
 
 _LOOPS: Final = (cst.For, cst.While)
 
 
-def _is_in_other_branch(site: Site, path: set[cst.CSTNode], block: cst.IndentedBlock) -> bool:
-    """Whether a use and the block are in two branches of one `if`, and no loop leads from one to the other.
+def _is_in_other_branch(
+    site: Site, path: set[cst.CSTNode], block: cst.IndentedBlock
+) -> bool:
+    """Whether a use and the block are in two branches of one `if`, and no loop leads
+    from one to the other.
 
     Args:
         site: the finding.
@@ -222,22 +287,29 @@ def _is_in_other_branch(site: Site, path: set[cst.CSTNode], block: cst.IndentedB
         return False
     for child, parent in site.steps_up(block):
         match parent:
-            # The innermost `if` around both; they are in the same branch unless their paths part here.
+            # The innermost `if` around both; they are in the same branch unless their
+            # paths part here.
             case cst.If(body=body) if parent in path:
                 return (child is body) != (body in path)
     return False
 
 
 def _only_shape_is_read(site: Site, use: cst.Name) -> bool:
-    """Whether code reads only the name's shape: here, or in a function of this file that the name is passed to."""
+    """Whether code reads only the name's shape: here, or in a function of this file
+    that the name is passed to.
+    """
     parent = site.parent(use)
     match parent, site.argument_of(use):
         case cst.Attribute(attr=cst.Name(value=attribute)), _:
             return attribute in _SHAPE_ATTRIBUTES
-        case cst.Arg(keyword=None), cst.Call(func=cst.Name(value=function_name), args=arguments):
+        case cst.Arg(keyword=None), cst.Call(
+            func=cst.Name(value=function_name), args=arguments
+        ):
             if parent.star or site.is_shadowed_locally(use, function_name):
                 return False
-            return _reads_only_shape_of(site, function_name, list(arguments).index(parent))
+            return _reads_only_shape_of(
+                site, function_name, list(arguments).index(parent)
+            )
     return False
 
 
@@ -245,7 +317,9 @@ def _reads_only_shape_of(site: Site, function_name: str, index: int) -> bool:
     """Whether a function of this file reads only the shape of one of its parameters."""
     for statement in site.file.module.body:
         match statement:
-            case cst.FunctionDef(name=cst.Name(value=name), body=body) if name == function_name:
+            case cst.FunctionDef(name=cst.Name(value=name), body=body) if (
+                name == function_name
+            ):
                 candidates = parameters(statement)
                 if index >= len(candidates):
                     return False

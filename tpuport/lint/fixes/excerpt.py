@@ -1,4 +1,6 @@
-"""A file's text without what its findings have nothing to do with, since libcst takes long to read it."""
+"""A file's text without what its findings have nothing to do with, since libcst takes
+long to read it.
+"""
 
 import ast
 import re
@@ -13,9 +15,11 @@ _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def excerpt_around(text: str, findings: Iterable[Finding]) -> str:
-    """The text, with `pass` as the body of each function and class of the file that no finding is in.
+    """The text, with `pass` as the body of each function and class of the file that no
+    finding is in.
 
-    Every line keeps its number. A definition in whose body something is imported stays as it is.
+    Every line keeps its number. A definition in whose body something is imported stays
+    as it is.
 
     Raises:
         SyntaxError: the text is not Python.
@@ -31,16 +35,22 @@ def excerpt_around(text: str, findings: Iterable[Finding]) -> str:
             continue
         first = definition.body[0]
         start, end = _first_line(first), whole.stop
-        indent = lines[start - 1][: len(lines[start - 1]) - len(lines[start - 1].lstrip())]
+        indent = lines[start - 1][
+            : len(lines[start - 1]) - len(lines[start - 1].lstrip())
+        ]
         # `def f(x): return x`
         is_on_line_of_header = not indent
-        if is_on_line_of_header or _IMPORT.search("\n".join(lines[start - 1 : end - 1])):
+        if is_on_line_of_header or _IMPORT.search(
+            "\n".join(lines[start - 1 : end - 1])
+        ):
             continue
         lines[start - 1 : end - 1] = [f"{indent}pass", *[""] * (end - start - 1)]
     return "\n".join(lines)
 
 
-def _top_level_definitions(text: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+def _top_level_definitions(
+    text: str,
+) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     return (node for node in ast.parse(text).body if isinstance(node, _DEFINITIONS))
 
 

@@ -1,4 +1,6 @@
-"""A concatenation of masked reads as a stable sort of the masks and a gather: `torch.cat([x[mask], x[~mask]])`."""
+"""A concatenation of masked reads as a stable sort of the masks and a gather:
+`torch.cat([x[mask], x[~mask]])`.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -45,10 +47,12 @@ class _Read:
 
 
 def reorder_masked_reads(site: Site, node: cst.Subscript) -> Edit | None:
-    """Rewrite `torch.cat([x[mask], y[other], x[~mask], ...])` in which every mask occurs once, and once negated.
+    """Rewrite `torch.cat([x[mask], y[other], x[~mask], ...])` in which every mask
+    occurs once, and once negated.
 
-    As many rows come out as go in, so the length is static. Each element keeps all its rows; a stable sort puts the
-    rows that their mask selects first, in the order of the list, and the rows behind them are cut off.
+    As many rows come out as go in, so the length is static. Each element keeps all its
+    rows; a stable sort puts the rows that their mask selects first, in the order of the
+    list, and the rows behind them are cut off.
     """
     call = site.enclosing(node, cst.Call)
     while site.is_torch_call(call, *_FILLS):
@@ -61,12 +65,15 @@ def reorder_masked_reads(site: Site, node: cst.Subscript) -> Edit | None:
     torch = site.torch_name(call)
     is_one_dimensional = all(_is_loop_sample(site, read) for read in reads)
     match [site.parent(read.node) for read in reads]:
-        # Two complementary reads have the same base; without `zeros_like` around them one sort of it will do.
+        # Two complementary reads have the same base; without `zeros_like` around them
+        # one sort of it will do.
         case [cst.Element(), cst.Element()]:
             rows = _all_rows(site, reads[0], is_one_dimensional)
             dropped = _dropped_rows(site, reads[0], is_one_dimensional)
             text = f"{rows}[{torch.name}.argsort({dropped}, stable=True)]"
-            return replace_node(call, site.expression(text), unsafe=True, imports=torch.imports)
+            return replace_node(
+                call, site.expression(text), unsafe=True, imports=torch.imports
+            )
     order = _order(site, reads, torch.name, is_one_dimensional)
     unmasked = call.visit(_Unmasked(site, reads, is_one_dimensional))
     assert isinstance(unmasked, cst.Call)
@@ -101,7 +108,9 @@ def _masked_read(site: Site, value: cst.BaseExpression) -> _Read:
 
 
 def _are_complementary(site: Site, reads: Sequence[_Read]) -> bool:
-    """Whether each mask selects rows once and its negation once, from the same tensor."""
+    """Whether each mask selects rows once and its negation once, from the same
+    tensor.
+    """
     keys: dict[bool, list[tuple[str, str]]] = {False: [], True: []}
     for read in reads:
         expect(is_simple(read.mask))
@@ -111,11 +120,15 @@ def _are_complementary(site: Site, reads: Sequence[_Read]) -> bool:
 
 
 def _is_loop_sample(site: Site, read: _Read) -> bool:
-    """Whether mask and tensor are variables of a loop over samples, so that the mask has one dimension."""
+    """Whether mask and tensor are variables of a loop over samples, so that the mask
+    has one dimension.
+    """
     loop = site.enclosing(read.node, cst.For)
     if loop is None:
         return False
-    return {site.code(read.base), site.code(read.mask)} <= set(target_names(loop.target))
+    return {site.code(read.base), site.code(read.mask)} <= set(
+        target_names(loop.target)
+    )
 
 
 # --- the new text ---
@@ -124,11 +137,17 @@ def _is_loop_sample(site: Site, read: _Read) -> bool:
 def _all_rows(site: Site, read: _Read, is_one_dimensional: bool) -> str:
     """Text of the tensor with the dimensions that the mask indexes merged into one."""
     base = site.code(read.base)
-    return base if is_one_dimensional else f"{base}.flatten(0, {site.code(read.mask)}.ndim - 1)"
+    return (
+        base
+        if is_one_dimensional
+        else f"{base}.flatten(0, {site.code(read.mask)}.ndim - 1)"
+    )
 
 
 def _dropped_rows(site: Site, read: _Read, is_one_dimensional: bool) -> str:
-    """Text of a vector that is true for the rows that are not selected: false sorts first."""
+    """Text of a vector that is true for the rows that are not selected: false sorts
+    first.
+    """
     dropped = site.code(read.mask)
     if not read.is_negated:
         dropped = f"~{dropped}"
@@ -137,11 +156,16 @@ def _dropped_rows(site: Site, read: _Read, is_one_dimensional: bool) -> str:
     return dropped
 
 
-def _order(site: Site, reads: Sequence[_Read], torch: str, is_one_dimensional: bool) -> str:
+def _order(
+    site: Site, reads: Sequence[_Read], torch: str, is_one_dimensional: bool
+) -> str:
     dropped = ", ".join(_dropped_rows(site, read, is_one_dimensional) for read in reads)
-    # Each mask selects as many rows as its negation drops, so the lengths are those of the masks themselves.
+    # Each mask selects as many rows as its negation drops, so the lengths are those of
+    # the masks themselves.
     masks = dict.fromkeys(site.code(read.mask) for read in reads if not read.is_negated)
-    lengths = [f"len({mask})" if is_one_dimensional else f"{mask}.numel()" for mask in masks]
+    lengths = [
+        f"len({mask})" if is_one_dimensional else f"{mask}.numel()" for mask in masks
+    ]
     return f"{torch}.argsort({torch}.cat([{dropped}]), stable=True)[: {' + '.join(lengths)}]"
 
 
@@ -168,14 +192,18 @@ def _gather(site: Site, call: cst.Call, unmasked: cst.Call, order: str) -> Edit:
 
 
 def _existing_order(site: Site, call: cst.Call, order: str) -> str | None:
-    """The name that the same order has already in this block, if none of its masks has changed since."""
+    """The name that the same order has already in this block, if none of its masks has
+    changed since.
+    """
     # Only statements before this one in the same block have surely run.
     line = site.statement_line(call)
     block = site.parent(line)
     if not isinstance(block, cst.IndentedBlock):
         return None
     order_text = site.code(site.expression(_wrap_order(order)))
-    used_names = {node.value for node in nodes_of_kind(site.expression(order), cst.Name)}
+    used_names = {
+        node.value for node in nodes_of_kind(site.expression(order), cst.Name)
+    }
     name: str | None = None
     for statement in block.body:
         if statement is line:
@@ -190,12 +218,17 @@ def _existing_order(site: Site, call: cst.Call, order: str) -> str | None:
 
 
 class _Unmasked(cst.CSTTransformer):
-    """The concatenation with all rows of each element; its formatting and comments stay."""
+    """The concatenation with all rows of each element; its formatting and comments
+    stay.
+    """
 
-    def __init__(self, site: Site, reads: Sequence[_Read], is_one_dimensional: bool) -> None:
+    def __init__(
+        self, site: Site, reads: Sequence[_Read], is_one_dimensional: bool
+    ) -> None:
         super().__init__()
         self._replacements = {
-            read.node: site.expression(_all_rows(site, read, is_one_dimensional)) for read in reads
+            read.node: site.expression(_all_rows(site, read, is_one_dimensional))
+            for read in reads
         }
 
     def leave_Subscript(  # noqa: N802 - libcst's name

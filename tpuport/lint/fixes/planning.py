@@ -17,7 +17,13 @@ from tpuport.lint.findings import Applicability, Finding
 from tpuport.lint.fixes.edits import Edit, Removed, Rewrite, Statements
 from tpuport.lint.fixes.excerpt import excerpt_around
 from tpuport.lint.fixes.site import ParsedFile, Site
-from tpuport.lint.fixes.syntax import CannotRewriteError, expect, nodes_of_kind, parents_below, require
+from tpuport.lint.fixes.syntax import (
+    CannotRewriteError,
+    expect,
+    nodes_of_kind,
+    parents_below,
+    require,
+)
 from tpuport.lint.source import Span
 
 # What libcst and Python raise for text that is not Python, or too deeply nested.
@@ -35,20 +41,26 @@ _BYTE_ORDER_MARK: Final = "\ufeff"
 
 @functools.cache
 def all_rewrites() -> dict[str, Rewrite]:
-    """The rewrite of each rule that has one, by the rule's id; modules `tpuNNN_name.py` define them."""
+    """The rewrite of each rule that has one, by the rule's id; modules `tpuNNN_name.py`
+    define them.
+    """
     package = importlib.import_module("tpuport.lint.fixes")
     names = [module.name for module in pkgutil.iter_modules(package.__path__)]
     modules = [
-        importlib.import_module(f"tpuport.lint.fixes.{name}") for name in names if _REWRITE_MODULE.match(name)
+        importlib.import_module(f"tpuport.lint.fixes.{name}")
+        for name in names
+        if _REWRITE_MODULE.match(name)
     ]
     return {module.REWRITE.rule: module.REWRITE for module in modules}
 
 
 def fix_text(text: str, findings: Sequence[Finding], unsafe: bool) -> tuple[str, int]:
-    """One pass over a file: the text with as many findings rewritten as do not overlap, and their number.
+    """One pass over a file: the text with as many findings rewritten as do not overlap,
+    and their number.
 
-    A finding whose code is not of the shape that its rewrite expects is left alone. Of overlapping rewrites the
-    outermost and first is applied; lint again for the rest. A number of 0 means that nothing more can be rewritten.
+    A finding whose code is not of the shape that its rewrite expects is left alone. Of
+    overlapping rewrites the outermost and first is applied; lint again for the rest. A
+    number of 0 means that nothing more can be rewritten.
 
     Args:
         text: the file's text.
@@ -58,7 +70,14 @@ def fix_text(text: str, findings: Sequence[Finding], unsafe: bool) -> tuple[str,
     limit = Applicability.UNSAFE if unsafe else Applicability.SAFE
     findings = [finding for finding in findings if finding.fix.is_within(limit)]
     # Outer code before the code inside it.
-    findings.sort(key=lambda finding: (finding.line, finding.column, -finding.end_line, -finding.end_column))
+    findings.sort(
+        key=lambda finding: (
+            finding.line,
+            finding.column,
+            -finding.end_line,
+            -finding.end_column,
+        )
+    )
     plan = _plan_edits(text, findings)
     edits = [
         edit
@@ -69,7 +88,8 @@ def fix_text(text: str, findings: Sequence[Finding], unsafe: bool) -> tuple[str,
     if plan.file is None or not edits:
         return text, 0
     edits = _without_overlap(edits, plan.file)
-    # Edits that are sound by themselves may together give text that is not Python; then none is applied.
+    # Edits that are sound by themselves may together give text that is not Python; then
+    # none is applied.
     try:
         new_text = _apply_edits(plan.file.module, edits).code
         if text.startswith(_BYTE_ORDER_MARK):
@@ -83,15 +103,23 @@ def fix_text(text: str, findings: Sequence[Finding], unsafe: bool) -> tuple[str,
 def available_fixes(text: str, findings: Sequence[Finding]) -> list[Applicability]:
     """What can be done about each finding with the code at its position.
 
-    A finding's own `fix` is what its rule can do at best. Takes a hundred times as long as the linting of the same
-    lines, so only the functions and classes with findings are read, where that is enough.
+    A finding's own `fix` is what its rule can do at best. Takes a hundred times as long
+    as the linting of the same lines, so only the functions and classes with findings
+    are read, where that is enough.
     """
-    rewrites = [rewrite for rule, rewrite in all_rewrites().items() if _is_rule_of_any(rule, findings)]
+    rewrites = [
+        rewrite
+        for rule, rewrite in all_rewrites().items()
+        if _is_rule_of_any(rule, findings)
+    ]
     if rewrites and not any(rewrite.reads_whole_file for rewrite in rewrites):
         with contextlib.suppress(*_PARSE_ERRORS):
             text = excerpt_around(text.removeprefix(_BYTE_ORDER_MARK), findings)
     edits = _plan_edits(text, findings).edits
-    return [_applicability(finding, edit) for finding, edit in zip(findings, edits, strict=True)]
+    return [
+        _applicability(finding, edit)
+        for finding, edit in zip(findings, edits, strict=True)
+    ]
 
 
 def _is_rule_of_any(rule: str, findings: Sequence[Finding]) -> bool:
@@ -109,7 +137,9 @@ def _applicability(finding: Finding, edit: Edit | None) -> Applicability:
 
 
 class _Plan(NamedTuple):
-    """A file and an edit for each finding; the file is None, and so are all edits, if it cannot be parsed."""
+    """A file and an edit for each finding; the file is None, and so are all edits, if
+    it cannot be parsed.
+    """
 
     file: ParsedFile | None
     edits: list[Edit | None]
@@ -138,12 +168,18 @@ def _is_import(node: cst.CSTNode) -> bool:
 
 
 def _check_syntax(text: str) -> None:
-    """Raise if Python itself cannot parse the text; libcst's parser ends the process if it is too deeply nested."""
+    """Raise if Python itself cannot parse the text; libcst's parser ends the process if
+    it is too deeply nested.
+    """
     with warnings.catch_warnings(action="ignore"):
-        compile(text.removeprefix(_BYTE_ORDER_MARK), "<text>", "exec", dont_inherit=True)
+        compile(
+            text.removeprefix(_BYTE_ORDER_MARK), "<text>", "exec", dont_inherit=True
+        )
 
 
-def _edit_for(finding: Finding, nodes: "_NodesByPosition", file: ParsedFile) -> Edit | None:
+def _edit_for(
+    finding: Finding, nodes: "_NodesByPosition", file: ParsedFile
+) -> Edit | None:
     # Pieces of the text, put together, need not be Python: hence the parse errors.
     with contextlib.suppress(CannotRewriteError, *_PARSE_ERRORS):
         rewrite = require(all_rewrites().get(finding.rule))
@@ -173,7 +209,9 @@ class _NodesByPosition:
         return self._innermost_around(span, rewrite.nodes) if rewrite.within else None
 
     def _spans(self, node: cst.CSTNode) -> Iterator[Span]:
-        """The positions of findings on this node, as `source.node_span` determines them."""
+        """The positions of findings on this node, as `source.node_span` determines
+        them.
+        """
         start, end = self.positions[node].start, self.positions[node].end
         yield Span(start.line, start.column + 1, end.line, end.column + 1)
         match node:
@@ -183,16 +221,24 @@ class _NodesByPosition:
                 if name.line != start.line:
                     yield Span(name.line, name.column + 1, end.line, end.column + 1)
 
-    def _innermost_around(self, span: Span, kinds: tuple[type[cst.CSTNode], ...]) -> cst.CSTNode | None:
+    def _innermost_around(
+        self, span: Span, kinds: tuple[type[cst.CSTNode], ...]
+    ) -> cst.CSTNode | None:
         nodes = [node for node in self.positions if isinstance(node, kinds)]
         candidates = [node for node in nodes if self._contains(node, span)]
-        # Nodes around the same position are nested, so the last to start is the innermost.
+        # Nodes around the same position are nested, so the last to start is the
+        # innermost.
         return max(reversed(candidates), key=self.start, default=None)
 
     def _contains(self, node: cst.CSTNode, span: Span) -> bool:
         end = self.positions[node].end
-        start_of_span, end_of_span = (span.line, span.column - 1), (span.end_line, span.end_column - 1)
-        return self.start(node) <= start_of_span <= end_of_span <= (end.line, end.column)
+        start_of_span, end_of_span = (
+            (span.line, span.column - 1),
+            (span.end_line, span.end_column - 1),
+        )
+        return (
+            self.start(node) <= start_of_span <= end_of_span <= (end.line, end.column)
+        )
 
     def start(self, node: cst.CSTNode) -> tuple[int, int]:
         """The line and column that a node starts at."""
@@ -223,7 +269,9 @@ def _comments(node: cst.CSTNode) -> list[str]:
 
 
 def _without_overlap(edits: Sequence[Edit], file: ParsedFile) -> list[Edit]:
-    """The edits, in order, that neither change nodes in or around those of an earlier edit nor bind its names."""
+    """The edits, in order, that neither change nodes in or around those of an earlier
+    edit nor bind its names.
+    """
     changed: set[cst.CSTNode] = set()
     around_changed: set[cst.CSTNode] = set()
     bound_names: set[str] = set()
@@ -231,7 +279,11 @@ def _without_overlap(edits: Sequence[Edit], file: ParsedFile) -> list[Edit]:
     for edit in edits:
         nodes = {node for node, _ in edit.changes}
         ancestors = set().union(*map(file.ancestors, nodes))
-        if (nodes | ancestors) & changed or nodes & around_changed or bound_names.intersection(edit.names):
+        if (
+            (nodes | ancestors) & changed
+            or nodes & around_changed
+            or bound_names.intersection(edit.names)
+        ):
             continue
         bound_names.update(edit.names)
         changed |= nodes
@@ -275,7 +327,9 @@ class _Replacer(cst.CSTTransformer):
             case Removed(), _:
                 return cst.RemoveFromParent()
             case Statements(body=body, before=before, after=after), _:
-                return cst.FlattenSentinel([_comment_mark(before), *body, _comment_mark(after)])
+                return cst.FlattenSentinel(
+                    [_comment_mark(before), *body, _comment_mark(after)]
+                )
             case cst.CSTNode() as replacement, _:
                 return replacement
             case None, cst.IndentedBlock() | cst.Module():
@@ -285,8 +339,8 @@ class _Replacer(cst.CSTTransformer):
         return updated_node
 
 
-# Comments belong to the statement after them, which may not exist any more when a statement is removed. Until the
-# whole block is known, a marked `pass` carries them.
+# Comments belong to the statement after them, which may not exist any more when a
+# statement is removed. Until the whole block is known, a marked `pass` carries them.
 _MARK: Final = cst.Pass()
 
 
@@ -302,7 +356,9 @@ def _is_mark(statement: cst.CSTNode) -> bool:
 
 
 def _without_marks(block: Any) -> Any:
-    """The block with the lines of marks given to the next statement, and `pass` if no statement remains."""
+    """The block with the lines of marks given to the next statement, and `pass` if no
+    statement remains.
+    """
     if not any(map(_is_mark, block.body)):
         return block
     body: list[Any] = []
@@ -313,13 +369,17 @@ def _without_marks(block: Any) -> Any:
             continue
         # Blank lines without a comment are dropped if the statement has its own.
         if lines and (_has_comment(lines) or not statement.leading_lines):
-            statement = statement.with_changes(leading_lines=[*lines, *statement.leading_lines])
+            statement = statement.with_changes(
+                leading_lines=[*lines, *statement.leading_lines]
+            )
         body.append(statement)
         lines = []
     if not _has_comment(lines):
         lines = []
     if not body and isinstance(block, cst.IndentedBlock):
-        return block.with_changes(body=[cst.SimpleStatementLine([cst.Pass()], leading_lines=lines)])
+        return block.with_changes(
+            body=[cst.SimpleStatementLine([cst.Pass()], leading_lines=lines)]
+        )
     return block.with_changes(body=body, footer=[*lines, *block.footer])
 
 
@@ -328,8 +388,12 @@ def _has_comment(lines: Sequence[cst.EmptyLine]) -> bool:
 
 
 def _without_last_comma(original: cst.Call, updated: cst.Call) -> cst.Call:
-    """The call without a trailing comma that was not there before its last arguments were removed."""
+    """The call without a trailing comma that was not there before its last arguments
+    were removed.
+    """
     match updated.args:
         case [*first, last] if len(updated.args) < len(original.args):
-            return updated.with_changes(args=[*first, last.with_changes(comma=original.args[-1].comma)])
+            return updated.with_changes(
+                args=[*first, last.with_changes(comma=original.args[-1].comma)]
+            )
     return updated

@@ -1,4 +1,6 @@
-"""A finding in its file: what a rewrite needs to know about the surroundings before it changes anything."""
+"""A finding in its file: what a rewrite needs to know about the surroundings before it
+changes anything.
+"""
 
 import dataclasses
 import functools
@@ -48,7 +50,8 @@ class TorchName(NamedTuple):
 class ParsedFile:
     """A file with findings.
 
-    Nodes of libcst are equal only to themselves, whatever their text, so sets and mappings of nodes go by position.
+    Nodes of libcst are equal only to themselves, whatever their text, so sets and
+    mappings of nodes go by position.
 
     Attributes:
         module: the tree whose nodes the edits refer to.
@@ -62,7 +65,9 @@ class ParsedFile:
 
     @functools.cached_property
     def imports(self) -> dict[str, str]:
-        """The dotted library name of each imported name, wherever in the file the import is."""
+        """The dotted library name of each imported name, wherever in the file the
+        import is.
+        """
         names: dict[str, str] = {}
         for statement in self.import_statements:
             names.update(imported_names(statement))
@@ -70,7 +75,9 @@ class ParsedFile:
 
     @functools.cached_property
     def top_level_names(self) -> set[str]:
-        """Names that the file itself binds outside functions and classes, other than by imports."""
+        """Names that the file itself binds outside functions and classes, other than by
+        imports.
+        """
         return bound_names(self.module) - set(self.imports)
 
     @functools.cached_property
@@ -79,7 +86,8 @@ class ParsedFile:
 
     def local_names(self, function: FunctionNode) -> set[str]:
         """Names that are local to a function, including its parameters."""
-        # Every name that a rewrite looks up asks for all functions around it, and the walk of a large one is slow.
+        # Every name that a rewrite looks up asks for all functions around it, and the
+        # walk of a large one is slow.
         if function not in self._local_names:
             self._local_names[function] = bound_names(function)
         return self._local_names[function]
@@ -101,7 +109,9 @@ class Site:
     # --- the tree ---
 
     def parent(self, node: cst.CSTNode | None) -> cst.CSTNode | None:
-        """The node that directly contains this one; None for the module, and for no node."""
+        """The node that directly contains this one; None for the module, and for no
+        node.
+        """
         return self.file.parents.get(node)
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -114,10 +124,18 @@ class Site:
 
     def enclosing(self, node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> Any:
         """The innermost node of one of these kinds that contains this one, or None."""
-        return next((ancestor for ancestor in self.ancestors(node) if isinstance(ancestor, kinds)), None)
+        return next(
+            (
+                ancestor
+                for ancestor in self.ancestors(node)
+                if isinstance(ancestor, kinds)
+            ),
+            None,
+        )
 
     def innermost(self, node: cst.CSTNode, kind: type[_NodeT]) -> _NodeT:
-        """The node itself if it is of this kind, else the innermost such node around it.
+        """The node itself if it is of this kind, else the innermost such node around
+        it.
 
         Raises:
             CannotRewriteError: there is none.
@@ -125,15 +143,21 @@ class Site:
         return node if isinstance(node, kind) else require(self.enclosing(node, kind))
 
     def enclosing_function(self, node: cst.CSTNode) -> FunctionNode | None:
-        """The function or lambda whose body contains the node; defaults and decorators are outside."""
+        """The function or lambda whose body contains the node; defaults and decorators
+        are outside.
+        """
         for child, parent in self.steps_up(node):
             match parent:
-                case cst.FunctionDef(body=body) | cst.Lambda(body=body) if body is child:
+                case cst.FunctionDef(body=body) | cst.Lambda(body=body) if (
+                    body is child
+                ):
                     return parent
         return None
 
     def statement_line(self, node: cst.CSTNode) -> cst.SimpleStatementLine | None:
-        """The line whose only statement is or contains the node; None if several statements share the line."""
+        """The line whose only statement is or contains the node; None if several
+        statements share the line.
+        """
         match self.enclosing(node, cst.SimpleStatementLine):
             case cst.SimpleStatementLine(body=[_]) as line:
                 return line
@@ -141,7 +165,10 @@ class Site:
 
     def is_statement(self, node: cst.CSTNode) -> bool:
         """Whether the expression is a statement alone on its line."""
-        return isinstance(self.parent(node), cst.Expr) and self.statement_line(node) is not None
+        return (
+            isinstance(self.parent(node), cst.Expr)
+            and self.statement_line(node) is not None
+        )
 
     def argument_of(self, node: cst.CSTNode) -> cst.Call | None:
         """The call that the node is an argument of."""
@@ -159,13 +186,21 @@ class Site:
         function = self.finding.function.rpartition(".")[2]
         if self.finding.route or function == "forward":
             return True
-        # Errors outside traced code are about modules: they are found on import, or where a module is built.
-        return self.finding.severity is Severity.ERROR and function not in {"", "__init__"}
+        # Errors outside traced code are about modules: they are found on import, or
+        # where a module is built.
+        return self.finding.severity is Severity.ERROR and function not in {
+            "",
+            "__init__",
+        }
 
     @property
     def is_host_code(self) -> bool:
-        """Whether the code is not traced and does not build a module: code outside of functions may be a script."""
-        is_certain = self.finding.severity is Severity.ERROR and self.finding.function != ""
+        """Whether the code is not traced and does not build a module: code outside of
+        functions may be a script.
+        """
+        is_certain = (
+            self.finding.severity is Severity.ERROR and self.finding.function != ""
+        )
         return not self.is_traced and not is_certain
 
     # --- text ---
@@ -175,7 +210,9 @@ class Site:
         return self.file.module.code_for_node(node)
 
     def operand(self, node: cst.CSTNode) -> str:
-        """The expression's source text, in parentheses if an operator or a dot after it needs them."""
+        """The expression's source text, in parentheses if an operator or a dot after it
+        needs them.
+        """
         text = self.code(node)
         if isinstance(node, _ATOMS) or getattr(node, "lpar", ()):
             return text
@@ -185,21 +222,26 @@ class Site:
         """Parse an expression."""
         return cst.parse_expression(text, self.file.module.config_for_parsing)
 
-    def statement(self, text: str, replaced: cst.SimpleStatementLine | None = None) -> Any:
+    def statement(
+        self, text: str, replaced: cst.SimpleStatementLine | None = None
+    ) -> Any:
         """Parse a statement; it gets the comments of the line that it replaces."""
         statement = cst.parse_statement(text, self.file.module.config_for_parsing)
         if replaced is None:
             return statement
         return statement.with_changes(
-            leading_lines=replaced.leading_lines, trailing_whitespace=replaced.trailing_whitespace
+            leading_lines=replaced.leading_lines,
+            trailing_whitespace=replaced.trailing_whitespace,
         )
 
     # --- names ---
 
     def dotted_name(self, node: cst.CSTNode) -> str:
-        """The library name of an expression, through the file's imports: "torch.nn.functional.pad".
+        """The library name of an expression, through the file's imports:
+        "torch.nn.functional.pad".
 
-        "" if its first name is not imported, or is bound to something else at this node.
+        "" if its first name is not imported, or is bound to something else at this
+        node.
         """
         if not is_simple(node):
             return ""
@@ -217,32 +259,49 @@ class Site:
         return self.function_name(node) or self.dotted_name(node)
 
     def method_of_value(self, node: cst.CSTNode) -> str:
-        """The name of the method that a call calls on a value; "" for functions of a library and other nodes."""
+        """The name of the method that a call calls on a value; "" for functions of a
+        library and other nodes.
+        """
         # In `torch.clone(x)`, `clone` is written like a method too.
         return "" if self.function_name(node) else method_name(node)
 
     def torch_function(self, node: cst.CSTNode | None) -> str:
-        """The name of the function of torch or torch.nn.functional that a call calls; "" for any other node."""
+        """The name of the function of torch or torch.nn.functional that a call calls;
+        "" for any other node.
+        """
         module, _, name = self.function_name(node).rpartition(".")
         return name if module in {"torch", "torch.nn.functional"} else ""
 
     def is_torch_call(self, node: cst.CSTNode | None, *names: str) -> bool:
-        """Whether the node calls one of these functions of torch or torch.nn.functional."""
+        """Whether the node calls one of these functions of torch or
+        torch.nn.functional.
+        """
         return self.torch_function(node) in names
 
     def is_shadowed(self, node: cst.CSTNode, name: str) -> bool:
-        """Whether a name means something else at this node than the file's import of it."""
+        """Whether a name means something else at this node than the file's import of
+        it.
+        """
         if name in self.file.top_level_names:
             return True
-        return any(name not in imported_names(function) for function in self._functions_binding(node, name))
+        return any(
+            name not in imported_names(function)
+            for function in self._functions_binding(node, name)
+        )
 
     def is_shadowed_locally(self, node: cst.CSTNode, name: str) -> bool:
-        """Whether a function around this node binds a name of the file to something else."""
+        """Whether a function around this node binds a name of the file to something
+        else.
+        """
         return any(self._functions_binding(node, name))
 
-    def _functions_binding(self, node: cst.CSTNode, name: str) -> Iterator[FunctionNode]:
+    def _functions_binding(
+        self, node: cst.CSTNode, name: str
+    ) -> Iterator[FunctionNode]:
         for ancestor in self.ancestors(node):
-            if isinstance(ancestor, FUNCTION_NODES) and name in self.file.local_names(ancestor):
+            if isinstance(ancestor, FUNCTION_NODES) and name in self.file.local_names(
+                ancestor
+            ):
                 yield ancestor
 
     def torch_name(self, node: cst.CSTNode) -> TorchName:
@@ -254,6 +313,7 @@ class Site:
         for name, module in self.file.imports.items():
             if module == "torch" and not self.is_shadowed(node, name):
                 return TorchName(name, ())
-        # `import torch` in some other function, or another meaning of the name, would clash with a new import.
+        # `import torch` in some other function, or another meaning of the name, would
+        # clash with a new import.
         expect("torch" not in self.file.imports and not self.is_shadowed(node, "torch"))
         return TorchName("torch", ("torch",))

@@ -1,4 +1,6 @@
-"""Questions about libcst nodes that need nothing but the nodes: names in scopes, parts of calls and subscripts."""
+"""Questions about libcst nodes that need nothing but the nodes: names in scopes, parts
+of calls and subscripts.
+"""
 
 import dataclasses
 import functools
@@ -18,7 +20,9 @@ _NodeT = TypeVar("_NodeT", bound=cst.CSTNode)
 
 
 class CannotRewriteError(Exception):
-    """The code is not of the shape that a rewrite expects. Ends the rewrite of this finding, and nothing else."""
+    """The code is not of the shape that a rewrite expects. Ends the rewrite of this
+    finding, and nothing else.
+    """
 
 
 def expect(condition: object) -> None:
@@ -57,7 +61,9 @@ def _field_names(kind: type[cst.CSTNode]) -> tuple[str, ...]:
 
 
 def parents_below(root: cst.CSTNode) -> dict[cst.CSTNode, cst.CSTNode]:
-    """The parent of each node below one. libcst's own `ParentNodeProvider` takes many times as long."""
+    """The parent of each node below one. libcst's own `ParentNodeProvider` takes many
+    times as long.
+    """
     parents: dict[cst.CSTNode, cst.CSTNode] = {}
     pending = [root]
     while pending:
@@ -72,7 +78,9 @@ def parents_below(root: cst.CSTNode) -> dict[cst.CSTNode, cst.CSTNode]:
 
 
 def nodes_of_kind(node: cst.CSTNode, kind: type[_NodeT]) -> list[_NodeT]:
-    """The node and the nodes below it that are of one kind, in the order of the text."""
+    """The node and the nodes below it that are of one kind, in the order of the
+    text.
+    """
     return [part for part in walk(node) if isinstance(part, kind)]
 
 
@@ -82,16 +90,21 @@ def contains(node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> bool:
 
 
 def scope_nodes(scope: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """All nodes of a function or file that belong to its own scope; nested definitions, but not their insides."""
+    """All nodes of a function or file that belong to its own scope; nested definitions,
+    but not their insides.
+    """
     for child in scope.children:
         yield child
-        # Python looks names up in the scope that contains them: what a nested one binds is not bound here.
+        # Python looks names up in the scope that contains them: what a nested one binds
+        # is not bound here.
         if not isinstance(child, _SCOPES):
             yield from scope_nodes(child)
 
 
 def name_uses(scope: cst.CSTNode, name: str) -> list[cst.Name]:
-    """Every use of a name in a function and in functions nested in it; attributes and keywords are not uses."""
+    """Every use of a name in a function and in functions nested in it; attributes and
+    keywords are not uses.
+    """
     match scope:
         case cst.Name(value=value) if value == name:
             return [scope]
@@ -146,7 +159,11 @@ def parameters(scope: cst.CSTNode) -> list[cst.Param]:
         return []
     params = scope.params
     # A bare `*` is a star without a parameter.
-    variadic = [param for param in (params.star_arg, params.star_kwarg) if isinstance(param, cst.Param)]
+    variadic = [
+        param
+        for param in (params.star_arg, params.star_kwarg)
+        if isinstance(param, cst.Param)
+    ]
     return [*params.posonly_params, *params.params, *params.kwonly_params, *variadic]
 
 
@@ -156,8 +173,12 @@ def parameter_names(scope: cst.CSTNode) -> set[str]:
 
 
 def bound_names(scope: cst.CSTNode) -> set[str]:
-    """Names that are local to a scope: parameters, and what assignments, loops, imports and definitions bind."""
-    return names_bound_by_statements(scope) | (parameter_names(scope) - names_declared_outside(scope))
+    """Names that are local to a scope: parameters, and what assignments, loops, imports
+    and definitions bind.
+    """
+    return names_bound_by_statements(scope) | (
+        parameter_names(scope) - names_declared_outside(scope)
+    )
 
 
 def names_bound_by_statements(scope: cst.CSTNode) -> set[str]:
@@ -185,7 +206,9 @@ def _names_bound_by(node: cst.CSTNode) -> set[str]:
             return {name.value}
         case cst.Import() | cst.ImportFrom():
             return set(imported_names(node))
-        case cst.AsName(name=name) | cst.MatchAs(name=name) | cst.MatchStar(name=name) if name is not None:
+        case (
+            cst.AsName(name=name) | cst.MatchAs(name=name) | cst.MatchStar(name=name)
+        ) if name is not None:
             return set(target_names(name))
     return _names_assigned_by(node)
 
@@ -224,7 +247,9 @@ def simple_assignment(statement: cst.CSTNode) -> cst.Assign | None:
     """The assignment of a line `name = value`; None for any other statement."""
     match statement:
         case cst.SimpleStatementLine(
-            body=[cst.Assign(targets=[cst.AssignTarget(target=cst.Name())]) as assignment]
+            body=[
+                cst.Assign(targets=[cst.AssignTarget(target=cst.Name())]) as assignment
+            ]
         ):
             return assignment
     return None
@@ -257,7 +282,9 @@ def called_name(node: cst.CSTNode | None) -> str:
 
 def keyword_argument(call: cst.Call, name: str) -> cst.Arg | None:
     """The argument passed by this name."""
-    return next((argument for argument in call.args if is_name(argument.keyword, name)), None)
+    return next(
+        (argument for argument in call.args if is_name(argument.keyword, name)), None
+    )
 
 
 def keyword_value(call: cst.Call, name: str) -> cst.BaseExpression | None:
@@ -272,29 +299,41 @@ def is_name(node: cst.CSTNode | None, *names: str) -> bool:
 
 
 def is_simple(node: cst.CSTNode) -> bool:
-    """Whether the node is a name or attributes of a name, so that the new text may repeat it."""
+    """Whether the node is a name or attributes of a name, so that the new text may
+    repeat it.
+    """
     while isinstance(node, cst.Attribute):
         node = node.value
     return isinstance(node, cst.Name)
 
 
 def single_index(node: cst.CSTNode) -> cst.BaseExpression | None:
-    """`index` in `base[index]`; None for slices, for several indices and for any other node."""
+    """`index` in `base[index]`; None for slices, for several indices and for any other
+    node.
+    """
     match node:
         # `x[index,]` is an index by a tuple, `x[*index]` by several.
         case cst.Subscript(
-            slice=[cst.SubscriptElement(slice=cst.Index(value=index, star=None), comma=cst.MaybeSentinel())]
+            slice=[
+                cst.SubscriptElement(
+                    slice=cst.Index(value=index, star=None), comma=cst.MaybeSentinel()
+                )
+            ]
         ):
             return index
     return None
 
 
 def is_number(node: cst.BaseExpression) -> bool:
-    """Whether the node is a number, `float("...")`, True or False, or arithmetic with them."""
+    """Whether the node is a number, `float("...")`, True or False, or arithmetic with
+    them.
+    """
     match node:
         case cst.Integer() | cst.Float() | cst.Name(value="True" | "False"):
             return True
-        case cst.Call(func=cst.Name(value="float"), args=[cst.Arg(value=cst.SimpleString())]):
+        case cst.Call(
+            func=cst.Name(value="float"), args=[cst.Arg(value=cst.SimpleString())]
+        ):
             return True
         case cst.UnaryOperation(operator=cst.Minus() | cst.Plus(), expression=operand):
             return is_number(operand)

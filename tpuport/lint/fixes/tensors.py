@@ -1,4 +1,6 @@
-"""What the text tells about tensors: which device they are on, and whether another name shares their memory."""
+"""What the text tells about tensors: which device they are on, and whether another name
+shares their memory.
+"""
 
 from collections.abc import Iterator
 from typing import Final
@@ -28,13 +30,18 @@ _FACTORIES: Final = frozenset(
     "arange as_tensor empty eye full linspace logspace ones rand randint randn randperm tensor zeros Generator "
     "tril_indices triu_indices hann_window hamming_window from_numpy".split()
 )
-_TENSOR_TYPES: Final = frozenset({"Tensor", "FloatTensor", "LongTensor", "IntTensor", "BoolTensor"})
-# Only a tensor has all of these, and code that reads one of a parameter treats it as a tensor.
+_TENSOR_TYPES: Final = frozenset(
+    {"Tensor", "FloatTensor", "LongTensor", "IntTensor", "BoolTensor"}
+)
+# Only a tensor has all of these, and code that reads one of a parameter treats it as a
+# tensor.
 _TENSOR_ATTRIBUTES: Final = frozenset({"shape", "dtype", "device", "ndim"})
 
 
 def device_of_input(site: Site, node: cst.CSTNode) -> str | None:
-    """Text for the device of a tensor that the function around the node surely has: `x.device` of a parameter."""
+    """Text for the device of a tensor that the function around the node surely has:
+    `x.device` of a parameter.
+    """
     function = site.enclosing_function(node)
     if not isinstance(function, cst.FunctionDef):
         return None
@@ -46,10 +53,14 @@ def device_of_input(site: Site, node: cst.CSTNode) -> str | None:
     return _device_of_forward_input(function)
 
 
-def _is_tensor_input(site: Site, parameter: cst.Param, treated_as_tensors: set[str]) -> bool:
+def _is_tensor_input(
+    site: Site, parameter: cst.Param, treated_as_tensors: set[str]
+) -> bool:
     """Whether each call passes a tensor for a parameter."""
     match parameter:
-        case cst.Param(name=cst.Name(value="self" | "cls")) | cst.Param(star="*" | "**"):
+        case (
+            cst.Param(name=cst.Name(value="self" | "cls")) | cst.Param(star="*" | "**")
+        ):
             return False
         # A parameter with a default may be None.
         case cst.Param(default=None, annotation=None, name=cst.Name(value=name)):
@@ -68,7 +79,9 @@ def _names_treated_as_tensors(function: cst.FunctionDef) -> set[str]:
     names: set[str] = set()
     for node in scope_nodes(function):
         match node:
-            case cst.Attribute(value=cst.Name(value=name), attr=cst.Name(value=attribute)):
+            case cst.Attribute(
+                value=cst.Name(value=name), attr=cst.Name(value=attribute)
+            ):
                 if attribute in _TENSOR_ATTRIBUTES:
                     names.add(name)
     return names
@@ -77,15 +90,26 @@ def _names_treated_as_tensors(function: cst.FunctionDef) -> set[str]:
 def _device_of_forward_input(function: cst.FunctionDef) -> str | None:
     """The first input of a `forward` is a tensor if the `forward` computes with it."""
     match function.name.value, parameters(function)[1:2]:
-        case "forward", [cst.Param(name=cst.Name(value=name), annotation=None, default=None, star="")]:
-            operations = (node for node in scope_nodes(function) if isinstance(node, cst.BinaryOperation))
-            if any(is_name(node.left, name) or is_name(node.right, name) for node in operations):
+        case "forward", [
+            cst.Param(name=cst.Name(value=name), annotation=None, default=None, star="")
+        ]:
+            operations = (
+                node
+                for node in scope_nodes(function)
+                if isinstance(node, cst.BinaryOperation)
+            )
+            if any(
+                is_name(node.left, name) or is_name(node.right, name)
+                for node in operations
+            ):
                 return f"{name}.device"
     return None
 
 
 def is_created_on_host(site: Site, node: cst.CSTNode) -> bool:
-    """Whether the expression creates a tensor without a device or for the CPU, methods of the tensor aside."""
+    """Whether the expression creates a tensor without a device or for the CPU, methods
+    of the tensor aside.
+    """
     # Of `torch.ones(4).view(2, 2)` the innermost call creates the tensor.
     while isinstance(node, cst.Call) and site.method_of_value(node):
         node = receiver(node)
@@ -98,7 +122,9 @@ def is_created_on_host(site: Site, node: cst.CSTNode) -> bool:
 
 
 def is_factory(function: str) -> bool:
-    """Whether a library function of this name creates tensors on the host unless it is passed a device."""
+    """Whether a library function of this name creates tensors on the host unless it is
+    passed a device.
+    """
     return function.startswith("torch.") and function.rpartition(".")[2] in _FACTORIES
 
 
@@ -111,22 +137,30 @@ _ALLOCATING: Final = frozenset(
     "masked_fill clamp abs sum mean cumsum add mul sub div new_zeros new_ones new_full new_empty".split()
 )
 _SCOPES: Final = (cst.ClassDef, *FUNCTION_NODES)
-_METADATA: Final = frozenset({"shape", "dtype", "device", "ndim", "size", "dim", "numel"})
+_METADATA: Final = frozenset(
+    {"shape", "dtype", "device", "ndim", "size", "dim", "numel"}
+)
 
 
 def can_be_rebound(site: Site, target: cst.Name, function: FunctionNode) -> bool:
-    """Whether `name = ...` instead of `name[...] = ...` means the same: the name is local, and no closure uses it."""
+    """Whether `name = ...` instead of `name[...] = ...` means the same: the name is
+    local, and no closure uses it.
+    """
     name = target.value
     if name not in site.file.local_names(function):
         return False
     # A closure would see the new tensor, or none at all.
-    return all(site.enclosing(use, *_SCOPES) is function for use in name_uses(function.body, name))
+    return all(
+        site.enclosing(use, *_SCOPES) is function
+        for use in name_uses(function.body, name)
+    )
 
 
 def is_private(site: Site, target: cst.Name, function: FunctionNode) -> bool:
     """Whether no other name can share the tensor's memory at a write to it.
 
-    The function itself must have created the tensor, and nothing between there and the write may keep hold of it.
+    The function itself must have created the tensor, and nothing between there and the
+    write may keep hold of it.
     """
     creation = _creating_line(site, target, function)
     if creation is None:
@@ -134,20 +168,32 @@ def is_private(site: Site, target: cst.Name, function: FunctionNode) -> bool:
     # The order of the text is the order of execution, loops aside.
     nodes = list(walk(function.body))
     between = nodes[nodes.index(creation) : nodes.index(target)]
-    before_write = {*between, *_nodes_repeated_before(site, target, creation)} - {target}
-    uses = [use for use in name_uses(function.body, target.value) if use in before_write]
+    before_write = {*between, *_nodes_repeated_before(site, target, creation)} - {
+        target
+    }
+    uses = [
+        use for use in name_uses(function.body, target.value) if use in before_write
+    ]
     return all(_keeps_no_hold(site, use) for use in uses)
 
 
-def _nodes_repeated_before(site: Site, target: cst.Name, creation: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Nodes in loops around the write but not around the creation: they also run before the next write."""
+def _nodes_repeated_before(
+    site: Site, target: cst.Name, creation: cst.CSTNode
+) -> Iterator[cst.CSTNode]:
+    """Nodes in loops around the write but not around the creation: they also run before
+    the next write.
+    """
     for ancestor in set(site.ancestors(target)).difference(site.ancestors(creation)):
         if isinstance(ancestor, cst.For | cst.While):
             yield from walk(ancestor)
 
 
-def _creating_line(site: Site, target: cst.Name, function: FunctionNode) -> cst.CSTNode | None:
-    """The last line that surely runs before the write and binds the name to a new tensor."""
+def _creating_line(
+    site: Site, target: cst.Name, function: FunctionNode
+) -> cst.CSTNode | None:
+    """The last line that surely runs before the write and binds the name to a new
+    tensor.
+    """
     for child, parent in site.steps_up(target):
         # What runs outside the function, before the call, cannot bind a local name.
         if parent is function:
@@ -162,7 +208,9 @@ def _creating_line(site: Site, target: cst.Name, function: FunctionNode) -> cst.
 
 def _creates(site: Site, statement: cst.CSTNode, name: str) -> bool:
     match simple_assignment(statement):
-        case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value=target))], value=value):
+        case cst.Assign(
+            targets=[cst.AssignTarget(target=cst.Name(value=target))], value=value
+        ):
             return target == name and _has_own_memory(site, value)
     return False
 
@@ -177,11 +225,16 @@ def _is_allocating_call(site: Site, node: cst.CSTNode | None) -> bool:
         return False
     # "" for a method of a value.
     package, _, function = site.function_name(node).partition(".")
-    return package in {"", "torch"} and (function.rpartition(".")[2] or method_name(node)) in _ALLOCATING
+    return (
+        package in {"", "torch"}
+        and (function.rpartition(".")[2] or method_name(node)) in _ALLOCATING
+    )
 
 
 def _keeps_no_hold(site: Site, use: cst.Name) -> bool:
-    """Whether no reference to the tensor's memory can remain after this use of its name."""
+    """Whether no reference to the tensor's memory can remain after this use of its
+    name.
+    """
     parent = site.parent(use)
     match parent:
         case cst.AssignTarget():
@@ -193,9 +246,16 @@ def _keeps_no_hold(site: Site, use: cst.Name) -> bool:
             # `names += x` may extend a list by the tensor.
             return target is use or not isinstance(operator, cst.AddAssign)
         case cst.Attribute(attr=cst.Name(value=attribute)):
-            return attribute in _METADATA or _is_allocating_call(site, site.parent(parent))
+            return attribute in _METADATA or _is_allocating_call(
+                site, site.parent(parent)
+            )
         # The results of operators have memory of their own.
-        case cst.BinaryOperation() | cst.UnaryOperation() | cst.Comparison() | cst.ComparisonTarget():
+        case (
+            cst.BinaryOperation()
+            | cst.UnaryOperation()
+            | cst.Comparison()
+            | cst.ComparisonTarget()
+        ):
             return True
         case cst.Arg():
             call = site.parent(parent)
@@ -206,7 +266,9 @@ def _keeps_no_hold(site: Site, use: cst.Name) -> bool:
 
 
 def only_assignment(site: Site, function: FunctionNode, name: str) -> cst.Assign | None:
-    """The only statement in the function that binds the name, if that is a plain `name = value`."""
+    """The only statement in the function that binds the name, if that is a plain
+    `name = value`.
+    """
     if name in parameter_names(function):
         return None
     match [use for use in name_uses(function, name) if _is_binding(site, use)]:
@@ -220,10 +282,18 @@ def only_assignment(site: Site, function: FunctionNode, name: str) -> cst.Assign
 
 
 def _is_binding(site: Site, use: cst.Name) -> bool:
-    """Whether the name is the target of a statement, or part of it, and not merely read there."""
+    """Whether the name is the target of a statement, or part of it, and not merely read
+    there.
+    """
     for child, ancestor in site.steps_up(use):
         match ancestor:
-            case cst.AssignTarget() | cst.AsName() | cst.Del() | cst.Global() | cst.Nonlocal():
+            case (
+                cst.AssignTarget()
+                | cst.AsName()
+                | cst.Del()
+                | cst.Global()
+                | cst.Nonlocal()
+            ):
                 return True
             case (
                 cst.AugAssign(target=target)
@@ -233,6 +303,11 @@ def _is_binding(site: Site, use: cst.Name) -> bool:
                 | cst.CompFor(target=target)
             ):
                 return target is child
-            case cst.Subscript() | cst.Attribute() | cst.Call() | cst.BaseSmallStatement():
+            case (
+                cst.Subscript()
+                | cst.Attribute()
+                | cst.Call()
+                | cst.BaseSmallStatement()
+            ):
                 return False
     return False

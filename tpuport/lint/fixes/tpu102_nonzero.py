@@ -1,4 +1,6 @@
-"""TPU102: indices of true elements that are only used as an index, as the mask itself."""
+"""TPU102: indices of true elements that are only used as an index, as the mask
+itself.
+"""
 
 from typing import Final
 
@@ -22,7 +24,9 @@ _REDUCTIONS: Final = frozenset({"sum", "mean", "any", "all"})
 
 
 def rewrite(node: cst.Call, site: Site) -> Edit:
-    """`x[torch.where(mask)] = v` as `x[mask] = v`; so too for a name that is only the index of such writes."""
+    """`x[torch.where(mask)] = v` as `x[mask] = v`; so too for a name that is only the
+    index of such writes.
+    """
     mask = require(_mask(node, site))
     if isinstance(site.parent(node), cst.Index):
         subscript = _subscript_indexed_by(site, node)
@@ -37,9 +41,13 @@ def rewrite(node: cst.Call, site: Site) -> Edit:
 def _mask(call: cst.Call, site: Site) -> cst.BaseExpression | None:
     """The mask in the forms that return one vector of indices for each dimension."""
     match call.args:
-        case [cst.Arg(value=mask, keyword=None, star="")] if site.is_torch_call(call, "where"):
+        case [cst.Arg(value=mask, keyword=None, star="")] if site.is_torch_call(
+            call, "where"
+        ):
             return mask
-        case [cst.Arg(value=mask, keyword=None, star=""), _] if site.is_torch_call(call, "nonzero"):
+        case [cst.Arg(value=mask, keyword=None, star=""), _] if site.is_torch_call(
+            call, "nonzero"
+        ):
             expect(is_name(keyword_value(call, "as_tuple"), "True"))
             return mask
         case [_] if site.method_of_value(call) == "nonzero":
@@ -76,11 +84,17 @@ def _is_bound_for_writes(site: Site, call: cst.Call) -> bool:
     """`indices = torch.where(mask)`, and then nothing but `x[indices] = v`."""
     function = require(site.enclosing_function(call))
     match site.parent(call):
-        case cst.Assign(targets=[cst.AssignTarget(target=cst.Name() as target)]) as assignment:
+        case (
+            cst.Assign(
+                targets=[cst.AssignTarget(target=cst.Name() as target)]
+            ) as assignment
+        ):
             # Another value of the name might be positions.
             expect(only_assignment(site, function, target.value) is assignment)
             uses = set(name_uses(function, target.value)) - {target}
-            return all(_is_written(site, _subscript_indexed_by(site, use)) for use in uses)
+            return all(
+                _is_written(site, _subscript_indexed_by(site, use)) for use in uses
+            )
     return False
 
 

@@ -33,7 +33,9 @@ _Assignment = cst.Assign | cst.AugAssign
 
 
 def rewrite(node: _Assignment, site: Site) -> Edit:
-    """`x[mask] = v` and `x[mask] *= v`, if x is a local name, and v a number or read through the same mask."""
+    """`x[mask] = v` and `x[mask] *= v`, if x is a local name, and v a number or read
+    through the same mask.
+    """
     access = require(_written_access(node))
     function = require(site.enclosing_function(node))
     line = require(site.statement_line(node))
@@ -53,17 +55,24 @@ def rewrite(node: _Assignment, site: Site) -> Edit:
             mask = name
         mask = access.aligned_mask(site, mask)
     cast = _cast_text(site, node, base.value)
-    choice = site.statement(f"{base.value} = {torch.name}.where({mask}, {value}, {base.value}){cast}")
+    choice = site.statement(
+        f"{base.value} = {torch.name}.where({mask}, {value}, {base.value}){cast}"
+    )
     statements.append(choice.with_changes(trailing_whitespace=line.trailing_whitespace))
     first, *others = statements
-    replacement = Statements((first.with_changes(leading_lines=line.leading_lines), *others))
+    replacement = Statements(
+        (first.with_changes(leading_lines=line.leading_lines), *others)
+    )
     is_unsafe = _may_divide_by_zero(site, node) or not is_private(site, base, function)
     return Edit(((line, replacement),), is_unsafe, torch.imports, names)
 
 
 def _written_access(node: _Assignment) -> MaskedAccess | None:
     match node:
-        case cst.Assign(targets=[cst.AssignTarget(target=target)]) | cst.AugAssign(target=target):
+        case (
+            cst.Assign(targets=[cst.AssignTarget(target=target)])
+            | cst.AugAssign(target=target)
+        ):
             return masked_access(target)
     return None
 
@@ -81,12 +90,16 @@ def _new_value(site: Site, node: _Assignment, access: MaskedAccess) -> str:
 
 
 def _may_divide_by_zero(site: Site, node: _Assignment) -> bool:
-    """Whether elements outside the mask may give inf or NaN: they are not chosen, but their gradient is NaN still."""
+    """Whether elements outside the mask may give inf or NaN: they are not chosen, but
+    their gradient is NaN still.
+    """
     return not is_scalar(site, node.value) and contains(node, *_RISKY_OPERATORS)
 
 
 def _cast_text(site: Site, node: _Assignment, name: str) -> str:
-    """A write keeps the dtype of what it writes to; `torch.where` promotes, except for numbers in arithmetic."""
+    """A write keeps the dtype of what it writes to; `torch.where` promotes, except for
+    numbers in arithmetic.
+    """
     if isinstance(node, cst.AugAssign) and is_scalar(site, node.value):
         return ""
     return f".to({name}.dtype)"
@@ -110,7 +123,9 @@ def _unmasked_text(site: Site, value: cst.BaseExpression, access: MaskedAccess) 
             # A matrix product mixes the elements.
             expect(not isinstance(operator, cst.MatrixMultiply))
             left_text = _unmasked_text(site, left, access)
-            text = f"{left_text}{site.code(operator)}{_unmasked_text(site, right, access)}"
+            text = (
+                f"{left_text}{site.code(operator)}{_unmasked_text(site, right, access)}"
+            )
         case _:
             return _base_text(site, value, access)
     return f"({text})" if value.lpar else text

@@ -23,7 +23,10 @@ def rewrite(node: cst.Assert, site: Site) -> Edit:
 
 
 def _has_effect(node: cst.CSTNode) -> bool:
-    if isinstance(node, cst.NamedExpr | cst.Await | cst.Yield) or called_name(node) == "next":
+    if (
+        isinstance(node, cst.NamedExpr | cst.Await | cst.Yield)
+        or called_name(node) == "next"
+    ):
         return True
     method = method_name(node)
     # torch's in-place methods end with one underscore.

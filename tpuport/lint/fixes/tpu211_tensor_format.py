@@ -8,7 +8,9 @@ from tpuport.lint.fixes.syntax import called_name, contains, expect
 
 
 def rewrite(node: cst.Expr, site: Site) -> Edit:
-    """Remove a `print` on a line of its own: it shows no values during tracing, and does not run afterwards."""
+    """Remove a `print` on a line of its own: it shows no values during tracing, and
+    does not run afterwards.
+    """
     call = node.value
     expect(called_name(call) == "print" and not site.is_shadowed(call, "print"))
     # The arguments' evaluation may have an effect.

@@ -26,13 +26,17 @@ _KINDS: Final = ("zeros", "ones", "full", "empty")
 _NEW_METHODS: Final = frozenset({"new_tensor", *(f"new_{kind}" for kind in _KINDS)})
 # `torch.nn.Linear`, unlike `torch.nn.functional.linear`.
 _MODULE: Final = re.compile(r"torch\.nn\.[A-Z]\w*")
-_LIKE_FUNCTIONS: Final = frozenset(f"torch.{kind}_like" for kind in (*_KINDS, "rand", "randn", "randint"))
+_LIKE_FUNCTIONS: Final = frozenset(
+    f"torch.{kind}_like" for kind in (*_KINDS, "rand", "randn", "randint")
+)
 
 
 def rewrite(node: cst.SimpleString, site: Site) -> Edit | None:
-    """The string as an argument of `.to`, of a function that creates tensors, or of `torch.load`.
+    """The string as an argument of `.to`, of a function that creates tensors, or of
+    `torch.load`.
 
-    Unsafe: on a GPU it is what brings the tensor there, beside others that are there already.
+    Unsafe: on a GPU it is what brings the tensor there, beside others that are there
+    already.
     """
     call = require(site.argument_of(node))
     argument: Any = site.parent(node)
@@ -64,13 +68,20 @@ def remove_device(site: Site, call: cst.Call, device: cst.Arg) -> Edit:
     # The third positional argument is non_blocking.
     expect(sum(argument.keyword is None for argument in others) <= 1)
     expect(not any(argument.star for argument in others))
-    texts = [site.code(argument.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for argument in others]
+    texts = [
+        site.code(argument.with_changes(comma=cst.MaybeSentinel.DEFAULT))
+        for argument in others
+    ]
     text = f"{site.operand(receiver(call))}.to({', '.join(texts)})"
     return replace_expression(site, call, site.expression(text))
 
 
-def _rewrite_creation(site: Site, call: cst.Call, device: cst.Arg, function: str) -> Edit:
-    """`torch.zeros(..., device="cuda")`: on an input's device in traced code, on the host where a module is built."""
+def _rewrite_creation(
+    site: Site, call: cst.Call, device: cst.Arg, function: str
+) -> Edit:
+    """`torch.zeros(..., device="cuda")`: on an input's device in traced code, on the
+    host where a module is built.
+    """
     if site.method_of_value(call) in _NEW_METHODS or function in _LIKE_FUNCTIONS:
         return replace_node(device, REMOVED)
     # torch's own modules have the argument too.
@@ -78,7 +89,9 @@ def _rewrite_creation(site: Site, call: cst.Call, device: cst.Arg, function: str
     # Where a module is built, the host is the right place: `port` moves its tensors.
     if not site.is_traced:
         return replace_node(device, REMOVED)
-    return replace_node(device.value, site.expression(require(device_of_input(site, call))))
+    return replace_node(
+        device.value, site.expression(require(device_of_input(site, call)))
+    )
 
 
 REWRITE = Rewrite("TPU302", (cst.SimpleString,), rewrite)

@@ -4,19 +4,33 @@ from typing import Final
 
 import libcst as cst
 
-from tpuport.lint.fixes.edits import REMOVED, Edit, Rewrite, mark_unsafe, replace_expression, replace_node
+from tpuport.lint.fixes.edits import (
+    REMOVED,
+    Edit,
+    Rewrite,
+    mark_unsafe,
+    replace_expression,
+    replace_node,
+)
 from tpuport.lint.fixes.site import Site
 from tpuport.lint.fixes.syntax import expect
 
 _DECORATORS: Final = frozenset(
-    {"torch.compile", "torch.compiler.disable", "torch._dynamo.disable", "torch.jit.script"}
+    {
+        "torch.compile",
+        "torch.compiler.disable",
+        "torch._dynamo.disable",
+        "torch.jit.script",
+    }
 )
 
 
 def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
-    """Remove the decorator, with or without arguments; replace `torch.compile(f, ...)` by `f`.
+    """Remove the decorator, with or without arguments; replace `torch.compile(f, ...)`
+    by `f`.
 
-    Unsafe: on the host torch's compiler works, and rounds fused operations in its own way.
+    Unsafe: on the host torch's compiler works, and rounds fused operations in its own
+    way.
     """
     # The finding may be on the name alone.
     match site.parent(node):

@@ -9,7 +9,8 @@ from tpuport.lint.fixes.site import Site
 from tpuport.lint.fixes.syntax import expect, keyword_argument, receiver
 from tpuport.lint.fixes.tpu302_cuda_device import remove_device
 
-# If Python values are made of the tensor at once, it is not the transfer that stops the trace.
+# If Python values are made of the tensor at once, it is not the transfer that stops the
+# trace.
 _LEAVING_METHODS: Final = frozenset({"numpy", "tolist", "item", "detach"})
 
 
@@ -29,7 +30,10 @@ def rewrite(node: cst.Call | cst.SimpleString, site: Site) -> Edit | None:
 
 
 def _is_cpu(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.SimpleString) and node.evaluated_value in {"cpu", "cpu:0"}
+    return isinstance(node, cst.SimpleString) and node.evaluated_value in {
+        "cpu",
+        "cpu:0",
+    }
 
 
 def _is_leaving(site: Site, call: cst.Call) -> bool:

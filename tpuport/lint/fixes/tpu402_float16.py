@@ -11,13 +11,24 @@ from tpuport.lint.fixes.tpu401_float64 import find_constant
 
 _HALF: Final = frozenset({"torch.float16", "torch.half"})
 # In a comparison or a table of dtypes, float16 means float16.
-_ALLOWED_PARENTS: Final = (cst.Arg, cst.Assign, cst.AnnAssign, cst.IfExp, cst.Param, cst.Return)
+_ALLOWED_PARENTS: Final = (
+    cst.Arg,
+    cst.Assign,
+    cst.AnnAssign,
+    cst.IfExp,
+    cst.Param,
+    cst.Return,
+)
 
 
 def rewrite(node: cst.BaseExpression, site: Site) -> Edit:
-    """`.half()` as `.bfloat16()`, `torch.float16` as `torch.bfloat16`; results change in their last digits."""
+    """`.half()` as `.bfloat16()`, `torch.float16` as `torch.bfloat16`; results change
+    in their last digits.
+    """
     match node:
-        case cst.Call(func=cst.Attribute(attr=method), args=[]) if site.method_of_value(node) == "half":
+        case cst.Call(func=cst.Attribute(attr=method), args=[]) if (
+            site.method_of_value(node) == "half"
+        ):
             return replace_node(method, cst.Name("bfloat16"), unsafe=True)
     constant = require(find_constant(node, site, _HALF))
     torch = site.torch_name(node)

@@ -16,10 +16,12 @@ from tpuport.lint.fixes.syntax import expect, require_kind
 
 
 def rewrite(node: cst.Call, site: Site) -> Edit:
-    """`view_as_real(view_as_complex(x) * freqs)` as (x0 cos - x1 sin, x0 sin + x1 cos), for a whole function at once.
+    """`view_as_real(view_as_complex(x) * freqs)` as (x0 cos - x1 sin, x0 sin + x1 cos),
+    for a whole function at once.
 
-    The name that was bound to `view_as_complex(x)` is bound to x itself, pairs in its last dimension. The table keeps
-    its type: its real and imaginary parts are read, unless the function itself creates it with `torch.polar`.
+    The name that was bound to `view_as_complex(x)` is bound to x itself, pairs in its
+    last dimension. The table keeps its type: its real and imaginary parts are read,
+    unless the function itself creates it with `torch.polar`.
     """
     function = require_kind(site.enclosing_function(node), cst.FunctionDef)
     torch = site.torch_name(node)
@@ -29,12 +31,19 @@ def rewrite(node: cst.Call, site: Site) -> Edit:
     for product in products:
         if pairs.factors.isdisjoint(product.factors):
             continue
-        changes.append((product.node, site.expression(_product_text(site, product, pairs, torch.name))))
+        changes.append(
+            (
+                product.node,
+                site.expression(_product_text(site, product, pairs, torch.name)),
+            )
+        )
         changes += [(view, view.args[0].value) for view in product.views]
     # Without a product there is nothing to gain from pairs.
     expect(changes)
     for creation in pairs.creations:
-        changes.append((creation, site.expression(pair_text(site, creation, torch.name))))
+        changes.append(
+            (creation, site.expression(pair_text(site, creation, torch.name)))
+        )
     for use in pairs.shape_uses:
         changes.append((use, site.expression(f"{use.value}[..., 0]")))
     # The rest of the function may be rewritten while the call of this finding stays.
@@ -44,7 +53,9 @@ def rewrite(node: cst.Call, site: Site) -> Edit:
 
 
 def _product_text(site: Site, product: Product, pairs: Pairs, torch: str) -> str:
-    """Text of the product of two complex numbers, as a real tensor with pairs in its last dimension."""
+    """Text of the product of two complex numbers, as a real tensor with pairs in its
+    last dimension.
+    """
     left, right = (factor_parts(site, factor, pairs) for factor in product.factors)
     return (
         f"{torch}.stack(\n"

@@ -21,12 +21,18 @@ _INFINITIES: Final = frozenset({"math.inf", "torch.inf", "numpy.inf"})
 
 
 def rewrite(node: Any, site: Site) -> Edit:
-    """In `x.masked_fill(mask, -inf)`, `torch.where(mask, x, -inf)` and `torch.full(size, -inf, dtype=...)`."""
+    """In `x.masked_fill(mask, -inf)`, `torch.where(mask, x, -inf)` and
+    `torch.full(size, -inf, dtype=...)`.
+    """
     call = node
     # The finding may be on the call or on the number, which may be a call of `float`.
     if isinstance(node, cst.UnaryOperation) or _is_minus_infinity(site, node):
         call = require(site.argument_of(node))
-    infinities = [argument.value for argument in call.args if _is_minus_infinity(site, argument.value)]
+    infinities = [
+        argument.value
+        for argument in call.args
+        if _is_minus_infinity(site, argument.value)
+    ]
     # With two, every entry is infinite, and the dtype of neither is known.
     expect(len(infinities) == 1)
     torch = site.torch_name(call)

@@ -10,7 +10,9 @@ from tpuport.lint.fixes.syntax import expect, nodes_of_kind
 
 _CACHES: Final = frozenset({"functools.lru_cache", "functools.cache"})
 # Code that reads one of these needs the cache itself.
-_CACHE_ATTRIBUTES: Final = frozenset({"cache_clear", "cache_info", "cache_parameters", "__wrapped__"})
+_CACHE_ATTRIBUTES: Final = frozenset(
+    {"cache_clear", "cache_info", "cache_parameters", "__wrapped__"}
+)
 
 
 def rewrite(node: cst.CSTNode, site: Site) -> Edit | None:
@@ -29,5 +31,8 @@ def _uses_cache(module: cst.Module) -> bool:
 
 
 REWRITE = Rewrite(
-    "TPU504", (cst.FunctionDef, cst.Call, cst.Attribute, cst.Name), rewrite, reads_whole_file=True
+    "TPU504",
+    (cst.FunctionDef, cst.Call, cst.Attribute, cst.Name),
+    rewrite,
+    reads_whole_file=True,
 )

@@ -37,14 +37,18 @@ def rewrite(node: Any, site: Site) -> Edit:
     function = node
     if not isinstance(function, cst.FunctionDef):
         # A lambda has no body to create the object in.
-        function = require_kind(site.enclosing(node, cst.FunctionDef, cst.Lambda), cst.FunctionDef)
+        function = require_kind(
+            site.enclosing(node, cst.FunctionDef, cst.Lambda), cst.FunctionDef
+        )
     parameter, default = _mutable_parameter(site, function, node)
     name = parameter.name.value
     expect(name not in names_declared_outside(function))
     statement = _first_statement(function)
     body: Any = function.body
     indent = body.indent or site.file.module.default_indent
-    check = site.statement(f"if {name} is None:\n{indent}{name} = {site.code(default)}\n")
+    check = site.statement(
+        f"if {name} is None:\n{indent}{name} = {site.code(default)}\n"
+    )
     first = check.with_changes(leading_lines=statement.leading_lines)
     second = statement.with_changes(leading_lines=())
     changes = ((default, cst.Name("None")), (statement, Statements((first, second))))
@@ -54,10 +58,16 @@ def rewrite(node: Any, site: Site) -> Edit:
 def _mutable_parameter(
     site: Site, function: cst.FunctionDef, node: cst.CSTNode
 ) -> tuple[cst.Param, cst.BaseExpression]:
-    """The parameter that the finding is about, and its default; for a finding on the function the first of them."""
+    """The parameter that the finding is about, and its default; for a finding on the
+    function the first of them.
+    """
     for parameter in parameters(function):
         default = parameter.default
-        if default is not None and node in (function, parameter, default) and _is_mutable(default):
+        if (
+            default is not None
+            and node in (function, parameter, default)
+            and _is_mutable(default)
+        ):
             return parameter, default
     raise CannotRewriteError
 
@@ -77,14 +87,18 @@ def _first_statement(function: cst.FunctionDef) -> Any:
 
 
 def _is_mutable(default: cst.BaseExpression) -> bool:
-    """Whether it is a list, dict or set of constants, or created by a call without arguments."""
+    """Whether it is a list, dict or set of constants, or created by a call without
+    arguments.
+    """
     if isinstance(default, cst.Call):
         return called_name(default) in _CONSTRUCTORS and not default.args
     if not isinstance(default, cst.List | cst.Dict | cst.Set):
         return False
     # A name may mean something else by the time of the call.
     names = {name.value for name in nodes_of_kind(default, cst.Name)}
-    return names <= {"None", "True", "False"} and not contains(default, cst.Call, cst.NamedExpr)
+    return names <= {"None", "True", "False"} and not contains(
+        default, cst.Call, cst.NamedExpr
+    )
 
 
 def _is_only_read(site: Site, function: cst.FunctionDef, name: str) -> bool:
@@ -104,11 +118,17 @@ def _is_read(site: Site, use: cst.Name) -> bool:
         case cst.Attribute(attr=cst.Name(value=name)):
             return name in _READING_METHODS
         case cst.Subscript(value=base):
-            is_changed = isinstance(site.parent(parent), cst.AssignTarget | cst.AugAssign | cst.Del)
+            is_changed = isinstance(
+                site.parent(parent), cst.AssignTarget | cst.AugAssign | cst.Del
+            )
             return base is use and not is_changed
         case cst.Arg():
             return called_name(site.argument_of(use)) in _READING_FUNCTIONS
     return isinstance(parent, cst.StarredElement)
 
 
-REWRITE = Rewrite("TPU505", (cst.FunctionDef, cst.Param, cst.List, cst.Dict, cst.Set, cst.Call), rewrite)
+REWRITE = Rewrite(
+    "TPU505",
+    (cst.FunctionDef, cst.Param, cst.List, cst.Dict, cst.Set, cst.Call),
+    rewrite,
+)

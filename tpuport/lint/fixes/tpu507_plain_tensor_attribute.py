@@ -7,13 +7,22 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import FunctionNode, bound_names, expect, method_name, require, walk
+from tpuport.lint.fixes.syntax import (
+    FunctionNode,
+    bound_names,
+    expect,
+    method_name,
+    require,
+    walk,
+)
 
 
 def rewrite(node: cst.CSTNode, site: Site) -> Edit:
-    """`self.x = value` in `__init__` as `self.register_buffer("x", value, persistent=False)`.
+    """`self.x = value` in `__init__` as
+    `self.register_buffer("x", value, persistent=False)`.
 
-    Unsafe: `.to()` and `.half()` now change it too. Left alone if the class assigns it elsewhere.
+    Unsafe: `.to()` and `.half()` now change it too. Left alone if the class assigns it
+    elsewhere.
     """
     assignment = site.innermost(node, cst.Assign)
     owner = require(site.enclosing(assignment, cst.ClassDef))
@@ -37,7 +46,9 @@ def _self_attribute(node: cst.CSTNode) -> str:
 
 
 def _runs_after_super_init(function: FunctionNode, line: cst.CSTNode) -> bool:
-    """Whether the line is in `__init__`, behind `super().__init__()`: before it there are no buffers."""
+    """Whether the line is in `__init__`, behind `super().__init__()`: before it there
+    are no buffers.
+    """
     match function:
         case cst.FunctionDef(name=cst.Name(value="__init__"), body=body):
             before = itertools.takewhile(lambda node: node is not line, walk(body))

@@ -13,7 +13,9 @@ def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
     call = node if isinstance(node, cst.Call) else site.parent(node)
     # Elsewhere, or as `inference_mode(flag)`, it need not be on.
     match call:
-        case cst.Call(func=name, args=[]) if isinstance(site.parent(call), cst.Decorator | cst.WithItem):
+        case cst.Call(func=name, args=[]) if isinstance(
+            site.parent(call), cst.Decorator | cst.WithItem
+        ):
             pass
         case cst.Decorator():
             name = node
@@ -21,7 +23,9 @@ def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
             return None
     expect(site.dotted_name(name) == "torch.inference_mode")
     torch = site.torch_name(node)
-    return replace_node(name, site.expression(f"{torch.name}.no_grad"), imports=torch.imports)
+    return replace_node(
+        name, site.expression(f"{torch.name}.no_grad"), imports=torch.imports
+    )
 
 
 REWRITE = Rewrite("TPU601", (cst.Call, cst.Attribute, cst.Name), rewrite)

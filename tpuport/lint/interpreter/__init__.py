@@ -1,4 +1,6 @@
-"""Abstract interpretation of traced code: what each expression may be, reported to the rules as events."""
+"""Abstract interpretation of traced code: what each expression may be, reported to the
+rules as events.
+"""
 
 from tpuport.lint.interpreter.tracing_interpreter import TracingInterpreter
 

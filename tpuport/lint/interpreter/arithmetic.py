@@ -25,7 +25,9 @@ def arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
         case Sequence(), Tensor() if is_repetition:
             return left.of_any_length()
         case (Tensor(), _) | (_, Tensor()):
-            return placement.of_operator(_tensor_arithmetic(left, operator, right), left, right)
+            return placement.of_operator(
+                _tensor_arithmetic(left, operator, right), left, right
+            )
         case Static(), Static():
             return _static_arithmetic(left, operator, right)
         case Sequence(), Sequence() if isinstance(operator, ast.Add):
@@ -41,7 +43,12 @@ def _concatenated(left: Sequence, right: Sequence) -> Value:
             items = (*left_items, *right_items)
             return Sequence(left.kind, items, join_all(items))
         case _:
-            return Sequence(left.kind, None, joint_element(left, right), left.tensors or right.tensors)
+            return Sequence(
+                left.kind,
+                None,
+                joint_element(left, right),
+                left.tensors or right.tensors,
+            )
 
 
 def _tensor_arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:

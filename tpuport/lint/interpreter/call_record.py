@@ -1,4 +1,6 @@
-"""What interpreting a call resulted in, which an equal call takes instead of being interpreted again."""
+"""What interpreting a call resulted in, which an equal call takes instead of being
+interpreted again.
+"""
 
 import dataclasses
 from typing import Any
@@ -14,23 +16,29 @@ class Record:
 
     Attributes:
         result: the call's value.
-        receiver: the object that a method was called on, as the method leaves it; None if the call leaves it as it was.
+        receiver: the object that a method was called on, as the method leaves it; None
+            if the call leaves it as it was.
         findings: by rule and position.
-        traced: the functions that were traced, the called one among them, each with the class of the object that it
-            was called on, or None.
+        traced: the functions that were traced, the called one among them, each with the
+            class of the object that it was called on, or None.
         consulted: files whose functions were interpreted.
-        lost: a tensor in one branch and a Python object in another left nothing known somewhere.
+        lost: a tensor in one branch and a Python object in another left nothing known
+            somewhere.
     """
 
     result: Value = UNKNOWN
     receiver: Value | None = None
     findings: dict[tuple[Any, ...], Finding] = dataclasses.field(default_factory=dict)
-    traced: set[tuple[FunctionInfo, ClassInfo | None]] = dataclasses.field(default_factory=set)
+    traced: set[tuple[FunctionInfo, ClassInfo | None]] = dataclasses.field(
+        default_factory=set
+    )
     consulted: set[str] = dataclasses.field(default_factory=set)
     lost: bool = False
 
     def add(self, key: tuple[Any, ...], finding: Finding) -> None:
-        """Add a finding; of two with the same key the worse stays, or the one that needs no special call."""
+        """Add a finding; of two with the same key the worse stays, or the one that
+        needs no special call.
+        """
         known = self.findings.setdefault(key, finding)
         if finding.severity.rank < known.severity.rank or (
             finding.severity == known.severity and not finding.scenario

@@ -1,4 +1,6 @@
-"""Calls: of functions and classes of the linted code, of library functions, of methods."""
+"""Calls: of functions and classes of the linted code, of library functions, of
+methods.
+"""
 
 import ast
 from collections.abc import Callable
@@ -33,12 +35,17 @@ from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.members import instantiate, super_attribute
 from tpuport.lint.interpreter.object_state import store_after_call
 from tpuport.lint.interpreter.python_builtins import call_builtin
-from tpuport.lint.interpreter.value_methods import call_instance, call_method, call_unknown
+from tpuport.lint.interpreter.value_methods import (
+    call_instance,
+    call_method,
+    call_unknown,
+)
 from tpuport.lint.joins import (
     join_all,
 )
 
-# transformers asks these whether a tensor is a tracer, among others one of jax.jit through torchax.
+# transformers asks these whether a tensor is a tracer, among others one of jax.jit
+# through torchax.
 _TRUE_WHEN_TRACED: Final = frozenset({"is_tracing", "is_jax_jitting"})
 # Library functions that call their first argument with the others.
 _CALL_FIRST: Final = frozenset(
@@ -60,11 +67,15 @@ def evaluate_call(frame: Frame, node: ast.Call) -> Value:
         case function:
             callee = frame.evaluate(function)
     arguments = _evaluate_arguments(frame, node)
-    # Unknown arguments that are passed on as a whole say less than the callee's own declaration.
+    # Unknown arguments that are passed on as a whole say less than the callee's own
+    # declaration.
     if _passes_everything_on(frame, node):
         functions = _functions(frame, callee)
         if functions:
-            results = [frame.interpreter.call_declared(frame, item, frame.entry) for item in functions]
+            results = [
+                frame.interpreter.call_declared(frame, item, frame.entry)
+                for item in functions
+            ]
             return join_all(results)
     frame.interpreter.changed_receiver = None
     result = apply(frame, callee, arguments, node)
@@ -86,7 +97,9 @@ def _passes_everything_on(frame: Frame, node: ast.Call) -> bool:
 
 
 def _functions(frame: Frame, callee: Value) -> list[Function]:
-    """The functions of the linted code that a call would run; none if that is not certain."""
+    """The functions of the linted code that a call would run; none if that is not
+    certain.
+    """
     classes = frame.interpreter.classes
     functions: list[Function] = []
     for option in options_of(callee):
@@ -108,9 +121,12 @@ def _evaluate_arguments(frame: Frame, node: ast.Call) -> Arguments:
         match keyword.arg, frame.evaluate(keyword.value):
             case str(name), value:
                 keywords[name] = value
-            # Entries of `**mapping` whose keys are not known could be any argument, so they are dropped.
+            # Entries of `**mapping` whose keys are not known could be any argument, so
+            # they are dropped.
             case None, Mapping(entries=entries):
-                keywords.update((key, entry) for key, entry in entries if isinstance(key, str))
+                keywords.update(
+                    (key, entry) for key, entry in entries if isinstance(key, str)
+                )
     return Arguments(positional, keywords, is_counted)
 
 
@@ -140,11 +156,15 @@ def apply(frame: Frame, callee: Value, arguments: Arguments, node: ast.Call) -> 
     return handler(frame, callee, arguments, node)
 
 
-def _call_unknown(frame: Frame, callee: Value, arguments: Arguments, node: ast.Call) -> Value:
+def _call_unknown(
+    frame: Frame, callee: Value, arguments: Arguments, node: ast.Call
+) -> Value:
     return call_unknown(frame, arguments)
 
 
-def _call_function(frame: Frame, callee: Function, arguments: Arguments, node: ast.Call) -> Value:
+def _call_function(
+    frame: Frame, callee: Function, arguments: Arguments, node: ast.Call
+) -> Value:
     name = callee.info.qualname
     if asks_for_gpu_package(callee.info.name):
         return FALSE
@@ -156,15 +176,21 @@ def _call_function(frame: Frame, callee: Function, arguments: Arguments, node: a
     return frame.interpreter.call_function(frame, callee, arguments)
 
 
-def _call_class(frame: Frame, callee: Class, arguments: Arguments, node: ast.Call) -> Value:
+def _call_class(
+    frame: Frame, callee: Class, arguments: Arguments, node: ast.Call
+) -> Value:
     return instantiate(frame, callee.info, arguments)
 
 
-def _call_instance(frame: Frame, callee: Instance, arguments: Arguments, node: ast.Call) -> Value:
+def _call_instance(
+    frame: Frame, callee: Instance, arguments: Arguments, node: ast.Call
+) -> Value:
     return call_instance(frame, callee, arguments)
 
 
-def _call_method(frame: Frame, callee: Method, arguments: Arguments, node: ast.Call) -> Value:
+def _call_method(
+    frame: Frame, callee: Method, arguments: Arguments, node: ast.Call
+) -> Value:
     result = call_method(frame, node, callee, arguments)
     frame.report(
         Call(
@@ -180,28 +206,45 @@ def _call_method(frame: Frame, callee: Method, arguments: Arguments, node: ast.C
     return result
 
 
-def _call_partial(frame: Frame, callee: Partial, arguments: Arguments, node: ast.Call) -> Value:
+def _call_partial(
+    frame: Frame, callee: Partial, arguments: Arguments, node: ast.Call
+) -> Value:
     positional = [*callee.args, *arguments.positional]
     keywords = dict(callee.keywords) | arguments.keywords
-    return apply(frame, callee.target, Arguments(positional, keywords, arguments.is_counted), node)
+    return apply(
+        frame,
+        callee.target,
+        Arguments(positional, keywords, arguments.is_counted),
+        node,
+    )
 
 
-def _call_layer(frame: Frame, callee: Layer, arguments: Arguments, node: ast.Call) -> Value:
+def _call_layer(
+    frame: Frame, callee: Layer, arguments: Arguments, node: ast.Call
+) -> Value:
     result = library.layer_call(callee.name, arguments)
     positional, keywords = arguments.positional, arguments.keywords
-    frame.report(Call(node, "forward", callee, positional, keywords, result, frame.is_certain))
+    frame.report(
+        Call(node, "forward", callee, positional, keywords, result, frame.is_certain)
+    )
     return result
 
 
-def _call_choice(frame: Frame, callee: Choice, arguments: Arguments, node: ast.Call) -> Value:
+def _call_choice(
+    frame: Frame, callee: Choice, arguments: Arguments, node: ast.Call
+) -> Value:
     possible = [option for option in callee.options if _accepts(frame, option, node)]
-    return join_all(apply(frame, option, arguments, node) for option in possible or callee.options)
+    return join_all(
+        apply(frame, option, arguments, node) for option in possible or callee.options
+    )
 
 
 def _accepts(frame: Frame, callee: Value, node: ast.Call) -> bool:
-    """Whether Python would make this call of a callee: not with too many arguments, or of names that it does not have.
+    """Whether Python would make this call of a callee: not with too many arguments, or
+    of names that it does not have.
 
-    A model with two kinds of attention, for instance, calls each with the arguments of its own.
+    A model with two kinds of attention, for instance, calls each with the arguments of
+    its own.
     """
     functions = _functions(frame, callee)
     # A decorator may take other arguments.
@@ -219,12 +262,23 @@ def _accepts(frame: Frame, callee: Value, node: ast.Call) -> bool:
     return names <= known or parameters.kwarg is not None
 
 
-def _call_static(frame: Frame, callee: Static, arguments: Arguments, node: ast.Call) -> Value:
+def _call_static(
+    frame: Frame, callee: Static, arguments: Arguments, node: ast.Call
+) -> Value:
     name = frame.module.dotted(node.func)
-    # `flash_attn_func = None` in place of an import that has failed: the rules know the import's name.
+    # `flash_attn_func = None` in place of an import that has failed: the rules know the
+    # import's name.
     if callee == NONE and is_gpu_package(name):
         frame.report(
-            Call(node, name, None, arguments.positional, arguments.keywords, UNKNOWN, frame.is_certain)
+            Call(
+                node,
+                name,
+                None,
+                arguments.positional,
+                arguments.keywords,
+                UNKNOWN,
+                frame.is_certain,
+            )
         )
         return UNKNOWN
     # `torch.enable_grad()(closure)`
@@ -233,7 +287,9 @@ def _call_static(frame: Frame, callee: Static, arguments: Arguments, node: ast.C
     return callee
 
 
-def _call_sequence(frame: Frame, callee: Sequence, arguments: Arguments, node: ast.Call) -> Value:
+def _call_sequence(
+    frame: Frame, callee: Sequence, arguments: Arguments, node: ast.Call
+) -> Value:
     """`nn.Sequential` calls its layers one after another."""
     if callee.kind != "sequential":
         return call_unknown(frame, arguments)
@@ -251,7 +307,9 @@ def _call_sequence(frame: Frame, callee: Sequence, arguments: Arguments, node: a
 # --- library functions ---
 
 
-def _call_external(frame: Frame, callee: External, arguments: Arguments, node: ast.Call) -> Value:
+def _call_external(
+    frame: Frame, callee: External, arguments: Arguments, node: ast.Call
+) -> Value:
     name = callee.name
     # `torch.Tensor.view(x, ...)` is `x.view(...)`, for the rules too.
     if name.startswith("torch.Tensor.") and arguments.positional:
@@ -259,14 +317,28 @@ def _call_external(frame: Frame, callee: External, arguments: Arguments, node: a
         return apply(frame, method, arguments.without_first(), node)
     result = _external_result(frame, name, arguments, node)
     report = frame.report_package if callee.missing else frame.report
-    report(Call(node, name, None, arguments.positional, arguments.keywords, result, frame.is_certain))
+    report(
+        Call(
+            node,
+            name,
+            None,
+            arguments.positional,
+            arguments.keywords,
+            result,
+            frame.is_certain,
+        )
+    )
     return result
 
 
-def _external_result(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> Value:
+def _external_result(
+    frame: Frame, name: str, arguments: Arguments, node: ast.Call
+) -> Value:
     if asks_for_gpu_package(name.rpartition(".")[2]):
         return FALSE
-    if name == "importlib.util.find_spec" and is_gpu_package(str(arguments.first.constant)):
+    if name == "importlib.util.find_spec" and is_gpu_package(
+        str(arguments.first.constant)
+    ):
         return NONE
     if name == "types.SimpleNamespace":
         return Namespace(tuple(arguments.keywords.items()))
@@ -279,7 +351,9 @@ def _external_result(frame: Frame, name: str, arguments: Arguments, node: ast.Ca
     return _library_result(frame, name, arguments, node)
 
 
-def _library_result(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> Value:
+def _library_result(
+    frame: Frame, name: str, arguments: Arguments, node: ast.Call
+) -> Value:
     positional, keywords = arguments.positional, arguments.keywords
     match positional:
         case [target, *others] if name == "functools.partial":
@@ -287,9 +361,14 @@ def _library_result(frame: Frame, name: str, arguments: Arguments, node: ast.Cal
         case [target, *_] if name in _WRAP_FIRST:
             return target
         case [target, *others] if name in _CALL_FIRST:
-            passed_on = {key: value for key, value in keywords.items() if key not in _CHECKPOINT_OPTIONS}
+            passed_on = {
+                key: value
+                for key, value in keywords.items()
+                if key not in _CHECKPOINT_OPTIONS
+            }
             return apply(frame, target, Arguments(others, passed_on), node)
-    # A library function that the tables do not know may call the functions that it gets.
+    # A library function that the tables do not know may call the functions that it
+    # gets.
     result = library.call(name, arguments)
     if result is UNKNOWN:
         return call_unknown(frame, arguments)

@@ -1,7 +1,8 @@
-"""Classes of the linted code: their bases, whether they are modules, the attributes that `__init__` sets.
+"""Classes of the linted code: their bases, whether they are modules, the attributes
+that `__init__` sets.
 
-Answers are stored in the `ClassInfo` that they describe. They last as long as the class's file stays open, and rules
-read some of them there.
+Answers are stored in the `ClassInfo` that they describe. They last as long as the
+class's file stays open, and rules read some of them there.
 """
 
 import ast
@@ -25,7 +26,9 @@ from tpuport.lint.joins import (
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, statements_within
 
 # Bases that make a class a module, whichever library they come from.
-_MODULE_BASES: Final = frozenset("Module LightningModule ModelMixin PreTrainedModel".split())
+_MODULE_BASES: Final = frozenset(
+    "Module LightningModule ModelMixin PreTrainedModel".split()
+)
 # Library bases whose constructors only store the configuration and initialise weights.
 NOT_BUILT: Final = frozenset(
     "PreTrainedModel ModelMixin ConfigMixin GenerationMixin PreTrainedConfig".split()
@@ -49,12 +52,18 @@ class Evaluator(ABC):
         """What an annotation promises."""
 
     @abstractmethod
-    def build(self, init: FunctionInfo, instance: Instance, attributes: dict[str, Value]) -> None:
+    def build(
+        self, init: FunctionInfo, instance: Instance, attributes: dict[str, Value]
+    ) -> None:
         """Interpret a constructor by its declared parameters. It sets `attributes`."""
 
 
-def _stored(method: Callable[["Classes", ClassInfo], Answer]) -> Callable[["Classes", ClassInfo], Answer]:
-    """Store a method's answers in the classes that they are about, under the method's name."""
+def _stored(
+    method: Callable[["Classes", ClassInfo], Answer],
+) -> Callable[["Classes", ClassInfo], Answer]:
+    """Store a method's answers in the classes that they are about, under the method's
+    name.
+    """
     name = method.__name__
 
     def stored_method(self: "Classes", info: ClassInfo) -> Any:
@@ -93,20 +102,23 @@ class Classes:
         value = self._evaluator.module_expression(info.module, node)
         if isinstance(value, Class | External):
             return value
-        # A name that nothing in the linted code defines may still be known by its import.
+        # A name that nothing in the linted code defines may still be known by its
+        # import.
         return External(info.module.dotted(node))
 
     def mro(self, info: ClassInfo) -> list[ClassInfo]:
         """The class and its bases within the linted code, nearest first."""
         facts = vars(info)
         if "mro" not in facts:
-            # Code that is being edited may have a class that is its own base; the recursion ends here.
+            # Code that is being edited may have a class that is its own base; the
+            # recursion ends here.
             facts["mro"] = [info]
             facts["mro"] = self._linearise(info)
         return facts["mro"]
 
     def _linearise(self, info: ClassInfo) -> list[ClassInfo]:
-        # A dict keeps the order and finds an ancestor at once, in hierarchies of thousands of classes too.
+        # A dict keeps the order and finds an ancestor at once, in hierarchies of
+        # thousands of classes too.
         order = {info: None}
         for base in self.bases(info):
             if not isinstance(base, Class):
@@ -124,14 +136,18 @@ class Classes:
         return [base.name for base in bases if isinstance(base, External)]
 
     def _bases_in(self, info: ClassInfo, package: str) -> list[str]:
-        return [name for name in self.external_bases(info) if name.startswith(f"{package}.")]
+        return [
+            name for name in self.external_bases(info) if name.startswith(f"{package}.")
+        ]
 
     def torch_base(self, info: ClassInfo) -> str:
         """The first torch module class that it descends from, else ""."""
         return next(iter(self._bases_in(info, "torch.nn")), "")
 
     def layer_base(self, info: ClassInfo) -> str:
-        """The torch layer, with a forward of its own, that it descends from, else ""."""
+        """The torch layer, with a forward of its own, that it descends from, else
+        "".
+        """
         base = self.torch_base(info)
         if base == "torch.nn.Module":
             return ""
@@ -149,9 +165,13 @@ class Classes:
         inherited = last_names(names) | {ancestor.node.name for ancestor in mro[1:]}
         if inherited & _MODULE_BASES:
             return True
-        # The base is in a library that is not installed: whoever defines forward(self, x) under it means a module.
+        # The base is in a library that is not installed: whoever defines forward(self,
+        # x) under it means a module.
         libraries = {name.partition(".")[0] for name in names}
-        return not libraries <= _STANDARD_LIBRARY and self.method(info, "forward") is not None
+        return (
+            not libraries <= _STANDARD_LIBRARY
+            and self.method(info, "forward") is not None
+        )
 
     def is_autograd_function(self, info: ClassInfo) -> bool:
         """Whether it is a `torch.autograd.Function`."""
@@ -162,7 +182,9 @@ class Classes:
         return bool(self._bases_in(info, "torch.optim"))
 
     def is_output(self, info: ClassInfo) -> bool:
-        """Whether it is an output class of transformers or diffusers, indexed by position and by name."""
+        """Whether it is an output class of transformers or diffusers, indexed by
+        position and by name.
+        """
         own_names = {ancestor.node.name for ancestor in self.mro(info)}
         return bool(_OUTPUTS & (own_names | last_names(self.external_bases(info))))
 
@@ -175,34 +197,50 @@ class Classes:
         return bool(_ENUMERATIONS & last_names(self.external_bases(info)))
 
     def is_replaced(self, info: ClassInfo) -> bool:
-        """Whether a library's decorator replaces the forward that is written in the class.
+        """Whether a library's decorator replaces the forward that is written in the
+        class.
 
-        transformers' experts run a grouped matrix product unless they are configured otherwise, by the user or by a
-        model that computes its experts in its own way.
+        transformers' experts run a grouped matrix product unless they are configured
+        otherwise, by the user or by a model that computes its experts in its own way.
         """
         if "get_correct_experts_implementation" in info.module.method_names:
             return False
-        decorators = itertools.chain.from_iterable(ancestor.decorators for ancestor in self.mro(info))
+        decorators = itertools.chain.from_iterable(
+            ancestor.decorators for ancestor in self.mro(info)
+        )
         return "use_experts_implementation" in last_names(decorators)
 
     # --- members ---
 
     def method(self, info: ClassInfo, name: str) -> FunctionInfo | None:
-        """The method of that name, from the class or its bases within the linted code."""
-        return next((owner.methods[name] for owner in self.mro(info) if name in owner.methods), None)
+        """The method of that name, from the class or its bases within the linted
+        code.
+        """
+        return next(
+            (owner.methods[name] for owner in self.mro(info) if name in owner.methods),
+            None,
+        )
 
     def forwards(self, info: ClassInfo) -> list[Function]:
-        """What a call of a module may run: the functions that its constructor sets as `forward`, else the method."""
+        """What a call of a module may run: the functions that its constructor sets as
+        `forward`, else the method.
+        """
         assigned = self.attributes(info).get("forward")
         if assigned is not None:
-            functions = [option for option in options_of(assigned) if isinstance(option, Function)]
+            functions = [
+                option
+                for option in options_of(assigned)
+                if isinstance(option, Function)
+            ]
             if functions:
                 return functions
         method = self.method(info, "forward")
         return [] if method is None else [Function(method, Instance(info))]
 
     def constructor(self, info: ClassInfo) -> FunctionInfo | None:
-        """The `__init__` that is worth interpreting: None if there is none, or only a library's."""
+        """The `__init__` that is worth interpreting: None if there is none, or only a
+        library's.
+        """
         init = self.method(info, "__init__")
         if init is None or init.owner is None or init.owner.node.name in NOT_BUILT:
             return None
@@ -215,11 +253,15 @@ class Classes:
                 node = ancestor.assigned[name]
                 if node is not None:
                     return self._evaluator.module_expression(ancestor.module, node)
-                return self._evaluator.annotation(ancestor.annotated[name], ancestor.module)
+                return self._evaluator.annotation(
+                    ancestor.annotated[name], ancestor.module
+                )
         return None
 
     def declared_fields(self, info: ClassInfo) -> dict[str, Value]:
-        """The annotated fields of a dataclass or output class, those of its bases first."""
+        """The annotated fields of a dataclass or output class, those of its bases
+        first.
+        """
         fields: dict[str, Value] = {}
         for ancestor in reversed(self.mro(info)):
             for name, annotation in ancestor.annotated.items():
@@ -227,7 +269,9 @@ class Classes:
         return fields
 
     def attributes(self, info: ClassInfo) -> dict[str, Value]:
-        """What `__init__` sets on `self`, interpreted with the declared types of its parameters."""
+        """What `__init__` sets on `self`, interpreted with the declared types of its
+        parameters.
+        """
         facts = vars(info)
         if "attributes" in facts:
             return facts["attributes"]
@@ -244,7 +288,9 @@ class Classes:
         return attributes
 
     def attribute_set_later(self, info: ClassInfo, name: str) -> Value | None:
-        """An attribute that other methods than `__init__` set: the join of what they assign, None if none does."""
+        """An attribute that other methods than `__init__` set: the join of what they
+        assign, None if none does.
+        """
         known = vars(info).setdefault("attributes_set_later", {})
         if name not in known:
             # An assignment may read the attribute that it sets.
@@ -256,14 +302,18 @@ class Classes:
         result: Value | None = None
         for ancestor in self.mro(info):
             for node in self._assignments_outside_init(ancestor)[name]:
-                result = join_optional(result, self._evaluator.module_expression(ancestor.module, node))
+                result = join_optional(
+                    result, self._evaluator.module_expression(ancestor.module, node)
+                )
         return result
 
     @_stored
     def _assignments_outside_init(self, info: ClassInfo) -> dict[str, list[ast.expr]]:
         """Calls that are assigned to attributes outside `__init__`, by attribute."""
         assignments: dict[str, list[ast.expr]] = collections.defaultdict(list)
-        methods = [method.node for name, method in info.methods.items() if name != "__init__"]
+        methods = [
+            method.node for name, method in info.methods.items() if name != "__init__"
+        ]
         for node in itertools.chain.from_iterable(map(statements_within, methods)):
             match node:
                 case ast.Assign(value=ast.Call() as call, targets=targets):
@@ -272,31 +322,53 @@ class Classes:
         return assignments
 
     def is_set_later(self, info: ClassInfo, name: str) -> bool:
-        """Whether another method than `__init__` sets an attribute to something else than a constant."""
-        return any(name in self._names_set_outside_init(ancestor) for ancestor in self.mro(info))
+        """Whether another method than `__init__` sets an attribute to something else
+        than a constant.
+        """
+        return any(
+            name in self._names_set_outside_init(ancestor)
+            for ancestor in self.mro(info)
+        )
 
     @_stored
     def _names_set_outside_init(self, info: ClassInfo) -> set[str]:
         names: set[str] = set()
-        methods = [method.node for name, method in info.methods.items() if name != "__init__"]
+        methods = [
+            method.node for name, method in info.methods.items() if name != "__init__"
+        ]
         for node in itertools.chain.from_iterable(map(statements_within, methods)):
             match node:
-                case ast.Assign(value=value, targets=targets) if not isinstance(value, ast.Constant):
-                    names.update(filter(None, map(_attribute_of_name, _flattened(targets))))
+                case ast.Assign(value=value, targets=targets) if not isinstance(
+                    value, ast.Constant
+                ):
+                    names.update(
+                        filter(None, map(_attribute_of_name, _flattened(targets)))
+                    )
         return names
 
     @_stored
     def entries_set_later(self, info: ClassInfo) -> dict[str, Value]:
-        """What methods other than `__init__` put into containers, `self.x[key] = f(...)`: joined, by attribute."""
+        """What methods other than `__init__` put into containers,
+        `self.x[key] = f(...)`: joined, by attribute.
+        """
         entries: dict[str, Value] = {}
         for ancestor in reversed(self.mro(info)):
-            methods = [method.node for name, method in ancestor.methods.items() if name != "__init__"]
+            methods = [
+                method.node
+                for name, method in ancestor.methods.items()
+                if name != "__init__"
+            ]
             for node in itertools.chain.from_iterable(map(statements_within, methods)):
                 match node:
-                    case ast.Assign(targets=[ast.Subscript(value=container)], value=ast.Call() as call):
+                    case ast.Assign(
+                        targets=[ast.Subscript(value=container)],
+                        value=ast.Call() as call,
+                    ):
                         name = _attribute_of_name(container)
                         if name is not None:
-                            value = self._evaluator.module_expression(ancestor.module, call)
+                            value = self._evaluator.module_expression(
+                                ancestor.module, call
+                            )
                             entries[name] = join_optional(entries.get(name), value)
         return entries
 

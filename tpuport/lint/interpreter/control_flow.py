@@ -1,4 +1,6 @@
-"""Branches, loops, handlers of exceptions and matches: which of their statements run, and what is known after them."""
+"""Branches, loops, handlers of exceptions and matches: which of their statements run,
+and what is known after them.
+"""
 
 import ast
 import functools
@@ -31,7 +33,8 @@ from tpuport.lint.joins import (
 )
 
 _NUMBERS: Final = frozenset({"int", "float", "bool"})
-# A loop's environment settles after a few runs: a name changes from Python object to tensor, or to unknown.
+# A loop's environment settles after a few runs: a name changes from Python object to
+# tensor, or to unknown.
 _LOOP_RUNS: Final = 3
 # A table of more classes is not looked through one by one.
 _MOST_RUNS: Final = 8
@@ -40,7 +43,9 @@ _MOST_RUNS: Final = 8
 def _if(frame: Frame, node: ast.If) -> bool:
     before = frame.env
     match node.body:
-        case [ast.Raise() as refusal] if frame.hears_of_packages and _holds(frame, node.test):
+        case [ast.Raise() as refusal] if frame.hears_of_packages and _holds(
+            frame, node.test
+        ):
             frame.report_package(refusal_of(frame, refusal, node.test))
     branches = possible_branches(frame, node.test, "if", node.body, node.orelse)
     ends = [frame.env for body in branches if frame.execute(body)]
@@ -58,16 +63,20 @@ def _if(frame: Frame, node: ast.If) -> bool:
 
 
 def _tensors_of_any(ends: list[Environment]) -> Environment:
-    """Names that are a tensor after one branch, and a number after another, of a condition on a tensor.
+    """Names that are a tensor after one branch, and a number after another, of a
+    condition on a tensor.
 
-    A program that computes both and chooses has a tensor. Of a condition on a setting it may have the number alone.
+    A program that computes both and chooses has a tensor. Of a condition on a setting
+    it may have the number alone.
     """
     tensors: Environment = {}
     for name in set.intersection(*map(set, ends)):
         values = [env[name] for env in ends]
         traced = [value for value in values if is_traced(value)]
         others = [value for value in values if not is_traced(value)]
-        if traced and all(isinstance(value, Static) and value.kind in _NUMBERS for value in others):
+        if traced and all(
+            isinstance(value, Static) and value.kind in _NUMBERS for value in others
+        ):
             tensors[name] = join_all(traced)
     return tensors
 
@@ -99,7 +108,9 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
 
 
 def _are_told_apart(source: Value, element: Value) -> bool:
-    """Whether a loop is over a few classes or functions that are written down: each has a run of its own."""
+    """Whether a loop is over a few classes or functions that are written down: each has
+    a run of its own.
+    """
     items = source.items
     if not items:
         return False
@@ -111,7 +122,9 @@ def _are_told_apart(source: Value, element: Value) -> bool:
 
 
 def _run_once(frame: Frame, run: Callable[[], bool]) -> bool:
-    """Interpret one run of a loop; False if every way through its body leaves the function."""
+    """Interpret one run of a loop; False if every way through its body leaves the
+    function.
+    """
     start = copy_environment(frame.env)
     exits = _exits(frame, run)
     frame.env = functools.reduce(merge, exits) if exits else start
@@ -119,7 +132,9 @@ def _run_once(frame: Frame, run: Callable[[], bool]) -> bool:
 
 
 def _exits(frame: Frame, run: Callable[[], bool]) -> list[Environment]:
-    """Interpret one run of a loop, and return the environments in which it ends within the function."""
+    """Interpret one run of a loop, and return the environments in which it ends within
+    the function.
+    """
     frame.exits.append([])
     goes_on = run()
     exits = frame.exits.pop()
@@ -146,25 +161,34 @@ def _loop(frame: Frame, run: Callable[[], bool]) -> None:
         start = copy_environment(frame.env)
         exits = _exits(frame, run)
         if not exits:
-            # Every way through the body leaves the function: code after the loop runs only if the loop does not.
+            # Every way through the body leaves the function: code after the loop runs
+            # only if the loop does not.
             frame.env = start
             return
         after = functools.reduce(merge, exits)
-        # `continue` and `break` may leave a number that other ways through the body make a tensor of.
+        # `continue` and `break` may leave a number that other ways through the body
+        # make a tensor of.
         tensors = _tensors_of_any(exits)
-        after |= {name: value for name, value in tensors.items() if isinstance(start.get(name), Static)}
+        after |= {
+            name: value
+            for name, value in tensors.items()
+            if isinstance(start.get(name), Static)
+        }
         frame.env = _before_next_run(start, after)
         if all(frame.env.get(name) == value for name, value in start.items()):
             return
 
 
 def _before_next_run(start: Environment, after: Environment) -> Environment:
-    """The environment of a later run, by the one before the last run and the one after it."""
+    """The environment of a later run, by the one before the last run and the one after
+    it.
+    """
     result = copy_environment(after)
     # Names that the run binds for the first time stay as the run leaves them.
     for name in start.keys() & after.keys():
         match start[name], after[name]:
-            # `total = 0; for ...: total = total + x.sum()` leaves a tensor, since loops over layers do run.
+            # `total = 0; for ...: total = total + x.sum()` leaves a tensor, since loops
+            # over layers do run.
             case Static(), Tensor() as changed:
                 result[name] = changed
             case value, changed:
@@ -227,7 +251,9 @@ def _bind_pattern(frame: Frame, pattern: ast.pattern, subject: Value) -> None:
     for part in ast.walk(pattern):
         match part:
             case (
-                ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name))
+                ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.MatchMapping(rest=str(name))
             ):
                 frame.env[name] = UNKNOWN
     # `case x:` and `case ... as x:` bind the whole subject.

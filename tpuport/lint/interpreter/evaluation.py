@@ -33,7 +33,12 @@ from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.members import attribute
 from tpuport.lint.interpreter.subscripts import evaluate_subscript
 from tpuport.lint.interpreter.tensor_functions import like
-from tpuport.lint.interpreter.truth import as_value, boolean_operation, conditional_expression, decide
+from tpuport.lint.interpreter.truth import (
+    as_value,
+    boolean_operation,
+    conditional_expression,
+    decide,
+)
 from tpuport.lint.interpreter.value_methods import report_formatting
 from tpuport.lint.joins import join_all
 
@@ -48,7 +53,8 @@ def _constant(frame: Frame, node: ast.Constant) -> Value:
             return as_value(answer)
         case int() | str() as constant:
             return Static(type(constant).__name__, constant)
-        # Other constants decide no branch, and telling them apart would only interpret functions more often.
+        # Other constants decide no branch, and telling them apart would only interpret
+        # functions more often.
         case float() | complex() | bytes() as constant:
             return Static(type(constant).__name__)
         case _:
@@ -61,7 +67,8 @@ def _name(frame: Frame, node: ast.Name) -> Value:
 
 def _attribute(frame: Frame, node: ast.Attribute) -> Value:
     base = frame.evaluate(node.value)
-    # What the frame knows of `self.x` or `self.x.y` is better than what the object's class does.
+    # What the frame knows of `self.x` or `self.x.y` is better than what the object's
+    # class does.
     match node.value:
         case ast.Name(id=name):
             known = frame.env.get(f"{name}.{node.attr}")
@@ -112,11 +119,18 @@ def _dict(frame: Frame, node: ast.Dict) -> Value:
 def _joined_string(frame: Frame, node: ast.JoinedStr) -> Value:
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
-            _report_formatted(frame, part.value, frame.evaluate(part.value), part.format_spec is not None)
+            _report_formatted(
+                frame,
+                part.value,
+                frame.evaluate(part.value),
+                part.format_spec is not None,
+            )
     return STR
 
 
-def _report_formatted(frame: Frame, node: ast.expr, value: Value, has_spec: bool) -> None:
+def _report_formatted(
+    frame: Frame, node: ast.expr, value: Value, has_spec: bool
+) -> None:
     """Let the rules hear of each tensor in an operand of `%` or in an f-string."""
     match node, value:
         case ast.Tuple(), Sequence(items=tuple(items)):
@@ -216,7 +230,9 @@ def _comparison(frame: Frame, node: ast.Compare) -> Value:
     return result or UNKNOWN
 
 
-def _compare(frame: Frame, node: ast.Compare, left: Value, operator: ast.cmpop, right: Value) -> Value:
+def _compare(
+    frame: Frame, node: ast.Compare, left: Value, operator: ast.cmpop, right: Value
+) -> Value:
     overloaded = overloading.comparison(frame, left, operator, right)
     if overloaded is not None:
         return overloaded
@@ -229,7 +245,9 @@ def _compare(frame: Frame, node: ast.Compare, left: Value, operator: ast.cmpop, 
             frame.report(Membership(node, left, right))
             return BOOL
     match left, right:
-        case (Tensor(), Static(kind=kind)) | (Static(kind=kind), Tensor()) if kind in _NEVER_TENSORS:
+        case (Tensor(), Static(kind=kind)) | (Static(kind=kind), Tensor()) if (
+            kind in _NEVER_TENSORS
+        ):
             return BOOL
         case (Tensor(), _) | (_, Tensor()):
             frame.report(Comparison(node, left, right))
@@ -261,8 +279,11 @@ def _known_to_be_bool(left: Value, right: Value) -> Value:
 
 def _equality(left: Value, right: Value) -> Value:
     """`left == right` without tensors, as far as the source text tells the answer."""
-    if DTYPE in (left, right) and not _HALF_PRECISION.isdisjoint((left.constant, right.constant)):
-        # Ported models run in bfloat16 or float32, so `x.dtype == torch.float16` is false.
+    if DTYPE in (left, right) and not _HALF_PRECISION.isdisjoint(
+        (left.constant, right.constant)
+    ):
+        # Ported models run in bfloat16 or float32, so `x.dtype == torch.float16` is
+        # false.
         return FALSE
     match left, right:
         case Static(constant=str() | int()), Static(constant=str() | int()):
@@ -279,7 +300,9 @@ def _is_identical(left: Value, right: Value) -> bool | None:
             (Static(constant=None) | External(missing=True)),
         ):
             return True
-        case (Static(constant=None), other) | (other, Static(constant=None)) if _is_never_none(other):
+        case (Static(constant=None), other) | (other, Static(constant=None)) if (
+            _is_never_none(other)
+        ):
             return False
         case _:
             return None

@@ -1,4 +1,6 @@
-"""What simple statements bind, and whether control goes on after them; everything else that binds names too."""
+"""What simple statements bind, and whether control goes on after them; everything else
+that binds names too.
+"""
 
 import ast
 from collections.abc import Callable
@@ -17,7 +19,14 @@ from tpuport.lint.abstract_values import (
     Value,
     class_of,
 )
-from tpuport.lint.events import Arithmetic, AttributeStore, Iteration, Refusal, Return, Subscript
+from tpuport.lint.events import (
+    Arithmetic,
+    AttributeStore,
+    Iteration,
+    Refusal,
+    Return,
+    Subscript,
+)
 from tpuport.lint.gpu_packages import asks_for_gpu_package
 from tpuport.lint.interpreter import overloading
 from tpuport.lint.interpreter.arithmetic import arithmetic
@@ -57,7 +66,9 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.expr) -> None
             _store_item(frame, target, value)
 
 
-def _unpack(frame: Frame, targets: list[ast.expr], value: Value, source: ast.expr) -> None:
+def _unpack(
+    frame: Frame, targets: list[ast.expr], value: Value, source: ast.expr
+) -> None:
     items = _distribute(frame, targets, value)
     for target, item in zip(targets, items, strict=True):
         if isinstance(target, ast.Starred):
@@ -77,7 +88,11 @@ def _distribute(frame: Frame, targets: list[ast.expr], value: Value) -> list[Val
             # The starred target gets what the others leave.
             stop = start + len(items) - plain_count
             middle = items[start:stop]
-            return [*items[:start], Sequence("list", middle, join_all(middle)), *items[stop:]]
+            return [
+                *items[:start],
+                Sequence("list", middle, join_all(middle)),
+                *items[stop:],
+            ]
     # Of unknown or of another length: any target may get any element.
     element = frame.element_of(value)
     shares: dict[bool, Value] = {False: element, True: Sequence("list", None, element)}
@@ -100,11 +115,17 @@ def _store_attribute(frame: Frame, target: ast.Attribute, value: Value) -> None:
     base = frame.evaluate(target.value)
     frame.report(AttributeStore(target, base, target.attr, value))
     if frame.building is not None and frame.is_self(target.value):
-        # `self.x = None` comes first, the real value in a branch.
-        # What a module's constructor stores may be moved with the module before it is traced.
+        # `self.x = None` comes first, the real value in a branch. What a module's
+        # constructor stores may be moved with the module before it is traced.
         owner = class_of(frame.receiver)
-        stored = on_device(value) if owner is None or frame.interpreter.classes.is_module(owner) else value
-        frame.building[target.attr] = join_optional(frame.building.get(target.attr), stored)
+        stored = (
+            on_device(value)
+            if owner is None or frame.interpreter.classes.is_module(owner)
+            else value
+        )
+        frame.building[target.attr] = join_optional(
+            frame.building.get(target.attr), stored
+        )
     path = path_of(target)
     if path is not None:
         forget_attributes(frame.env, path)
@@ -116,7 +137,8 @@ def _store_item(frame: Frame, target: ast.Subscript, value: Value) -> None:
     indices = evaluate_indices(frame, target, base)
     frame.report(Subscript(target, base, indices, True, None, frame.statement, value))
     _report_store_in_container(frame, target, value)
-    # Values are immutable, so the changed container takes the old one's place, if that has a name.
+    # Values are immutable, so the changed container takes the old one's place, if that
+    # has a name.
     path = path_of(target.value)
     if path is None:
         return
@@ -124,25 +146,35 @@ def _store_item(frame: Frame, target: ast.Subscript, value: Value) -> None:
         case Mapping():
             store(frame, target.value, with_entry(base, indices[0].constant, value))
             match target.value:
-                case ast.Attribute(value=owner, attr=name) if frame.building is not None and frame.is_self(
-                    owner
+                case ast.Attribute(value=owner, attr=name) if (
+                    frame.building is not None and frame.is_self(owner)
                 ):
                     frame.building[name] = frame.env[path]
         # What has entries with names is a dict.
-        case Unknown() if indices[0].kind == "str" and "." not in path and frame.building is None:
-            store(frame, target.value, with_entry(Mapping((), UNKNOWN), indices[0].constant, value))
+        case Unknown() if (
+            indices[0].kind == "str" and "." not in path and frame.building is None
+        ):
+            store(
+                frame,
+                target.value,
+                with_entry(Mapping((), UNKNOWN), indices[0].constant, value),
+            )
         case Sequence(kind="list"):
             store(frame, target.value, with_element(base, value))
 
 
-def _report_store_in_container(frame: Frame, target: ast.Subscript, value: Value) -> None:
+def _report_store_in_container(
+    frame: Frame, target: ast.Subscript, value: Value
+) -> None:
     """Let the rules hear of `self.x[key] = value`."""
     match target.value:
         case ast.Attribute(value=owner, attr=name) as container if frame.emitting:
             # Writing into a tensor keeps the tensor, and other rules hear of it.
             if not isinstance(frame.evaluate(container), Tensor):
                 owner_value = frame.evaluate(owner)
-                frame.report(AttributeStore(target, owner_value, name, value, in_container=True))
+                frame.report(
+                    AttributeStore(target, owner_value, name, value, in_container=True)
+                )
 
 
 # --- expressions that bind names ---
@@ -154,19 +186,29 @@ def _named_expression(frame: Frame, node: ast.NamedExpr) -> Value:
     return value
 
 
-_COMPREHENSION_KINDS: Final = {ast.ListComp: "list", ast.SetComp: "set", ast.GeneratorExp: "iterator"}
+_COMPREHENSION_KINDS: Final = {
+    ast.ListComp: "list",
+    ast.SetComp: "set",
+    ast.GeneratorExp: "iterator",
+}
 
 
-def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
+def _comprehension(
+    frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp
+) -> Value:
     element = _comprehension_element(frame, node.generators, node.elt)
     return Sequence(_COMPREHENSION_KINDS[type(node)], None, element)
 
 
 def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Value:
-    return Mapping((), _comprehension_element(frame, node.generators, node.key, node.value))
+    return Mapping(
+        (), _comprehension_element(frame, node.generators, node.key, node.value)
+    )
 
 
-def _comprehension_element(frame: Frame, generators: list[ast.comprehension], *elements: ast.expr) -> Value:
+def _comprehension_element(
+    frame: Frame, generators: list[ast.comprehension], *elements: ast.expr
+) -> Value:
     """What the last of a comprehension's element expressions is."""
     env = copy_environment(frame.env)
     for generator in generators:
@@ -254,13 +296,19 @@ def _assert(frame: Frame, node: ast.Assert) -> None:
 
 
 def refusal_of(frame: Frame, node: ast.stmt, test: ast.expr) -> Refusal:
-    """The event of an assertion, or of a `raise` under a condition, and whether that is about a missing package."""
+    """The event of an assertion, or of a `raise` under a condition, and whether that is
+    about a missing package.
+    """
     names = [part.id for part in ast.walk(test) if isinstance(part, ast.Name)]
-    return Refusal(node, test, any(_tells_of_missing_package(frame, name) for name in names))
+    return Refusal(
+        node, test, any(_tells_of_missing_package(frame, name) for name in names)
+    )
 
 
 def _tells_of_missing_package(frame: Frame, name: str) -> bool:
-    """Whether a name, of this file or imported from another, tells that a package that needs a GPU is missing."""
+    """Whether a name, of this file or imported from another, tells that a package that
+    needs a GPU is missing.
+    """
     if name in frame.module.unavailable or asks_for_gpu_package(name):
         return True
     match frame.interpreter.project.lookup(frame.module, name):
@@ -278,7 +326,9 @@ def _delete(frame: Frame, node: ast.Delete) -> None:
             frame.env.pop(target.id, None)
 
 
-def _define_function(frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+def _define_function(
+    frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef
+) -> None:
     frame.env[node.name] = frame.define_function(node)
 
 
@@ -290,13 +340,17 @@ def _import(frame: Frame, node: ast.Import) -> None:
     for alias in node.names:
         # `import a.b` binds `a`, `import a.b as c` binds the module itself to `c`.
         name = alias.name if alias.asname else alias.name.partition(".")[0]
-        frame.env[alias.asname or name] = frame.interpreter.project.imported(name, frame.module)
+        frame.env[alias.asname or name] = frame.interpreter.project.imported(
+            name, frame.module
+        )
 
 
 def _import_from(frame: Frame, node: ast.ImportFrom) -> None:
     interpreter = frame.interpreter
     for alias in node.names:
-        value = interpreter.project.member(frame.module.absolute(node), alias.name, frame.module)
+        value = interpreter.project.member(
+            frame.module.absolute(node), alias.name, frame.module
+        )
         frame.env[alias.asname or alias.name] = interpreter.resolve_binding(value)
 
 

@@ -1,7 +1,9 @@
-"""What every part of the interpreter works with: the frame of a running function, and the interpreter's interface.
+"""What every part of the interpreter works with: the frame of a running function, and
+the interpreter's interface.
 
-Expressions call functions, functions run statements, statements evaluate expressions. That recursion goes through
-`Interpreter` and `Frame`, so that the modules that handle the parts need not import each other.
+Expressions call functions, functions run statements, statements evaluate expressions.
+That recursion goes through `Interpreter` and `Frame`, so that the modules that handle
+the parts need not import each other.
 """
 
 import ast
@@ -51,12 +53,16 @@ class Interpreter(Evaluator):
         project: finds modules.
         options: `analysis.Options`.
         classes: facts about classes.
-        constructs: a constructor is interpreted for what it demands of packages that need a GPU.
-        changed_receiver: the object of the method that was called last, as the method leaves it; None if unchanged.
-        route: qualified names of the functions that are being interpreted, the outermost first.
-        expression_handlers: by syntax class, a function that evaluates such an expression in a frame.
-        statement_handlers: by syntax class, a function that executes such a statement in a frame, and returns False
-            if control does not reach the next statement.
+        constructs: a constructor is interpreted for what it demands of packages that
+            need a GPU.
+        changed_receiver: the object of the method that was called last, as the method
+            leaves it; None if unchanged.
+        route: qualified names of the functions that are being interpreted, the
+            outermost first.
+        expression_handlers: by syntax class, a function that evaluates such an
+            expression in a frame.
+        statement_handlers: by syntax class, a function that executes such a statement
+            in a frame, and returns False if control does not reach the next statement.
     """
 
     project: Project
@@ -66,24 +72,34 @@ class Interpreter(Evaluator):
     changed_receiver: Value | None = None
     route: list[str]
     expression_handlers: HandlersByType[type[ast.AST], Callable[["Frame", Any], Value]]
-    statement_handlers: HandlersByType[type[ast.AST], Callable[["Frame", Any], bool | None]]
+    statement_handlers: HandlersByType[
+        type[ast.AST], Callable[["Frame", Any], bool | None]
+    ]
 
     @abstractmethod
-    def apply(self, frame: "Frame", callee: Value, arguments: Arguments, node: ast.Call) -> Value:
+    def apply(
+        self, frame: "Frame", callee: Value, arguments: Arguments, node: ast.Call
+    ) -> Value:
         """What calling a value returns. Rules hear of library calls."""
 
     @abstractmethod
-    def call_function(self, caller: "Frame", function: Function, arguments: Arguments) -> Value:
+    def call_function(
+        self, caller: "Frame", function: Function, arguments: Arguments
+    ) -> Value:
         """What calling a function of the linted code returns."""
 
     @abstractmethod
-    def call_declared(self, caller: "Frame", function: Function, entry: bool = False) -> Value:
-        """Interpret a function that something unknown calls, of which only the definition is known.
+    def call_declared(
+        self, caller: "Frame", function: Function, entry: bool = False
+    ) -> Value:
+        """Interpret a function that something unknown calls, of which only the
+        definition is known.
 
         Args:
             caller: the frame of the call.
             function: the function.
-            entry: it gets an entry point's own arguments, so its parameters' names count as evidence too.
+            entry: it gets an entry point's own arguments, so its parameters' names
+                count as evidence too.
         """
 
     @abstractmethod
@@ -95,7 +111,9 @@ class Interpreter(Evaluator):
         arguments: Arguments | None = None,
         caller: "Frame | None" = None,
     ) -> None:
-        """Interpret a constructor, which sets `attributes`; without arguments, by its declared parameters."""
+        """Interpret a constructor, which sets `attributes`; without arguments, by its
+        declared parameters.
+        """
 
     @abstractmethod
     def global_name(self, module: ModuleInfo, name: str) -> Value:
@@ -103,11 +121,15 @@ class Interpreter(Evaluator):
 
     @abstractmethod
     def resolve_binding(self, value: Value) -> Value:
-        """The value itself; for a name that another module binds to an expression, the expression's value."""
+        """The value itself; for a name that another module binds to an expression, the
+        expression's value.
+        """
 
     @abstractmethod
     def report(self, event: Event, module: ModuleInfo, function: str) -> None:
-        """Ask the rules about an event in a function, by the function's qualified name."""
+        """Ask the rules about an event in a function, by the function's qualified
+        name.
+        """
 
 
 class Frame:
@@ -119,20 +141,29 @@ class Frame:
         info: the function, or None for expressions of a module or class.
         qualname: the function's qualified name, "" outside functions.
         owner: the class that `super()` starts after.
-        receiver: what `self` is; `self_name`: what the parameter is called. None in functions.
-        env: values by name. `self.x` is a key too if more is known of it in this body than elsewhere.
+        receiver: what `self` is; `self_name`: what the parameter is called. None in
+            functions.
+        env: values by name. `self.x` is a key too if more is known of it in this body
+            than elsewhere.
         parent: the enclosing function's frame, for closures.
         emitting: whether rules hear of what happens (traced code of a linted file).
         entry: this is the frame of an entry point itself.
-        host: this is a loop of the host, which is not traced, but calls models that are.
-        returned, yielded: join of all that was returned or yielded so far; None if nothing was.
-        conditions: by the name that an assignment gives its answer to, a condition and what the names in it were then.
-        exits: for each loop that is being interpreted, the environments at its `break`s and `continue`s.
-        receivers: `self` at each end of a method that may change its object; None in all other frames.
-        building: attributes by name of the object whose `__init__` this is, or which calls this.
+        host: this is a loop of the host, which is not traced, but calls models that
+            are.
+        returned, yielded: join of all that was returned or yielded so far; None if
+            nothing was.
+        conditions: by the name that an assignment gives its answer to, a condition and
+            what the names in it were then.
+        exits: for each loop that is being interpreted, the environments at its `break`s
+            and `continue`s.
+        receivers: `self` at each end of a method that may change its object; None in
+            all other frames.
+        building: attributes by name of the object whose `__init__` this is, or which
+            calls this.
         depth: number of frames below this one.
         statement: the statement that is being interpreted; `raising`: it is a `raise`.
-        doubts: number of conditions around it that may turn out either way, and of `try`s.
+        doubts: number of conditions around it that may turn out either way, and of
+            `try`s.
     """
 
     __slots__ = (
@@ -207,9 +238,14 @@ class Frame:
         for statement in body:
             self.statement = statement
             if meter.is_exhausted:
-                raise WorkLimitError(str(self.module.path), statement.lineno, tuple(self.interpreter.route))
+                raise WorkLimitError(
+                    str(self.module.path),
+                    statement.lineno,
+                    tuple(self.interpreter.route),
+                )
             handler = handlers.get(type(statement))
-            # What follows a `return` or `raise` never runs, so rules must not hear of it.
+            # What follows a `return` or `raise` never runs, so rules must not hear of
+            # it.
             if handler is not None and handler(self, statement) is False:
                 return False
         return True
@@ -217,7 +253,8 @@ class Frame:
     def lookup(self, name: str) -> Value:
         """What a name means in this frame."""
         frame: Frame | None = self
-        # Enclosing functions come before the module; class bodies are not scopes of their methods.
+        # Enclosing functions come before the module; class bodies are not scopes of
+        # their methods.
         while frame is not None:
             value = frame.env.get(name)
             if value is not None:
@@ -230,11 +267,14 @@ class Frame:
         return isinstance(node, ast.Name) and node.id == self.self_name
 
     def is_building(self, value: Value | None) -> bool:
-        """Whether this frame is inside the constructor of that object, and sees only what is set so far."""
+        """Whether this frame is inside the constructor of that object, and sees only
+        what is set so far.
+        """
         return self.building is not None and value == self.receiver
 
     def set_by_name(self, name: Value, node: ast.expr, value: Value) -> None:
-        """Set an attribute of the object that is being constructed, by the value of its name or by how that is written.
+        """Set an attribute of the object that is being constructed, by the value of its
+        name or by how that is written.
 
         One attribute, `layer0`, stands for all of `f"layer{i}"`.
         """
@@ -255,7 +295,9 @@ class Frame:
 
     @property
     def hears_of_packages(self) -> bool:
-        """Whether the rules hear of what this frame demands of packages that need a GPU."""
+        """Whether the rules hear of what this frame demands of packages that need a
+        GPU.
+        """
         return self.emitting or self.interpreter.constructs
 
     def report_package(self, event: Event) -> None:
@@ -271,8 +313,12 @@ class Frame:
     def add_returned(self, value: Value) -> None:
         """Add a value to those that the function may return."""
         match self.returned, value:
-            # `return False` where there is nothing to compare yet: whoever asks for the answer asks the tensor.
-            case (Static(kind="bool"), Tensor(host=False)) | (Tensor(host=False), Static(kind="bool")):
+            # `return False` where there is nothing to compare yet: whoever asks for the
+            # answer asks the tensor.
+            case (Static(kind="bool"), Tensor(host=False)) | (
+                Tensor(host=False),
+                Static(kind="bool"),
+            ):
                 self.returned = value if isinstance(value, Tensor) else self.returned
             case _:
                 self.returned = join_optional(self.returned, value)
@@ -286,7 +332,9 @@ class Frame:
         """Add a value to those that the generator may yield."""
         self.yielded = join_optional(self.yielded, value)
 
-    def define_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Function:
+    def define_function(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    ) -> Function:
         """A function defined inside this frame's function."""
         info = FunctionInfo(node, self.module, self.owner, self.qualname)
         # Its free names are looked up when it is called, by what this frame has then.
@@ -322,10 +370,13 @@ class Frame:
     def entered(self, manager: Value) -> Value:
         """What `with manager as x` binds."""
         match manager:
-            # What a generator gives, whose function `contextlib.contextmanager` decorates.
+            # What a generator gives, whose function `contextlib.contextmanager`
+            # decorates.
             case Sequence(kind="iterator"):
                 return self.element_of(manager)
-            case Instance(info=info) if self.interpreter.classes.method(info, "__enter__") is not None:
+            case Instance(info=info) if (
+                self.interpreter.classes.method(info, "__enter__") is not None
+            ):
                 return self._call_method(manager, "__enter__")
             case _:
                 return manager
@@ -338,11 +389,15 @@ class Frame:
         return self.element_of(iterator)
 
     def _call_method(self, receiver: Instance, name: str) -> Value:
-        """What a method without arguments returns; `UNKNOWN` if there is none of that name."""
+        """What a method without arguments returns; `UNKNOWN` if there is none of that
+        name.
+        """
         method = self.interpreter.classes.method(receiver.info, name)
         if method is None:
             return UNKNOWN
-        return self.interpreter.call_function(self, Function(method, receiver), Arguments([], {}))
+        return self.interpreter.call_function(
+            self, Function(method, receiver), Arguments([], {})
+        )
 
 
 # --- environments ---
@@ -355,7 +410,9 @@ def copy_environment(env: Environment) -> Environment:
 
 
 def path_of(node: ast.AST) -> str | None:
-    """`a`, `self.x`, `a.b.c` as a key of an environment; None for any other expression."""
+    """`a`, `self.x`, `a.b.c` as a key of an environment; None for any other
+    expression.
+    """
     attributes: list[str] = []
     while isinstance(node, ast.Attribute):
         attributes.append(node.attr)
@@ -371,7 +428,9 @@ def tuple_elements(node: ast.expr) -> list[ast.expr]:
 
 
 def forget_attributes(env: Environment, path: str) -> None:
-    """Drop what is known of a name's attributes, when the name is bound to another object."""
+    """Drop what is known of a name's attributes, when the name is bound to another
+    object.
+    """
     meter.units += len(env) >> 4
     prefix = path + "."
     for key in list(env):
@@ -382,8 +441,9 @@ def forget_attributes(env: Environment, path: str) -> None:
 def merge(left: Environment, right: Environment) -> Environment:
     """The environment after two branches.
 
-    A name that only one branch binds keeps its value: code that uses the name means that this branch ran. An
-    attribute that only one branch sets is forgotten: the other branch leaves what the object had before.
+    A name that only one branch binds keeps its value: code that uses the name means
+    that this branch ran. An attribute that only one branch sets is forgotten: the other
+    branch leaves what the object had before.
     """
     if left is right:
         return left
@@ -400,12 +460,16 @@ def merge(left: Environment, right: Environment) -> Environment:
 
 
 def merge_optional(merged: Environment | None, env: Environment) -> Environment:
-    """`merge` with the environments of branches before, which is None for the first branch."""
+    """`merge` with the environments of branches before, which is None for the first
+    branch.
+    """
     return env if merged is None else merge(merged, env)
 
 
 def known_ends(node: ast.expr) -> tuple[str, str]:
-    """What a computed string starts and ends with: `"_" + mode`, `f"layer{i}"`, `"layer%d" % i`."""
+    """What a computed string starts and ends with: `"_" + mode`, `f"layer{i}"`,
+    `"layer%d" % i`.
+    """
     match node:
         case ast.Constant(value=str(text)):
             return text, text

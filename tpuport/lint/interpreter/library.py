@@ -1,4 +1,6 @@
-"""What library functions return, apart from torch's tensor functions: namespaces of torch, layers, einops, numpy."""
+"""What library functions return, apart from torch's tensor functions: namespaces of
+torch, layers, einops, numpy.
+"""
 
 from collections.abc import Callable
 from typing import Final
@@ -68,18 +70,29 @@ _PYTHON_NAMESPACES: Final = (
     "torch.futures", "torch.monitor", "torch.package", "torch.distributions.constraints",
     "torch.distributions.constraint_registry", "torch.distributions.transforms", "torch.distributions.utils",
 )  # fmt: skip
-_TENSOR_NAMESPACES: Final = ("torch.linalg.", "torch.fft.", "torch.special.", "torch.ops.")
+_TENSOR_NAMESPACES: Final = (
+    "torch.linalg.",
+    "torch.fft.",
+    "torch.special.",
+    "torch.ops.",
+)
 _DISTRIBUTIONS: Final = "torch.distributions."
 OPTIMIZERS: Final = "torch.optim."
-_NO_DISTRIBUTIONS: Final = tuple(name for name in _PYTHON_NAMESPACES if name.startswith(_DISTRIBUTIONS))
+_NO_DISTRIBUTIONS: Final = tuple(
+    name for name in _PYTHON_NAMESPACES if name.startswith(_DISTRIBUTIONS)
+)
 _PRIVATE_AND_DERIVATIVES: Final[dict[str, Value]] = {
     "torch.autograd.grad": Sequence("tuple", None, FLOAT_TENSOR),
-    # What optimizers of other packages borrow of LBFGS: the value, its gradient, the step, the number of evaluations.
-    "torch.optim.lbfgs._strong_wolfe": Sequence("tuple", (TENSOR, FLOAT_TENSOR, TENSOR, INT), UNKNOWN),
+    # What optimizers of other packages borrow of LBFGS: the value, its gradient, the
+    # step, the number of evaluations.
+    "torch.optim.lbfgs._strong_wolfe": Sequence(
+        "tuple", (TENSOR, FLOAT_TENSOR, TENSOR, INT), UNKNOWN
+    ),
     "torch.optim.lbfgs._cubic_interpolate": TENSOR,
 }
 _STATIC_LIBRARIES: Final = frozenset(
-    # Traced code passes them values of the host. A tensor argument is a finding, and the result is static too.
+    # Traced code passes them values of the host. A tensor argument is a finding, and
+    # the result is static too.
     "math os time logging warnings re sys inspect random string numpy scipy".split()
 )
 # Questions that jax.jit through torchax answers with no.
@@ -98,7 +111,9 @@ _DECOMPOSITIONS: Final = frozenset(
 
 
 def attribute(name: str) -> Value:
-    """A library name as a value: dtypes and constants are static, everything else keeps its name."""
+    """A library name as a value: dtypes and constants are static, everything else keeps
+    its name.
+    """
     if name in _CONSTANTS:
         return FLOAT
     if is_dtype_name(name):
@@ -171,10 +186,14 @@ def _torch(name: str, arguments: Arguments) -> Value:
 
 
 def _is_class_of_objects(name: str) -> bool:
-    """Whether it is the class of an optimizer or a distribution, whose objects are known by it as layers are."""
+    """Whether it is the class of an optimizer or a distribution, whose objects are
+    known by it as layers are.
+    """
     is_class = name.rpartition(".")[2][:1].isupper()
     return (
-        is_class and name.startswith((OPTIMIZERS, _DISTRIBUTIONS)) and not name.startswith(_NO_DISTRIBUTIONS)
+        is_class
+        and name.startswith((OPTIMIZERS, _DISTRIBUTIONS))
+        and not name.startswith(_NO_DISTRIBUTIONS)
     )
 
 
@@ -221,8 +240,12 @@ _UTILITIES: Final = "torch.nn.utils."
 _UTILITY_RESULTS: Final[dict[str, Value]] = {
     "rnn.pack_sequence": PACKED_SEQUENCE,
     # The lengths are on the host, wherever the sequences are.
-    "rnn.pad_packed_sequence": Sequence("tuple", (FLOAT_TENSOR, tensor("int", host=True)), UNKNOWN),
-    **dict.fromkeys(("rnn.unpad_sequence", "rnn.unpack_sequence"), Sequence("list", None, TENSOR)),
+    "rnn.pad_packed_sequence": Sequence(
+        "tuple", (FLOAT_TENSOR, tensor("int", host=True)), UNKNOWN
+    ),
+    **dict.fromkeys(
+        ("rnn.unpad_sequence", "rnn.unpack_sequence"), Sequence("list", None, TENSOR)
+    ),
     "parameters_to_vector": FLOAT_TENSOR,
 }
 # Functions that change how a layer computes its weight, and return the layer.
@@ -239,12 +262,16 @@ def _utility(name: str, arguments: Arguments) -> Value:
         return _packed(arguments.get(1, "batch_sizes"))
     if name == "rnn.pad_sequence":
         sequences = arguments.first
-        return tensor(sequences.element.dtype if isinstance(sequences, Sequence) else "")
+        return tensor(
+            sequences.element.dtype if isinstance(sequences, Sequence) else ""
+        )
     return _UTILITY_RESULTS.get(name, UNKNOWN)
 
 
 def _packed(lengths: Value) -> Value:
-    """A packed sequence, whose sizes are where the lengths are that it was made with."""
+    """A packed sequence, whose sizes are where the lengths are that it was made
+    with.
+    """
     is_of_host = isinstance(lengths, Tensor) and lengths.host
     is_of_numbers = isinstance(lengths, Static) or (
         isinstance(lengths, Sequence) and lengths.element.kind == "int"
@@ -275,12 +302,18 @@ _KEEP_DTYPE: Final = frozenset(
 )
 _LSTM_STATE: Final = Sequence("tuple", (FLOAT_TENSOR, FLOAT_TENSOR), FLOAT_TENSOR)
 # The state that a recurrent layer gives beside its output.
-_RECURRENT_STATES: Final[dict[str, Value]] = {"RNN": FLOAT_TENSOR, "GRU": FLOAT_TENSOR, "LSTM": _LSTM_STATE}
+_RECURRENT_STATES: Final[dict[str, Value]] = {
+    "RNN": FLOAT_TENSOR,
+    "GRU": FLOAT_TENSOR,
+    "LSTM": _LSTM_STATE,
+}
 _LAYER_RESULTS: Final[dict[str, Value]] = {
     "LSTMCell": _LSTM_STATE,
     "MultiheadAttention": _ATTENTION_AND_WEIGHTS,
 }
-_PASS_THROUGH: Final = frozenset("Identity Dropout Dropout1d Dropout2d Dropout3d".split())
+_PASS_THROUGH: Final = frozenset(
+    "Identity Dropout Dropout1d Dropout2d Dropout3d".split()
+)
 METHODS_OF_DISTRIBUTIONS: Final = frozenset(
     "sample rsample log_prob cdf icdf entropy perplexity enumerate_support".split()
 )
@@ -293,7 +326,9 @@ _ATTRIBUTES_OF_DISTRIBUTIONS: Final[dict[str, Value]] = {
     **dict.fromkeys(("batch_shape", "event_shape", "param_shape"), SHAPE),
     **dict.fromkeys(("has_rsample", "has_enumerate_support"), BOOL),
 }
-_WEIGHTS: Final = frozenset("weight bias running_mean running_var in_proj_weight in_proj_bias".split())
+_WEIGHTS: Final = frozenset(
+    "weight bias running_mean running_var in_proj_weight in_proj_bias".split()
+)
 
 
 def _functional(name: str, arguments: Arguments) -> Value:
@@ -347,13 +382,17 @@ def layer_call(name: str, arguments: Arguments) -> Value:
     if last in _PASS_THROUGH:
         return arguments.first
     if last in _RECURRENT_STATES:
-        output = arguments.first if arguments.first in PACKED_SEQUENCES else FLOAT_TENSOR
+        output = (
+            arguments.first if arguments.first in PACKED_SEQUENCES else FLOAT_TENSOR
+        )
         return Sequence("tuple", (output, _RECURRENT_STATES[last]), UNKNOWN)
     return _LAYER_RESULTS.get(last, FLOAT_TENSOR)
 
 
 def layer_attribute(class_name: str, name: str) -> Value:
-    """An attribute of an instance of a torch class: of a module, or of a distribution."""
+    """An attribute of an instance of a torch class: of a module, or of a
+    distribution.
+    """
     if class_name.startswith(_DISTRIBUTIONS):
         return _ATTRIBUTES_OF_DISTRIBUTIONS.get(name, UNKNOWN)
     if name in _WEIGHTS:
@@ -362,6 +401,12 @@ def layer_attribute(class_name: str, name: str) -> Value:
 
 
 def layer_method(class_name: str, name: str) -> Value:
-    """What a method of an instance of a torch class returns, apart from those that all modules have."""
+    """What a method of an instance of a torch class returns, apart from those that all
+    modules have.
+    """
     is_distribution = class_name.startswith(_DISTRIBUTIONS)
-    return FLOAT_TENSOR if is_distribution and name in METHODS_OF_DISTRIBUTIONS else UNKNOWN
+    return (
+        FLOAT_TENSOR
+        if is_distribution and name in METHODS_OF_DISTRIBUTIONS
+        else UNKNOWN
+    )

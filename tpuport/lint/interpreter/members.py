@@ -1,4 +1,6 @@
-"""Attributes of values, items of instances, and what constructing a class of the linted code returns."""
+"""Attributes of values, items of instances, and what constructing a class of the linted
+code returns.
+"""
 
 import ast
 from collections.abc import Callable
@@ -60,7 +62,9 @@ _LAYER_METHODS: Final = frozenset(
     "forward to eval train half float cuda cpu requires_grad_ state_dict".split()
 )
 _LAYER_WEIGHTS: Final = frozenset("weight bias running_mean running_var".split())
-_GROUP: Final = Mapping((("params", Sequence("list", None, tensor("float", origin="parameter"))),), UNKNOWN)
+_GROUP: Final = Mapping(
+    (("params", Sequence("list", None, tensor("float", origin="parameter"))),), UNKNOWN
+)
 # The state of a parameter is what the optimizer puts into it.
 _ATTRIBUTES_OF_OPTIMIZERS: Final[dict[str, Value]] = {
     "param_groups": Sequence("list", None, _GROUP), "state": Mapping((), Mapping((), UNKNOWN)),
@@ -83,11 +87,19 @@ def _of_tensor(frame: Frame, base: Tensor, name: str) -> Value:
         # These share memory with the tensor.
         case "T" | "mT" | "H" | "mH" | "data" | "real" | "imag":
             return tensor(
-                base.dtype, base.exact, base.ndim, False, True, base.origin, base.host, base.several
+                base.dtype,
+                base.exact,
+                base.ndim,
+                False,
+                True,
+                base.origin,
+                base.host,
+                base.several,
             )
         case "device" if base.host:
             return HOST_DEVICE
-        # The fields of a named tuple that was taken for a tensor: `x.max(dim=1).values`.
+        # The fields of a named tuple that was taken for a tensor:
+        # `x.max(dim=1).values`.
         case "values":
             return tensor(base.dtype, host=base.host)
         case "indices":
@@ -98,7 +110,8 @@ def _of_tensor(frame: Frame, base: Tensor, name: str) -> Value:
 
 def _of_static(frame: Frame, base: Static, name: str) -> Value:
     match base.kind, name:
-        # Settings read other settings, apart from the methods of a configuration that is a dict.
+        # Settings read other settings, apart from the methods of a configuration that
+        # is a dict.
         case ("config", "get" | "to_dict") | ("str" | "", _):
             return Method(base, name)
         case "config", _:
@@ -110,7 +123,9 @@ def _of_static(frame: Frame, base: Static, name: str) -> Value:
 
 
 def _of_sequence(frame: Frame, base: Sequence, name: str) -> Value:
-    """Also of two results that a function returns as a tuple: `x.max(dim=1).values`, `rotary(x).cos`."""
+    """Also of two results that a function returns as a tuple: `x.max(dim=1).values`,
+    `rotary(x).cos`.
+    """
     match base.items, name:
         case [values, _], "values" | "cos":
             return values
@@ -150,7 +165,9 @@ def _of_class(frame: Frame, base: Class, name: str) -> Value:
 
 
 def _autograd_forward(frame: Frame, info: ClassInfo) -> Value:
-    """`MyFunction.apply` of a `torch.autograd.Function`: its forward, after a context that only backward reads."""
+    """`MyFunction.apply` of a `torch.autograd.Function`: its forward, after a context
+    that only backward reads.
+    """
     classes = frame.interpreter.classes
     forward = classes.method(info, "forward")
     if forward is None:
@@ -189,7 +206,11 @@ def _of_mapping(frame: Frame, base: Mapping, name: str) -> Value:
 
 def _of_cache(frame: Frame, base: KeyValueCache, name: str) -> Value:
     # The two parts of an encoder-decoder cache are caches themselves.
-    return base if name in {"self_attention_cache", "cross_attention_cache"} else Method(base, name)
+    return (
+        base
+        if name in {"self_attention_cache", "cross_attention_cache"}
+        else Method(base, name)
+    )
 
 
 def _of_namespace(frame: Frame, base: Namespace, name: str) -> Value:
@@ -216,7 +237,9 @@ def _of_instance(frame: Frame, base: Instance, name: str) -> Value:
     if frame.is_building(base):
         fields = (frame.building or {}) | fields
     # A method may have replaced None since.
-    if name in fields and not (fields[name] == NONE and classes.is_set_later(info, name)):
+    if name in fields and not (
+        fields[name] == NONE and classes.is_set_later(info, name)
+    ):
         return fields[name]
     method = classes.method(info, name)
     if method is not None:
@@ -238,7 +261,9 @@ def _of_instance(frame: Frame, base: Instance, name: str) -> Value:
 
 
 def _declared_field(frame: Frame, info: ClassInfo, name: str, default: Static) -> Value:
-    """A field of a dataclass, of which its default is an example: whoever creates the object may pass another."""
+    """A field of a dataclass, of which its default is an example: whoever creates the
+    object may pass another.
+    """
     declared = frame.interpreter.classes.declared_fields(info).get(name)
     if declared is None:
         return default
@@ -249,8 +274,11 @@ def _declared_field(frame: Frame, info: ClassInfo, name: str, default: Static) -
 
 def _bound_method(frame: Frame, base: Instance, method: FunctionInfo) -> Value:
     if method.is_a("property", "cached_property", "lazy_property"):
-        value = frame.interpreter.call_function(frame, Function(method, base), Arguments([], {}))
-        # `-> int` is written for `self._step`, which the constructor sets to None, as well.
+        value = frame.interpreter.call_function(
+            frame, Function(method, base), Arguments([], {})
+        )
+        # `-> int` is written for `self._step`, which the constructor sets to None, as
+        # well.
         return join(value, NONE) if _starts_as_none(frame, method) else value
     if method.is_a("staticmethod"):
         return Function(method)
@@ -260,7 +288,9 @@ def _bound_method(frame: Frame, base: Instance, method: FunctionInfo) -> Value:
 
 
 def _starts_as_none(frame: Frame, method: FunctionInfo) -> bool:
-    """Whether a property returns an attribute that the constructor sets to None, for other methods to fill."""
+    """Whether a property returns an attribute that the constructor sets to None, for
+    other methods to fill.
+    """
     if method.owner is None or isinstance(method.node, ast.Lambda):
         return False
     match method.node.body[-1]:
@@ -286,7 +316,8 @@ def _attribute_set_by_methods(frame: Frame, info: ClassInfo, name: str) -> Value
             # `self.cache = {}` in `__init__`: other methods fill it.
             return Mapping((), classes.entries_set_later(info).get(name, UNKNOWN))
         case Static(kind=kind) if value != NONE:
-            # A constant that `__init__` sets may be changed later, so only its kind is certain.
+            # A constant that `__init__` sets may be changed later, so only its kind is
+            # certain.
             return Static(kind)
         case _:
             return value
@@ -339,7 +370,8 @@ _HANDLERS: Final[dict[type, Callable[[Frame, Any, str], Value]]] = {
 
 def super_attribute(frame: Frame, name: str) -> Value:
     """`super().name`, for an object of whatever class `self` is."""
-    # In a comprehension's lambda or a nested function, the method's frame is further out.
+    # In a comprehension's lambda or a nested function, the method's frame is further
+    # out.
     while frame.receiver is None and frame.parent is not None:
         frame = frame.parent
     receiver, owner = frame.receiver, frame.owner
@@ -360,23 +392,31 @@ def super_attribute(frame: Frame, name: str) -> Value:
 
 
 def item(frame: Frame, base: Instance, key: Value) -> Value:
-    """`instance[key]`: by its own `__getitem__`, or the fields of an output class in their order."""
+    """`instance[key]`: by its own `__getitem__`, or the fields of an output class in
+    their order.
+    """
     classes = frame.interpreter.classes
     if isinstance(key.constant, str):
         return _of_instance(frame, base, key.constant)
     method = classes.method(base.info, "__getitem__")
     if method is not None and not classes.is_output(base.info):
-        return frame.interpreter.call_function(frame, Function(method, base), Arguments([key], {}))
+        return frame.interpreter.call_function(
+            frame, Function(method, base), Arguments([key], {})
+        )
     # Which field is at a later position depends on how many before it are None.
     if key.constant != 0:
         return UNKNOWN
     fields = dict(base.fields) or classes.declared_fields(base.info)
     # Output classes leave out fields that are None.
-    return next((value for value in fields.values() if value.constant is not None), UNKNOWN)
+    return next(
+        (value for value in fields.values() if value.constant is not None), UNKNOWN
+    )
 
 
 def named_tuple_items(frame: Frame, value: Instance) -> tuple[Value, ...] | None:
-    """The fields of a named tuple in the order of their declaration; None of an instance of another class."""
+    """The fields of a named tuple in the order of their declaration; None of an
+    instance of another class.
+    """
     classes = frame.interpreter.classes
     if not classes.is_named_tuple(value.info):
         return None
@@ -393,19 +433,25 @@ def instantiate(frame: Frame, info: ClassInfo, arguments: Arguments) -> Value:
         return Instance(info, _components(frame, info, arguments))
     if classes.is_named_tuple(info):
         return Instance(info, tuple(_field_values(frame, info, arguments).items()))
-    is_dataclass = classes.method(info, "__init__") is None and classes.declared_fields(info)
+    is_dataclass = classes.method(info, "__init__") is None and classes.declared_fields(
+        info
+    )
     if is_dataclass or classes.is_output(info):
         return Instance(info, _known_fields(_field_values(frame, info, arguments)))
     attributes: dict[str, Value] = {}
     init = classes.constructor(info)
     if init is not None:
         frame.interpreter.build(init, Instance(info), attributes, arguments, frame)
-    # Sorted, since objects with equal attributes are equal in whatever order they were set.
+    # Sorted, since objects with equal attributes are equal in whatever order they were
+    # set.
     return Instance(info, _known_fields(dict(sorted(attributes.items()))))
 
 
-def _components(frame: Frame, info: ClassInfo, arguments: Arguments) -> tuple[tuple[str, Value], ...]:
-    """What a module calls that its constructor got, by attribute: of `Residual(attention)`, `Stage(norm=nn.LayerNorm)`.
+def _components(
+    frame: Frame, info: ClassInfo, arguments: Arguments
+) -> tuple[tuple[str, Value], ...]:
+    """What a module calls that its constructor got, by attribute: of
+    `Residual(attention)`, `Stage(norm=nn.LayerNorm)`.
 
     By its declaration alone, a constructor does not tell what such an argument is.
     """
@@ -426,7 +472,9 @@ def _components(frame: Frame, info: ClassInfo, arguments: Arguments) -> tuple[tu
                 return isinstance(value, Class | Function | Layer | Partial)
 
     init = classes.constructor(info)
-    if init is None or not any(map(is_component, (*arguments.positional, *arguments.keywords.values()))):
+    if init is None or not any(
+        map(is_component, (*arguments.positional, *arguments.keywords.values()))
+    ):
         return ()
     key = (*arguments.positional, *arguments.keywords.items())
     known = vars(info).setdefault("components", {})
@@ -436,16 +484,31 @@ def _components(frame: Frame, info: ClassInfo, arguments: Arguments) -> tuple[tu
         attributes: dict[str, Value] = {}
         frame.interpreter.build(init, Instance(info), attributes, arguments, frame)
         usual = classes.attributes(info)
-        components = {name: value for name, value in attributes.items() if value != usual.get(name)}
-        known[key] = tuple((name, value) for name, value in sorted(components.items()) if is_component(value))
+        components = {
+            name: value
+            for name, value in attributes.items()
+            if value != usual.get(name)
+        }
+        known[key] = tuple(
+            (name, value)
+            for name, value in sorted(components.items())
+            if is_component(value)
+        )
     return known[key]
 
 
-def _field_values(frame: Frame, info: ClassInfo, arguments: Arguments) -> dict[str, Value]:
+def _field_values(
+    frame: Frame, info: ClassInfo, arguments: Arguments
+) -> dict[str, Value]:
     """Values of a dataclass's fields, in the order of the arguments."""
     names = frame.interpreter.classes.declared_fields(info)
-    return {**dict(zip(names, arguments.positional, strict=False)), **arguments.keywords}
+    return {
+        **dict(zip(names, arguments.positional, strict=False)),
+        **arguments.keywords,
+    }
 
 
 def _known_fields(values: dict[str, Value]) -> tuple[tuple[str, Value], ...]:
-    return tuple((name, value) for name, value in values.items() if value is not UNKNOWN)
+    return tuple(
+        (name, value) for name, value in values.items() if value is not UNKNOWN
+    )

@@ -1,7 +1,9 @@
-"""What an object's attributes are after code has changed them: the object's value in the frame is replaced.
+"""What an object's attributes are after code has changed them: the object's value in
+the frame is replaced.
 
-Only objects that are no modules are followed so: a buffer of transitions, a beam, the state of a line search. What a
-module's methods store in it outlives the call, and the facts about its class tell what that may be.
+Only objects that are no modules are followed so: a buffer of transitions, a beam, the
+state of a line search. What a module's methods store in it outlives the call, and the
+facts about its class tell what that may be.
 """
 
 import ast
@@ -19,7 +21,9 @@ def is_plain_object(classes: Classes, value: Value | None) -> bool:
 
 
 def store(frame: Frame, target: ast.expr, value: Value) -> None:
-    """Bind a name or an attribute, `a.b.c`, in the frame, and replace the objects that have the attribute."""
+    """Bind a name or an attribute, `a.b.c`, in the frame, and replace the objects that
+    have the attribute.
+    """
     path = path_of(target)
     if path is None:
         return
@@ -32,7 +36,9 @@ def store(frame: Frame, target: ast.expr, value: Value) -> None:
 
 
 def _plain_object(frame: Frame, holder: ast.expr) -> Instance | None:
-    """The object that a name or an attribute holds, if what the frame stores in it can be followed."""
+    """The object that a name or an attribute holds, if what the frame stores in it can
+    be followed.
+    """
     # The attributes of an object under construction are collected apart.
     is_under_construction = frame.building is not None and frame.is_self(holder)
     path = path_of(holder)
@@ -46,14 +52,20 @@ def _plain_object(frame: Frame, holder: ast.expr) -> Instance | None:
 def _with_field(owner: Instance, name: str, value: Value) -> Instance:
     fields: dict[str, Any] = dict(owner.fields)
     fields[name] = value
-    # Sorted, since objects with equal attributes are equal in whatever order they were set.
+    # Sorted, since objects with equal attributes are equal in whatever order they were
+    # set.
     return Instance(
-        owner.info, tuple(sorted((key, part) for key, part in fields.items() if part is not UNKNOWN))
+        owner.info,
+        tuple(
+            sorted((key, part) for key, part in fields.items() if part is not UNKNOWN)
+        ),
     )
 
 
 def store_after_call(frame: Frame, function: ast.expr, callee: Value) -> None:
-    """Replace the object that a method was called on by what the method has left of it."""
+    """Replace the object that a method was called on by what the method has left of
+    it.
+    """
     changed = frame.interpreter.changed_receiver
     if changed is None:
         return
@@ -66,13 +78,17 @@ def store_after_call(frame: Frame, function: ast.expr, callee: Value) -> None:
         case _:
             return
     path = path_of(holder)
-    if path is None or (frame.building is not None and path.split(".")[0] == frame.self_name):
+    if path is None or (
+        frame.building is not None and path.split(".")[0] == frame.self_name
+    ):
         return
     forget_attributes(frame.env, path)
     store(frame, holder, changed)
 
 
 def changed_object(before: Value | None, ends: list[Value]) -> Value | None:
-    """What a method leaves of its object, by what `self` is at each end of the method; None if that is the same."""
+    """What a method leaves of its object, by what `self` is at each end of the method;
+    None if that is the same.
+    """
     after = join_all(ends)
     return after if isinstance(after, Instance) and after != before else None

@@ -1,4 +1,6 @@
-"""What a function's parameters are: by annotation, by default value, by what its body does with them."""
+"""What a function's parameters are: by annotation, by default value, by what its body
+does with them.
+"""
 
 import ast
 import builtins
@@ -52,7 +54,9 @@ _SEQUENCES: Final = {
     "Iterator": "iterator", "Generator": "iterator", "Collection": "list", "MutableSequence": "list",
     "tuple": "tuple", "Tuple": "tuple",
 }  # fmt: skip
-_MAPPINGS: Final = frozenset("dict Dict Mapping MutableMapping OrderedDict DefaultDict".split())
+_MAPPINGS: Final = frozenset(
+    "dict Dict Mapping MutableMapping OrderedDict DefaultDict".split()
+)
 # The tensor classes' own packages; a bare name may come from `from torch import *`.
 _TENSOR_PACKAGES: Final = re.compile("^torch|jaxtyping|^$")
 _WRAPPERS: Final = frozenset("Annotated Final ClassVar Required NotRequired".split())
@@ -62,8 +66,12 @@ _JAXTYPING_FAMILIES: Final = {
 }  # fmt: skip
 
 
-def annotation_value(interpreter: Interpreter, node: ast.expr, module: ModuleInfo) -> Value:
-    """What an annotation promises; `UNKNOWN` if it promises nothing that the linter knows."""
+def annotation_value(
+    interpreter: Interpreter, node: ast.expr, module: ModuleInfo
+) -> Value:
+    """What an annotation promises; `UNKNOWN` if it promises nothing that the linter
+    knows.
+    """
     match node:
         case ast.Constant(value=None):
             return NONE
@@ -79,7 +87,9 @@ def annotation_value(interpreter: Interpreter, node: ast.expr, module: ModuleInf
 
 def _quoted(interpreter: Interpreter, text: str, module: ModuleInfo) -> Value:
     try:
-        return annotation_value(interpreter, ast.parse(text.strip(), mode="eval").body, module)
+        return annotation_value(
+            interpreter, ast.parse(text.strip(), mode="eval").body, module
+        )
     except (SyntaxError, ValueError, RecursionError):
         return UNKNOWN
 
@@ -102,19 +112,28 @@ def _named(interpreter: Interpreter, node: ast.expr, module: ModuleInfo) -> Valu
     return _class_or_alias(interpreter, node, module)
 
 
-def _union(interpreter: Interpreter, parts: list[ast.expr], module: ModuleInfo) -> Value:
+def _union(
+    interpreter: Interpreter, parts: list[ast.expr], module: ModuleInfo
+) -> Value:
     """Sequence | None, Instance | None: the object. int | Tensor: unknown.
 
-    Tensor | Instance is a tensor: a compiled call gets no other object that code takes in a tensor's place.
+    Tensor | Instance is a tensor: a compiled call gets no other object that code takes
+    in a tensor's place.
     """
     promises = [annotation_value(interpreter, part, module) for part in parts]
     if any(isinstance(promise, Tensor) for promise in promises):
-        promises = [promise for promise in promises if not isinstance(promise, Instance)]
+        promises = [
+            promise for promise in promises if not isinstance(promise, Instance)
+        ]
     return join_all(promises)
 
 
-def _class_or_alias(interpreter: Interpreter, node: ast.expr, module: ModuleInfo) -> Value:
-    """What a name that the linted code defines promises: an instance of a class, or what an alias means."""
+def _class_or_alias(
+    interpreter: Interpreter, node: ast.expr, module: ModuleInfo
+) -> Value:
+    """What a name that the linted code defines promises: an instance of a class, or
+    what an alias means.
+    """
     if isinstance(node, ast.Name):
         match interpreter.project.definition(module, node.id):
             case (definition, ast.Subscript() | ast.BinOp(op=ast.BitOr()) as alias):
@@ -133,7 +152,9 @@ def _class_or_alias(interpreter: Interpreter, node: ast.expr, module: ModuleInfo
             return UNKNOWN
 
 
-def _subscripted(interpreter: Interpreter, node: ast.Subscript, module: ModuleInfo) -> Value:
+def _subscripted(
+    interpreter: Interpreter, node: ast.Subscript, module: ModuleInfo
+) -> Value:
     last = module.dotted(node.value).rpartition(".")[2]
     parts = tuple_elements(node.slice)
 
@@ -155,16 +176,22 @@ def _subscripted(interpreter: Interpreter, node: ast.Subscript, module: ModuleIn
             return Sequence(_SEQUENCES[last], None, promise(part))
         case _, [_, part] if last in _MAPPINGS:
             return Mapping((), _item_of_dict(promise(part)))
-        case _, [part, *_] if last in _JAXTYPING_FAMILIES and module.dotted(part).endswith("Tensor"):
+        case _, [part, *_] if last in _JAXTYPING_FAMILIES and module.dotted(
+            part
+        ).endswith("Tensor"):
             return tensor(_JAXTYPING_FAMILIES[last])
         case _:
             return UNKNOWN
 
 
 def _item_of_dict(promise: Value) -> Value:
-    """What a dict's annotation promises of its items: dicts of tensors have sizes in them too."""
+    """What a dict's annotation promises of its items: dicts of tensors have sizes in
+    them too.
+    """
     if isinstance(promise, Tensor):
-        return tensor(promise.dtype, promise.exact, optional=promise.optional, origin="item")
+        return tensor(
+            promise.dtype, promise.exact, optional=promise.optional, origin="item"
+        )
     return promise
 
 
@@ -180,22 +207,38 @@ def _tuple(parts: list[ast.expr], values: list[Value]) -> Value:
 # --- definitions ---
 
 
-def declared_value(interpreter: Interpreter, info: FunctionInfo, parameter: ast.arg, entry: bool) -> Value:
-    """What a parameter is if nothing is known of the call; `entry`: names count as evidence too."""
+def declared_value(
+    interpreter: Interpreter, info: FunctionInfo, parameter: ast.arg, entry: bool
+) -> Value:
+    """What a parameter is if nothing is known of the call; `entry`: names count as
+    evidence too.
+    """
     default = info.defaults.get(parameter.arg)
-    if entry and parameter.arg == "labels" and default is not None and not interpreter.options.training:
+    if (
+        entry
+        and parameter.arg == "labels"
+        and default is not None
+        and not interpreter.options.training
+    ):
         # A model that gets labels computes its loss, which inference does not trace.
         return NONE
     match parameter.annotation, default:
         case None, None | ast.Constant(value=None):
-            by_evidence = _value_by_evidence(info, parameter.arg, default is not None, entry)
-            return _usual_object(interpreter, info, parameter.arg) if by_evidence is UNKNOWN else by_evidence
+            by_evidence = _value_by_evidence(
+                info, parameter.arg, default is not None, entry
+            )
+            return (
+                _usual_object(interpreter, info, parameter.arg)
+                if by_evidence is UNKNOWN
+                else by_evidence
+            )
         case None, expression:
             return _value_like(interpreter.module_expression(info.module, expression))
         case annotation, _:
             promised = annotation_value(interpreter, annotation, info.module)
     match promised, default:
-        # Generation passes a cache of fixed shape, whatever class of transformers' kind is promised.
+        # Generation passes a cache of fixed shape, whatever class of transformers' kind
+        # is promised.
         case Instance(info=declared), _ if _is_generation_cache(interpreter, declared):
             return CACHE
         # `mask: Tensor = None` is written for an optional tensor.
@@ -206,14 +249,28 @@ def declared_value(interpreter: Interpreter, info: FunctionInfo, parameter: ast.
 
 
 def as_named(value: Value, name: str) -> Value:
-    """A parameter's value with what its name adds: `mask: Tensor` has booleans, as far as nothing else is known."""
-    if isinstance(value, Tensor) and name.endswith("mask") and not value.dtype and value.origin != "mask":
-        return tensor(optional=value.optional, origin="mask", host=value.host, several=value.several)
+    """A parameter's value with what its name adds: `mask: Tensor` has booleans, as far
+    as nothing else is known.
+    """
+    if (
+        isinstance(value, Tensor)
+        and name.endswith("mask")
+        and not value.dtype
+        and value.origin != "mask"
+    ):
+        return tensor(
+            optional=value.optional,
+            origin="mask",
+            host=value.host,
+            several=value.several,
+        )
     return value
 
 
 def generalise(value: Value) -> Value:
-    """An argument without what would only multiply the ways in which a function is called."""
+    """An argument without what would only multiply the ways in which a function is
+    called.
+    """
     match value:
         case Tensor():
             return tensor(
@@ -230,9 +287,15 @@ def generalise(value: Value) -> Value:
 
 
 def _usual_object(interpreter: Interpreter, info: FunctionInfo, name: str) -> Value:
-    """What a parameter without a value is replaced with, an object of a class: it shows what any of them does."""
+    """What a parameter without a value is replaced with, an object of a class: it shows
+    what any of them does.
+    """
     creation = _evidence(info).objects.get(name)
-    created = UNKNOWN if creation is None else interpreter.module_expression(info.module, creation)
+    created = (
+        UNKNOWN
+        if creation is None
+        else interpreter.module_expression(info.module, creation)
+    )
     return Instance(created.info) if isinstance(created, Class) else UNKNOWN
 
 
@@ -242,7 +305,8 @@ def _value_like(default: Value) -> Value:
         # Only the kind, since callers may pass any other number or flag.
         case Static(kind=kind):
             return Static(kind)
-        # `norm_layer=nn.LayerNorm`, `block=Bottleneck`: the default shows what any of them does.
+        # `norm_layer=nn.LayerNorm`, `block=Bottleneck`: the default shows what any of
+        # them does.
         case Class() | Function():
             return default
         case External(name=name) if name.startswith("torch.nn."):
@@ -252,9 +316,14 @@ def _value_like(default: Value) -> Value:
 
 
 def _is_generation_cache(interpreter: Interpreter, declared: ClassInfo) -> bool:
-    """Whether a class is a cache as `generate` has them; others with such a name are parts of their models."""
+    """Whether a class is a cache as `generate` has them; others with such a name are
+    parts of their models.
+    """
     is_named_so = declared.node.name.endswith("Cache")
-    return is_named_so and interpreter.classes.method(declared, "get_seq_length") is not None
+    return (
+        is_named_so
+        and interpreter.classes.method(declared, "get_seq_length") is not None
+    )
 
 
 # --- evidence ---
@@ -278,7 +347,12 @@ _PYTHON_NAMES: Final = re.compile(
     r"^(num|n|max|min|use|is|return|output|do|skip|with)_|_(size|length|len|dim|num|name|type|idx|index|config|kwargs|fn)$|^past_key_values?$|^kwargs$"
 )
 _CACHE_NAME: Final = re.compile("past_key_values?")
-_TENSOR_METHODS: Final = tensor_functions.TENSOR_ONLY_METHODS | {"view", "reshape", "size", "dim"}
+_TENSOR_METHODS: Final = tensor_functions.TENSOR_ONLY_METHODS | {
+    "view",
+    "reshape",
+    "size",
+    "dim",
+}
 _TENSOR_ATTRIBUTES: Final = frozenset({"shape", "dtype", "device", "ndim"})
 _OTHER_ATTRIBUTES: Final = frozenset(
     "items keys append extend pop lower startswith format get_seq_length layers get".split()
@@ -293,14 +367,18 @@ _FUNCTIONS_OF_TENSORS: Final = frozenset(
 
 
 class _Evidence(NamedTuple):
-    """Names that a body treats as tensors, names that it treats as something else, and what creates others' objects."""
+    """Names that a body treats as tensors, names that it treats as something else, and
+    what creates others' objects.
+    """
 
     tensors: set[str]
     others: set[str]
     objects: dict[str, ast.expr]
 
 
-def _value_by_evidence(info: FunctionInfo, name: str, optional: bool, entry: bool) -> Value:
+def _value_by_evidence(
+    info: FunctionInfo, name: str, optional: bool, entry: bool
+) -> Value:
     if is_config_name(name):
         return CONFIG
     if _CACHE_NAME.fullmatch(name):
@@ -319,7 +397,8 @@ def _value_by_evidence(info: FunctionInfo, name: str, optional: bool, entry: boo
 def _is_name_of_tensor(name: str, optional: bool) -> bool:
     if _PYTHON_NAMES.search(name):
         return False
-    # An optional parameter may be anything, but an optional mask is hardly ever a Python object.
+    # An optional parameter may be anything, but an optional mask is hardly ever a
+    # Python object.
     if optional:
         return name.endswith("mask")
     return _TENSOR_NAMES.match(name) is not None
@@ -338,40 +417,55 @@ def _collect_evidence(info: FunctionInfo) -> _Evidence:
         match node:
             # A constructor's `cfg.dtype` and `cfg.shape` are settings.
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if (
-                attribute in _TENSOR_ATTRIBUTES and not info.qualname.endswith("__init__")
+                attribute in _TENSOR_ATTRIBUTES
+                and not info.qualname.endswith("__init__")
             ):
                 evidence.tensors.add(name)
-            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if attribute in _OTHER_ATTRIBUTES:
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if (
+                attribute in _OTHER_ATTRIBUTES
+            ):
                 evidence.others.add(name)
             case ast.Call():
                 _add_evidence_of_call(info, node, evidence)
-            case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str())):
+            case ast.Subscript(
+                value=ast.Name(id=name), slice=ast.Constant(value=str())
+            ):
                 evidence.others.add(name)
             case ast.Subscript(value=ast.Name(id=name), slice=ast.Tuple()):
                 evidence.tensors.add(name)
             case ast.If() | ast.IfExp():
                 _add_evidence_of_filling(info, node, evidence)
                 _add_evidence_of_truth(node.test, evidence)
-            case ast.BoolOp(op=ast.Or(), values=[ast.Name(id=name), ast.Call(func=creation)]):
+            case ast.BoolOp(
+                op=ast.Or(), values=[ast.Name(id=name), ast.Call(func=creation)]
+            ):
                 evidence.objects[name] = creation
     return evidence
 
 
-def _add_evidence_of_call(info: FunctionInfo, node: ast.Call, evidence: _Evidence) -> None:
+def _add_evidence_of_call(
+    info: FunctionInfo, node: ast.Call, evidence: _Evidence
+) -> None:
     match node.func:
-        case ast.Attribute(value=ast.Name(id=receiver), attr=method) if method in _TENSOR_METHODS:
+        case ast.Attribute(value=ast.Name(id=receiver), attr=method) if (
+            method in _TENSOR_METHODS
+        ):
             evidence.tensors.add(receiver)
     match node.args:
         case [ast.Name(id=first), *_]:
             name = info.module.dotted(node.func)
             if name == "isinstance":
                 evidence.others.add(first)
-            elif name.startswith("torch.nn.functional.") or name in _FUNCTIONS_OF_TENSORS:
+            elif (
+                name.startswith("torch.nn.functional.") or name in _FUNCTIONS_OF_TENSORS
+            ):
                 evidence.tensors.add(first)
 
 
 def _add_evidence_of_truth(test: ast.expr, evidence: _Evidence) -> None:
-    """`if guidance:`, `if guidance and ...:`: torch refuses the truth of a tensor of several elements."""
+    """`if guidance:`, `if guidance and ...:`: torch refuses the truth of a tensor of
+    several elements.
+    """
     match test:
         case ast.Name(id=name):
             evidence.others.add(name)
@@ -382,8 +476,11 @@ def _add_evidence_of_truth(test: ast.expr, evidence: _Evidence) -> None:
                 _add_evidence_of_truth(part, evidence)
 
 
-def _add_evidence_of_filling(info: FunctionInfo, node: ast.If | ast.IfExp, evidence: _Evidence) -> None:
-    """`if x is None: x = torch.zeros(...)`, `torch.zeros(...) if x is None else x`: a tensor, if the caller has one.
+def _add_evidence_of_filling(
+    info: FunctionInfo, node: ast.If | ast.IfExp, evidence: _Evidence
+) -> None:
+    """`if x is None: x = torch.zeros(...)`, `torch.zeros(...) if x is None else x`: a
+    tensor, if the caller has one.
 
     `Part() if x is None else x`: an object.
     """
@@ -401,18 +498,26 @@ def _add_evidence_of_filling(info: FunctionInfo, node: ast.If | ast.IfExp, evide
 
 
 def _fillings(node: ast.If | ast.IfExp, name: str, none_first: bool) -> list[ast.expr]:
-    """What a name that is None is replaced with, where None has the first branch or the second."""
+    """What a name that is None is replaced with, where None has the first branch or the
+    second.
+    """
     fillings: list[ast.expr] = []
     match node:
-        case ast.IfExp(body=filling, orelse=ast.Name(id=target)) if none_first and target == name:
+        case ast.IfExp(body=filling, orelse=ast.Name(id=target)) if (
+            none_first and target == name
+        ):
             fillings.append(filling)
-        case ast.IfExp(body=ast.Name(id=target), orelse=filling) if not none_first and target == name:
+        case ast.IfExp(body=ast.Name(id=target), orelse=filling) if (
+            not none_first and target == name
+        ):
             fillings.append(filling)
         case ast.If():
             statements = node.body if none_first else node.orelse
             for statement in statements:
                 match statement:
-                    case ast.Assign(targets=[ast.Name(id=target), *_], value=filling) if target == name:
+                    case ast.Assign(
+                        targets=[ast.Name(id=target), *_], value=filling
+                    ) if target == name:
                         fillings.append(filling)
     return fillings
 
@@ -430,8 +535,13 @@ def _creates_tensor(info: FunctionInfo, node: ast.expr) -> bool:
 
 
 def bound_parameter(function: Function) -> Environment:
-    """The value of `self`, by what the parameter is called; empty for functions that have none."""
+    """The value of `self`, by what the parameter is called; empty for functions that
+    have none.
+    """
     if function.bound is None or function.info.is_a("staticmethod"):
         return {}
     # A method may collect even `self` in `*args`.
-    return {parameter.arg: function.bound for parameter in function.info.positional_parameters[:1]}
+    return {
+        parameter.arg: function.bound
+        for parameter in function.info.positional_parameters[:1]
+    }

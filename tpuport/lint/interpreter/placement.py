@@ -1,10 +1,12 @@
-"""Which tensors of traced code are of the host, and so have values that Python may read.
+"""Which tensors of traced code are of the host, and so have values that Python may
+read.
 
-Under tpuport a tensor that is created without `device=` is an ordinary tensor of the host, also while tracing, and
-so is what torch computes from such tensors alone: `torch.tensor([x.shape[0], 2]).tolist()` works. Combined with a
-traced tensor, or moved to its device, it is traced too. Always traced are draws, which come from the generator on
-the device, what torch computes of Python numbers alone (`torch.div(n, 2)`), and what some other functions create
-(`F.one_hot`).
+Under tpuport a tensor that is created without `device=` is an ordinary tensor of the
+host, also while tracing, and so is what torch computes from such tensors alone:
+`torch.tensor([x.shape[0], 2]).tolist()` works. Combined with a traced tensor, or moved
+to its device, it is traced too. Always traced are draws, which come from the generator
+on the device, what torch computes of Python numbers alone (`torch.div(n, 2)`), and what
+some other functions create (`F.one_hot`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +28,8 @@ from tpuport.lint.abstract_values import (
 from tpuport.lint.dtype_families import TENSOR_CLASSES
 from tpuport.lint.work import meter
 
-# Functions that create a tensor of the host if they get no device. `as_tensor` may get a traced tensor.
+# Functions that create a tensor of the host if they get no device. `as_tensor` may get
+# a traced tensor.
 _FACTORIES: Final = frozenset(
     "torch." + name
     for name in (
@@ -45,7 +48,8 @@ _TABLES: Final = frozenset(
     "tril_indices triu_indices hann_window hamming_window bartlett_window blackman_window kaiser_window fftfreq "
     "rfftfreq".split()
 )
-# What gives at least as many elements as it gets, by the names of functions and methods.
+# What gives at least as many elements as it gets, by the names of functions and
+# methods.
 _KEEPS_SIZE: Final = frozenset(
     "to type float double half bfloat16 long int short byte char bool view reshape unsqueeze squeeze expand "
     "expand_as view_as reshape_as repeat tile flatten unflatten transpose permute movedim swapaxes t contiguous "
@@ -65,7 +69,8 @@ _HOST_DEVICES: Final = frozenset({None, "cpu"})
 
 
 def on_host(value: Value, several: bool = False) -> Value:
-    """A result that was computed from tensors of the host alone: its tensors are of the host too.
+    """A result that was computed from tensors of the host alone: its tensors are of the
+    host too.
 
     Args:
         value: the result.
@@ -74,10 +79,19 @@ def on_host(value: Value, several: bool = False) -> Value:
     match value:
         case Tensor(host=False):
             return tensor(
-                value.dtype, value.exact, value.ndim, value.optional, value.view, value.origin, True, several
+                value.dtype,
+                value.exact,
+                value.ndim,
+                value.optional,
+                value.view,
+                value.origin,
+                True,
+                several,
             )
         case Sequence(items=tuple(items)):
-            return Sequence(value.kind, tuple(map(on_host, items)), on_host(value.element))
+            return Sequence(
+                value.kind, tuple(map(on_host, items)), on_host(value.element)
+            )
         case Sequence():
             return Sequence(value.kind, None, on_host(value.element))
         case _:
@@ -85,10 +99,19 @@ def on_host(value: Value, several: bool = False) -> Value:
 
 
 def on_device(value: Value) -> Value:
-    """The value as a device has it; the parameters in an `nn.ParameterList` go there with their module."""
+    """The value as a device has it; the parameters in an `nn.ParameterList` go there
+    with their module.
+    """
     match value:
         case Tensor(host=True):
-            return tensor(value.dtype, value.exact, value.ndim, value.optional, value.view, value.origin)
+            return tensor(
+                value.dtype,
+                value.exact,
+                value.ndim,
+                value.optional,
+                value.view,
+                value.origin,
+            )
         case Sequence(kind="modules", element=Tensor(host=True)):
             return Sequence("modules", None, on_device(value.element))
         case _:
@@ -97,24 +120,36 @@ def on_device(value: Value) -> Value:
 
 def of_function(name: str, arguments: Arguments, result: Value) -> Value:
     """What a library function returns, on the host if everything that it gets is."""
-    if not _may_be_on_host(result) or not name.startswith("torch.") or _goes_to_device(arguments):
+    if (
+        not _may_be_on_host(result)
+        or not name.startswith("torch.")
+        or _goes_to_device(arguments)
+    ):
         return result
     last = name.rpartition(".")[2]
-    if last.startswith(_DRAWS) or last == "one_hot" or (last == "where" and _chooses_number(arguments)):
+    if (
+        last.startswith(_DRAWS)
+        or last == "one_hot"
+        or (last == "where" and _chooses_number(arguments))
+    ):
         return result
     if name in _FACTORIES:
-        # A size in a tensor is an error by itself: the program that avoids it has a number.
+        # A size in a tensor is an error by itself: the program that avoids it has a
+        # number.
         is_data = last in _OF_DATA and _has_traced(arguments)
         return result if is_data else on_host(result, _makes_several(last, arguments))
     operands = list(_operands(arguments))
     # A list of numbers, not of tensors.
-    if name in _CONDITIONAL_FACTORIES and all(isinstance(value, Static) for value in operands):
+    if name in _CONDITIONAL_FACTORIES and all(
+        isinstance(value, Static) for value in operands
+    ):
         return on_host(result, _makes_several(last, arguments))
     return _computed_from(operands, result, last in _KEEPS_SIZE)
 
 
 def _makes_several(name: str, arguments: Arguments) -> bool:
-    """Whether a function that creates a tensor of numbers certainly gives it more than one element.
+    """Whether a function that creates a tensor of numbers certainly gives it more than
+    one element.
 
     A size that the source text does not tell counts as more than one.
     """
@@ -122,12 +157,18 @@ def _makes_several(name: str, arguments: Arguments) -> bool:
     if name in _TABLES:
         return True
     if name in _RANGES:
-        return 1 not in (first.constant, arguments.get(1, "end").constant, arguments.get(2, "steps").constant)
+        return 1 not in (
+            first.constant,
+            arguments.get(1, "end").constant,
+            arguments.get(2, "steps").constant,
+        )
     if name in {"tensor", "as_tensor", "asarray"}:
         return _has_several_numbers(arguments.get(0, "data", "obj"))
     if name in {"zeros", "ones", "empty"}:
         sizes = arguments.positional or [arguments.keywords.get("size", UNKNOWN)]
-        return _is_size_of_several(sizes[0] if len(sizes) == 1 else Sequence("tuple", tuple(sizes), UNKNOWN))
+        return _is_size_of_several(
+            sizes[0] if len(sizes) == 1 else Sequence("tuple", tuple(sizes), UNKNOWN)
+        )
     return name == "full" and _is_size_of_several(arguments.get(0, "size"))
 
 
@@ -155,27 +196,39 @@ def _is_size_of_several(size: Value) -> bool:
 
 
 def _chooses_number(arguments: Arguments) -> bool:
-    """Whether it is `torch.where(condition, x, 0)`, whose result is on the device even if its tensors are not.
+    """Whether it is `torch.where(condition, x, 0)`, whose result is on the device even
+    if its tensors are not.
 
     A condition of several elements of the host is refused there.
     """
     condition = arguments.first
     is_refused = isinstance(condition, Tensor) and condition.several
-    return not is_refused and any(isinstance(value, Static) for value in arguments.positional[1:])
+    return not is_refused and any(
+        isinstance(value, Static) for value in arguments.positional[1:]
+    )
 
 
-def of_method(receiver: Tensor, name: str, arguments: Arguments, result: Value) -> Value:
-    """What a method of a tensor returns, on the host if the tensor and everything that it gets is."""
+def of_method(
+    receiver: Tensor, name: str, arguments: Arguments, result: Value
+) -> Value:
+    """What a method of a tensor returns, on the host if the tensor and everything that
+    it gets is.
+    """
     if not receiver.host:
         return result
-    if _goes_to_device(arguments) or (name in _MOVES and _names_device(name, arguments)):
+    if _goes_to_device(arguments) or (
+        name in _MOVES and _names_device(name, arguments)
+    ):
         return _moved(result)
     keeps_size = name.removesuffix("_") in _KEEPS_SIZE
     return _computed_from([receiver, *_operands(arguments)], result, keeps_size)
 
 
-def of_operator(result: Value, *operands: Value | None, keeps_size: bool = True) -> Value:
-    """The result of `a + b`, `a < b`, `a[b]`: on the host if all tensors among the operands are.
+def of_operator(
+    result: Value, *operands: Value | None, keeps_size: bool = True
+) -> Value:
+    """The result of `a + b`, `a < b`, `a[b]`: on the host if all tensors among the
+    operands are.
 
     Args:
         result: what is known of it otherwise.
@@ -196,9 +249,12 @@ def _moved(result: Value) -> Value:
 
 
 def _operands(arguments: Arguments) -> Iterator[Value]:
-    """All values that a function gets, those in lists and dicts too, each container once."""
+    """All values that a function gets, those in lists and dicts too, each container
+    once.
+    """
     pending = [*arguments.positional, *arguments.keywords.values()]
-    # A list that holds another one twice, in itself held twice, has more elements than can be counted.
+    # A list that holds another one twice, in itself held twice, has more elements than
+    # can be counted.
     seen: set[int] = set()
     while pending:
         value = pending.pop()
@@ -228,8 +284,8 @@ def _has_traced(arguments: Arguments) -> bool:
 def _computed_from(operands: Iterable[Value], result: Value, keeps_size: bool) -> Value:
     """A result with the place that its operands give it.
 
-    Something unknown beside a tensor of the host is a number, since a traced tensor would be refused; of a single
-    element of the host, which is not, nothing is known.
+    Something unknown beside a tensor of the host is a number, since a traced tensor
+    would be refused; of a single element of the host, which is not, nothing is known.
     """
     has_host = has_unknown = has_several = False
     for value in operands:
@@ -251,16 +307,24 @@ def _computed_from(operands: Iterable[Value], result: Value, keeps_size: bool) -
 
 
 def _goes_to_device(arguments: Arguments) -> bool:
-    """Whether `device=` names another device than the host, or one that is not known."""
-    return "device" in arguments.keywords and not _is_host_device(arguments.keywords["device"])
+    """Whether `device=` names another device than the host, or one that is not
+    known.
+    """
+    return "device" in arguments.keywords and not _is_host_device(
+        arguments.keywords["device"]
+    )
 
 
 def _is_host_device(value: Value) -> bool:
-    return value == NONE or (isinstance(value, Static) and value.constant in _HOST_DEVICES)
+    return value == NONE or (
+        isinstance(value, Static) and value.constant in _HOST_DEVICES
+    )
 
 
 def _names_device(name: str, arguments: Arguments) -> bool:
-    """Whether `.to(...)` and its like may leave the host: by a device, a traced tensor or something unknown."""
+    """Whether `.to(...)` and its like may leave the host: by a device, a traced tensor
+    or something unknown.
+    """
     if name in {"cuda", "xpu"}:
         return True
     for value in arguments.positional:

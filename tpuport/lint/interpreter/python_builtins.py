@@ -51,7 +51,9 @@ _CONTAINER_KINDS: Final = {
     "list": "list", "tuple": "tuple", "set": "set", "frozenset": "set", "sorted": "list", "iter": "iterator",
 }  # fmt: skip
 # Built-in names that are known, but whose calls say nothing.
-_OTHER_NAMES: Final = frozenset("super object property staticmethod classmethod open locals globals".split())
+_OTHER_NAMES: Final = frozenset(
+    "super object property staticmethod classmethod open locals globals".split()
+)
 
 
 def is_builtin(name: str) -> bool:
@@ -59,14 +61,22 @@ def is_builtin(name: str) -> bool:
     return name in _BUILTIN_NAMES
 
 
-def call_builtin(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> Value:
+def call_builtin(
+    frame: Frame, name: str, arguments: Arguments, node: ast.Call
+) -> Value:
     """What a built-in function returns."""
     handler = _HANDLERS.get(name)
     if handler is None:
         return _FIXED_RESULTS.get(name, UNKNOWN)
     key = arguments.keywords.get("key")
-    if name in {"sorted", "min", "max"} and isinstance(key, Function) and len(arguments.positional) == 1:
-        frame.interpreter.call_function(frame, key, Arguments([frame.element_of(arguments.first)], {}))
+    if (
+        name in {"sorted", "min", "max"}
+        and isinstance(key, Function)
+        and len(arguments.positional) == 1
+    ):
+        frame.interpreter.call_function(
+            frame, key, Arguments([frame.element_of(arguments.first)], {})
+        )
     return handler(frame, arguments, node)
 
 
@@ -95,7 +105,9 @@ def _reversed(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
 
 
 def _len(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
-    """The length of a tuple. What a list has is not counted on: a branch that is not followed may append to it."""
+    """The length of a tuple. What a list has is not counted on: a branch that is not
+    followed may append to it.
+    """
     match arguments.first:
         case Sequence(kind="tuple", items=tuple(items)):
             return Static("int", len(items))
@@ -129,24 +141,35 @@ def _getattr(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
 
 
 def _attributes_like(frame: Frame, base: Instance, start: str, end: str) -> Value:
-    """Any attribute whose name starts and ends like this; `UNKNOWN` if neither end is known."""
+    """Any attribute whose name starts and ends like this; `UNKNOWN` if neither end is
+    known.
+    """
     if not (start or end):
         return UNKNOWN
     classes = frame.interpreter.classes
-    names = set(classes.attributes(base.info)).union(*(info.methods for info in classes.mro(base.info)))
-    # Something stands in the place of what is computed. Names with two underscores are Python's own.
+    names = set(classes.attributes(base.info)).union(
+        *(info.methods for info in classes.mro(base.info))
+    )
+    # Something stands in the place of what is computed. Names with two underscores are
+    # Python's own.
     pattern = re.compile(f"(?!__)(?={re.escape(start)}.).*{re.escape(end)}")
     # Sorted, since the order of options decides which of them is interpreted first.
-    return join_all(attribute(frame, base, name) for name in sorted(filter(pattern.fullmatch, names)))
+    return join_all(
+        attribute(frame, base, name)
+        for name in sorted(filter(pattern.fullmatch, names))
+    )
 
 
 def _setattr(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     match arguments.positional:
         case [_, name, value] if len(node.args) == 3 and frame.is_self(node.args[0]):
-            # As an assignment does: a module is moved before it is traced, with what its constructor has set.
+            # As an assignment does: a module is moved before it is traced, with what
+            # its constructor has set.
             owner = class_of(frame.receiver)
             is_moved = owner is not None and frame.interpreter.classes.is_module(owner)
-            frame.set_by_name(name, node.args[1], on_device(value) if is_moved else value)
+            frame.set_by_name(
+                name, node.args[1], on_device(value) if is_moved else value
+            )
     return NONE
 
 
@@ -155,7 +178,9 @@ def _enumerate(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     for part in node.args[:1]:
         frame.report(Iteration(part, source))
     element = frame.element_of(source)
-    return Sequence("iterator", None, Sequence("tuple", (INT, element), join(INT, element)))
+    return Sequence(
+        "iterator", None, Sequence("tuple", (INT, element), join(INT, element))
+    )
 
 
 def _zip(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -185,7 +210,9 @@ def _map(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     if not sources:
         return UNKNOWN
     elements = Arguments(list(map(frame.element_of, sources)), {})
-    return Sequence("iterator", None, frame.interpreter.apply(frame, function, elements, node))
+    return Sequence(
+        "iterator", None, frame.interpreter.apply(frame, function, elements, node)
+    )
 
 
 def _filter(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -207,7 +234,8 @@ def _extreme(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
         return join_all(values)
     if all(map(is_tensor, values)):
         return values[0]
-    # Of a tensor and a number it may be either. Where it could be traced, as torch.maximum, it would be a tensor.
+    # Of a tensor and a number it may be either. Where it could be traced, as
+    # torch.maximum, it would be a tensor.
     return next(filter(is_traced, values), UNKNOWN)
 
 
@@ -220,7 +248,9 @@ def _number(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     """`abs`, `round` and `pow` return what they get."""
     first = arguments.first
     if isinstance(first, Tensor):
-        return tensor(first.dtype, ndim=first.ndim, host=first.host, several=first.several)
+        return tensor(
+            first.dtype, ndim=first.ndim, host=first.host, several=first.several
+        )
     return first
 
 
@@ -231,7 +261,9 @@ def _dict(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
         # `dict([("a", x), ("b", y)])`
         case [Sequence(items=tuple(pairs)), *_]:
             entries = {
-                pair.items[0].constant: pair.items[1] for pair in pairs if pair.items and len(pair.items) == 2
+                pair.items[0].constant: pair.items[1]
+                for pair in pairs
+                if pair.items and len(pair.items) == 2
             }
             is_known = len(entries) == len(pairs) and NOT_CONSTANT not in entries
             return Mapping(tuple(entries.items()) if is_known else (), UNKNOWN)

@@ -1,4 +1,6 @@
-"""What functions give that pass on what they get: of itertools, functools, operator, collections and the like."""
+"""What functions give that pass on what they get: of itertools, functools, operator,
+collections and the like.
+"""
 
 import ast
 import functools
@@ -43,12 +45,16 @@ def _reduce(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     function, values, *initial = arguments.positional
     element = frame.element_of(values)
     first = initial[0] if initial else element
-    result = frame.interpreter.apply(frame, function, Arguments([first, element], {}), node)
+    result = frame.interpreter.apply(
+        frame, function, Arguments([first, element], {}), node
+    )
     # A number to begin with becomes a tensor with the first of them.
     return result if isinstance(result, Tensor) else join(first, result)
 
 
-def _operator(operator: ast.operator, frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
+def _operator(
+    operator: ast.operator, frame: Frame, arguments: Arguments, node: ast.Call
+) -> Value:
     """`operator.add(a, b)`."""
     if len(arguments.positional) != 2:
         return UNKNOWN
@@ -85,7 +91,11 @@ def _chain_of_iterables(frame: Frame, arguments: Arguments, node: ast.Call) -> V
 
 def _same_elements(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     """`islice(values, n)`, `cycle(values)`, `heapq.nsmallest(n, values)`."""
-    sources = [value for value in arguments.positional if isinstance(value, Sequence | Tensor | Instance)]
+    sources = [
+        value
+        for value in arguments.positional
+        if isinstance(value, Sequence | Tensor | Instance)
+    ]
     return _iterator(frame.element_of(sources[0])) if sources else UNKNOWN
 
 
@@ -129,7 +139,9 @@ def _accumulate(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     element = frame.element_of(arguments.first)
     function = arguments.get(1, "func")
     if function is not UNKNOWN:
-        frame.interpreter.apply(frame, function, Arguments([element, element], {}), node)
+        frame.interpreter.apply(
+            frame, function, Arguments([element, element], {}), node
+        )
     return _iterator(element)
 
 
@@ -140,7 +152,9 @@ def _starmap(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     parts = frame.element_of(values).items
     if parts is None:
         return UNKNOWN
-    return _iterator(frame.interpreter.apply(frame, function, Arguments(list(parts), {}), node))
+    return _iterator(
+        frame.interpreter.apply(frame, function, Arguments(list(parts), {}), node)
+    )
 
 
 def _deque(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -152,7 +166,9 @@ def _deque(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
 def _default_dict(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     if not arguments.positional:
         return Mapping((), UNKNOWN)
-    return Mapping((), frame.interpreter.apply(frame, arguments.first, Arguments([], {}), node))
+    return Mapping(
+        (), frame.interpreter.apply(frame, arguments.first, Arguments([], {}), node)
+    )
 
 
 def _pop(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -175,7 +191,8 @@ def _replaced(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
         return instance
     fields = dict(instance.fields) | arguments.keywords
     return Instance(
-        instance.info, tuple((name, value) for name, value in fields.items() if value is not UNKNOWN)
+        instance.info,
+        tuple((name, value) for name, value in fields.items() if value is not UNKNOWN),
     )
 
 
@@ -193,9 +210,14 @@ def _mapped_tree(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
             case Sequence(kind=kind, element=element):
                 return Sequence(kind, None, mapped(element))
             case Mapping(entries=entries, element=element):
-                return Mapping(tuple((key, mapped(value)) for key, value in entries), mapped(element))
+                return Mapping(
+                    tuple((key, mapped(value)) for key, value in entries),
+                    mapped(element),
+                )
             case _:
-                return frame.interpreter.apply(frame, function, Arguments([part], {}), node)
+                return frame.interpreter.apply(
+                    frame, function, Arguments([part], {}), node
+                )
 
     return mapped(tree)
 
@@ -205,7 +227,11 @@ def _derivative(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     if len(arguments.positional) < 2:
         return UNKNOWN
     function, inputs = arguments.positional[:2]
-    passed = inputs.items if isinstance(inputs, Sequence) and inputs.items is not None else (inputs,)
+    passed = (
+        inputs.items
+        if isinstance(inputs, Sequence) and inputs.items is not None
+        else (inputs,)
+    )
     frame.interpreter.apply(frame, function, Arguments(list(passed), {}), node)
     return FLOAT_TENSOR if isinstance(inputs, Tensor) else UNKNOWN
 

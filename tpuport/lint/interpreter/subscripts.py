@@ -74,13 +74,18 @@ def evaluate_subscript(frame: Frame, node: ast.Subscript) -> Value:
                 _indexed_tensor(base, indices), base, *indices, keeps_size=keeps_size
             )
         case Sequence():
-            # `x[:, 0]`: annotated as a list or tuple, but used as the tensor that it is.
+            # `x[:, 0]`: annotated as a list or tuple, but used as the tensor that it
+            # is.
             if len(indices) != 1:
                 return TENSOR
             return _indexed_sequence(base, first, node.slice)
         case Mapping():
             # Of an unknown key, what the entries have in common.
-            return _some_entry(base) if first.constant is NOT_CONSTANT else base.get(first.constant)
+            return (
+                _some_entry(base)
+                if first.constant is NOT_CONSTANT
+                else base.get(first.constant)
+            )
         case Static(kind="shape") if isinstance(node.slice, ast.Slice):
             return base
         case Static(kind=kind):
@@ -98,8 +103,11 @@ def _item_of_other(frame: Frame, base: Value, first: Value, index: ast.expr) -> 
         # A packed sequence is a named tuple.
         case Namespace(attributes=attributes):
             parts = tuple(part for _, part in attributes)
-            return _indexed_sequence(Sequence("tuple", parts, join_all(parts)), first, index)
-        # In traced code, what has several dimensions is a tensor; a constructor computes with arrays of NumPy.
+            return _indexed_sequence(
+                Sequence("tuple", parts, join_all(parts)), first, index
+            )
+        # In traced code, what has several dimensions is a tensor; a constructor
+        # computes with arrays of NumPy.
         case Unknown() if _is_of_dimensions(index) and frame.building is None:
             return TENSOR
         case _:
@@ -113,12 +121,17 @@ def _is_of_dimensions(index: ast.expr) -> bool:
 
 
 def _keeps_size(part: ast.expr) -> bool:
-    """Whether a part of an index certainly leaves more than one element of several: `None`, `...`, `:`, `:n`."""
+    """Whether a part of an index certainly leaves more than one element of several:
+    `None`, `...`, `:`, `:n`.
+    """
     match part:
         case ast.Constant(value=None) | ast.Constant(value=builtins.Ellipsis):
             return True
         case ast.Slice(lower=lower, upper=upper):
-            return not any(isinstance(bound, ast.Constant | ast.UnaryOp) for bound in (lower, upper))
+            return not any(
+                isinstance(bound, ast.Constant | ast.UnaryOp)
+                for bound in (lower, upper)
+            )
         case _:
             return False
 
@@ -134,8 +147,11 @@ def _some_entry(base: Mapping) -> Value:
         return base.element
     if base.element is not UNKNOWN:
         return join_all([*values, base.element])
-    # Beside functions, None and what is not known stand for functions that are missing here.
-    functions = [value for value in values if isinstance(value, Function | Partial | Choice)]
+    # Beside functions, None and what is not known stand for functions that are missing
+    # here.
+    functions = [
+        value for value in values if isinstance(value, Function | Partial | Choice)
+    ]
     if all(value is UNKNOWN or value == NONE or value in functions for value in values):
         values = functions or values
     joint = join_all(values)

@@ -1,8 +1,9 @@
 """What torch's tensor functions and tensor methods return, by their bare names.
 
-`torch.softmax(x)`, `torch.nn.functional.softmax(x)` and `x.softmax()` are one function here, whose first argument is
-the tensor. Most knowledge is in tables: a name has a fixed result, or a handler that computes the result from the
-arguments. A name in no table returns a tensor like its first argument.
+`torch.softmax(x)`, `torch.nn.functional.softmax(x)` and `x.softmax()` are one function
+here, whose first argument is the tensor. Most knowledge is in tables: a name has a
+fixed result, or a handler that computes the result from the arguments. A name in no
+table returns a tensor like its first argument.
 """
 
 from collections.abc import Callable
@@ -59,12 +60,16 @@ TENSOR_ONLY_METHODS: Final = frozenset(
 )
 
 _VALUES_AND_INDICES: Final = "max min median nanmedian mode cummax cummin kthvalue"
-_PARTS: Final = "split chunk unbind tensor_split hsplit vsplit dsplit split_with_sizes unsafe_split"
+_PARTS: Final = (
+    "split chunk unbind tensor_split hsplit vsplit dsplit split_with_sizes unsafe_split"
+)
 _BOOLEAN: Final = (
     "eq ne lt le gt ge greater greater_equal less less_equal not_equal isnan isinf isfinite isclose logical_and"
     " logical_or logical_not logical_xor isin isposinf isneginf isreal signbit"
 )
-_INTEGER: Final = "argmax argmin argsort bincount searchsorted bucketize count_nonzero multinomial"
+_INTEGER: Final = (
+    "argmax argmin argsort bincount searchsorted bucketize count_nonzero multinomial"
+)
 _FLOATING: Final = (
     "softmax log_softmax sigmoid exp log sqrt rsqrt sin cos tan tanh var std erf linear gelu silu relu"
     " layer_norm rms_norm group_norm scaled_dot_product_attention interpolate conv1d conv2d conv3d"
@@ -73,17 +78,23 @@ _FLOATING: Final = (
     " leaky_relu elu hardtanh mish glu logsigmoid stft bilinear vector_norm matrix_norm"
 )
 # Results that share memory with the first argument.
-_VIEWS_OF_SAME_NDIM: Final = frozenset("transpose permute swapaxes detach movedim view_as t".split())
+_VIEWS_OF_SAME_NDIM: Final = frozenset(
+    "transpose permute swapaxes detach movedim view_as t".split()
+)
 _VIEWS_OF_OTHER_NDIM: Final = frozenset(
     "view reshape unsqueeze squeeze expand flatten unflatten narrow select reshape_as expand_as swapdims moveaxis"
     " diagonal unfold real imag as_strided ravel view_as_real".split()
 )
 _REAL_VIEWS_OF_COMPLEX: Final = frozenset("view_as_real real imag".split())
-_PROMOTING: Final = "add sub mul matmul maximum minimum bitwise_and bitwise_or outer bmm"
+_PROMOTING: Final = (
+    "add sub mul matmul maximum minimum bitwise_and bitwise_or outer bmm"
+)
 
 
 class _TensorCall(NamedTuple):
-    """A call of a tensor function: `first` is the tensor, `default` the dtype family if nothing tells another."""
+    """A call of a tensor function: `first` is the tensor, `default` the dtype family if
+    nothing tells another.
+    """
 
     name: str
     first: Value
@@ -115,7 +126,9 @@ def _elementwise(call: _TensorCall) -> Value:
     first = call.first
     family = first.dtype if isinstance(first, Tensor) else call.default
     return tensor(
-        *requested_dtype(call.arguments.keywords, family), first.ndim, origin=first.inherited_origin
+        *requested_dtype(call.arguments.keywords, family),
+        first.ndim,
+        origin=first.inherited_origin,
     )
 
 
@@ -151,7 +164,10 @@ def _boolean(call: _TensorCall) -> Value:
 
 
 def _promoting(call: _TensorCall) -> Value:
-    return tensor(promote(call.first, call.arguments.get(1, "other")), origin=call.first.inherited_origin)
+    return tensor(
+        promote(call.first, call.arguments.get(1, "other")),
+        origin=call.first.inherited_origin,
+    )
 
 
 def _concatenation(call: _TensorCall) -> Value:
@@ -247,7 +263,10 @@ def _factory(call: _TensorCall) -> Value:
     family = _FACTORY_FAMILIES.get(call.name, "float")
     if not isinstance(family, str):
         family = family(call.arguments)
-    return tensor(*requested_dtype(keywords, family), _factory_ndim(call.name, call.arguments.positional))
+    return tensor(
+        *requested_dtype(keywords, family),
+        _factory_ndim(call.name, call.arguments.positional),
+    )
 
 
 def _family_of_range(arguments: Arguments) -> str:
@@ -272,7 +291,9 @@ def _family_of_data(arguments: Arguments) -> str:
 
 # Factories that create anything but floats: a family, or a function of the arguments.
 _FACTORY_FAMILIES: Final[dict[str, str | Callable[[Arguments], str]]] = {
-    **dict.fromkeys("randint randint_like randperm tril_indices triu_indices".split(), "int"),
+    **dict.fromkeys(
+        "randint randint_like randperm tril_indices triu_indices".split(), "int"
+    ),
     "from_numpy": "",
     "arange": _family_of_range,
     "full": _family_of_fill_value,
@@ -296,7 +317,9 @@ def _factory_ndim(name: str, arguments: list[Value]) -> int:
         # `full` has no sizes in separate arguments: its second one is the value.
         case "full", _:
             return -1
-        case _, sizes if name in _SIZED_FACTORIES and {size.kind for size in sizes} == {"int"}:
+        case _, sizes if name in _SIZED_FACTORIES and {size.kind for size in sizes} == {
+            "int"
+        }:
             return len(sizes)
         case _:
             return -1
@@ -320,7 +343,9 @@ _HANDLERS: Final[dict[str, _Handler]] = {
     **dict.fromkeys(_VIEWS_OF_SAME_NDIM | _VIEWS_OF_OTHER_NDIM, _view),
     **dict.fromkeys(_FLOATING.split(), _floating),
     "mean": _mean,
-    **dict.fromkeys("cat concat stack concatenate hstack vstack".split(), _concatenation),
+    **dict.fromkeys(
+        "cat concat stack concatenate hstack vstack".split(), _concatenation
+    ),
     **dict.fromkeys(_PROMOTING.split(), _promoting),
     **dict.fromkeys("sum cumsum prod cumprod".split(), _reduction),
     **dict.fromkeys(FACTORIES, _factory),
@@ -355,7 +380,9 @@ _CASTS: Final = {
 
 def tensor_method(receiver: Tensor, name: str, arguments: Arguments) -> Value:
     """What a method of a tensor returns."""
-    return placement.of_method(receiver, name, arguments, _method_result(receiver, name, arguments))
+    return placement.of_method(
+        receiver, name, arguments, _method_result(receiver, name, arguments)
+    )
 
 
 def _method_result(receiver: Tensor, name: str, arguments: Arguments) -> Value:
@@ -370,7 +397,9 @@ def _method_result(receiver: Tensor, name: str, arguments: Arguments) -> Value:
     handler = _METHOD_HANDLERS.get(name, _METHOD_HANDLERS.get(function))
     if handler is not None:
         return handler(receiver, arguments)
-    return tensor_function(function, Arguments([receiver, *arguments.positional], arguments.keywords))
+    return tensor_function(
+        function, Arguments([receiver, *arguments.positional], arguments.keywords)
+    )
 
 
 def _size(receiver: Tensor, arguments: Arguments) -> Value:
@@ -379,7 +408,9 @@ def _size(receiver: Tensor, arguments: Arguments) -> Value:
 
 
 def _converted(receiver: Tensor, arguments: Arguments) -> Value:
-    """`.to(...)`: the dtype if there is one among the arguments; a device does not change it."""
+    """`.to(...)`: the dtype if there is one among the arguments; a device does not
+    change it.
+    """
     # Floats become other floats; of anything else the result may be anything.
     family_if_unchanged = "float" if receiver.dtype == "float" else ""
     for value in [*arguments.positional, arguments.keywords.get("dtype", NONE)]:
@@ -406,7 +437,9 @@ def _view_or_reinterpretation(receiver: Tensor, arguments: Arguments) -> Value:
     dtype = dtype_of_argument(arguments.first)
     if dtype:
         return with_dtype(receiver, *dtype)
-    return tensor_function("view", Arguments([receiver, *arguments.positional], arguments.keywords))
+    return tensor_function(
+        "view", Arguments([receiver, *arguments.positional], arguments.keywords)
+    )
 
 
 def _new(receiver: Tensor, arguments: Arguments) -> Value:
@@ -424,7 +457,9 @@ def _copy(receiver: Tensor, arguments: Arguments) -> Value:
 
 
 def _expanded(receiver: Tensor, arguments: Arguments) -> Value:
-    return tensor(receiver.dtype, receiver.exact, receiver.ndim, view=True, origin=receiver.origin)
+    return tensor(
+        receiver.dtype, receiver.exact, receiver.ndim, view=True, origin=receiver.origin
+    )
 
 
 def _logical_not(receiver: Tensor, arguments: Arguments) -> Value:
@@ -442,7 +477,10 @@ _METHOD_HANDLERS: Final[dict[str, Callable[[Tensor, Arguments], Value]]] = {
     **dict.fromkeys("new_zeros new_ones new_empty new_full".split(), _new),
     "new_tensor": _new_from_data,
     "view": _view_or_reinterpretation,
-    **dict.fromkeys("contiguous clone requires_grad_ repeat fill_ zero_ share_memory_".split(), _copy),
+    **dict.fromkeys(
+        "contiguous clone requires_grad_ repeat fill_ zero_ share_memory_".split(),
+        _copy,
+    ),
     "expand": _expanded,
     "logical_not": _logical_not,
     "bitwise_not": _bitwise_not,

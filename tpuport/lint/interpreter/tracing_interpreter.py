@@ -1,4 +1,6 @@
-"""The interpreter as a whole: calls and what is remembered of them, module-level names, and the rules that listen."""
+"""The interpreter as a whole: calls and what is remembered of them, module-level names,
+and the rules that listen.
+"""
 
 import ast
 import collections
@@ -47,17 +49,22 @@ from tpuport.lint.project import Binding, Project
 from tpuport.lint.rules.rule import Context, Hit, Rule, hits_of
 from tpuport.lint.source import node_span
 
-# Calls deeper than this return what their annotations promise; no model calls that deep without recursion.
+# Calls deeper than this return what their annotations promise; no model calls that deep
+# without recursion.
 _DEPTH: Final = 40
-# After so many different calls of one function, its declaration is interpreted instead of each further call.
+# After so many different calls of one function, its declaration is interpreted instead
+# of each further call.
 _CALLS_PER_FUNCTION: Final = 8
-# A nested function is called for each object anew, so calls of it are not remembered; deeper ones say nothing more.
+# A nested function is called for each object anew, so calls of it are not remembered;
+# deeper ones say nothing more.
 _LEVELS: Final = 3
 _EXCEPTIONS: Final = ("Error", "Warning", "Exception", "Iteration", "Interrupt")
 
 
 class _Activation(NamedTuple):
-    """A function about to run, with values for its parameters; the other fields are those of its `Frame`."""
+    """A function about to run, with values for its parameters; the other fields are
+    those of its `Frame`.
+    """
 
     function: Function
     values: Environment
@@ -72,8 +79,8 @@ class TracingInterpreter(Interpreter):
     """Interprets functions and passes events to the rules.
 
     Attributes:
-        records: what has been found in the calls that are being interpreted, the innermost last. The first is that
-            of no call, so that there always is one.
+        records: what has been found in the calls that are being interpreted, the
+            innermost last. The first is that of no call, so that there always is one.
     """
 
     expression_handlers = evaluation.HANDLERS | execution.EXPRESSION_HANDLERS
@@ -90,7 +97,9 @@ class TracingInterpreter(Interpreter):
         self._remembered: dict[tuple[Any, ...], Record] = {}
         self._running: set[tuple[Any, ...]] = set()
         self._frames: list[Frame] = []
-        self._different_calls: dict[FunctionInfo, set[Any]] = collections.defaultdict(set)
+        self._different_calls: dict[FunctionInfo, set[Any]] = collections.defaultdict(
+            set
+        )
         self.route = []
         self._patched: dict[FunctionInfo, bool] = {}
         self.records = [Record()]
@@ -109,7 +118,9 @@ class TracingInterpreter(Interpreter):
         self.records[-1].absorb(record)
 
     def stop_recording_calls(self) -> None:
-        """Stop all records but the file's, when the interpretation of the file is cut off."""
+        """Stop all records but the file's, when the interpretation of the file is cut
+        off.
+        """
         # The first is that of no call, the second the file's.
         while len(self.records) > 2:
             self.stop_recording()
@@ -117,18 +128,28 @@ class TracingInterpreter(Interpreter):
     def calls_of(
         self, info: FunctionInfo, owner: ClassInfo | None
     ) -> dict[tuple[tuple[str, Value], ...], Record]:
-        """What all remembered calls of a function on objects of a class resulted in, by their arguments."""
+        """What all remembered calls of a function on objects of a class resulted in, by
+        their arguments.
+        """
         return {
             values: remembered
-            for (function, emitting, _, _, values, *_), remembered in self._remembered.items()
+            for (
+                function,
+                emitting,
+                _,
+                _,
+                values,
+                *_,
+            ), remembered in self._remembered.items()
             if emitting and function.info is info and class_of(function.bound) is owner
         }
 
     def forget_calls(self) -> None:
         """Drop what is remembered of calls.
 
-        To be called after each file: how exactly a function is interpreted depends on how often it was called before,
-        and a file's findings must not depend on the files before it.
+        To be called after each file: how exactly a function is interpreted depends on
+        how often it was called before, and a file's findings must not depend on the
+        files before it.
         """
         self._remembered.clear()
         self._different_calls.clear()
@@ -136,11 +157,15 @@ class TracingInterpreter(Interpreter):
 
     # --- calls ---
 
-    def declared_parameters(self, info: FunctionInfo, receiver: Value | None) -> Environment:
+    def declared_parameters(
+        self, info: FunctionInfo, receiver: Value | None
+    ) -> Environment:
         """What the parameters of an entry point are by its definition."""
         return self._declared_values(Function(info, receiver), entry=True)
 
-    def interpret_call(self, info: FunctionInfo, receiver: Value | None, values: Environment) -> Record:
+    def interpret_call(
+        self, info: FunctionInfo, receiver: Value | None, values: Environment
+    ) -> Record:
         """Interpret a function from which tracing starts, with these parameters."""
         # Each call may interpret what it calls as often as any other.
         self._different_calls.clear()
@@ -150,7 +175,9 @@ class TracingInterpreter(Interpreter):
         self.records.pop()
         return record
 
-    def interpret_constructor(self, info: FunctionInfo, receiver: Value | None) -> Record:
+    def interpret_constructor(
+        self, info: FunctionInfo, receiver: Value | None
+    ) -> Record:
         """Interpret a constructor for what it demands of packages that need a GPU."""
         record = self.start_recording()
         function = Function(info, receiver)
@@ -162,7 +189,9 @@ class TracingInterpreter(Interpreter):
         return record
 
     def interpret_loop(self, info: FunctionInfo, receiver: Value | None) -> Record:
-        """Interpret a function of the host, which is not traced, while the models that it calls are."""
+        """Interpret a function of the host, which is not traced, while the models that
+        it calls are.
+        """
         record = self.start_recording()
         function = Function(info, receiver)
         values = self._declared_values(function, entry=True)
@@ -170,17 +199,24 @@ class TracingInterpreter(Interpreter):
         self.records.pop()
         return record
 
-    def apply(self, frame: Frame, callee: Value, arguments: Arguments, node: ast.Call) -> Value:
+    def apply(
+        self, frame: Frame, callee: Value, arguments: Arguments, node: ast.Call
+    ) -> Value:
         return callables.apply(frame, callee, arguments, node)
 
-    def call_declared(self, caller: Frame, function: Function, entry: bool = False) -> Value:
+    def call_declared(
+        self, caller: Frame, function: Function, entry: bool = False
+    ) -> Value:
         values = self._declared_values(function, entry)
         return self._call(self._called_from(caller, function, values))
 
-    def call_function(self, caller: Frame, function: Function, arguments: Arguments) -> Value:
+    def call_function(
+        self, caller: Frame, function: Function, arguments: Arguments
+    ) -> Value:
         is_elsewhere = function.info.module is not caller.module
         if caller.host and is_elsewhere and not self._starts_trace(caller, function):
-            # What a loop's file imports, a library's own loop for instance, calls models in its own way.
+            # What a loop's file imports, a library's own loop for instance, calls
+            # models in its own way.
             return self._promised_result(function.info)
         function, values = self._bind_arguments(function, arguments)
         activation = self._called_from(caller, function, values)
@@ -188,18 +224,27 @@ class TracingInterpreter(Interpreter):
             return self._call(activation)
         # A constructor calls a method of its object.
         info = function.info
-        is_base = info.module is not caller.module and not info.qualname.endswith("__init__")
+        is_base = info.module is not caller.module and not info.qualname.endswith(
+            "__init__"
+        )
         if is_base or (info.owner is not None and info.owner.node.name in NOT_BUILT):
-            # What a base class of another file does after construction (weights, hooks) sets no attribute we need.
+            # What a base class of another file does after construction (weights, hooks)
+            # sets no attribute we need.
             return self._promised_result(info)
         return self._run(activation._replace(building=caller.building))
 
-    def _called_from(self, caller: Frame, function: Function, values: Environment) -> _Activation:
+    def _called_from(
+        self, caller: Frame, function: Function, values: Environment
+    ) -> _Activation:
         """A call; the host's loops call compiled models."""
         starts_trace = self._starts_trace(caller, function)
         emitting = caller.emitting or starts_trace
         return _Activation(
-            function, values, caller.depth + 1, emitting, host=caller.host and not starts_trace
+            function,
+            values,
+            caller.depth + 1,
+            emitting,
+            host=caller.host and not starts_trace,
         )
 
     def _starts_trace(self, caller: Frame, function: Function) -> bool:
@@ -218,10 +263,14 @@ class TracingInterpreter(Interpreter):
     ) -> None:
         function = Function(init, instance)
         if arguments is None or caller is None:
-            activation = _Activation(function, self._declared_values(function, entry=False), 1, False)
+            activation = _Activation(
+                function, self._declared_values(function, entry=False), 1, False
+            )
         else:
             function, values = self._bind_arguments(function, arguments)
-            activation = _Activation(function, values, caller.depth + 1, caller.emitting)
+            activation = _Activation(
+                function, values, caller.depth + 1, caller.emitting
+            )
         self._run(activation._replace(building=attributes))
 
     def _call(self, activation: _Activation) -> Value:
@@ -231,14 +280,23 @@ class TracingInterpreter(Interpreter):
         if is_patched or is_kernel(function.info.decorators):
             return self._promised_result(function.info)
         closure = function.info.closure
-        key = (function, emitting, entry, host, tuple(values.items()), id(closure), self.constructs)
+        key = (
+            function,
+            emitting,
+            entry,
+            host,
+            tuple(values.items()),
+            id(closure),
+            self.constructs,
+        )
         remembered = self._remembered.get(key)
         self.changed_receiver = None
         if remembered is not None:
             self.records[-1].absorb(remembered)
             self.changed_receiver = remembered.receiver
             return remembered.result
-        # Recursion with equal arguments would never end; that of a nested function has other arguments at each level.
+        # Recursion with equal arguments would never end; that of a nested function has
+        # other arguments at each level.
         if key in self._running or depth > _DEPTH or self._is_deep_in(function.info):
             return self._returned_so_far(function.info)
         self._running.add(key)
@@ -258,11 +316,18 @@ class TracingInterpreter(Interpreter):
 
     def _is_deep_in(self, info: FunctionInfo) -> bool:
         """Whether a nested function has called itself several times."""
-        return info.closure is not None and sum(frame.info is info for frame in self._frames) >= _LEVELS
+        return (
+            info.closure is not None
+            and sum(frame.info is info for frame in self._frames) >= _LEVELS
+        )
 
     def _returned_so_far(self, info: FunctionInfo) -> Value:
-        """What a recursive call returns: a tensor, if the call that is running would return one where it ends."""
-        running = next((frame for frame in reversed(self._frames) if frame.info is info), None)
+        """What a recursive call returns: a tensor, if the call that is running would
+        return one where it ends.
+        """
+        running = next(
+            (frame for frame in reversed(self._frames) if frame.info is info), None
+        )
         if running is not None and isinstance(running.returned, Tensor):
             return running.returned
         return self._promised_result(info)
@@ -271,7 +336,8 @@ class TracingInterpreter(Interpreter):
         """Whether a patch replaces a function, so that nothing in it is traced."""
         if info not in self._patched:
             self._patched[info] = any(
-                matches_function(pattern, info.module.path, info.qualname) for pattern in self.options.patched
+                matches_function(pattern, info.module.path, info.qualname)
+                for pattern in self.options.patched
             )
         return self._patched[info]
 
@@ -281,10 +347,19 @@ class TracingInterpreter(Interpreter):
         if depth > _DEPTH:
             return self._promised_result(info)
         frame = Frame(self, info.module, info, info.closure, depth)
-        frame.emitting, frame.entry, frame.building, frame.host = emitting, entry, building, host
+        frame.emitting, frame.entry, frame.building, frame.host = (
+            emitting,
+            entry,
+            building,
+            host,
+        )
         frame.env = dict(values)
         _set_receiver(frame, function, values)
-        if building is None and frame.parent is None and is_plain_object(self.classes, frame.receiver):
+        if (
+            building is None
+            and frame.parent is None
+            and is_plain_object(self.classes, frame.receiver)
+        ):
             frame.receivers = []
         record = self.records[-1]
         record.consulted.add(str(info.module.path))
@@ -317,7 +392,9 @@ class TracingInterpreter(Interpreter):
         return self._completed(frame.returned, info)
 
     def _completed(self, returned: Value, info: FunctionInfo) -> Value:
-        """What a function returns, with what its annotation promises where the body leaves a value unknown."""
+        """What a function returns, with what its annotation promises where the body
+        leaves a value unknown.
+        """
         match returned:
             case Unknown():
                 return self._promised_result(info)
@@ -327,8 +404,13 @@ class TracingInterpreter(Interpreter):
                 return returned
         if len(promised) != len(items):
             return returned
-        values = [promise if item is UNKNOWN else item for item, promise in zip(items, promised, strict=True)]
-        return Sequence(returned.kind, tuple(values), join_all(values), returned.tensors)
+        values = [
+            promise if item is UNKNOWN else item
+            for item, promise in zip(items, promised, strict=True)
+        ]
+        return Sequence(
+            returned.kind, tuple(values), join_all(values), returned.tensors
+        )
 
     def _promised_result(self, info: FunctionInfo) -> Value:
         """What a function's annotation says that it returns."""
@@ -346,23 +428,35 @@ class TracingInterpreter(Interpreter):
             values[parameter.arg] = declared_value(self, info, parameter, entry)
         variadic, keywords = info.node.args.vararg, info.node.args.kwarg
         if variadic:
-            values[variadic.arg] = Sequence("tuple", None, self.annotation(variadic.annotation, info.module))
+            values[variadic.arg] = Sequence(
+                "tuple", None, self.annotation(variadic.annotation, info.module)
+            )
         if keywords:
             values[keywords.arg] = Mapping((), UNKNOWN)
         return values
 
-    def _bind_arguments(self, function: Function, arguments: Arguments) -> tuple[Function, Environment]:
-        """A function and its parameters in a call; of one different call too many, by the declaration alone."""
+    def _bind_arguments(
+        self, function: Function, arguments: Arguments
+    ) -> tuple[Function, Environment]:
+        """A function and its parameters in a call; of one different call too many, by
+        the declaration alone.
+        """
         values = self._bound_values(function, arguments)
         calls = self._different_calls[function.info]
         call = (function, tuple(values.items()))
-        if call in calls or len(calls) < _CALLS_PER_FUNCTION or function.info.closure is not None:
+        if (
+            call in calls
+            or len(calls) < _CALLS_PER_FUNCTION
+            or function.info.closure is not None
+        ):
             calls.add(call)
             return function, values
         if is_plain_object(self.classes, function.bound):
             # Each state of an object would be another call.
             function = Function(function.info, Instance(class_of(function.bound)))
-        return function, self._bound_values(function, Arguments([], {}, is_counted=False))
+        return function, self._bound_values(
+            function, Arguments([], {}, is_counted=False)
+        )
 
     def _bound_values(self, function: Function, arguments: Arguments) -> Environment:
         info = function.info
@@ -370,21 +464,31 @@ class TracingInterpreter(Interpreter):
         parameters = info.node.args
         positional = info.positional_parameters[len(values) :]
         names = [parameter.arg for parameter in positional]
-        by_name = arguments.keywords | dict(zip(names, arguments.positional, strict=False))
+        by_name = arguments.keywords | dict(
+            zip(names, arguments.positional, strict=False)
+        )
         for parameter in [*positional, *parameters.kwonlyargs]:
-            values[parameter.arg] = self._argument(info, parameter, by_name.get(parameter.arg))
+            values[parameter.arg] = self._argument(
+                info, parameter, by_name.get(parameter.arg)
+            )
         if parameters.vararg:
             items = tuple(map(generalise, arguments.positional[len(positional) :]))
             known_items = items if arguments.is_counted else None
-            values[parameters.vararg.arg] = Sequence("tuple", known_items, join_all(items))
+            values[parameters.vararg.arg] = Sequence(
+                "tuple", known_items, join_all(items)
+            )
         if parameters.kwarg:
             named = {parameter.arg for parameter in info.named_parameters}
             others = arguments.keywords.items()
-            entries = tuple((name, generalise(value)) for name, value in others if name not in named)
+            entries = tuple(
+                (name, generalise(value)) for name, value in others if name not in named
+            )
             values[parameters.kwarg.arg] = Mapping(entries, UNKNOWN)
         return values
 
-    def _argument(self, info: FunctionInfo, parameter: ast.arg, value: Value | None) -> Value:
+    def _argument(
+        self, info: FunctionInfo, parameter: ast.arg, value: Value | None
+    ) -> Value:
         default = info.defaults.get(parameter.arg)
         if value is None and default is not None:
             value = self.module_expression(info.module, default)
@@ -392,7 +496,8 @@ class TracingInterpreter(Interpreter):
             return declared_value(self, info, parameter, False)
         if value.origin == "item" and parameter.annotation is not None:
             declared = declared_value(self, info, parameter, False)
-            # The function that takes it knows better what it is than the annotation of the dict.
+            # The function that takes it knows better what it is than the annotation of
+            # the dict.
             if isinstance(declared, Static):
                 return declared
         return as_named(generalise(value), parameter.arg)
@@ -413,13 +518,16 @@ class TracingInterpreter(Interpreter):
 
     def global_name(self, module: ModuleInfo, name: str) -> Value:
         if name not in module.values:
-            # Modules may import each other's names in a circle, and then it is this that they find.
+            # Modules may import each other's names in a circle, and then it is this
+            # that they find.
             module.values[name] = self._imported_name(module, name)
             module.values[name] = self._resolve_name(module, name)
         return module.values[name]
 
     def _imported_name(self, module: ModuleInfo, name: str) -> Value:
-        """What an import binds a name to: `f` on the right-hand side of `f = torch.compile(f)`."""
+        """What an import binds a name to: `f` on the right-hand side of
+        `f = torch.compile(f)`.
+        """
         match module.imported.get(name):
             case ("import", dotted):
                 return External(dotted)
@@ -432,7 +540,8 @@ class TracingInterpreter(Interpreter):
         bound = self.project.lookup(module, name)
         if isinstance(bound, ast.expr):
             value = self.module_expression(module, bound)
-            # A module's flag may be set by whoever imports the module, but no package is installed by that.
+            # A module's flag may be set by whoever imports the module, but no package
+            # is installed by that.
             is_open = value in (TRUE, FALSE) and name not in module.unavailable
             return BOOL if is_open else value
         if bound is not None:
@@ -462,11 +571,17 @@ class TracingInterpreter(Interpreter):
     def _context(self, module: ModuleInfo, function: str) -> Context:
         if function not in module.contexts:
             module.contexts[function] = Context(
-                function, self.options.torchax, module.lines, str(module.path), self.options.training
+                function,
+                self.options.torchax,
+                module.lines,
+                str(module.path),
+                self.options.training,
             )
         return module.contexts[function]
 
-    def _add_finding(self, rule: Rule, hit: Hit, node: ast.AST, module: ModuleInfo, function: str) -> None:
+    def _add_finding(
+        self, rule: Rule, hit: Hit, node: ast.AST, module: ModuleInfo, function: str
+    ) -> None:
         line, column, end_line, end_column = node_span(hit.node or node, module.lines)
         path = str(module.path)
         finding = Finding(

@@ -1,4 +1,6 @@
-"""Conditions: the truth of values, what a condition says about the names in it, `isinstance`."""
+"""Conditions: the truth of values, what a condition says about the names in it,
+`isinstance`.
+"""
 
 import ast
 import re
@@ -35,7 +37,12 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES
 from tpuport.lint.events import Truth
-from tpuport.lint.interpreter.frame import Frame, copy_environment, path_of, tuple_elements
+from tpuport.lint.interpreter.frame import (
+    Frame,
+    copy_environment,
+    path_of,
+    tuple_elements,
+)
 from tpuport.lint.joins import (
     choice,
     join,
@@ -57,7 +64,9 @@ def as_value(answer: Answer) -> Value:
 
 
 def decide(frame: Frame, node: ast.expr, construct: str) -> Answer:
-    """Evaluate a condition. Rules hear of tensors in it; `construct` is the syntax that asks ("if", "while")."""
+    """Evaluate a condition. Rules hear of tensors in it; `construct` is the syntax that
+    asks ("if", "while").
+    """
     match node:
         case ast.BoolOp():
             return _decide_boolean(frame, node, construct)
@@ -96,7 +105,8 @@ def _decide_boolean(frame: Frame, node: ast.BoolOp, construct: str) -> Answer:
     for part in node.values:
         part_answer = decide(frame, part, construct)
         if part_answer is deciding:
-            # Nothing after it is evaluated; unsure parts before it could only have decided the same.
+            # Nothing after it is evaluated; unsure parts before it could only have
+            # decided the same.
             answer = deciding
             break
         if part_answer is None:
@@ -147,14 +157,17 @@ def _guarded(guard: Value | None, value: Value) -> Value:
 
 def conditional_expression(frame: Frame, node: ast.IfExp) -> Value:
     """`a if b else c`."""
-    branches = possible_branches(frame, node.test, "conditional expression", node.body, node.orelse)
+    branches = possible_branches(
+        frame, node.test, "conditional expression", node.body, node.orelse
+    )
     return join_all(map(frame.evaluate, branches))
 
 
 def possible_branches(
     frame: Frame, test: ast.expr, construct: str, body: _Branch, orelse: _Branch
 ) -> Iterator[_Branch]:
-    """The branches of a condition that can run, each to be interpreted in the environment that the frame then has.
+    """The branches of a condition that can run, each to be interpreted in the
+    environment that the frame then has.
 
     Afterwards the frame has its former environment again.
     """
@@ -172,23 +185,32 @@ def possible_branches(
 # --- what follows from a condition ---
 
 # Calls that tell what their argument is.
-_NARROWING: Final = frozenset({"isinstance", "torch.is_tensor", "torch.overrides.is_tensor_like"})
+_NARROWING: Final = frozenset(
+    {"isinstance", "torch.is_tensor", "torch.overrides.is_tensor_like"}
+)
 
 
 def narrow(frame: Frame, test: ast.expr, holds: bool) -> bool:
-    """Set in the frame what follows from `test` being true (or false); False if it cannot be."""
+    """Set in the frame what follows from `test` being true (or false); False if it
+    cannot be.
+    """
     match test:
         case ast.UnaryOp(op=ast.Not()):
             return narrow(frame, test.operand, not holds)
         case ast.BoolOp():
-            # If `a and b` holds, both hold; if `a or b` fails, both fail. Otherwise nothing follows for a single part.
+            # If `a and b` holds, both hold; if `a or b` fails, both fail. Otherwise
+            # nothing follows for a single part.
             all_alike = isinstance(test.op, ast.And) == holds
-            return not all_alike or all(narrow(frame, part, holds) for part in test.values)
+            return not all_alike or all(
+                narrow(frame, part, holds) for part in test.values
+            )
         case ast.Compare(
             ops=[ast.Is() | ast.IsNot() | ast.Eq() | ast.NotEq() as operator],
             comparators=[ast.Constant(value=None)],
         ):
-            return _narrow_none(frame, test.left, isinstance(operator, ast.Is | ast.Eq) == holds)
+            return _narrow_none(
+                frame, test.left, isinstance(operator, ast.Is | ast.Eq) == holds
+            )
         case ast.Compare(
             left=ast.Call(func=ast.Name(id="len"), args=[container]),
             ops=[ast.Gt() | ast.NotEq() | ast.Eq() as operator],
@@ -206,7 +228,9 @@ def narrow(frame: Frame, test: ast.expr, holds: bool) -> bool:
 
 
 def _narrow_by_truth(frame: Frame, node: ast.Name | ast.Attribute, holds: bool) -> bool:
-    """Narrow by a name or an attribute itself, which is not None if it holds, or has the answer to a condition."""
+    """Narrow by a name or an attribute itself, which is not None if it holds, or has
+    the answer to a condition.
+    """
     path = path_of(node)
     if path in frame.conditions:
         return _narrow_by_flag(frame, path, holds)
@@ -216,21 +240,29 @@ def _narrow_by_truth(frame: Frame, node: ast.Name | ast.Attribute, holds: bool) 
 
 
 def remember_condition(frame: Frame, name: str, test: ast.expr) -> None:
-    """Note that a name got the answer to a condition: `is_packed = isinstance(x, PackedSequence)`."""
+    """Note that a name got the answer to a condition:
+    `is_packed = isinstance(x, PackedSequence)`.
+    """
     frame.conditions.pop(name, None)
     match test:
-        case ast.Compare(ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant(value=None)]):
+        case ast.Compare(
+            ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant(value=None)]
+        ):
             pass
         case ast.Call(func=function) if frame.module.dotted(function) in _NARROWING:
             pass
         case _:
             return
-    names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)} & frame.env.keys()
+    names = {
+        part.id for part in ast.walk(test) if isinstance(part, ast.Name)
+    } & frame.env.keys()
     frame.conditions[name] = (test, {part: frame.env[part] for part in (*names, name)})
 
 
 def _narrow_by_flag(frame: Frame, name: str, holds: bool) -> bool:
-    """Narrow by a name that holds the answer to a condition, as long as no name in it has got another value."""
+    """Narrow by a name that holds the answer to a condition, as long as no name in it
+    has got another value.
+    """
     test, values = frame.conditions[name]
     is_as_then = all(frame.env.get(part) == value for part, value in values.items())
     return narrow(frame, test, holds) if is_as_then else True
@@ -243,7 +275,8 @@ def _narrow_none(frame: Frame, node: ast.expr, is_none: bool) -> bool:
         return True
     value = frame.env.get(path)
     if is_none:
-        # An attribute that may be of any kind is not taken for None: other code may set it in between.
+        # An attribute that may be of any kind is not taken for None: other code may set
+        # it in between.
         if value is GIVEN_CACHE:
             return False
         if "." not in path or isinstance(value, Tensor | Static | Instance | Sequence):
@@ -252,7 +285,8 @@ def _narrow_none(frame: Frame, node: ast.expr, is_none: bool) -> bool:
     if value is not None:
         frame.env[path] = without_none(value)
         return value != NONE
-    # Of an attribute only a tensor is worth an entry in the frame: anything else the object knows as well.
+    # Of an attribute only a tensor is worth an entry in the frame: anything else the
+    # object knows as well.
     match frame.evaluate_silently(node):
         case Tensor(optional=True) as known:
             frame.env[path] = without_none(known)
@@ -279,18 +313,23 @@ def _narrow_by_call(frame: Frame, test: ast.Call, holds: bool) -> None:
     value = frame.env.get(path, UNKNOWN)
     narrowed: Value | None = None
     match frame.module.dotted(test.func), others, value:
-        case ("torch.is_tensor" | "torch.overrides.is_tensor_like", _, _) if holds and not is_tensor(value):
+        case ("torch.is_tensor" | "torch.overrides.is_tensor_like", _, _) if (
+            holds and not is_tensor(value)
+        ):
             narrowed = TENSOR
         case "isinstance", [classes], Choice():
             narrowed = _narrow_choice(frame, value, classes, holds)
         case "isinstance", [classes], _ if holds:
             narrowed = _narrow_to_classes(frame, value, classes)
-    # Nothing is stored if nothing follows, since an entry hides what the object itself knows of an attribute.
+    # Nothing is stored if nothing follows, since an entry hides what the object itself
+    # knows of an attribute.
     if narrowed is not None:
         frame.env[path] = narrowed
 
 
-def _narrow_choice(frame: Frame, value: Choice, classes: ast.expr, holds: bool) -> Value:
+def _narrow_choice(
+    frame: Frame, value: Choice, classes: ast.expr, holds: bool
+) -> Value:
     """The options that may be instances of the classes, or those that may not."""
     infos = set(map(class_of, _values_of_classes(frame, classes)))
     # One of them is no class of the linted code.
@@ -312,7 +351,9 @@ def _narrow_choice(frame: Frame, value: Choice, classes: ast.expr, holds: bool) 
 
 
 def _narrow_to_classes(frame: Frame, value: Value, classes: ast.expr) -> Value | None:
-    """What a value is after `isinstance(value, classes)` held; None if nothing follows."""
+    """What a value is after `isinstance(value, classes)` held; None if nothing
+    follows.
+    """
     # By their texts, since lists of unknown elements of two classes are the same to us.
     kinds = {repr(kind): kind for kind in _values_of_classes(frame, classes)}
     match list(kinds.values()), value:
@@ -331,7 +372,10 @@ def _narrow_to_classes(frame: Frame, value: Value, classes: ast.expr) -> Value |
 # A bare name is not enough: any library may have a class `Tensor` of its own.
 _TENSOR_CLASS: Final = re.compile(rf"torch\.(.*\.)?({'|'.join(TENSOR_CLASSES)})")
 _BUILTIN_CLASSES: Final[dict[str, Value]] = {
-    **{name: Static(name) for name in ("int", "float", "bool", "str", "complex", "bytes")},
+    **{
+        name: Static(name)
+        for name in ("int", "float", "bool", "str", "complex", "bytes")
+    },
     **{kind: Sequence(kind, None, UNKNOWN) for kind in ("list", "tuple", "set")},
     "dict": Mapping((), UNKNOWN),
 }
@@ -394,11 +438,15 @@ def _is_of_kind(frame: Frame, value: Value, kind: Value | None) -> Answer:
             return value.kind == kind.kind
         case Tensor(optional=False), Tensor():
             return _has_dtype_of_class(value, kind)
-        # Of another kind it may be nevertheless: a list may be what two branches leave, one of them a tuple.
-        case Sequence(kind=kind_of_value), Sequence(kind=kind_of_class) if kind_of_value == kind_of_class:
+        # Of another kind it may be nevertheless: a list may be what two branches leave,
+        # one of them a tuple.
+        case Sequence(kind=kind_of_value), Sequence(kind=kind_of_class) if (
+            kind_of_value == kind_of_class
+        ):
             return True
         case Instance(), Instance():
-            # The variable may hold an instance of a subclass that the interpreter does not see.
+            # The variable may hold an instance of a subclass that the interpreter does
+            # not see.
             return kind.info in frame.interpreter.classes.mro(value.info) or None
         case (
             (Tensor(), Static() | Sequence() | Mapping() | Namespace())
@@ -413,7 +461,9 @@ def _is_of_kind(frame: Frame, value: Value, kind: Value | None) -> Answer:
 
 
 def _has_dtype_of_class(value: Tensor, kind: Tensor) -> Answer:
-    """Whether a tensor is an instance of `torch.LongTensor` and its like, or of `torch.Tensor`."""
+    """Whether a tensor is an instance of `torch.LongTensor` and its like, or of
+    `torch.Tensor`.
+    """
     if kind.dtype == "":
         return True
     # There are several classes of each family.

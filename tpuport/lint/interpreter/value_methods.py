@@ -1,6 +1,8 @@
-"""Methods of values that the linted code's classes do not define, and calls of what has no code to interpret.
+"""Methods of values that the linted code's classes do not define, and calls of what has
+no code to interpret.
 
-These are methods of lists, dicts, strings, caches, layers and `nn.Module`s; `tensor_functions` has those of tensors.
+These are methods of lists, dicts, strings, caches, layers and `nn.Module`s;
+`tensor_functions` has those of tensors.
 """
 
 import ast
@@ -49,7 +51,8 @@ from tpuport.lint.joins import (
 _FLUENT: Final = frozenset(
     "to cuda cpu half float double bfloat16 eval train requires_grad_ type apply".split()
 )
-# On an unknown receiver in traced code, these are tensor methods: no array of another library comes there.
+# On an unknown receiver in traced code, these are tensor methods: no array of another
+# library comes there.
 _METHODS_OF_ARRAYS: Final = TENSOR_ONLY_METHODS | set(
     "view reshape mean sum max min prod norm abs sqrt pow clone std var any all isnan".split()
 )
@@ -59,8 +62,12 @@ _STATIC_METHODS: Final = frozenset(
 _STRING_METHODS: Final = frozenset("format lower upper strip replace join".split())
 
 
-def call_method(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
-    """What `receiver.name(...)` returns. A container that the method changes is changed in the frame."""
+def call_method(
+    frame: Frame, node: ast.Call, method: Method, arguments: Arguments
+) -> Value:
+    """What `receiver.name(...)` returns. A container that the method changes is changed
+    in the frame.
+    """
     if isinstance(method.receiver, Tensor):
         return tensor_method(method.receiver, method.name, arguments)
     handler = _METHOD_HANDLERS.get(type(method.receiver), _method_of_unknown)
@@ -68,11 +75,15 @@ def call_method(frame: Frame, node: ast.Call, method: Method, arguments: Argumen
 
 
 def call_unknown(frame: Frame, arguments: Arguments, name: str = "") -> Value:
-    """Something unknown is called: it is taken to call the functions among its arguments, the first with the rest."""
+    """Something unknown is called: it is taken to call the functions among its
+    arguments, the first with the rest.
+    """
     interpreter = frame.interpreter
     match arguments.positional:
         case [Function() as function, _, *_]:
-            return interpreter.call_function(frame, function, Arguments(arguments.positional[1:], {}))
+            return interpreter.call_function(
+                frame, function, Arguments(arguments.positional[1:], {})
+            )
         case [Instance() as module, *_] if "checkpoint" in name:
             return call_instance(frame, module, Arguments(arguments.positional[1:], {}))
     if frame.emitting:
@@ -88,11 +99,19 @@ def call_instance(frame: Frame, instance: Instance, arguments: Arguments) -> Val
         return FLOAT_TENSOR
     method = classes.method(instance.info, "__call__")
     if method is not None:
-        return frame.interpreter.call_function(frame, Function(method, instance), arguments)
+        return frame.interpreter.call_function(
+            frame, Function(method, instance), arguments
+        )
     if classes.is_module(instance.info):
-        forwards = [_with_receiver(function, instance) for function in classes.forwards(instance.info)]
+        forwards = [
+            _with_receiver(function, instance)
+            for function in classes.forwards(instance.info)
+        ]
         if forwards:
-            results = [frame.interpreter.call_function(frame, forward, arguments) for forward in forwards]
+            results = [
+                frame.interpreter.call_function(frame, forward, arguments)
+                for forward in forwards
+            ]
             return join_all(results)
     # A subclass of a torch layer that only changes how it is constructed.
     torch_base = classes.torch_base(instance.info)
@@ -103,11 +122,15 @@ def call_instance(frame: Frame, instance: Instance, arguments: Arguments) -> Val
 
 def _with_receiver(function: Function, instance: Instance) -> Function:
     """A function that belongs to an object of the class, as this object has it."""
-    is_method = isinstance(function.bound, Instance) and function.bound.info is instance.info
+    is_method = (
+        isinstance(function.bound, Instance) and function.bound.info is instance.info
+    )
     return Function(function.info, instance) if is_method else function
 
 
-def _method_of_layer(frame: Frame, node: ast.Call, receiver: Layer, name: str, arguments: Arguments) -> Value:
+def _method_of_layer(
+    frame: Frame, node: ast.Call, receiver: Layer, name: str, arguments: Arguments
+) -> Value:
     if name == "forward":
         return library.layer_call(receiver.name, arguments)
     if name in _FLUENT:
@@ -122,7 +145,9 @@ def _method_of_unknown(
     frame: Frame, node: ast.Call, receiver: Value, name: str, arguments: Arguments
 ) -> Value:
     # A constructor clones configurations, and computes with arrays of NumPy.
-    methods_of_tensors = TENSOR_ONLY_METHODS if frame.building is not None else _METHODS_OF_ARRAYS
+    methods_of_tensors = (
+        TENSOR_ONLY_METHODS if frame.building is not None else _METHODS_OF_ARRAYS
+    )
     if name in methods_of_tensors:
         return tensor_method(TENSOR, name, arguments)
     if name in _STATIC_METHODS:
@@ -136,14 +161,17 @@ def _method_of_static(
     match receiver.kind:
         case "str":
             return _method_of_string(frame, node, name, arguments)
-        # `config.get("rope_scaling")` is a part of the configuration, or one of its settings.
+        # `config.get("rope_scaling")` is a part of the configuration, or one of its
+        # settings.
         case "config":
             return _default_function(name, arguments) or CONFIG
         case _:
             return _default_function(name, arguments) or STATIC
 
 
-def _method_of_string(frame: Frame, node: ast.Call, name: str, arguments: Arguments) -> Value:
+def _method_of_string(
+    frame: Frame, node: ast.Call, name: str, arguments: Arguments
+) -> Value:
     if name == "format":
         for part, value in zip(node.args, arguments.positional, strict=False):
             report_formatting(frame, part, value)
@@ -152,15 +180,21 @@ def _method_of_string(frame: Frame, node: ast.Call, name: str, arguments: Argume
     return STATIC
 
 
-def report_formatting(frame: Frame, node: ast.expr, value: Value, has_spec: bool = False) -> None:
-    """Let the rules hear of a tensor that becomes text; `has_spec`: the format asks for a number."""
+def report_formatting(
+    frame: Frame, node: ast.expr, value: Value, has_spec: bool = False
+) -> None:
+    """Let the rules hear of a tensor that becomes text; `has_spec`: the format asks for
+    a number.
+    """
     # The program ends at a `raise` anyway, whatever its message formats.
     if is_tensor(value) and not frame.raising:
         frame.report(Formatting(node, value, has_spec))
 
 
 def _default_function(name: str, arguments: Arguments) -> Value | None:
-    """The default of `table.get(key, function)`, where the table of functions and the key are not known."""
+    """The default of `table.get(key, function)`, where the table of functions and the
+    key are not known.
+    """
     if name in {"get_interface", "get"}:
         return arguments.first_function
     return None
@@ -173,7 +207,10 @@ def _method_of_sequence(
     frame: Frame, node: ast.Call, receiver: Sequence, name: str, arguments: Arguments
 ) -> Value:
     match name, arguments.positional:
-        case (("append" | "add" | "appendleft"), [value, *_]) | ("insert", [_, value, *_]):
+        case (("append" | "add" | "appendleft"), [value, *_]) | (
+            "insert",
+            [_, value, *_],
+        ):
             return _grow(frame, node, receiver, value)
         case "extend" | "update", [values, *_]:
             return _grow(frame, node, receiver, frame.element_of(values))
@@ -184,7 +221,9 @@ def _method_of_sequence(
         case "index" | "count" | "__len__", _:
             return INT
         case "forward", _ if receiver.kind == "sequential":
-            return frame.interpreter.apply(frame, receiver, Arguments(arguments.positional, {}), node)
+            return frame.interpreter.apply(
+                frame, receiver, Arguments(arguments.positional, {}), node
+            )
         case "children", _ if receiver.kind in {"modules", "sequential"}:
             return Sequence("list", receiver.items, receiver.element)
         case _ if receiver.kind in {"modules", "sequential"} and name in _FLUENT:
@@ -200,7 +239,9 @@ def _grow(frame: Frame, node: ast.Call, receiver: Sequence, value: Value) -> Val
     return NONE
 
 
-def _replace_receiver(frame: Frame, node: ast.Call, container: Value, added: Value | None) -> None:
+def _replace_receiver(
+    frame: Frame, node: ast.Call, container: Value, added: Value | None
+) -> None:
     """Values are immutable, so a changed container is another value from now on."""
     match node.func:
         # `log["error"].append(x)`
@@ -220,10 +261,16 @@ def _replace_receiver(frame: Frame, node: ast.Call, container: Value, added: Val
             if frame.building is not None and owner == frame.self_name:
                 frame.building[name] = container
             if added is not None:
-                frame.report(AttributeStore(node, frame.lookup(owner), name, added, in_container=True))
+                frame.report(
+                    AttributeStore(
+                        node, frame.lookup(owner), name, added, in_container=True
+                    )
+                )
 
 
-def _replace_entry(frame: Frame, table: ast.expr, key: ast.expr, container: Value) -> None:
+def _replace_entry(
+    frame: Frame, table: ast.expr, key: ast.expr, container: Value
+) -> None:
     """A list in a dict is another value from now on."""
     match frame.evaluate_silently(table):
         case Mapping() as mapping if path_of(table) in frame.env:
@@ -238,7 +285,11 @@ def _method_of_mapping(
         case "get" | "pop" | "setdefault" | "__getitem__", [_, *_]:
             return _entry(receiver, name, arguments.positional)
         case "items", _:
-            return Sequence("iterator", None, Sequence("tuple", (STATIC, _any_entry(receiver)), UNKNOWN))
+            return Sequence(
+                "iterator",
+                None,
+                Sequence("tuple", (STATIC, _any_entry(receiver)), UNKNOWN),
+            )
         case "values", _:
             return Sequence("iterator", None, _any_entry(receiver))
         case "keys", _:
@@ -251,13 +302,17 @@ def _method_of_mapping(
     return UNKNOWN
 
 
-def _update(frame: Frame, node: ast.Call, receiver: Mapping, arguments: Arguments) -> None:
+def _update(
+    frame: Frame, node: ast.Call, receiver: Mapping, arguments: Arguments
+) -> None:
     entries = dict(receiver.entries)
     match arguments.first:
         case Mapping(entries=added):
             entries.update(added)
     entries |= arguments.keywords
-    _replace_receiver(frame, node, Mapping(tuple(entries.items()), receiver.element), None)
+    _replace_receiver(
+        frame, node, Mapping(tuple(entries.items()), receiver.element), None
+    )
 
 
 def _any_entry(mapping: Mapping) -> Value:
@@ -295,12 +350,18 @@ _CACHE_METHODS: Final[dict[str, Value]] = {
 
 
 def _method_of_cache(
-    frame: Frame, node: ast.Call, receiver: KeyValueCache, name: str, arguments: Arguments
+    frame: Frame,
+    node: ast.Call,
+    receiver: KeyValueCache,
+    name: str,
+    arguments: Arguments,
 ) -> Value:
     if name in _CACHE_METHODS:
         return _CACHE_METHODS[name]
     # States of convolutions and recurrences.
-    return TENSOR if name.startswith("update_") else call_unknown(frame, arguments, name)
+    return (
+        TENSOR if name.startswith("update_") else call_unknown(frame, arguments, name)
+    )
 
 
 # --- methods of modules ---
@@ -309,16 +370,25 @@ _PARAMETER: Final = tensor(origin="parameter")
 _NAMED_PARAMETER: Final = Sequence("tuple", (STR, _PARAMETER), UNKNOWN)
 _INHERITED_METHODS: Final[dict[str, Value]] = {
     **dict.fromkeys(("parameters", "buffers"), Sequence("iterator", None, _PARAMETER)),
-    **dict.fromkeys(("named_parameters", "named_buffers"), Sequence("iterator", None, _NAMED_PARAMETER)),
-    **dict.fromkeys(("get_seq_length", "get_max_cache_shape", "is_gradient_checkpointing"), STATIC),
+    **dict.fromkeys(
+        ("named_parameters", "named_buffers"),
+        Sequence("iterator", None, _NAMED_PARAMETER),
+    ),
+    **dict.fromkeys(
+        ("get_seq_length", "get_max_cache_shape", "is_gradient_checkpointing"), STATIC
+    ),
 }
-_REGISTRATIONS: Final = frozenset("register_buffer register_parameter add_module register_module".split())
+_REGISTRATIONS: Final = frozenset(
+    "register_buffer register_parameter add_module register_module".split()
+)
 
 
 def _method_of_instance(
     frame: Frame, node: ast.Call, receiver: Instance, name: str, arguments: Arguments
 ) -> Value:
-    """Methods that an instance has from a library's base class, from `nn.Module` above all."""
+    """Methods that an instance has from a library's base class, from `nn.Module` above
+    all.
+    """
     if name in _FLUENT:
         return receiver
     if name in _REGISTRATIONS:
@@ -337,16 +407,22 @@ def _register(frame: Frame, node: ast.Call, method: str, arguments: Arguments) -
         case "register_buffer", Unknown():
             value = tensor(origin="buffer")
         case "register_buffer", Tensor():
-            value = tensor(value.dtype, value.exact, value.ndim, value.optional, False, "buffer")
+            value = tensor(
+                value.dtype, value.exact, value.ndim, value.optional, False, "buffer"
+            )
         case _, Tensor():
-            value = tensor(value.dtype, value.exact, value.ndim, value.optional, False, "parameter")
+            value = tensor(
+                value.dtype, value.exact, value.ndim, value.optional, False, "parameter"
+            )
     if node.args:
         frame.set_by_name(arguments.first, node.args[0], value)
     elif "name" in arguments.keywords:
         frame.set_by_name(arguments.keywords["name"], node, value)
 
 
-_METHOD_HANDLERS: Final[dict[type, Callable[[Frame, ast.Call, Any, str, Arguments], Value]]] = {
+_METHOD_HANDLERS: Final[
+    dict[type, Callable[[Frame, ast.Call, Any, str, Arguments], Value]]
+] = {
     Sequence: _method_of_sequence,
     Mapping: _method_of_mapping,
     Static: _method_of_static,

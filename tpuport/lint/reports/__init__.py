@@ -1,4 +1,6 @@
-"""A run's report as text: one format per module, each with a function `render(report, options)`."""
+"""A run's report as text: one format per module, each with a function
+`render(report, options)`.
+"""
 
 import dataclasses
 import importlib
@@ -33,15 +35,21 @@ class Options:
 
 
 def region_in_file(finding: Finding) -> Span:
-    """Where a finding is for a format that knows lines of files: at the start of a notebook."""
+    """Where a finding is for a format that knows lines of files: at the start of a
+    notebook.
+    """
     if finding.cell:
         return Span(1, 1, 1, 1)
     return Span(finding.line, finding.column, finding.end_line, finding.end_column)
 
 
 def cell_prefix(finding: Finding) -> str:
-    """Where a finding is in its notebook, for the messages of formats that only know lines of files."""
-    return f"cell {finding.cell}:{finding.line}:{finding.column}: " if finding.cell else ""
+    """Where a finding is in its notebook, for the messages of formats that only know
+    lines of files.
+    """
+    return (
+        f"cell {finding.cell}:{finding.line}:{finding.column}: " if finding.cell else ""
+    )
 
 
 def render(name: str, report: Report, options: Options | None = None) -> str:
@@ -52,7 +60,12 @@ def render(name: str, report: Report, options: Options | None = None) -> str:
     """
     if name not in FORMATS:
         known_names = ", ".join(FORMATS)
-        raise PortError(f"there is no format {name!r}", where="--format", fix=f"use one of {known_names}")
-    # Each format is imported when it is needed: XML, for instance, would slow down every start.
+        raise PortError(
+            f"there is no format {name!r}",
+            where="--format",
+            fix=f"use one of {known_names}",
+        )
+    # Each format is imported when it is needed: XML, for instance, would slow down
+    # every start.
     module = importlib.import_module(f"tpuport.lint.reports.{_MODULE_BY_FORMAT[name]}")
     return module.render(report, options or Options())

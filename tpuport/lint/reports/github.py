@@ -8,7 +8,11 @@ from tpuport.lint.reports import Options, cell_prefix, region_in_file
 from tpuport.lint.rule_catalogue import entry_for
 from tpuport.lint.run_report import Report
 
-_COMMANDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
+_COMMANDS: Final = {
+    Severity.ERROR: "error",
+    Severity.WARNING: "warning",
+    Severity.INFO: "notice",
+}
 
 
 def render(report: Report, options: Options) -> str:
@@ -29,8 +33,12 @@ def _annotation(finding: Finding) -> str:
     }
     if region.line == region.end_line:  # GitHub refuses columns for a range of lines
         properties |= {"col": region.column, "endColumn": region.end_column}
-    parameters = ",".join(f"{name}={_escape_property(str(value))}" for name, value in properties.items())
-    message = _escape_message(f"{cell_prefix(finding)}{finding.message}. help: {finding.remedy}")
+    parameters = ",".join(
+        f"{name}={_escape_property(str(value))}" for name, value in properties.items()
+    )
+    message = _escape_message(
+        f"{cell_prefix(finding)}{finding.message}. help: {finding.remedy}"
+    )
     return f"::{_COMMANDS[finding.severity]} {parameters}::{message}"
 
 

@@ -9,11 +9,17 @@ from tpuport.lint.findings import Severity
 from tpuport.lint.reports import Options, cell_prefix, region_in_file
 from tpuport.lint.run_report import Report
 
-_SEVERITIES: Final = {Severity.ERROR: "critical", Severity.WARNING: "minor", Severity.INFO: "info"}
+_SEVERITIES: Final = {
+    Severity.ERROR: "critical",
+    Severity.WARNING: "minor",
+    Severity.INFO: "info",
+}
 
 
 def render(report: Report, _: Options) -> str:
-    """The report as a JSON list. Fingerprints stay the same when lines move, and no two are equal."""
+    """The report as a JSON list. Fingerprints stay the same when lines move, and no two
+    are equal.
+    """
     occurrences: collections.Counter[str] = collections.Counter()
     issues: list[dict[str, Any]] = []
     for finding in report.findings:
@@ -25,7 +31,8 @@ def render(report: Report, _: Options) -> str:
             {
                 "description": f"{finding.rule}: {cell_prefix(finding)}{finding.message}. {finding.remedy}",
                 "check_name": finding.rule,
-                # Hexadecimal like the fingerprint itself, and of the same length for all.
+                # Hexadecimal like the fingerprint itself, and of the same length for
+                # all.
                 "fingerprint": f"{fingerprint}{occurrences[fingerprint]:04x}",
                 "severity": _SEVERITIES[finding.severity],
                 "location": {

@@ -1,4 +1,6 @@
-"""JSON with a versioned schema, which docs/lint.md describes. Within a version fields are only ever added."""
+"""JSON with a versioned schema, which docs/lint.md describes. Within a version fields
+are only ever added.
+"""
 
 import json
 from typing import Any, Final
@@ -33,8 +35,12 @@ def render(report: Report, options: Options) -> str:
         for verdict in report.verdicts
     ]
     if not options.statistics:
-        content["findings"] = [_finding_fields(finding, report) for finding in report.findings]
-        content["outside"] = [_finding_fields(finding, report) for finding in report.outside]
+        content["findings"] = [
+            _finding_fields(finding, report) for finding in report.findings
+        ]
+        content["outside"] = [
+            _finding_fields(finding, report) for finding in report.outside
+        ]
     return json.dumps(content, indent=1) + "\n"
 
 
@@ -48,7 +54,9 @@ def _summary_fields(report: Report) -> dict[str, Any]:
         "expected_to_trace": report.expected_to_trace,
         "verdict": report.verdict(),
         "exit_code": report.exit_code,
-        "by_severity": {severity.value: report.count(severity) for severity in Severity},
+        "by_severity": {
+            severity.value: report.count(severity) for severity in Severity
+        },
         "by_rule": report.by_rule(),
         "fixable": report.fixable(Applicability.SAFE),
         "fixable_unsafe": report.fixable(Applicability.UNSAFE),

@@ -13,7 +13,11 @@ from tpuport.lint.rule_catalogue import Entry, all_entries, entry_markdown
 from tpuport.lint.run_report import Report
 from tpuport.version import __version__
 
-_LEVELS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+_LEVELS: Final = {
+    Severity.ERROR: "error",
+    Severity.WARNING: "warning",
+    Severity.INFO: "note",
+}
 # GitHub's own field, with GitHub's own names.
 _PROBLEM_SEVERITIES: Final = {
     Severity.ERROR: "error",
@@ -41,14 +45,23 @@ def render(report: Report, _: Options) -> str:
                 "executionSuccessful": not report.failed,
                 "exitCode": report.exit_code,
                 "toolExecutionNotifications": [
-                    _notification(finding) for finding in report.findings if is_failure(finding)
+                    _notification(finding)
+                    for finding in report.findings
+                    if is_failure(finding)
                 ],
             }
         ],
         "results": _results(report),
-        "properties": {"expectedToTrace": report.expected_to_trace, "verdict": report.verdict()},
+        "properties": {
+            "expectedToTrace": report.expected_to_trace,
+            "verdict": report.verdict(),
+        },
     }
-    log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+    log = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [run],
+    }
     return json.dumps(log, indent=1) + "\n"
 
 
@@ -58,7 +71,10 @@ def _rule(entry: Entry) -> dict[str, Any]:
         "name": "".join(part.capitalize() for part in entry.name.split("-")),
         "shortDescription": {"text": f"{_capitalized(entry.summary)}."},
         "fullDescription": {"text": entry.why},
-        "help": {"text": f"{_capitalized(entry.remedy)}.", "markdown": entry_markdown(entry)},
+        "help": {
+            "text": f"{_capitalized(entry.remedy)}.",
+            "markdown": entry_markdown(entry),
+        },
         "defaultConfiguration": {"level": _LEVELS[entry.severity]},
         "properties": {
             "tags": [entry.family],
@@ -69,12 +85,18 @@ def _rule(entry: Entry) -> dict[str, Any]:
 
 
 def _capitalized(text: str) -> str:
-    """The text with a capital first letter; unlike `str.capitalize` it leaves the other letters alone."""
+    """The text with a capital first letter; unlike `str.capitalize` it leaves the other
+    letters alone.
+    """
     return text[:1].upper() + text[1:]
 
 
 def _notification(finding: Finding) -> dict[str, Any]:
-    return {"level": "error", "message": {"text": finding.reason}, "locations": [_location(finding)]}
+    return {
+        "level": "error",
+        "message": {"text": finding.reason},
+        "locations": [_location(finding)],
+    }
 
 
 def _results(report: Report) -> list[dict[str, Any]]:
@@ -89,13 +111,21 @@ def _results(report: Report) -> list[dict[str, Any]]:
             "ruleId": finding.rule,
             "ruleIndex": rule_indices[finding.rule],
             "level": _LEVELS[finding.severity],
-            "message": {"text": f"{cell_prefix(finding)}{finding.message}. {_capitalized(finding.remedy)}."},
+            "message": {
+                "text": f"{cell_prefix(finding)}{finding.message}. {_capitalized(finding.remedy)}."
+            },
             "locations": [_location(finding)],
-            "partialFingerprints": {"tpuportLint/v1": f"{fingerprint}:{occurrences[fingerprint]}"},
+            "partialFingerprints": {
+                "tpuportLint/v1": f"{fingerprint}:{occurrences[fingerprint]}"
+            },
         }
-        # The first function of a route is the entry point itself, which the location names.
+        # The first function of a route is the entry point itself, which the location
+        # names.
         if finding.fix != Applicability.NONE or len(finding.route) > 1:
-            result["properties"] = {"fix": finding.fix.value, "route": list(finding.route)}
+            result["properties"] = {
+                "fix": finding.fix.value,
+                "route": list(finding.route),
+            }
         results.append(result)
     return results
 
@@ -109,7 +139,9 @@ def _location(finding: Finding) -> dict[str, Any]:
         "endColumn": span.end_column,
     }
     artifact = _artifact_location(finding.path)
-    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": artifact, "region": region}}
+    location: dict[str, Any] = {
+        "physicalLocation": {"artifactLocation": artifact, "region": region}
+    }
     if finding.function:
         location["logicalLocations"] = [{"fullyQualifiedName": finding.function}]
     return location
@@ -117,7 +149,8 @@ def _location(finding: Finding) -> dict[str, Any]:
 
 def _artifact_location(path: str) -> dict[str, str]:
     relative = os.path.relpath(path)
-    # Viewers resolve paths below SRCROOT against their own checkout; others are this machine's.
+    # Viewers resolve paths below SRCROOT against their own checkout; others are this
+    # machine's.
     if relative.startswith(".."):
         absolute = os.path.abspath(path)  # noqa: PTH100 - symbolic links are not resolved
         return {"uri": "file://" + _percent_encoded(absolute)}

@@ -1,4 +1,6 @@
-"""What the reports for people share: colours, a finding's headline, statistics, and the summary at the end."""
+"""What the reports for people share: colours, a finding's headline, statistics, and the
+summary at the end.
+"""
 
 import operator
 import unicodedata
@@ -11,9 +13,25 @@ from tpuport.lint.rules.rule_registry import families
 from tpuport.lint.run_report import Report
 from tpuport.plurals import count_noun
 
-_ESCAPE_CODES: Final = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "cyan": 36}
-SEVERITY_COLORS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
-_SEVERITY_NOUNS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+_ESCAPE_CODES: Final = {
+    "bold": 1,
+    "dim": 2,
+    "red": 31,
+    "green": 32,
+    "yellow": 33,
+    "blue": 34,
+    "cyan": 36,
+}
+SEVERITY_COLORS: Final = {
+    Severity.ERROR: "red",
+    Severity.WARNING: "yellow",
+    Severity.INFO: "blue",
+}
+_SEVERITY_NOUNS: Final = {
+    Severity.ERROR: "error",
+    Severity.WARNING: "warning",
+    Severity.INFO: "note",
+}
 _FIX_LABELS: Final = {
     Applicability.SAFE: " [fix]",
     Applicability.UNSAFE: " [unsafe fix]",
@@ -36,14 +54,21 @@ class Style:
 
 
 def printable(text: str) -> str:
-    """Text of the linted code without the characters that control a terminal, tabs as four blanks."""
+    """Text of the linted code without the characters that control a terminal, tabs as
+    four blanks.
+    """
     # The carets below a line count on one column per blank.
     return "".join(map(_printable_character, text.replace("\t", "    ")))
 
 
 def _printable_character(char: str) -> str:
-    # Category C: escape codes, but also marks that reverse the direction of what follows.
-    return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(char).startswith("C") else char
+    # Category C: escape codes, but also marks that reverse the direction of what
+    # follows.
+    return (
+        "\N{REPLACEMENT CHARACTER}"
+        if unicodedata.category(char).startswith("C")
+        else char
+    )
 
 
 def display_width(text: str) -> int:
@@ -63,7 +88,9 @@ def headline(finding: Finding, style: Style) -> str:
     """A finding on one line."""
     position = finding.place.removeprefix(finding.path)
     position = f"{style(printable(finding.path), 'bold')}{position}:{finding.column}:"
-    rule = style(f"{finding.rule} {finding.severity}", SEVERITY_COLORS[finding.severity])
+    rule = style(
+        f"{finding.rule} {finding.severity}", SEVERITY_COLORS[finding.severity]
+    )
     return f"{position} {rule}{style(_FIX_LABELS[finding.fix], 'cyan')}: {printable(finding.message)}"
 
 
@@ -74,15 +101,22 @@ _MOST_VERDICTS: Final = 10
 def statistics(report: Report, style: Style) -> list[str]:
     """One line per rule, the most frequent first: count, id, name, summary."""
     lines: list[str] = []
-    # The sort is stable: rules that are equally frequent stay in the order of their ids.
-    for id_, count in sorted(report.by_rule().items(), key=operator.itemgetter(1), reverse=True):
+    # The sort is stable: rules that are equally frequent stay in the order of their
+    # ids.
+    for id_, count in sorted(
+        report.by_rule().items(), key=operator.itemgetter(1), reverse=True
+    ):
         entry = entry_for(id_)
-        lines.append(f"{count:>6,}  {style(id_, 'bold')}  {entry.name:<28} {entry.summary}")
+        lines.append(
+            f"{count:>6,}  {style(id_, 'bold')}  {entry.name:<28} {entry.summary}"
+        )
     return lines
 
 
 def summary(report: Report, style: Style, *, by_family: bool) -> list[str]:
-    """Files, findings (by family if wanted), what can be fixed, and whether the model is expected to trace."""
+    """Files, findings (by family if wanted), what can be fixed, and whether the model
+    is expected to trace.
+    """
     lines = [_counts_line(report, style)]
     if by_family:
         titles = families()
@@ -90,7 +124,9 @@ def summary(report: Report, style: Style, *, by_family: bool) -> list[str]:
             lines.append(f"  {family}xx {titles.get(family, ''):<24} {count:>6,}")
     lines += _fix_lines(report)
     if report.suppressed:
-        lines.append(f"{count_noun(report.suppressed, 'finding')} suppressed by comments.")
+        lines.append(
+            f"{count_noun(report.suppressed, 'finding')} suppressed by comments."
+        )
     if report.known or report.stale:
         lines.append(_baseline_line(report))
     # Of a single entry point the last line says it all.
@@ -144,7 +180,9 @@ def _finding_counts(report: Report, style: Style) -> str:
 def _passable_remark(report: Report) -> str:
     if not report.passable:
         return ""
-    remark = "does not stop the trace" if report.passable == 1 else "do not stop the trace"
+    remark = (
+        "does not stop the trace" if report.passable == 1 else "do not stop the trace"
+    )
     # A relative clause is enough where it is about all of them.
     if report.passable == report.errors:
         return f" that {remark}"
@@ -164,5 +202,7 @@ def _fix_lines(report: Report) -> list[str]:
     if safe:
         lines.append(f"{at_most}{count_noun(safe, 'finding')} can be fixed with --fix.")
     if unsafe:
-        lines.append(f"{at_most}{unsafe:,} {more}can be rewritten with --unsafe-fixes; look at the result.")
+        lines.append(
+            f"{at_most}{unsafe:,} {more}can be rewritten with --unsafe-fixes; look at the result."
+        )
     return lines

@@ -15,7 +15,8 @@ from tpuport.lint.reports.terminal import (
 )
 from tpuport.lint.run_report import Report
 
-# Of a longer line only a window of this many characters is shown, which starts shortly before the finding.
+# Of a longer line only a window of this many characters is shown, which starts shortly
+# before the finding.
 _MAX_WIDTH = 160
 _CONTEXT = 40
 
@@ -33,18 +34,24 @@ def render(report: Report, options: Options) -> str:
     return "\n".join([*lines, *summary(report, style, by_family=True)]) + "\n"
 
 
-def _finding_lines(finding: Finding, report: Report, options: Options, style: Style) -> list[str]:
+def _finding_lines(
+    finding: Finding, report: Report, options: Options, style: Style
+) -> list[str]:
     lines = [headline(finding, style)]
     if options.show_source:
         lines += _source_lines(finding, report.source(finding), style)
     # The first function of a route is the entry point itself.
     if len(finding.route) > 1:
-        lines.append(f"  {style('traced:', 'dim')} {printable(' > '.join(finding.route))}")
+        lines.append(
+            f"  {style('traced:', 'dim')} {printable(' > '.join(finding.route))}"
+        )
     return [*lines, f"  {style('help:', 'green')} {printable(finding.remedy)}", ""]
 
 
 def _source_lines(finding: Finding, lines: Sequence[str], style: Style) -> list[str]:
-    """The finding's first line with carets below it; nothing if the file has no such line."""
+    """The finding's first line with carets below it; nothing if the file has no such
+    line.
+    """
     if finding.line > len(lines) or not lines[finding.line - 1].strip():
         return []
     text = lines[finding.line - 1]
@@ -67,7 +74,9 @@ def _source_lines(finding: Finding, lines: Sequence[str], style: Style) -> list[
     bar = style("|", "dim")
     padding = " " * display_width(before[indent:])
     # A finding at the end of a line, say a missing token, still gets one caret.
-    carets = style("^" * max(1, display_width(highlighted)), SEVERITY_COLORS[finding.severity])
+    carets = style(
+        "^" * max(1, display_width(highlighted)), SEVERITY_COLORS[finding.severity]
+    )
     return [
         f"  {style(line_number, 'dim')} {bar} {visible[indent:].rstrip()}",
         f"  {' ' * len(line_number)} {bar} {padding}{carets}",

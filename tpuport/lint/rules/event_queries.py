@@ -28,7 +28,9 @@ def has_tensor(value: Value | None) -> bool:
 
 
 def is_mask(value: Value) -> bool:
-    """Whether it is a traced tensor of booleans: by its dtype, or by its name if the dtype is not known."""
+    """Whether it is a traced tensor of booleans: by its dtype, or by its name if the
+    dtype is not known.
+    """
     if not isinstance(value, Tensor) or value.host:
         return False
     return value.dtype == "bool" or (value.dtype == "" and value.origin == "mask")
@@ -50,13 +52,19 @@ _TENSOR_NAMESPACES: Final = frozenset({"torch", "torch.nn.functional", "torch.Te
 
 
 def is_call_of(event: Call, *names: str) -> bool:
-    """Whether it is `torch.name(...)`, `torch.nn.functional.name(...)` or `tensor.name(...)`.
+    """Whether it is `torch.name(...)`, `torch.nn.functional.name(...)` or
+    `tensor.name(...)`.
 
-    A method of an unknown receiver counts too: only tensors have methods of the names that rules ask for. What is
-    done with a tensor of the host does not: it has values, also while tracing.
+    A method of an unknown receiver counts too: only tensors have methods of the names
+    that rules ask for. What is done with a tensor of the host does not: it has values,
+    also while tracing.
     """
     if event.receiver is not None:
-        return event.name in names and isinstance(event.receiver, Tensor | Unknown) and not _is_of_host(event)
+        return (
+            event.name in names
+            and isinstance(event.receiver, Tensor | Unknown)
+            and not _is_of_host(event)
+        )
     head, _, last = event.name.rpartition(".")
     return last in names and head in _TENSOR_NAMESPACES and not _is_of_host(event)
 
@@ -76,14 +84,18 @@ def is_method_of_tensor(event: Call, *names: str) -> bool:
 
 
 def operands(event: Call) -> list[Value]:
-    """The tensor that the function works on and its further arguments, for both ways of writing it."""
+    """The tensor that the function works on and its further arguments, for both ways of
+    writing it.
+    """
     if event.receiver is None:
         return event.args
     return [event.receiver, *event.args]
 
 
 def argument(event: Call, position: int, *names: str) -> Value | None:
-    """An argument by position (the tensor itself is 0) or by one of its names; None if it is missing."""
+    """An argument by position (the tensor itself is 0) or by one of its names; None if
+    it is missing.
+    """
     for name in names:
         if name in event.keywords:
             return event.keywords[name]
@@ -107,12 +119,24 @@ def following_text(call: ast.Call, context: Context) -> str:
 
 
 def dtype_hits(event: Call, *dtypes: str) -> list[Hit]:
-    """A hit at the first argument that names one of these dtypes: in `dtype=`, `.to(...)` or `.type(...)`."""
+    """A hit at the first argument that names one of these dtypes: in `dtype=`,
+    `.to(...)` or `.type(...)`.
+    """
     pairs: list[tuple[ast.expr, Value]] = []
-    # `finfo(torch.float16)` computes nothing in the dtype; a function without a name is the linted code's.
-    if "dtype" in event.keywords and event.name not in {"", "torch.finfo", "torch.iinfo"}:
-        pairs += [(node, event.keywords["dtype"]) for node in keyword_nodes(event.call, "dtype")]
-    if event.name in {"to", "type"} and not any(isinstance(node, ast.Starred) for node in event.call.args):
+    # `finfo(torch.float16)` computes nothing in the dtype; a function without a name is
+    # the linted code's.
+    if "dtype" in event.keywords and event.name not in {
+        "",
+        "torch.finfo",
+        "torch.iinfo",
+    }:
+        pairs += [
+            (node, event.keywords["dtype"])
+            for node in keyword_nodes(event.call, "dtype")
+        ]
+    if event.name in {"to", "type"} and not any(
+        isinstance(node, ast.Starred) for node in event.call.args
+    ):
         pairs += zip(event.call.args, event.args, strict=False)
     for node, value in pairs:
         dtype = dtype_of_argument(value)
@@ -122,7 +146,9 @@ def dtype_hits(event: Call, *dtypes: str) -> list[Hit]:
 
 
 def is_minus_infinity(node: ast.expr) -> bool:
-    """Whether an expression is minus infinity as it is written: `float("-inf")`, `-torch.inf`."""
+    """Whether an expression is minus infinity as it is written: `float("-inf")`,
+    `-torch.inf`.
+    """
     match node:
         case ast.UnaryOp(op=ast.USub(), operand=ast.Attribute(attr="inf")):
             return True
@@ -144,8 +170,9 @@ def _is_float_of(node: ast.expr, *texts: str) -> bool:
 def gpu_hit(event: Use | Text, warn_in_host_code: bool = True) -> Hit | None:
     """A hit for something that needs a GPU.
 
-    An error if the port is certain to run it: at import, in a module's `__init__`, in traced code. A warning under a
-    condition, and in host code unless `warn_in_host_code` is false. None if the code asks for the GPU first.
+    An error if the port is certain to run it: at import, in a module's `__init__`, in
+    traced code. A warning under a condition, and in host code unless
+    `warn_in_host_code` is false. None if the code asks for the GPU first.
     """
     is_model_code = event.traced or event.in_init
     # A `try` in host code lets the program go on without a GPU.
@@ -160,7 +187,9 @@ def gpu_hit(event: Use | Text, warn_in_host_code: bool = True) -> Hit | None:
 
 
 def class_facts(info: Any) -> dict[str, Any]:
-    """What the interpreter found out about a class; missing if it had no reason to ask."""
+    """What the interpreter found out about a class; missing if it had no reason to
+    ask.
+    """
     return vars(info)
 
 

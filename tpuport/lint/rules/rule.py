@@ -14,8 +14,8 @@ class Example:
     """Code that shows a rule, run by the tests under torchax and `jax.jit`.
 
     Attributes:
-        code: a module's text after `import math, torch; from torch import nn; import torch.nn.functional as F`. It
-            defines `class Model(nn.Module)`.
+        code: a module's text after `import math, torch; from torch import nn; import
+            torch.nn.functional as F`. It defines `class Model(nn.Module)`.
         inputs: an expression: the tuple of arguments of the model's forward.
     """
 
@@ -28,10 +28,12 @@ class Hit:
     """A rule's yes to an event.
 
     Attributes:
-        reason, remedy: for this place, where the rule's own sentences can be made more exact; "" for these.
+        reason, remedy: for this place, where the rule's own sentences can be made more
+            exact; "" for these.
         node: the place, where it is not the event's node.
         severity: where it is not the rule's.
-        fix: where it is not the rule's (`Applicability.NONE`: this place has no mechanical rewrite).
+        fix: where it is not the rule's (`Applicability.NONE`: this place has no
+            mechanical rewrite).
         stops: false where an error is one that tracing survives.
     """
 
@@ -64,7 +66,8 @@ class Context:
 
     Attributes:
         function: qualified name of the enclosing function, "" at module level.
-        torchax: the torchax version that the code is to run with, as a tuple: `(0, 0, 13)`.
+        torchax: the torchax version that the code is to run with, as a tuple:
+            `(0, 0, 13)`.
         source: the file's lines.
         path: the file.
         training: gradients are wanted too (`training = true` in the settings).
@@ -92,15 +95,19 @@ class Rule:
         bad: code that has it; the tests run it and see it fail, or see the harm.
         good: what to write instead; traces, and equals eager torch.
         quiet: code that looks alike and is no finding, each tested to be quiet.
-        harm: how the tests see that `bad` is bad: "error" (it does not trace) or the name of another check of theirs:
-            "cuda" (it cannot run without a GPU), "import" (it cannot be imported), "leaks" (a second tracing meets a
-            tracer of the first), "leaks from loops" (it does in programs that carry nothing out), "constant" (a draw is
-            frozen), "differs" (from torch), "nan", "precision", "memory", "complex", "slow" (the program does more),
-            "unrolled" (it grows with the input), "recompiles", "dynamo".
+        harm: how the tests see that `bad` is bad: "error" (it does not trace) or the
+            name of another check of theirs: "cuda" (it cannot run without a GPU),
+            "import" (it cannot be imported), "leaks" (a second tracing meets a tracer
+            of the first), "leaks from loops" (it does in programs that carry nothing
+            out), "constant" (a draw is frozen), "differs" (from torch), "nan",
+            "precision", "memory", "complex", "slow" (the program does more), "unrolled"
+            (it grows with the input), "recompiles", "dynamo".
         events: the event classes it wants.
-        check: returns True, a `Hit` or several for an event that breaks the rule; else False or None.
+        check: returns True, a `Hit` or several for an event that breaks the rule; else
+            False or None.
         fix: whether there is a mechanical rewrite, and how safe.
-        until: torchax version (as text) from which the code traces, so that the rule is off; "" for never.
+        until: torchax version (as text) from which the code traces, so that the rule is
+            off; "" for never.
     """
 
     id: str

@@ -7,7 +7,9 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 
 def check(event: Call, context: Context) -> bool:
-    """`bincount`, whose `minlength` is only a lower bound; `histc` has a static number of bins and traces."""
+    """`bincount`, whose `minlength` is only a lower bound; `histc` has a static number
+    of bins and traces.
+    """
     # Weights do not change the length.
     return is_call_of(event, "bincount")
 

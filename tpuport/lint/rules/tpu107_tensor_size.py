@@ -5,23 +5,38 @@ from typing import Final
 from tpuport.lint.abstract_values import Tensor, Value, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.event_queries import has_tensor, is_call_of, is_method_of_tensor, operands
+from tpuport.lint.rules.event_queries import (
+    has_tensor,
+    is_call_of,
+    is_method_of_tensor,
+    operands,
+)
 from tpuport.lint.rules.rule import Context, Example, Rule
 
-_FACTORIES: Final = tuple("zeros ones empty rand randn eye arange linspace logspace randperm".split())
+_FACTORIES: Final = tuple(
+    "zeros ones empty rand randn eye arange linspace logspace randperm".split()
+)
 _METHODS: Final = tuple(
     "view reshape expand repeat unflatten tile new_zeros new_ones new_empty resize_".split()
 )
-# Whatever they get beside the tensor that they work on is a number, a flag or a tuple of numbers.
+# Whatever they get beside the tensor that they work on is a number, a flag or a tuple
+# of numbers.
 _TAKING_NUMBERS: Final = tuple(
     "topk kthvalue roll unfold select diagonal diag_embed rot90 unsqueeze squeeze transpose movedim flatten cumsum "
     "cumprod softmax log_softmax max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d".split()
 )
-_RESIZING: Final = ("interpolate", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "upsample")
+_RESIZING: Final = (
+    "interpolate",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "upsample",
+)
 
 
 def check(event: Call, context: Context) -> bool:
-    """Sizes of factories, of reshapes and of padding, and what else operators take as numbers."""
+    """Sizes of factories, of reshapes and of padding, and what else operators take as
+    numbers.
+    """
     numbers = _further_arguments(event) if _takes_numbers(event) else _sizes(event)
     return any(map(has_tensor, numbers))
 
@@ -55,14 +70,18 @@ def _sizes(event: Call) -> list[Value | None]:
 
 
 def _takes_numbers(event: Call) -> bool:
-    """Whether it is such a function of a tensor; objects of other classes have methods of these names too."""
+    """Whether it is such a function of a tensor; objects of other classes have methods
+    of these names too.
+    """
     is_torch = event.receiver is None or isinstance(event.receiver, Tensor)
     return is_torch and is_call_of(event, *_TAKING_NUMBERS)
 
 
 def _further_arguments(event: Call) -> list[Value]:
     """The arguments of a call beside the tensor that it works on."""
-    named = [value for name, value in event.keywords.items() if name not in {"input", "out"}]
+    named = [
+        value for name, value in event.keywords.items() if name not in {"input", "out"}
+    ]
     return [*operands(event)[1:], *named]
 
 

@@ -8,10 +8,19 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 def check(event: Call, context: Context) -> bool:
     """Sizes or positions of a split, in a tensor or a list of tensors."""
-    if not is_call_of(event, "split", "split_with_sizes", "tensor_split", "chunk", "unsafe_split"):
+    if not is_call_of(
+        event, "split", "split_with_sizes", "tensor_split", "chunk", "unsafe_split"
+    ):
         return False
     # Each function has its own name for the second argument.
-    sizes = argument(event, 1, "split_size_or_sections", "split_size", "indices_or_sections", "split_sizes")
+    sizes = argument(
+        event,
+        1,
+        "split_size_or_sections",
+        "split_size",
+        "indices_or_sections",
+        "split_sizes",
+    )
     return has_tensor(sizes)
 
 

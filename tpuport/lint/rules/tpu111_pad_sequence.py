@@ -7,11 +7,15 @@ from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Rule
 
-_PACKED: Final = frozenset({"pack_padded_sequence", "pad_packed_sequence", "pack_sequence", "unpad_sequence"})
+_PACKED: Final = frozenset(
+    {"pack_padded_sequence", "pad_packed_sequence", "pack_sequence", "unpad_sequence"}
+)
 
 
 def check(event: Call, context: Context) -> bool:
-    """Packing, whatever the sequences are, and layers that take a packed sequence: all of these read lengths."""
+    """Packing, whatever the sequences are, and layers that take a packed sequence: all
+    of these read lengths.
+    """
     match event:
         case Call(receiver=Layer(), args=[Namespace() as sequence, *_]):
             return sequence in PACKED_SEQUENCES

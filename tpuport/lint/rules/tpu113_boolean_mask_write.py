@@ -8,7 +8,9 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 
 def check(event: Subscript, context: Context) -> Answer:
-    """`x[mask] += v`, and a mask beside an index of integers; a plain `x[mask] = v` traces."""
+    """`x[mask] += v`, and a mask beside an index of integers; a plain `x[mask] = v`
+    traces.
+    """
     # A read is TPU101.
     if not event.store or not any(map(is_mask, event.indices)):
         return False

@@ -7,7 +7,9 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 
 def check(event: Call, context: Context) -> bool:
-    """The method of a tensor or an unknown object: nothing else in traced code has it."""
+    """The method of a tensor or an unknown object: nothing else in traced code has
+    it.
+    """
     # A function of torch called `item` does not exist; one of another library may.
     return event.receiver is not None and is_call_of(event, "item")
 

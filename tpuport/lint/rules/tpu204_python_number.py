@@ -7,7 +7,9 @@ from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Rule
 
-_CONVERSIONS: Final = frozenset({"builtins.int", "builtins.float", "builtins.bool", "builtins.complex"})
+_CONVERSIONS: Final = frozenset(
+    {"builtins.int", "builtins.float", "builtins.bool", "builtins.complex"}
+)
 
 
 def check(event: Call, context: Context) -> bool:
@@ -16,7 +18,9 @@ def check(event: Call, context: Context) -> bool:
     if event.receiver is not None or not any(map(is_traced, event.args)):
         return False
     # `math.prod` only multiplies, which a row of a tensor can do too.
-    return event.name in _CONVERSIONS or (event.name.startswith("math.") and event.name != "math.prod")
+    return event.name in _CONVERSIONS or (
+        event.name.startswith("math.") and event.name != "math.prod"
+    )
 
 
 RULE = Rule(

@@ -10,8 +10,11 @@ def check(event: Truth, context: Context) -> Answer:
     """Every question for a tensor's truth except an assertion's, which is TPU206."""
     if event.construct == "assert" or not is_traced(event.value):
         return False
-    # The sentence names the construct: `and` and `not` are easily missed on a line with an `if`.
-    return Hit(reason=f"`{event.construct}` asks for the value of a tensor, and while tracing there is none")
+    # The sentence names the construct: `and` and `not` are easily missed on a line with
+    # an `if`.
+    return Hit(
+        reason=f"`{event.construct}` asks for the value of a tensor, and while tracing there is none"
+    )
 
 
 RULE = Rule(

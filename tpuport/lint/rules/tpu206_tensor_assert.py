@@ -15,7 +15,8 @@ def check(event: Call | Truth, context: Context) -> Answer:
     if isinstance(event, Truth):
         is_assertion = event.construct == "assert" and is_traced(event.value)
         return is_assertion and Hit(node=event.statement)
-    # Of the arguments only the first is the condition. The fix only removes `assert` statements.
+    # Of the arguments only the first is the condition. The fix only removes `assert`
+    # statements.
     is_check = event.name in _CHECKS and any(map(is_traced, event.args[:1]))
     return is_check and Hit(fix=Applicability.NONE)
 

@@ -7,8 +7,11 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 
 def check(event: Iteration, context: Context) -> bool:
-    """A loop or comprehension over a tensor; whoever unpacks two or three rows means to."""
-    # Whether the body is long or the tensor has many rows is not known here: hence a warning.
+    """A loop or comprehension over a tensor; whoever unpacks two or three rows means
+    to.
+    """
+    # Whether the body is long or the tensor has many rows is not known here: hence a
+    # warning.
     return is_traced(event.value)
 
 

@@ -12,14 +12,18 @@ _HASHED: Final = frozenset({"set", "dict_views"})
 
 
 def check(event: Membership, context: Context) -> bool:
-    """A tensor looked for in a list, or anything looked for in a tensor or a list of tensors, but not a text."""
+    """A tensor looked for in a list, or anything looked for in a tensor or a list of
+    tensors, but not a text.
+    """
     container = event.container
     # What texts are looked for in has keys, and is no tensor.
     if event.item.kind == "str":
         return False
     if not isinstance(container, Sequence):
         return is_traced(container)
-    return container.kind not in _HASHED and (container.tensors or is_traced(event.item))
+    return container.kind not in _HASHED and (
+        container.tensors or is_traced(event.item)
+    )
 
 
 RULE = Rule(

@@ -8,16 +8,22 @@ from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import is_call_of
 from tpuport.lint.rules.rule import Context, Example, Rule
 
-_LINE_SEARCHES: Final = frozenset({"torch.optim.lbfgs._strong_wolfe", "torch.optim.lbfgs._cubic_interpolate"})
+_LINE_SEARCHES: Final = frozenset(
+    {"torch.optim.lbfgs._strong_wolfe", "torch.optim.lbfgs._cubic_interpolate"}
+)
 
 
 def check(event: Call, context: Context) -> bool:
-    """`equal`, `allclose`, `is_nonzero`, and what torch decides in Python by values: line searches."""
+    """`equal`, `allclose`, `is_nonzero`, and what torch decides in Python by values:
+    line searches.
+    """
     match event:
         case Call(receiver=Layer(name="torch.optim.LBFGS"), name="step"):
             return True
         case Call(
-            receiver=Layer(name="torch.optim.lr_scheduler.ReduceLROnPlateau"), name="step", args=[metric, *_]
+            receiver=Layer(name="torch.optim.lr_scheduler.ReduceLROnPlateau"),
+            name="step",
+            args=[metric, *_],
         ):
             return is_traced(metric)
     if event.name in _LINE_SEARCHES:

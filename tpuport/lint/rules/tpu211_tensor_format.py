@@ -7,11 +7,15 @@ from tpuport.lint.events import Call, Formatting
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
-_TO_TEXT: Final = frozenset({"builtins.print", "builtins.str", "builtins.repr", "builtins.format"})
+_TO_TEXT: Final = frozenset(
+    {"builtins.print", "builtins.str", "builtins.repr", "builtins.format"}
+)
 
 
 def check(event: Call | Formatting, context: Context) -> Answer:
-    """Printed, formatted or logged tensors. Only a format that needs a number stops the trace."""
+    """Printed, formatted or logged tensors. Only a format that needs a number stops the
+    trace.
+    """
     # `{x}` shows the tracer; only `{x:.2f}` asks for a number.
     if isinstance(event, Formatting):
         return Hit(stops=event.has_spec)

@@ -14,7 +14,9 @@ _COMPARING: Final = frozenset(
 
 
 def check(event: Call, context: Context) -> bool:
-    """`max`, `min`, `sorted`, `any`, `all` that compare tensors or ask them for their truth."""
+    """`max`, `min`, `sorted`, `any`, `all` that compare tensors or ask them for their
+    truth.
+    """
     # What is compared by a key is not the tensor.
     if event.name not in _COMPARING or not event.args or "key" in event.keywords:
         return False
@@ -22,7 +24,11 @@ def check(event: Call, context: Context) -> bool:
     if len(event.args) > 1 and event.name != "builtins.sorted":
         return any(map(is_traced, event.args))
     values = event.args[0]
-    if isinstance(values, Sequence) and values.items is not None and len(values.items) < 2:
+    if (
+        isinstance(values, Sequence)
+        and values.items is not None
+        and len(values.items) < 2
+    ):
         # One element needs no comparison.
         return False
     return has_tensor(values)

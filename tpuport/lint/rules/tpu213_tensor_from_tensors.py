@@ -19,11 +19,18 @@ _FILLED: Final = frozenset({"torch.full", "torch.full_like"})
 
 
 def check(event: Call, context: Context) -> bool:
-    """`torch.tensor([t, ...])`, a list that is converted element by element; a tensor as the value of `torch.full`."""
-    if event.name in _FILLED or (event.name == "new_full" and event.receiver is not None):
-        # With a device, `torch.full` broadcasts a tensor; the others ask for a number anyway.
+    """`torch.tensor([t, ...])`, a list that is converted element by element; a tensor
+    as the value of `torch.full`.
+    """
+    if event.name in _FILLED or (
+        event.name == "new_full" and event.receiver is not None
+    ):
+        # With a device, `torch.full` broadcasts a tensor; the others ask for a number
+        # anyway.
         is_broadcast = event.name == "torch.full" and "device" in event.keywords
-        value = event.args[1] if len(event.args) > 1 else event.keywords.get("fill_value")
+        value = (
+            event.args[1] if len(event.args) > 1 else event.keywords.get("fill_value")
+        )
         return is_traced(value) and not is_broadcast
     data = event.args[0] if event.args else event.keywords.get("data")
     return event.name in _FROM_DATA and isinstance(data, Sequence) and data.tensors

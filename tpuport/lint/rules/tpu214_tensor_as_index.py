@@ -13,14 +13,18 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 
 def check(event: Arithmetic | Call | Subscript, context: Context) -> Answer:
-    """`items[t]` of a list, a tuple or an `nn.ModuleList`; `[x] * t`; `operator.index(t)`."""
+    """`items[t]` of a list, a tuple or an `nn.ModuleList`; `[x] * t`;
+    `operator.index(t)`.
+    """
     match event:
         # Python asks for `__index__` in all three cases.
         case Arithmetic(left=Sequence(), operator=ast.Mult(), right=Tensor(host=False)):
             return Hit(reason="the length of the list is not known while tracing")
         case Call(name="operator.index"):
             return any(map(is_traced, event.args))
-        case Subscript(base=Sequence() | Static(kind="shape" | "str"), indices=[Tensor(host=False)]):
+        case Subscript(
+            base=Sequence() | Static(kind="shape" | "str"), indices=[Tensor(host=False)]
+        ):
             return True
     return False
 

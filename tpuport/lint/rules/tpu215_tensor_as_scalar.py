@@ -10,7 +10,9 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 
 class _Numbers(NamedTuple):
-    """Which arguments of a function are numbers: by position, the tensor being 0, and by name."""
+    """Which arguments of a function are numbers: by position, the tensor being 0, and
+    by name.
+    """
 
     positions: tuple[int, ...]
     names: tuple[str, ...]
@@ -56,11 +58,17 @@ def check(event: Call, context: Context) -> bool:
     name = event.name.rpartition(".")[2]
     numbers = _FUNCTIONS.get(name) or _FUNCTIONS.get(name.removesuffix("_"))
     # Of an unknown object, `nx.norm(x)`, the first argument may be the tensor.
-    if numbers is None or isinstance(event.receiver, Unknown) or not is_call_of(event, name):
+    if (
+        numbers is None
+        or isinstance(event.receiver, Unknown)
+        or not is_call_of(event, name)
+    ):
         return False
     positional = operands(event)
     values: list[Value | None] = [
-        positional[position] for position in numbers.positions if position < len(positional)
+        positional[position]
+        for position in numbers.positions
+        if position < len(positional)
     ]
     values += map(event.keywords.get, numbers.names)
     return any(map(is_traced, values))

@@ -7,14 +7,17 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
 
 def check(event: Use, context: Context) -> Answer:
-    """The method of a tensor or a module; not in a class's own `cuda`, which calls its base's."""
+    """The method of a tensor or a module; not in a class's own `cuda`, which calls its
+    base's.
+    """
     # `model.cuda` that is not called may be a module's own attribute.
     if event.call is None or event.name not in {".cuda", "torch.Tensor.cuda"}:
         return False
     # In traced code it means the device of the program.
     if event.traced and not event.in_init:
         return False
-    # A module that overrides `cuda` calls `super().cuda()`, and only a GPU user calls it.
+    # A module that overrides `cuda` calls `super().cuda()`, and only a GPU user calls
+    # it.
     return not context.function.endswith(".cuda") and gpu_hit(event)
 
 
@@ -48,7 +51,8 @@ class Model(nn.Module):
         return x * self.scale
 """),
     quiet=(
-        # What is on the device stays there, and what traced code has made on the host goes there.
+        # What is on the device stays there, and what traced code has made on the host
+        # goes there.
         Example("""
 class Model(nn.Module):
     def __init__(self):

@@ -11,11 +11,15 @@ from tpuport.lint.rules.event_queries import gpu_hit
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 _CUDA: Final = re.compile(r"cuda(:\d+)?$")
-_DEVICE_FUNCTIONS: Final = frozenset({".to", "torch.device", "torch.Generator", "torch.set_default_device"})
+_DEVICE_FUNCTIONS: Final = frozenset(
+    {".to", "torch.device", "torch.Generator", "torch.set_default_device"}
+)
 
 
 def check(event: Text | Refusal, context: Context) -> Answer:
-    """A device word as a `device=`, in `.to(...)` and `torch.device(...)`, or as a default; a demand for a GPU."""
+    """A device word as a `device=`, in `.to(...)` and `torch.device(...)`, or as a
+    default; a demand for a GPU.
+    """
     if isinstance(event, Refusal):
         return _check_refusal(event)
     # The text alone says little: a path or a key may be called "cuda" too.
@@ -25,13 +29,21 @@ def check(event: Text | Refusal, context: Context) -> Answer:
     # There is no mechanical rewrite of `f"cuda:{rank}"`.
     if hit and isinstance(event.node, ast.JoinedStr):
         return dataclasses.replace(hit, fix=Applicability.NONE)
-    return _weigh_traced(event, hit) if hit and event.traced else _weigh_default(event, hit)
+    return (
+        _weigh_traced(event, hit)
+        if hit and event.traced
+        else _weigh_default(event, hit)
+    )
 
 
 def _weigh_traced(event: Text, hit: Hit) -> Answer:
-    """In traced code, what is done with the device decides, if another place does it."""
+    """In traced code, what is done with the device decides, if another place does
+    it.
+    """
     # The device of the program is what "cuda" means there.
-    if event.callee == ".to" or (event.role == "keyword device" and event.callee != "torch.Generator"):
+    if event.callee == ".to" or (
+        event.role == "keyword device" and event.callee != "torch.Generator"
+    ):
         return False
     is_elsewhere = event.role in {"default", "assign"} or event.callee == "torch.device"
     return Hit(severity=Severity.WARNING) if is_elsewhere else hit
@@ -39,7 +51,11 @@ def _weigh_traced(event: Text, hit: Hit) -> Answer:
 
 def _weigh_default(event: Text, hit: Hit | None) -> Answer:
     """A default may never be used, and a name alone does no harm."""
-    return Hit(severity=Severity.WARNING) if hit and event.role in {"default", "assign"} else hit
+    return (
+        Hit(severity=Severity.WARNING)
+        if hit and event.role in {"default", "assign"}
+        else hit
+    )
 
 
 def _check_refusal(event: Refusal) -> Answer:
@@ -47,7 +63,9 @@ def _check_refusal(event: Refusal) -> Answer:
     if event.missing or "cuda" not in ast.unparse(event.test):
         return False
     reason = "this raises: a traced tensor is not on a CUDA device"
-    return Hit(reason, "remove the check, or let it accept any device", fix=Applicability.NONE)
+    return Hit(
+        reason, "remove the check, or let it accept any device", fix=Applicability.NONE
+    )
 
 
 def _is_device(event: Text) -> bool:

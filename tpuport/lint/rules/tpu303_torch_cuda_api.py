@@ -27,7 +27,11 @@ def check(event: Use, context: Context) -> Answer:
     # Any other function is taken to need a GPU: torch keeps adding some.
     function = event.name.removeprefix("torch.cuda.")
     if function == "device_count" and _is_in_script(event):
-        return Hit("there are 0 CUDA devices on a TPU machine", _DEVICES, severity=Severity.WARNING)
+        return Hit(
+            "there are 0 CUDA devices on a TPU machine",
+            _DEVICES,
+            severity=Severity.WARNING,
+        )
     if function in _HARMLESS | _STREAMS or function.startswith("amp."):
         return False
     return gpu_hit(event)

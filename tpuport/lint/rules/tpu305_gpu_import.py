@@ -19,24 +19,40 @@ _REMEDY: Final = (
 
 
 def check(event: Import | Call | Refusal, context: Context) -> Answer:
-    """An import without an alternative, at module level or in a function; a traced call, or a test, without one."""
+    """An import without an alternative, at module level or in a function; a traced
+    call, or a test, without one.
+    """
     match event:
         case Refusal(missing=True):
-            return Hit("the package needs a GPU and cannot be imported, so this raises", _REMEDY)
+            return Hit(
+                "the package needs a GPU and cannot be imported, so this raises",
+                _REMEDY,
+            )
         case Refusal():
             return False
         case Call():
             return event.receiver is None and needs_gpu(event.name) and _call_hit(event)
         case Import():
-            return is_gpu_package(event.name) and not (event.guarded or event.own) and _import_hit(event)
+            return (
+                is_gpu_package(event.name)
+                and not (event.guarded or event.own)
+                and _import_hit(event)
+            )
 
 
 def _call_hit(event: Call) -> Hit:
     package = event.name.partition(".")[0]
     if event.certain:
-        return Hit(f"{package} needs a GPU, and this call in traced code is unconditional", _REMEDY)
+        return Hit(
+            f"{package} needs a GPU, and this call in traced code is unconditional",
+            _REMEDY,
+        )
     # The condition may well be false: an option, or one of several versions.
-    return Hit(f"{package} needs a GPU, and traced code may call it here", _REMEDY, severity=Severity.WARNING)
+    return Hit(
+        f"{package} needs a GPU, and traced code may call it here",
+        _REMEDY,
+        severity=Severity.WARNING,
+    )
 
 
 def _import_hit(event: Import) -> Answer:

@@ -7,7 +7,9 @@ from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import gpu_hit
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
-_LOADERS: Final = frozenset({"torch.utils.cpp_extension.load", "torch.utils.cpp_extension.load_inline"})
+_LOADERS: Final = frozenset(
+    {"torch.utils.cpp_extension.load", "torch.utils.cpp_extension.load_inline"}
+)
 
 
 def check(event: Use, context: Context) -> Answer:

@@ -13,11 +13,13 @@ def check(event: Use, context: Context) -> bool:
     """A compiler of torch, called or used as a decorator under no condition."""
     if event.name not in _COMPILERS or event.checked:
         return False
-    # A condition may well ask for the device; a `try` is there for the import beside it.
+    # A condition may well ask for the device; a `try` is there for the import beside
+    # it.
     if event.guarded and not event.tried:
         return False
     is_applied = event.call is not None or event.decorator
-    # A function of host code that compiles its argument is used for GPUs, and not called here.
+    # A function of host code that compiles its argument is used for GPUs, and not
+    # called here.
     return is_applied and (event.at_import or event.in_init or event.traced)
 
 

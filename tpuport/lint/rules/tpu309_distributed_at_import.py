@@ -25,12 +25,15 @@ _WITHOUT_GROUP: Final = (
 
 
 def check(event: Use, context: Context) -> Answer:
-    """A call that needs a process group, in code that does not ask whether there is one."""
+    """A call that needs a process group, in code that does not ask whether there is
+    one.
+    """
     if event.name not in _GROUP_FUNCTIONS or event.call is None or event.checked:
         return False
     if event.at_import or event.in_init or event.traced:
         return not event.guarded
-    # Of a script only the call that starts the processes counts: the others depend on it.
+    # Of a script only the call that starts the processes counts: the others depend on
+    # it.
     if event.name == "torch.distributed.init_process_group" and not event.tried:
         return Hit(_SCRIPT, _WITHOUT_GROUP, severity=Severity.WARNING)
     return False

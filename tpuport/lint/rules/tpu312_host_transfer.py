@@ -14,12 +14,19 @@ _READ: Final = re.compile(r"\s*\.(numpy|item|tolist)\(")
 
 
 def check(event: Call, context: Context) -> bool:
-    """A tensor sent to the host, unless the next call reads it there, which has a rule of its own."""
-    if not is_method_of_tensor(event, "cpu", "to") or _READ.match(following_text(event.call, context)):
+    """A tensor sent to the host, unless the next call reads it there, which has a rule
+    of its own.
+    """
+    if not is_method_of_tensor(event, "cpu", "to") or _READ.match(
+        following_text(event.call, context)
+    ):
         return False
-    # The device is the first argument or a keyword; one that is not a literal is left alone.
+    # The device is the first argument or a keyword; one that is not a literal is left
+    # alone.
     devices = [*event.args[:1], event.keywords.get("device")]
-    return event.name == "cpu" or any(isinstance(x, Static) and x.constant == "cpu" for x in devices)
+    return event.name == "cpu" or any(
+        isinstance(x, Static) and x.constant == "cpu" for x in devices
+    )
 
 
 RULE = Rule(

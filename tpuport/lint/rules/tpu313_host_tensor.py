@@ -3,12 +3,21 @@
 from collections.abc import Iterable
 from typing import Final
 
-from tpuport.lint.abstract_values import FLOAT_TENSOR, Layer, Sequence, Static, Tensor, Value, is_traced
+from tpuport.lint.abstract_values import (
+    FLOAT_TENSOR,
+    Layer,
+    Sequence,
+    Static,
+    Tensor,
+    Value,
+    is_traced,
+)
 from tpuport.lint.events import Arithmetic, Call, Comparison, Subscript
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Rule
 
-# What takes a tensor of the host beside a traced one: moves, and what reads only a shape or numbers.
+# What takes a tensor of the host beside a traced one: moves, and what reads only a
+# shape or numbers.
 _TAKES_BOTH: Final = frozenset(
     "to type_as expand_as view_as reshape_as new_tensor repeat_interleave tensor_split broadcast_tensors is_same_size "
     "fill_ "
@@ -28,19 +37,25 @@ _WITH_WEIGHTS: Final = (
 
 
 def check(event: Arithmetic | Call | Comparison | Subscript, context: Context) -> bool:
-    """An operation on both, apart from an index: what is indexed may be on the device, and the index on the host."""
+    """An operation on both, apart from an index: what is indexed may be on the device,
+    and the index on the host.
+    """
     match event:
         case Arithmetic(left=left, right=right) | Comparison(left=left, right=right):
             return _meet([left, right])
         case Subscript(base=Tensor(several=True)):
             return any(is_traced(value) for value in (*event.indices, event.value))
         case Call():
-            return _is_operation(event) and (_meet(_operands(event)) or _chooses_number(event))
+            return _is_operation(event) and (
+                _meet(_operands(event)) or _chooses_number(event)
+            )
     return False
 
 
 def _is_operation(event: Call) -> bool:
-    """Whether it is a call of a function, method or layer of torch that computes a tensor from others."""
+    """Whether it is a call of a function, method or layer of torch that computes a
+    tensor from others.
+    """
     last = event.name.rpartition(".")[2]
     if last in _TAKES_BOTH or not isinstance(event.result, Tensor | Sequence):
         return False
@@ -51,7 +66,9 @@ def _is_operation(event: Call) -> bool:
 
 
 def _operands(event: Call) -> list[Value | None]:
-    """What an operation works on, the tensors of a list as well; of a layer with weights, a weight too."""
+    """What an operation works on, the tensors of a list as well; of a layer with
+    weights, a weight too.
+    """
     operands: list[Value | None] = []
     for value in (event.receiver, *event.args, *event.keywords.values()):
         operands += (value.items or ()) if isinstance(value, Sequence) else (value,)
@@ -62,7 +79,9 @@ def _operands(event: Call) -> list[Value | None]:
 
 
 def _chooses_number(event: Call) -> bool:
-    """Whether it is `torch.where(mask, 1.0, 0.0)` of a mask of the host: the numbers are tensors of the device."""
+    """Whether it is `torch.where(mask, 1.0, 0.0)` of a mask of the host: the numbers
+    are tensors of the device.
+    """
     match event:
         case Call(name="torch.where", args=[Tensor(several=True), *choices]):
             return any(isinstance(choice, Static) for choice in choices)
@@ -73,7 +92,9 @@ def _chooses_number(event: Call) -> bool:
 def _meet(values: Iterable[Value | None]) -> bool:
     """Whether one is a tensor of the host with several elements, and one is traced."""
     values = list(values)
-    return any(map(is_traced, values)) and any(isinstance(x, Tensor) and x.several for x in values)
+    return any(map(is_traced, values)) and any(
+        isinstance(x, Tensor) and x.several for x in values
+    )
 
 
 RULE = Rule(

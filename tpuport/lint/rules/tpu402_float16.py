@@ -8,7 +8,9 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
 
 def check(event: Call | Use, context: Context) -> Answer:
-    """A cast to float16, or a tensor created in it, in traced code; `.half()` in a module's `__init__`."""
+    """A cast to float16, or a tensor created in it, in traced code; `.half()` in a
+    module's `__init__`.
+    """
     # `self.half()` in `__init__` makes all weights float16.
     if isinstance(event, Use):
         return event.name == ".half" and event.call is not None and event.in_init

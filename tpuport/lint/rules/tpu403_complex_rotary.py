@@ -7,7 +7,9 @@ from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.event_queries import dtype_hits
 from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
-_CONSTRUCTORS: Final = frozenset({"torch.polar", "torch.complex", "torch.view_as_complex"})
+_CONSTRUCTORS: Final = frozenset(
+    {"torch.polar", "torch.complex", "torch.view_as_complex"}
+)
 
 
 def check(event: Call, context: Context) -> Answer:

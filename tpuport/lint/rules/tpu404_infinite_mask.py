@@ -7,7 +7,9 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 
 def check(event: Call, context: Context) -> Answer:
-    """`masked_fill(mask, -inf)`, `torch.where(mask, x, -inf)`: all entries of a row may be masked."""
+    """`masked_fill(mask, -inf)`, `torch.where(mask, x, -inf)`: all entries of a row may
+    be masked.
+    """
     if not is_call_of(event, "masked_fill", "masked_fill_", "where"):
         return False
     # As it is written, because a number that is computed elsewhere may be finite.

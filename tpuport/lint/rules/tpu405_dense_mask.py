@@ -16,15 +16,21 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 # A chunk, a block or a window has the same small size whatever the length is.
 _SMALL: Final = re.compile("chunk|block|window|patch|kernel")
-_FACTORIES: Final = frozenset({"ones", "zeros", "full", "ones_like", "new_ones", "new_full", "new_zeros"})
+_FACTORIES: Final = frozenset(
+    {"ones", "zeros", "full", "ones_like", "new_ones", "new_full", "new_zeros"}
+)
 
 
 def check(event: Call, context: Context) -> bool:
-    """`tril`, `triu` of a square that is built for it, and a square of minus infinity."""
+    """`tril`, `triu` of a square that is built for it, and a square of minus
+    infinity.
+    """
     # `tril` of a tensor that exists already is not a mask that is built for the call.
     if is_call_of(event, "tril", "triu"):
         return any(map(_is_square, _operand_nodes(event)))
-    if is_call_of(event, "full", "new_full") and any(map(is_minus_infinity, event.call.args)):
+    if is_call_of(event, "full", "new_full") and any(
+        map(is_minus_infinity, event.call.args)
+    ):
         return _is_square(event.call)
     return False
 
@@ -40,7 +46,9 @@ def _operand_nodes(event: Call) -> list[ast.expr]:
 def _is_square(node: ast.expr) -> bool:
     """A new tensor whose last two sizes are equal, and not small."""
     match node:
-        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _FACTORIES:
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if (
+            name in _FACTORIES
+        ):
             sizes = node.args
         case _:
             return False

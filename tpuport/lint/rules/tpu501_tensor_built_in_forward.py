@@ -11,20 +11,31 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 _TABLES: Final = ("arange", "linspace", "logspace", "tril_indices", "triu_indices")
 _OTHERS: Final = ("ones", "zeros", "full", "eye", "tensor")
-# What moves the tensor to the device, or to Python: on the same line, or at the start of the next.
-_MOVED: Final = re.compile(r".*\.(to|type_as|tolist|item|numpy|cuda)\(|[^\n]*\n[\s)]*\.to\(")
+# What moves the tensor to the device, or to Python: on the same line, or at the start
+# of the next.
+_MOVED: Final = re.compile(
+    r".*\.(to|type_as|tolist|item|numpy|cuda)\(|[^\n]*\n[\s)]*\.to\("
+)
 
 
 def check(event: Call, context: Context) -> Answer:
-    """A table whose arguments are all static, or any tensor that is created on the host and left there."""
+    """A table whose arguments are all static, or any tensor that is created on the host
+    and left there.
+    """
     if event.receiver is not None or not is_call_of(event, *_TABLES, *_OTHERS):
         return False
     # An argument that is a tensor is data, and an unknown one may be.
-    if not event.args or any(isinstance(value, Tensor | Unknown) for value in event.args):
+    if not event.args or any(
+        isinstance(value, Tensor | Unknown) for value in event.args
+    ):
         return False
     if _stays_on_host(event, context):
         reason = "without `device=` the tensor is on the host: combining it with one on the device raises"
-        return Hit(reason, "pass `device=x.device`, or keep it in a buffer", severity=Severity.WARNING)
+        return Hit(
+            reason,
+            "pass `device=x.device`, or keep it in a buffer",
+            severity=Severity.WARNING,
+        )
     # Ones and zeros cost nothing: XLA does not store them.
     return is_call_of(event, *_TABLES)
 

@@ -33,12 +33,21 @@ def _mutable_defaults(parameters: ast.arguments) -> dict[str, ast.expr]:
         *zip(reversed(positional), reversed(parameters.defaults), strict=False),
         *zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True),
     ]
-    return {parameter.arg: default for parameter, default in pairs if default and _is_mutable(default)}
+    return {
+        parameter.arg: default
+        for parameter, default in pairs
+        if default and _is_mutable(default)
+    }
 
 
 def _is_mutable(node: ast.expr) -> bool:
     match node:
-        case ast.List() | ast.Dict() | ast.Set() | ast.Call(func=ast.Name(id="list" | "dict" | "set")):
+        case (
+            ast.List()
+            | ast.Dict()
+            | ast.Set()
+            | ast.Call(func=ast.Name(id="list" | "dict" | "set"))
+        ):
             return True
     return False
 

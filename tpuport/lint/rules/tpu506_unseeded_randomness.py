@@ -9,7 +9,14 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 _MODULES: Final = ("random", "numpy.random")
 # What these give is used later, and the names of its methods say nothing.
 _CONSTRUCTORS: Final = frozenset(
-    {"Random", "SystemRandom", "RandomState", "Generator", "default_rng", "SeedSequence"}
+    {
+        "Random",
+        "SystemRandom",
+        "RandomState",
+        "Generator",
+        "default_rng",
+        "SeedSequence",
+    }
 )
 _SEEDS: Final = frozenset(
     {"torch.manual_seed", "torch.random.manual_seed", "torch.seed", "torch.random.seed"}
@@ -19,7 +26,9 @@ _SEEDS: Final = frozenset(
 def check(event: Call, context: Context) -> bool:
     """A draw of Python or NumPy, or a seed of torch."""
     module, _, function = event.name.rpartition(".")
-    is_host_draw = event.receiver is None and module in _MODULES and function not in _CONSTRUCTORS
+    is_host_draw = (
+        event.receiver is None and module in _MODULES and function not in _CONSTRUCTORS
+    )
     return is_host_draw or event.name in _SEEDS
 
 

@@ -10,7 +10,10 @@ from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 def check(event: ModuleClass, context: Context) -> list[Hit]:
     """`self.x = tensor` in `__init__`, neither a parameter nor a buffer."""
     return [
-        Hit(f"self.{name} is neither a parameter nor a buffer: it stays on the host", node=node)
+        Hit(
+            f"self.{name} is neither a parameter nor a buffer: it stays on the host",
+            node=node,
+        )
         for name, node in event.assignments.items()
         if _is_plain_tensor(event.attributes.get(name))
     ]

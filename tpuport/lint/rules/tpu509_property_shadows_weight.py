@@ -15,9 +15,14 @@ _WEIGHTED_LAYERS: Final = tuple(
 
 
 def check(event: ModuleClass, context: Context) -> list[Hit]:
-    """A property with the name of a parameter, buffer or submodule that the class or a base registers."""
+    """A property with the name of a parameter, buffer or submodule that the class or a
+    base registers.
+    """
     return [
-        Hit(f"{name} is a registered weight as well, which the property hides", node=method.node)
+        Hit(
+            f"{name} is a registered weight as well, which the property hides",
+            node=method.node,
+        )
         for name, method in event.info.methods.items()
         if method.is_a("property", "cached_property") and _is_registered(event, name)
     ]
@@ -31,8 +36,13 @@ def _is_registered(event: ModuleClass, name: str) -> bool:
     if isinstance(value, Layer | Instance):
         return True
     # What a layer of torch registers is not in the linted code.
-    bases = [base.rpartition(".")[2] for base in class_facts(event.info).get("external_bases", ())]
-    return name in {"weight", "bias"} and any(base.startswith(_WEIGHTED_LAYERS) for base in bases)
+    bases = [
+        base.rpartition(".")[2]
+        for base in class_facts(event.info).get("external_bases", ())
+    ]
+    return name in {"weight", "bias"} and any(
+        base.startswith(_WEIGHTED_LAYERS) for base in bases
+    )
 
 
 RULE = Rule(

@@ -10,12 +10,17 @@ _NAME: Final = "torch.inference_mode"
 
 
 def check(event: FunctionEntry | Use, context: Context) -> Answer:
-    """The context manager inside traced code, and the decorator of a traced function."""
+    """The context manager inside traced code, and the decorator of a traced
+    function.
+    """
     if isinstance(event, Use):
         return event.name == _NAME and event.call is not None and event.traced
-    # A decorator takes effect when the function is entered, so the finding is on the decorator.
+    # A decorator takes effect when the function is entered, so the finding is on the
+    # decorator.
     decorators = event.info.decorators
-    return _NAME in decorators and Hit(node=event.info.node.decorator_list[decorators.index(_NAME)])
+    return _NAME in decorators and Hit(
+        node=event.info.node.decorator_list[decorators.index(_NAME)]
+    )
 
 
 RULE = Rule(

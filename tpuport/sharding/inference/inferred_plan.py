@@ -1,4 +1,6 @@
-"""`infer_plan`: which weights of a model to divide over `tp`, as rules, with the reason for each weight."""
+"""`infer_plan`: which weights of a model to divide over `tp`, as rules, with the reason
+for each weight.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tpuport.sharding.styles import AXIS
 
 @dataclasses.dataclass(frozen=True)
 class InferredPlan:
-    """A plan for every weight of a model, and the rules that express it. `str()` is a table."""
+    """A plan for every weight of a model, and the rules that express it. `str()` is a
+    table.
+    """
 
     weights: tuple[WeightPlan, ...]
     rules: tuple[Rule, ...]
@@ -36,7 +40,9 @@ class InferredPlan:
         }
 
     def __str__(self) -> str:
-        rows = [(rule.pattern, format_spec(rule.spec), rule.reason) for rule in self.rules]
+        rows = [
+            (rule.pattern, format_spec(rule.spec), rule.reason) for rule in self.rules
+        ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)) for row in rows]
         # The last column is padded too.
@@ -48,10 +54,11 @@ def infer_plan(model: Any, inputs: Any, mesh: Mesh | None = None) -> InferredPla
 
     Args:
         model: a torch module; its weights may be on the meta device and are not read.
-        inputs: of one call, as `trace_model` takes them. Tensors may be on the meta device. Sizes matter little, but
-            a sequence should be longer than one token.
-        mesh: that the plan is for: what its `tp` does not divide stays whole. None for any mesh whose `tp` is a power
-            of two: an odd number of rows or heads stays whole.
+        inputs: of one call, as `trace_model` takes them. Tensors may be on the meta
+            device. Sizes matter little, but a sequence should be longer than one token.
+        mesh: that the plan is for: what its `tp` does not divide stays whole. None for
+            any mesh whose `tp` is a power of two: an odd number of rows or heads stays
+            whole.
 
     Raises:
         PortError: this is not a torch module, or the mesh has no axis `tp`.
@@ -88,7 +95,9 @@ def _tied_names(model: Any) -> list[tuple[str, ...]]:
     return [tuple(group) for group in names.values()]
 
 
-def _plan_weight(names: tuple[str, ...], program: Program, choice: Choice, reason: str) -> WeightPlan:
+def _plan_weight(
+    names: tuple[str, ...], program: Program, choice: Choice, reason: str
+) -> WeightPlan:
     shape = program.weights[names[0]].shape
     cut = choice.cuts.get(names[0])
     if cut is None:
@@ -99,7 +108,9 @@ def _plan_weight(names: tuple[str, ...], program: Program, choice: Choice, reaso
 
 
 def _without_misfit(plan: WeightPlan, mesh: Mesh | None) -> WeightPlan:
-    """The plan of a weight, or to leave it whole if a mesh does not divide it; None stands for every power of two."""
+    """The plan of a weight, or to leave it whole if a mesh does not divide it; None
+    stands for every power of two.
+    """
     if not any(plan.spec):
         return plan
     size = plan.shape[list(plan.spec).index(AXIS)]
@@ -114,18 +125,23 @@ def _without_misfit(plan: WeightPlan, mesh: Mesh | None) -> WeightPlan:
 
 
 def _rules(weights: Iterable[WeightPlan]) -> list[Rule]:
-    """A rule for each kind of weight that is divided, and for each matrix that is not."""
+    """A rule for each kind of weight that is divided, and for each matrix that is
+    not.
+    """
     decisions = {name: weight for weight in weights for name in weight.names}
     rules = []
     for pattern, members in patterns_of(decisions).items():
         first = members[0]
         if not any(first.spec) and len(first.shape) < 2:
-            # What no rule matches is replicated: rules for all norms and biases would only be noise.
+            # What no rule matches is replicated: rules for all norms and biases would
+            # only be noise.
             continue
-        # One rule for all blocks: a number of devices has to divide the heads of each. gcd(0, n) is n.
+        # One rule for all blocks: a number of devices has to divide the heads of each.
+        # gcd(0, n) is n.
         heads = gcd(*(member.heads or 0 for member in members)) or None
         # Blocks may differ in a detail, such as the first without a norm before it.
         [(reason, _)] = Counter(member.reason for member in members).most_common(1)
-        # Optional: where a mesh's size does not divide the weight, it stays whole, as with a published plan.
+        # Optional: where a mesh's size does not divide the weight, it stays whole, as
+        # with a published plan.
         rules.append(Rule(pattern, first.spec, heads, optional=True, reason=reason))
     return rules

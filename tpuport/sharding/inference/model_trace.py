@@ -1,4 +1,6 @@
-"""A model traced for its structure: weights and inputs are shapes, nothing is allocated or computed."""
+"""A model traced for its structure: weights and inputs are shapes, nothing is allocated
+or computed.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ def trace_model(model: torch.nn.Module, inputs: Any) -> ModelTrace:
 
     Args:
         model: its weights may be on any device, also meta, and are not read.
-        inputs: arguments by name, or a tuple of arguments, or the only argument. Tensors and jax.ShapeDtypeStruct are
-            traced; anything else is static.
+        inputs: arguments by name, or a tuple of arguments, or the only argument.
+            Tensors and jax.ShapeDtypeStruct are traced; anything else is static.
 
     Raises:
         CannotTrace: the model's code cannot be traced.
@@ -48,7 +50,8 @@ def trace_model(model: torch.nn.Module, inputs: Any) -> ModelTrace:
     args, kwargs = _arguments(inputs)
     leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
     traced = [index for index, leaf in enumerate(leaves) if _is_array(leaf)]
-    # Parameters first, as `read_program` expects it. Buffers are arguments too, or they would be constants.
+    # Parameters first, as `read_program` expects it. Buffers are arguments too, or they
+    # would be constants.
     parameters = dict(model.named_parameters())
     tensors = parameters | dict(model.named_buffers())
 
@@ -61,7 +64,8 @@ def trace_model(model: torch.nn.Module, inputs: Any) -> ModelTrace:
             out = model(*call_args, **call_kwargs)
             # Classes of outputs are known only now, and jax has to take them apart.
             pytrees.register_used(out)
-            # Strings, shapes and tensors of the host may be among the results, and divide nothing.
+            # Strings, shapes and tensors of the host may be among the results, and
+            # divide nothing.
             results = jax.tree_util.tree_leaves(compat.as_jax(out))
             return [result for result in results if isinstance(result, jax.Array)]
 
@@ -79,7 +83,8 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         case tuple() | list():
             return tuple(inputs), {}
         case _ if _is_array(inputs):
-            # Any other object is refused below: a string or a number is hardly the whole input of a model.
+            # Any other object is refused below: a string or a number is hardly the
+            # whole input of a model.
             return (inputs,), {}
     raise PortError(
         f"inputs is a {type(inputs).__name__}",
@@ -97,13 +102,20 @@ def _abstract(tensor: Any) -> jax.ShapeDtypeStruct:
     if isinstance(dtype, torch.dtype):
         dtype = compat.jax_dtype(dtype)
     # Without x64 mode, jax has no 64-bit types: int64 tokens are int32.
-    return jax.ShapeDtypeStruct(tuple(tensor.shape), jax.dtypes.canonicalize_dtype(dtype))
+    return jax.ShapeDtypeStruct(
+        tuple(tensor.shape), jax.dtypes.canonicalize_dtype(dtype)
+    )
 
 
 @contextlib.contextmanager
-def _in_place_of_weights(model: torch.nn.Module, weights: Mapping[str, jax.Array]) -> Iterator[None]:
-    """Traced. Let the model compute with these arrays, and with products in place of kernels."""
-    # Entered in this order: the environment has to exist before tensors are put in place of weights, which comes last.
+def _in_place_of_weights(
+    model: torch.nn.Module, weights: Mapping[str, jax.Array]
+) -> Iterator[None]:
+    """Traced. Let the model compute with these arrays, and with products in place of
+    kernels.
+    """
+    # Entered in this order: the environment has to exist before tensors are put in
+    # place of weights, which comes last.
     contexts: tuple[Callable[[], Any], ...] = (
         exclusive_trace,
         compat.environment,
@@ -115,7 +127,9 @@ def _in_place_of_weights(model: torch.nn.Module, weights: Mapping[str, jax.Array
         # Without a mesh, experts are plain products.
         lambda: transformers_experts.use(model, None),
         lambda: transformers_rotary.by_length(model),
-        lambda: _reparametrize_module(model, compat.as_torch(dict(weights)), tie_weights=True),
+        lambda: _reparametrize_module(
+            model, compat.as_torch(dict(weights)), tie_weights=True
+        ),
     )
     with contextlib.ExitStack() as stack:
         for context in contexts:
@@ -125,10 +139,15 @@ def _in_place_of_weights(model: torch.nn.Module, weights: Mapping[str, jax.Array
 
 @contextlib.contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Compute attention by products, whose dimensions can be followed; a kernel's cannot."""
-    # Settings belong to an owner, so that those of other callers stay when these are removed.
+    """Compute attention by products, whose dimensions can be followed; a kernel's
+    cannot.
+    """
+    # Settings belong to an owner, so that those of other callers stay when these are
+    # removed.
     owner = object()
-    attention_settings.add_settings(owner, attention_settings.Settings(implementation="xla"))
+    attention_settings.add_settings(
+        owner, attention_settings.Settings(implementation="xla")
+    )
     try:
         yield
     finally:

@@ -1,8 +1,10 @@
 """What each operation of a traced program does to the dimensions of its arrays.
 
-A function here takes an equation and its inputs, makes classes of the dimensions that have to be alike, and returns the
-operation: its outputs, whose dimensions are those of the inputs where they go on, and the dimensions that it sums up
-(`reduced`) or of which it takes or joins parts (`dealt`). An input's dimension that is none of these is needed whole.
+A function here takes an equation and its inputs, makes classes of the dimensions that
+have to be alike, and returns the operation: its outputs, whose dimensions are those of
+the inputs where they go on, and the dimensions that it sums up (`reduced`) or of which
+it takes or joins parts (`dealt`). An input's dimension that is none of these is needed
+whole.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Value:
-    """An array of the program. Values are compared by identity: two arrays of one shape are two values.
+    """An array of the program. Values are compared by identity: two arrays of one shape
+    are two values.
 
     Attributes:
         shape: of the whole array.
@@ -65,7 +68,8 @@ class Operation:
         inputs: one value for each operand.
         outputs: one value for each result.
         reduced: the dimensions that it sums up, such as those that a product contracts.
-        dealt: the dimensions of which it takes a part, or that become a part of one, each with the output's dimension.
+        dealt: the dimensions of which it takes a part, or that become a part of one,
+            each with the output's dimension.
         is_unused: whether no result of the program depends on it.
     """
 
@@ -114,9 +118,14 @@ def _shape(variable: Any) -> Shape:
 
 
 def _operation(
-    equation: Any, inputs: Sequence[Value], dimensions: Iterable[Dimension], **facts: Any
+    equation: Any,
+    inputs: Sequence[Value],
+    dimensions: Iterable[Dimension],
+    **facts: Any,
 ) -> Operation:
-    """An operation whose outputs all have these dimensions. `facts` are `reduced` and `dealt`."""
+    """An operation whose outputs all have these dimensions. `facts` are `reduced` and
+    `dealt`.
+    """
     dimensions = tuple(dimensions)
     outputs = [Value(_shape(variable), dimensions) for variable in equation.outvars]
     return Operation(equation, inputs, outputs, **facts)
@@ -132,8 +141,11 @@ def _remaining(value: Value, excluded: Iterable[int]) -> list[int]:
     return sorted(set(range(len(value.shape))).difference(excluded))
 
 
-def _carried(source: Value, shape: Shape, pairs: Iterable[tuple[int, int]]) -> list[Dimension]:
-    """Dimensions for an output of this shape: the source's where the output has all of their positions, else new ones.
+def _carried(
+    source: Value, shape: Shape, pairs: Iterable[tuple[int, int]]
+) -> list[Dimension]:
+    """Dimensions for an output of this shape: the source's where the output has all of
+    their positions, else new ones.
 
     Args:
         pairs: (index of the source's dimension, index of the output's).
@@ -162,7 +174,9 @@ def _axes(position: int, dimensions: Iterable[int]) -> frozenset[Axis]:
 
 
 def _elementwise(equation: Any, inputs: Sequence[Value]) -> Operation:
-    """Also of operations that have no rule, if their arrays have the shapes of an elementwise one."""
+    """Also of operations that have no rule, if their arrays have the shapes of an
+    elementwise one.
+    """
     output_shapes = set(map(_shape, equation.outvars))
     # Scalars fit any shape, and have no dimension that could be divided.
     arrays = [value for value in inputs if value.shape]
@@ -171,19 +185,27 @@ def _elementwise(equation: Any, inputs: Sequence[Value]) -> Operation:
     [shape] = output_shapes
     if not all(_is_broadcast(value.shape, shape) for value in arrays):
         return _fresh(equation, inputs)
-    dimensions = [_common_dimension(arrays, index, size) for index, size in enumerate(shape)]
+    dimensions = [
+        _common_dimension(arrays, index, size) for index, size in enumerate(shape)
+    ]
     return _operation(equation, inputs, dimensions)
 
 
 def _is_broadcast(shape: Shape, target: Shape) -> bool:
-    """Whether an array of one shape becomes the other by repeating dimensions of size 1."""
+    """Whether an array of one shape becomes the other by repeating dimensions of size
+    1.
+    """
     if len(shape) != len(target):
         return False
-    return all(size in (1, repeated) for size, repeated in zip(shape, target, strict=True))
+    return all(
+        size in (1, repeated) for size, repeated in zip(shape, target, strict=True)
+    )
 
 
 def _common_dimension(arrays: Sequence[Value], index: int, size: int) -> Dimension:
-    """The dimension that these arrays share at an index; those that have size 1 there are repeated, and have none."""
+    """The dimension that these arrays share at an index; those that have size 1 there
+    are repeated, and have none.
+    """
     alike = [value.dimensions[index] for value in arrays if value.shape[index] == size]
     if not alike:
         return new_dimension(size)
@@ -200,7 +222,9 @@ def _pairwise(equation: Any, inputs: Sequence[Value]) -> Operation:
 
 
 def _product(equation: Any, inputs: Sequence[Value]) -> Operation:
-    (left_contracted, right_contracted), (left_batch, right_batch) = equation.params["dimension_numbers"]
+    (left_contracted, right_contracted), (left_batch, right_batch) = equation.params[
+        "dimension_numbers"
+    ]
     left, right = inputs
     left_paired = (*left_contracted, *left_batch)
     right_paired = (*right_contracted, *right_batch)
@@ -214,32 +238,44 @@ def _product(equation: Any, inputs: Sequence[Value]) -> Operation:
 
 def _reduction(equation: Any, inputs: Sequence[Value]) -> Operation:
     axes = equation.params["axes"]
-    reduced = frozenset(itertools.starmap(Axis, itertools.product(range(len(inputs)), axes)))
+    reduced = frozenset(
+        itertools.starmap(Axis, itertools.product(range(len(inputs)), axes))
+    )
     return _operation(equation, inputs, inputs[0].without(axes), reduced=reduced)
 
 
 def _position_of_extreme(equation: Any, inputs: Sequence[Value]) -> Operation:
-    """argmax and argmin: positions of different devices cannot simply be added up, so `reduced` is empty."""
+    """argmax and argmin: positions of different devices cannot simply be added up, so
+    `reduced` is empty.
+    """
     return _operation(equation, inputs, inputs[0].without(equation.params["axes"]))
 
 
 def _broadcast(equation: Any, inputs: Sequence[Value]) -> Operation:
     pairs = enumerate(equation.params["broadcast_dimensions"])
     # The other inputs are dynamic sizes, which are not used here.
-    return _operation(equation, inputs, _carried(inputs[0], tuple(equation.params["shape"]), pairs))
+    return _operation(
+        equation, inputs, _carried(inputs[0], tuple(equation.params["shape"]), pairs)
+    )
 
 
 def _reshape(equation: Any, inputs: Sequence[Value]) -> Operation:
-    return _operation(equation, inputs, reshape(inputs[0].dimensions, _shape(equation.outvars[0])))
+    return _operation(
+        equation, inputs, reshape(inputs[0].dimensions, _shape(equation.outvars[0]))
+    )
 
 
 def _transpose(equation: Any, inputs: Sequence[Value]) -> Operation:
     order = equation.params["permutation"]
-    return _operation(equation, inputs, [inputs[0].dimensions[index] for index in order])
+    return _operation(
+        equation, inputs, [inputs[0].dimensions[index] for index in order]
+    )
 
 
 def _squeeze(equation: Any, inputs: Sequence[Value]) -> Operation:
-    return _operation(equation, inputs, inputs[0].without(equation.params["dimensions"]))
+    return _operation(
+        equation, inputs, inputs[0].without(equation.params["dimensions"])
+    )
 
 
 def _slice(equation: Any, inputs: Sequence[Value]) -> Operation:
@@ -247,14 +283,19 @@ def _slice(equation: Any, inputs: Sequence[Value]) -> Operation:
     shape = _shape(equation.outvars[0])
     dealt = {}
     for index, size in enumerate(shape):
-        # A single position is on one device: nothing of it could be dealt to the others.
+        # A single position is on one device: nothing of it could be dealt to the
+        # others.
         if 1 < size < source.shape[index]:
             dealt[Axis(0, index)] = index
-    return _operation(equation, inputs, _carried(source, shape, _in_place(shape)), dealt=dealt)
+    return _operation(
+        equation, inputs, _carried(source, shape, _in_place(shape)), dealt=dealt
+    )
 
 
 def _in_place(shape: Shape) -> list[tuple[int, int]]:
-    """Pairs of indices for an output whose dimensions are in the order of the input's."""
+    """Pairs of indices for an output whose dimensions are in the order of the
+    input's.
+    """
     return [(index, index) for index in range(len(shape))]
 
 
@@ -267,7 +308,8 @@ def _split(equation: Any, inputs: Sequence[Value]) -> Operation:
     axis = equation.params["axis"]
     outputs = list(map(new_value, equation.outvars))
     for output in outputs:
-        # Each output has a dimension of its own: the parts of a fused projection need not be alike.
+        # Each output has a dimension of its own: the parts of a fused projection need
+        # not be alike.
         output.dimensions = _replaced(inputs[0].dimensions, axis, output.shape[axis])
     return Operation(equation, inputs, outputs, dealt={Axis(0, axis): axis})
 
@@ -279,7 +321,11 @@ def _concatenate(equation: Any, inputs: Sequence[Value]) -> Operation:
     for value in others:
         _unify_along(first, value, zip(beside, beside, strict=True))
     dimensions = _replaced(first.dimensions, axis, _shape(equation.outvars[0])[axis])
-    dealt = {Axis(index, axis): axis for index, value in enumerate(inputs) if value.shape[axis] > 1}
+    dealt = {
+        Axis(index, axis): axis
+        for index, value in enumerate(inputs)
+        if value.shape[axis] > 1
+    }
     return _operation(equation, inputs, dimensions, dealt=dealt)
 
 
@@ -296,7 +342,9 @@ def _unstack(equation: Any, inputs: Sequence[Value]) -> Operation:
     return _operation(equation, inputs, inputs[0].without([equation.params["axis"]]))
 
 
-def _whole_along(equation: Any, inputs: Sequence[Value], axes: Iterable[int]) -> Operation:
+def _whole_along(
+    equation: Any, inputs: Sequence[Value], axes: Iterable[int]
+) -> Operation:
     """All goes on but along these axes, where every position matters to every other."""
     source, *others = inputs
     beside = _remaining(source, axes)
@@ -305,7 +353,8 @@ def _whole_along(equation: Any, inputs: Sequence[Value], axes: Iterable[int]) ->
     for output in outputs:
         output.dimensions = tuple(_carried(source, output.shape, pairs))
     for value in others:
-        # Of one shape are the arrays that are sorted by the first; scalars are what a pad is filled with.
+        # Of one shape are the arrays that are sorted by the first; scalars are what a
+        # pad is filled with.
         if value.shape == source.shape:
             _unify_along(source, value, pairs)
     return Operation(equation, inputs, outputs)
@@ -337,7 +386,9 @@ def _pad(equation: Any, inputs: Sequence[Value]) -> Operation:
 def _fourier(equation: Any, inputs: Sequence[Value]) -> Operation:
     # A transform of n dimensions is along the last n.
     rank = len(inputs[0].shape)
-    return _whole_along(equation, inputs, range(rank - len(equation.params["fft_lengths"]), rank))
+    return _whole_along(
+        equation, inputs, range(rank - len(equation.params["fft_lengths"]), rank)
+    )
 
 
 def _update_slice(equation: Any, inputs: Sequence[Value]) -> Operation:
@@ -347,21 +398,31 @@ def _update_slice(equation: Any, inputs: Sequence[Value]) -> Operation:
 
 
 def _gather(equation: Any, inputs: Sequence[Value]) -> Operation:
-    """Such as a look-up of rows: the table's indexed dimension is summed up, as each device has some of the rows."""
+    """Such as a look-up of rows: the table's indexed dimension is summed up, as each
+    device has some of the rows.
+    """
     table, indices = inputs
     numbers = equation.params["dimension_numbers"]
     shape = _shape(equation.outvars[0])
     removed = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
-    # What is left of the table's dimensions goes to `offset_dims`, whose sizes are those of the slices.
+    # What is left of the table's dimensions goes to `offset_dims`, whose sizes are
+    # those of the slices.
     window = zip(_remaining(table, removed), numbers.offset_dims, strict=True)
     dimensions = _carried(table, shape, window)
-    looked_up = [index for index in range(len(shape)) if index not in numbers.offset_dims]
-    # The last dimension of the indices is the position in the table, and has no place in the output.
+    looked_up = [
+        index for index in range(len(shape)) if index not in numbers.offset_dims
+    ]
+    # The last dimension of the indices is the position in the table, and has no place
+    # in the output.
     for index, target in enumerate(looked_up):
         dimensions[target] = indices.dimensions[index]
-    batching = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+    batching = zip(
+        numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True
+    )
     _unify_along(table, indices, batching)
-    return _operation(equation, inputs, dimensions, reduced=_axes(0, numbers.collapsed_slice_dims))
+    return _operation(
+        equation, inputs, dimensions, reduced=_axes(0, numbers.collapsed_slice_dims)
+    )
 
 
 def _scatter(equation: Any, inputs: Sequence[Value]) -> Operation:
@@ -375,9 +436,12 @@ def _scatter(equation: Any, inputs: Sequence[Value]) -> Operation:
 
 def _convolution(equation: Any, inputs: Sequence[Value]) -> Operation:
     image, kernel = inputs
-    # Which dimension is which, of the image, the kernel and the output; what follows are the spatial ones.
+    # Which dimension is which, of the image, the kernel and the output; what follows
+    # are the spatial ones.
     numbers = equation.params["dimension_numbers"]
-    (batch, features, *_), (outputs, in_features, *_), (out_batch, out_features, *_) = numbers
+    (batch, features, *_), (outputs, in_features, *_), (out_batch, out_features, *_) = (
+        numbers
+    )
     groups = equation.params["feature_group_count"]
     dimensions = list(new_dimensions(_shape(equation.outvars[0])))
     dimensions[out_batch] = image.dimensions[batch]
@@ -392,7 +456,9 @@ def _convolution(equation: Any, inputs: Sequence[Value]) -> Operation:
     # Depthwise: each input feature makes one output.
     unify(image.dimensions[features], kernel.dimensions[outputs])
     # The image's features are not summed up, as each of them goes on.
-    return _operation(equation, inputs, dimensions, reduced=frozenset([Axis(1, in_features)]))
+    return _operation(
+        equation, inputs, dimensions, reduced=frozenset([Axis(1, in_features)])
+    )
 
 
 _RULES: Final[dict[str, Callable[[Any, Sequence[Value]], Operation]]] = {
@@ -422,7 +488,8 @@ _RULES: Final[dict[str, Callable[[Any, Sequence[Value]], Operation]]] = {
     "conv_general_dilated": _convolution,
     "optimization_barrier": _pairwise,
     "fft": _fourier,
-    # Their outputs may have the shapes of elementwise ones, but a position depends on its neighbours.
+    # Their outputs may have the shapes of elementwise ones, but a position depends on
+    # its neighbours.
     **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), _fresh),
     **dict.fromkeys(("cholesky", "triangular_solve"), _fresh),
     # Kernels and ragged products name no dimension that could be followed.

@@ -8,7 +8,13 @@ from typing import Final
 
 from tpuport.jaxprs import source_frames
 from tpuport.sharding.inference.choosing import Choice, Cut, template
-from tpuport.sharding.inference.factors import Dimension, Factor, leading_leaf, leaves, size_of
+from tpuport.sharding.inference.factors import (
+    Dimension,
+    Factor,
+    leading_leaf,
+    leaves,
+    size_of,
+)
 from tpuport.sharding.inference.operations import Operation, Value
 from tpuport.sharding.inference.sharding_flow import Transfer, leading_factors
 from tpuport.sharding.inference.traced_program import Program
@@ -24,7 +30,8 @@ class Reasons:
     def __init__(self, program: Program, choice: Choice) -> None:
         self.program = program
         self.choice = choice
-        # Factors along which something is divided, and those inside of what is, such as the features of one head.
+        # Factors along which something is divided, and those inside of what is, such as
+        # the features of one head.
         self.divided = leading_factors(choice.settled)
         for factor in self.divided:
             parts = map(leading_leaf, choice.parts.get(factor, ()))
@@ -83,12 +90,16 @@ class Reasons:
         return not self._forms(name).isdisjoint(transfer.operation.inputs)
 
     def _forms(self, name: str) -> set[Value]:
-        """A weight, and what it becomes before it meets another array: transposed, cast, or repeated."""
+        """A weight, and what it becomes before it meets another array: transposed,
+        cast, or repeated.
+        """
         forms = {self.program.weights[name]}
         pending = list(forms)
         # `pending` grows while it is walked.
         for value in pending:
-            alone = [user for user in self.program.users_of([value]) if len(user.inputs) == 1]
+            alone = [
+                user for user in self.program.users_of([value]) if len(user.inputs) == 1
+            ]
             outputs = set().union(*(user.outputs for user in alone))
             # A loop may lead back to a form.
             pending += outputs - forms
@@ -98,7 +109,9 @@ class Reasons:
     def _ending(self, sums: list[Transfer], cut: Cut) -> str:
         """The weights whose products the sums are."""
         ends = [
-            name for name in cut.candidate.seeds if any(self._ends_at(transfer, name) for transfer in sums)
+            name
+            for name in cut.candidate.seeds
+            if any(self._ends_at(transfer, name) for transfer in sums)
         ]
         # One entry for all blocks, in the model's order.
         templates = list(dict.fromkeys(map(template, ends)))
@@ -107,7 +120,9 @@ class Reasons:
         return " and ".join(templates[:_NAMED])
 
     def _why_whole(self, name: str, value: Value) -> Iterator[str]:
-        """A reason for each dimension that is known to be impossible, or not worth it."""
+        """A reason for each dimension that is known to be impossible, or not worth
+        it.
+        """
         refused = self.choice.refused.get(name, {})
         for index, dimension in enumerate(value.dimensions):
             special = self._why_not_leading(dimension) or self._why_no_part(dimension)
@@ -141,25 +156,29 @@ class Reasons:
         return None
 
     def _why_not_leading(self, dimension: Dimension) -> str | None:
-        """What is special about a dimension whose leading factor is not one to divide by; None if nothing is."""
+        """What is special about a dimension whose leading factor is not one to divide
+        by; None if nothing is.
+        """
         factors = list(leaves(dimension))
         divisible = [factor for factor in factors[1:] if factor in self.divided]
         if divisible:
             order = " x ".join(str(factor.size) for factor in factors)
-            return (
-                f"is {order}, where only the {divisible[0].size} could be divided: reorder it with them first"
-            )
+            return f"is {order}, where only the {divisible[0].size} could be divided: reorder it with them first"
         if factors and factors[0] in self.inside:
             return f"is one head of {factors[0].size}, which all devices share"
         return None
 
 
 def _site(operation: Operation) -> str:
-    """The line of the model's code that an operation comes from, in parentheses; empty if it is not known."""
-    # Tracebacks in a nested jit end where jax begins to trace it: how it got there is in those of the call.
+    """The line of the model's code that an operation comes from, in parentheses; empty
+    if it is not known.
+    """
+    # Tracebacks in a nested jit end where jax begins to trace it: how it got there is
+    # in those of the call.
     frames = map(source_frames, (operation.equation, *operation.enclosing))
     for file, line, _ in itertools.chain.from_iterable(frames):
-        # Frames of torch, jax and tpuport are not where the model's author decided anything.
+        # Frames of torch, jax and tpuport are not where the model's author decided
+        # anything.
         if not is_library_file(file):
             return f" ({file.rpartition('/')[2]}:{line})"
     return ""

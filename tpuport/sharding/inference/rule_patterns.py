@@ -1,4 +1,6 @@
-"""Regexes for weights of repeated blocks: numbers become a pattern where all blocks were decided alike."""
+"""Regexes for weights of repeated blocks: numbers become a pattern where all blocks
+were decided alike.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,20 @@ _NUMBER = re.compile(r"\d+")
 
 
 def patterns_of(decisions: Mapping[str, WeightPlan]) -> dict[str, list[WeightPlan]]:
-    """A regex for each set of weights that share a decision and, but for numbers, a name.
+    """A regex for each set of weights that share a decision and, but for numbers, a
+    name.
 
     Args:
         decisions: by name; names of a tied weight have the same one.
     """
     by_template: defaultdict[tuple[str, ...], list[WeightPlan]] = defaultdict(list)
     # By identity: a tied weight is in `decisions` under each of its names.
-    for decision in {id(decision): decision for decision in decisions.values()}.values():
-        template = tuple(_generalize(name, _number_positions(name)) for name in decision.names)
+    for decision in {
+        id(decision): decision for decision in decisions.values()
+    }.values():
+        template = tuple(
+            _generalize(name, _number_positions(name)) for name in decision.names
+        )
         by_template[template].append(decision)
     patterns: dict[str, list[WeightPlan]] = {}
     for members in by_template.values():
@@ -34,7 +41,9 @@ def patterns_of(decisions: Mapping[str, WeightPlan]) -> dict[str, list[WeightPla
 
 def _number_positions(name: str) -> list[int]:
     """Which of the parts of a dotted name are numbers: [1] of "blocks.0.weight"."""
-    return [index for index, part in enumerate(name.split(".")) if _NUMBER.fullmatch(part)]
+    return [
+        index for index, part in enumerate(name.split(".")) if _NUMBER.fullmatch(part)
+    ]
 
 
 def _generalize(name: str, positions: Iterable[int]) -> str:
@@ -50,23 +59,34 @@ def _is_uniform(members: Sequence[WeightPlan]) -> bool:
 
 
 def _divide(members: list[WeightPlan]) -> Iterator[tuple[list[WeightPlan], bool]]:
-    """Members of one template in groups of one decision each, and whether any number may stand for theirs."""
+    """Members of one template in groups of one decision each, and whether any number
+    may stand for theirs.
+    """
     if _is_uniform(members):
         yield members, True
         return
-    # The last number that tells decisions apart: of the layers in a feed-forward, before that of its block.
+    # The last number that tells decisions apart: of the layers in a feed-forward,
+    # before that of its block.
     for position in reversed(_number_positions(members[0].names[0])):
-        by_number = _grouped(members, lambda member, position=position: member.names[0].split(".")[position])
+        by_number = _grouped(
+            members,
+            lambda member, position=position: member.names[0].split(".")[position],
+        )
         if all(map(_is_uniform, by_number)):
             yield from zip(by_number, itertools.repeat(True))
             return
-    # Blocks that differ by no single number: a pattern for further blocks would be a guess.
+    # Blocks that differ by no single number: a pattern for further blocks would be a
+    # guess.
     by_spec = _grouped(members, lambda member: member.spec)
     yield from zip(by_spec, itertools.repeat(False))
 
 
-def _grouped(members: Iterable[WeightPlan], key: Callable[[WeightPlan], Hashable]) -> list[list[WeightPlan]]:
-    """The members in groups of one key each, in the order of the first of each group."""
+def _grouped(
+    members: Iterable[WeightPlan], key: Callable[[WeightPlan], Hashable]
+) -> list[list[WeightPlan]]:
+    """The members in groups of one key each, in the order of the first of each
+    group.
+    """
     groups: defaultdict[Hashable, list[WeightPlan]] = defaultdict(list)
     for member in members:
         groups[key(member)].append(member)
@@ -74,8 +94,11 @@ def _grouped(members: Iterable[WeightPlan], key: Callable[[WeightPlan], Hashable
 
 
 def _pattern(group: Sequence[WeightPlan], any_number: bool) -> str:
-    """A regex that matches all names of the group, and with `any_number` those of further blocks."""
-    # A dict keeps the order and drops repetitions. Names of a tied weight are alternatives.
+    """A regex that matches all names of the group, and with `any_number` those of
+    further blocks.
+    """
+    # A dict keeps the order and drops repetitions. Names of a tied weight are
+    # alternatives.
     patterns: dict[str, None] = {}
     for names in zip(*(member.names for member in group), strict=True):
         if any_number:
@@ -88,6 +111,12 @@ def _pattern(group: Sequence[WeightPlan], any_number: bool) -> str:
 
 
 def _varying_positions(names: Sequence[str]) -> list[int]:
-    """Where names of one template have different numbers. A number that they share may matter, and stays."""
+    """Where names of one template have different numbers. A number that they share may
+    matter, and stays.
+    """
     columns = list(zip(*(name.split(".") for name in names), strict=True))
-    return [position for position in _number_positions(names[0]) if len(set(columns[position])) > 1]
+    return [
+        position
+        for position in _number_positions(names[0])
+        if len(set(columns[position])) > 1
+    ]

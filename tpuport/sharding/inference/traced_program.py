@@ -1,4 +1,6 @@
-"""A traced program as a list of operations on dimensions, with nested calls, branches and loops laid out flat."""
+"""A traced program as a list of operations on dimensions, with nested calls, branches
+and loops laid out flat.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,15 @@ from tpuport.sharding.inference.factors import unify_each
 from tpuport.sharding.inference.operations import Operation, Value, describe, new_value
 
 # What makes an array that is not cheap: matrix products, and look-ups in a table.
-_PRODUCTS: Final = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general", "gather"))
+_PRODUCTS: Final = frozenset(
+    ("dot_general", "conv_general_dilated", "ragged_dot_general", "gather")
+)
 
 
 @dataclasses.dataclass
 class Program:
-    """Operations in an order in which each comes after those that make its inputs, but for values carried by loops.
+    """Operations in an order in which each comes after those that make its inputs, but
+    for values carried by loops.
 
     Attributes:
         weights: by name.
@@ -53,16 +58,22 @@ class Program:
         return frozenset(self._users.get(value, ()))
 
     def users_of(self, values: Iterable[Value]) -> list[Operation]:
-        """The operations that have one of these values as an input, in the program's order."""
+        """The operations that have one of these values as an input, in the program's
+        order.
+        """
         positions = frozenset().union(*map(self.positions_of_users, values))
         return [self.operations[position] for position in sorted(positions)]
 
     def maker_of(self, value: Value) -> Operation | None:
-        """The operation that an array is a result of; None for weights, inputs and constants."""
+        """The operation that an array is a result of; None for weights, inputs and
+        constants.
+        """
         return self._makers.get(value)
 
     def weight_of(self, value: Value) -> str | None:
-        """The name of the weight that an array is, maybe in another layout or dtype; None if it is something else."""
+        """The name of the weight that an array is, maybe in another layout or dtype;
+        None if it is something else.
+        """
         while value not in self._names_of_weights:
             maker = self.maker_of(value)
             if maker is None or len(maker.inputs) != 1:
@@ -72,23 +83,29 @@ class Program:
 
     def used_weights(self) -> dict[str, Value]:
         """The weights that this call uses; nothing is known about the others."""
-        return {name: value for name, value in self.weights.items() if value in self._users}
+        return {
+            name: value for name, value in self.weights.items() if value in self._users
+        }
 
     def is_idle(self, operation: Operation) -> bool:
         """Whether no result depends on an operation, and it is no product.
 
-        Products count as used: of the last block of two streams, the compiler leaves out one, and it should be divided
-        like those of the other blocks.
+        Products count as used: of the last block of two streams, the compiler leaves
+        out one, and it should be divided like those of the other blocks.
         """
         return operation.is_unused and operation.name not in _PRODUCTS
 
     def is_cheap(self, value: Value) -> bool:
-        """Whether no product or table is behind an array: a mask, positions, an input of the program."""
+        """Whether no product or table is behind an array: a mask, positions, an input
+        of the program.
+        """
         return all(maker.name not in _PRODUCTS for maker in self._behind(value))
 
     def depends_on_input(self, value: Value) -> bool:
         """Whether an input of the program is behind an array."""
-        sources = itertools.chain.from_iterable(maker.inputs for maker in self._behind(value))
+        sources = itertools.chain.from_iterable(
+            maker.inputs for maker in self._behind(value)
+        )
         return not self.inputs.isdisjoint({value, *sources})
 
     def _behind(self, value: Value) -> Iterator[Operation]:
@@ -123,16 +140,21 @@ def read_program(closed: ClosedJaxpr, names: Sequence[str], inputs: int) -> Prog
 
 
 class _Reader:
-    """Lays out jaxprs. Calls of one function share its jaxpr, so each reading has its own map of variables."""
+    """Lays out jaxprs. Calls of one function share its jaxpr, so each reading has its
+    own map of variables.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        # Scalars that tell which platform the program runs on, by which `platform_dependent` chooses a branch.
+        # Scalars that tell which platform the program runs on, by which
+        # `platform_dependent` chooses a branch.
         self.platforms: set[Value] = set()
         self.enclosing: tuple[Any, ...] = ()
         self.is_unused = False
 
-    def read(self, jaxpr: Jaxpr, constants: Iterable[Value], arguments: Iterable[Value]) -> list[Value]:
+    def read(
+        self, jaxpr: Jaxpr, constants: Iterable[Value], arguments: Iterable[Value]
+    ) -> list[Value]:
         """Lay out a jaxpr; its results."""
         values: dict[Any, Value] = dict(zip(jaxpr.constvars, constants, strict=True))
         values.update(zip(jaxpr.invars, arguments, strict=True))
@@ -146,7 +168,8 @@ class _Reader:
         return [_value_of(variable, values) for variable in jaxpr.outvars]
 
     def _read_equation(self, equation: Any, inputs: list[Value]) -> Sequence[Value]:
-        # A kernel works on blocks of its operands: its dimensions are not those of the arrays.
+        # A kernel works on blocks of its operands: its dimensions are not those of the
+        # arrays.
         parts = [part for part in sub_jaxprs(equation) if part.kind != "kernel"]
         if parts and all(map(_has_operands, parts)):
             outer = self.enclosing
@@ -162,14 +185,20 @@ class _Reader:
             self.platforms.update(operation.outputs)
         return operation.outputs
 
-    def _read_parts(self, equation: Any, parts: list[SubJaxpr], inputs: list[Value]) -> list[Value]:
-        values = {id(variable): value for variable, value in zip(equation.invars, inputs, strict=True)}
+    def _read_parts(
+        self, equation: Any, parts: list[SubJaxpr], inputs: list[Value]
+    ) -> list[Value]:
+        values = {
+            id(variable): value
+            for variable, value in zip(equation.invars, inputs, strict=True)
+        }
         match parts[0].kind:
             case "call":
                 # Others of the same equation, such as derivatives, are not what runs.
                 return self._read_part(parts[0], values)
             case "branch" if inputs[0] in self.platforms:
-                # `platform_dependent` puts its default last, which TPUs run unless they have a branch of their own.
+                # `platform_dependent` puts its default last, which TPUs run unless they
+                # have a branch of their own.
                 return self._read_part(parts[-1], values)
             case "branch":
                 return self._join([self._read_part(part, values) for part in parts])
@@ -178,9 +207,13 @@ class _Reader:
         return self._read_while(parts, values)
 
     def _read_part(self, part: SubJaxpr, values: Mapping[int, Value]) -> list[Value]:
-        """Lay out a jaxpr whose arguments are operands of the equation, by their ids; its results."""
+        """Lay out a jaxpr whose arguments are operands of the equation, by their ids;
+        its results.
+        """
         constants = map(new_value, part.jaxpr.constvars)
-        return self.read(part.jaxpr, constants, [values[id(operand)] for operand in part.operands])
+        return self.read(
+            part.jaxpr, constants, [values[id(operand)] for operand in part.operands]
+        )
 
     def _join(self, results: list[list[Value]]) -> list[Value]:
         """The results of branches: what one divides, all divide."""
@@ -189,18 +222,25 @@ class _Reader:
             _unify_all(last, other)
         return last
 
-    def _read_scan(self, equation: Any, part: SubJaxpr, values: Mapping[int, Value]) -> list[Value]:
-        """Lay out one iteration, between operations that take rows of its inputs and stack those of its results."""
+    def _read_scan(
+        self, equation: Any, part: SubJaxpr, values: Mapping[int, Value]
+    ) -> list[Value]:
+        """Lay out one iteration, between operations that take rows of its inputs and
+        stack those of its results.
+        """
         arguments = [values[id(operand)] for operand in part.operands]
         for index in part.rows:
             arguments[index] = self._take_row(equation, arguments[index])
         constants = map(new_value, part.jaxpr.constvars)
         results = self.read(part.jaxpr, constants, arguments)
         carried = len(part.carries)
-        # A carried value goes round: it has to be divided alike before and after an iteration.
+        # A carried value goes round: it has to be divided alike before and after an
+        # iteration.
         _unify_all([arguments[index] for index in part.carries], results[:carried])
         stacked = zip(results[carried:], equation.outvars[carried:], strict=True)
-        return results[:carried] + [self._stack_rows(equation, row, variable) for row, variable in stacked]
+        return results[:carried] + [
+            self._stack_rows(equation, row, variable) for row, variable in stacked
+        ]
 
     def _take_row(self, equation: Any, value: Value) -> Value:
         """The row [...] of a value [length, ...] that an iteration reads."""
@@ -215,7 +255,9 @@ class _Reader:
         self.program.add(Operation(equation, [row], [stacked]))
         return stacked
 
-    def _read_while(self, parts: list[SubJaxpr], values: Mapping[int, Value]) -> list[Value]:
+    def _read_while(
+        self, parts: list[SubJaxpr], values: Mapping[int, Value]
+    ) -> list[Value]:
         condition, body = parts
         # Its result is only a bool, but what it compares may be needed whole.
         self._read_part(condition, values)
@@ -226,12 +268,20 @@ class _Reader:
 
 
 def _unused_equations(jaxpr: Jaxpr) -> set[int]:
-    """The ids of the equations of a jaxpr itself that none of its results and no effect depends on."""
-    needed = {variable for variable in jaxpr.outvars if not isinstance(variable, core.Literal)}
+    """The ids of the equations of a jaxpr itself that none of its results and no effect
+    depends on.
+    """
+    needed = {
+        variable for variable in jaxpr.outvars if not isinstance(variable, core.Literal)
+    }
     unused: set[int] = set()
     for equation in reversed(jaxpr.eqns):
         if equation.effects or not needed.isdisjoint(equation.outvars):
-            needed.update(variable for variable in equation.invars if not isinstance(variable, core.Literal))
+            needed.update(
+                variable
+                for variable in equation.invars
+                if not isinstance(variable, core.Literal)
+            )
         else:
             unused.add(id(equation))
     return unused
@@ -244,16 +294,20 @@ def _value_of(variable: Any, values: Mapping[Any, Value]) -> Value:
 
 
 def _has_operands(part: SubJaxpr) -> bool:
-    """Whether the arguments of a jaxpr are the equation's operands, and not single elements of them.
+    """Whether the arguments of a jaxpr are the equation's operands, and not single
+    elements of them.
 
-    `reduce` and `reduce_window` have a jaxpr that combines two elements, with as many arguments as they have operands.
+    `reduce` and `reduce_window` have a jaxpr that combines two elements, with as many
+    arguments as they have operands.
     """
     if len(part.operands) != len(part.jaxpr.invars):
         return False
     if part.kind != "call":
         return True
     shapes = [getattr(operand.aval, "shape", ()) for operand in part.operands]
-    return shapes == [getattr(variable.aval, "shape", ()) for variable in part.jaxpr.invars]
+    return shapes == [
+        getattr(variable.aval, "shape", ()) for variable in part.jaxpr.invars
+    ]
 
 
 def _unify_all(values: Sequence[Value], others: Sequence[Value]) -> None:

@@ -14,7 +14,8 @@ class WeightPlan:
         names: of the weight; several if it is tied.
         shape: of the whole weight.
         spec: the part on each device; empty if every device has all of it.
-        heads: how many units the divided dimension has that no device may cut through; None if any part will do.
+        heads: how many units the divided dimension has that no device may cut through;
+            None if any part will do.
         reason: in a sentence.
     """
 
@@ -26,6 +27,11 @@ class WeightPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """The decision in plain lists, strings and numbers."""
-        # json knows no PartitionSpec, and a tuple would not compare equal to the list that is read back.
-        lists = {"names": list(self.names), "shape": list(self.shape), "spec": list(self.spec)}
+        # json knows no PartitionSpec, and a tuple would not compare equal to the list
+        # that is read back.
+        lists = {
+            "names": list(self.names),
+            "shape": list(self.shape),
+            "spec": list(self.spec),
+        }
         return vars(self) | lists

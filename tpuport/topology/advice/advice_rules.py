@@ -1,4 +1,6 @@
-"""What a rule of the advice is, all of them by their files' names, and what they say of a program."""
+"""What a rule of the advice is, all of them by their files' names, and what they say of
+a program.
+"""
 
 import dataclasses
 import functools
@@ -30,8 +32,10 @@ class Hit:
         cost: what it costs a device in a step.
         unit: of the cost: "bytes" of HBM, "bytes sent", "flops" or "seconds".
         source: the line of code, if the evidence has one.
-        explained_by: ids of rules that explain it better. If any of them has hits, this one is left out.
-        rules: all the sharding rules that the remedy proposes, of which its text has the largest.
+        explained_by: ids of rules that explain it better. If any of them has hits, this
+            one is left out.
+        rules: all the sharding rules that the remedy proposes, of which its text has
+            the largest.
     """
 
     message: str
@@ -40,7 +44,9 @@ class Hit:
     unit: str = "bytes"
     source: Source | None = None
     explained_by: frozenset[str] = frozenset()
-    rules: Mapping[str, tuple[str | None, ...]] = dataclasses.field(default_factory=dict)
+    rules: Mapping[str, tuple[str | None, ...]] = dataclasses.field(
+        default_factory=dict
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +59,8 @@ class AdviceRule:
         summary: what it finds, as a phrase without a full stop.
         why: what it costs, and why the compiler cannot avoid it.
         measured: what the evidence is, and where the threshold is.
-        before: code that has it, as a user of tpuport writes it, with the names that `docs/gen_advice.py` explains.
+        before: code that has it, as a user of tpuport writes it, with the names that
+            `docs/gen_advice.py` explains.
         after: the same code without it.
         check: the hits in a piece of evidence, most often none.
     """
@@ -73,7 +80,11 @@ def all_advice_rules() -> tuple[AdviceRule, ...]:
     """Every rule, by id: a file `tpcNNN_name.py` has one `RULE`."""
     # The files are found by their names, so that a new rule is one new file.
     package = importlib.import_module("tpuport.topology.advice")
-    names = [module.name for module in pkgutil.iter_modules(package.__path__) if _FILE.match(module.name)]
+    names = [
+        module.name
+        for module in pkgutil.iter_modules(package.__path__)
+        if _FILE.match(module.name)
+    ]
     modules = [importlib.import_module(f"{package.__name__}.{name}") for name in names]
     return tuple(sorted((module.RULE for module in modules), key=lambda rule: rule.id))
 
@@ -94,7 +105,8 @@ def advice_rule_by_id(id: str) -> AdviceRule:  # noqa: A002 - the field's name
 
 def advise(evidence: Evidence) -> tuple[Finding, ...]:
     """What all rules find in a program, the costliest first."""
-    # Every rule is asked before any hit is left out, as a rule may be explained by one with a later id.
+    # Every rule is asked before any hit is left out, as a rule may be explained by one
+    # with a later id.
     hits_by_rule = {rule: list(rule.check(evidence)) for rule in all_advice_rules()}
     ids = {rule.id for rule, hits in hits_by_rule.items() if hits}
     findings = [
@@ -121,7 +133,12 @@ def _seconds(hit: Hit, hardware: Generation) -> float:
     device = hardware.device
     # All links of a chip together, one way.
     links = hardware.ici.value / 2 / hardware.devices
-    rates = {"bytes": device.hbm_bandwidth, "bytes sent": links, "flops": device.bf16, "seconds": 1.0}
+    rates = {
+        "bytes": device.hbm_bandwidth,
+        "bytes sent": links,
+        "flops": device.bf16,
+        "seconds": 1.0,
+    }
     return hit.cost / rates[hit.unit]
 
 
@@ -150,14 +167,18 @@ def format_flops(flops: int | float) -> str:
 
 def describe_collectives(collectives: Iterable[Instruction]) -> str:
     """As in "2 all-gathers, 4 all-to-alls and 1 collective-permute"."""
-    *others, last = [count_noun(count, kind) for kind, count in count_by_kind(collectives).items()]
+    *others, last = [
+        count_noun(count, kind) for kind, count in count_by_kind(collectives).items()
+    ]
     if not others:
         return last
     return f"{', '.join(others)} and {last}"
 
 
 def parse_source(text: str, function: str = "") -> Source | None:
-    """A line of code that is written as "file:line"; None if the text is something else."""
+    """A line of code that is written as "file:line"; None if the text is something
+    else.
+    """
     match = _SITE.fullmatch(text)
     if match is None:
         return None

@@ -1,4 +1,6 @@
-"""The caches of a call: arguments that come back overwritten, what they are called, and where they are."""
+"""The caches of a call: arguments that come back overwritten, what they are called, and
+where they are.
+"""
 
 import functools
 import itertools
@@ -29,7 +31,8 @@ class CallInput(NamedTuple):
     Attributes:
         name: "past_key_values.0.1".
         value: a tensor, or a jax.ShapeDtypeStruct.
-        in_cache: whether it is part of a cache of transformers, which `tpuport.compile` donates.
+        in_cache: whether it is part of a cache of transformers, which `tpuport.compile`
+            donates.
     """
 
     name: str
@@ -38,19 +41,25 @@ class CallInput(NamedTuple):
 
 
 def name_inputs(evidence: Evidence) -> dict[str, CallInput]:
-    """Tensors of a call by their names in its program: "plain_arrays[0]", or "donated_arrays[0]" of a cache."""
+    """Tensors of a call by their names in its program: "plain_arrays[0]", or
+    "donated_arrays[0]" of a cache.
+    """
     named: dict[str, CallInput] = {}
     # `tpuport.compile` has two arguments: the tensors that it donates, and the others.
     numbers = {"plain_arrays": itertools.count(), "donated_arrays": itertools.count()}
     for entry in _tensors(evidence.inputs):
-        argument = "donated_arrays" if entry.in_cache and evidence.cache else "plain_arrays"
+        argument = (
+            "donated_arrays" if entry.in_cache and evidence.cache else "plain_arrays"
+        )
         named[f"{argument}[{next(numbers[argument])}]"] = entry
     return named
 
 
 def _tensors(inputs: Mapping[str, Any]) -> Iterator[CallInput]:
     # In jax's order of the leaves, in which `tpuport.compile` numbers the arrays.
-    leaves = jax.tree_util.tree_flatten_with_path(dict(inputs), is_leaf=is_transformers_cache)[0]
+    leaves = jax.tree_util.tree_flatten_with_path(
+        dict(inputs), is_leaf=is_transformers_cache
+    )[0]
     for path, leaf in leaves:
         name = jax.tree_util.keystr(path, simple=True, separator=".")
         # A cache has several tensors under its name; any other leaf is itself.
@@ -70,7 +79,9 @@ class CacheInputs:
         return name_inputs(self._evidence)
 
     def find(self, array: OverwrittenInput) -> CallInput | None:
-        """The input of a forward call that an argument is; None if it is something else."""
+        """The input of a forward call that an argument is; None if it is something
+        else.
+        """
         match = self._inputs.get(search_group(_ARRAY, array.name))
         if match is None or tuple(match.value.shape) != array.shape:
             return None
@@ -100,7 +111,9 @@ class CacheInputs:
     def output_share(self, array: OverwrittenInput) -> Shape:
         """The shape on one device of what an argument comes back as."""
         results = self._evidence.compiled.results
-        return results[array.output].dims if array.output < len(results) else array.shape
+        return (
+            results[array.output].dims if array.output < len(results) else array.shape
+        )
 
     def input_bytes(self, arrays: Iterable[OverwrittenInput]) -> int:
         """Bytes of these arguments on one device."""
@@ -111,11 +124,15 @@ class CacheInputs:
         return sum(_bytes(self.output_share(array), array.dtype) for array in arrays)
 
     def write_spec(self, whole: Shape, share: Shape) -> str:
-        """The PartitionSpec that gives a device such a share: PartitionSpec(None, 'tp')."""
+        """The PartitionSpec that gives a device such a share:
+        PartitionSpec(None, 'tp').
+        """
         unused: dict[str | None, int] = {**self._evidence.axis_sizes}
         entries: list[str | None] = []
         for length, part in zip(whole, share, strict=False):
-            axes = (axis for axis, size in unused.items() if length == part * size > part)
+            axes = (
+                axis for axis, size in unused.items() if length == part * size > part
+            )
             axis = next(axes, None)
             entries.append(axis)
             # An axis divides one dimension of an array only.

@@ -1,4 +1,6 @@
-"""What the advices look at: a report without advice, the program it is of, and what that was traced from."""
+"""What the advices look at: a report without advice, the program it is of, and what
+that was traced from.
+"""
 
 import dataclasses
 import functools
@@ -12,8 +14,15 @@ from jax.sharding import Mesh, Sharding
 from torch.utils import _pytree as pytree
 
 from tpuport.jaxprs import Visit, walk_equations
-from tpuport.topology.advice.data_movement import CacheCollectives, DataMovement, ProductCollective
-from tpuport.topology.advice.overwritten_inputs import OverwrittenInput, find_overwritten
+from tpuport.topology.advice.data_movement import (
+    CacheCollectives,
+    DataMovement,
+    ProductCollective,
+)
+from tpuport.topology.advice.overwritten_inputs import (
+    OverwrittenInput,
+    find_overwritten,
+)
 from tpuport.topology.advice.traced_products import Products, find_products
 from tpuport.topology.compile_report import Costs, Report
 from tpuport.topology.hlo import Program, parse
@@ -49,8 +58,10 @@ class Evidence:
         jaxpr: of the whole traced program; None if there is none; see `traced`.
         cache: the arrays of the cache that the step is given.
         inputs: as they were given to `compile_for`; for a task, its fields.
-        retrace: traces the call with some other inputs, and raises if that cannot be; None if there is no call.
-        recompile: the report on the same program with these sharding rules over its own, or None if they do not fit.
+        retrace: traces the call with some other inputs, and raises if that cannot be;
+            None if there is no call.
+        recompile: the report on the same program with these sharding rules over its
+            own, or None if they do not fit.
     """
 
     report: Report
@@ -82,7 +93,9 @@ class Evidence:
 
     @functools.cached_property
     def equations(self) -> tuple[Visit, ...]:
-        """Every equation of the traced program, also nested ones; shapes are of all devices together."""
+        """Every equation of the traced program, also nested ones; shapes are of all
+        devices together.
+        """
         return tuple(walk_equations(self.traced))
 
     @functools.cached_property
@@ -92,7 +105,9 @@ class Evidence:
 
     @functools.cached_property
     def overwritten(self) -> tuple[OverwrittenInput, ...]:
-        """Arguments of the traced program that come back with a part overwritten, or longer, such as caches."""
+        """Arguments of the traced program that come back with a part overwritten, or
+        longer, such as caches.
+        """
         return find_overwritten(self.traced)
 
     @functools.cached_property
@@ -102,8 +117,11 @@ class Evidence:
 
     @functools.cached_property
     def cache_collectives(self) -> CacheCollectives:
-        """Collectives of arguments that come back overwritten. A prefill has none, as it makes its cache."""
-        # Whatever such an argument is called, a step that writes a part of it keeps the rest for the next step.
+        """Collectives of arguments that come back overwritten. A prefill has none, as
+        it makes its cache.
+        """
+        # Whatever such an argument is called, a step that writes a part of it keeps the
+        # rest for the next step.
         arguments = {array.argument for array in self.overwritten}
         return self.movement.cache_collectives(arguments)
 
@@ -119,26 +137,40 @@ class Evidence:
     def axis_sizes(self) -> dict[str, int]:
         """Devices along each axis of the mesh that has more than one."""
         # An axis of one device divides nothing, whatever the shardings say.
-        return {str(axis): int(size) for axis, size in self.mesh.shape.items() if size > 1}
+        return {
+            str(axis): int(size) for axis, size in self.mesh.shape.items() if size > 1
+        }
 
     @functools.cached_property
     def model_axes(self) -> dict[str, int]:
-        """The axes that weights are sharded over: all but those of the batch and of the sequence."""
-        return {axis: size for axis, size in self.axis_sizes.items() if axis not in ("dp", "sp")}
+        """The axes that weights are sharded over: all but those of the batch and of the
+        sequence.
+        """
+        return {
+            axis: size
+            for axis, size in self.axis_sizes.items()
+            if axis not in ("dp", "sp")
+        }
 
     @property
     def config(self) -> Any:
-        """The model's configuration, of a model of several kinds of input that of its text; None if it has none."""
+        """The model's configuration, of a model of several kinds of input that of its
+        text; None if it has none.
+        """
         config: Any = getattr(self.model, "config", None)
         if hasattr(config, "get_text_config"):
             return config.get_text_config(decoder=True)
         return config
 
     def named_inputs(self) -> Iterator[tuple[str, Any]]:
-        """(name, value) of everything in the inputs, also in dicts, lists and tuples: ("more['x']", 3)."""
-        # Other containers, such as outputs of transformers, may be registered without names for their parts.
+        """(name, value) of everything in the inputs, also in dicts, lists and tuples:
+        ("more['x']", 3).
+        """
+        # Other containers, such as outputs of transformers, may be registered without
+        # names for their parts.
         leaves, _ = pytree.tree_flatten_with_path(
-            dict(self.inputs), is_leaf=lambda value: not isinstance(value, dict | list | tuple)
+            dict(self.inputs),
+            is_leaf=lambda value: not isinstance(value, dict | list | tuple),
         )
         for (argument, *path), value in leaves:
             # The first key is of the dict of the inputs.

@@ -1,24 +1,38 @@
-"""Arguments of a traced program that come back changed: a part of them overwritten, or something put at their end.
+"""Arguments of a traced program that come back changed: a part of them overwritten, or
+something put at their end.
 
-It is read off the traced program, whatever the arguments are called: a result is followed back through operations that
-write into an array, or only move it, to the argument that it was. Such are the caches of a decoding step.
+It is read off the traced program, whatever the arguments are called: a result is
+followed back through operations that write into an array, or only move it, to the
+argument that it was. Such are the caches of a decoding step.
 """
 
 from typing import Any, Final, NamedTuple
 
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from tpuport.jaxprs import Equation, SubJaxpr, argument_names, callee, lookup, producers, sub_jaxprs
+from tpuport.jaxprs import (
+    Equation,
+    SubJaxpr,
+    argument_names,
+    callee,
+    lookup,
+    producers,
+    sub_jaxprs,
+)
 
-# They give back their first operand, in another form at most. Shapes and dtypes are compared at the ends.
+# They give back their first operand, in another form at most. Shapes and dtypes are
+# compared at the ends.
 _MOVING: Final = frozenset(
     "bitcast_convert_type broadcast_in_dim convert_element_type copy copy_p expand_dims layout_constraint name "
     "reduce_precision reshape sharding_constraint squeeze stop_gradient transpose".split()
 )
-_SCATTERS: Final = "scatter scatter-add scatter-max scatter-min scatter-mul scatter-sub".split()
+_SCATTERS: Final = (
+    "scatter scatter-add scatter-max scatter-min scatter-mul scatter-sub".split()
+)
 # They write into their first operand; and which operand is written.
 _UPDATES: Final = {"dynamic_update_slice": 1, **dict.fromkeys(_SCATTERS, 2)}
-# Keys or values have heads (or rows), positions and a head's dimension; tokens and counters have fewer dimensions.
+# Keys or values have heads (or rows), positions and a head's dimension; tokens and
+# counters have fewer dimensions.
 _LEAST_DIMENSIONS: Final = 3
 _WRITTEN: Final = frozenset({"written"})
 _GROWN: Final = frozenset({"grown"})
@@ -33,7 +47,8 @@ class OverwrittenInput(NamedTuple):
         name: as jax names it, "plain_arrays[3]".
         shape: of the argument.
         dtype: of the argument.
-        growth: how much longer it comes back, along one dimension; 0 if a part of it was overwritten.
+        growth: how much longer it comes back, along one dimension; 0 if a part of it
+            was overwritten.
     """
 
     argument: int
@@ -45,14 +60,18 @@ class OverwrittenInput(NamedTuple):
 
 
 class _Origin(NamedTuple):
-    """What a variable was: an operand or an argument, and its changes since: `_WRITTEN` in part, `_GROWN`."""
+    """What a variable was: an operand or an argument, and its changes since: `_WRITTEN`
+    in part, `_GROWN`.
+    """
 
     variable: Any
     changes: frozenset[str] = frozenset()
 
 
 def find_overwritten(program: ClosedJaxpr) -> tuple[OverwrittenInput, ...]:
-    """The arguments of three dimensions or more that come back so, in the order of the results."""
+    """The arguments of three dimensions or more that come back so, in the order of the
+    results.
+    """
     jaxpr, names = program.jaxpr, argument_names(program)
     overwritten = []
     for output, variable in enumerate(jaxpr.outvars):
@@ -60,7 +79,8 @@ def find_overwritten(program: ClosedJaxpr) -> tuple[OverwrittenInput, ...]:
         if origin is None:
             continue
         before, after = origin.variable.aval, variable.aval
-        # Another dtype on the way is a computation in float32, another one at the end is another array.
+        # Another dtype on the way is a computation in float32, another one at the end
+        # is another array.
         if before.dtype != after.dtype or len(before.shape) < _LEAST_DIMENSIONS:
             continue
         growth = _growth(before.shape, after.shape)
@@ -70,7 +90,14 @@ def find_overwritten(program: ClosedJaxpr) -> tuple[OverwrittenInput, ...]:
             argument = jaxpr.invars.index(origin.variable)
             name = "".join(names[argument : argument + 1])
             overwritten.append(
-                OverwrittenInput(argument, output, name, tuple(before.shape), str(before.dtype), growth)
+                OverwrittenInput(
+                    argument,
+                    output,
+                    name,
+                    tuple(before.shape),
+                    str(before.dtype),
+                    growth,
+                )
             )
     return tuple(overwritten)
 
@@ -114,8 +141,11 @@ def _operand_origin(equation: Equation, output: int) -> _Origin | None:
             # If all of it is overwritten, nothing of the argument comes back.
             comes_back = operands[_UPDATES[name]].aval.size < size
         case "concatenate":
-            origin = _Origin(max(operands, key=lambda operand: operand.aval.size), _GROWN)
-            # Two halves that are joined, such as those of rotary positions, are not a cache that grows.
+            origin = _Origin(
+                max(operands, key=lambda operand: operand.aval.size), _GROWN
+            )
+            # Two halves that are joined, such as those of rotary positions, are not a
+            # cache that grows.
             comes_back = 2 * origin.variable.aval.size > size
         case _:
             return _inner_origin(equation, output)
@@ -132,7 +162,9 @@ def _inner_origin(equation: Equation, output: int) -> _Origin | None:
             # Of a while loop the condition comes first, then the body.
             return _origin_through(sub_jaxprs(equation)[-1], output)
         case "cond":
-            return _common_origin([_origin_through(branch, output) for branch in sub_jaxprs(equation)])
+            return _common_origin(
+                [_origin_through(branch, output) for branch in sub_jaxprs(equation)]
+            )
     return None
 
 
@@ -148,16 +180,22 @@ def _origin_through(part: SubJaxpr, output: int) -> _Origin | None:
 
 
 def _is_passed_on(part: SubJaxpr, argument: int, output: int) -> bool:
-    """Whether each round of a loop gives the next round's argument back, or one row of what was given row by row."""
+    """Whether each round of a loop gives the next round's argument back, or one row of
+    what was given row by row.
+    """
     if output < len(part.carries):
         return argument == part.carries.start + output
     return part.kind != "scan" or argument in part.rows
 
 
 def _common_origin(branches: list[_Origin | None]) -> _Origin | None:
-    """The same operand in all branches; None if any of them has another or computes it."""
+    """The same operand in all branches; None if any of them has another or computes
+    it.
+    """
     origins = [origin for origin in branches if origin is not None]
     variables = {id(origin.variable) for origin in origins}  # literals cannot be hashed
     if len(origins) < len(branches) or len(variables) > 1:
         return None
-    return _Origin(origins[0].variable, frozenset().union(*(origin.changes for origin in origins)))
+    return _Origin(
+        origins[0].variable, frozenset().union(*(origin.changes for origin in origins))
+    )

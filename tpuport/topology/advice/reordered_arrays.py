@@ -1,4 +1,6 @@
-"""Instructions that only put the elements of an array elsewhere, among them those at the border of a loop's rounds."""
+"""Instructions that only put the elements of an array elsewhere, among them those at
+the border of a loop's rounds.
+"""
 
 from typing import Final
 
@@ -10,7 +12,9 @@ _LEAST_ELEMENTS: Final = 1 << 16
 
 
 def reordered_array(span: Span) -> Array | None:
-    """The result of an instruction that puts all elements elsewhere, and computes nothing."""
+    """The result of an instruction that puts all elements elsewhere, and computes
+    nothing.
+    """
     if span.instruction.operation not in _REORDERING:
         return None
     [array, *_] = span.instruction.results
@@ -18,7 +22,9 @@ def reordered_array(span: Span) -> Array | None:
 
 
 def is_at_border_of_loop(program: Program, copy: Instruction) -> bool:
-    """Whether an instruction copies what a round of its loop is handed, or makes the copy that it hands on."""
+    """Whether an instruction copies what a round of its loop is handed, or makes the
+    copy that it hands on.
+    """
     if copy.computation not in program.loop_bodies:
         return False
     return _is_handed(program, copy) or _is_handed_on(program, copy)

@@ -1,4 +1,6 @@
-"""Weights that a step reads from HBM several times, for products of which one could do."""
+"""Weights that a step reads from HBM several times, for products of which one could
+do.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
@@ -28,11 +30,15 @@ class RepeatedRead(NamedTuple):
 
 
 def repeated_reads(evidence: Evidence) -> Iterator[RepeatedRead]:
-    """The weights of a program that fits whose products are independent, and read them one by one."""
+    """The weights of a program that fits whose products are independent, and read them
+    one by one.
+    """
     timeline = evidence.report.timeline
     if timeline is None or evidence.program is None:
         return
-    spans = {span.instruction: span for span in timeline.computations[timeline.entry].spans}
+    spans = {
+        span.instruction: span for span in timeline.computations[timeline.entry].spans
+    }
     bandwidth = GENERATIONS[evidence.report.generation].device.hbm_bandwidth
     for weight, parameter in evidence.movement.weight_parameters.items():
         reads = _reads(evidence.compiled, parameter)
@@ -62,9 +68,14 @@ def _reads(program: Program, array: Instruction) -> dict[Instruction, float]:
 
 
 def _read_seconds(
-    program: Program, reader: Instruction, spans: Mapping[Instruction, Span], transfer_seconds: float
+    program: Program,
+    reader: Instruction,
+    spans: Mapping[Instruction, Span],
+    transfer_seconds: float,
 ) -> float:
-    """What a step would be shorter by if an instruction found at hand what it takes `transfer_seconds` to read."""
+    """What a step would be shorter by if an instruction found at hand what it takes
+    `transfer_seconds` to read.
+    """
     if reader.operation.endswith("-start"):
         # It costs what its end waits for.
         ends = [spans[end] for end in program.users(reader) if end in spans]

@@ -11,7 +11,8 @@ from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.remedy_texts import divided_rules
 from tpuport.topology.compile_report import Report
 
-# Tracing and compiling a larger program again would keep the user waiting for an advice.
+# Tracing and compiling a larger program again would keep the user waiting for an
+# advice.
 _MOST_SECONDS: Final = 10.0
 # Of a byte that is sent, beside one of HBM; see `advice_rules`.
 _SENT: Final = 4.0
@@ -31,7 +32,9 @@ class Trial:
     text: str
     is_inferred: bool = False
     is_worse: bool = False
-    rules: Mapping[str, tuple[str | None, ...]] = dataclasses.field(default_factory=dict)
+    rules: Mapping[str, tuple[str | None, ...]] = dataclasses.field(
+        default_factory=dict
+    )
 
 
 def try_rules(evidence: Evidence, names: Sequence[str], axis: str, parts: int) -> Trial:
@@ -42,7 +45,10 @@ def try_rules(evidence: Evidence, names: Sequence[str], axis: str, parts: int) -
         names: of the weights.
         axis: over which they are to be divided; parts: its size.
     """
-    if evidence.recompile is None or sum(evidence.report.seconds.values()) > _MOST_SECONDS:
+    if (
+        evidence.recompile is None
+        or sum(evidence.report.seconds.values()) > _MOST_SECONDS
+    ):
         return Trial("these rules were not compiled to verify them")
     proposals = {False: divided_rules(evidence.weights, names, axis, parts)}
     if inferred := _infer(evidence, axis):
@@ -57,12 +63,23 @@ def try_rules(evidence: Evidence, names: Sequence[str], axis: str, parts: int) -
     is_inferred = min(reports, key=lambda known: _cost(reports[known]))
     best = reports[is_inferred]
     text = f"compiled with these rules, a step has {_describe(best)} instead of {_describe(evidence.report)}"
-    inferred_rules = {regex: tuple(spec) for regex, spec in proposals[True].items()} if is_inferred else {}
-    return Trial(text, is_inferred, is_worse=_cost(best) > _cost(evidence.report), rules=inferred_rules)
+    inferred_rules = (
+        {regex: tuple(spec) for regex, spec in proposals[True].items()}
+        if is_inferred
+        else {}
+    )
+    return Trial(
+        text,
+        is_inferred,
+        is_worse=_cost(best) > _cost(evidence.report),
+        rules=inferred_rules,
+    )
 
 
 def _infer(evidence: Evidence, axis: str) -> dict[str, Any]:
-    """The rules of `ShardingRules.infer`; none for a task, or a call that cannot be traced."""
+    """The rules of `ShardingRules.infer`; none for a task, or a call that cannot be
+    traced.
+    """
     # Imported late: only this advice needs it.
     from tpuport.sharding import infer_plan
 
@@ -76,7 +93,9 @@ def _infer(evidence: Evidence, axis: str) -> dict[str, Any]:
 
 
 def _cost(report: Report) -> float:
-    """Bytes of weights on a device, and bytes that it sends, weighed as findings are."""
+    """Bytes of weights on a device, and bytes that it sends, weighed as findings
+    are.
+    """
     return report.memory.weights + _SENT * _sent(report)
 
 
@@ -87,6 +106,4 @@ def _sent(report: Report) -> int:
 def _describe(report: Report) -> str:
     count = sum(collective.count for collective in report.collectives)
     weights = format_bytes(report.memory.weights)
-    return (
-        f"{count_noun(count, 'collective')} ({format_bytes(_sent(report))}) and {weights} of weights a device"
-    )
+    return f"{count_noun(count, 'collective')} ({format_bytes(_sent(report))}) and {weights} of weights a device"

@@ -1,4 +1,6 @@
-"""The time that lines of code take in the compiled program, for advice about some of their instructions."""
+"""The time that lines of code take in the compiled program, for advice about some of
+their instructions.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -31,12 +33,16 @@ class TimedCode(NamedTuple):
     largest: Array
 
 
-def timed_lines(evidence: Evidence, select: Callable[[Span], Array | None]) -> Iterator[TimedCode]:
-    """The lines whose selected instructions take at least 1% of a step, what takes longest first, if all take 2%.
+def timed_lines(
+    evidence: Evidence, select: Callable[[Span], Array | None]
+) -> Iterator[TimedCode]:
+    """The lines whose selected instructions take at least 1% of a step, what takes
+    longest first, if all take 2%.
 
     Args:
         evidence: of a program that fits; of any other there is no time.
-        select: the array for which an instruction counts, or None for one that does not.
+        select: the array for which an instruction counts, or None for one that does
+            not.
     """
     timeline = evidence.report.timeline
     if timeline is None:
@@ -45,11 +51,16 @@ def timed_lines(evidence: Evidence, select: Callable[[Span], Array | None]) -> I
     for span in timeline.leaves:
         array = select(span)
         if array is not None:
-            # As the profile has it: copies that the compiler makes have no line of their own.
+            # As the profile has it: copies that the compiler makes have no line of
+            # their own.
             source = code_origins.source(evidence.compiled, span.instruction)
             selected.setdefault(source, []).append((span_seconds(span), array))
     lines = [
-        TimedCode(source, sum(seconds for seconds, _ in parts), max(parts, key=lambda part: part[0])[1])
+        TimedCode(
+            source,
+            sum(seconds for seconds, _ in parts),
+            max(parts, key=lambda part: part[0])[1],
+        )
         for source, parts in selected.items()
     ]
     # The same cause often is in several lines, such as those of a query and of a key.
@@ -61,7 +72,9 @@ def timed_lines(evidence: Evidence, select: Callable[[Span], Array | None]) -> I
 
 
 def is_worth_changing(evidence: Evidence, seconds: float) -> bool:
-    """Whether instructions of a program that fits take enough of a step, by schedules."""
+    """Whether instructions of a program that fits take enough of a step, by
+    schedules.
+    """
     profile = evidence.report.profile
     # By the compiler's own estimates, elementwise work takes several times too long.
     if profile is None or profile.schedule_share < _SCHEDULED:

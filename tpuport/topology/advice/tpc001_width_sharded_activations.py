@@ -6,25 +6,40 @@ from typing import Final
 
 from tpuport.plurals import count_noun
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit
-from tpuport.topology.advice.data_movement import count_executions, primitive, sent_bytes
+from tpuport.topology.advice.data_movement import (
+    count_executions,
+    primitive,
+    sent_bytes,
+)
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.weight_placement import dimension_axes, layer_pattern, vocabulary_weights
+from tpuport.topology.advice.weight_placement import (
+    dimension_axes,
+    layer_pattern,
+    vocabulary_weights,
+)
 from tpuport.topology.hlo import Instruction
 
-# One norm over a sharded width may be the last one, or one that is meant to be. From two on it is the stream.
+# One norm over a sharded width may be the last one, or one that is meant to be. From
+# two on it is the stream.
 _LEAST_NORMS: Final = 2
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
-    """Norms' sums that are reduced over devices, and activations gathered again for the products after them."""
+    """Norms' sums that are reduced over devices, and activations gathered again for the
+    products after them.
+    """
     movement = evidence.movement
     reductions = [
         collective
         for collective in movement.collectives("all-reduce", "reduce-scatter")
         if _is_float(collective)
     ]
-    sums = [collective for collective in reductions if primitive(collective) == "reduce_sum"]
-    maxima = [collective for collective in reductions if primitive(collective) == "reduce_max"]
+    sums = [
+        collective for collective in reductions if primitive(collective) == "reduce_sum"
+    ]
+    maxima = [
+        collective for collective in reductions if primitive(collective) == "reduce_max"
+    ]
     # A softmax over devices reduces its maximum as often as its sum.
     norms = count_executions(sums) - count_executions(maxima)
     if norms < _LEAST_NORMS:
@@ -40,7 +55,9 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         return
     total = sum(collective.count for collective in evidence.report.collectives)
     # The line that most of them come from is where to look first.
-    lines = Counter(evidence.compiled.source(collective) for collective in (*sums, *gathers))
+    lines = Counter(
+        evidence.compiled.source(collective) for collective in (*sums, *gathers)
+    )
     embeddings = _width_sharded_embeddings(evidence)
     yield Hit(
         f"{count_noun(norms, 'all-reduce')} of norms' sums and "
@@ -60,12 +77,20 @@ def _is_float(instruction: Instruction) -> bool:
 
 def _width_sharded_embeddings(evidence: Evidence) -> dict[str, tuple[str, ...]]:
     """Embeddings that are sharded along their width, and over which axes."""
-    axes = {name: dimension_axes(weight, 1) for name, weight in vocabulary_weights(evidence).items()}
-    return {name: over for name, over in axes.items() if not evidence.axis_sizes.keys().isdisjoint(over)}
+    axes = {
+        name: dimension_axes(weight, 1)
+        for name, weight in vocabulary_weights(evidence).items()
+    }
+    return {
+        name: over
+        for name, over in axes.items()
+        if not evidence.axis_sizes.keys().isdisjoint(over)
+    }
 
 
 def _cause(embeddings: dict[str, tuple[str, ...]]) -> str:
-    # The first explains the activations; a head that is sharded likewise only reads them.
+    # The first explains the activations; a head that is sharded likewise only reads
+    # them.
     for name, axes in embeddings.items():
         return f", because {name} is over {'+'.join(axes)}"
     return ""
@@ -78,9 +103,11 @@ def _remedy(embeddings: dict[str, tuple[str, ...]]) -> str:
             "weights that produce them by their inputs, PartitionSpec(None, 'tp'): use rules.override({r'...': ...}), "
             "or a file for --rules"
         )
-    # Over the vocabulary, each device looks up some of the tokens, and one all-reduce adds them up.
+    # Over the vocabulary, each device looks up some of the tokens, and one all-reduce
+    # adds them up.
     changes = ", ".join(
-        f"r'{layer_pattern(name)}': PartitionSpec({axes[0]!r}, None)" for name, axes in embeddings.items()
+        f"r'{layer_pattern(name)}': PartitionSpec({axes[0]!r}, None)"
+        for name, axes in embeddings.items()
     )
     return f"shard the embedding over the vocabulary: rules.override({{{changes}}}) (--rules FILE)"
 

@@ -29,8 +29,8 @@ from tpuport.topology.advice.weight_placement import (
     weights_of_undivided_heads,
 )
 
-# Of what a device has of all weights, and in bytes: embedders that plans leave whole are below both (FLUX.1's are
-# 122 MiB of 5.6 GiB over tp=4).
+# Of what a device has of all weights, and in bytes: embedders that plans leave whole
+# are below both (FLUX.1's are 122 MiB of 5.6 GiB over tp=4).
 _SHARE: Final = 0.03
 _MUCH: Final = 256 * MIB
 # Kinds of weights that a finding names; the others are counted.
@@ -38,8 +38,11 @@ _MOST_NAMED: Final = 3
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
-    """For each axis of the model, all weights or those that it does not divide, in one finding."""
-    # TPC011 and TPC007 say more of embeddings and of heads, and no sharding rule places buffers.
+    """For each axis of the model, all weights or those that it does not divide, in one
+    finding.
+    """
+    # TPC011 and TPC007 say more of embeddings and of heads, and no sharding rule places
+    # buffers.
     others = weights_of_undivided_heads(evidence) | buffer_names(evidence)
     others.update(vocabulary_weights(evidence))
     whole = replicated_weights(evidence)
@@ -52,20 +55,31 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         # A finding names the largest first.
         matrices.sort(key=lambda names: -device_weight_bytes(evidence, names))
         total = sum(device_weight_bytes(evidence, names) for names in matrices)
-        if total < min(_MUCH, max(SMALL, _SHARE * device_weight_bytes(evidence, evidence.weights))):
+        if total < min(
+            _MUCH, max(SMALL, _SHARE * device_weight_bytes(evidence, evidence.weights))
+        ):
             continue
-        trial = try_rules(evidence, without_fused(evidence, chain.from_iterable(matrices)), axis, parts)
+        trial = try_rules(
+            evidence,
+            without_fused(evidence, chain.from_iterable(matrices)),
+            axis,
+            parts,
+        )
         # A division that costs more than it saves is no advice.
         if not trial.is_worse:
             yield _describe(evidence, matrices, axis, parts, trial)
 
 
 def _is_matrix(evidence: Evidence, name: str) -> bool:
-    """Whether a weight has two dimensions or more for sharding rules. Those of norms are whole on every device."""
+    """Whether a weight has two dimensions or more for sharding rules. Those of norms
+    are whole on every device.
+    """
     return len(single_weight(name, evidence.weights[name]).shape) > 1
 
 
-def _find_unsharded_model(evidence: Evidence, names: list[str], axis: str, parts: int) -> Iterator[Hit]:
+def _find_unsharded_model(
+    evidence: Evidence, names: list[str], axis: str, parts: int
+) -> Iterator[Hit]:
     whole = device_weight_bytes(evidence, names)
     if not is_worth_a_finding(whole, evidence):
         return
@@ -76,7 +90,10 @@ def _find_unsharded_model(evidence: Evidence, names: list[str], axis: str, parts
     if trial.is_worse:
         remedy = f"write sharding rules by hand, or use fewer devices for the weights: {trial.text}"
     elif trial.is_inferred:
-        remedy, rules = f"rules=tpuport.ShardingRules.infer(model, inputs); {trial.text}", trial.rules
+        remedy, rules = (
+            f"rules=tpuport.ShardingRules.infer(model, inputs); {trial.text}",
+            trial.rules,
+        )
     else:
         text, rules = write_rules(evidence.weights, unfused, axis, parts)
         remedy = f"add sharding rules for them: {text}; {trial.text}"
@@ -92,7 +109,9 @@ def _find_unsharded_model(evidence: Evidence, names: list[str], axis: str, parts
     )
 
 
-def _describe(evidence: Evidence, kinds: list[list[str]], axis: str, parts: int, trial: Trial) -> Hit:
+def _describe(
+    evidence: Evidence, kinds: list[list[str]], axis: str, parts: int, trial: Trial
+) -> Hit:
     names = [name for kind in kinds for name in kind]
     total = device_weight_bytes(evidence, names)
     descriptions = [_describe_kind(evidence, kind) for kind in kinds[:_MOST_NAMED]]
@@ -120,7 +139,9 @@ def _remedy(
     """What to do, and the rules that it proposes."""
     shapes = {name: single_weight(name, evidence.weights[name]).shape for name in names}
     # No rule can divide the others.
-    divisible = [name for name in names if longest_dimension_spec(shapes[name], axis, parts)]
+    divisible = [
+        name for name in names if longest_dimension_spec(shapes[name], axis, parts)
+    ]
     unfused = without_fused(evidence, divisible)
     if divisible and not unfused and not trial.is_inferred:
         return (
@@ -128,9 +149,15 @@ def _remedy(
             "cut of the whole would divide each projection otherwise than the next product needs it"
         ), {}
     if not divisible:
-        return f"pad a dimension of {shapes[names[0]]} to a multiple of {parts}, and shard it", {}
+        return (
+            f"pad a dimension of {shapes[names[0]]} to a multiple of {parts}, and shard it",
+            {},
+        )
     if trial.is_inferred:
-        return f"rules=tpuport.ShardingRules.infer(model, inputs); {trial.text}", trial.rules
+        return (
+            f"rules=tpuport.ShardingRules.infer(model, inputs); {trial.text}",
+            trial.rules,
+        )
     text, rules = write_rules(evidence.weights, unfused, axis, parts, override=True)
     order = "Where one weight feeds another, shard the first by its outputs and the second by its inputs"
     return f"{text}. {order}; {trial.text}", rules

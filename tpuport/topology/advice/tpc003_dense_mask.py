@@ -7,12 +7,25 @@ from typing import Final
 
 from tpuport.attention.call_report import Call
 from tpuport.plurals import count_noun
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, parse_source
+from tpuport.topology.advice.advice_rules import (
+    AdviceRule,
+    Hit,
+    format_bytes,
+    parse_source,
+)
 from tpuport.topology.advice.attention_scores import group_long_calls
 from tpuport.topology.advice.evidence import Evidence
 
 _DENSE: Final = re.compile(r"dense \[([\d, ]+)\] (\w+)")
-_ITEM_BYTES: Final = {"bool": 1, "int8": 1, "uint8": 1, "bfloat16": 2, "float16": 2, "int16": 2, "uint16": 2}
+_ITEM_BYTES: Final = {
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "bfloat16": 2,
+    "float16": 2,
+    "int16": 2,
+    "uint16": 2,
+}
 _REMEDY: Final = (
     "express the mask in a form the kernel knows: is_causal=True, a key mask [B, 1, 1, T], a window in the config, the "
     "mask that transformers or diffusers builds inside the traced call, or comparisons of positions or segment numbers "
@@ -22,17 +35,24 @@ _REMEDY: Final = (
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
-    """Long attention calls that were given such a mask, those of a mask and a line together."""
+    """Long attention calls that were given such a mask, those of a mask and a line
+    together.
+    """
     for calls in group_long_calls(evidence, lambda call: call.mask):
         yield from _describe(evidence, calls[0].call, sum(times for _, times in calls))
 
 
 def _describe(evidence: Evidence, call: Call, times: int) -> Iterator[Hit]:
-    # The report describes masks in words: "dense [1, 1, 1024, 1024] bool", several joined.
+    # The report describes masks in words: "dense [1, 1, 1024, 1024] bool", several
+    # joined.
     for mask in _DENSE.finditer(call.mask):
         nbytes = prod(map(int, mask[1].split(","))) * _ITEM_BYTES.get(mask[2], 4)
         arrays = _count_arrays(evidence, call)
-        stored = f"; the program stores {count_noun(arrays, 'array')} of that size" if arrays else ""
+        stored = (
+            f"; the program stores {count_noun(arrays, 'array')} of that size"
+            if arrays
+            else ""
+        )
         yield Hit(
             f"a {mask[0]} mask of {format_bytes(nbytes)} in {count_noun(times, 'attention call')}: {call.reason}, so "
             f"XLA computes {call.query[2]} x {call.key[2]} scores a head{stored}",
@@ -46,8 +66,16 @@ def _count_arrays(evidence: Evidence, call: Call) -> int:
     """Arrays [.., Q, T] that the program has in memory, outside of fusions."""
     # The compiler may have any number of dimensions in front, or none.
     matrix = (call.query[2], call.key[2])
-    stored = [instruction for instruction in evidence.compiled.instructions if not instruction.is_fused]
-    return sum(array.dims[-2:] == matrix for instruction in stored for array in instruction.arrays)
+    stored = [
+        instruction
+        for instruction in evidence.compiled.instructions
+        if not instruction.is_fused
+    ]
+    return sum(
+        array.dims[-2:] == matrix
+        for instruction in stored
+        for array in instruction.arrays
+    )
 
 
 RULE = AdviceRule(

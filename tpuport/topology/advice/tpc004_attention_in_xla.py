@@ -5,7 +5,12 @@ from typing import Final, NamedTuple
 
 from tpuport.jaxprs import Visit
 from tpuport.plurals import count_noun
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, parse_source
+from tpuport.topology.advice.advice_rules import (
+    AdviceRule,
+    Hit,
+    format_bytes,
+    parse_source,
+)
 from tpuport.topology.advice.attention_scores import (
     LONG,
     CallCount,
@@ -36,7 +41,9 @@ class _Result(NamedTuple):
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Calls that fell back, and a model's own products and softmax."""
-    alike = group_long_calls(evidence, lambda call: (call.implementation, call.reason, "dense" in call.mask))
+    alike = group_long_calls(
+        evidence, lambda call: (call.implementation, call.reason, "dense" in call.mask)
+    )
     for calls in alike:
         first = calls[0].call
         # A call with a dense mask has TPC003.
@@ -49,7 +56,10 @@ def _describe_fallback(evidence: Evidence, calls: list[CallCount]) -> Iterator[H
     call, times = calls[0].call, sum(times for _, times in calls)
     # Of a program that was refused, the size by arithmetic is all that is known.
     if evidence.program is None:
-        traffic = sum(2 * score_bytes(call) * count for call, count in calls) / evidence.mesh.size
+        traffic = (
+            sum(2 * score_bytes(call) * count for call, count in calls)
+            / evidence.mesh.size
+        )
     else:
         scores = {call_scores(call) for call, _ in calls}
         # tpuport's attention in XLA has scores in float32.
@@ -57,7 +67,9 @@ def _describe_fallback(evidence: Evidence, calls: list[CallCount]) -> Iterator[H
     if not traffic:
         return
     # A reason may end with figures, so that its beginning decides.
-    remedies = (remedy for start, remedy in _REMEDIES.items() if call.reason.startswith(start))
+    remedies = (
+        remedy for start, remedy in _REMEDIES.items() if call.reason.startswith(start)
+    )
     yield Hit(
         f"{count_noun(times, 'attention call')} of {call.query[2]} x {call.key[2]} scores a head in XLA instead of "
         f"the kernel ({call.reason}): {format_bytes(traffic)} of scores a device {_how_measured(evidence)}",
@@ -68,9 +80,15 @@ def _describe_fallback(evidence: Evidence, calls: list[CallCount]) -> Iterator[H
 
 
 def _find_own_attention(evidence: Evidence) -> Iterator[Hit]:
-    """A product [.., Q, T] over pairs of a batch, and as many exponentials; torch puts batch and heads together."""
+    """A product [.., Q, T] over pairs of a batch, and as many exponentials; torch puts
+    batch and heads together.
+    """
     # A softmax takes the exponential of scores, which have the shape of the product.
-    exponentials = {_result(visit) for visit in evidence.equations if visit.equation.primitive.name == "exp"}
+    exponentials = {
+        _result(visit)
+        for visit in evidence.equations
+        if visit.equation.primitive.name == "exp"
+    }
     products = [
         visit
         for visit in evidence.equations
@@ -83,7 +101,10 @@ def _find_own_attention(evidence: Evidence) -> Iterator[Hit]:
         elements = sum(_result(product).size * product.times for product in products)
         traffic = 2 * 4 * elements / evidence.mesh.size
     else:
-        scores = {Scores(_result(product).size // (queries * keys), queries, keys) for product in products}
+        scores = {
+            Scores(_result(product).size // (queries * keys), queries, keys)
+            for product in products
+        }
         traffic = count_score_traffic(evidence, scores)
     if not traffic:
         return
@@ -107,13 +128,16 @@ def _is_long_batched_product(visit: Visit) -> bool:
     _, (batched, _) = visit.equation.params["dimension_numbers"]
     # Without a batch it is a product with a weight.
     matrix = _result(visit).matrix
-    return bool(batched) and len(matrix) == 2 and min(matrix) >= LONG and not is_own_attention(visit.equation)
+    return (
+        bool(batched)
+        and len(matrix) == 2
+        and min(matrix) >= LONG
+        and not is_own_attention(visit.equation)
+    )
 
 
 def _remedy(evidence: Evidence, queries: int, keys: int) -> str:
-    call = (
-        "call torch.nn.functional.scaled_dot_product_attention (in transformers, attn_implementation='sdpa')"
-    )
+    call = "call torch.nn.functional.scaled_dot_product_attention (in transformers, attn_implementation='sdpa')"
     mask = find_unreadable_mask(evidence.traced.jaxpr, queries, keys)
     if mask is None:
         return call

@@ -8,9 +8,17 @@ import torch
 
 from tpuport.checkpoint.device_layout import dtype_overrides
 from tpuport.plurals import count_noun
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_flops
+from tpuport.topology.advice.advice_rules import (
+    AdviceRule,
+    Hit,
+    format_bytes,
+    format_flops,
+)
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.float32_products import Float32Product, find_float32_products
+from tpuport.topology.advice.float32_products import (
+    Float32Product,
+    find_float32_products,
+)
 from tpuport.topology.advice.weight_placement import (
     device_bytes,
     device_weight_bytes,
@@ -19,7 +27,8 @@ from tpuport.topology.advice.weight_placement import (
 )
 from tpuport.topology.kernels import product_flops
 
-# Of the FLOPs of all products: a router, a timestep's embedding and the like stay below it.
+# Of the FLOPs of all products: a router, a timestep's embedding and the like stay below
+# it.
 _SHARE: Final = 0.05
 # Fewer take less than five microseconds on the slowest chip, a v5e.
 _LEAST_FLOPS: Final = 1e9
@@ -32,9 +41,16 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     # What a model keeps in float32 on purpose is not left over.
     keeps_float32 = dtype_overrides(evidence.model, torch.bfloat16)
     weights = evidence.weights.items()
-    wide = [name for name, weight in weights if weight.dtype == jnp.float32 and not keeps_float32(name)]
-    has_narrow = any(weight.dtype in (jnp.bfloat16, jnp.float16) for _, weight in weights)
-    # In a model of float32 alone, each product and each cache would only repeat this finding.
+    wide = [
+        name
+        for name, weight in weights
+        if weight.dtype == jnp.float32 and not keeps_float32(name)
+    ]
+    has_narrow = any(
+        weight.dtype in (jnp.bfloat16, jnp.float16) for _, weight in weights
+    )
+    # In a model of float32 alone, each product and each cache would only repeat this
+    # finding.
     if not has_narrow:
         yield from _find_wide_model(evidence, wide)
         return
@@ -66,7 +82,9 @@ def _find_wide_model(evidence: Evidence, names: list[str]) -> Iterator[Hit]:
 def _find_products(evidence: Evidence) -> Iterator[Hit]:
     products = find_float32_products(evidence.traced)
     flops = sum(product.flops for product in products)
-    total = sum(product_flops(visit.equation) * visit.times for visit in evidence.equations)
+    total = sum(
+        product_flops(visit.equation) * visit.times for visit in evidence.equations
+    )
     if flops < max(_LEAST_FLOPS, _SHARE * total):
         return
     for product in products:
@@ -89,7 +107,9 @@ def _describe(evidence: Evidence, product: Float32Product, total: float) -> Hit:
 
 
 def _find_cache(evidence: Evidence) -> Iterator[Hit]:
-    nbytes = sum(device_bytes(array) for array in evidence.cache if array.dtype == "float32")
+    nbytes = sum(
+        device_bytes(array) for array in evidence.cache if array.dtype == "float32"
+    )
     if is_worth_a_finding(nbytes, evidence):
         yield Hit(
             f"the cache is float32, {format_bytes(nbytes)} a device, in a 16-bit model",

@@ -22,7 +22,11 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         yield Hit(
             f"{count_noun(len(inputs), '64-bit input')} converted to 32 bits in each call: {_list_names(inputs)}",
             "pass float32 or bfloat16: tensor.float(), or dtype= where the tensor is created",
-            4 * sum(int(np.prod(tuple(value.shape), dtype=np.int64)) for value in inputs.values()),
+            4
+            * sum(
+                int(np.prod(tuple(value.shape), dtype=np.int64))
+                for value in inputs.values()
+            ),
         )
     # The model's own dtypes: the weights of the program have 32 bits already.
     named = [*evidence.model.named_parameters(), *evidence.model.named_buffers()]

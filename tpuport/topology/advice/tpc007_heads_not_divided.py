@@ -33,7 +33,8 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         if weights + cache < MIB:
             continue
         kind, count = "key/value", heads.kv
-        # Query heads that do not divide cost all of attention, so that they are named first.
+        # Query heads that do not divide cost all of attention, so that they are named
+        # first.
         if heads.query % heads.parts:
             kind, count = "query", heads.query
         whole = {
@@ -61,7 +62,9 @@ def _undivided_cache_bytes(evidence: Evidence, heads: UndividedHeads) -> int:
 
 
 def _exchanged(evidence: Evidence) -> str:
-    """Collectives of keys and values, if weights are divided through heads all the same."""
+    """Collectives of keys and values, if weights are divided through heads all the
+    same.
+    """
     # Rules of the user's own may divide such weights, which tpuport's leave whole.
     collectives = evidence.cache_collectives.all
     if not collectives:

@@ -34,7 +34,8 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         if _stores_results(evidence, instruction):
             is_argument = instruction.operation == "parameter"
             for array in filter(_is_padded, instruction.results):
-                # The compiler chose another order of the dimensions for a product or a convolution.
+                # The compiler chose another order of the dimensions for a product or a
+                # convolution.
                 if is_argument or not _fills_tiles(array):
                     group = _Group(str(array), is_argument, array.tiled_nbytes)
                     groups[group].append((instruction, array))
@@ -66,14 +67,21 @@ def _stores_results(evidence: Evidence, instruction: Instruction) -> bool:
     # The arguments of a loop's body are arrays of the computation around it.
     if instruction.operation == "parameter":
         return instruction.computation == evidence.compiled.entry
-    is_other_name = instruction.operation in _NOT_ARRAYS or instruction.operation.endswith("-done")
+    is_other_name = (
+        instruction.operation in _NOT_ARRAYS or instruction.operation.endswith("-done")
+    )
     return not (is_other_name or instruction.is_fused)
 
 
-def _describe(evidence: Evidence, instruction: Instruction, array: Array, count: int) -> Hit:
+def _describe(
+    evidence: Evidence, instruction: Instruction, array: Array, count: int
+) -> Hit:
     description, source = f"argument {instruction.op_name}", None
     if instruction.operation != "parameter" or not instruction.op_name:
-        description, source = f"temporary of {instruction.operation}", evidence.compiled.source(instruction)
+        description, source = (
+            f"temporary of {instruction.operation}",
+            evidence.compiled.source(instruction),
+        )
     wasted = (array.tiled_nbytes - array.nbytes) * count
     return Hit(
         f"{count_noun(count, 'array')} {array.dtype}{list(array.dims)}: tiles pad {format_bytes(array.nbytes)} to "

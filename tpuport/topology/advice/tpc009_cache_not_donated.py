@@ -27,10 +27,14 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         yield from _find_overwritten_inputs(evidence)
 
 
-def _describe_copied_cache(evidence: Evidence, arrays: Sequence[CacheArray], nbytes: int) -> Hit:
+def _describe_copied_cache(
+    evidence: Evidence, arrays: Sequence[CacheArray], nbytes: int
+) -> Hit:
     in_program = ""
     if copies := _count_copies(evidence, arrays):
-        in_program = f", and the program copies {count_noun(copies, 'array')} of its shape"
+        in_program = (
+            f", and the program copies {count_noun(copies, 'array')} of its shape"
+        )
     return Hit(
         f"{count_noun(len(arrays), 'array')} of the cache, {format_bytes(nbytes)} a device, {is_or_are(len(arrays))} "
         f"not donated: each step allocates a new cache beside the old one{in_program}",
@@ -50,7 +54,9 @@ def _find_unused_donation(evidence: Evidence) -> Iterator[Hit]:
     if reused >= _SHARE * donated:
         return
     inputs = CacheInputs(evidence)
-    others = [array for array in evidence.overwritten if array.argument not in inputs.reused]
+    others = [
+        array for array in evidence.overwritten if array.argument not in inputs.reused
+    ]
     yield Hit(
         f"the cache is donated, but results take over only {format_bytes(reused)} of its {format_bytes(donated)} a "
         "device: each step allocates the rest again",
@@ -61,7 +67,9 @@ def _find_unused_donation(evidence: Evidence) -> Iterator[Hit]:
 
 
 def _find_overwritten_inputs(evidence: Evidence) -> Iterator[Hit]:
-    """Inputs of a call that come back with a part overwritten, in memory of their own."""
+    """Inputs of a call that come back with a part overwritten, in memory of their
+    own.
+    """
     inputs = CacheInputs(evidence)
     # TPC020 has caches that grow: no result could take their memory over.
     overwritten = [array for array in evidence.overwritten if not array.growth]
@@ -82,7 +90,9 @@ def _find_overwritten_inputs(evidence: Evidence) -> Iterator[Hit]:
 
 
 def _shares_memory(inputs: CacheInputs, array: OverwrittenInput) -> bool:
-    """Whether results have its memory, here or in the call's program: `tpuport.compile` donates some caches."""
+    """Whether results have its memory, here or in the call's program: `tpuport.compile`
+    donates some caches.
+    """
     if array.argument in inputs.reused:
         return True
     call_input = inputs.find(array)
@@ -90,7 +100,9 @@ def _shares_memory(inputs: CacheInputs, array: OverwrittenInput) -> bool:
 
 
 def _describe_moved_input(inputs: CacheInputs, arrays: list[OverwrittenInput]) -> str:
-    """What to do if an input comes back with another sharding: nothing takes its memory over then, donated or not."""
+    """What to do if an input comes back with another sharding: nothing takes its memory
+    over then, donated or not.
+    """
     for array in arrays:
         share = inputs.output_share(array)
         if share != inputs.input_share(array):
@@ -104,10 +116,20 @@ def _describe_moved_input(inputs: CacheInputs, arrays: list[OverwrittenInput]) -
 
 
 def _count_copies(evidence: Evidence, arrays: Sequence[CacheArray]) -> int:
-    """The program's copies of arrays of the cache's shapes; those inside of fusions are not in memory."""
-    shapes = {array.sharding.shard_shape(array.shape) for array in arrays if array.sharding is not None}
-    copies = [copy for copy in evidence.movement.collectives("copy") if not copy.is_fused]
-    return sum(not shapes.isdisjoint(array.dims for array in copy.arrays) for copy in copies)
+    """The program's copies of arrays of the cache's shapes; those inside of fusions are
+    not in memory.
+    """
+    shapes = {
+        array.sharding.shard_shape(array.shape)
+        for array in arrays
+        if array.sharding is not None
+    }
+    copies = [
+        copy for copy in evidence.movement.collectives("copy") if not copy.is_fused
+    ]
+    return sum(
+        not shapes.isdisjoint(array.dims for array in copy.arrays) for copy in copies
+    )
 
 
 RULE = AdviceRule(

@@ -9,14 +9,17 @@ import torch
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit
 from tpuport.topology.advice.evidence import Evidence
 
-# Whole numbers that change with each call, by their names. Others (height, num_frames) are a choice of the user's.
+# Whole numbers that change with each call, by their names. Others (height, num_frames)
+# are a choice of the user's.
 _CHANGING: Final = re.compile(
     r"(^|_)(t|timesteps?|steps?|sigmas?|position|pos|offset|index|seq_?len|lengths?|past_length|cur_len)(_ids?)?$|cache_"
 )
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
-    """The inputs of a call; the numbers of a task are shapes that `generate` chooses."""
+    """The inputs of a call; the numbers of a task are shapes that `generate`
+    chooses.
+    """
     if evidence.report.task != "forward":
         return
     for name, value in evidence.named_inputs():

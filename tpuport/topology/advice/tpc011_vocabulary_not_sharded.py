@@ -31,13 +31,20 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     # An axis that divides nothing at all has TPC002.
     axes = [axis for axis in evidence.model_axes if divides_weights(evidence, axis)]
     for axis, (name, weight) in itertools.product(axes, large.items()):
-        if weight.shape[0] % evidence.model_axes[axis] == 0 or _is_worth_padding(evidence, weight):
+        if weight.shape[0] % evidence.model_axes[axis] == 0 or _is_worth_padding(
+            evidence, weight
+        ):
             yield _describe(evidence, name, weight, axis, evidence.model_axes[axis])
 
 
 def _is_worth_padding(evidence: Evidence, weight: Any) -> bool:
-    """Whether a table is one of tokens, which transformers can pad, or large enough to change the model for it."""
-    return hasattr(evidence.model, "resize_token_embeddings") or device_bytes(weight) >= _WORTH_PADDING
+    """Whether a table is one of tokens, which transformers can pad, or large enough to
+    change the model for it.
+    """
+    return (
+        hasattr(evidence.model, "resize_token_embeddings")
+        or device_bytes(weight) >= _WORTH_PADDING
+    )
 
 
 def _describe(evidence: Evidence, name: str, weight: Any, axis: str, parts: int) -> Hit:

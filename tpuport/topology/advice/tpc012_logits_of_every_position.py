@@ -4,7 +4,12 @@ from collections.abc import Iterator
 from math import prod
 from typing import Final
 
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_flops
+from tpuport.topology.advice.advice_rules import (
+    AdviceRule,
+    Hit,
+    format_bytes,
+    format_flops,
+)
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.traced_products import Product
 from tpuport.topology.advice.weight_placement import MIB, output_embedding
@@ -14,7 +19,9 @@ _NAMES: Final = ("parameter", "get-tuple-element", "tuple")
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
-    """A product with the head's weight, for more rows than the batch has, in a prefill."""
+    """A product with the head's weight, for more rows than the batch has, in a
+    prefill.
+    """
     vocabulary = _vocabulary_size(evidence)
     if evidence.report.task != "prefill" or vocabulary is None:
         return
@@ -49,8 +56,14 @@ def _vocabulary_size(evidence: Evidence) -> int | None:
 
 
 def _head_products(evidence: Evidence, vocabulary: int) -> list[Product]:
-    """Products with the head's weight, whatever it is called; with any as wide if the model does not name a head."""
-    products = [product for product in evidence.products.all if product.output.shape[-1:] == (vocabulary,)]
+    """Products with the head's weight, whatever it is called; with any as wide if the
+    model does not name a head.
+    """
+    products = [
+        product
+        for product in evidence.products.all
+        if product.output.shape[-1:] == (vocabulary,)
+    ]
     weight = getattr(output_embedding(evidence.model), "weight", None)
     if weight is None:
         return products
@@ -61,17 +74,24 @@ def _head_products(evidence: Evidence, vocabulary: int) -> list[Product]:
 
 
 def _is_compiled(evidence: Evidence, vocabulary: int, rows: int) -> bool:
-    """Whether they are still in the compiled program, in any share; if there is none, they count as traced."""
+    """Whether they are still in the compiled program, in any share; if there is none,
+    they count as traced.
+    """
     if evidence.program is None:
         return True
     # The compiler may drop them, as nobody reads all but one.
     parts = {1, evidence.mesh.size, *evidence.axis_sizes.values()}
     widths = {vocabulary // part for part in parts if vocabulary % part == 0}
     computed = [
-        instruction for instruction in evidence.compiled.instructions if instruction.operation not in _NAMES
+        instruction
+        for instruction in evidence.compiled.instructions
+        if instruction.operation not in _NAMES
     ]
     arrays = (array for instruction in computed for array in instruction.arrays)
-    return any(array.dims and array.dims[-1] in widths and prod(array.dims[:-1]) > rows for array in arrays)
+    return any(
+        array.dims and array.dims[-1] in widths and prod(array.dims[:-1]) > rows
+        for array in arrays
+    )
 
 
 RULE = AdviceRule(

@@ -14,7 +14,11 @@ from tpuport.topology.advice.data_movement import (
     sent_bytes,
 )
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.remedy_texts import BESIDE_OTHER_RULES, write_json, write_python
+from tpuport.topology.advice.remedy_texts import (
+    BESIDE_OTHER_RULES,
+    write_json,
+    write_python,
+)
 from tpuport.topology.advice.weight_placement import SMALL, layer_pattern, sharding_axes
 
 # [B, K, T, D], counted from the end: those of all layers may be in one array.
@@ -22,11 +26,20 @@ _ROW_DIMENSION: Final = 4
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
-    """Moves of what is computed from weights alone; the same weight of all layers is one finding."""
-    behind = {move: evidence.movement.weights_behind(move) for move in evidence.movement.collectives(*MOVES)}
+    """Moves of what is computed from weights alone; the same weight of all layers is
+    one finding.
+    """
+    behind = {
+        move: evidence.movement.weights_behind(move)
+        for move in evidence.movement.collectives(*MOVES)
+    }
     # A move of what several weights make is reported under the first by name.
-    gathers = [ProductCollective(move, min(names)) for move, names in behind.items() if names]
-    for regex, moves in group_by(gathers, lambda move: layer_pattern(move.weight)).items():
+    gathers = [
+        ProductCollective(move, min(names)) for move, names in behind.items() if names
+    ]
+    for regex, moves in group_by(
+        gathers, lambda move: layer_pattern(move.weight)
+    ).items():
         if sent_bytes(move.instruction for move in moves) >= SMALL:
             yield _describe(evidence, regex, moves)
 
@@ -51,8 +64,11 @@ def _describe(evidence: Evidence, regex: str, moves: list[ProductCollective]) ->
 
 
 def _cache_over_rows(evidence: Evidence, name: str) -> str:
-    """A cache whose rows are over an axis that divides a weight; empty if there is none."""
-    # The compiler divides activations as the cache is, and then has to gather the weights for them.
+    """A cache whose rows are over an axis that divides a weight; empty if there is
+    none.
+    """
+    # The compiler divides activations as the cache is, and then has to gather the
+    # weights for them.
     inputs = CacheInputs(evidence)
     axes = sharding_axes(evidence.weights[name]) & evidence.model_axes.keys()
     for array in evidence.overwritten:

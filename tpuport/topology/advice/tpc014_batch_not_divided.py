@@ -29,7 +29,10 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     if evidence.report.task != "forward" and rows % parts:
         yield _describe_filled_batch(evidence, rows, parts)
     elif is_repeated_along(evidence, "dp") and not has_inputs_over_dp(evidence):
-        repetition, excess = repetition_along(evidence, "dp"), excess_flops_along(evidence, "dp")
+        repetition, excess = (
+            repetition_along(evidence, "dp"),
+            excess_flops_along(evidence, "dp"),
+        )
         reason = "do not divide" if rows % parts else "are not divided"
         yield Hit(
             f"{rows} rows {reason} over dp={parts}: each device does {repetition:.2f} times its share of the work, "
@@ -69,7 +72,10 @@ def _describe_filled_batch(evidence: Evidence, rows: int, parts: int) -> Hit:
     # tpuport repeats the last row: its work is as much as that of any other.
     filled = -(-rows // parts) * parts
     idle = (filled - rows) / filled
-    mesh, uneven = propose_tp(evidence), uneven_heads_reason(evidence, evidence.mesh.size)
+    mesh, uneven = (
+        propose_tp(evidence),
+        uneven_heads_reason(evidence, evidence.mesh.size),
+    )
     match bool(mesh), bool(uneven):
         case True, False:
             alternative = f", or a smaller dp and more tp: {mesh}"

@@ -46,7 +46,9 @@ def check(evidence: Evidence) -> Iterator[Hit]:
 
 
 def _find_cause(evidence: Evidence) -> _Cause:
-    """Products with weights that are whole on every device, if they are half of the excess."""
+    """Products with weights that are whole on every device, if they are half of the
+    excess.
+    """
     whole = set(replicated_weights(evidence))
     products = [product for product in evidence.products.all if product.weight in whole]
     for axis, parts in evidence.model_axes.items():
@@ -65,10 +67,18 @@ def _find_cause(evidence: Evidence) -> _Cause:
             names = without_fused(evidence, excess)
             trial = try_rules(evidence, names, axis, parts)
             if trial.is_worse:
-                return _Cause(description, f"{_LOOK}; {trial.text}, so that they may as well stay whole")
-            text, rules = write_rules(evidence.weights, names, axis, parts, override=True)
+                return _Cause(
+                    description,
+                    f"{_LOOK}; {trial.text}, so that they may as well stay whole",
+                )
+            text, rules = write_rules(
+                evidence.weights, names, axis, parts, override=True
+            )
             if trial.is_inferred:
-                text, rules = "rules=tpuport.ShardingRules.infer(model, inputs)", dict(trial.rules)
+                text, rules = (
+                    "rules=tpuport.ShardingRules.infer(model, inputs)",
+                    dict(trial.rules),
+                )
             return _Cause(description, f"{text}; {trial.text}", rules)
     return _Cause()
 

@@ -7,8 +7,8 @@ from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.weight_placement import divides_weights
 
-# Of the capacity. A second program (a prefill beside a decode step), outputs that a caller still holds and gaps
-# between arrays need room that the compiler does not count.
+# Of the capacity. A second program (a prefill beside a decode step), outputs that a
+# caller still holds and gaps between arrays need room that the compiler does not count.
 _HEADROOM: Final = 0.05
 
 
@@ -42,7 +42,9 @@ def _remedy(evidence: Evidence) -> str:
         remedies.insert(0, "a shorter cache (--max-cache-len)")
     if any(divides_weights(evidence, axis) for axis in evidence.model_axes):
         return ", ".join(["more devices along tp (--tp)", *remedies])
-    return ", ".join(["weights divided over tp by rules (--tp, --rules FILE)", *remedies])
+    return ", ".join(
+        ["weights divided over tp by rules (--tp, --rules FILE)", *remedies]
+    )
 
 
 RULE = AdviceRule(

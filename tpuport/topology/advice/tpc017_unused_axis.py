@@ -5,17 +5,28 @@ from collections.abc import Iterator
 
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_flops
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.remedy_texts import propose_rows, propose_tp, proposed_tp_rules
-from tpuport.topology.advice.repeated_work import excess_flops_along, is_repeated_along, repetition_along
+from tpuport.topology.advice.remedy_texts import (
+    propose_rows,
+    propose_tp,
+    proposed_tp_rules,
+)
+from tpuport.topology.advice.repeated_work import (
+    excess_flops_along,
+    is_repeated_along,
+    repetition_along,
+)
 from tpuport.topology.advice.weight_placement import sharding_axes
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
-    """Axes other than dp that divide no weight, no cache and no attention, and along which nothing is sent."""
+    """Axes other than dp that divide no weight, no cache and no attention, and along
+    which nothing is sent.
+    """
     for axis in evidence.axis_sizes:
         if axis == "dp" or _is_used(evidence, axis):
             continue
-        # A forward call may be too small to count; a decode step has a cache that would be divided.
+        # A forward call may be too small to count; a decode step has a cache that would
+        # be divided.
         if is_repeated_along(evidence, axis) or evidence.report.task == "decode":
             yield _describe(evidence, axis)
 
@@ -26,18 +37,25 @@ def _is_used(evidence: Evidence, axis: str) -> bool:
         *(collective.axes for collective in evidence.report.collectives),
     )
     # A call of the report says in words what divides it.
-    return axis in used or any(f"over {axis}=" in call.mesh for call, _ in evidence.report.attention)
+    return axis in used or any(
+        f"over {axis}=" in call.mesh for call, _ in evidence.report.attention
+    )
 
 
 def _describe(evidence: Evidence, axis: str) -> Hit:
     parts = evidence.axis_sizes[axis]
-    repetition, spared = repetition_along(evidence, axis), excess_flops_along(evidence, axis)
+    repetition, spared = (
+        repetition_along(evidence, axis),
+        excess_flops_along(evidence, axis),
+    )
     message = (
         f"{axis}={parts} divides no weight, no cache and no attention, and nothing is sent along it: its {parts} "
         "devices do the same work"
     )
     if repetition > 1:
-        message += f", each {repetition:.2f} times its share ({format_flops(spared)} too much)"
+        message += (
+            f", each {repetition:.2f} times its share ({format_flops(spared)} too much)"
+        )
     remedy = f"use these devices for another axis: {propose_tp(evidence) or 'a smaller slice is as fast'}"
     if rows := propose_rows(evidence):
         remedy += f", or {rows}"

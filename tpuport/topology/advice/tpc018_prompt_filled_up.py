@@ -7,7 +7,8 @@ from tpuport.generation.prompts import bucket_length
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit
 from tpuport.topology.advice.evidence import Evidence
 
-# Of the columns. Buckets are an eighth of a power of two apart, so that more is padding only if it can be avoided.
+# Of the columns. Buckets are an eighth of a power of two apart, so that more is padding
+# only if it can be avoided.
 _SHARE: Final = 0.1
 
 
@@ -16,7 +17,8 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     if evidence.report.task != "prefill":
         return
     length = evidence.inputs["length"]
-    # The program of a bucket serves every shorter prompt, and does the work of the longest.
+    # The program of a bucket serves every shorter prompt, and does the work of the
+    # longest.
     columns = bucket_length(length)
     idle = (columns - length) / columns
     if idle >= _SHARE:

@@ -3,14 +3,24 @@
 from collections.abc import Iterator
 from typing import Final
 
-from tpuport.topology.advice.advice_rules import AdviceRule, Hit, describe_collectives, format_bytes
+from tpuport.topology.advice.advice_rules import (
+    AdviceRule,
+    Hit,
+    describe_collectives,
+    format_bytes,
+)
 from tpuport.topology.advice.cache_inputs import CacheInputs
-from tpuport.topology.advice.data_movement import CacheCollectives, count_executions, sent_bytes
+from tpuport.topology.advice.data_movement import (
+    CacheCollectives,
+    count_executions,
+    sent_bytes,
+)
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.remedy_texts import propose_even_heads
 from tpuport.topology.advice.weight_placement import SMALL, undivided_heads
 
-# New keys and new values of one layer. Their bytes are few, and a step waits for each collective all the same.
+# New keys and new values of one layer. Their bytes are few, and a step waits for each
+# collective all the same.
 _LEAST_COLLECTIVES: Final = 2
 
 
@@ -41,7 +51,9 @@ def _without_split_products(evidence: Evidence) -> CacheCollectives:
     if not collectives.new:
         return collectives
     others = {split.instruction for split in evidence.split_products}
-    return collectives._replace(new=tuple(move for move in collectives.new if move not in others))
+    return collectives._replace(
+        new=tuple(move for move in collectives.new if move not in others)
+    )
 
 
 def _describe(collectives: CacheCollectives) -> str:
@@ -67,9 +79,7 @@ def _remedy(evidence: Evidence) -> str:
     for heads in undivided_heads(evidence):
         if heads.kv % heads.parts:
             return propose_even_heads(evidence, heads)
-    weights = (
-        "keep whole heads of keys and values on each device, with PartitionSpec('tp', None) for their weights"
-    )
+    weights = "keep whole heads of keys and values on each device, with PartitionSpec('tp', None) for their weights"
     if evidence.report.task != "forward":
         return f"{weights} (--rules FILE); the model's own plan is ShardingRules.from_model(model)"
     return (

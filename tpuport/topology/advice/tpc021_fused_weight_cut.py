@@ -10,30 +10,50 @@ from tpuport.topology.advice.advice_rules import (
     describe_collectives,
     format_bytes,
 )
-from tpuport.topology.advice.data_movement import ProductCollective, group_by, sent_bytes
+from tpuport.topology.advice.data_movement import (
+    ProductCollective,
+    group_by,
+    sent_bytes,
+)
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.weight_placement import layer_pattern, sharding_axes
 from tpuport.topology.compile_report import Source
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
-    """Moves between a product with a weight and the parts of it; those that the same lines take apart are one."""
-    by_weight = group_by(evidence.split_products, lambda split: layer_pattern(split.weight))
+    """Moves between a product with a weight and the parts of it; those that the same
+    lines take apart are one.
+    """
+    by_weight = group_by(
+        evidence.split_products, lambda split: layer_pattern(split.weight)
+    )
     # Layers of one class share their lines, and their weights have different names.
-    by_lines: dict[frozenset[Source | None], list[ProductCollective]] = defaultdict(list)
+    by_lines: dict[frozenset[Source | None], list[ProductCollective]] = defaultdict(
+        list
+    )
     for splits in by_weight.values():
-        lines = frozenset(evidence.compiled.source(split.instruction) for split in splits)
+        lines = frozenset(
+            evidence.compiled.source(split.instruction) for split in splits
+        )
         by_lines[lines] += splits
     for splits in by_lines.values():
         yield _describe(evidence, splits)
 
 
 def _describe(evidence: Evidence, splits: list[ProductCollective]) -> Hit:
-    collectives, names = [split.instruction for split in splits], {split.weight for split in splits}
+    collectives, names = (
+        [split.instruction for split in splits],
+        {split.weight for split in splits},
+    )
     name = splits[0].weight
     others = f" and {count_noun(len(names) - 1, 'other')}" if len(names) > 1 else ""
-    parts, axes = evidence.products.fused[name], "+".join(sorted(sharding_axes(evidence.weights[name])))
-    divided = f"divided over {axes} as one" if axes else "divided as one by the compiler"
+    parts, axes = (
+        evidence.products.fused[name],
+        "+".join(sorted(sharding_axes(evidence.weights[name]))),
+    )
+    divided = (
+        f"divided over {axes} as one" if axes else "divided as one by the compiler"
+    )
     # Its line is the one to look at first.
     largest = max(splits, key=lambda split: sent_bytes([split.instruction]))
     sent = sent_bytes(collectives)
@@ -51,7 +71,9 @@ def _describe(evidence: Evidence, splits: list[ProductCollective]) -> Hit:
 def _remedy(evidence: Evidence, name: str, parts: int) -> str:
     # A parameter may also belong to the model itself.
     owner = name.rpartition(".")[0] or name
-    axis = min(sharding_axes(evidence.weights[name]) & evidence.model_axes.keys(), default="tp")
+    axis = min(
+        sharding_axes(evidence.weights[name]) & evidence.model_axes.keys(), default="tp"
+    )
     return (
         f"use a Linear layer for each part, sharded over {axis} by its outputs (PartitionSpec({axis!r}, None)). To "
         f"keep the model's code unchanged, replace {owner} by a module of {parts} layers whose forward is "

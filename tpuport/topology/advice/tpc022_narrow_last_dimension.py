@@ -31,7 +31,11 @@ def check(evidence: Evidence) -> Iterator[Hit]:
 def _narrow_array(span: Span) -> Array | None:
     for array in span.instruction.results:
         # A last dimension of one element is only another name for the array without it.
-        if len(array.dims) > 2 and 1 < array.dims[-1] <= _FEW and array.size >= _LEAST_ELEMENTS:
+        if (
+            len(array.dims) > 2
+            and 1 < array.dims[-1] <= _FEW
+            and array.size >= _LEAST_ELEMENTS
+        ):
             return array
     return None
 

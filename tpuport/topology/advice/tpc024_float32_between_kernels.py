@@ -18,7 +18,10 @@ _KINDS: Final = {"elementwise", "copies and layouts"}
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """A finding for each line; none for a model that is float32 throughout."""
-    if not any(weight.dtype in (jnp.bfloat16, jnp.float16) for weight in evidence.weights.values()):
+    if not any(
+        weight.dtype in (jnp.bfloat16, jnp.float16)
+        for weight in evidence.weights.values()
+    ):
         return
     for line in timed_lines(evidence, _float32_array):
         yield Hit(

@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.reordered_arrays import is_at_border_of_loop, reordered_array
+from tpuport.topology.advice.reordered_arrays import (
+    is_at_border_of_loop,
+    reordered_array,
+)
 from tpuport.topology.advice.timed_code import format_seconds, timed_lines
 from tpuport.topology.hlo import Array
 from tpuport.topology.timing import Span

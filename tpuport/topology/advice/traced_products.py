@@ -1,7 +1,8 @@
-"""Products with weights in a traced program, and which of those are taken apart into several (fused projections).
+"""Products with weights in a traced program, and which of those are taken apart into
+several (fused projections).
 
-The result of a product with a weight is followed through what only moves it, or works on it element by element, to the
-slices that take it apart.
+The result of a product with a weight is followed through what only moves it, or works
+on it element by element, to the slices that take it apart.
 """
 
 import dataclasses
@@ -12,7 +13,14 @@ from typing import Any, Final, NamedTuple
 
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from tpuport.jaxprs import Equation, SubJaxpr, argument_names, callee, lookup, sub_jaxprs
+from tpuport.jaxprs import (
+    Equation,
+    SubJaxpr,
+    argument_names,
+    callee,
+    lookup,
+    sub_jaxprs,
+)
 from tpuport.topology.hlo.array_types import search_group
 from tpuport.topology.kernels import product_flops
 
@@ -33,8 +41,8 @@ class _Tracked(NamedTuple):
 
     Attributes:
         weight: its name.
-        dim: of a product, the dimension of the weight's outputs, or the slowest of those that they are reshaped to;
-            None for the weight itself.
+        dim: of a product, the dimension of the weight's outputs, or the slowest of
+            those that they are reshaped to; None for the weight itself.
     """
 
     weight: str
@@ -73,11 +81,15 @@ class Products:
     @property
     def fused(self) -> dict[str, int]:
         """The weights of whose outputs several parts are taken, and how many."""
-        return {name: len(parts) for name, parts in self.parts.items() if len(parts) > 1}
+        return {
+            name: len(parts) for name, parts in self.parts.items() if len(parts) > 1
+        }
 
 
 def find_products(program: ClosedJaxpr, weights: Collection[str]) -> Products:
-    """The products of a traced program, whose arguments' names say which of them are these weights."""
+    """The products of a traced program, whose arguments' names say which of them are
+    these weights.
+    """
     products = Products()
     tracked = {name: _Tracked(name) for name in weights}
     # The weights are one mapping: the name of such an argument is "weights['embed']".
@@ -87,23 +99,33 @@ def find_products(program: ClosedJaxpr, weights: Collection[str]) -> Products:
 
 
 class _Tracker:
-    """Follows weights and their products forward, through equations that run `times` times."""
+    """Follows weights and their products forward, through equations that run `times`
+    times.
+    """
 
     def __init__(self, products: Products, times: int) -> None:
         self._products = products
         self._times = times
 
-    def run(self, jaxpr: Jaxpr, arguments: Sequence[_Tracked | None]) -> list[_Tracked | None]:
+    def run(
+        self, jaxpr: Jaxpr, arguments: Sequence[_Tracked | None]
+    ) -> list[_Tracked | None]:
         """What a jaxpr's results are, given what its arguments are."""
         known: _Known = dict(zip(jaxpr.invars, arguments, strict=False))
         for equation in jaxpr.eqns:
-            known.update(zip(equation.outvars, self._results(equation, known), strict=False))
+            known.update(
+                zip(equation.outvars, self._results(equation, known), strict=False)
+            )
         return [lookup(known, variable) for variable in jaxpr.outvars]
 
     def _results(self, equation: Equation, known: _Known) -> list[_Tracked | None]:
         """What an equation's first results are; nothing is known of the others."""
         operands = [lookup(known, variable) for variable in equation.invars]
-        tracked = [(position, value) for position, value in enumerate(operands) if value is not None]
+        tracked = [
+            (position, value)
+            for position, value in enumerate(operands)
+            if value is not None
+        ]
         if not tracked:
             return []
         position, first = tracked[0]
@@ -116,23 +138,39 @@ class _Tracker:
             case _ if sub_jaxprs(equation):
                 return self._nested(equation, known)
             case _ if first.dim is not None:
-                return [self._moved(equation, first, first.dim, equation.invars[position].aval.shape)]
+                return [
+                    self._moved(
+                        equation, first, first.dim, equation.invars[position].aval.shape
+                    )
+                ]
             case name if name in _PREPARES_WEIGHTS:
                 return [first]
         return []
 
-    def _product(self, equation: Equation, tracked: list[tuple[int, _Tracked]]) -> _Tracked | None:
-        """The product with one weight; None if it is not known where the weight's outputs are in it."""
-        weights = [(position, value) for position, value in tracked if value.dim is None]
-        # The product of two weights, as in a low-rank adapter, is a weight; that of none is one of activations.
+    def _product(
+        self, equation: Equation, tracked: list[tuple[int, _Tracked]]
+    ) -> _Tracked | None:
+        """The product with one weight; None if it is not known where the weight's
+        outputs are in it.
+        """
+        weights = [
+            (position, value) for position, value in tracked if value.dim is None
+        ]
+        # The product of two weights, as in a low-rank adapter, is a weight; that of
+        # none is one of activations.
         if len(weights) != 1:
             return None
         [(position, value)] = weights
         flops = product_flops(equation) * self._times
-        self._products.all.append(Product(value.weight, equation.outvars[0].aval, flops))
-        if equation.primitive.name != "dot_general" or not _has_single_output(equation, position):
+        self._products.all.append(
+            Product(value.weight, equation.outvars[0].aval, flops)
+        )
+        if equation.primitive.name != "dot_general" or not _has_single_output(
+            equation, position
+        ):
             return None
-        # A product has the batch, then what remains of the left operand, then of the right one.
+        # A product has the batch, then what remains of the left operand, then of the
+        # right one.
         _, (batched, _) = equation.params["dimension_numbers"]
         dims = len(batched), len(equation.outvars[0].aval.shape) - 1
         return value._replace(dim=dims[position])
@@ -140,7 +178,9 @@ class _Tracker:
     def _moved(
         self, equation: Equation, value: _Tracked, dim: int, before: tuple[int, ...]
     ) -> _Tracked | None:
-        """A product after an equation with one result; None if it is no longer known where its outputs are."""
+        """A product after an equation with one result; None if it is no longer known
+        where its outputs are.
+        """
         after = equation.outvars[0].aval.shape
         match equation.primitive.name:
             case "slice" | "dynamic_slice" | "gather":
@@ -164,7 +204,8 @@ class _Tracker:
             start = params["start_indices"][dim]
             length = params["limit_indices"][dim] - start
         else:
-            # The start is computed, so that two such slices are told apart by their equations.
+            # The start is computed, so that two such slices are told apart by their
+            # equations.
             start, length = id(equation), params["slice_sizes"][dim]
         # A slice of another dimension, such as of the sequence, has all outputs.
         is_part = length < before[dim]
@@ -181,14 +222,19 @@ class _Tracker:
             parts.update(enumerate(equation.params["sizes"]))
 
     def _nested(self, equation: Equation, known: _Known) -> list[_Tracked | None]:
-        """Through a call, the body of a loop or branches. What a loop carries changes, and is not followed."""
+        """Through a call, the body of a loop or branches. What a loop carries changes,
+        and is not followed.
+        """
         called = callee(equation)
         if called is not None:
             return self.run(called.jaxpr, _arguments(called, known))
         for part in sub_jaxprs(equation):
-            # The arguments of a kernel are blocks, and the condition of a loop has no results to follow.
+            # The arguments of a kernel are blocks, and the condition of a loop has no
+            # results to follow.
             if part.kind not in ("kernel", "while condition"):
-                _Tracker(self._products, self._times * part.times).run(part.jaxpr, _arguments(part, known))
+                _Tracker(self._products, self._times * part.times).run(
+                    part.jaxpr, _arguments(part, known)
+                )
         return []
 
 
@@ -207,10 +253,18 @@ def _has_single_output(equation: Equation, position: int) -> bool:
     return len(equation.invars[position].aval.shape) == others + 1
 
 
-def _dimension_after_reshape(before: tuple[int, ...], dim: int, after: tuple[int, ...]) -> int | None:
-    """Where a dimension begins after a reshape: itself, or the slowest of those that it has become."""
+def _dimension_after_reshape(
+    before: tuple[int, ...], dim: int, after: tuple[int, ...]
+) -> int | None:
+    """Where a dimension begins after a reshape: itself, or the slowest of those that it
+    has become.
+    """
     slower = prod(before[:dim])
     for position, length in enumerate(after):
-        if length > 1 and prod(after[:position]) == slower and before[dim] % length == 0:
+        if (
+            length > 1
+            and prod(after[:position]) == slower
+            and before[dim] % length == 0
+        ):
             return position
     return None

@@ -1,4 +1,6 @@
-"""Where weights are: the axes that divide each, what of it a device has, and the heads that an axis does not divide."""
+"""Where weights are: the axes that divide each, what of it a device has, and the heads
+that an axis does not divide.
+"""
 
 import itertools
 import re
@@ -16,7 +18,8 @@ from tpuport.topology.advice.evidence import Evidence
 __all__ = ["device_bytes", "whole_bytes"]
 
 MIB: Final = 1 << 20
-# The placement of less is not worth a rule: reading it takes a device about a microsecond.
+# The placement of less is not worth a rule: reading it takes a device about a
+# microsecond.
 SMALL: Final = MIB
 # Of what a device has of all weights. Less does not decide on what fits.
 _SHARE: Final = 0.01
@@ -35,7 +38,9 @@ def dimension_axes(array: Any, dim: int) -> tuple[str, ...]:
 
 
 def _spec(array: Any) -> Iterable[Any]:
-    """The entries of an array's PartitionSpec; none for what has no sharding, such as a number among the inputs."""
+    """The entries of an array's PartitionSpec; none for what has no sharding, such as a
+    number among the inputs.
+    """
     sharding = getattr(array, "sharding", None)
     return getattr(sharding, "spec", ())
 
@@ -47,11 +52,15 @@ def device_weight_bytes(evidence: Evidence, names: Iterable[str]) -> int:
 
 def is_worth_a_finding(nbytes: int, evidence: Evidence) -> bool:
     """Whether this many bytes on a device matter beside its weights."""
-    return nbytes >= max(SMALL, _SHARE * device_weight_bytes(evidence, evidence.weights))
+    return nbytes >= max(
+        SMALL, _SHARE * device_weight_bytes(evidence, evidence.weights)
+    )
 
 
 def layer_pattern(name: str) -> str:
-    r"""A regex for a weight in all layers: r"layers\.\d+\.up\.weight" of "layers.0.up.weight"."""
+    r"""A regex for a weight in all layers: r"layers\.\d+\.up\.weight" of
+    "layers.0.up.weight".
+    """
     return _LAYER_NUMBER.sub(r"\\d+", re.escape(name))
 
 
@@ -68,7 +77,11 @@ def buffer_names(evidence: Evidence) -> set[str]:
 def replicated_weights(evidence: Evidence) -> list[str]:
     """The weights that no axis of the model divides, so that any of them could."""
     axes = evidence.model_axes.keys()
-    return [name for name, weight in evidence.weights.items() if sharding_axes(weight).isdisjoint(axes)]
+    return [
+        name
+        for name, weight in evidence.weights.items()
+        if sharding_axes(weight).isdisjoint(axes)
+    ]
 
 
 def divides_weights(evidence: Evidence, axis: str) -> bool:
@@ -92,7 +105,10 @@ def output_embedding(model: Any) -> Any:
     """The module that computes logits; None if the model does not say which."""
     try:
         return getattr(model, "get_output_embeddings", lambda: None)()
-    except (AttributeError, NotImplementedError):  # some models of transformers have none
+    except (
+        AttributeError,
+        NotImplementedError,
+    ):  # some models of transformers have none
         return None
 
 
@@ -115,10 +131,16 @@ class UndividedHeads(NamedTuple):
 
 
 def undivided_heads(evidence: Evidence) -> list[UndividedHeads]:
-    """The heads of the traced calls that an axis of the model does not divide, each number of heads once."""
+    """The heads of the traced calls that an axis of the model does not divide, each
+    number of heads once.
+    """
     calls = [call for call, _ in evidence.report.attention]
     heads = {
-        (call.query[1], _weight_kv_heads(evidence, call.query[1], call.key[1]), call.query[3])
+        (
+            call.query[1],
+            _weight_kv_heads(evidence, call.query[1], call.key[1]),
+            call.query[3],
+        )
         for call in calls
     }
     return [
@@ -132,17 +154,22 @@ def undivided_heads(evidence: Evidence) -> list[UndividedHeads]:
 def _weight_kv_heads(evidence: Evidence, query: int, key: int) -> int:
     """Key/value heads of the weights: a model may have repeated them for the call."""
     if key == query == getattr(evidence.config, "num_attention_heads", None):
-        # Configs of models whose heads are all alike may lack the field, or have None there.
+        # Configs of models whose heads are all alike may lack the field, or have None
+        # there.
         return getattr(evidence.config, "num_key_value_heads", None) or key
     return key
 
 
 def weights_of_undivided_heads(evidence: Evidence) -> set[str]:
-    """Weights that are whole on each device of an axis because it does not divide their heads."""
+    """Weights that are whole on each device of an axis because it does not divide their
+    heads.
+    """
     names: set[str] = set()
     for heads in undivided_heads(evidence):
         replicated = replicated_weights(evidence)
-        owners = {_owner(name) for name in replicated if _has_heads(evidence, name, heads)}
+        owners = {
+            _owner(name) for name in replicated if _has_heads(evidence, name, heads)
+        }
         # The bias of a projection goes with its matrix.
         names |= {name for name in replicated if _owner(name) in owners}
     return names
@@ -153,7 +180,9 @@ def _owner(name: str) -> str:
 
 
 def _has_heads(evidence: Evidence, name: str, heads: UndividedHeads) -> bool:
-    """Whether a matrix, or several stacked, has heads on one side; that of an MLP has another width on its other."""
+    """Whether a matrix, or several stacked, has heads on one side; that of an MLP has
+    another width on its other.
+    """
     # Projections of queries, keys and values are often stacked in one matrix.
     fused = heads.query + 2 * heads.kv
     undivided = [count for count in (heads.query, heads.kv) if count % heads.parts]

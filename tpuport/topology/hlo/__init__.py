@@ -1,4 +1,5 @@
-"""A compiled program's text, read: what it computes, keeps, moves and sends, and from which line of code.
+"""A compiled program's text, read: what it computes, keeps, moves and sends, and from
+which line of code.
 
 `parse` gives a `Program`; `ValueFlow` follows a value through it.
 """

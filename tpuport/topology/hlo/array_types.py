@@ -1,4 +1,6 @@
-"""Array types as HLO writes them: "bf16[8,128]{1,0:T(8,128)(2,1)S(1)}" is tiled, and lies in a memory space."""
+"""Array types as HLO writes them: "bf16[8,128]{1,0:T(8,128)(2,1)S(1)}" is tiled, and
+lies in a memory space.
+"""
 
 import functools
 import math
@@ -20,7 +22,8 @@ class Array(NamedTuple):
     Attributes:
         dtype: as HLO writes it, "bf16".
         dims: its extents.
-        order: its dimensions from the fastest varying to the slowest; empty if the last dimension is the fastest.
+        order: its dimensions from the fastest varying to the slowest; empty if the last
+            dimension is the fastest.
         tiles: the tile that pads it, then the tiles inside of that tile.
         space: of memory, `HBM` or another.
     """
@@ -65,13 +68,16 @@ class Array(NamedTuple):
 def _element_bytes(dtype: str, count: int) -> int:
     if dtype == "pred":
         return count
-    # The names of all other dtypes have their bits in them, but for a token, which takes no memory.
+    # The names of all other dtypes have their bits in them, but for a token, which
+    # takes no memory.
     return math.ceil(count * int(search_group(_BITS, dtype, "0")) / 8)
 
 
 @functools.lru_cache(maxsize=4096)
 def _padded_size(array: Array) -> int:
-    """Elements with those that pad it. A tile covers the fastest dimensions, and the next tile the inside of it."""
+    """Elements with those that pad it. A tile covers the fastest dimensions, and the
+    next tile the inside of it.
+    """
     order = array.order or tuple(reversed(range(len(array.dims))))
     dims = [array.dims[dim] for dim in reversed(order)]
     for tile in array.tiles:
@@ -80,20 +86,30 @@ def _padded_size(array: Array) -> int:
         outer, inner = dims[: -len(tile)], dims[-len(tile) :]
         # A tile's extent of 0 is a "*": as long as the array is.
         extents = [extent or length for extent, length in zip(tile, inner, strict=True)]
-        counts = [math.ceil(length / extent) for length, extent in zip(inner, extents, strict=True)]
+        counts = [
+            math.ceil(length / extent)
+            for length, extent in zip(inner, extents, strict=True)
+        ]
         dims = outer + counts + extents
     return math.prod(dims)
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def parse_arrays(text: str) -> tuple[Array, ...]:
-    """The types of all arrays in a piece of a program, in its order; tokens are not arrays."""
+    """The types of all arrays in a piece of a program, in its order; tokens are not
+    arrays.
+    """
     matches = _ARRAY.finditer(text)
-    return tuple(_parse_array(*match.groups(default="")) for match in matches if match[1] != "token")
+    return tuple(
+        _parse_array(*match.groups(default=""))
+        for match in matches
+        if match[1] != "token"
+    )
 
 
 def _parse_array(dtype: str, dims: str, order: str, layout: str) -> Array:
-    # "<=" marks the upper bound of a dynamic dimension, "*" a tile that is as long as the array.
+    # "<=" marks the upper bound of a dynamic dimension, "*" a tile that is as long as
+    # the array.
     tiles = search_group(_TILES, layout).replace("*", "0").split(")(")
     return Array(
         dtype,
@@ -105,12 +121,16 @@ def _parse_array(dtype: str, dims: str, order: str, layout: str) -> Array:
 
 
 def parse_numbers(text: str, separator: str = ",") -> tuple[int, ...]:
-    """The whole numbers between separators: "8,128" or "8x128"; empty parts are left out."""
+    """The whole numbers between separators: "8,128" or "8x128"; empty parts are left
+    out.
+    """
     return tuple(int(part) for part in text.split(separator) if part.strip())
 
 
 def search_group(pattern: re.Pattern[str], text: str, default: str = "") -> str:
-    """The first group of the first match, or the default: most attributes of an instruction are optional."""
+    """The first group of the first match, or the default: most attributes of an
+    instruction are optional.
+    """
     match = pattern.search(text)
     return default if match is None else match[1]
 

@@ -1,6 +1,8 @@
-"""What the devices send each other: a program's collectives, over axes of the mesh, by the line they come from.
+"""What the devices send each other: a program's collectives, over axes of the mesh, by
+the line they come from.
 
-A program numbers its devices as the mesh has them, in the order of `mesh.devices.flat`, whatever their own ids are.
+A program numbers its devices as the mesh has them, in the order of `mesh.devices.flat`,
+whatever their own ids are.
 """
 
 import dataclasses
@@ -22,17 +24,25 @@ _KINDS: Final = (
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
     "reduce-scatter",
 )  # fmt: skip
-# Half a byte more for each collective, so that a branch that sends only empty arrays still costs something.
+# Half a byte more for each collective, so that a branch that sends only empty arrays
+# still costs something.
 _EMPTY_COST: Final = 0.5
-# "[2,4]<=[4,2]T(1,0)": the numbers from 0 in an array of [4,2], transposed, are the rows of one of [2,4].
+# "[2,4]<=[4,2]T(1,0)": the numbers from 0 in an array of [4,2], transposed, are the
+# rows of one of [2,4].
 _IOTA: Final = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-# Lists, "{{0,1},{2,3}}" or "{0,1}", or nothing, "{}", which is all devices; an iota; or axes of a mesh.
-_GROUPS: Final = re.compile(r"\breplica_groups=(\{\{.*?\}\}|\{\}|\{[\d,]+\}|\[[^ ]*|mesh\[.*?\}(?=,|$))")
+# Lists, "{{0,1},{2,3}}" or "{0,1}", or nothing, "{}", which is all devices; an iota; or
+# axes of a mesh.
+_GROUPS: Final = re.compile(
+    r"\breplica_groups=(\{\{.*?\}\}|\{\}|\{[\d,]+\}|\[[^ ]*|mesh\[.*?\}(?=,|$))"
+)
 _PAIRS: Final = re.compile(r"\bsource_target_pairs=\{(\{.*?\}|)\}")
 _LIST: Final = re.compile(r"\{([\d,]*)\}")
 _MESH_AXIS: Final = re.compile(r"""['"]([^'"]+)['"]=(\d+)""")
-_MESH_ORDER: Final = re.compile(r"device_ids=\((?:\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))\)")
-# A whole axis, 'a', or a part of it, 'a':(before)size: the middle one of three axes that it is split into.
+_MESH_ORDER: Final = re.compile(
+    r"device_ids=\((?:\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))\)"
+)
+# A whole axis, 'a', or a part of it, 'a':(before)size: the middle one of three axes
+# that it is split into.
 _USED_AXIS: Final = re.compile(r"""['"]([^'"]+)['"](?::\((\d+)\)(\d+))?""")
 
 Groups = list[tuple[int, ...]]
@@ -41,9 +51,10 @@ Groups = list[tuple[int, ...]]
 def list_collectives(program: Program, mesh: Mesh) -> tuple[Collective, ...]:
     """The collectives of a step, those that leave most bytes on a device first.
 
-    A collective that combines several arrays is one, and one that is started and ended apart counts where it starts. In
-    a loop's body it counts as often as the loop runs; of branches, those of the branch that sends most count. An
-    all-reduce that is fused with the slicing of its result is the reduce-scatter that the compiler made of it.
+    A collective that combines several arrays is one, and one that is started and ended
+    apart counts where it starts. In a loop's body it counts as often as the loop runs;
+    of branches, those of the branch that sends most count. An all-reduce that is fused
+    with the slicing of its result is the reduce-scatter that the compiler made of it.
 
     Args:
         program: the compiled one.
@@ -67,21 +78,33 @@ def list_collectives(program: Program, mesh: Mesh) -> tuple[Collective, ...]:
 
 def _report_order(collective: Collective) -> tuple[object, ...]:
     source = str(collective.source)
-    return -collective.nbytes, collective.kind, collective.axes, -collective.count, source
+    return (
+        -collective.nbytes,
+        collective.kind,
+        collective.axes,
+        -collective.count,
+        source,
+    )
 
 
 def sent_bytes(program: Program, instruction: Instruction) -> float:
-    """Bytes that one execution leaves on a device, and half a byte; 0 if the instruction is not a collective."""
+    """Bytes that one execution leaves on a device, and half a byte; 0 if the
+    instruction is not a collective.
+    """
     if instruction.kind not in _KINDS or program.stage(instruction) == "later":
         return 0.0
     arrays = _scattered(program, instruction) or instruction.results
     return _EMPTY_COST + sum(array.nbytes for array in arrays)
 
 
-def describe_execution(program: Program, instruction: Instruction, mesh: Mesh) -> Collective:
+def describe_execution(
+    program: Program, instruction: Instruction, mesh: Mesh
+) -> Collective:
     """One execution of an instruction for which `sent_bytes` is not 0."""
     nbytes = int(sent_bytes(program, instruction))
-    return dataclasses.replace(_describe(program, instruction, mesh), count=1, nbytes=nbytes)
+    return dataclasses.replace(
+        _describe(program, instruction, mesh), count=1, nbytes=nbytes
+    )
 
 
 def _describe(program: Program, instruction: Instruction, mesh: Mesh) -> Collective:
@@ -91,15 +114,21 @@ def _describe(program: Program, instruction: Instruction, mesh: Mesh) -> Collect
         kind = "reduce-scatter"
     groups = parse_groups(instruction.attributes, mesh.devices.size)
     axes = group_axes(groups, mesh, whole=kind != "collective-permute")
-    return Collective(kind, axes, max(map(len, groups)), 0, 0, _source(program, instruction))
+    return Collective(
+        kind, axes, max(map(len, groups)), 0, 0, _source(program, instruction)
+    )
 
 
 def _scattered(program: Program, instruction: Instruction) -> tuple[Array, ...]:
-    """The slices that a fusion takes of an all-reduce in it, if it does nothing else with the result."""
+    """The slices that a fusion takes of an all-reduce in it, if it does nothing else
+    with the result.
+    """
     if not instruction.is_fused or instruction.operation != "all-reduce":
         return ()
     uses = list(program.computations[instruction.computation].uses(instruction.name))
-    if {(use.user.operation, use.positions) for use in uses} != {("dynamic-slice", (0,))}:
+    if {(use.user.operation, use.positions) for use in uses} != {
+        ("dynamic-slice", (0,))
+    }:
         return ()
     return tuple(use.user.arrays[0] for use in uses)
 
@@ -120,13 +149,15 @@ def _source(program: Program, instruction: Instruction) -> Source | None:
 
 
 def parse_groups(attributes: str, devices: int) -> Groups:
-    """The groups of devices of a collective, by their numbers in the program; of a permutation, its rings.
+    """The groups of devices of a collective, by their numbers in the program; of a
+    permutation, its rings.
 
     Args:
         attributes: the collective's text after its type.
         devices: how many the program has; all are one group if the text names none.
     """
-    # A permutation has pairs of a source and a target, every other collective has groups.
+    # A permutation has pairs of a source and a target, every other collective has
+    # groups.
     pairs = _PAIRS.search(attributes)
     if pairs is not None:
         return _join_pairs([parse_numbers(pair) for pair in _LIST.findall(pairs[1])])
@@ -150,18 +181,28 @@ def _transposed_iota(dims: str, order: str | None) -> np.ndarray:
 
 
 def _mesh_groups(text: str) -> Groups:
-    """The groups of "mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a'}": a mesh, the order of its devices, and axes."""
+    """The groups of "mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a'}": a mesh, the
+    order of its devices, and axes.
+    """
     mesh, _, used = text.rpartition("{")
-    sizes = {name: int(size) for name, size in _MESH_AXIS.findall(mesh.partition("]")[0])}
-    # Of each axis, how many parts come before what a group takes, and how many devices of it a group takes.
+    sizes = {
+        name: int(size) for name, size in _MESH_AXIS.findall(mesh.partition("]")[0])
+    }
+    # Of each axis, how many parts come before what a group takes, and how many devices
+    # of it a group takes.
     shares = {name: (size, 1) for name, size in sizes.items()}
     for name, before, size in _USED_AXIS.findall(used):
         shares[name] = int(before or 1), int(size or sizes[name])
-    shape = [(before, size, sizes[name] // before // size) for name, (before, size) in shares.items()]
+    shape = [
+        (before, size, sizes[name] // before // size)
+        for name, (before, size) in shares.items()
+    ]
     ids = _mesh_devices(mesh, math.prod(sizes.values())).reshape(np.ravel(shape))
     # The middle ones go last, so that each row is a group.
     dims = sorted(range(ids.ndim), key=lambda dim: dim % 3 == 1)
-    return _rows(ids.transpose(dims).reshape(-1, math.prod(size for _, size in shares.values())))
+    return _rows(
+        ids.transpose(dims).reshape(-1, math.prod(size for _, size in shares.values()))
+    )
 
 
 def _rows(array: np.ndarray) -> Groups:
@@ -169,7 +210,9 @@ def _rows(array: np.ndarray) -> Groups:
 
 
 def _mesh_devices(mesh: str, count: int) -> np.ndarray:
-    """The numbers of a mesh's devices in its order: from 0 if the text names no other."""
+    """The numbers of a mesh's devices in its order: from 0 if the text names no
+    other.
+    """
     order = _MESH_ORDER.search(mesh)
     if order is None:
         return np.arange(count)
@@ -195,8 +238,8 @@ def group_axes(groups: Groups, mesh: Mesh, whole: bool = True) -> tuple[str, ...
     Args:
         groups: of a collective; groups of one device do not count.
         mesh: whose nth device is the program's device n.
-        whole: give no axes if a group is not all devices along its axes. If False, a group along a single axis need
-            not be all of it.
+        whole: give no axes if a group is not all devices along its axes. If False, a
+            group along a single axis need not be all of it.
     """
     shape = np.array(mesh.devices.shape)
     differs = np.zeros(shape.size, bool)

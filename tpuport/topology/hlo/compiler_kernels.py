@@ -1,7 +1,8 @@
-"""Kernels that the compiler for TPUs makes by itself, of products by groups and of softmax: how much they do.
+"""Kernels that the compiler for TPUs makes by itself, of products by groups and of
+softmax: how much they do.
 
-Their bodies are text in the program (MLIR), with a grid and windows as Pallas' kernels have. The bodies of Pallas'
-kernels are bytecode, and are counted where they are traced.
+Their bodies are text in the program (MLIR), with a grid and windows as Pallas' kernels
+have. The bodies of Pallas' kernels are bytecode, and are counted where they are traced.
 """
 
 import base64
@@ -21,13 +22,17 @@ _BODY: Final = re.compile(r'"body":"(bW9kdWxl[A-Za-z0-9+/]*=*)"')  # "module" in
 _TILING: Final = re.compile(r'\bragged_dot_tiling="(\d+),(\d+),(\d+)"')
 _BOUNDS: Final = re.compile(r"\biteration_bounds = array<i64: ([-\d, ]+)>")
 _PREFETCHED: Final = re.compile(r"\bscalar_prefetch = (\d+)")
-_WINDOW: Final = re.compile(r"\btransform_indices = @([\w.-]+), window_bounds = array<i64: ([\d, ]+)>")
+_WINDOW: Final = re.compile(
+    r"\btransform_indices = @([\w.-]+), window_bounds = array<i64: ([\d, ]+)>"
+)
 _FUNCTION: Final = re.compile(r"^  func\.func (?:private )?@([\w.-]+)\(", re.MULTILINE)
 _NAME: Final = re.compile(r"%[\w.]+")
 _ARGUMENT: Final = re.compile(r"%arg(\d+)")
 _MATMUL: Final = re.compile(r"tpu\.matmul.*dot_dimension_numbers<\[([\d, ]*)\]")
 _VECTOR: Final = re.compile(r"\bvector<((?:\d+x)*\d+)x")
-_ELEMENTWISE: Final = re.compile(r"arith\.(?:add|sub|mul|div|maximum|minimum)f |vector\.multi_reduction ")
+_ELEMENTWISE: Final = re.compile(
+    r"arith\.(?:add|sub|mul|div|maximum|minimum)f |vector\.multi_reduction "
+)
 _TOP_LEVEL_INDENT: Final = 4  # of what runs at every step, in no branch and no loop
 
 
@@ -36,7 +41,8 @@ class _WindowIndex(NamedTuple):
 
     Attributes:
         axes: of the grid, those that it varies with.
-        is_axis: whether it is the step along an axis of the grid, and not computed from steps.
+        is_axis: whether it is the step along an axis of the grid, and not computed from
+            steps.
     """
 
     axes: frozenset[int]
@@ -44,7 +50,9 @@ class _WindowIndex(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """The part of an operand or a result that a step sees: its extents, and its index along each dimension."""
+    """The part of an operand or a result that a step sees: its extents, and its index
+    along each dimension.
+    """
 
     extents: tuple[int, ...]
     indices: tuple[_WindowIndex, ...]
@@ -82,11 +90,14 @@ class _Body(NamedTuple):
 def count_compiler_kernel(
     program: Program, instruction: Instruction, calls: Sequence[KernelCall]
 ) -> KernelCost | None:
-    """What one execution of a kernel does; None for a kernel that the compiler has not made.
+    """What one execution of a kernel does; None for a kernel that the compiler has not
+    made.
 
-    A kernel that multiplies rows by the matrix of their group goes through tiles of rows, once for each group with a
-    row in the tile, and skips rows in no group. How many that are depends on data. Here rows are spread over all groups
-    evenly and at random (see `kernel_calls.ragged_call`). All other kernels do the same at each step of their grid.
+    A kernel that multiplies rows by the matrix of their group goes through tiles of
+    rows, once for each group with a row in the tile, and skips rows in no group. How
+    many that are depends on data. Here rows are spread over all groups evenly and at
+    random (see `kernel_calls.ragged_call`). All other kernels do the same at each step
+    of their grid.
 
     Args:
         program: the compiled one.
@@ -99,7 +110,11 @@ def count_compiler_kernel(
     operands = program.operand_arrays(instruction)
     tiling = _TILING.search(instruction.attributes)
     if tiling is None:
-        return _grid_cost(_read_body(base64.b64decode(body[1]).decode()), operands, instruction.results)
+        return _grid_cost(
+            _read_body(base64.b64decode(body[1]).decode()),
+            operands,
+            instruction.results,
+        )
     tile = _Tile(*map(int, tiling.groups()))
     for product in _ragged_products(calls):
         if product.is_computed_from(operands):
@@ -108,7 +123,8 @@ def count_compiler_kernel(
 
 
 def count_expanded_flops(program: Program, calls: Sequence[KernelCall]) -> float:
-    """FLOPs that a step does beyond what is needed because the compiler multiplies few rows by all groups.
+    """FLOPs that a step does beyond what is needed because the compiler multiplies few
+    rows by all groups.
 
     Such a product has the groups as a batch, [G, M, N], and no name.
     """
@@ -163,7 +179,9 @@ def _ragged_products(calls: Sequence[KernelCall]) -> list[_RaggedProduct]:
 
 
 class _Tile(NamedTuple):
-    """What a step multiplies: so many rows, elements of a row, and columns of the result."""
+    """What a step multiplies: so many rows, elements of a row, and columns of the
+    result.
+    """
 
     rows: int
     inner: int
@@ -171,9 +189,13 @@ class _Tile(NamedTuple):
 
 
 def _ragged_cost(
-    product: _RaggedProduct, operands: Sequence[Array], results: Sequence[Array], tile: _Tile
+    product: _RaggedProduct,
+    operands: Sequence[Array],
+    results: Sequence[Array],
+    tile: _Tile,
 ) -> KernelCost:
-    # The groups of all devices together, and how many of this device's have a row: those that n random rows hit.
+    # The groups of all devices together, and how many of this device's have a row:
+    # those that n random rows hit.
     all_groups = product.groups * product.rows / product.own_rows
     hit_groups = 1.0
     if all_groups > 1:
@@ -181,7 +203,8 @@ def _ragged_cost(
     # A group of s rows that begins anywhere has (s - 1) / tile + 1 tiles.
     tiles = product.own_rows / tile.rows + hit_groups * (1 - 1 / tile.rows)
     visits = min(tiles, math.ceil(product.rows / tile.rows) + product.groups - 1)
-    # If a tile has whole rows and matrices, what the next step uses again stays where it is.
+    # If a tile has whole rows and matrices, what the next step uses again stays where
+    # it is.
     read_rows, read_matrices = product.own_rows, hit_groups
     if tile.inner < product.inner:
         read_rows, read_matrices = visits * tile.rows, visits
@@ -200,7 +223,9 @@ def _ragged_cost(
     return _cost(product.flops, tuple(map(read_bytes, operands)), written, "about")
 
 
-def _grid_cost(body: _Body, operands: Sequence[Array], results: Sequence[Array]) -> KernelCost:
+def _grid_cost(
+    body: _Body, operands: Sequence[Array], results: Sequence[Array]
+) -> KernelCost:
     bound = None
     if not body.is_known:
         bound = "at least"
@@ -210,9 +235,12 @@ def _grid_cost(body: _Body, operands: Sequence[Array], results: Sequence[Array])
     windowed = arrays[body.prefetched :]
     if len(windowed) == len(body.windows):
         moved = [float(array.nbytes) for array in operands[: body.prefetched]]
-        moved += map(functools.partial(_window_bytes, body.grid), windowed, body.windows)
+        moved += map(
+            functools.partial(_window_bytes, body.grid), windowed, body.windows
+        )
     else:
-        # Without windows that can be matched with arrays, each array is taken to move once.
+        # Without windows that can be matched with arrays, each array is taken to move
+        # once.
         moved = [float(array.nbytes) for array in arrays]
         if body.windows and bound is None:
             bound = "about"
@@ -220,7 +248,9 @@ def _grid_cost(body: _Body, operands: Sequence[Array], results: Sequence[Array])
     return _cost(body.work.flops * body.steps, read, written, bound)
 
 
-def _cost(flops: float, read: tuple[float, ...], written: tuple[float, ...], bound: str | None) -> KernelCost:
+def _cost(
+    flops: float, read: tuple[float, ...], written: tuple[float, ...], bound: str | None
+) -> KernelCost:
     return KernelCost(flops, sum(read) + sum(written), "counted", bound, read, written)
 
 
@@ -249,8 +279,12 @@ def _step_work(main: str) -> _StepWork:
     products, elementwise, is_nested = 0.0, 0.0, False
     # MLIR has one operation a line.
     for line in main.splitlines():
-        # The types of operands and results: "... : vector<8x128xf32>, vector<128x128xf32> -> vector<8x128xf32>".
-        vectors = [parse_numbers(extents, "x") for extents in _VECTOR.findall(line.rpartition(" : ")[2])]
+        # The types of operands and results: "... : vector<8x128xf32>,
+        # vector<128x128xf32> -> vector<8x128xf32>".
+        vectors = [
+            parse_numbers(extents, "x")
+            for extents in _VECTOR.findall(line.rpartition(" : ")[2])
+        ]
         matmul = _MATMUL.search(line)
         if not vectors:
             continue
@@ -265,31 +299,46 @@ def _step_work(main: str) -> _StepWork:
 
 
 def _window_indices(function: str) -> tuple[_WindowIndex, ...]:
-    """The indices that a function from the steps along the grid's axes, %arg0 and so on, returns."""
+    """The indices that a function from the steps along the grid's axes, %arg0 and so
+    on, returns.
+    """
     signature, *lines = function.splitlines()
-    steps = {f"%arg{axis}": frozenset({axis}) for axis in map(int, _ARGUMENT.findall(signature))}
+    steps = {
+        f"%arg{axis}": frozenset({axis})
+        for axis in map(int, _ARGUMENT.findall(signature))
+    }
     # Constants vary with no axis.
-    axes_of: collections.defaultdict[str, frozenset[int]] = collections.defaultdict(frozenset, steps)
+    axes_of: collections.defaultdict[str, frozenset[int]] = collections.defaultdict(
+        frozenset, steps
+    )
     for line in lines:
         result, _, expression = line.strip().partition(" = ")
         if result.startswith("return"):
             names = _NAME.findall(result.partition(" : ")[0])
             return tuple(_WindowIndex(axes_of[name], name in steps) for name in names)
-        axes_of[result] = frozenset().union(*[axes_of[name] for name in _NAME.findall(expression)])
+        axes_of[result] = frozenset().union(
+            *[axes_of[name] for name in _NAME.findall(expression)]
+        )
     return ()
 
 
 def _window_bytes(grid: tuple[int, ...], array: Array, window: _Window) -> float:
-    """Bytes of an array that come in or go out: a window does when its index differs from the step before."""
+    """Bytes of an array that come in or go out: a window does when its index differs
+    from the step before.
+    """
     if len(window.indices) != len(array.dims) or not array.size:
         return float(array.nbytes)
     axes = frozenset().union(*(index.axes for index in window.indices))
-    # The last axis of the grid is the fastest: with those after the last that the window varies with it stays.
+    # The last axis of the grid is the fastest: with those after the last that the
+    # window varies with it stays.
     varying = [axis for axis, steps in enumerate(grid) if axis in axes and steps > 1]
     changes = math.prod(grid[: max(varying, default=-1) + 1])
     area = 1
-    for index, extent, dim in zip(window.indices, window.extents, array.dims, strict=True):
-        # Along an axis of the grid the windows lie beside each other, and the last may be cut off.
+    for index, extent, dim in zip(
+        window.indices, window.extents, array.dims, strict=True
+    ):
+        # Along an axis of the grid the windows lie beside each other, and the last may
+        # be cut off.
         beside = 1
         if index.is_axis:
             beside = math.prod(grid[axis] for axis in index.axes)

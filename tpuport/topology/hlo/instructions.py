@@ -7,15 +7,25 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from tpuport.topology.hlo.array_types import Array, parse_arrays, search_group, tuple_types
+from tpuport.topology.hlo.array_types import (
+    Array,
+    parse_arrays,
+    search_group,
+    tuple_types,
+)
 
 # The first line of a computation, "%add (x: f32[], y: f32[]) -> f32[] {".
 _COMPUTATION: Final = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$", re.MULTILINE)
-# A line of a computation. The metadata of a kernel has line breaks in it, after which come a quote or a brace, as one
-# comes on the line that closes the computation.
-_LINE: Final = re.compile(r'^ .*(?:\n(?!\}$|\}, execution_thread)["}].*)*', re.MULTILINE)
-# A tuple's type has spaces and parentheses in it, of inner tuples and of tiles, but no opcode follows those.
-_INSTRUCTION: Final = re.compile(r"\s+(ROOT )?%?([\w.-]+) = (\(.*?\)|[^ (][^ ]*) ([a-z][\w-]*)\(")
+# A line of a computation. The metadata of a kernel has line breaks in it, after which
+# come a quote or a brace, as one comes on the line that closes the computation.
+_LINE: Final = re.compile(
+    r'^ .*(?:\n(?!\}$|\}, execution_thread)["}].*)*', re.MULTILINE
+)
+# A tuple's type has spaces and parentheses in it, of inner tuples and of tiles, but no
+# opcode follows those.
+_INSTRUCTION: Final = re.compile(
+    r"\s+(ROOT )?%?([\w.-]+) = (\(.*?\)|[^ (][^ ]*) ([a-z][\w-]*)\("
+)
 _OPERAND: Final = re.compile(r"%([\w.-]+)")
 _BARE_OPERAND: Final = re.compile(r"([\w.-]+)(?=,|$)")
 # An attribute with a list of names in braces, or with one name.
@@ -39,8 +49,8 @@ _RETURNING: Final = {"conditional", "call", "fusion", "async-start"}
 class Instruction:
     """One line of a program.
 
-    A program may have a hundred thousand of them, so that only what every reader needs is read at once; the rest are
-    properties that read the text.
+    A program may have a hundred thousand of them, so that only what every reader needs
+    is read at once; the rest are properties that read the text.
 
     Attributes:
         name: without its "%".
@@ -48,10 +58,12 @@ class Instruction:
         computation: the name of the computation that it is in.
         is_root: whether its result is the computation's.
         operands: their names.
-        calls: the computations that it names, by attribute: {"calls": ("fused_computation.1",)}.
-        is_fused: whether it is inside of another instruction, such as a fusion or a reduction, where only the last
-            result goes to memory.
-        rounds: how often a loop's body runs each time that the loop is reached; 1 for all other instructions.
+        calls: the computations that it names, by attribute: {"calls":
+            ("fused_computation.1",)}.
+        is_fused: whether it is inside of another instruction, such as a fusion or a
+            reduction, where only the last result goes to memory.
+        rounds: how often a loop's body runs each time that the loop is reached; 1 for
+            all other instructions.
         times: how often a step executes it, if the branch that it is in is taken.
     """
 
@@ -70,15 +82,20 @@ class Instruction:
         self.operands: tuple[str, ...] = ()
         if self.operation != "constant":
             self.operands = _operand_names(text[match.end() : closing])
-        # Metadata and the backend's configuration are long, and may quote names of computations.
-        attributes = text[closing:end].partition("metadata={")[0].partition("backend_config=")[0]
+        # Metadata and the backend's configuration are long, and may quote names of
+        # computations.
+        attributes = (
+            text[closing:end].partition("metadata={")[0].partition("backend_config=")[0]
+        )
         self.calls: dict[str, tuple[str, ...]] = {}
         for attribute, names, name in _CALLEES.findall(attributes):
             self.calls[attribute] = tuple(_NAME.findall(names or name))
 
     @property
     def kind(self) -> str:
-        """Its opcode; of an instruction that starts something for another to end, the opcode of the whole."""
+        """Its opcode; of an instruction that starts something for another to end, the
+        opcode of the whole.
+        """
         return self.operation.removesuffix("-start")
 
     @property
@@ -103,7 +120,9 @@ class Instruction:
 
     @property
     def results(self) -> tuple[Array, ...]:
-        """The arrays that it computes. Of an instruction that starts something, its operands are left out."""
+        """The arrays that it computes. Of an instruction that starts something, its
+        operands are left out.
+        """
         if not self.operation.endswith("-start") or self.kind == "all-reduce":
             return self.arrays
         # (operands, results, semaphores), but a copy has (result, operand, semaphores).
@@ -114,15 +133,20 @@ class Instruction:
 
     @property
     def aliased_results(self) -> set[int]:
-        """Indices of the results that lie in the memory of an operand, changed or not."""
+        """Indices of the results that lie in the memory of an operand, changed or
+        not.
+        """
         aliasing = search_group(_ALIASING, self.attributes)
         # A result that is not a tuple has the index {}.
         return {int(index or 0) for index in _ALIASED_RESULT.findall(aliasing)}
 
     @property
     def target(self) -> str:
-        """What a custom call runs, such as "tpu_custom_call" for a Pallas kernel; empty for anything else."""
-        # The start of an asynchronous one has a target too. Other lines may only quote one.
+        """What a custom call runs, such as "tpu_custom_call" for a Pallas kernel; empty
+        for anything else.
+        """
+        # The start of an asynchronous one has a target too. Other lines may only quote
+        # one.
         if not self.operation.startswith("custom-call"):
             return ""
         return search_group(_TARGET, self.attributes)
@@ -134,12 +158,16 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """Its origin in the traced function, "jit(step)/while/body/add", or empty. Of a parameter: the argument."""
+        """Its origin in the traced function, "jit(step)/while/body/add", or empty. Of a
+        parameter: the argument.
+        """
         return search_group(_OP_NAME, self.attributes).replace("\\'", "'")
 
     @property
     def is_kernel(self) -> bool:
-        """Whether it is a Pallas kernel, or one that the compiler has made by itself."""
+        """Whether it is a Pallas kernel, or one that the compiler has made by
+        itself.
+        """
         return self.target == "tpu_custom_call"
 
     @property
@@ -157,12 +185,16 @@ class Instruction:
 
     @property
     def callees(self) -> tuple[str, ...]:
-        """The names of all computations that it runs; of a conditional, the branches, of which it runs one."""
+        """The names of all computations that it runs; of a conditional, the branches,
+        of which it runs one.
+        """
         return tuple(itertools.chain.from_iterable(self.calls.values()))
 
     @property
     def result_computations(self) -> tuple[str, ...]:
-        """The names of the computations whose results are its own. A reduction only applies what it calls."""
+        """The names of the computations whose results are its own. A reduction only
+        applies what it calls.
+        """
         if self.operation == "while":
             return self.calls.get("body", ())
         if self.operation in _RETURNING:
@@ -176,14 +208,18 @@ class Instruction:
 
     def positions(self, operand: str) -> tuple[int, ...]:
         """Where among its operands it reads the result of this name."""
-        return tuple(index for index, name in enumerate(self.operands) if name == operand)
+        return tuple(
+            index for index, name in enumerate(self.operands) if name == operand
+        )
 
     def __repr__(self) -> str:
         return f"{self.name} = {self.type} {self.operation}({', '.join(self.operands)})"
 
 
 def _closing_parenthesis(text: str, start: int, end: int) -> int:
-    """The position of the parenthesis that ends the operands; theirs is opened just before `start`."""
+    """The position of the parenthesis that ends the operands; theirs is opened just
+    before `start`.
+    """
     closing = text.find(")", start, end)
     if text.find("(", start, closing) < 0:
         return closing
@@ -212,7 +248,9 @@ class Use(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Computation:
-    """Instructions that run together: the program's own, a loop's body, a branch, or the inside of a fusion."""
+    """Instructions that run together: the program's own, a loop's body, a branch, or
+    the inside of a fusion.
+    """
 
     name: str
     instructions: tuple[Instruction, ...]
@@ -225,14 +263,18 @@ class Computation:
     @functools.cached_property
     def root(self) -> Instruction:
         """The instruction whose result is the computation's."""
-        roots = (instruction for instruction in self.instructions if instruction.is_root)
+        roots = (
+            instruction for instruction in self.instructions if instruction.is_root
+        )
         return next(roots, self.instructions[-1])
 
     @functools.cached_property
     def parameters(self) -> dict[int, Instruction]:
         """Its parameters by number."""
         parameters = (
-            instruction for instruction in self.instructions if instruction.operation == "parameter"
+            instruction
+            for instruction in self.instructions
+            if instruction.operation == "parameter"
         )
         return {parameter.parameter_number: parameter for parameter in parameters}
 
@@ -254,7 +296,9 @@ class Computation:
         return users
 
     def uses(self, name: str) -> Iterator[Use]:
-        """Everything that reads a value, by this name or through bitcasts of it; a bitcast that is the root too."""
+        """Everything that reads a value, by this name or through bitcasts of it; a
+        bitcast that is the root too.
+        """
         for user in self.users.get(name, ()):
             if user.operation == "bitcast" and not user.is_root:
                 yield from self.uses(user.name)
@@ -287,22 +331,29 @@ class ProgramText(NamedTuple):
 
 
 def read_text(text: str) -> ProgramText:
-    """Split the text of a program into computations. Its instructions have no counts of executions yet."""
+    """Split the text of a program into computations. Its instructions have no counts of
+    executions yet.
+    """
     computations: dict[str, Computation] = {}
     entry = ""
     openings = list(_COMPUTATION.finditer(text))
     starts = [opening.start() for opening in openings] + [len(text)]
     for opening, end in zip(openings, starts[1:], strict=True):
         name = opening[2]
-        computations[name] = Computation(name, tuple(_read_instructions(text, opening.end(), end, name)))
+        computations[name] = Computation(
+            name, tuple(_read_instructions(text, opening.end(), end, name))
+        )
         if opening[1]:
             entry = name
-    # The last computation is the entry of a text that does not name one, such as a fragment.
+    # The last computation is the entry of a text that does not name one, such as a
+    # fragment.
     entry = entry or next(reversed(computations), "")
     return ProgramText(text[: starts[0]], computations, entry)
 
 
-def _read_instructions(text: str, start: int, end: int, computation: str) -> Iterator[Instruction]:
+def _read_instructions(
+    text: str, start: int, end: int, computation: str
+) -> Iterator[Instruction]:
     for line in _LINE.finditer(text, start, end):
         # Comments and attributes of the computation may have lines of their own.
         match = _INSTRUCTION.match(text, *line.span())
@@ -312,4 +363,8 @@ def _read_instructions(text: str, start: int, end: int, computation: str) -> Ite
 
 def all_instructions(computations: Mapping[str, Computation]) -> list[Instruction]:
     """The instructions of all computations, in the text's order."""
-    return [instruction for computation in computations.values() for instruction in computation.instructions]
+    return [
+        instruction
+        for computation in computations.values()
+        for instruction in computation.instructions
+    ]

@@ -1,6 +1,8 @@
-"""The Pallas kernels of a program and what they do: as was counted where they were traced, or as they state.
+"""The Pallas kernels of a program and what they do: as was counted where they were
+traced, or as they state.
 
-Kernels that the compiler makes by itself are among them: `compiler_kernels` counts those.
+Kernels that the compiler makes by itself are among them: `compiler_kernels` counts
+those.
 """
 
 import dataclasses
@@ -25,7 +27,9 @@ _TINY: Final = 1e-9
 
 
 def _estimate(instruction: Instruction) -> dict[str, float]:
-    """What a Pallas kernel states that it costs, by "flops" and so on; nothing for anything else."""
+    """What a Pallas kernel states that it costs, by "flops" and so on; nothing for
+    anything else.
+    """
     if not instruction.is_kernel:
         return {}
     estimate = search_group(_ESTIMATE, instruction.attributes)
@@ -40,9 +44,10 @@ def stated_flops(instruction: Instruction) -> float:
 def apply_kernel_costs(program: Program, calls: Sequence[KernelCall]) -> None:
     """Let the program's kernels cost what was counted of the calls that were traced.
 
-    A kernel is matched with calls by its name, the dimensions of its operands and results, and its estimate. If several
-    calls match it has their mean, weighted by how often each is made, so that all kernels together cost what all calls
-    cost. A kernel that the compiler has made by itself is counted here.
+    A kernel is matched with calls by its name, the dimensions of its operands and
+    results, and its estimate. If several calls match it has their mean, weighted by how
+    often each is made, so that all kernels together cost what all calls cost. A kernel
+    that the compiler has made by itself is counted here.
     """
     for kernel in program.kernels:
         cost = count_compiler_kernel(program, kernel, calls)
@@ -53,7 +58,9 @@ def apply_kernel_costs(program: Program, calls: Sequence[KernelCall]) -> None:
             program.kernel_costs[kernel.name] = cost
 
 
-def _matching_calls(program: Program, kernel: Instruction, calls: Sequence[KernelCall]) -> list[KernelCall]:
+def _matching_calls(
+    program: Program, kernel: Instruction, calls: Sequence[KernelCall]
+) -> list[KernelCall]:
     estimate = _estimate(kernel)
     signature = CallSignature(
         tuple(array.dims for array in program.operand_arrays(kernel)),
@@ -81,7 +88,8 @@ def _mean_cost(calls: Sequence[KernelCall]) -> KernelCost:
     def mean(values: Iterable[float]) -> float:
         return statistics.fmean(values, times)
 
-    # One that states its cost has no bytes by operand, and then the mean has none either.
+    # One that states its cost has no bytes by operand, and then the mean has none
+    # either.
     def column_means(rows: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
         return tuple(map(mean, zip(*rows, strict=False)))
 
@@ -109,9 +117,11 @@ def kernel_flops(program: Program, instruction: Instruction) -> float:
 
 
 def kernel_bytes(program: Program, instruction: Instruction) -> float | None:
-    """Bytes of HBM that one execution of a Pallas kernel moves; None for anything else, or if nothing says so.
+    """Bytes of HBM that one execution of a Pallas kernel moves; None for anything else,
+    or if nothing says so.
 
-    Of what was counted, the arrays that lie in HBM, with the padding of their tiles; an array in VMEM takes none.
+    Of what was counted, the arrays that lie in HBM, with the padding of their tiles; an
+    array in VMEM takes none.
     """
     cost = program.kernel_costs.get(instruction.name)
     if cost is None:
@@ -122,13 +132,16 @@ def kernel_bytes(program: Program, instruction: Instruction) -> float | None:
     moved = (*cost.read, *cost.written)
     arrays = (*program.operand_arrays(instruction), *instruction.results)
     padded = [
-        nbytes * array.hbm_nbytes / max(1, array.nbytes) for nbytes, array in zip(moved, arrays, strict=True)
+        nbytes * array.hbm_nbytes / max(1, array.nbytes)
+        for nbytes, array in zip(moved, arrays, strict=True)
     ]
     return cost.copied + sum(padded)
 
 
 class _Group(NamedTuple):
-    """What kernels of a program have in common that are reported together, in the order of the report."""
+    """What kernels of a program have in common that are reported together, in the order
+    of the report.
+    """
 
     name: str
     source: str
@@ -136,7 +149,9 @@ class _Group(NamedTuple):
 
 
 def list_kernels(program: Program) -> tuple[Kernel, ...]:
-    """Pallas kernels by name; of branches, those of the branch with the most FLOPs in kernels."""
+    """Pallas kernels by name; of branches, those of the branch with the most FLOPs in
+    kernels.
+    """
 
     def branch_cost(instruction: Instruction) -> float:
         if not instruction.is_kernel:
@@ -147,15 +162,20 @@ def list_kernels(program: Program) -> tuple[Kernel, ...]:
     for instruction in program.executed_instructions(branch_cost):
         if not instruction.is_kernel:
             continue
-        cost = program.kernel_costs.get(instruction.name, KernelCost(0.0, 0.0, "kernel"))
+        cost = program.kernel_costs.get(
+            instruction.name, KernelCost(0.0, 0.0, "kernel")
+        )
         # None cannot be sorted.
         group = _Group(_COPY.sub("", instruction.name), cost.source, cost.bound or "")
         times = instruction.times
-        total = reports.get(group, Kernel(group.name, 0, 0.0, 0.0, cost.source, cost.bound))
+        total = reports.get(
+            group, Kernel(group.name, 0, 0.0, 0.0, cost.source, cost.bound)
+        )
         reports[group] = dataclasses.replace(
             total,
             count=total.count + times,
             flops=total.flops + times * kernel_flops(program, instruction),
-            hbm_bytes=total.hbm_bytes + times * (kernel_bytes(program, instruction) or 0.0),
+            hbm_bytes=total.hbm_bytes
+            + times * (kernel_bytes(program, instruction) or 0.0),
         )
     return tuple(reports[group] for group in sorted(reports))

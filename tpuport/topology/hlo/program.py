@@ -1,4 +1,6 @@
-"""A compiled program: what runs how often, in which order of computations, and from which lines of code."""
+"""A compiled program: what runs how often, in which order of computations, and from
+which lines of code.
+"""
 
 import collections
 import functools
@@ -21,7 +23,8 @@ from tpuport.topology.hlo.value_flow import Value, ValueFlow
 from tpuport.topology.kernels.kernel_calls import KernelCost
 
 _ASYNC_START: Final = "AsyncCollectiveStart"
-# An instruction of these without a line of its own has the line of its first operand, which it only moves.
+# An instruction of these without a line of its own has the line of its first operand,
+# which it only moves.
 _MOVES: Final = {
     "all-gather", "all-reduce", "all-to-all", "async", "bitcast", "collective-permute", "convert", "copy",
     "reduce-scatter", "reshape", "slice", "transpose",
@@ -61,7 +64,9 @@ class Program:
     @property
     def kernels(self) -> list[Instruction]:
         """The Pallas kernels, and those that the compiler has made by itself."""
-        return [instruction for instruction in self.instructions if instruction.is_kernel]
+        return [
+            instruction for instruction in self.instructions if instruction.is_kernel
+        ]
 
     @functools.cached_property
     def _frames(self) -> Frames:
@@ -74,10 +79,14 @@ class Program:
     def source(self, instruction: Instruction) -> Source | None:
         """The line of the model's code, or the user's, that an instruction comes from.
 
-        If the compiler does not say it, that of the operand which the instruction moves, or of a fusion's result.
+        If the compiler does not say it, that of the operand which the instruction
+        moves, or of a fusion's result.
         """
-        # The elements of a tuple or a loop may come from several lines, where the steps end.
-        for step in itertools.islice(self._line_flow.steps_back(Value(instruction)), _FARTHEST_LINE):
+        # The elements of a tuple or a loop may come from several lines, where the steps
+        # end.
+        for step in itertools.islice(
+            self._line_flow.steps_back(Value(instruction)), _FARTHEST_LINE
+        ):
             if step.instruction.frame is not None:
                 return self._frames.source(step.instruction.frame)
             # An argument of a fusion comes from other code than the fusion.
@@ -87,24 +96,42 @@ class Program:
 
     @functools.cached_property
     def callers(self) -> dict[str, Instruction]:
-        """By computation, the fusion or the asynchronous operation that it is the inside of."""
-        return {name: caller for caller in self.instructions for name in caller.calls.get("calls", ())}
+        """By computation, the fusion or the asynchronous operation that it is the
+        inside of.
+        """
+        return {
+            name: caller
+            for caller in self.instructions
+            for name in caller.calls.get("calls", ())
+        }
 
     @functools.cached_property
     def loop_bodies(self) -> frozenset[str]:
         """The computations that are bodies of loops."""
-        return frozenset(name for caller in self.instructions for name in caller.calls.get("body", ()))
+        return frozenset(
+            name
+            for caller in self.instructions
+            for name in caller.calls.get("body", ())
+        )
 
     @functools.cached_property
     def _split_channels(self) -> set[str]:
-        """Channels of the collectives that one fusion starts, and others carry on and end."""
-        # The three parts of a split collective are in different fusions, and have one channel.
-        starts = [instruction for instruction in self.instructions if instruction.target == _ASYNC_START]
+        """Channels of the collectives that one fusion starts, and others carry on and
+        end.
+        """
+        # The three parts of a split collective are in different fusions, and have one
+        # channel.
+        starts = [
+            instruction
+            for instruction in self.instructions
+            if instruction.target == _ASYNC_START
+        ]
         started = itertools.chain.from_iterable(map(self.operands, starts))
         return {instruction.channel for instruction in started} - {""}
 
     def stage(self, instruction: Instruction) -> str | None:
-        """The part of a collective that its fusion does, if several do it bit by bit: "start" or "later".
+        """The part of a collective that its fusion does, if several do it bit by bit:
+        "start" or "later".
 
         None for a collective that one instruction does, and for anything else.
         """
@@ -116,7 +143,9 @@ class Program:
 
     def users(self, instruction: Instruction) -> list[Instruction]:
         """The instructions that read an instruction's result."""
-        return self.computations[instruction.computation].users.get(instruction.name, [])
+        return self.computations[instruction.computation].users.get(
+            instruction.name, []
+        )
 
     def operands(self, instruction: Instruction) -> list[Instruction]:
         """The instructions whose results an instruction reads."""
@@ -124,7 +153,9 @@ class Program:
 
     def operand_arrays(self, instruction: Instruction) -> list[Array]:
         """The arrays that an instruction reads, in the order of its operands."""
-        return [array for operand in self.operands(instruction) for array in operand.arrays]
+        return [
+            array for operand in self.operands(instruction) for array in operand.arrays
+        ]
 
     def fused_computation(self, instruction: Instruction) -> Computation | None:
         """The inside of a fusion; None for anything else."""
@@ -134,19 +165,24 @@ class Program:
         return self.computations.get(name)
 
     def total(self, cost: Cost, *, counts_rounds: bool = True) -> float:
-        """The sum over what a step executes; of a conditional, the branch that costs most.
+        """The sum over what a step executes; of a conditional, the branch that costs
+        most.
 
         Args:
-            cost: of one execution of an instruction, without the computations that it calls.
+            cost: of one execution of an instruction, without the computations that it
+                calls.
             counts_rounds: False counts the body of a loop once.
         """
         return self._computation_costs(cost, counts_rounds)[self.entry]
 
     def executed_instructions(self, cost: Cost) -> list[Instruction]:
-        """The instructions of a step, also those in fusions; of a conditional, the branch that costs most."""
+        """The instructions of a step, also those in fusions; of a conditional, the
+        branch that costs most.
+        """
         costs = self._computation_costs(cost)
         executed = {self.entry}
-        # Callers come after what they call, so that the last computation is the first whose callees are known.
+        # Callers come after what they call, so that the last computation is the first
+        # whose callees are known.
         for name, computation in reversed(self.computations.items()):
             if name not in executed:
                 continue
@@ -155,9 +191,15 @@ class Program:
                 if instruction.operation == "conditional":
                     callees = (max(callees, key=costs.__getitem__),)
                 executed.update(callees)
-        return [instruction for instruction in self.instructions if instruction.computation in executed]
+        return [
+            instruction
+            for instruction in self.instructions
+            if instruction.computation in executed
+        ]
 
-    def _computation_costs(self, cost: Cost, counts_rounds: bool = True) -> dict[str, float]:
+    def _computation_costs(
+        self, cost: Cost, counts_rounds: bool = True
+    ) -> dict[str, float]:
         """By computation, what one run of it costs together with all that it calls."""
         # A fragment may name computations that it does not have: they cost nothing.
         costs: dict[str, float] = collections.defaultdict(float)
@@ -183,12 +225,20 @@ def parse(text: str) -> Program:
 
 
 def square_arrays(instructions: Iterable[Instruction], minimum: int) -> list[Array]:
-    """Arrays with two dimensions of at least `minimum`, also in fusions: what a matrix of scores would be."""
-    arrays = {array.bare for instruction in instructions for array in instruction.arrays}
-    return sorted(array for array in arrays if sum(extent >= minimum for extent in array.dims) > 1)
+    """Arrays with two dimensions of at least `minimum`, also in fusions: what a matrix
+    of scores would be.
+    """
+    arrays = {
+        array.bare for instruction in instructions for array in instruction.arrays
+    }
+    return sorted(
+        array for array in arrays if sum(extent >= minimum for extent in array.dims) > 1
+    )
 
 
-def _moved_operands(instruction: Instruction, operands: Sequence[Instruction]) -> Sequence[Instruction]:
+def _moved_operands(
+    instruction: Instruction, operands: Sequence[Instruction]
+) -> Sequence[Instruction]:
     if instruction.kind in _MOVES:
         return operands[:1]
     # What is written into an array says more of the result than the array does.

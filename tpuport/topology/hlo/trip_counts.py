@@ -1,4 +1,6 @@
-"""How often a step executes each instruction: loops that count to a constant, and loops in their bodies."""
+"""How often a step executes each instruction: loops that count to a constant, and loops
+in their bodies.
+"""
 
 import collections
 import math
@@ -14,8 +16,16 @@ _KNOWN_TRIP_COUNT: Final = re.compile(r'known_trip_count"?:? ?=?\{"n":"(\d+)"')
 _INTEGER: Final = re.compile(r"constant\((?:\{ ?)*(-?\d+)")
 _DIRECTION: Final = re.compile(r"\bdirection=(\w+)")
 _SAME_NUMBER: Final = {"bitcast", "copy", "convert", "copy-start", "reshape"}
-_SWAPPED: Final = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "EQ"}
-# The computations that these name are part of the instruction: they run for each element.
+_SWAPPED: Final = {
+    "LT": "GT",
+    "GT": "LT",
+    "LE": "GE",
+    "GE": "LE",
+    "NE": "NE",
+    "EQ": "EQ",
+}
+# The computations that these name are part of the instruction: they run for each
+# element.
 _ELEMENT_WISE_CALLERS: Final = {
     "reduce", "reduce-window", "sort", "map", "scatter", "select-and-scatter", "all-reduce", "reduce-scatter",
     "all-reduce-start", "custom-call", "topk",
@@ -33,7 +43,9 @@ class _Linear(NamedTuple):
 
 
 class _Comparison(NamedTuple):
-    """What the condition of a loop compares, with the number that changes on the left."""
+    """What the condition of a loop compares, with the number that changes on the
+    left.
+    """
 
     left: _Linear
     direction: str
@@ -45,7 +57,8 @@ def set_execution_counts(computations: dict[str, Computation], entry: str) -> No
     loops = _LoopReader(computations)
     executions = collections.Counter({entry: 1})
     fused: set[str] = set()
-    # Callers come after what they call, so that the last computation is the first whose count is known.
+    # Callers come after what they call, so that the last computation is the first whose
+    # count is known.
     for name, computation in reversed(computations.items()):
         for instruction in computation.instructions:
             # What is never called is counted once, so that no cost is lost.
@@ -60,10 +73,14 @@ def set_execution_counts(computations: dict[str, Computation], entry: str) -> No
 
 
 def _fuses(instruction: Instruction) -> bool:
-    """Whether what it calls becomes part of it. What runs asynchronously has results of its own."""
+    """Whether what it calls becomes part of it. What runs asynchronously has results of
+    its own.
+    """
     if instruction.operation in _ELEMENT_WISE_CALLERS:
         return True
-    return "calls" in instruction.calls and not instruction.operation.startswith("async")
+    return "calls" in instruction.calls and not instruction.operation.startswith(
+        "async"
+    )
 
 
 class _UnknownNumber(Exception):
@@ -73,7 +90,8 @@ class _UnknownNumber(Exception):
 class _LoopReader:
     """Reads off the text how often loops run.
 
-    Its private methods raise `_UnknownNumber` where a number depends on data, or is computed in a way they do not read.
+    Its private methods raise `_UnknownNumber` where a number depends on data, or is
+    computed in a way they do not read.
     """
 
     def __init__(self, computations: Mapping[str, Computation]) -> None:
@@ -81,7 +99,9 @@ class _LoopReader:
         self._flow = ValueFlow(computations, _same_number)
 
     def count_rounds(self, loop: Instruction) -> int:
-        """How often a loop's body runs; 1 if the text does not tell, or if it never runs."""
+        """How often a loop's body runs; 1 if the text does not tell, or if it never
+        runs.
+        """
         known = _KNOWN_TRIP_COUNT.search(loop.attributes)
         if known is not None:
             return max(1, int(known[1]))
@@ -152,7 +172,8 @@ class _LoopReader:
         value = self._linear(Value(start, number.carried.path))
         if value.carried is None:
             return value.offset
-        # The loop is in the body of another, and starts with what that one carries: a constant if it stays the same.
+        # The loop is in the body of another, and starts with what that one carries: a
+        # constant if it stays the same.
         outer = self._flow.enclosing_loop(value.carried.instruction)
         if outer is None:
             raise _UnknownNumber
@@ -167,7 +188,9 @@ class _LoopReader:
         return self._initial(loop, number) + number.offset
 
 
-def _same_number(instruction: Instruction, operands: Sequence[Instruction]) -> Sequence[Instruction]:
+def _same_number(
+    instruction: Instruction, operands: Sequence[Instruction]
+) -> Sequence[Instruction]:
     if instruction.operation in _SAME_NUMBER:
         return operands[:1]
     return ()
@@ -180,7 +203,8 @@ def _add(left: _Linear, right: _Linear) -> _Linear:
 
 
 def _subtract(left: _Linear, right: _Linear) -> _Linear:
-    # A carried element that is subtracted counts in the other direction, which no loop of jax does.
+    # A carried element that is subtracted counts in the other direction, which no loop
+    # of jax does.
     if right.carried is not None:
         raise _UnknownNumber
     return left._replace(offset=left.offset - right.offset)
@@ -194,7 +218,8 @@ def _count_steps(first: int, limit: int, step: int, direction: str) -> int:
             limit, direction = limit + 1, "LT"
         case "GE":
             limit, direction = limit - 1, "GT"
-    # A loop that goes away from its limit, or as long as two numbers are equal, may never end.
+    # A loop that goes away from its limit, or as long as two numbers are equal, may
+    # never end.
     if not {"LT": step > 0, "GT": step < 0, "NE": step != 0, "EQ": False}[direction]:
         raise _UnknownNumber
     return math.ceil((limit - first) / step)

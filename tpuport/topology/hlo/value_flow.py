@@ -1,8 +1,9 @@
 """Where the values of a compiled program come from and where they go.
 
-HLO hides that two values are the same behind tuples and their elements, what loops carry, the arguments and results of
-fusions, calls and branches, and operations that only move or view an array. `ValueFlow` follows a value through all of
-that. Everything that asks "what is this array?" of a program's text uses it.
+HLO hides that two values are the same behind tuples and their elements, what loops
+carry, the arguments and results of fusions, calls and branches, and operations that
+only move or view an array. `ValueFlow` follows a value through all of that. Everything
+that asks "what is this array?" of a program's text uses it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,8 @@ class Value(NamedTuple):
 
     Attributes:
         instruction: that has the result.
-        path: the indices that lead to an element of nested tuples; empty for the whole result.
+        path: the indices that lead to an element of nested tuples; empty for the whole
+            result.
     """
 
     instruction: Instruction
@@ -38,25 +40,33 @@ class _Caller(NamedTuple):
     loop: Instruction | None = None
 
 
-# Of the program itself, and of what is applied to elements: nothing is known of its parameters.
+# Of the program itself, and of what is applied to elements: nothing is known of its
+# parameters.
 _NO_CALLER: Final = _Caller()
 
 
 class ValueFlow:
     """Follows values backward to their sources, and forward to what they become.
 
-    Tuples are always followed, and so is the end of an asynchronous operation to its start.
+    Tuples are always followed, and so is the end of an asynchronous operation to its
+    start.
 
     Args:
         computations: of the program, by name.
-        passes: the operands whose values an instruction's result is, given the instruction and its operands: of a
-            bitcast its operand, of a sum none. It is asked of every operation that this class does not know itself.
-        looks_inside: whether values are followed into and out of fusions, calls, branches and loops. Otherwise the
-            result of a loop is what the loop starts with, as they share their memory, and a fusion is asked `passes`.
+        passes: the operands whose values an instruction's result is, given the
+            instruction and its operands: of a bitcast its operand, of a sum none. It is
+            asked of every operation that this class does not know itself.
+        looks_inside: whether values are followed into and out of fusions, calls,
+            branches and loops. Otherwise the result of a loop is what the loop starts
+            with, as they share their memory, and a fusion is asked `passes`.
     """
 
     def __init__(
-        self, computations: Mapping[str, Computation], passes: Passes, *, looks_inside: bool = True
+        self,
+        computations: Mapping[str, Computation],
+        passes: Passes,
+        *,
+        looks_inside: bool = True,
     ) -> None:
         self._computations = computations
         self._passes = passes
@@ -68,8 +78,9 @@ class ValueFlow:
     def sources(self, value: Value) -> list[Value]:
         """The values, one step back, that this value is.
 
-        An element that a loop carries has two: what the loop starts with, then what a round makes of it. The result of
-        a conditional has one for each branch. A value that is computed here has none.
+        An element that a loop carries has two: what the loop starts with, then what a
+        round makes of it. The result of a conditional has one for each branch. A value
+        that is computed here has none.
         """
         instruction, path = value
         operands = self._operands(instruction)
@@ -89,12 +100,18 @@ class ValueFlow:
         if roots:
             return _values(roots, path)
         if instruction.operation.endswith("-done"):
-            # What a start gives is a tuple with operands and semaphores in it, so that the path says nothing.
+            # What a start gives is a tuple with operands and semaphores in it, so that
+            # the path says nothing.
             return _values(operands[:1])
-        return [_same_element(operand, path) for operand in self._passes(instruction, operands)]
+        return [
+            _same_element(operand, path)
+            for operand in self._passes(instruction, operands)
+        ]
 
     def steps_back(self, value: Value) -> Iterator[Value]:
-        """A value, and what it is one step back, two steps back, and so on, as long as it has one source."""
+        """A value, and what it is one step back, two steps back, and so on, as long as
+        it has one source.
+        """
         yield value
         sources = self.sources(value)
         while len(sources) == 1:
@@ -138,10 +155,16 @@ class ValueFlow:
             return []
         # A fragment may name computations that it does not have.
         names = instruction.result_computations
-        return [self._computations[name].root for name in names if name in self._computations]
+        return [
+            self._computations[name].root
+            for name in names
+            if name in self._computations
+        ]
 
     def _direct_results(self) -> dict[Value, list[Value]]:
-        """The inverse of `sources`, over all values of the program and the elements that any of them takes."""
+        """The inverse of `sources`, over all values of the program and the elements
+        that any of them takes.
+        """
         results: dict[Value, list[Value]] = {}
         for value in self.trace(_values(all_instructions(self._computations))):
             for source in self.sources(value):
@@ -149,21 +172,28 @@ class ValueFlow:
         return results
 
 
-def _values(instructions: Iterable[Instruction], path: tuple[int, ...] = ()) -> list[Value]:
+def _values(
+    instructions: Iterable[Instruction], path: tuple[int, ...] = ()
+) -> list[Value]:
     """The same part of each instruction's result."""
     return [Value(instruction, path) for instruction in instructions]
 
 
 def _same_element(operand: Instruction, path: tuple[int, ...]) -> Value:
-    """An operand that is passed on; the path means something in it only if it is a tuple too."""
+    """An operand that is passed on; the path means something in it only if it is a
+    tuple too.
+    """
     if operand.type.startswith("("):
         return Value(operand, path)
     return Value(operand)
 
 
-def _reachable(values: Iterable[Value], neighbours: Callable[[Value], Iterable[Value]]) -> list[Value]:
+def _reachable(
+    values: Iterable[Value], neighbours: Callable[[Value], Iterable[Value]]
+) -> list[Value]:
     """These values, their neighbours, the neighbours of those, and so on, each once."""
-    # A dict is a set in the order of insertion, which makes the result the same in every run.
+    # A dict is a set in the order of insertion, which makes the result the same in
+    # every run.
     visited: dict[Value, None] = {}
     waiting = list(values)
     while waiting:
@@ -186,10 +216,12 @@ def _find_callers(computations: Mapping[str, Computation]) -> dict[str, _Caller]
             case "while":
                 callers |= dict.fromkeys(callees, _Caller(operands, loop=instruction))
             case "conditional":
-                # The first operand of a conditional selects the branch, and each branch has one of the others.
+                # The first operand of a conditional selects the branch, and each branch
+                # has one of the others.
                 arguments = ([operand] for operand in operands[1:])
                 callers |= dict(zip(callees, map(_Caller, arguments), strict=False))
-            # The parameters of what a reduction applies are elements, and not its operands.
+            # The parameters of what a reduction applies are elements, and not its
+            # operands.
             case "fusion" | "async-start" | "call":
                 callers |= dict.fromkeys(callees, _Caller(operands))
     return callers

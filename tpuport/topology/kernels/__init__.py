@@ -1,4 +1,6 @@
-"""What a traced program computes, and what its Pallas kernels do over their grids; XLA cannot look into a kernel."""
+"""What a traced program computes, and what its Pallas kernels do over their grids; XLA
+cannot look into a kernel.
+"""
 
 from tpuport.topology.kernels.kernel_calls import KernelCall, KernelCost, product_flops
 from tpuport.topology.kernels.work_counter import TracedWork, count_work

@@ -1,7 +1,8 @@
-"""Which axes of a mesh split each dimension of an array in a shard_map's body: of weights, which are only moved there.
+"""Which axes of a mesh split each dimension of an array in a shard_map's body: of
+weights, which are only moved there.
 
-An array of a shard_map has the axes of its spec. They are followed through what moves it, transposes it or scales it,
-and forgotten anywhere else.
+An array of a shard_map has the axes of its spec. They are followed through what moves
+it, transposes it or scales it, and forgotten anywhere else.
 """
 
 import itertools
@@ -26,7 +27,9 @@ _SENDING: Final = {"all_to_all", "ragged_all_to_all"}
 
 
 def spec_split(spec: Any, ndim: int) -> Split:
-    """The split of an array with `ndim` dimensions that a shard_map divides by a PartitionSpec."""
+    """The split of an array with `ndim` dimensions that a shard_map divides by a
+    PartitionSpec.
+    """
     entries = [*spec, *[None] * (ndim - len(spec))]
     return tuple(frozenset(entry_axes(entry)) for entry in entries)
 
@@ -53,25 +56,39 @@ def result_splits(equation: Equation, operands: Sequence[Split]) -> list[Split]:
             # Each device has a slice of its part.
             return [operands[0]]
         case "broadcast_in_dim":
-            axes = dict(zip(equation.params["broadcast_dimensions"], operands[0], strict=True))
+            axes = dict(
+                zip(equation.params["broadcast_dimensions"], operands[0], strict=True)
+            )
             return [tuple(axes.get(dim, frozenset()) for dim in range(len(result)))]
         case "reshape" | "squeeze" | "expand_dims":
             return [_reshaped(operands[0], shape, result)]
         case name if name in _ELEMENTWISE:
-            return [_joined(equation, operands, variable.aval.shape) for variable in equation.outvars]
+            return [
+                _joined(equation, operands, variable.aval.shape)
+                for variable in equation.outvars
+            ]
     return [UNSPLIT] * len(equation.outvars)
 
 
 def _reshaped(split: Split, shape: Sequence[int], result: Sequence[int]) -> Split:
     """A dimension stays itself if it is as long and as many elements come before it."""
-    axes_of = {(math.prod(shape[:dim]), shape[dim]): axes for dim, axes in enumerate(split) if shape[dim] > 1}
+    axes_of = {
+        (math.prod(shape[:dim]), shape[dim]): axes
+        for dim, axes in enumerate(split)
+        if shape[dim] > 1
+    }
     return tuple(
-        axes_of.get((math.prod(result[:dim]), length), frozenset()) for dim, length in enumerate(result)
+        axes_of.get((math.prod(result[:dim]), length), frozenset())
+        for dim, length in enumerate(result)
     )
 
 
-def _joined(equation: Equation, operands: Sequence[Split], shape: Sequence[int]) -> Split:
-    """The axes of all operands of an elementwise equation that have the result's shape."""
+def _joined(
+    equation: Equation, operands: Sequence[Split], shape: Sequence[int]
+) -> Split:
+    """The axes of all operands of an elementwise equation that have the result's
+    shape.
+    """
     splits = [
         split
         for split, variable in zip(operands, equation.invars, strict=True)
@@ -81,7 +98,9 @@ def _joined(equation: Equation, operands: Sequence[Split], shape: Sequence[int])
 
 
 def sending_axes(jaxpr: Jaxpr) -> frozenset[str]:
-    """The axes along which rows are sent to the device that has their group: those of all-to-alls."""
+    """The axes along which rows are sent to the device that has their group: those of
+    all-to-alls.
+    """
     return frozenset(
         axis
         for visit in walk_equations(jaxpr)

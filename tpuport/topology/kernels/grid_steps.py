@@ -1,8 +1,10 @@
-"""The steps of a Pallas kernel's grid: the numbers known at each, and the blocks of operands that they bring in.
+"""The steps of a Pallas kernel's grid: the numbers known at each, and the blocks of
+operands that they bring in.
 
-Indices and conditions are integers and truth values that often follow from the grid alone. They are computed here for
-all steps at once, with numpy. A block is copied when its index differs from the step before, as in Pallas' own
-pipeline, which runs through the grid with the last axis fastest.
+Indices and conditions are integers and truth values that often follow from the grid
+alone. They are computed here for all steps at once, with numpy. A block is copied when
+its index differs from the step before, as in Pallas' own pipeline, which runs through
+the grid with the last axis fastest.
 """
 
 import math
@@ -20,7 +22,8 @@ from tpuport.topology.kernels.kernel_calls import item_bytes
 
 # Larger arrays are data, such as a mask, and not an index.
 _MOST_NUMBERS: Final = 1 << 22
-# The steps of a larger grid are not looked at: every block whose index depends on an axis counts as changing with it.
+# The steps of a larger grid are not looked at: every block whose index depends on an
+# axis counts as changing with it.
 _MOST_STEPS: Final = 1 << 22
 
 
@@ -28,10 +31,11 @@ class StepValue(NamedTuple):
     """What is known of a value at the steps of a grid.
 
     Attributes:
-        numbers: [S, ...] with S the steps of the grid, or 1 if all steps have the same; for a reference, what it has
-            stored. None if they are unknown.
+        numbers: [S, ...] with S the steps of the grid, or 1 if all steps have the same;
+            for a reference, what it has stored. None if they are unknown.
         axes: of the grid, those that the value can vary with.
-        split: in a shard_map, the mesh's axes that split each of its dimensions (see `axis_splits`).
+        split: in a shard_map, the mesh's axes that split each of its dimensions (see
+            `axis_splits`).
     """
 
     numbers: np.ndarray | None = None
@@ -43,7 +47,9 @@ UNKNOWN: Final = StepValue()
 
 
 class Environment:
-    """What is known of the variables of a jaxpr while its equations are gone through."""
+    """What is known of the variables of a jaxpr while its equations are gone
+    through.
+    """
 
     def __init__(self) -> None:
         self._values: dict[Any, StepValue] = {}
@@ -53,7 +59,9 @@ class Environment:
         return [self._read_variable(variable) for variable in variables]
 
     def assign(self, variables: Iterable[Any], values: Iterable[StepValue]) -> None:
-        """Store what is known of variables, in order; of those beyond the values nothing is known."""
+        """Store what is known of variables, in order; of those beyond the values
+        nothing is known.
+        """
         self._values.update(zip(variables, values, strict=False))
 
     def _read_variable(self, variable: Any) -> StepValue:
@@ -67,10 +75,15 @@ class Environment:
 
 
 def constant(value: Any) -> StepValue:
-    """An array or a number that is written into the program; unknown if it is large or not of integers."""
+    """An array or a number that is written into the program; unknown if it is large or
+    not of integers.
+    """
     if isinstance(value, bool | int):
         return StepValue(np.asarray(value)[None])
-    if not _is_integer(getattr(value, "dtype", None)) or math.prod(value.shape) > _MOST_NUMBERS:
+    if (
+        not _is_integer(getattr(value, "dtype", None))
+        or math.prod(value.shape) > _MOST_NUMBERS
+    ):
         return UNKNOWN
     return StepValue(np.asarray(value)[None])
 
@@ -105,22 +118,35 @@ def evaluate(equation: Equation, operands: Sequence[StepValue]) -> list[StepValu
         return unknown
     with np.errstate(all="ignore"):  # integers overflow as they do on the device
         numbers = np.asarray(rule(equation.params, *_align(arrays)))
-    return [StepValue(numbers.astype(aval.dtype).reshape(len(numbers), *aval.shape), axes)]
+    return [
+        StepValue(numbers.astype(aval.dtype).reshape(len(numbers), *aval.shape), axes)
+    ]
 
 
 def _is_integer(dtype: Any) -> bool:
-    """Whether a dtype is of integers or truth values. Those of random keys and semaphores are not numpy's."""
+    """Whether a dtype is of integers or truth values. Those of random keys and
+    semaphores are not numpy's.
+    """
     return isinstance(dtype, np.dtype) and dtype.kind in "biu"
 
 
 def _align(arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Give arrays as many dimensions each, so that a number goes with an array of any shape."""
+    """Give arrays as many dimensions each, so that a number goes with an array of any
+    shape.
+    """
     dims = max(array.ndim for array in arrays)
-    return [array.reshape(len(array), *(1,) * (dims - array.ndim), *array.shape[1:]) for array in arrays]
+    return [
+        array.reshape(len(array), *(1,) * (dims - array.ndim), *array.shape[1:])
+        for array in arrays
+    ]
 
 
-def _stored_number(equation: Equation, operands: Sequence[StepValue]) -> np.ndarray | None:
-    """A number that is read from a reference; None if an array is read, or what is stored is unknown."""
+def _stored_number(
+    equation: Equation, operands: Sequence[StepValue]
+) -> np.ndarray | None:
+    """A number that is read from a reference; None if an array is read, or what is
+    stored is unknown.
+    """
     stored = operands[0].numbers
     indexers = jax.tree.unflatten(equation.params["tree"], operands[1:])
     if stored is None or len(indexers) != 1 or equation.outvars[0].aval.shape:
@@ -129,7 +155,10 @@ def _stored_number(equation: Equation, operands: Sequence[StepValue]) -> np.ndar
     if indices is None or len(indices) != stored.ndim - 1:
         return None
     # An index out of bounds is read only in a branch that is not taken.
-    bounded = (np.clip(index, 0, size - 1) for index, size in zip(indices, stored.shape[1:], strict=True))
+    bounded = (
+        np.clip(index, 0, size - 1)
+        for index, size in zip(indices, stored.shape[1:], strict=True)
+    )
     return np.atleast_1d(stored[0][tuple(bounded)])
 
 
@@ -156,7 +185,9 @@ def _remainder(_: Any, dividend: np.ndarray, divisor: np.ndarray) -> np.ndarray:
 def _broadcast(params: Any, array: np.ndarray) -> np.ndarray:
     shape = params["shape"]
     dims = [1] * len(shape)
-    for dim, extent in zip(params["broadcast_dimensions"], array.shape[1:], strict=True):
+    for dim, extent in zip(
+        params["broadcast_dimensions"], array.shape[1:], strict=True
+    ):
         dims[dim] = extent
     return np.broadcast_to(array.reshape(len(array), *dims), (len(array), *shape))
 
@@ -166,7 +197,8 @@ def _select(_: Any, which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
 
 
 def _power(params: Any, base: np.ndarray) -> np.ndarray:
-    # A negative power of an integer is one divided by more than one, which is zero for all but 1 and -1.
+    # A negative power of an integer is one divided by more than one, which is zero for
+    # all but 1 and -1.
     if params["y"] < 0:
         return base * 0
     return base ** params["y"]
@@ -207,7 +239,8 @@ class Grid(NamedTuple):
     """The grid of a kernel.
 
     Attributes:
-        sizes: steps along each axis; 1 for an axis whose size is known only at run time.
+        sizes: steps along each axis; 1 for an axis whose size is known only at run
+            time.
         ids: the index of each step along each axis.
         vmapped: axes that `jax.vmap` has added, which the kernel does not see.
         is_known: whether all sizes are known.
@@ -225,7 +258,9 @@ class Grid(NamedTuple):
     @property
     def own_axes(self) -> tuple[int, ...]:
         """Its axes as the kernel numbers them."""
-        return tuple(axis for axis in range(len(self.sizes)) if axis not in self.vmapped)
+        return tuple(
+            axis for axis in range(len(self.sizes)) if axis not in self.vmapped
+        )
 
 
 def read_grid(mapping: Any, bounds: Sequence[StepValue]) -> Grid:
@@ -247,7 +282,10 @@ def read_grid(mapping: Any, bounds: Sequence[StepValue]) -> Grid:
             else:
                 size = numbers.flat[0]
         sizes.append(int(size))
-    ids = tuple(StepValue(_step_ids(sizes, axis), frozenset({axis})) for axis in range(len(sizes)))
+    ids = tuple(
+        StepValue(_step_ids(sizes, axis), frozenset({axis}))
+        for axis in range(len(sizes))
+    )
     return Grid(tuple(sizes), ids, tuple(mapping.vmapped_dims), is_known)
 
 
@@ -269,14 +307,19 @@ def _memory_space(reference: Any) -> str:
 
 
 class BlockTraffic(NamedTuple):
-    """Bytes of HBM that the blocks of an operand or a result take, and whether that is exact."""
+    """Bytes of HBM that the blocks of an operand or a result take, and whether that is
+    exact.
+    """
 
     nbytes: float
     is_exact: bool
 
 
-def count_block_bytes(grid: Grid, block: Any, prefetched: Sequence[StepValue]) -> BlockTraffic:
-    """The bytes that the pipeline moves of one operand or result; 0 for what is not moved in blocks.
+def count_block_bytes(
+    grid: Grid, block: Any, prefetched: Sequence[StepValue]
+) -> BlockTraffic:
+    """The bytes that the pipeline moves of one operand or result; 0 for what is not
+    moved in blocks.
 
     Args:
         grid: of the kernel.
@@ -293,7 +336,9 @@ def count_block_bytes(grid: Grid, block: Any, prefetched: Sequence[StepValue]) -
     known = _known_numbers(indices)
     if known is None:
         area = math.prod(map(min, extents, shape))
-        return BlockTraffic(float(_most_changes(grid, indices) * area * itemsize), False)
+        return BlockTraffic(
+            float(_most_changes(grid, indices) * area * itemsize), False
+        )
     area = np.ones(1, np.int64)
     for index, extent, length in zip(known, extents, shape, strict=True):
         # The last block of a dimension may be cut off.
@@ -304,18 +349,26 @@ def count_block_bytes(grid: Grid, block: Any, prefetched: Sequence[StepValue]) -
 
 
 def _block_extent(extent: Any) -> int:
-    """The extent of a block along a dimension; one that is squeezed has no size, and is 1."""
+    """The extent of a block along a dimension; one that is squeezed has no size, and is
+    1.
+    """
     if isinstance(extent, int | np.integer):
         return int(extent)
     return int(getattr(extent, "block_size", None) or 1)
 
 
-def _block_indices(grid: Grid, index_map: Any, prefetched: Sequence[StepValue]) -> list[StepValue]:
+def _block_indices(
+    grid: Grid, index_map: Any, prefetched: Sequence[StepValue]
+) -> list[StepValue]:
     """The index of the block along each dimension, at every step."""
-    return _run_index_map(index_map.jaxpr, [*grid.ids, *prefetched], frozenset(range(len(grid.sizes))))
+    return _run_index_map(
+        index_map.jaxpr, [*grid.ids, *prefetched], frozenset(range(len(grid.sizes)))
+    )
 
 
-def _run_index_map(jaxpr: Jaxpr, arguments: Sequence[StepValue], all_axes: frozenset[int]) -> list[StepValue]:
+def _run_index_map(
+    jaxpr: Jaxpr, arguments: Sequence[StepValue], all_axes: frozenset[int]
+) -> list[StepValue]:
     environment = Environment()
     environment.assign(jaxpr.invars, arguments)
     for equation in jaxpr.eqns:
@@ -344,7 +397,9 @@ def _changed_steps(grid: Grid, indices: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _most_changes(grid: Grid, indices: Sequence[StepValue]) -> int:
-    """Steps at which a block's index can be another, by the axes that it can vary with."""
+    """Steps at which a block's index can be another, by the axes that it can vary
+    with.
+    """
     varying = [axis for axis in _varying_axes(indices) if grid.sizes[axis] > 1]
     # Every step along an axis slower than one that it varies with starts that one over.
     return math.prod(grid.sizes[: max(varying, default=-1) + 1])

@@ -1,7 +1,9 @@
-"""A traced program walked through: FLOPs of its products, and its Pallas kernels with what they do over their grids.
+"""A traced program walked through: FLOPs of its products, and its Pallas kernels with
+what they do over their grids.
 
-A program and the body of a kernel are counted by the same walk. In a kernel it runs all steps of the grid at once:
-conditions that follow from the grid alone decide which steps come to an equation.
+A program and the body of a kernel are counted by the same walk. In a kernel it runs all
+steps of the grid at once: conditions that follow from the grid alone decide which steps
+come to an equation.
 """
 
 import math
@@ -36,15 +38,16 @@ from tpuport.topology.kernels.kernel_calls import (
     ragged_call,
 )
 
-# Rounds of all loops in a kernel that are gone through one by one. Outside of kernels no condition is known, so that
-# there is nothing to gain from single rounds.
+# Rounds of all loops in a kernel that are gone through one by one. Outside of kernels
+# no condition is known, so that there is nothing to gain from single rounds.
 _MOST_ROUNDS: Final = 4096
 _NO_GRID: Final = Grid((), (), (), is_known=True)
 _ALL_AXES: Final = frozenset(range(32))
 # Of a value that may depend on anything.
 _ANY: Final = StepValue(None, _ALL_AXES)
 
-# [FLOPs, bytes that copies move at an end in HBM, FLOPs of digits], over all steps that come to an equation.
+# [FLOPs, bytes that copies move at an end in HBM, FLOPs of digits], over all steps that
+# come to an equation.
 _Work = np.ndarray
 _Values = Sequence[StepValue]
 _Outcome = tuple[_Work, _Values]
@@ -59,7 +62,8 @@ class TracedWork(NamedTuple):
     Attributes:
         flops: of all devices.
         calls: of Pallas kernels, and of products by groups (`RAGGED`), in its order.
-        digit_flops: of all devices, beyond `flops`, where a TPU multiplies the digits of a number one by one.
+        digit_flops: of all devices, beyond `flops`, where a TPU multiplies the digits
+            of a number one by one.
     """
 
     flops: float
@@ -68,20 +72,26 @@ class TracedWork(NamedTuple):
 
 
 def count_work(jaxpr: ClosedJaxpr) -> TracedWork:
-    """What a traced function has to compute: FLOPs of matrix products, convolutions and Pallas kernels.
+    """What a traced function has to compute: FLOPs of matrix products, convolutions and
+    Pallas kernels.
 
-    A product of [M, K] and [K, N] has 2 * M * N * K, and so has a convolution, with K the channels of a group times
-    the kernel's size. A grouped product counts each row once. The body of a scan counts as often as it runs, the body
-    of another loop once, and of branches the costliest or, where code differs by platform, a TPU's; but where only the
-    TPU's multiplies integers, numbers are written with several digits there, and count once. A Pallas kernel
-    counts the products of its body at those steps of its grid that do them, if that is known before it runs; otherwise
-    its own estimate, or at most that many. The body of a shard_map counts for each device along the axes that its
-    arguments or results are split over; along the other axes all devices do the same work. Devices that divide the
-    groups of a grouped product among them have all rows, and each does those of its own groups.
+    A product of [M, K] and [K, N] has 2 * M * N * K, and so has a convolution, with K
+    the channels of a group times the kernel's size. A grouped product counts each row
+    once. The body of a scan counts as often as it runs, the body of another loop once,
+    and of branches the costliest or, where code differs by platform, a TPU's; but where
+    only the TPU's multiplies integers, numbers are written with several digits there,
+    and count once. A Pallas kernel counts the products of its body at those steps of
+    its grid that do them, if that is known before it runs; otherwise its own estimate,
+    or at most that many. The body of a shard_map counts for each device along the axes
+    that its arguments or results are split over; along the other axes all devices do
+    the same work. Devices that divide the groups of a grouped product among them have
+    all rows, and each does those of its own groups.
     """
     counter = _Counter(_NO_GRID, rounds=0)
     constants = [constant(value) for value in jaxpr.consts]
-    work, _ = counter.run(jaxpr.jaxpr, [UNKNOWN] * len(jaxpr.jaxpr.invars), _Execution(), constants)
+    work, _ = counter.run(
+        jaxpr.jaxpr, [UNKNOWN] * len(jaxpr.jaxpr.invars), _Execution(), constants
+    )
     return TracedWork(float(work[0]), tuple(counter.calls), float(work[2]))
 
 
@@ -92,7 +102,8 @@ class _Execution(NamedTuple):
         active: [S or 1].
         steps: how many are active.
         times: how often each does.
-        axes: sizes of the axes that the shard_maps around it divide work over, and along which no rows are sent.
+        axes: sizes of the axes that the shard_maps around it divide work over, and
+            along which no rows are sent.
     """
 
     active: np.ndarray = np.ones(1, bool)
@@ -131,7 +142,11 @@ class _Counter:
         self._kernel_costs: dict[Any, tuple[Any, KernelCost]] = {}
 
     def run(
-        self, jaxpr: Jaxpr, arguments: _Values, execution: _Execution, constants: _Values = ()
+        self,
+        jaxpr: Jaxpr,
+        arguments: _Values,
+        execution: _Execution,
+        constants: _Values = (),
     ) -> _Outcome:
         """The work of a jaxpr, and what is known of its results."""
         environment = Environment()
@@ -146,11 +161,15 @@ class _Counter:
             environment.assign(equation.outvars, results)
         return total, environment.read(jaxpr.outvars)
 
-    def _run_sub(self, sub_jaxpr: SubJaxpr, arguments: _Values, execution: _Execution) -> _Outcome:
+    def _run_sub(
+        self, sub_jaxpr: SubJaxpr, arguments: _Values, execution: _Execution
+    ) -> _Outcome:
         constants = [constant(value) for value in sub_jaxpr.consts]
         return self.run(sub_jaxpr.jaxpr, arguments, execution, constants)
 
-    def _other(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
+    def _other(
+        self, equation: Equation, operands: _Values, execution: _Execution
+    ) -> _Outcome:
         callees = sub_jaxprs(equation)
         if callees:
             return self._call(equation, callees, operands, execution)
@@ -162,25 +181,36 @@ class _Counter:
         return _work(product_flops(equation) * execution.steps), results
 
     def _call(
-        self, equation: Equation, callees: Sequence[SubJaxpr], operands: _Values, execution: _Execution
+        self,
+        equation: Equation,
+        callees: Sequence[SubJaxpr],
+        operands: _Values,
+        execution: _Execution,
     ) -> _Outcome:
         total, results = _work(), _unknown(equation)
         for callee in callees:
-            # `run_scoped` allocates the arguments of its jaxpr, and has its operands as constants.
+            # `run_scoped` allocates the arguments of its jaxpr, and has its operands as
+            # constants.
             arguments = operands[: len(callee.operands)]
             constants = [constant(value) for value in callee.consts] or operands
             work, outcome = self.run(callee.jaxpr, arguments, execution, constants)
             total = total + work
-            is_plain = len(callees) == 1 and len(callee.operands) == len(callee.jaxpr.invars)
+            is_plain = len(callees) == 1 and len(callee.operands) == len(
+                callee.jaxpr.invars
+            )
             if is_plain and len(outcome) == len(results):
                 results = outcome
         return total, results
 
-    def _cond(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
+    def _cond(
+        self, equation: Equation, operands: _Values, execution: _Execution
+    ) -> _Outcome:
         branches = sub_jaxprs(equation)
         index, arguments = operands[0].numbers, operands[1:]
         if index is None:
-            work = np.array([self._run_sub(branch, arguments, execution)[0] for branch in branches])
+            work = np.array(
+                [self._run_sub(branch, arguments, execution)[0] for branch in branches]
+            )
             self.may_be_less |= bool((work.min(axis=0) < work.max(axis=0)).any())
             return work.max(axis=0), _unknown(equation)
         selected = np.clip(index.astype(np.int64), 0, len(branches) - 1)
@@ -194,29 +224,47 @@ class _Counter:
                 if inside.steps == execution.steps:
                     results = outcome
         if "branches_platforms" in equation.params:
-            total = self._count_numbers_once(branches, int(selected[0]), arguments, execution, total)
+            total = self._count_numbers_once(
+                branches, int(selected[0]), arguments, execution, total
+            )
         return total, results
 
     def _count_numbers_once(
-        self, branches: Sequence[SubJaxpr], tpu: int, arguments: _Values, execution: _Execution, work: _Work
+        self,
+        branches: Sequence[SubJaxpr],
+        tpu: int,
+        arguments: _Values,
+        execution: _Execution,
+        work: _Work,
     ) -> _Work:
-        """The work of the TPU's branch; of numbers that it alone writes with digits, what another platform does."""
+        """The work of the TPU's branch; of numbers that it alone writes with digits,
+        what another platform does.
+        """
         others = [branch for number, branch in enumerate(branches) if number != tpu]
-        if not others or not _multiplies_integers(branches[tpu]) or _multiplies_integers(others[-1]):
+        if (
+            not others
+            or not _multiplies_integers(branches[tpu])
+            or _multiplies_integers(others[-1])
+        ):
             return work
         plain, _ = self._run_sub(others[-1], arguments, execution)
         return plain + _work(digits=work[0] - plain[0])
 
-    def _scan(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
+    def _scan(
+        self, equation: Equation, operands: _Values, execution: _Execution
+    ) -> _Outcome:
         [body] = sub_jaxprs(equation)
         length, results = body.times, _unknown(equation)
         fixed = operands[: body.carries.start]
         stacked = operands[body.rows.start :]
-        # Rounds that decide nothing are all the same, so that one round says what each does.
+        # Rounds that decide nothing are all the same, so that one round says what each
+        # does.
         if length > self._rounds or not _has_decisions(body.jaxpr):
             rows = [_ANY._replace(split=value.split[1:]) for value in stacked]
             repeated = execution._replace(times=execution.times * length)
-            work, _ = self._run_sub(body, [*fixed, *[_ANY] * len(body.carries), *rows], repeated)
+            work, _ = self._run_sub(
+                body, [*fixed, *[_ANY] * len(body.carries), *rows], repeated
+            )
             return length * work, results
         self._rounds -= length
         state: _Values = operands[body.carries.start : body.carries.stop]
@@ -231,16 +279,23 @@ class _Counter:
             total = total + work
         return total, [*state, *results[len(state) :]]
 
-    def _while(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
+    def _while(
+        self, equation: Equation, operands: _Values, execution: _Execution
+    ) -> _Outcome:
         condition, body = sub_jaxprs(equation)
         first_of_body = condition.carries.start
         first_state = first_of_body + body.carries.start
-        of_condition, of_body = operands[:first_of_body], operands[first_of_body:first_state]
+        of_condition, of_body = (
+            operands[:first_of_body],
+            operands[first_of_body:first_state],
+        )
         state: _Values = operands[first_state:]
         total = _work()
         while self._rounds > 0:
             self._rounds -= 1
-            work, [goes_on] = self._run_sub(condition, [*of_condition, *state], execution)
+            work, [goes_on] = self._run_sub(
+                condition, [*of_condition, *state], execution
+            )
             if goes_on.numbers is None:
                 break
             execution = execution.only(goes_on.numbers.astype(bool))
@@ -253,10 +308,14 @@ class _Counter:
         work, _ = self._run_sub(body, of_body, execution)
         return total + work, _unknown(equation)
 
-    def _shard_map(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
+    def _shard_map(
+        self, equation: Equation, operands: _Values, execution: _Execution
+    ) -> _Outcome:
         [body] = sub_jaxprs(equation)
         arguments = []
-        for value, spec, variable in zip(operands, equation.params["in_specs"], equation.invars, strict=True):
+        for value, spec, variable in zip(
+            operands, equation.params["in_specs"], equation.invars, strict=True
+        ):
             split = spec_split(spec, variable.aval.ndim)
             # A block of an array is not the array, so that its numbers are not known.
             if any(split):
@@ -269,12 +328,18 @@ class _Counter:
         work, _ = self._run_sub(body, arguments, inside)
         return work * math.prod(sizes.values()), _unknown(equation)
 
-    def _ragged_dot(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
-        """A product by groups. Devices that divide the groups have all rows each, and do those of their own groups.
+    def _ragged_dot(
+        self, equation: Equation, operands: _Values, execution: _Execution
+    ) -> _Outcome:
+        """A product by groups. Devices that divide the groups have all rows each, and
+        do those of their own groups.
 
         That holds if no rows are sent: rows that are sent may be anywhere.
         """
-        numbers, split = equation.params["ragged_dot_dimension_numbers"], operands[1].split
+        numbers, split = (
+            equation.params["ragged_dot_dimension_numbers"],
+            operands[1].split,
+        )
         axes = frozenset[str]()
         if split:
             axes = axes.union(*(split[dim] for dim in numbers.rhs_group_dimensions))
@@ -283,13 +348,17 @@ class _Counter:
         self.calls.append(ragged_call(equation, execution.times, flops, ways))
         return _work(flops * execution.steps), _unknown(equation)
 
-    def _program_id(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
+    def _program_id(
+        self, equation: Equation, operands: _Values, execution: _Execution
+    ) -> _Outcome:
         axis = self._grid.own_axes[equation.params["axis"]]
         if equation.primitive.name == "num_programs":
             return _work(), [constant(self._grid.sizes[axis])]
         return _work(), [self._grid.ids[axis]]
 
-    def _platform_index(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
+    def _platform_index(
+        self, equation: Equation, operands: _Values, execution: _Execution
+    ) -> _Outcome:
         """The branch that a TPU has."""
         for number, platforms in enumerate(equation.params["platforms"]):
             # None stands for the platforms that no other branch names.
@@ -297,11 +366,16 @@ class _Counter:
                 return _work(), [constant(number)]
         return _work(), _unknown(equation)
 
-    def _copy(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
+    def _copy(
+        self, equation: Equation, operands: _Values, execution: _Execution
+    ) -> _Outcome:
         """A copy that a kernel starts: it counts at each end that is in HBM."""
-        source, target, *_ = jax.tree.unflatten(equation.params["tree"], equation.invars)
+        source, target, *_ = jax.tree.unflatten(
+            equation.params["tree"], equation.invars
+        )
         ends = [getattr(end, "ref", end).aval for end in (source, target)]
-        # What is taken of the source, or all of it; other transforms view the same bytes in another way.
+        # What is taken of the source, or all of it; other transforms view the same
+        # bytes in another way.
         shape = ends[0].shape
         for transform in getattr(source, "transforms", ()):
             if hasattr(transform, "get_indexer_shape"):
@@ -309,18 +383,27 @@ class _Counter:
         nbytes = math.prod(shape) * item_bytes(ends[0]) * sum(map(is_in_hbm, ends))
         return _work(copied=nbytes * execution.steps), _unknown(equation)
 
-    def _store(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
-        """A store into a reference. If its numbers were known they are others from here on."""
+    def _store(
+        self, equation: Equation, operands: _Values, execution: _Execution
+    ) -> _Outcome:
+        """A store into a reference. If its numbers were known they are others from here
+        on.
+        """
         if operands[0].numbers is not None:
             self.may_be_less = self.may_be_more = True
         return _work(), _unknown(equation)
 
-    def _pallas_call(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
+    def _pallas_call(
+        self, equation: Equation, operands: _Values, execution: _Execution
+    ) -> _Outcome:
         params = equation.params
-        tables = tuple(value.numbers is not None and value.numbers.tobytes() for value in operands)
+        tables = tuple(
+            value.numbers is not None and value.numbers.tobytes() for value in operands
+        )
         key = id(params["jaxpr"]), id(params["grid_mapping"]), tables
         if key not in self._kernel_costs:
-            # The parameters stay alive with the entry, so that no other object gets their ids.
+            # The parameters stay alive with the entry, so that no other object gets
+            # their ids.
             self._kernel_costs[key] = params, _kernel_cost(equation, operands)
         _, counted = self._kernel_costs[key]
         call = pallas_kernel_call(equation, execution.times, counted)
@@ -338,9 +421,11 @@ _RULES: Final[dict[str, Any]] = {
 
 
 def _kernel_cost(equation: Equation, operands: _Values) -> KernelCost:
-    """What a pallas_call does: the products of its body over the steps of its grid, and the blocks that these move.
+    """What a pallas_call does: the products of its body over the steps of its grid, and
+    the blocks that these move.
 
-    Of arrays that a kernel gets whole it moves what the copies in its body say or, if it has none, each array once.
+    Of arrays that a kernel gets whole it moves what the copies in its body say or, if
+    it has none, each array once.
     """
     mapping, body = equation.params["grid_mapping"], equation.params["jaxpr"]
     bounds = mapping.num_dynamic_grid_bounds
@@ -363,7 +448,9 @@ def _kernel_cost(equation: Equation, operands: _Values) -> KernelCost:
     if whole and not copied:
         copied, bound = float(whole), "about"
     first_block = len(operands) - mapping.num_inputs
-    read_whole = [float(array_bytes(variable.aval)) for variable in equation.invars[:first_block]]
+    read_whole = [
+        float(array_bytes(variable.aval)) for variable in equation.invars[:first_block]
+    ]
     return KernelCost(
         float(flops), sum(read_whole) + sum(moved) + copied, "counted", bound,
         read=(*read_whole, *moved[: mapping.num_inputs]), written=tuple(moved[mapping.num_inputs :]),
@@ -399,7 +486,10 @@ def _row(value: StepValue, number: int) -> StepValue:
 
 def _has_decisions(jaxpr: Jaxpr) -> bool:
     """Whether there is a branch or a loop in it that may depend on how often it ran."""
-    return any(visit.equation.primitive.name in ("cond", "while") for visit in walk_equations(jaxpr))
+    return any(
+        visit.equation.primitive.name in ("cond", "while")
+        for visit in walk_equations(jaxpr)
+    )
 
 
 def _dividing_axes(params: dict[str, Any]) -> dict[str, int]:
@@ -409,4 +499,6 @@ def _dividing_axes(params: dict[str, Any]) -> dict[str, int]:
     named = set(jax.tree.leaves([tuple(spec) for spec in specs]))
     # In a shard_map inside of another, only the axes that the inner one adds.
     dividing = named & params["newly_manual_axes"]
-    return {axis: size for axis, size in params["mesh"].shape.items() if axis in dividing}
+    return {
+        axis: size for axis, size in params["mesh"].shape.items() if axis in dividing
+    }

@@ -1,7 +1,9 @@
-"""How the compiler places a program's arrays in memory: its buffer assignment, which it writes into files on request.
+"""How the compiler places a program's arrays in memory: its buffer assignment, which it
+writes into files on request.
 
-It writes them before it makes code, and before it compares with the size of the memory. So they exist also for a
-program that is then refused, and for one that no code can be made for, as its addresses would be outside of the memory.
+It writes them before it makes code, and before it compares with the size of the memory.
+So they exist also for a program that is then refused, and for one that no code can be
+made for, as its addresses would be outside of the memory.
 """
 
 import collections
@@ -20,12 +22,17 @@ from tpuport.topology.hlo.array_types import parse_numbers
 _PROGRAM: Final = ".after_optimizations.txt"
 _BUFFERS: Final = ".after_optimizations-buffer-assignment.txt"
 _RANGES: Final = ".after_optimizations-live-range.txt"
-# "allocation 6: size 512, color 1, preallocated-temp:", "allocation 0: size 32, parameter 2, shape |..| at ..:". The
-# color is the memory space; HBM's is often left out.
-_ALLOCATION: Final = re.compile(r"^allocation \d+: size (\d+)(?:, color (\d+))?,? ?(.*):$", re.MULTILINE)
-# " value: <57 fusion.3{0} @0> (size=512,offset=0): bf16[8,128]{1,0}"; a value where others meet has "(phi)".
+# "allocation 6: size 512, color 1, preallocated-temp:", "allocation 0: size 32,
+# parameter 2, shape |..| at ..:". The color is the memory space; HBM's is often left
+# out.
+_ALLOCATION: Final = re.compile(
+    r"^allocation \d+: size (\d+)(?:, color (\d+))?,? ?(.*):$", re.MULTILINE
+)
+# " value: <57 fusion.3{0} @0> (size=512,offset=0): bf16[8,128]{1,0}"; a value where
+# others meet has "(phi)".
 _VALUE: Final = re.compile(
-    r"^ value: <\d+ (\S+?)(\{[\d,]*\})? (?:\(phi\) )?@\d+> \(size=(\d+),offset=(\d+)\): (.*)$", re.MULTILINE
+    r"^ value: <\d+ (\S+?)(\{[\d,]*\})? (?:\(phi\) )?@\d+> \(size=(\d+),offset=(\d+)\): (.*)$",
+    re.MULTILINE,
 )
 _RANGE: Final = re.compile(r"^\s+(\S+\{[\d,]*\}):(\d+)-(\d+)$", re.MULTILINE)
 
@@ -35,7 +42,8 @@ class LiveArray(NamedTuple):
 
     Attributes:
         instruction: the name of the one that makes it.
-        path: which element of the instruction's result it is; empty for the whole result.
+        path: which element of the instruction's result it is; empty for the whole
+            result.
         nbytes: as tiles pad it; type: as HLO writes it.
     """
 
@@ -50,11 +58,13 @@ class BufferAssignment:
     """What a program needs of a device's HBM.
 
     Attributes:
-        arguments, outputs, temporaries: bytes; `outputs` without those that take the place of a donated argument,
-            `temporaries` with constants.
-        largest: bytes of the largest part that is in one piece; all temporaries are one.
+        arguments, outputs, temporaries: bytes; `outputs` without those that take the
+            place of a donated argument, `temporaries` with constants.
+        largest: bytes of the largest part that is in one piece; all temporaries are
+            one.
         gaps: bytes of `temporaries` that are unused when the arrays take most.
-        peak_arrays: the temporaries that are live at that moment, and the outputs; the largest first.
+        peak_arrays: the temporaries that are live at that moment, and the outputs; the
+            largest first.
         text: the program as it would have run.
     """
 
@@ -73,7 +83,9 @@ class BufferAssignment:
 
 
 class _PlacedArray(NamedTuple):
-    """An array at an offset in its allocation; `name` is what its live range is listed under."""
+    """An array at an offset in its allocation; `name` is what its live range is listed
+    under.
+    """
 
     name: str
     offset: int
@@ -87,7 +99,9 @@ class _Allocation(NamedTuple):
 
     @property
     def role(self) -> str:
-        """Whose memory this is; an argument whose place an output takes over is an argument."""
+        """Whose memory this is; an argument whose place an output takes over is an
+        argument.
+        """
         if self.kind.startswith("parameter "):
             return "argument"
         if "maybe-live-out" in self.kind:
@@ -95,7 +109,8 @@ class _Allocation(NamedTuple):
         return "temporary"
 
 
-# The first and the last moment, as positions in the program's order; the array is live at both.
+# The first and the last moment, as positions in the program's order; the array is live
+# at both.
 _LiveRange = tuple[int, int]
 
 
@@ -105,20 +120,29 @@ def dump_options(directory: str) -> dict[str, str | bool]:
 
 
 def read(directory: str) -> BufferAssignment | None:
-    """The assignment in a directory, of several programs that of the one that takes most; None if there is none."""
+    """The assignment in a directory, of several programs that of the one that takes
+    most; None if there is none.
+    """
     assignments = []
     for file in sorted(Path(directory).glob(f"*{_BUFFERS}")):
         stem = str(file).removesuffix(_BUFFERS)
         # A compiler that dies may not have written all three.
         with contextlib.suppress(FileNotFoundError):
-            texts = [Path(stem + suffix).read_text() for suffix in (_BUFFERS, _RANGES, _PROGRAM)]
+            texts = [
+                Path(stem + suffix).read_text()
+                for suffix in (_BUFFERS, _RANGES, _PROGRAM)
+            ]
             assignments.append(parse(*texts))
     return max(assignments, key=lambda assignment: assignment.used, default=None)
 
 
 def parse(buffers: str, ranges: str, text: str) -> BufferAssignment:
-    """An assignment from its three files: buffers, live ranges, and the optimized program."""
-    live_ranges = {name: (int(first), int(last)) for name, first, last in _RANGE.findall(ranges)}
+    """An assignment from its three files: buffers, live ranges, and the optimized
+    program.
+    """
+    live_ranges = {
+        name: (int(first), int(last)) for name, first, last in _RANGE.findall(ranges)
+    }
     allocations = list(_read_allocations(buffers))
     sizes: collections.Counter[str] = collections.Counter()
     temporaries: list[LiveArray] = []
@@ -137,7 +161,9 @@ def parse(buffers: str, ranges: str, text: str) -> BufferAssignment:
         temporaries=sizes["temporary"],
         largest=max((allocation.nbytes for allocation in allocations), default=0),
         gaps=heap_bytes - sum(array.nbytes for array in temporaries),
-        peak_arrays=tuple(sorted(temporaries + outputs, key=lambda array: -array.nbytes)),
+        peak_arrays=tuple(
+            sorted(temporaries + outputs, key=lambda array: -array.nbytes)
+        ),
         text=text,
     )
 
@@ -146,23 +172,32 @@ def _read_allocations(buffers: str) -> Iterator[_Allocation]:
     """The allocations in HBM."""
     # Lines before the first allocation are about the program as a whole.
     _, *parts = _ALLOCATION.split(buffers)
-    for size, color, kind, values in zip(*(parts[field::4] for field in range(4)), strict=True):
+    for size, color, kind, values in zip(
+        *(parts[field::4] for field in range(4)), strict=True
+    ):
         if int(color or HBM) == HBM:
-            yield _Allocation(int(size), kind, list(map(_read_array, _VALUE.finditer(values))))
+            yield _Allocation(
+                int(size), kind, list(map(_read_array, _VALUE.finditer(values)))
+            )
 
 
 def _read_array(value: re.Match[str]) -> _PlacedArray:
     instruction, braces, nbytes, offset, hlo_type = value.groups(default="{}")
     path = parse_numbers(braces.strip("{}"))
     return _PlacedArray(
-        f"{instruction}{braces}", int(offset), LiveArray(instruction, path, int(nbytes), hlo_type)
+        f"{instruction}{braces}",
+        int(offset),
+        LiveArray(instruction, path, int(nbytes), hlo_type),
     )
 
 
-def _arrays_at_peak(arrays: Sequence[_PlacedArray], live_ranges: Mapping[str, _LiveRange]) -> list[LiveArray]:
+def _arrays_at_peak(
+    arrays: Sequence[_PlacedArray], live_ranges: Mapping[str, _LiveRange]
+) -> list[LiveArray]:
     """The arrays that are live at the moment when they take most.
 
-    One that is written into another's place has the same offset, and the two count once.
+    One that is written into another's place has the same offset, and the two count
+    once.
     """
     starts: list[tuple[int, bool, _PlacedArray]] = []
     for placed in arrays:
@@ -197,6 +232,10 @@ def _largest_array(sharing: Iterable[_PlacedArray]) -> LiveArray:
     return max(sharing, key=lambda placed: placed.array.nbytes).array
 
 
-def _last_array(allocation: _Allocation, live_ranges: Mapping[str, _LiveRange]) -> LiveArray:
+def _last_array(
+    allocation: _Allocation, live_ranges: Mapping[str, _LiveRange]
+) -> LiveArray:
     """Of the arrays that have an output's place one after another, the output."""
-    return max(allocation.arrays, key=lambda placed: live_ranges.get(placed.name, (0, 0))[1]).array
+    return max(
+        allocation.arrays, key=lambda placed: live_ranges.get(placed.name, (0, 0))[1]
+    ).array

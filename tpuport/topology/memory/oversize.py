@@ -1,4 +1,6 @@
-"""Why a program does not fit: how much it takes, what takes most, and what to do about it."""
+"""Why a program does not fit: how much it takes, what takes most, and what to do about
+it.
+"""
 
 import itertools
 import re
@@ -19,15 +21,17 @@ from tpuport.topology.memory.large_arrays import (
     parse_size,
 )
 
-# Compiler options with which there is a program although it does not fit: the same that there would be if it did. If
-# one part is larger than the memory, there is none: no code can have its addresses.
+# Compiler options with which there is a program although it does not fit: the same that
+# there would be if it did. If one part is larger than the memory, there is none: no
+# code can have its addresses.
 ALLOW_OVERSIZE: Final[dict[str, str | bool]] = {"xla_tpu_no_crash_on_oom": True}
 
 _EXCEEDED: Final = re.compile(rf"Exceeded hbm capacity by {SIZE}")
 _TWO_CORES: Final = re.compile(
     rf"TensorCore Hbm usage: {SIZE}, SparseCore Hbm usage:? {SIZE}, exceeding available bytes: {SIZE}"
 )
-# What a program needs, and what there is, of HBM if no space is named; the first that the message has.
+# What a program needs, and what there is, of HBM if no space is named; the first that
+# the message has.
 _NEEDED: Final = (
     re.compile(rf"Used {SIZE} of {SIZE} hbm"),
     re.compile(rf"\({SIZE}\) exceeds available HBM \({SIZE}\)"),
@@ -38,17 +42,19 @@ _KERNEL_NAME: Final = re.compile(r'op_name="([^"]*)"|:: ([\w.-]+)\.?\s*$')
 _WEIGHT: Final = re.compile(r"weights\['(.+?)'\]")
 _MOST_WEIGHTS: Final = 2  # that a remedy names
 _MOST_LINES: Final = 3  # that a message names
-_NEGLIGIBLE: Final = 0.01  # of the capacity: a line that makes less is not why a program does not fit
-_MORE_DEVICES: Final = "spread it over more devices (--tp, a larger topology)"
-_SMALLER_INPUTS: Final = (
-    f"{_MORE_DEVICES}, give it less at once (--batch, --length), or avoid the largest arrays"
+_NEGLIGIBLE: Final = (
+    0.01  # of the capacity: a line that makes less is not why a program does not fit
 )
+_MORE_DEVICES: Final = "spread it over more devices (--tp, a larger topology)"
+_SMALLER_INPUTS: Final = f"{_MORE_DEVICES}, give it less at once (--batch, --length), or avoid the largest arrays"
 _RULES: Final = "tpuport.ShardingRules({...}), or --rules FILE"
 _UNITS: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 class _Need(NamedTuple):
-    """Bytes of one memory space that a program needs, and that there are; 0 if the compiler does not say."""
+    """Bytes of one memory space that a program needs, and that there are; 0 if the
+    compiler does not say.
+    """
 
     used: int
     capacity: int
@@ -56,7 +62,9 @@ class _Need(NamedTuple):
 
 
 def requested_hbm(message: str) -> int | None:
-    """How many bytes of one device's HBM the compiler says a program needs; None if it does not say."""
+    """How many bytes of one device's HBM the compiler says a program needs; None if it
+    does not say.
+    """
     need = _read_need(message)
     if need.space != "HBM":
         return None
@@ -64,18 +72,21 @@ def requested_hbm(message: str) -> int | None:
 
 
 def explain_oversize(
-    message: str, memory: Memory | None = None, assignment: BufferAssignment | None = None
+    message: str,
+    memory: Memory | None = None,
+    assignment: BufferAssignment | None = None,
 ) -> Failure:
     """Why a program does not fit, and what takes most.
 
     Args:
         message: what the compiler said: "RESOURCE_EXHAUSTED: ...".
         memory: what is known about what it takes.
-        assignment: of the compiler; the arrays are those that are live when they take most, and the outputs. Without
-            it, they are those that the message lists.
+        assignment: of the compiler; the arrays are those that are live when they take
+            most, and the outputs. Without it, they are those that the message lists.
 
     Returns:
-        The failure; its buffers are in the order of what their lines of code take together, largest first.
+        The failure; its buffers are in the order of what their lines of code take
+        together, largest first.
     """
     need = _read_need(message)
     if memory is not None and memory.used is not None:
@@ -98,7 +109,11 @@ def explain_oversize(
 
 
 def _failure(
-    text: str, remedy: str, decisive: Sequence[LineArrays], lines: Sequence[LineArrays], message: str
+    text: str,
+    remedy: str,
+    decisive: Sequence[LineArrays],
+    lines: Sequence[LineArrays],
+    message: str,
 ) -> Failure:
     """A failure at the first of the decisive lines, with the arrays of all lines."""
     return Failure(
@@ -148,7 +163,9 @@ def _describe_need(need: _Need) -> str:
 
 
 def _describe_parts(memory: Memory | None) -> str:
-    """What it takes by kind, the largest first, and for which kinds nothing is known."""
+    """What it takes by kind, the largest first, and for which kinds nothing is
+    known.
+    """
     if memory is None:
         return ""
     sizes = {
@@ -172,12 +189,18 @@ def _join_names(names: Sequence[str]) -> str:
 
 def _describe_gaps(assignment: BufferAssignment | None, memory: Memory | None) -> str:
     """What is unused between arrays, if it is much."""
-    if assignment is None or memory is None or assignment.gaps < _NEGLIGIBLE * memory.capacity:
+    if (
+        assignment is None
+        or memory is None
+        or assignment.gaps < _NEGLIGIBLE * memory.capacity
+    ):
         return ""
     return f" ({_format_bytes(assignment.gaps)} of the temporaries are unused between arrays)"
 
 
-def _describe_arrays(lines: Sequence[LineArrays], assignment: BufferAssignment | None) -> str:
+def _describe_arrays(
+    lines: Sequence[LineArrays], assignment: BufferAssignment | None
+) -> str:
     locations = [
         f"{PurePath(line.source.file).name}:{line.source.line} ({_format_bytes(line.nbytes)})"
         for line in lines[:_MOST_LINES]
@@ -189,9 +212,7 @@ def _describe_arrays(lines: Sequence[LineArrays], assignment: BufferAssignment |
             origin = "buffer assignment"
         return f"the largest arrays, by the compiler's {origin}, come from {', '.join(locations)}"
     if assignment is None:
-        return (
-            "the compiler wrote no buffer assignment, so that the lines of the largest arrays are not known"
-        )
+        return "the compiler wrote no buffer assignment, so that the lines of the largest arrays are not known"
     return "the compiler does not say which lines the largest arrays come from"
 
 
@@ -211,7 +232,9 @@ def _remedy(memory: Memory | None, assignment: BufferAssignment | None) -> str:
 
 
 def _spread_remedy(assignment: BufferAssignment | None) -> str:
-    """What gives a device less: more devices for weights that are divided, or rules that divide them."""
+    """What gives a device less: more devices for weights that are divided, or rules
+    that divide them.
+    """
     if assignment is None:
         return f"{_MORE_DEVICES}, where rules divide the weights ({_RULES})"
     names = _replicated_weights(hlo.parse(assignment.text))
@@ -224,7 +247,9 @@ def _spread_remedy(assignment: BufferAssignment | None) -> str:
 
 
 def _replicated_weights(program: hlo.Program) -> list[str]:
-    """Weights that every one of several devices has whole, largest first; none if most bytes are divided."""
+    """Weights that every one of several devices has whole, largest first; none if most
+    bytes are divided.
+    """
     if "num_partitions=" not in program.header:
         return []  # there is one device
     sizes: dict[str, int] = {}

@@ -1,6 +1,8 @@
-"""Reports as people and programs read them: as text, as a page, and as the JSON that `json_schema` describes.
+"""Reports as people and programs read them: as text, as a page, and as the JSON that
+`json_schema` describes.
 
-They are made of the plain values of `Report.to_dict`, so that showing a report needs neither torch nor jax.
+They are made of the plain values of `Report.to_dict`, so that showing a report needs
+neither torch nor jax.
 """
 
 import json
@@ -23,7 +25,8 @@ def document(
 
     Args:
         results: in the order of the request.
-        splits: as `SplitOutcome.to_dict` gives them, the best first; None if no suggestion was requested.
+        splits: as `SplitOutcome.to_dict` gives them, the best first; None if no
+            suggestion was requested.
         runs: as `whole_runs` gives them; None if none was requested.
     """
     return {

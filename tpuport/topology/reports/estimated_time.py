@@ -1,10 +1,13 @@
-"""What a profile amounts to, in words: the time of a step, its rate, and where the cycles come from."""
+"""What a profile amounts to, in words: the time of a step, its rate, and where the
+cycles come from.
+"""
 
 from typing import Any, Final
 
 from tpuport.topology.reports import quantities
 
-# Of a step, for the matrix units: where they have less to do, their peak is no measure of it.
+# Of a step, for the matrix units: where they have less to do, their peak is no measure
+# of it.
 _LEAST_SHARE: Final = 0.01
 
 
@@ -25,7 +28,9 @@ def share(seconds: float, profile: dict[str, Any]) -> str:
 
 
 def facts(report: dict[str, Any]) -> dict[str, str]:
-    """What is said below the kinds: a step, what it produces in a second, MFU, and the source of the cycles."""
+    """What is said below the kinds: a step, what it produces in a second, MFU, and the
+    source of the cycles.
+    """
     profile, estimate = report["profile"], report["estimate"]
     texts = {"a step": _step(profile, estimate)}
     if profile["matrix_units"] >= _LEAST_SHARE * profile["seconds"] > 0:
@@ -33,13 +38,17 @@ def facts(report: dict[str, Any]) -> dict[str, str]:
     if rate := units_per_second(report):
         texts[estimate["unit"]] = f"{quantities.plain_number(rate)} a second"
     if profile["seconds"]:
-        texts["MFU"] = f"{estimate['mfu'] * estimate['seconds'] / profile['seconds']:.1%}"
+        texts["MFU"] = (
+            f"{estimate['mfu'] * estimate['seconds'] / profile['seconds']:.1%}"
+        )
     texts["cycles"] = _cycles(profile["schedule_share"])
     return texts
 
 
 def units_per_second(report: dict[str, Any]) -> float | None:
-    """What the whole mesh produces in a second; None if nothing is counted, or takes no time."""
+    """What the whole mesh produces in a second; None if nothing is counted, or takes no
+    time.
+    """
     units, seconds = report["estimate"]["units"], report["profile"]["seconds"]
     if not (units and seconds):
         return None

@@ -1,4 +1,6 @@
-"""The time of a step by module, as a flame chart: a bar for each module, and below it the modules that it contains."""
+"""The time of a step by module, as a flame chart: a bar for each module, and below it
+the modules that it contains.
+"""
 
 import dataclasses
 from html import escape
@@ -59,12 +61,16 @@ def flame_chart(profile: dict[str, Any]) -> str:
     )
 
 
-def _draw(module: _Module, profile: dict[str, Any], left: float, depth: int, bars: list[str]) -> int:
+def _draw(
+    module: _Module, profile: dict[str, Any], left: float, depth: int, bars: list[str]
+) -> int:
     """Draw a module and those inside, the longest first; the depth of the deepest."""
     whole = profile["seconds"] or 1.0
     width = module.seconds / whole
     kinds = dict(sorted(module.kinds.items(), key=lambda kind: -kind[1]))
-    detail = ", ".join(f"{kind} {quantities.duration(seconds)}" for kind, seconds in kinds.items())
+    detail = ", ".join(
+        f"{kind} {quantities.duration(seconds)}" for kind, seconds in kinds.items()
+    )
     share = estimated_time.share(module.seconds, profile)
     title = f"{module.path or module.name}: {quantities.duration(module.seconds)}, {share} ({detail})"
     colour = kind_class(next(iter(kinds), ""))
@@ -74,7 +80,9 @@ def _draw(module: _Module, profile: dict[str, Any], left: float, depth: int, bar
         f"{escape(module.name)}</span>"
     )
     deepest = depth
-    for inner in sorted(module.inside.values(), key=lambda inner: (-inner.seconds, inner.name)):
+    for inner in sorted(
+        module.inside.values(), key=lambda inner: (-inner.seconds, inner.name)
+    ):
         if inner.seconds / whole < _SMALLEST_SHARE:
             break
         deepest = max(deepest, _draw(inner, profile, left, depth + 1, bars))

@@ -1,4 +1,6 @@
-"""Reports as one self-contained page: no script, nothing fetched, for a phone and for a wide screen."""
+"""Reports as one self-contained page: no script, nothing fetched, for a phone and for a
+wide screen.
+"""
 
 from html import escape
 from importlib import resources
@@ -6,10 +8,19 @@ from typing import Any, Final
 
 from tpuport.topology.mesh_splits import RANKED_BY, tried_splits, untried_reasons
 from tpuport.topology.reports import quantities
-from tpuport.topology.reports.html_markup import card, cell, number_cell, prose, quiet, table, text_cell
+from tpuport.topology.reports.html_markup import (
+    card,
+    cell,
+    number_cell,
+    prose,
+    quiet,
+    table,
+    text_cell,
+)
 from tpuport.topology.reports.html_sections import buffers, sections
 
-# Text from the user's code could not make the page fetch or run anything even if it were not escaped.
+# Text from the user's code could not make the page fetch or run anything even if it
+# were not escaped.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _UNITS: Final = (
     "GiB, MiB and KiB are powers of 1024 and say how much memory holds; GB, MB and kB are powers of 1000 and say how "
@@ -22,8 +33,14 @@ def page(document: dict[str, Any]) -> str:
     results = document["results"]
     # A target may occur with several topologies, and the other way round.
     title = escape(", ".join(dict.fromkeys(result["target"] for result in results)))
-    topologies = escape(", ".join(dict.fromkeys(result["topology"] for result in results)))
-    style = resources.files("tpuport.topology.reports").joinpath("page.css").read_text(encoding="utf-8")
+    topologies = escape(
+        ", ".join(dict.fromkeys(result["topology"] for result in results))
+    )
+    style = (
+        resources.files("tpuport.topology.reports")
+        .joinpath("page.css")
+        .read_text(encoding="utf-8")
+    )
     # Numbered, so that the rows of the summary can link to them.
     body = "".join(_result(index, result) for index, result in enumerate(results))
     return (
@@ -47,7 +64,10 @@ def _runs(runs: list[dict[str, Any]] | None) -> str:
         ]
         calls = table(("program", ">calls", ">each", ">all"), rows)
         cards.append(
-            card("A whole run", f"<p><strong>{escape(quantities.run_headline(run))}</strong></p>{calls}")
+            card(
+                "A whole run",
+                f"<p><strong>{escape(quantities.run_headline(run))}</strong></p>{calls}",
+            )
         )
     return "".join(cards)
 
@@ -58,20 +78,36 @@ def _summary(results: list[dict[str, Any]]) -> str:
         return ""
     rows = []
     for index, result in enumerate(results):
-        # A model that cannot be traced has no report, and a program that does not fit has no estimate.
+        # A model that cannot be traced has no report, and a program that does not fit
+        # has no estimate.
         report = result["report"] or {}
-        estimate = report.get("estimate") or {"seconds": None, "units_per_second": None, "binds": ""}
+        estimate = report.get("estimate") or {
+            "seconds": None,
+            "units_per_second": None,
+            "binds": "",
+        }
         rows.append(
             [
                 cell(f'<a href="#result-{index}">{escape(_title(result))}</a>', "wide"),
                 cell(_badge(result), "nowrap"),
-                number_cell(quantities.optional(quantities.used_memory, report.get("memory"))),
-                number_cell(quantities.optional(quantities.duration, estimate["seconds"])),
+                number_cell(
+                    quantities.optional(quantities.used_memory, report.get("memory"))
+                ),
+                number_cell(
+                    quantities.optional(quantities.duration, estimate["seconds"])
+                ),
                 number_cell(quantities.units_per_second(estimate)),
                 text_cell(estimate["binds"]),
             ]
         )
-    headings = ("program", "", ">memory", ">a step, estimated", ">a second, at most", "bound by")
+    headings = (
+        "program",
+        "",
+        ">memory",
+        ">a step, estimated",
+        ">a second, at most",
+        "bound by",
+    )
     return card("All programs", table(headings, rows))
 
 
@@ -104,7 +140,9 @@ def _failure(failure: dict[str, Any]) -> str:
         parts.append(f"<p><strong>Do:</strong> {prose(failure['remedy'])}</p>")
     if failure["traceback"]:
         traceback = f"<pre>{escape(failure['traceback'])}</pre>"
-        parts.append(f"<details><summary>All that was said</summary>{traceback}</details>")
+        parts.append(
+            f"<details><summary>All that was said</summary>{traceback}</details>"
+        )
     arrays = card("What the compiler wanted to keep", buffers(failure["buffers"]))
     return card("Why", "".join(parts)) + arrays
 
@@ -137,11 +175,25 @@ def _suggestion(splits: list[dict[str, Any]] | None) -> str:
         ]
         for split in tried_splits(splits)
     ]
-    headings = ("program", "split", "", ">memory", ">a step, estimated", ">at least", ">a second", "bound by")
-    # Splits that were not tried have a sentence for each program in place of a row each.
-    notes = [f"Left out for {program}: {reasons}" for program, reasons in untried_reasons(splits).items()]
+    headings = (
+        "program",
+        "split",
+        "",
+        ">memory",
+        ">a step, estimated",
+        ">at least",
+        ">a second",
+        "bound by",
+    )
+    # Splits that were not tried have a sentence for each program in place of a row
+    # each.
+    notes = [
+        f"Left out for {program}: {reasons}"
+        for program, reasons in untried_reasons(splits).items()
+    ]
     return card(
-        "Mesh splits, the best first", table(headings, rows) + "".join(map(quiet, [*notes, RANKED_BY]))
+        "Mesh splits, the best first",
+        table(headings, rows) + "".join(map(quiet, [*notes, RANKED_BY])),
     )
 
 

@@ -1,4 +1,6 @@
-"""Pieces of a page. Text from a report is escaped here; an argument called `markup` or `body` is markup already."""
+"""Pieces of a page. Text from a report is escaped here; an argument called `markup` or
+`body` is markup already.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -38,7 +40,9 @@ def number_cell(text: Any) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table that scrolls in a box of its own; a heading that starts with ">" is of numbers."""
+    """A table that scrolls in a box of its own; a heading that starts with ">" is of
+    numbers.
+    """
     head = ""
     for heading in headings:
         attributes = 'scope="col"'
@@ -68,7 +72,11 @@ def prose(text: str) -> str:
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
     """Names and their descriptions as text, without those that are empty."""
-    entries = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs if text)
+    entries = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
+        for name, text in pairs
+        if text
+    )
     return f"<dl>{entries}</dl>"
 
 
@@ -76,11 +84,15 @@ def source_cell(source: dict[str, Any] | None) -> str:
     """A cell with a line of code: its file, function and text."""
     if source is None:
         return cell('<span class="quiet">not said</span>', "from")
-    return site_cell(f"{source['file']}:{source['line']}", source["function"], source["code"])
+    return site_cell(
+        f"{source['file']}:{source['line']}", source["function"], source["code"]
+    )
 
 
 def site_cell(path: str, function: str, code: str = "") -> str:
-    """A cell of at most two lines: file name and function, and the code; a tooltip has both in full."""
+    """A cell of at most two lines: file name and function, and the code; a tooltip has
+    both in full.
+    """
     # Paths are long, and file names of models are telling.
     name = escape(f"{PurePath(path).name} {function}".strip())
     markup = f'<span title="{escape(path)}">{name}</span>'

@@ -29,7 +29,8 @@ _ESTIMATE: Final = (
     "what a step takes on an otherwise idle machine."
 )
 _TICKS: Final = 5
-# The end of a module's path, where a number belongs to the list that it counts: "to_q", "layers.7".
+# The end of a module's path, where a number belongs to the list that it counts: "to_q",
+# "layers.7".
 _NAME_AND_NUMBER: Final = re.compile(r"[^.]+(?:\.\d+)?$")
 
 
@@ -45,7 +46,10 @@ def time_card(report: dict[str, Any]) -> str:
         for kind, seconds in kinds.items()
     )
     body = f'<div class="time kinds">{bars}</div>{facts(estimated_time.facts(report).items())}'
-    return card("Estimated time a step", f'{body}<p class="quiet" style="margin:10px 0 0">{_ESTIMATE}</p>')
+    return card(
+        "Estimated time a step",
+        f'{body}<p class="quiet" style="margin:10px 0 0">{_ESTIMATE}</p>',
+    )
 
 
 def profile_cards(report: dict[str, Any], trace: dict[str, Any] | None) -> str:
@@ -68,7 +72,9 @@ def profile_cards(report: dict[str, Any], trace: dict[str, Any] | None) -> str:
 
 
 def _lanes(part: RepeatedPart, trace: dict[str, Any]) -> str:
-    """A row for the core, for the modules whose code it executes, and for what goes on beside it."""
+    """A row for the core, for the modules whose code it executes, and for what goes on
+    beside it.
+    """
     rows = [_lane("core", (_bar(span, part, trace) for span in part.core))]
     rows.append(_lane("code of", _modules(part, trace)))
     if part.copies:
@@ -76,9 +82,15 @@ def _lanes(part: RepeatedPart, trace: dict[str, Any]) -> str:
     for axes, spans in part.collectives.items():
         # A collective that ends in another block leaves nothing here.
         if spans:
-            rows.append(_lane("+".join(axes) or "links", (_bar(span, part, trace) for span in spans)))
+            rows.append(
+                _lane(
+                    "+".join(axes) or "links",
+                    (_bar(span, part, trace) for span in spans),
+                )
+            )
     ticks = "".join(
-        f"<span>{quantities.duration(part.seconds * tick / (_TICKS - 1))}</span>" for tick in range(_TICKS)
+        f"<span>{quantities.duration(part.seconds * tick / (_TICKS - 1))}</span>"
+        for tick in range(_TICKS)
     )
     rows.append(f'<span></span><span class="ticks">{ticks}</span>')
     lanes = f'<div class="lanes" role="img" aria-label="timeline">{"".join(rows)}</div>'
@@ -101,7 +113,14 @@ def _bar(span: TimedSpan, part: RepeatedPart, trace: dict[str, Any]) -> str:
         instruction["module"],
         "" if source is None else trace["sources"][source],
     ]
-    return _box(span.start, span.seconds, part, kind_class(kind), name, "\n".join(filter(None, details)))
+    return _box(
+        span.start,
+        span.seconds,
+        part,
+        kind_class(kind),
+        name,
+        "\n".join(filter(None, details)),
+    )
 
 
 def _modules(part: RepeatedPart, trace: dict[str, Any]) -> Iterator[str]:
@@ -120,7 +139,9 @@ def _modules(part: RepeatedPart, trace: dict[str, Any]) -> Iterator[str]:
             yield _box(start, seconds, part, "module", name, title)
 
 
-def _box(start: float, seconds: float, part: RepeatedPart, name: str, text: str, title: str) -> str:
+def _box(
+    start: float, seconds: float, part: RepeatedPart, name: str, text: str, title: str
+) -> str:
     share = seconds / part.seconds
     if share < _SMALLEST_SHARE:
         return ""
@@ -149,7 +170,10 @@ def _legend(part: RepeatedPart, trace: dict[str, Any]) -> str:
 
 
 def _time_cells(seconds: float, profile: dict[str, Any]) -> list[str]:
-    return [number_cell(quantities.duration(seconds)), number_cell(estimated_time.share(seconds, profile))]
+    return [
+        number_cell(quantities.duration(seconds)),
+        number_cell(estimated_time.share(seconds, profile)),
+    ]
 
 
 def _lines(profile: dict[str, Any]) -> str:
@@ -164,7 +188,13 @@ def _lines(profile: dict[str, Any]) -> str:
     others = profile["lines"][_MAX_ROWS:]
     if others:
         rest = sum(line["seconds"] for line in others)
-        rows.append([*_time_cells(rest, profile), text_cell(""), text_cell(f"and {len(others)} more")])
+        rows.append(
+            [
+                *_time_cells(rest, profile),
+                text_cell(""),
+                text_cell(f"and {len(others)} more"),
+            ]
+        )
     return table((">a step", ">share", "mostly", "from"), rows)
 
 
@@ -185,5 +215,14 @@ def _instructions(profile: dict[str, Any]) -> str:
         ]
         for instruction in profile["instructions"]
     ]
-    headings = (">a step", ">share", ">times", "bound by", ">MFU", ">HBM", "instruction", "from")
+    headings = (
+        ">a step",
+        ">share",
+        ">times",
+        "bound by",
+        ">MFU",
+        ">HBM",
+        "instruction",
+        "from",
+    )
     return table(headings, rows)

@@ -43,7 +43,9 @@ def sections(report: dict[str, Any], trace: dict[str, Any] | None = None) -> str
 
 
 def _memory(memory: dict[str, Any]) -> str:
-    """A bar of the parts against the capacity, and their table. What is too much extends beyond the capacity's mark."""
+    """A bar of the parts against the capacity, and their table. What is too much
+    extends beyond the capacity's mark.
+    """
     parts = quantities.memory_parts(memory)
     capacity = memory["capacity"]
     sizes = {part: nbytes for part, nbytes in parts.items() if nbytes is not None}
@@ -64,7 +66,9 @@ def _memory(memory: dict[str, Any]) -> str:
         if free < 0:
             name = "too much"
         rows.append(_memory_row("free", name, abs(free), capacity))
-    used = quantities.optional(quantities.memory_size, memory["used"], missing="unknown")
+    used = quantities.optional(
+        quantities.memory_size, memory["used"], missing="unknown"
+    )
     label = escape(f"{used} of {quantities.memory_size(capacity)}")
     return (
         f'<div class="bar" role="img" aria-label="{label}" data-whole="{whole}">{bar}</div>'
@@ -83,8 +87,12 @@ def _bar_part(part: str, nbytes: int, whole: int) -> str:
 def _memory_row(swatch: str, name: str, nbytes: int | None, capacity: int) -> list[str]:
     return [
         cell(f'<i class="swatch {swatch}"></i>{name}'),
-        number_cell(quantities.optional(quantities.memory_size, nbytes, missing="unknown")),
-        number_cell(quantities.optional(lambda nbytes: f"{nbytes / capacity:.1%}", nbytes)),
+        number_cell(
+            quantities.optional(quantities.memory_size, nbytes, missing="unknown")
+        ),
+        number_cell(
+            quantities.optional(lambda nbytes: f"{nbytes / capacity:.1%}", nbytes)
+        ),
     ]
 
 
@@ -95,7 +103,10 @@ def buffers(buffers: list[dict[str, Any]]) -> str:
     rows = [
         [
             number_cell(quantities.memory_size(buffer["nbytes"])),
-            cell(f"<code>{escape(buffer['shape'])}</code> {escape(buffer['operation'])}", "nowrap"),
+            cell(
+                f"<code>{escape(buffer['shape'])}</code> {escape(buffer['operation'])}",
+                "nowrap",
+            ),
             number_cell(f"{buffer['count']:,}"),
             source_cell(buffer["source"]),
         ]
@@ -138,19 +149,28 @@ def _time(estimate: dict[str, Any]) -> str:
             f"{quantities.plain_number(estimate['units_per_second_apart'])} one after another"
         )
     pairs = [
-        ("a step", f"{quantities.duration(estimate['seconds'])} at least, bound by {estimate['binds']}"),
+        (
+            "a step",
+            f"{quantities.duration(estimate['seconds'])} at least, bound by {estimate['binds']}",
+        ),
         (
             "one after another",
             f"{quantities.duration(estimate['seconds_apart'])} without overlap",
         ),
         (f"{estimate['unit']} a second", rate),
-        ("MFU", f"{estimate['mfu']:.1%} at most, {estimate['mfu_apart']:.1%} one after another"),
+        (
+            "MFU",
+            f"{estimate['mfu']:.1%} at most, {estimate['mfu_apart']:.1%} one after another",
+        ),
     ]
     return f'<div class="time">{bars}</div>{facts(pairs)}<p class="quiet" style="margin:10px 0 0">{_ESTIMATE}</p>'
 
 
 def _costs(costs: dict[str, Any]) -> str:
-    kernels = [(f"kernel {kernel['name']}", quantities.kernel_work(kernel)) for kernel in costs["kernels"]]
+    kernels = [
+        (f"kernel {kernel['name']}", quantities.kernel_work(kernel))
+        for kernel in costs["kernels"]
+    ]
     return facts(
         [
             ("operations", quantities.operations(costs)),
@@ -186,7 +206,15 @@ def _collectives(collectives: list[dict[str, Any]]) -> str:
             number_cell(f"{count:,}"), number_cell(quantities.traffic(nbytes)), empty, empty,
         ]
     )  # fmt: skip
-    headings = ("kind", "axes", ">devices", ">times", ">bytes a device", ">overlapped", "from")
+    headings = (
+        "kind",
+        "axes",
+        ">devices",
+        ">times",
+        ">bytes a device",
+        ">overlapped",
+        "from",
+    )
     return table(headings, rows)
 
 
@@ -202,13 +230,17 @@ def _attention(calls: list[dict[str, Any]]) -> str:
                 f"on <code>{quantities.dimensions(call['key'])}</code>",
                 "nowrap",
             ),
-            text_cell(quantities.attention_reasons(call, "reason", "mask", "padding"), "wide"),
+            text_cell(
+                quantities.attention_reasons(call, "reason", "mask", "padding"), "wide"
+            ),
             text_cell(call["mesh"], "wide"),
             site_cell(call["site"], call["module"]),
         ]
         for call in calls[:_MAX_ROWS]
     ]
-    return table(("kernel", ">calls", "query and keys", "because", "over devices", "from"), rows)
+    return table(
+        ("kernel", ">calls", "query and keys", "because", "over devices", "from"), rows
+    )
 
 
 def _advice(findings: list[dict[str, Any]]) -> str:
@@ -233,7 +265,9 @@ def _rules(rules: dict[str, list[Any]]) -> str:
     """All the rules of a remedy, whose text has the largest of them."""
     if not rules:
         return ""
-    lines = [f"  {json.dumps(regex)}: {json.dumps(spec)}" for regex, spec in rules.items()]
+    lines = [
+        f"  {json.dumps(regex)}: {json.dumps(spec)}" for regex, spec in rules.items()
+    ]
     file = escape("\n".join(("{", ",\n".join(lines), "}")))
     return f"<details><summary>A file for --rules</summary><pre>{file}</pre></details>"
 
@@ -244,7 +278,8 @@ def _source_line(source: dict[str, Any]) -> str:
 
 def _program(report: dict[str, Any]) -> str:
     dtypes = ", ".join(
-        f"{name} {quantities.memory_size(nbytes)}" for name, nbytes in report["dtypes"].items()
+        f"{name} {quantities.memory_size(nbytes)}"
+        for name, nbytes in report["dtypes"].items()
     )
     # Facts without a text are left out: a program without loops, the default effort.
     inputs = quantities.compiled_inputs(report).items()
@@ -252,11 +287,25 @@ def _program(report: dict[str, Any]) -> str:
         [
             ("model", f"{report['model']}, {report['task']}"),
             ("parameters", f"{report['parameters']:,}"),
-            ("weights, all of them", f"{quantities.memory_size(report['weight_bytes'])} ({dtypes})"),
+            (
+                "weights, all of them",
+                f"{quantities.memory_size(report['weight_bytes'])} ({dtypes})",
+            ),
             ("mesh", quantities.mesh_name(report["mesh"], report["devices"])),
             ("inputs", ", ".join(f"{name}: {shape}" for name, shape in inputs)),
-            ("in loops", ", ".join(f"{loop['name']} ({loop['count']} blocks)" for loop in report["scanned"])),
+            (
+                "in loops",
+                ", ".join(
+                    f"{loop['name']} ({loop['count']} blocks)"
+                    for loop in report["scanned"]
+                ),
+            ),
             ("effort", quantities.optional("{:g}".format, report["effort"])),
-            ("versions", ", ".join(f"{name} {version}" for name, version in report["versions"].items())),
+            (
+                "versions",
+                ", ".join(
+                    f"{name} {version}" for name, version in report["versions"].items()
+                ),
+            ),
         ]
     )

@@ -1,6 +1,8 @@
-"""The JSON Schema of what `tpuport compile --format json` prints, made from the dataclasses of `compile_report`.
+"""The JSON Schema of what `tpuport compile --format json` prints, made from the
+dataclasses of `compile_report`.
 
-`python -m tpuport.topology.reports.json_schema FILE` writes it; docs/data/compile-schema.json is that file.
+`python -m tpuport.topology.reports.json_schema FILE` writes it;
+docs/data/compile-schema.json is that file.
 """
 
 import dataclasses
@@ -28,7 +30,8 @@ _DATACLASSES: Final = (
     step_trace.TracedInstruction, whole_runs.WholeRun, whole_runs.RunPart,
 )  # fmt: skip
 _HIDDEN_FIELDS: Final = {
-    (compile_report.Report, name) for name in ("program", "seconds", "timeline", "trace")
+    (compile_report.Report, name)
+    for name in ("program", "seconds", "timeline", "trace")
 }
 _TYPE_NAMES: Final = {
     int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null",
@@ -76,24 +79,44 @@ _SPLIT: Final = {
         _FLAG,
         "whether it was compiled; false for a split that is left out, with the reason in why",
     ),
-    "fits": (_FLAG, "whether the program, compiled with effort -1, fits; false if it was not tried"),
-    "used": (_OPTIONAL_INTEGER, "bytes of HBM of one device; null if the compiler does not say"),
-    "capacity": (_OPTIONAL_INTEGER, "bytes of HBM that it can have; null if nothing was compiled"),
+    "fits": (
+        _FLAG,
+        "whether the program, compiled with effort -1, fits; false if it was not tried",
+    ),
+    "used": (
+        _OPTIONAL_INTEGER,
+        "bytes of HBM of one device; null if the compiler does not say",
+    ),
+    "capacity": (
+        _OPTIONAL_INTEGER,
+        "bytes of HBM that it can have; null if nothing was compiled",
+    ),
     "seconds": (
         _OPTIONAL_NUMBER,
         "a step's estimate, as in the profile of its program; null unless it fits",
     ),
-    "roofline": (_OPTIONAL_NUMBER, "seconds that a step takes at least; null unless it fits"),
+    "roofline": (
+        _OPTIONAL_NUMBER,
+        "seconds that a step takes at least; null unless it fits",
+    ),
     "unit": (_OPTIONAL_TEXT, "what a step produces"),
     "units_per_second": (_OPTIONAL_NUMBER, "how many of them, by the same estimate"),
-    "binds": (_OPTIONAL_TEXT, "compute, memory or interconnect; null if it does not fit"),
-    "why": (_TEXT, "why it does not fit, cannot be, or was not tried; empty if it fits"),
+    "binds": (
+        _OPTIONAL_TEXT,
+        "compute, memory or interconnect; null if it does not fit",
+    ),
+    "why": (
+        _TEXT,
+        "why it does not fit, cannot be, or was not tried; empty if it fits",
+    ),
 }
 
 
 def schema() -> dict[str, Any]:
     """The whole schema."""
-    definitions = {dataclass.__name__: _dataclass_schema(dataclass) for dataclass in _DATACLASSES}
+    definitions = {
+        dataclass.__name__: _dataclass_schema(dataclass) for dataclass in _DATACLASSES
+    }
     # What `Report.to_dict` adds to the fields.
     definitions["Report"]["properties"] |= {
         "schema": {"const": compile_report.SCHEMA, "description": "of this object"},
@@ -107,18 +130,32 @@ def schema() -> dict[str, Any]:
         "type": "boolean",
         "description": "whether `used` is at most `capacity`",
     }
-    definitions["Call"]["properties"]["calls"] = {"type": "integer", "description": "how often it was traced"}
+    definitions["Call"]["properties"]["calls"] = {
+        "type": "integer",
+        "description": "how often it was traced",
+    }
     for name in ("Report", "Memory", "Call"):
         definitions[name]["required"] = list(definitions[name]["properties"])
-    results = _array(_object(_RESULT), "one for each program and topology, in the order asked for")
-    splits = _array(_object(_SPLIT), "mesh splits, the best first, and after them those that were not tried")
+    results = _array(
+        _object(_RESULT), "one for each program and topology, in the order asked for"
+    )
+    splits = _array(
+        _object(_SPLIT),
+        "mesh splits, the best first, and after them those that were not tried",
+    )
     runs = _array({"$ref": "#/$defs/WholeRun"}, "programs added up, on each topology")
     document = {
-        "schema": ({"const": SCHEMA}, "raised when something goes or changes its meaning"),
+        "schema": (
+            {"const": SCHEMA},
+            "raised when something goes or changes its meaning",
+        ),
         "tpuport": (_TEXT, "the version that wrote this"),
         "results": (results, results["description"]),
         "suggestion": ({"anyOf": [splits, {"type": "null"}]}, "null without --suggest"),
-        "runs": ({"anyOf": [runs, {"type": "null"}]}, "null without --steps or --new-tokens"),
+        "runs": (
+            {"anyOf": [runs, {"type": "null"}]},
+            "null without --steps or --new-tokens",
+        ),
     }
     return {
         "$schema": DIALECT,
@@ -132,7 +169,9 @@ def schema() -> dict[str, Any]:
 def _object(fields: dict[str, tuple[dict[str, Any], str]]) -> dict[str, Any]:
     """An object with exactly these fields, given by type and description."""
     # The dialect lets a description stand beside a reference.
-    return _closed_object({name: {**kind, "description": text} for name, (kind, text) in fields.items()})
+    return _closed_object(
+        {name: {**kind, "description": text} for name, (kind, text) in fields.items()}
+    )
 
 
 def _closed_object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +220,9 @@ def _type_schema(hint: Any) -> dict[str, Any]:
 
 
 def _field_descriptions(docstring: str) -> dict[str, str]:
-    """What the Attributes section says about each field. Several fields may share a line or a description."""
+    """What the Attributes section says about each field. Several fields may share a
+    line or a description.
+    """
     section = docstring.partition("Attributes:\n")[2].split("\n\n")[0]
     text = " ".join(line.strip() for line in section.splitlines())
     # Splits "a: first. b, c: second" into "", "a", "first. ", "b, c", "second".
@@ -189,9 +230,13 @@ def _field_descriptions(docstring: str) -> dict[str, str]:
     descriptions = {}
     for names, description in zip(parts[1::2], parts[2::2], strict=True):
         for name in names.split(", "):
-            descriptions[name] = description.strip().rstrip(".;").replace("None", "null")
+            descriptions[name] = (
+                description.strip().rstrip(".;").replace("None", "null")
+            )
     return descriptions
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(json.dumps(schema(), indent=2) + "\n", encoding="utf-8")
+    Path(sys.argv[1]).write_text(
+        json.dumps(schema(), indent=2) + "\n", encoding="utf-8"
+    )

@@ -1,4 +1,6 @@
-"""The models whose configs come with tpuport: their names, and what they are. Needs neither torch nor jax."""
+"""The models whose configs come with tpuport: their names, and what they are. Needs
+neither torch nor jax.
+"""
 
 import difflib
 import json
@@ -52,7 +54,9 @@ def as_json() -> str:
 
 
 def hint(target: str) -> str:
-    """What to name instead of a target that does not exist: similar names first, then all of them."""
+    """What to name instead of a target that does not exist: similar names first, then
+    all of them.
+    """
     name = target.lower().rstrip("/").rpartition("/")[2]
     similar = difflib.get_close_matches(name, names(), n=3, cutoff=0.6)
     names_text = f"the names that come with tpuport are {', '.join(names())}"

@@ -1,4 +1,6 @@
-"""Where the time of a step goes, for a terminal: by kind, module, line of code and instruction."""
+"""Where the time of a step goes, for a terminal: by kind, module, line of code and
+instruction.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -7,9 +9,16 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tpuport.topology.reports import estimated_time, quantities
-from tpuport.topology.reports.text_layout import BAR_COLUMNS, grid, section, source_line, table
+from tpuport.topology.reports.text_layout import (
+    BAR_COLUMNS,
+    grid,
+    section,
+    source_line,
+    table,
+)
 
-# More rows than of anything else, as who asks for the profile wants to see it; but none that rounds to nothing.
+# More rows than of anything else, as who asks for the profile wants to see it; but none
+# that rounds to nothing.
 _MAX_ROWS: Final = 16
 _SMALLEST_SHARE: Final = 0.0005
 
@@ -23,19 +32,27 @@ def time_of_step(report: dict[str, Any]) -> RenderableType:
     for kind, seconds in kinds.items():
         bar = "█" * round(seconds / longest * BAR_COLUMNS)
         style = "yellow" if seconds == longest else "dim"
-        rows.add_row(kind, Text.assemble(f"{quantities.duration(seconds):>8} ", (bar, style)))
+        rows.add_row(
+            kind, Text.assemble(f"{quantities.duration(seconds):>8} ", (bar, style))
+        )
     for name, text in estimated_time.facts(report).items():
         rows.add_row(name, text)
     return rows
 
 
-def where_time_goes(target: str, topology: str, report: dict[str, Any]) -> Iterator[RenderableType]:
+def where_time_goes(
+    target: str, topology: str, report: dict[str, Any]
+) -> Iterator[RenderableType]:
     """The profile's tables under a line that says how fast the program is."""
     profile = report["profile"]
     title = f"{estimated_time.headline(target, topology, report)}: where the time goes"
     yield from section(title, time_of_step(report))
-    yield from section("Time by module", _times(profile, "module", profile["modules"], _module_name))
-    yield from section("Time by line", _times(profile, "line", profile["lines"], _line_name))
+    yield from section(
+        "Time by module", _times(profile, "module", profile["modules"], _module_name)
+    )
+    yield from section(
+        "Time by line", _times(profile, "line", profile["lines"], _line_name)
+    )
     yield from section("The instructions that take longest", _instructions(profile))
 
 
@@ -47,14 +64,24 @@ def _times(
 ) -> RenderableType:
     """Modules or lines, with the kind of work that takes most of each."""
     rows = table(">a step", ">share", heading, "mostly")
-    large = [part for part in parts[:_MAX_ROWS] if part["seconds"] >= _SMALLEST_SHARE * profile["seconds"]]
+    large = [
+        part
+        for part in parts[:_MAX_ROWS]
+        if part["seconds"] >= _SMALLEST_SHARE * profile["seconds"]
+    ]
     for part in large:
-        rows.add_row(*_time_cells(part["seconds"], profile), name(part), estimated_time.main_kind(part))
+        rows.add_row(
+            *_time_cells(part["seconds"], profile),
+            name(part),
+            estimated_time.main_kind(part),
+        )
     others = parts[len(large) :]
     if not others:
         return rows
     rest = sum(part["seconds"] for part in others)
-    rows.add_row(*_time_cells(rest, profile), Text(f"and {len(others)} more", style="dim"), "")
+    rows.add_row(
+        *_time_cells(rest, profile), Text(f"and {len(others)} more", style="dim"), ""
+    )
     return rows
 
 
@@ -70,11 +97,15 @@ def _line_name(line: dict[str, Any]) -> RenderableType:
     source = line["source"]
     if source is None:
         return Text("the compiler names no line", style="dim")
-    return Group(source_line(source), Text(source["code"], no_wrap=True, overflow="ellipsis"))
+    return Group(
+        source_line(source), Text(source["code"], no_wrap=True, overflow="ellipsis")
+    )
 
 
 def _instructions(profile: dict[str, Any]) -> RenderableType:
-    rows = table(">a step", ">share", ">times", "bound by", ">MFU", ">HBM", "instruction")
+    rows = table(
+        ">a step", ">share", ">times", "bound by", ">MFU", ">HBM", "instruction"
+    )
     for instruction in profile["instructions"]:
         rows.add_row(
             *_time_cells(instruction["seconds"], profile),
@@ -93,7 +124,9 @@ def _instruction_name(instruction: dict[str, Any]) -> RenderableType:
         Text.assemble((instruction["name"], "bold"), f"  {instruction['kind']}"),
         Text(instruction["shape"], overflow="fold"),
     ]
-    origin = Text("  ").join(filter(None, (Text(instruction["module"]), source_line(instruction["source"]))))
+    origin = Text("  ").join(
+        filter(None, (Text(instruction["module"]), source_line(instruction["source"])))
+    )
     if origin:
         lines.append(origin)
     return Group(*lines)

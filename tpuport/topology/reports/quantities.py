@@ -1,4 +1,6 @@
-"""Numbers and names as reports write them: memory in GiB (2**30 bytes), traffic in GB (10**9 bytes)."""
+"""Numbers and names as reports write them: memory in GiB (2**30 bytes), traffic in GB
+(10**9 bytes).
+"""
 
 import math
 from collections.abc import Callable
@@ -24,7 +26,14 @@ _OPERATION_PHRASES: Final = {
     "pass_flops": "and {} more as float32 products take several passes",
 }
 # The parts of `Memory` that add up to what is used.
-MEMORY_PARTS: Final = ("weights", "cache", "arguments", "outputs", "temporaries", "code")
+MEMORY_PARTS: Final = (
+    "weights",
+    "cache",
+    "arguments",
+    "outputs",
+    "temporaries",
+    "code",
+)
 
 
 def optional(render: Callable[[Any], str], value: Any, missing: str = "") -> str:
@@ -57,7 +66,9 @@ def used_memory(memory: dict[str, Any]) -> str:
 
 
 def memory_parts(memory: dict[str, Any]) -> dict[str, int | None]:
-    """The bytes of each part, None if unknown; and "other" if a program that does not fit uses more than those."""
+    """The bytes of each part, None if unknown; and "other" if a program that does not
+    fit uses more than those.
+    """
     parts = {part: memory[part] for part in MEMORY_PARTS}
     other = (memory["used"] or 0) - sum(filter(None, parts.values()))
     if other > 0:
@@ -94,7 +105,9 @@ def duration(seconds: Number) -> str:
 
 
 def long_duration(seconds: Number) -> str:
-    """A time that people wait: "6 min 10 s", "2 h 5 min"; below a minute as `duration` gives it."""
+    """A time that people wait: "6 min 10 s", "2 h 5 min"; below a minute as `duration`
+    gives it.
+    """
     if seconds < 59.5:
         return duration(seconds)
     minutes, rest = divmod(round(seconds), 60)
@@ -119,7 +132,9 @@ def number_in_words(number: int) -> str:
 
 
 def has_program(report: dict[str, Any]) -> bool:
-    """Whether the compiler made a program. One whose code could not be generated may still have its collectives."""
+    """Whether the compiler made a program. One whose code could not be generated may
+    still have its collectives.
+    """
     return report["costs"] is not None or bool(report["collectives"])
 
 
@@ -144,7 +159,9 @@ def title(target: str, topology: str, report: dict[str, Any] | None) -> str:
 
 
 def run_headline(run: dict[str, Any]) -> str:
-    """A whole run in one line: "a clip of 121 frames of 720x1280: 6 min 10 s on v6e:2x4"."""
+    """A whole run in one line: "a clip of 121 frames of 720x1280: 6 min 10 s on
+    v6e:2x4".
+    """
     text = f"{run['product']}: {long_duration(run['seconds'])} on {run['topology']}"
     if run["missing"]:
         text += f", without {', '.join(run['missing'])}"
@@ -160,7 +177,9 @@ def run_part(part: dict[str, Any]) -> tuple[str, str, str, str]:
 
 
 def mesh_name(sizes: dict[str, int], devices: int = 1) -> str:
-    """Axis sizes without axes of one device: "tp=8"; "tp=8 over 8 devices" if their number is given."""
+    """Axis sizes without axes of one device: "tp=8"; "tp=8 over 8 devices" if their
+    number is given.
+    """
     axes = " ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1)
     if not axes:
         return "one device"
@@ -185,7 +204,9 @@ def short_source(source: dict[str, Any]) -> str:
 
 
 def kernel_work(kernel: dict[str, Any]) -> str:
-    """A kernel's work in a step and its source: "32 times, 1.2 GFLOP, 3 GB, counted over its grid"."""
+    """A kernel's work in a step and its source: "32 times, 1.2 GFLOP, 3 GB, counted
+    over its grid".
+    """
     basis = "by its own estimate"
     if kernel["source"] == "counted":
         basis = "counted over its grid"
@@ -202,7 +223,8 @@ def operations(costs: dict[str, Any], per: str = "") -> str:
         per: follows the number, such as " a device".
     """
     parts = [flops(costs["flops"]) + per]
-    # Far more operations than the model has, few of them in products: the products were turned into elementwise work.
+    # Far more operations than the model has, few of them in products: the products were
+    # turned into elementwise work.
     is_elementwise = costs["product_flops"] < costs["model_flops"] / 2
     if is_elementwise and costs["flops"] >= 1.3 * costs["model_flops"]:
         parts.append(
@@ -216,12 +238,15 @@ def operations(costs: dict[str, Any], per: str = "") -> str:
 
 
 def model_operations(costs: dict[str, Any], per: str = "") -> str:
-    """The model's operations, and how often the program computes its products; "" if the model has none."""
+    """The model's operations, and how often the program computes its products; "" if
+    the model has none.
+    """
     model_flops = costs["model_flops"]
     if not model_flops:
         return ""
     text = flops(model_flops) + per
-    # With fewer product FLOPs than the model's, the compiler has turned products into elementwise work.
+    # With fewer product FLOPs than the model's, the compiler has turned products into
+    # elementwise work.
     if costs["product_flops"] < model_flops:
         return text
     text += f"; the program's products are {costs['product_flops'] / model_flops:.2f} times that"
@@ -237,7 +262,9 @@ def attention_reasons(call: dict[str, Any], *fields: str) -> str:
     return "; ".join(call[field] for field in fields if call[field])
 
 
-def _with_prefix(value: Number, unit: str, prefixes: tuple[tuple[Number, str], ...]) -> str:
+def _with_prefix(
+    value: Number, unit: str, prefixes: tuple[tuple[Number, str], ...]
+) -> str:
     for size, prefix in prefixes:
         if abs(value) >= size:
             return f"{_three_digits(value / size)} {prefix}{unit}"

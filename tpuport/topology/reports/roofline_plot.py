@@ -1,4 +1,6 @@
-"""The roofline as SVG: what the chip can do at each arithmetic intensity, and where the program is."""
+"""The roofline as SVG: what the chip can do at each arithmetic intensity, and where the
+program is.
+"""
 
 import math
 from collections.abc import Iterator
@@ -23,11 +25,13 @@ class Rates(NamedTuple):
     """What the plot shows: FLOP/s of one device, bytes/s of HBM, and FLOP a byte.
 
     Attributes:
-        peak, bandwidth: that the estimate was made with: the program's work over the time that it takes at the peak.
+        peak, bandwidth: that the estimate was made with: the program's work over the
+            time that it takes at the peak.
         intensity: of the program.
-        reached: FLOP/s with compute, memory and interconnect at the same time; apart: one after another.
-        interconnect: FLOP/s if only the interconnect took time; None if the program sends nothing, or too little for
-            the axes.
+        reached: FLOP/s with compute, memory and interconnect at the same time; apart:
+            one after another.
+        interconnect: FLOP/s if only the interconnect took time; None if the program
+            sends nothing, or too little for the axes.
     """
 
     peak: float
@@ -62,7 +66,8 @@ class Axes:
 
 
 def roofline(costs: dict[str, Any], estimate: dict[str, Any]) -> str:
-    """A figure with an svg element; "" if the program has no operations or no HBM traffic.
+    """A figure with an svg element; "" if the program has no operations or no HBM
+    traffic.
 
     Args:
         costs, estimate: of a report's plain values.
@@ -88,7 +93,14 @@ def roofline(costs: dict[str, Any], estimate: dict[str, Any]) -> str:
         # A line far above the roof would only make the picture small.
         if axes.bottom < interconnect < axes.top:
             rates = rates._replace(interconnect=interconnect)
-    body = "".join([*_grid(axes), _roof(axes, rates), _interconnect(axes, rates), _program(axes, rates)])
+    body = "".join(
+        [
+            *_grid(axes),
+            _roof(axes, rates),
+            _interconnect(axes, rates),
+            _program(axes, rates),
+        ]
+    )
     return (
         f'<figure><svg class="plot" role="img" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" aria-label="roofline" '
         f'data-intensity="{rates.intensity:.6g}" data-reached="{rates.reached:.6g}" data-peak="{rates.peak:.6g}">'
@@ -97,12 +109,20 @@ def roofline(costs: dict[str, Any], estimate: dict[str, Any]) -> str:
 
 
 def _caption(rates: Rates) -> str:
-    peak, bandwidth = quantities.rate(rates.peak, "FLOP"), quantities.rate(rates.bandwidth, "B")
-    reached, apart = quantities.rate(rates.reached, "FLOP"), quantities.rate(rates.apart, "FLOP")
+    peak, bandwidth = (
+        quantities.rate(rates.peak, "FLOP"),
+        quantities.rate(rates.bandwidth, "B"),
+    )
+    reached, apart = (
+        quantities.rate(rates.reached, "FLOP"),
+        quantities.rate(rates.apart, "FLOP"),
+    )
     rows = [_caption_row("roof", f"what a device can do: {peak}, HBM {bandwidth}")]
     if rates.interconnect is not None:
         bound = quantities.rate(rates.interconnect, "FLOP")
-        rows.append(_caption_row("net", f"what the interconnect leaves time for: {bound}"))
+        rows.append(
+            _caption_row("net", f"what the interconnect leaves time for: {bound}")
+        )
     intensity = quantities.plain_number(rates.intensity)
     text = f"this program: {intensity} FLOP a byte of HBM, {reached} at most, {apart} without overlap"
     rows.append(_caption_row("point", text))
@@ -123,7 +143,9 @@ def _grid(axes: Axes) -> Iterator[str]:
         x, y = axes.position(axes.left, 10.0**power)
         yield _line("grid", (x, y), axes.position(axes.right, 10.0**power))
         yield _label(x - 6, y + 4, _engineering_notation(power), "end")
-    yield _label((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, "FLOP a byte of HBM", "middle")
+    yield _label(
+        (_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, "FLOP a byte of HBM", "middle"
+    )
     yield _label(4.0, 14.0, "FLOP/s of one device", "start")
 
 
@@ -170,7 +192,8 @@ def _engineering_notation(power: int) -> str:
 
 def _decades(least: float, largest: float) -> tuple[int, int]:
     """The powers of ten around an interval, with some room above it."""
-    # Rounding up after adding a little leaves room above a roof that is close to a whole decade.
+    # Rounding up after adding a little leaves room above a roof that is close to a
+    # whole decade.
     low = math.floor(math.log10(least))
     high = math.ceil(math.log10(largest) + 0.05)
     return low, max(high, low + 1)

@@ -45,7 +45,8 @@ def render_results(
 
     Args:
         results: as `document` takes them; splits, runs: likewise.
-        profile: whether each result ends with where its time goes, by module, line and instruction.
+        profile: whether each result ends with where its time goes, by module, line and
+            instruction.
     """
     parts: list[RenderableType] = []
     # First, because it is what the user asked for; the results are of the best split.
@@ -55,8 +56,14 @@ def render_results(
         parts += itertools.chain.from_iterable(map(_run, runs))
     for result in results:
         parts += _result(result, profile)
-        if profile and result.report is not None and result.report["profile"] is not None:
-            parts += profile_text.where_time_goes(result.target, result.topology, result.report)
+        if (
+            profile
+            and result.report is not None
+            and result.report["profile"] is not None
+        ):
+            parts += profile_text.where_time_goes(
+                result.target, result.topology, result.report
+            )
             parts.append(Text(""))
     return Group(*parts)
 
@@ -66,7 +73,9 @@ def _headline(result: CompileResult) -> Text:
     report = result.report
     if report is None:
         assert result.failure is not None
-        return Text.assemble(("cannot be compiled: ", "bold red"), result.failure["message"])
+        return Text.assemble(
+            ("cannot be compiled: ", "bold red"), result.failure["message"]
+        )
     figures = f"{quantities.used_memory(report['memory'])} a {quantities.memory_unit(report['generation'])}"
     if result.fits:
         return Text.assemble(("fits: ", "bold green"), figures)
@@ -76,7 +85,8 @@ def _headline(result: CompileResult) -> Text:
 def _result(result: CompileResult, profile: bool) -> Iterator[RenderableType]:
     report = result.report
     title = quantities.title(result.target, result.topology, report)
-    # Names of models and paths are `Text`, as rich would read brackets in a plain string as markup.
+    # Names of models and paths are `Text`, as rich would read brackets in a plain
+    # string as markup.
     yield Rule(Text(title, style="bold"), align="left", style="dim")
     yield _headline(result)
     notes = [Text(f"note: {note}", style="dim") for note in result.notes]
@@ -97,7 +107,11 @@ def _result(result: CompileResult, profile: bool) -> Iterator[RenderableType]:
 
 def _program_line(report: dict[str, Any]) -> Text:
     # A table of 256 bytes does not characterize the weights.
-    dtypes = [name for name, nbytes in report["dtypes"].items() if nbytes > report["weight_bytes"] / 1000]
+    dtypes = [
+        name
+        for name, nbytes in report["dtypes"].items()
+        if nbytes > report["weight_bytes"] / 1000
+    ]
     return Text(
         f"{report['task']} of {report['model']}, {quantities.number_in_words(report['parameters'])} parameters in "
         f"{', '.join(dtypes) or 'no weights'}, {quantities.mesh_name(report['mesh'], report['devices'])}"
@@ -106,10 +120,16 @@ def _program_line(report: dict[str, Any]) -> Text:
 
 def _compilation_line(result: CompileResult, report: dict[str, Any]) -> Text:
     """How long compiling took, and how the program was compiled."""
-    times = ", ".join(f"{stage} {quantities.duration(seconds)}" for stage, seconds in result.seconds.items())
+    times = ", ".join(
+        f"{stage} {quantities.duration(seconds)}"
+        for stage, seconds in result.seconds.items()
+    )
     if result.cached:
         times += " (kept from an earlier run)"
-    loops = ", ".join(f"{loop['name']} ({loop['count']} blocks in a loop)" for loop in report["scanned"])
+    loops = ", ".join(
+        f"{loop['name']} ({loop['count']} blocks in a loop)"
+        for loop in report["scanned"]
+    )
     effort = quantities.optional("effort {:g}".format, report["effort"])
     return Text("; ".join(filter(None, (times, loops, effort))), style="dim")
 
@@ -119,7 +139,10 @@ def _sections(report: dict[str, Any], profile: bool) -> Iterator[RenderableType]
     if report["costs"] is not None:
         yield from section("Work a step", _costs(report["costs"]))
     if report["estimate"] is not None:
-        yield from section("Roofline, an estimate from public peak figures", _estimate(report["estimate"]))
+        yield from section(
+            "Roofline, an estimate from public peak figures",
+            _estimate(report["estimate"]),
+        )
     # The profile begins with it.
     if report["profile"] is not None and not profile:
         yield from section("Estimated time", profile_text.time_of_step(report))
@@ -162,14 +185,20 @@ def _memory_cells(
     bar = block * min(2 * BAR_COLUMNS, round(share * BAR_COLUMNS))
     if not bar and share >= _SMALLEST_BAR:
         bar = "▏"
-    return Text(quantities.memory_size(nbytes), justify="right"), f"{share:.1%}", Text(bar, style=colour)
+    return (
+        Text(quantities.memory_size(nbytes), justify="right"),
+        f"{share:.1%}",
+        Text(bar, style=colour),
+    )
 
 
 def _costs(costs: dict[str, Any]) -> RenderableType:
     rows = grid(2)
     rows.add_row("operations", quantities.operations(costs, per=" a device"))
     if costs["model_flops"]:
-        rows.add_row("of the model", quantities.model_operations(costs, per=" a device"))
+        rows.add_row(
+            "of the model", quantities.model_operations(costs, per=" a device")
+        )
     rows.add_row("HBM traffic", f"{quantities.traffic(costs['hbm_bytes'])} a device")
     for kernel in costs["kernels"][:_MAX_KERNELS]:
         rows.add_row(f"kernel {kernel['name']}", quantities.kernel_work(kernel))
@@ -184,7 +213,10 @@ def _estimate(estimate: dict[str, Any]) -> RenderableType:
     styles = dict.fromkeys(parts, "dim") | {estimate["binds"]: "yellow"}
     for name, seconds in parts.items():
         bar = "█" * round(seconds / longest * BAR_COLUMNS)
-        rows.add_row(name, Text.assemble(f"{quantities.duration(seconds):>8} ", (bar, styles[name])))
+        rows.add_row(
+            name,
+            Text.assemble(f"{quantities.duration(seconds):>8} ", (bar, styles[name])),
+        )
     rows.add_row(
         "a step",
         f"{quantities.duration(estimate['seconds'])}, bound by {estimate['binds']} "
@@ -206,7 +238,12 @@ def _collectives(collectives: list[dict[str, Any]]) -> RenderableType:
     rows = table("kind", "axes", ">times", ">bytes", "from")
     for collective in collectives[:MAX_ROWS]:
         axes = "+".join(collective["axes"]) or f"groups of {collective['group']}"
-        rows.add_row(collective["kind"], axes, *_totals([collective]), source_line(collective["source"]))
+        rows.add_row(
+            collective["kind"],
+            axes,
+            *_totals([collective]),
+            source_line(collective["source"]),
+        )
     # In one row, so that the sum below adds up.
     if others := collectives[MAX_ROWS:]:
         rows.add_row(f"{len(others)} more", "", *_totals(others), "")
@@ -247,7 +284,15 @@ def _attention(calls: list[dict[str, Any]]) -> RenderableType:
                 (f"  {call['module']} {site}", "dim"),
             )
         )
-        rows.append(indent(Text(quantities.attention_reasons(call, "reason", "mask", "mesh", "padding"))))
+        rows.append(
+            indent(
+                Text(
+                    quantities.attention_reasons(
+                        call, "reason", "mask", "mesh", "padding"
+                    )
+                )
+            )
+        )
     if len(calls) > MAX_ROWS:
         rows.append(Text(f"{len(calls) - MAX_ROWS} more", style="dim"))
     return Group(*rows)
@@ -275,7 +320,9 @@ def _failure(failure: dict[str, Any]) -> Iterator[RenderableType]:
     explanations = {
         "what": failure["message"],
         "where": quantities.optional(_source_and_code, failure["source"]),
-        "rule": quantities.optional("{0}: `tpuport lint --explain {0}` explains it".format, failure["rule"]),
+        "rule": quantities.optional(
+            "{0}: `tpuport lint --explain {0}` explains it".format, failure["rule"]
+        ),
         "do": failure["remedy"],
     }
     body = grid(2)
@@ -307,8 +354,19 @@ def _run(run: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _suggestion(splits: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
-    yield Rule(Text("Mesh splits, the best first", style="bold"), align="left", style="dim")
-    rows = table("program", "split", "", ">GiB used", ">a step", ">at least", ">a second", "bound by")
+    yield Rule(
+        Text("Mesh splits, the best first", style="bold"), align="left", style="dim"
+    )
+    rows = table(
+        "program",
+        "split",
+        "",
+        ">GiB used",
+        ">a step",
+        ">at least",
+        ">a second",
+        "bound by",
+    )
     for split in tried_splits(splits):
         verdict = Text("fits", style="green")
         if not split["fits"]:

@@ -1,4 +1,6 @@
-"""How reports are laid out in a terminal: sections, tables and grids, and lines of code."""
+"""How reports are laid out in a terminal: sections, tables and grids, and lines of
+code.
+"""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -25,7 +27,9 @@ def section(title: str, body: RenderableType) -> Iterator[RenderableType]:
 
 def table(*headings: str) -> Table:
     """A table without a frame; a heading that starts with ">" is of numbers."""
-    rows = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    rows = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim"
+    )
     for heading in headings:
         if heading.startswith(">"):
             rows.add_column(heading[1:], justify="right", overflow="fold", no_wrap=True)

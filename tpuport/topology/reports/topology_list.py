@@ -1,4 +1,6 @@
-"""The TPUs that can be compiled for, with the figures behind estimates and the pages that state them."""
+"""The TPUs that can be compiled for, with the figures behind estimates and the pages
+that state them.
+"""
 
 import json
 from typing import Final
@@ -13,12 +15,21 @@ from tpuport.topology.reports import quantities
 from tpuport.topology.reports.text_layout import table
 
 SCHEMA: Final = 1
-_FIGURES: Final = {"hbm": "HBM", "bf16": "bf16", "hbm_bandwidth": "HBM bandwidth", "ici": "interconnect"}
+_FIGURES: Final = {
+    "hbm": "HBM",
+    "bf16": "bf16",
+    "hbm_bandwidth": "HBM bandwidth",
+    "ici": "interconnect",
+}
 
 
 def listing() -> RenderableType:
-    """Tables of generations, of their slices, and of the pages that state their figures."""
-    figures = table("TPU", ">HBM", ">bf16", ">HBM bandwidth", ">interconnect", ">devices")
+    """Tables of generations, of their slices, and of the pages that state their
+    figures.
+    """
+    figures = table(
+        "TPU", ">HBM", ">bf16", ">HBM bandwidth", ">interconnect", ">devices"
+    )
     slices = table("TPU", "slices, and their chips")
     sources = table("TPU", "figures", "page")
     for name, generation in GENERATIONS.items():

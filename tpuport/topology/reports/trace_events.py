@@ -1,7 +1,9 @@
-"""A step as trace events, which Perfetto shows: the format of `jax.profiler`'s traces, with the same lanes.
+"""A step as trace events, which Perfetto shows: the format of `jax.profiler`'s traces,
+with the same lanes.
 
-Each program is a process, "/device:TPU:0". Its threads are the step, the program, its instructions one after another,
-the modules whose code they are, copies that go on beside them, and collectives along each axis.
+Each program is a process, "/device:TPU:0". Its threads are the step, the program, its
+instructions one after another, the modules whose code they are, copies that go on
+beside them, and collectives along each axis.
 """
 
 import dataclasses
@@ -39,19 +41,24 @@ class TraceFile:
     left_out: int
 
     def encoded(self, file: Path) -> bytes:
-        """The bytes for a file, compressed if its name ends in ".gz"; the same for every run."""
+        """The bytes for a file, compressed if its name ends in ".gz"; the same for
+        every run.
+        """
         data = self.text.encode()
         if file.suffix == ".gz":
             return gzip.compress(data, mtime=0)
         return data
 
 
-def trace_file(results: Sequence[CompileResult], most_events: int = MAX_EVENTS) -> TraceFile:
+def trace_file(
+    results: Sequence[CompileResult], most_events: int = MAX_EVENTS
+) -> TraceFile:
     """The traces of all programs that have one.
 
     Args:
         results: as `document` takes them.
-        most_events: rounds of loops are left out where there would be more. An event in their place takes their time.
+        most_events: rounds of loops are left out where there would be more. An event in
+            their place takes their time.
     """
     traced = [result for result in results if result.trace is not None]
     events: list[dict[str, Any]] = []
@@ -63,7 +70,11 @@ def trace_file(results: Sequence[CompileResult], most_events: int = MAX_EVENTS) 
         program = _Program(result, process, device)
         events += program.events(most_events // len(traced))
         left_out += program.left_out
-    document = {"displayTimeUnit": "ns", "otherData": {"events_left_out": left_out}, "traceEvents": events}
+    document = {
+        "displayTimeUnit": "ns",
+        "otherData": {"events_left_out": left_out},
+        "traceEvents": events,
+    }
     return TraceFile(json.dumps(document, ensure_ascii=False), left_out)
 
 
@@ -82,7 +93,9 @@ class _Program:
         self._device = device
         self._instructions = result.trace["instructions"]
         self._counts: dict[str, int] = {}
-        self._axes = sorted({tuple(transfer["axes"]) for transfer in self._transfers("collectives")})
+        self._axes = sorted(
+            {tuple(transfer["axes"]) for transfer in self._transfers("collectives")}
+        )
         self._scopes = _Scopes()
         self.left_out = 0
 
@@ -105,14 +118,25 @@ class _Program:
             yield from computation[lane]
 
     def _metadata(self) -> Iterator[dict[str, Any]]:
-        yield {"ph": "M", "pid": self._process, "name": "process_name", "args": {"name": self._device}}
+        yield {
+            "ph": "M",
+            "pid": self._process,
+            "name": "process_name",
+            "args": {"name": self._device},
+        }
         threads = dict(_THREADS)
         for number, axes in enumerate(self._axes):
-            threads[_COLLECTIVES + number] = f"Collectives along {'+'.join(axes) or 'no whole axis'}"
+            threads[_COLLECTIVES + number] = (
+                f"Collectives along {'+'.join(axes) or 'no whole axis'}"
+            )
         for thread, name in threads.items():
             metadata = {"ph": "M", "pid": self._process, "tid": thread}
             yield {**metadata, "name": "thread_name", "args": {"name": name}}
-            yield {**metadata, "name": "thread_sort_index", "args": {"sort_index": thread}}
+            yield {
+                **metadata,
+                "name": "thread_sort_index",
+                "args": {"sort_index": thread},
+            }
 
     def _event(
         self,
@@ -123,7 +147,9 @@ class _Program:
         arguments: dict[str, Any] | None = None,
         kind: str = "",
     ) -> dict[str, Any]:
-        """A complete event. Both of its ends are whole nanoseconds, so that neighbours do not overlap."""
+        """A complete event. Both of its ends are whole nanoseconds, so that neighbours
+        do not overlap.
+        """
         first, last = round(start * 1e9), round(end * 1e9)
         event = {
             "ph": "X",
@@ -140,12 +166,18 @@ class _Program:
         return event
 
     def _count(self, name: str) -> int:
-        """The events of one execution of a computation, with all rounds of its loops."""
+        """The events of one execution of a computation, with all rounds of its
+        loops.
+        """
         if name not in self._counts:
             computation = self._trace["computations"][name]
             count = len(computation["copies"]) + len(computation["collectives"]) + 1
             for span in computation["core"]:
-                count += 1 + bool(span["waiting"]) + span["rounds"] * sum(map(self._count, span["calls"]))
+                count += (
+                    1
+                    + bool(span["waiting"])
+                    + span["rounds"] * sum(map(self._count, span["calls"]))
+                )
             self._counts[name] = count
         return self._counts[name]
 
@@ -155,7 +187,9 @@ class _Program:
         """What a computation executes, beginning at a moment of the step."""
         computation = self._trace["computations"][name]
         loops = [span for span in computation["core"] if span["calls"]]
-        inside = sum(span["rounds"] * sum(map(self._count, span["calls"])) for span in loops)
+        inside = sum(
+            span["rounds"] * sum(map(self._count, span["calls"])) for span in loops
+        )
         # The loops share what is left of the events by their number of events.
         shared = min(1.0, max(0, budget - (self._count(name) - inside)) / (inside or 1))
         now = start
@@ -167,7 +201,9 @@ class _Program:
             if in_loop:
                 path = _BLOCK_NUMBER.sub(".*", path)
             if span["waiting"]:
-                yield self._wait(instruction["name"], path, begin - span["waiting"], begin)
+                yield self._wait(
+                    instruction["name"], path, begin - span["waiting"], begin
+                )
             if span["calls"]:
                 yield from self._rounds(span, instruction["name"], begin, shared)
             elif span["seconds"]:
@@ -188,7 +224,9 @@ class _Program:
     def _rounds(
         self, span: dict[str, Any], name: str, start: float, shared: float
     ) -> Iterator[dict[str, Any]]:
-        """The rounds of a loop, as many as there is room for, and one event for the others."""
+        """The rounds of a loop, as many as there is room for, and one event for the
+        others.
+        """
         calls, rounds = span["calls"], span["rounds"]
         round_count = sum(map(self._count, calls))
         budget = int(shared * rounds * round_count)
@@ -198,7 +236,9 @@ class _Program:
         now = start
         for _ in range(shown):
             for callee in calls:
-                yield from self._computation(callee, now, budget // shown, in_loop=rounds > 1)
+                yield from self._computation(
+                    callee, now, budget // shown, in_loop=rounds > 1
+                )
                 now += self._trace["computations"][callee]["seconds"]
         if shown < rounds:
             left_out = (rounds - shown) * round_count
@@ -211,11 +251,17 @@ class _Program:
 
     def _wait(self, what: str, path: str, start: float, end: float) -> dict[str, Any]:
         self._scopes.add(path, start, end)
-        return self._event(_OPERATIONS, f"wait for {what}", start, end, {"module": path}, _WAITING)
+        return self._event(
+            _OPERATIONS, f"wait for {what}", start, end, {"module": path}, _WAITING
+        )
 
-    def _beside(self, computation: dict[str, Any], start: float) -> Iterator[dict[str, Any]]:
+    def _beside(
+        self, computation: dict[str, Any], start: float
+    ) -> Iterator[dict[str, Any]]:
         """Copies and collectives."""
-        for transfer in itertools.chain(computation["copies"], computation["collectives"]):
+        for transfer in itertools.chain(
+            computation["copies"], computation["collectives"]
+        ):
             instruction = self._instructions[transfer["instruction"]]
             thread = _COPIES
             if transfer["axes"]:
@@ -232,7 +278,9 @@ class _Program:
             )
 
     def _arguments(self, instruction: dict[str, Any], path: str) -> dict[str, Any]:
-        """What is known of an instruction, by the names that XProf gives it; without what is empty."""
+        """What is known of an instruction, by the names that XProf gives it; without
+        what is empty.
+        """
         source = instruction["source"]
         arguments = {
             "hlo_category": instruction["kind"],
@@ -246,7 +294,9 @@ class _Program:
 
 
 class _Scopes:
-    """The modules that are open at each moment, outermost first, from instructions in the order of time."""
+    """The modules that are open at each moment, outermost first, from instructions in
+    the order of time.
+    """
 
     def __init__(self) -> None:
         self._open: list[tuple[str, float]] = []
@@ -266,7 +316,9 @@ class _Scopes:
         self._end = end
 
     def closed(self) -> list[tuple[str, str, float, float]]:
-        """Name, whole path, start and end of each module, once all instructions were added."""
+        """Name, whole path, start and end of each module, once all instructions were
+        added.
+        """
         self._close(0)
         return self._closed
 

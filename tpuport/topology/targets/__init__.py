@@ -1,7 +1,9 @@
-"""From what the user names to what is compiled: models from configs without weights, and inputs of the right shapes.
+"""From what the user names to what is compiled: models from configs without weights,
+and inputs of the right shapes.
 
-`resolve` takes a path, the name of a well-known model, or the user's own function, and gives one `Target` for each
-program. Nothing is downloaded. Parameters are made when `Target.build` is called, and take no memory then either.
+`resolve` takes a path, the name of a well-known model, or the user's own function, and
+gives one `Target` for each program. Nothing is downloaded. Parameters are made when
+`Target.build` is called, and take no memory then either.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,9 +19,12 @@ __all__ = ["TASKS", "Target", "known", "resolve"]
 
 
 def __getattr__(name: str) -> Any:
-    # It needs torch, transformers and diffusers; a wrong path is reported before they are imported.
+    # It needs torch, transformers and diffusers; a wrong path is reported before they
+    # are imported.
     if name != "resolve":
-        raise AttributeError(f"module 'tpuport.topology.targets' has no attribute {name!r}")
+        raise AttributeError(
+            f"module 'tpuport.topology.targets' has no attribute {name!r}"
+        )
     from tpuport.topology.targets.resolving import resolve
 
     return resolve

@@ -1,4 +1,6 @@
-"""Config files as they are on disk, and those of well-known models that come with tpuport. Needs no torch."""
+"""Config files as they are on disk, and those of well-known models that come with
+tpuport. Needs no torch.
+"""
 
 import dataclasses
 import json
@@ -13,8 +15,8 @@ from tpuport.topology.reports import known_models
 # A pipeline's index comes first: its directory may have a config.json as well.
 _FILES: Final = ("model_index.json", "config.json")
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
-# What a file of `known` says about itself: whose config it is, the public copies it was compared with number by number,
-# and the parameters that the published checkpoint has.
+# What a file of `known` says about itself: whose config it is, the public copies it was
+# compared with number by number, and the parameters that the published checkpoint has.
 _ABOUT: Final = ("_source", "_checked", "_parameters")
 
 
@@ -71,7 +73,9 @@ def _config_in(directory: Path) -> ConfigFile:
     for name in _FILES:
         file = directory / name
         if file.is_file():
-            return ConfigFile(read_json(file), directory.resolve().name, str(file), directory)
+            return ConfigFile(
+                read_json(file), directory.resolve().name, str(file), directory
+            )
     raise PortError(
         "there is no config.json", where=str(directory),
         fix="give the directory of a transformers or diffusers model, or of a pipeline with a model_index.json",

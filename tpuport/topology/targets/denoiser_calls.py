@@ -1,4 +1,5 @@
-"""The sizes of a denoiser's call, from pixels and frames to latents, and what a family of models is called with.
+"""The sizes of a denoiser's call, from pixels and frames to latents, and what a family
+of models is called with.
 
 Needs no torch, except for making the inputs.
 """
@@ -11,7 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tpuport.errors import PortError
 from tpuport.plurals import count_noun
-from tpuport.topology.targets.target import Options, empty, first_integer, required_parameters
+from tpuport.topology.targets.target import (
+    Options,
+    empty,
+    first_integer,
+    required_parameters,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -35,10 +41,12 @@ _PIPELINE_ARGUMENTS: Final = ("img_ids", "img_shapes", "image_rotary_emb")
 
 @dataclasses.dataclass(frozen=True)
 class Compression:
-    """What a variational autoencoder divides by: pixels of a side by `spatial`, frames by `temporal`.
+    """What a variational autoencoder divides by: pixels of a side by `spatial`, frames
+    by `temporal`.
 
     Attributes:
-        causal: the first frame is coded by itself, so that 1 + n * temporal frames make 1 + n.
+        causal: the first frame is coded by itself, so that 1 + n * temporal frames make
+            1 + n.
         source: where the figures are from, for people.
     """
 
@@ -56,7 +64,11 @@ class Compression:
         first = int(self.causal)
         groups, remainder = divmod(frames - first, self.temporal)
         if remainder:
-            rule = f"1 and a multiple of {self.temporal}" if self.causal else f"a multiple of {self.temporal}"
+            rule = (
+                f"1 and a multiple of {self.temporal}"
+                if self.causal
+                else f"a multiple of {self.temporal}"
+            )
             below = groups * self.temporal + first
             raise PortError(
                 f"{frames} frames are not {rule}, the compression of frames", where="frames",
@@ -71,8 +83,10 @@ class Call:
 
     Attributes:
         config: of the model, with the class's defaults.
-        batch: rows; height, width: of the latents; frames: of the latents, 1 for an image.
-        pixels: height and width of the image; text: tokens of the prompt; dtype: of floating-point inputs.
+        batch: rows; height, width: of the latents; frames: of the latents, 1 for an
+            image.
+        pixels: height and width of the image; text: tokens of the prompt; dtype: of
+            floating-point inputs.
         compression: of the autoencoder.
     """
 
@@ -99,7 +113,9 @@ class Call:
         return empty(self.batch, dtype="float32")
 
     def guidance(self, dtype: str = "float32") -> "torch.Tensor | None":
-        """The scale of guidance for each row, [batch], of a model that was distilled to take it; None for others."""
+        """The scale of guidance for each row, [batch], of a model that was distilled to
+        take it; None for others.
+        """
         if not self.config["guidance_embeds"]:
             return None
         return empty(self.batch, dtype=dtype)
@@ -111,8 +127,10 @@ class Family:
 
     Attributes:
         inputs: the arguments of a call.
-        spatial, temporal: the compression, if no autoencoder is beside the model; temporal is 0 for images.
-        size: height and width in pixels that the pipeline has by default, given the config and the compression.
+        spatial, temporal: the compression, if no autoencoder is beside the model;
+            temporal is 0 for images.
+        size: height and width in pixels that the pipeline has by default, given the
+            config and the compression.
         text: tokens of the prompt that the pipeline pads to or takes at most.
         frames: that the pipeline makes by default.
         multiple: latents that height and width have to be multiples of.
@@ -160,12 +178,17 @@ class PlannedCall(NamedTuple):
 
 
 def plan_call(
-    family: Family, config: Config, options: Options, dtype: str, compression: Compression | None
+    family: Family,
+    config: Config,
+    options: Options,
+    dtype: str,
+    compression: Compression | None,
 ) -> PlannedCall:
     """The sizes of a call.
 
     Args:
-        compression: of the autoencoder that is beside the model; None takes the family's.
+        compression: of the autoencoder that is beside the model; None takes the
+            family's.
 
     Raises:
         PortError: a size is not a multiple of the compression.
@@ -173,7 +196,9 @@ def plan_call(
     if compression is None:
         spatial = _resolve(family.spatial, config)
         temporal = max(1, family.temporal)
-        compression = Compression(spatial, temporal, family.causal, "the family's own autoencoder")
+        compression = Compression(
+            spatial, temporal, family.causal, "the family's own autoencoder"
+        )
     # The size in pixels may depend on the compression, as configs count latents.
     pixels = options.image_size or _resolve(family.size, config, compression.spatial)
     height, width = latent_sides(pixels, compression.spatial, family.multiple(config))
@@ -181,7 +206,17 @@ def plan_call(
     frames = options.frames or family.default_frames(config)
     latent_frames = compression.latent_frames(frames)
     text = _resolve(family.text, config)
-    call = Call(config, options.rows, height, width, latent_frames, pixels, text, dtype, compression)
+    call = Call(
+        config,
+        options.rows,
+        height,
+        width,
+        latent_frames,
+        pixels,
+        text,
+        dtype,
+        compression,
+    )
     return PlannedCall(call, frames, _describe(family, call, frames))
 
 
@@ -217,7 +252,8 @@ def latent_sides(pixels: Size, spatial: int, multiple: Size) -> Size:
     """Height and width of the latents.
 
     Raises:
-        PortError: a side is not a multiple of what the autoencoder and the patches divide it by.
+        PortError: a side is not a multiple of what the autoencoder and the patches
+            divide it by.
     """
     for name, side, patch in zip(("height", "width"), pixels, multiple, strict=True):
         unit = spatial * patch
@@ -248,7 +284,9 @@ def side_pair(value: Any) -> Size:
 
 
 def first_width(value: Any) -> int:
-    """The width of a model, or of the first of its blocks if a config has one for each."""
+    """The width of a model, or of the first of its blocks if a config has one for
+    each.
+    """
     return value if isinstance(value, int) else value[0]
 
 
@@ -258,7 +296,8 @@ def patch_sides(config: Config) -> Size:
 
 
 def guess_family(model_class: Any, config: Config) -> Family:
-    """A family for a class that none is known for, whose inputs follow from the names of its arguments.
+    """A family for a class that none is known for, whose inputs follow from the names
+    of its arguments.
 
     Raises:
         PortError: there is an argument that cannot be made from its name.
@@ -282,16 +321,32 @@ def guess_family(model_class: Any, config: Config) -> Family:
         for argument in required:
             if argument not in makers:
                 raise _refusal(class_name, argument)
-        return {argument: make() for argument, make in makers.items() if argument in parameters}
+        return {
+            argument: make()
+            for argument, make in makers.items()
+            if argument in parameters
+        }
 
-    # The compression and the sizes are those of Wan: a guess, which the options overrule.
+    # The compression and the sizes are those of Wan: a guess, which the options
+    # overrule.
     if is_video:
-        return Family(make_inputs, temporal=4, size=(480, 832), frames=81, text=text, multiple=patch_sides)
+        return Family(
+            make_inputs,
+            temporal=4,
+            size=(480, 832),
+            frames=81,
+            text=text,
+            multiple=patch_sides,
+        )
     return Family(make_inputs, text=text, multiple=patch_sides)
 
 
-def _input_makers(class_name: str, call: Call, is_video: bool) -> dict[str, Callable[[], Any]]:
-    """By argument, a function that makes it, for those that the config tells the size of."""
+def _input_makers(
+    class_name: str, call: Call, is_video: bool
+) -> dict[str, Callable[[], Any]]:
+    """By argument, a function that makes it, for those that the config tells the size
+    of.
+    """
     config = call.config
 
     def latents() -> Any:

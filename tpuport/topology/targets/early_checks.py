@@ -1,4 +1,6 @@
-"""What is wrong with a target, as far as its files and options show it. Needs neither torch nor jax."""
+"""What is wrong with a target, as far as its files and options show it. Needs neither
+torch nor jax.
+"""
 
 import importlib.util
 import re
@@ -15,17 +17,21 @@ from tpuport.topology.targets.target import Options
 from tpuport.topology.targets.video_denoisers import VIDEOS
 
 # "package.module:function" or "path/to/file.py:function".
-FUNCTION_NAME: Final = re.compile(r"(?P<module>.+\.py|[A-Za-z_]\w*(\.\w+)*):(?P<function>[A-Za-z_]\w*)")
+FUNCTION_NAME: Final = re.compile(
+    r"(?P<module>.+\.py|[A-Za-z_]\w*(\.\w+)*):(?P<function>[A-Za-z_]\w*)"
+)
 
 
 def check(target: str, options: Mapping[str, Any]) -> None:
-    """Look for what the target names, and check the sizes of the inputs that its config determines.
+    """Look for what the target names, and check the sizes of the inputs that its config
+    determines.
 
     Args:
         target: as `resolve` takes it; options: its other arguments.
 
     Raises:
-        PortError: a file, directory or module does not exist, a config is not one, or a size is impossible.
+        PortError: a file, directory or module does not exist, a config is not one, or a
+            size is impossible.
     """
     inputs = options["inputs"]
     if inputs is not None:
@@ -52,7 +58,9 @@ def split_function_name(name: str) -> tuple[str, str]:
     match = FUNCTION_NAME.fullmatch(name)
     if match is None:
         raise PortError(
-            "this does not name a function", where=name, fix="module:function, or path/to/file.py:function"
+            "this does not name a function",
+            where=name,
+            fix="module:function, or path/to/file.py:function",
         )
     return match["module"], match["function"]
 
@@ -72,7 +80,9 @@ def missing_module(name: str) -> PortError:
 
 
 def _check_function_name(name: str) -> None:
-    """PortError if the file, package or module does not exist; none of its code is run."""
+    """PortError if the file, package or module does not exist; none of its code is
+    run.
+    """
     module, _ = split_function_name(name)
     if module.endswith(".py"):
         check_python_file(Path(module))
@@ -81,7 +91,9 @@ def _check_function_name(name: str) -> None:
 
 
 def _package_exists(package: str) -> bool:
-    """Whether a package can be imported from the current directory, as far as that is known without running it."""
+    """Whether a package can be imported from the current directory, as far as that is
+    known without running it.
+    """
     entry = str(Path.cwd())
     sys.path.insert(0, entry)
     try:
@@ -93,7 +105,9 @@ def _package_exists(package: str) -> bool:
 
 
 def _check_sizes(config_file: ConfigFile, options: Options) -> None:
-    """PortError for sizes that a denoiser cannot have; an autoencoder beside it would have a say in them."""
+    """PortError for sizes that a denoiser cannot have; an autoencoder beside it would
+    have a say in them.
+    """
     class_name = str(config_file.raw["_class_name"])
     family = (IMAGES | VIDEOS).get(class_name)
     if family is None or (config_file.directory.resolve().parent / "vae").is_dir():
@@ -108,7 +122,9 @@ def _check_sizes(config_file: ConfigFile, options: Options) -> None:
 
 
 class _WithoutDefaults(dict[str, Any]):
-    """A config whose missing fields are errors: the class's own defaults are not known here."""
+    """A config whose missing fields are errors: the class's own defaults are not known
+    here.
+    """
 
     def get(self, key: str, default: Any = None) -> Any:
         """The field; `default` is ignored."""

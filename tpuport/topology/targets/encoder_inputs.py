@@ -1,4 +1,6 @@
-"""Inputs of transformers' models that do not generate: encoders of text, images and sound, and encoder-decoders."""
+"""Inputs of transformers' models that do not generate: encoders of text, images and
+sound, and encoder-decoders.
+"""
 
 import inspect
 import itertools
@@ -38,7 +40,9 @@ def applicable(model_class: Any, config: Any) -> tuple[str, ...]:
     return (*sizes, "task")
 
 
-def plan_call(model_class: Any, config: Any, dtype: str, options: Options) -> EncoderCall:
+def plan_call(
+    model_class: Any, config: Any, dtype: str, options: Options
+) -> EncoderCall:
     """A call of the model.
 
     Raises:
@@ -57,7 +61,9 @@ def plan_call(model_class: Any, config: Any, dtype: str, options: Options) -> En
     # A model of images alone is measured in images, one that reads text in tokens.
     if inputs.keys() <= {"pixel_values"}:
         return EncoderCall(inputs, ("images", float(maker.batch)), notes)
-    tokens = sum(value.shape[1] for name, value in inputs.items() if name.endswith("input_ids"))
+    tokens = sum(
+        value.shape[1] for name, value in inputs.items() if name.endswith("input_ids")
+    )
     if tokens:
         return EncoderCall(inputs, ("tokens", float(maker.batch * tokens)), notes)
     return EncoderCall(inputs, ("steps", 1.0), notes)
@@ -82,7 +88,9 @@ def _resolve_class(model_class: Any, config: Any) -> Any:
 
 
 def _argument_names(model_class: Any, config: Any) -> list[str]:
-    """The arguments to give: the main one, those without a default, masks of text, and a decoder's ids."""
+    """The arguments to give: the main one, those without a default, masks of text, and
+    a decoder's ids.
+    """
     resolved = _resolve_class(model_class, config)
     parameters = inspect.signature(resolved.forward).parameters
     main = getattr(resolved, "main_input_name", "input_ids")
@@ -130,7 +138,10 @@ class _InputMaker:
 
     def _field(self, *names: str, default: Any = None) -> Any:
         """The first of the fields that the config has, or one of its parts."""
-        text, vision = (getattr(self.config, name, None) for name in ("text_config", "vision_config"))
+        text, vision = (
+            getattr(self.config, name, None)
+            for name in ("text_config", "vision_config")
+        )
         fields = itertools.product((self.config, text, vision), names)
         values = (getattr(part, name, None) for part, name in fields)
         return next((value for value in values if value is not None), default)
@@ -144,7 +155,9 @@ class _InputMaker:
         return empty(self.batch, self._text_length(), dtype="int64")
 
     def _text_length(self) -> int:
-        """Tokens of the text: as many as there are positions, but no more than the default."""
+        """Tokens of the text: as many as there are positions, but no more than the
+        default.
+        """
         positions = self._max_positions()
         length = self.options.length or min(_TEXT_LENGTH, positions)
         if length > positions:
@@ -156,9 +169,13 @@ class _InputMaker:
 
     def _max_positions(self) -> int:
         """The most tokens that the model takes."""
-        positions = self._field("max_position_embeddings", "n_positions", "max_target_positions")
+        positions = self._field(
+            "max_position_embeddings", "n_positions", "max_target_positions"
+        )
         # T5 has no table of positions, so that its n_positions is not a bound.
-        if not isinstance(positions, int) or hasattr(self.config, "relative_attention_num_buckets"):
+        if not isinstance(positions, int) or hasattr(
+            self.config, "relative_attention_num_buckets"
+        ):
             return sys.maxsize
         if self.config.model_type in _PADDING_POSITIONS:
             positions -= (getattr(self.config, "pad_token_id", None) or 0) + 1
@@ -171,7 +188,9 @@ class _InputMaker:
         height, width = self.options.image_size or default
         patch = _sides(self._field("patch_size", default=1))
         # The size that a config states is that of a table of positions.
-        if (height, width) != default and (stated or height % patch[0] or width % patch[1]):
+        if (height, width) != default and (
+            stated or height % patch[0] or width % patch[1]
+        ):
             raise PortError(
                 f"the model takes images of {default[0]}x{default[1]}", where="image_size",
                 fix="leave it out, or change image_size in a copy of the config",

@@ -1,4 +1,6 @@
-"""The model in a GGUF file: its config, and its weights with shapes and dtypes but without values."""
+"""The model in a GGUF file: its config, and its weights with shapes and dtypes but
+without values.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -23,20 +25,29 @@ def is_gguf(config_file: ConfigFile) -> bool:
 
 
 def read_config(config_file: ConfigFile) -> ConfigFile:
-    """The same with the values that transformers reads from the file; PortError if it cannot, or lacks gguf."""
+    """The same with the values that transformers reads from the file; PortError if it
+    cannot, or lacks gguf.
+    """
     from transformers import AutoModelForCausalLM
 
     name = Path(config_file.path).name
     # First, because its errors are about the file.
     gguf_files.read_file(config_file.directory, name)
-    config = building.read_gguf_config(AutoModelForCausalLM, config_file.directory, name, {})
+    config = building.read_gguf_config(
+        AutoModelForCausalLM, config_file.directory, name, {}
+    )
     # The file leaves the dtype to whoever loads it.
-    raw = {field: value for field, value in config.to_dict().items() if field != "dtype"}
+    raw = {
+        field: value for field, value in config.to_dict().items() if field != "dtype"
+    }
     return dataclasses.replace(config_file, raw=raw)
 
 
-def quantize_as_gguf(model: torch.nn.Module, config_file: ConfigFile, dtype: torch.dtype) -> None:
-    """Give a model without values the quantised weights that `tpuport.load` would give it.
+def quantize_as_gguf(
+    model: torch.nn.Module, config_file: ConfigFile, dtype: torch.dtype
+) -> None:
+    """Give a model without values the quantised weights that `tpuport.load` would give
+    it.
 
     Args:
         dtype: of the weights.

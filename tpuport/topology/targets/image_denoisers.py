@@ -1,10 +1,19 @@
-"""How the denoisers of image models are called, by class name: as their pipelines in diffusers call them."""
+"""How the denoisers of image models are called, by class name: as their pipelines in
+diffusers call them.
+"""
 
 import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tpuport.topology.targets.denoiser_calls import Call, Family, Size, first_width, patch_sides, sample_size
+from tpuport.topology.targets.denoiser_calls import (
+    Call,
+    Family,
+    Size,
+    first_width,
+    patch_sides,
+    sample_size,
+)
 from tpuport.topology.targets.target import empty
 
 _POOLED: Final = 1280  # of the larger CLIP of SDXL
@@ -66,7 +75,8 @@ def _qwen(call: Call) -> dict[str, Any]:
     return {
         "hidden_states": call.floats(_packed(call), config["in_channels"]),
         "encoder_hidden_states": call.floats(call.text, config["joint_attention_dim"]),
-        # The pipeline drops a mask of ones; with a prompt that fills all tokens there is none.
+        # The pipeline drops a mask of ones; with a prompt that fills all tokens there
+        # is none.
         "encoder_hidden_states_mask": None,
         "timestep": call.floats(),
         # (frames, height, width) of each image of a row, in packed latents.
@@ -113,7 +123,9 @@ def _has_pixart_conditions(config: Mapping[str, Any]) -> bool:
 
 
 def _pixart_text(config: Mapping[str, Any]) -> int:
-    """120 tokens for PixArt-alpha at 1024 pixels, which is told the resolution, and 300 for sigma."""
+    """120 tokens for PixArt-alpha at 1024 pixels, which is told the resolution, and 300
+    for sigma.
+    """
     return 120 if _has_pixart_conditions(config) else 300
 
 
@@ -180,7 +192,9 @@ def _z_image(call: Call) -> dict[str, Any]:
 
 def _dit(call: Call) -> dict[str, Any]:
     return {
-        "hidden_states": call.floats(call.config["in_channels"], call.height, call.width),
+        "hidden_states": call.floats(
+            call.config["in_channels"], call.height, call.width
+        ),
         "timestep": call.integers(),
         "class_labels": call.integers(),
         "return_dict": False,
@@ -199,7 +213,9 @@ def _unet(call: Call) -> dict[str, Any]:
 
 
 def _unet_condition(call: Call) -> dict[str, Any]:
-    """Stable Diffusion 1 and 2, and XL, which also takes pooled text and numbers about sizes."""
+    """Stable Diffusion 1 and 2, and XL, which also takes pooled text and numbers about
+    sizes.
+    """
     config = call.config
     width = first_width(config["encoder_hid_dim"] or config["cross_attention_dim"])
     inputs = {
@@ -210,8 +226,14 @@ def _unet_condition(call: Call) -> dict[str, Any]:
     }
     if config["addition_embed_type"] == "text_time":
         sizes = _time_ids(config)
-        pooled = config["projection_class_embeddings_input_dim"] - sizes * config["addition_time_embed_dim"]
-        inputs["added_cond_kwargs"] = {"text_embeds": call.floats(pooled), "time_ids": call.floats(sizes)}
+        pooled = (
+            config["projection_class_embeddings_input_dim"]
+            - sizes * config["addition_time_embed_dim"]
+        )
+        inputs["added_cond_kwargs"] = {
+            "text_embeds": call.floats(pooled),
+            "time_ids": call.floats(sizes),
+        }
     if config["time_cond_proj_dim"]:
         inputs["timestep_cond"] = call.floats(config["time_cond_proj_dim"])
     if config["num_class_embeds"]:
@@ -220,7 +242,9 @@ def _unet_condition(call: Call) -> dict[str, Any]:
 
 
 def _time_ids(config: Mapping[str, Any]) -> int:
-    """How many numbers SDXL takes beside the text: the base three pairs of sizes, the refiner two and a score."""
+    """How many numbers SDXL takes beside the text: the base three pairs of sizes, the
+    refiner two and a score.
+    """
     width = config["projection_class_embeddings_input_dim"] - _POOLED
     return 5 if width == 5 * config["addition_time_embed_dim"] else 6
 
@@ -246,17 +270,38 @@ IMAGES: Final[dict[str, Family]] = {
     "QwenImageTransformer2DModel": Family(_qwen, multiple=_pair_packing),
     # 77 tokens of the two CLIPs, and 256 of T5 after them.
     "SD3Transformer2DModel": Family(
-        _sd3, size=sample_size, text=77 + 256, multiple=patch_sides, max_patches=_table_size
+        _sd3,
+        size=sample_size,
+        text=77 + 256,
+        multiple=patch_sides,
+        max_patches=_table_size,
     ),
-    "PixArtTransformer2DModel": Family(_pixart, size=sample_size, text=_pixart_text, multiple=patch_sides),
-    "SanaTransformer2DModel": Family(_sana, spatial=32, size=sample_size, text=300, multiple=patch_sides),
+    "PixArtTransformer2DModel": Family(
+        _pixart, size=sample_size, text=_pixart_text, multiple=patch_sides
+    ),
+    "SanaTransformer2DModel": Family(
+        _sana, spatial=32, size=sample_size, text=300, multiple=patch_sides
+    ),
     "AuraFlowTransformer2DModel": Family(
-        _aura, text=256, multiple=patch_sides, max_patches=lambda config: math.isqrt(_table_size(config))
+        _aura,
+        text=256,
+        multiple=patch_sides,
+        max_patches=lambda config: math.isqrt(_table_size(config)),
     ),
-    "Lumina2Transformer2DModel": Family(_lumina2, size=sample_size, text=256, multiple=patch_sides),
-    "CogView4Transformer2DModel": Family(_cogview4, size=sample_size, text=1024, multiple=patch_sides),
+    "Lumina2Transformer2DModel": Family(
+        _lumina2, size=sample_size, text=256, multiple=patch_sides
+    ),
+    "CogView4Transformer2DModel": Family(
+        _cogview4, size=sample_size, text=1024, multiple=patch_sides
+    ),
     "ZImageTransformer2DModel": Family(_z_image, multiple=_pair_packing),
-    "DiTTransformer2DModel": Family(_dit, size=sample_size, text=0, multiple=patch_sides, fixed=True),
-    "UNet2DModel": Family(_unet, spatial=1, size=sample_size, text=0, multiple=_unet_multiple),
-    "UNet2DConditionModel": Family(_unet_condition, size=sample_size, text=77, multiple=_unet_multiple),
+    "DiTTransformer2DModel": Family(
+        _dit, size=sample_size, text=0, multiple=patch_sides, fixed=True
+    ),
+    "UNet2DModel": Family(
+        _unet, spatial=1, size=sample_size, text=0, multiple=_unet_multiple
+    ),
+    "UNet2DConditionModel": Family(
+        _unet_condition, size=sample_size, text=77, multiple=_unet_multiple
+    ),
 }

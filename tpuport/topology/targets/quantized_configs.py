@@ -1,7 +1,9 @@
-"""The weights of a quantised checkpoint by its config alone: their parts have shapes and dtypes, and no files.
+"""The weights of a quantised checkpoint by its config alone: their parts have shapes
+and dtypes, and no files.
 
 What `tpuport.load` would keep in few bits, in the form in which it would. Letters as in
-`checkpoint.quantized_tensors`: a weight [..., O, K] is values [..., G, I, O] with scales [..., G, B].
+`checkpoint.quantized_tensors`: a weight [..., O, K] is values [..., G, I, O] with
+scales [..., G, B].
 """
 
 import re
@@ -19,7 +21,11 @@ from tpuport.checkpoint.building import QUANTIZATION
 from tpuport.checkpoint.device_layout import as_torch_dtype, find_owner
 from tpuport.checkpoint.formats.compressed_tensors import shared_sizes
 from tpuport.checkpoint.formats.fine_grained_fp8 import block_sizes
-from tpuport.checkpoint.formats.gptq_and_awq import DEFAULT_GROUP, ZERO_OFFSETS, zero_point_dtype
+from tpuport.checkpoint.formats.gptq_and_awq import (
+    DEFAULT_GROUP,
+    ZERO_OFFSETS,
+    zero_point_dtype,
+)
 from tpuport.checkpoint.formats.mxfp4 import count_scales
 from tpuport.checkpoint.formats.packed_tensors import group_size, integer_dtype
 from tpuport.checkpoint.formats.weight_tensors import BadWeightError
@@ -44,7 +50,8 @@ class _Format(NamedTuple):
     """How the weights of a module are stored.
 
     Attributes:
-        values: dtype of the values; scale: of their scales; zero_point: of zero points, if there are any.
+        values: dtype of the values; scale: of their scales; zero_point: of zero points,
+            if there are any.
         group: inputs that share a scale; None: all.
         block: outputs that share a scale; None: all.
         is_reordered: whether inputs are in groups by importance.
@@ -68,7 +75,9 @@ class _Format(NamedTuple):
 
 
 class _Weight(NamedTuple):
-    """A weight that can be quantised: the name of its module, its own name there, and the module."""
+    """A weight that can be quantised: the name of its module, its own name there, and
+    the module.
+    """
 
     path: str
     leaf: str
@@ -76,7 +85,9 @@ class _Weight(NamedTuple):
 
     @property
     def checkpoint_path(self) -> str:
-        """A module that a checkpoint has: one of each expert, in place of their stack."""
+        """A module that a checkpoint has: one of each expert, in place of their
+        stack.
+        """
         if isinstance(self.module, torch.nn.Linear):
             return self.path
         projection = "down_proj" if self.leaf == "down_proj" else "up_proj"
@@ -99,11 +110,17 @@ def quantization_note(config_file: ConfigFile) -> tuple[str, ...]:
     if not quantization:
         return ()
     formats.check_method(quantization, f"{config_file.path}, {QUANTIZATION}")
-    return (f"weights are in few bits, as the config says: {quantization['quant_method']}",)
+    return (
+        f"weights are in few bits, as the config says: {quantization['quant_method']}",
+    )
 
 
-def quantize_as_file(model: torch.nn.Module, config_file: ConfigFile, dtype: torch.dtype) -> None:
-    """As `quantize_as_config`, if the config says that the checkpoint is quantised, or it is a GGUF file."""
+def quantize_as_file(
+    model: torch.nn.Module, config_file: ConfigFile, dtype: torch.dtype
+) -> None:
+    """As `quantize_as_config`, if the config says that the checkpoint is quantised, or
+    it is a GGUF file.
+    """
     if is_gguf(config_file):
         quantize_as_gguf(model, config_file, dtype)
         return
@@ -127,13 +144,18 @@ def quantize_as_file(model: torch.nn.Module, config_file: ConfigFile, dtype: tor
 
 
 def quantize_as_config(
-    model: torch.nn.Module, config: Mapping[str, Any], dtype: torch.dtype, stored_dtype: torch.dtype
+    model: torch.nn.Module,
+    config: Mapping[str, Any],
+    dtype: torch.dtype,
+    stored_dtype: torch.dtype,
 ) -> None:
-    """Give a model without values the quantised weights that `tpuport.load` would give it.
+    """Give a model without values the quantised weights that `tpuport.load` would give
+    it.
 
     Args:
         config: the `quantization_config`, whose method is one that can be read.
-        dtype: of the weights; stored_dtype: of scales in the files, where the format leaves it open.
+        dtype: of the weights; stored_dtype: of scales in the files, where the format
+            leaves it open.
 
     Raises:
         PortError: the config leaves open what the files have.
@@ -168,7 +190,9 @@ def _candidates(model: torch.nn.Module) -> Iterator[_Weight]:
             yield _Weight(name.removesuffix(f".{leaf}"), leaf, module)
 
 
-def _describe(weight: _Weight, stored: _Format, dtype: np.dtype) -> QuantizedTensor | None:
+def _describe(
+    weight: _Weight, stored: _Format, dtype: np.dtype
+) -> QuantizedTensor | None:
     """The weight as it would be read; None where it would be made wide."""
     shape = tuple(weight.module._parameters[weight.leaf].shape)
     transposed = is_transposed(weight.module)
@@ -193,10 +217,14 @@ def _describe(weight: _Weight, stored: _Format, dtype: np.dtype) -> QuantizedTen
         LazyTensor(scales, stored.scale),
         None if stored.zero_point is None else LazyTensor(scales, stored.zero_point),
         LazyTensor((inputs,), np.dtype(np.int32)) if is_reordered else None,
-        None if stored.outer_scale is None else LazyTensor((*leading, 1, blocks), stored.outer_scale),
+        None
+        if stored.outer_scale is None
+        else LazyTensor((*leading, 1, blocks), stored.outer_scale),
         None if stored.minimum is None else LazyTensor(scales, stored.minimum),
         # Only their number matters to a program.
-        levels=None if stored.levels is None else tuple(float(level) for level in range(stored.levels)),
+        levels=None
+        if stored.levels is None
+        else tuple(float(level) for level in range(stored.levels)),
         output_block=block,
         scheme=stored.name,
         transposed=transposed,
@@ -210,7 +238,11 @@ def _unless(patterns: Sequence[str], stored: _Format) -> _Chooser:
     def choose(weight: _Weight) -> _Format | None:
         if is_transposed(weight.module):
             _refuse_experts(weight, stored.name)
-        return stored if should_convert_module(weight.checkpoint_path, list(patterns)) else None
+        return (
+            stored
+            if should_convert_module(weight.checkpoint_path, list(patterns))
+            else None
+        )
 
     return choose
 
@@ -227,7 +259,11 @@ def _default_exceptions(model: Any) -> list[str]:
     """What transformers does not quantise by itself: output layers and tied weights."""
     from transformers.quantizers.base import get_keys_to_not_convert
 
-    return get_keys_to_not_convert(model) if hasattr(model, "all_tied_weights_keys") else []
+    return (
+        get_keys_to_not_convert(model)
+        if hasattr(model, "all_tied_weights_keys")
+        else []
+    )
 
 
 def _fp8(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
@@ -242,9 +278,14 @@ def _fp8(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Choo
 
 
 def _awq(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
-    exceptions = [*_default_exceptions(model), *(config.get("modules_to_not_convert") or ())]
+    exceptions = [
+        *_default_exceptions(model),
+        *(config.get("modules_to_not_convert") or ()),
+    ]
     values = integer_dtype(4, signed=True)
-    group = group_size(config.get("group_size", config.get("q_group_size", DEFAULT_GROUP)))
+    group = group_size(
+        config.get("group_size", config.get("q_group_size", DEFAULT_GROUP))
+    )
     return _unless(exceptions, _Format("awq int4", values, _HALF, values, group))
 
 
@@ -262,13 +303,23 @@ def _gptq(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Cho
         group_size(config.get("group_size", DEFAULT_GROUP)), is_reordered=bool(config.get("desc_act")),
     )  # fmt: skip
     named = config.get("modules_in_block_to_quantize")
-    endings = None if named is None else tuple(name for names in named for name in _as_list(names))
-    choose_any = _unless([] if config.get("lm_head") else _default_exceptions(model), stored)
+    endings = (
+        None
+        if named is None
+        else tuple(name for names in named for name in _as_list(names))
+    )
+    choose_any = _unless(
+        [] if config.get("lm_head") else _default_exceptions(model), stored
+    )
 
     def choose(weight: _Weight) -> _Format | None:
         # Only what is in a block.
-        is_in_block = re.search(r"\.\d+\.", weight.checkpoint_path) or config.get("lm_head")
-        if not is_in_block or (endings is not None and not weight.checkpoint_path.endswith(endings)):
+        is_in_block = re.search(r"\.\d+\.", weight.checkpoint_path) or config.get(
+            "lm_head"
+        )
+        if not is_in_block or (
+            endings is not None and not weight.checkpoint_path.endswith(endings)
+        ):
             return None
         return choose_any(weight)
 
@@ -279,7 +330,9 @@ def _as_list(names: Any) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _bitsandbytes(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
+def _bitsandbytes(
+    config: Mapping[str, Any], model: Any, stored_dtype: np.dtype
+) -> _Chooser:
     exceptions = config.get("llm_int8_skip_modules")
     if exceptions is None:
         exceptions = _default_exceptions(model)
@@ -289,18 +342,32 @@ def _bitsandbytes(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype)
     else:
         kind = config.get("bnb_4bit_quant_type", "fp4")
         values = integer_dtype(4, signed=False)
-        stored = _Format(f"bitsandbytes {kind}", values, scale, group=_BITSANDBYTES_BLOCK, levels=_NIBBLES)
+        stored = _Format(
+            f"bitsandbytes {kind}",
+            values,
+            scale,
+            group=_BITSANDBYTES_BLOCK,
+            levels=_NIBBLES,
+        )
     choose_any = _unless(exceptions, stored)
 
     def choose(weight: _Weight) -> _Format | None:
         # The library replaces linear layers alone.
-        return choose_any(weight) if isinstance(weight.module, torch.nn.Linear) else None
+        return (
+            choose_any(weight) if isinstance(weight.module, torch.nn.Linear) else None
+        )
 
     return choose
 
 
 def _mxfp4(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
-    stored = _Format("mxfp4", _FP4, jnp.dtype(jnp.float8_e8m0fnu), group=_MXFP4_GROUP, fills_tiles=True)
+    stored = _Format(
+        "mxfp4",
+        _FP4,
+        jnp.dtype(jnp.float8_e8m0fnu),
+        group=_MXFP4_GROUP,
+        fills_tiles=True,
+    )
 
     def choose(weight: _Weight) -> _Format | None:
         return stored if is_transposed(weight.module) else None
@@ -313,40 +380,73 @@ def _torchao(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _
     if exceptions is None:
         exceptions = _default_exceptions(model)
     quant_type = config["quant_type"]["default"]
-    choose_any = _unless(exceptions, _torchao_format(quant_type["_type"], quant_type["_data"], stored_dtype))
+    choose_any = _unless(
+        exceptions,
+        _torchao_format(quant_type["_type"], quant_type["_data"], stored_dtype),
+    )
 
     def choose(weight: _Weight) -> _Format | None:
         # The library replaces linear layers alone.
-        return choose_any(weight) if isinstance(weight.module, torch.nn.Linear) else None
+        return (
+            choose_any(weight) if isinstance(weight.module, torch.nn.Linear) else None
+        )
 
     return choose
 
 
-def _torchao_format(kind: str, data: Mapping[str, Any], stored_dtype: np.dtype) -> _Format:
+def _torchao_format(
+    kind: str, data: Mapping[str, Any], stored_dtype: np.dtype
+) -> _Format:
     int8, scale = np.dtype(np.int8), np.dtype(np.float32)
     match kind:
         case "Int8WeightOnlyConfig" | "Int8DynamicActivationInt8WeightConfig":
             group, block = _granularity(data.get("granularity"))
-            return _Format("torchao Int8Tensor", int8, scale, int8, data.get("group_size") or group, block)
+            return _Format(
+                "torchao Int8Tensor",
+                int8,
+                scale,
+                int8,
+                data.get("group_size") or group,
+                block,
+            )
         case "Float8WeightOnlyConfig" | "Float8DynamicActivationFloat8WeightConfig":
             granularity = data.get("granularity")
             # Of activations, and of weights.
-            group, block = _granularity(granularity[-1] if isinstance(granularity, list) else granularity)
+            group, block = _granularity(
+                granularity[-1] if isinstance(granularity, list) else granularity
+            )
             return _Format("torchao Float8Tensor", _FP8, scale, None, group, block)
         case "IntxWeightOnlyConfig" | "Int8DynamicActivationIntxWeightConfig":
-            group, block = _granularity(data.get("granularity") or data.get("weight_granularity"))
-            return _Format("torchao IntxUnpackedToInt8Tensor", int8, stored_dtype, int8, group, block)
+            group, block = _granularity(
+                data.get("granularity") or data.get("weight_granularity")
+            )
+            return _Format(
+                "torchao IntxUnpackedToInt8Tensor",
+                int8,
+                stored_dtype,
+                int8,
+                group,
+                block,
+            )
         case "Int4WeightOnlyConfig":
             values = integer_dtype(4, signed=True)
             group = group_size(data["group_size"])
-            return _Format("torchao Int4Tensor", values, stored_dtype, group=group, minimum=stored_dtype)
+            return _Format(
+                "torchao Int4Tensor",
+                values,
+                stored_dtype,
+                group=group,
+                minimum=stored_dtype,
+            )
     raise PortError(
         f"what a checkpoint of torchao's {kind} has cannot be derived from its config",
         fix="compile the model with --quantize, without that entry in a copy of the config",
     )
 
 
-def _granularity(granularity: Mapping[str, Any] | None) -> tuple[int | None, int | None]:
+def _granularity(
+    granularity: Mapping[str, Any] | None,
+) -> tuple[int | None, int | None]:
     """Inputs and outputs that share a scale in torchao; None for all."""
     match granularity:
         case None | {"_type": "PerRow" | "PerAxis"}:
@@ -358,7 +458,9 @@ def _granularity(granularity: Mapping[str, Any] | None) -> tuple[int | None, int
     raise PortError(f"the granularity {granularity!r:.80} of torchao is not supported")
 
 
-def _compressed_tensors(config: Mapping[str, Any], model: Any, stored_dtype: np.dtype) -> _Chooser:
+def _compressed_tensors(
+    config: Mapping[str, Any], model: Any, stored_dtype: np.dtype
+) -> _Chooser:
     ignored = config.get("ignore") or ()
     groups = list((config.get("config_groups") or {}).values())
 
@@ -379,7 +481,9 @@ def _compressed_tensors(config: Mapping[str, Any], model: Any, stored_dtype: np.
 
 
 def _matches(names: tuple[str, ...], targets: Sequence[str]) -> bool:
-    """Whether one of the names is a target: a regex after "re:", or else a whole name."""
+    """Whether one of the names is a target: a regex after "re:", or else a whole
+    name.
+    """
     for target in targets:
         pattern = target.removeprefix("re:")
         if target in names or (pattern != target and re.match(pattern, names[0])):
@@ -404,9 +508,13 @@ def _compressed_format(
                 stored_dtype, outer_scale = _FP8, np.dtype(np.float32)
         case "int", int() if 1 <= bits <= 8:
             # What is not packed takes a byte.
-            values = integer_dtype(bits if stored_as == "pack-quantized" else 8, signed=True)
+            values = integer_dtype(
+                bits if stored_as == "pack-quantized" else 8, signed=True
+            )
         case _:
-            raise PortError(f"weights of compressed-tensors with num_bits={bits!r:.60} and type={kind!r:.60}")
+            raise PortError(
+                f"weights of compressed-tensors with num_bits={bits!r:.60} and type={kind!r:.60}"
+            )
     group, block = shared_sizes(settings)
     return _Format(
         f"compressed-tensors {values}", values, stored_dtype,

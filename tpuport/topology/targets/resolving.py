@@ -29,18 +29,24 @@ def resolve(
     """The programs of `target`. Nothing is downloaded, and nothing large is allocated.
 
     Args:
-        target: a directory or file with the config of a transformers or diffusers model; a diffusers pipeline's
-            directory; a name of `known`; or "module:function" that returns (model, inputs).
-        task: "prefill", "decode", "generate" for both, or "forward"; None is "generate" for a causal language model,
-            and "forward" for anything else.
+        target: a directory or file with the config of a transformers or diffusers
+            model; a diffusers pipeline's directory; a name of `known`; or
+            "module:function" that returns (model, inputs).
+        task: "prefill", "decode", "generate" for both, or "forward"; None is "generate"
+            for a causal language model, and "forward" for anything else.
         batch: rows of a call, 1 by default.
-        length: of the prompt, or of an encoder's text; max_cache_len: positions of the cache, `length` by default.
+        length: of the prompt, or of an encoder's text; max_cache_len: positions of the
+            cache, `length` by default.
         kv_cache: "int8" for keys and values in eight bits, as in `generate`.
-        image_size: in pixels: a number for a square, "720x1280" or (720, 1280) for height and width.
+        image_size: in pixels: a number for a square, "720x1280" or (720, 1280) for
+            height and width.
         frames: of a video.
-        dtype: of floating-point weights; None is the config's, or bfloat16 if it has none.
-        inputs: "module:function" that makes the inputs, called with the config if it takes an argument.
-        component: one component of a pipeline; None is all that have weights and can be called.
+        dtype: of floating-point weights; None is the config's, or bfloat16 if it has
+            none.
+        inputs: "module:function" that makes the inputs, called with the config if it
+            takes an argument.
+        component: one component of a pipeline; None is all that have weights and can be
+            called.
         trust_remote_code: whether Python code in the directory may run.
 
     Returns:
@@ -68,7 +74,8 @@ def _config_targets(config_file: ConfigFile, options: Options) -> tuple[Target, 
     if config_file.path.endswith("model_index.json"):
         return diffusers_targets.pipeline_targets(config_file, options)
     _check_no_component(options, config_file.path)
-    # diffusers writes the class into a config; of transformers' configs, some name code of their own instead of a type.
+    # diffusers writes the class into a config; of transformers' configs, some name code
+    # of their own instead of a type.
     if "_class_name" in raw:
         return (diffusers_targets.component_target(config_file, options),)
     if "model_type" in raw or "auto_map" in raw:
@@ -82,5 +89,7 @@ def _config_targets(config_file: ConfigFile, options: Options) -> tuple[Target, 
 def _check_no_component(options: Options, where: str) -> None:
     if options.component is not None:
         raise PortError(
-            "this is not a pipeline, and has no components", where=where, fix="leave component out"
+            "this is not a pipeline, and has no components",
+            where=where,
+            fix="leave component out",
         )

@@ -25,15 +25,20 @@ class Target:
     """One program to compile: what `tpuport.topology.compile_for` needs.
 
     Attributes:
-        name: of the program among those of its target: "llama-2-7b decode", "transformer".
+        name: of the program among those of its target: "llama-2-7b decode",
+            "transformer".
         build: makes a new module each time; its parameters take no memory.
         inputs: arguments of one call, tensors on the meta device; or Prefill or Decode.
-        unit: what a call makes, and how many: "tokens", "images", "frames" or "steps" of denoising.
-        dtype: of floating-point parameters; None keeps theirs, as for the user's own code, which is built in its dtype.
+        unit: what a call makes, and how many: "tokens", "images", "frames" or "steps"
+            of denoising.
+        dtype: of floating-point parameters; None keeps theirs, as for the user's own
+            code, which is built in its dtype.
         kind: "causal-lm", "encoder", "denoiser", "vae", or "code" for the user's own.
         notes: what was chosen that the user did not say, a sentence each.
-        product: of a denoiser, what its steps make, for people: "an image of 1024x1024".
-        rows: of a call; is_distilled: whether a denoiser takes the scale of guidance as an input.
+        product: of a denoiser, what its steps make, for people: "an image of
+            1024x1024".
+        rows: of a call; is_distilled: whether a denoiser takes the scale of guidance as
+            an input.
     """
 
     name: str
@@ -54,10 +59,13 @@ class Options:
 
     Attributes:
         task: one of `TASKS`; batch: rows of a call; length: tokens of a prompt or text.
-        max_cache_len: positions of the cache; kv_cache: "int8", or None for the model's dtype.
+        max_cache_len: positions of the cache; kv_cache: "int8", or None for the model's
+            dtype.
         image_size: height and width in pixels; frames: of a video.
-        dtype: of floating-point weights, by torch's name; inputs: "module:function" that makes the inputs.
-        component: of a pipeline; trust_remote_code: whether Python code in the directory may run.
+        dtype: of floating-point weights, by torch's name; inputs: "module:function"
+            that makes the inputs.
+        component: of a pipeline; trust_remote_code: whether Python code in the
+            directory may run.
     """
 
     task: str | None = None
@@ -74,16 +82,24 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.task not in (None, *TASKS):
-            raise PortError(f"there is no task {self.task!r}", where="task", fix=f"one of {', '.join(TASKS)}")
+            raise PortError(
+                f"there is no task {self.task!r}",
+                where="task",
+                fix=f"one of {', '.join(TASKS)}",
+            )
         sizes = [(name, getattr(self, name)) for name in _NUMBERS]
         sizes += itertools.product(["image_size"], self.image_size or ())
         for name, size in sizes:
             if size is not None and size < 1:
-                raise PortError(f"{name} is {size}", where=name, fix="a number of at least 1")
+                raise PortError(
+                    f"{name} is {size}", where=name, fix="a number of at least 1"
+                )
         # Quantised weights are not supported, and no other weights are integers.
         if self.dtype is not None and not _is_floating(self.dtype):
             raise PortError(
-                f"weights cannot be {self.dtype}", where="dtype", fix="a floating dtype, such as bfloat16"
+                f"weights cannot be {self.dtype}",
+                where="dtype",
+                fix="a floating dtype, such as bfloat16",
             )
 
     @property
@@ -92,9 +108,15 @@ class Options:
         return self.batch or 1
 
     def stray(self, applicable: Collection[str]) -> list[str]:
-        """Of the sizes, the cache's format and the task, the names that the user gave and that are not `applicable`."""
+        """Of the sizes, the cache's format and the task, the names that the user gave
+        and that are not `applicable`.
+        """
         names = (*_NUMBERS, "kv_cache", "image_size", "task")
-        return [name for name in names if getattr(self, name) is not None and name not in applicable]
+        return [
+            name
+            for name in names
+            if getattr(self, name) is not None and name not in applicable
+        ]
 
     def check_apply(self, applicable: tuple[str, ...], what: str) -> None:
         """PortError if an option was given that is not one of `applicable`.
@@ -110,7 +132,9 @@ class Options:
             raise PortError(f"{name} does not apply to {what}", where=name, fix=fix)
 
     def _check_inputs_decide(self) -> None:
-        """PortError for a size beside a function of the user's that makes the inputs."""
+        """PortError for a size beside a function of the user's that makes the
+        inputs.
+        """
         for name in self.stray(["task"]):
             raise PortError(
                 f"{name} is given together with inputs, which decide it",
@@ -131,7 +155,9 @@ def _is_floating(name: str) -> bool:
 
 
 def parse_image_size(size: Any) -> tuple[int, int] | None:
-    """(height, width) of "720x1280", of 1024 or "1024", which is square, or of a pair."""
+    """(height, width) of "720x1280", of 1024 or "1024", which is square, or of a
+    pair.
+    """
     match size:
         case None:
             return None
@@ -166,15 +192,21 @@ def required_parameters(function: Callable[..., Any]) -> list[str]:
     """The names of the parameters that a call must give, without a method's "self"."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # Python cannot tell the signature of some functions that are written in C
+    except (
+        ValueError
+    ):  # Python cannot tell the signature of some functions that are written in C
         return []
     # `*args` and `**kwargs` have no default either, and need no value.
     named = [parameter for parameter in parameters if parameter.kind not in _VARIADIC]
-    required = [parameter.name for parameter in named if parameter.default is parameter.empty]
+    required = [
+        parameter.name for parameter in named if parameter.default is parameter.empty
+    ]
     return [name for name in required if name != "self"]
 
 
 def first_integer(config: Mapping[str, Any], fields: Iterable[str]) -> int | None:
-    """The value of the first of these fields that is an integer in a config; None if there is none."""
+    """The value of the first of these fields that is an integer in a config; None if
+    there is none.
+    """
     values = map(config.get, fields)
     return next((value for value in values if isinstance(value, int)), None)

@@ -1,4 +1,6 @@
-"""Models of transformers: causal language models, and encoders of text, images and sound."""
+"""Models of transformers: causal language models, and encoders of text, images and
+sound.
+"""
 
 import copy
 import dataclasses
@@ -17,7 +19,10 @@ from tpuport.errors import PortError
 from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.targets import encoder_inputs, user_code
 from tpuport.topology.targets.config_files import ConfigFile
-from tpuport.topology.targets.quantized_configs import quantization_note, quantize_as_file
+from tpuport.topology.targets.quantized_configs import (
+    quantization_note,
+    quantize_as_file,
+)
 from tpuport.topology.targets.target import Options, Target, empty
 
 # A prompt whose length the user does not give: what most reports of serving speed take.
@@ -35,7 +40,8 @@ _NO_FLOAT16: Final = "in which no TPU multiplies"
 
 
 class _Model(NamedTuple):
-    """A model to build: its class, its config, and whether it is a causal language model.
+    """A model to build: its class, its config, and whether it is a causal language
+    model.
 
     Attributes:
         name: of the class, or of the config's type if that determines the class.
@@ -61,7 +67,8 @@ def transformers_targets(
         class_name: what a pipeline says that the model is.
 
     Raises:
-        PortError: transformers does not know the model, its code was not trusted, or an option does not apply.
+        PortError: transformers does not know the model, its code was not trusted, or an
+            option does not apply.
     """
     config, is_remote = _read_config(config_file, options.trust_remote_code)
     dtype, notes = choose_dtype(config_file.raw, options.dtype)
@@ -71,23 +78,33 @@ def transformers_targets(
     text_config = _text_model_config(config, class_name, options)
     if text_config is not None:
         config, name = text_config, None
-        notes += (f"the text model alone, {type(config).__name__}: no tower for images or sound is in it",)
+        notes += (
+            f"the text model alone, {type(config).__name__}: no tower for images or sound is in it",
+        )
     # Left to the trace, it would be an error about shapes.
     check_heads(config, config_file.path)
-    model = _choose_model(config, name, class_name, is_remote, config_file, options.task)
+    model = _choose_model(
+        config, name, class_name, is_remote, config_file, options.task
+    )
     build = _make_builder(model, dtype, is_remote, config_file)
     target = Target(config_file.name, build, {}, None, dtype, model.kind, notes)
     if options.inputs is not None:
         options.check_apply((), model.name)
-        inputs = user_code.call_inputs_function(options.inputs, model.config, options.task)
+        inputs = user_code.call_inputs_function(
+            options.inputs, model.config, options.task
+        )
         notes += (f"inputs are those of {options.inputs}",)
         return (dataclasses.replace(target, inputs=inputs, notes=notes),)
     if model.is_causal:
         return tuple(_generation_targets(target, model.config, options))
-    options.check_apply(encoder_inputs.applicable(model.model_class, model.config), model.name)
+    options.check_apply(
+        encoder_inputs.applicable(model.model_class, model.config), model.name
+    )
     call = encoder_inputs.plan_call(model.model_class, model.config, dtype, options)
     notes += call.notes
-    return (dataclasses.replace(target, inputs=call.inputs, unit=call.unit, notes=notes),)
+    return (
+        dataclasses.replace(target, inputs=call.inputs, unit=call.unit, notes=notes),
+    )
 
 
 def _choose_model(
@@ -98,12 +115,15 @@ def _choose_model(
     config_file: ConfigFile,
     task: str | None,
 ) -> _Model:
-    """The class of the model, by what its config and the pipeline say, and by the task."""
+    """The class of the model, by what its config and the pipeline say, and by the
+    task.
+    """
     has_own_class = is_remote and "AutoModelForCausalLM" in config_file.raw["auto_map"]
     # A pipeline's encoder does not generate, whatever its class could do.
     is_causal = class_name is None and (has_own_class or _is_causal(config, name))
     display_name = name or config.model_type
-    # A model that fills in masked words by default may have a class that generates: the user asks for that.
+    # A model that fills in masked words by default may have a class that generates: the
+    # user asks for that.
     if task in ("prefill", "decode", "generate") and not is_causal:
         known = _model_mappings().MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
         if class_name is not None or config.model_type not in known:
@@ -117,10 +137,16 @@ def _choose_model(
 
 
 def _read_config(config_file: ConfigFile, trust_remote_code: bool) -> tuple[Any, bool]:
-    """The config as transformers' object, and whether the directory's own code is what reads it."""
+    """The config as transformers' object, and whether the directory's own code is what
+    reads it.
+    """
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    raw = {name: value for name, value in config_file.raw.items() if name != building.QUANTIZATION}
+    raw = {
+        name: value
+        for name, value in config_file.raw.items()
+        if name != building.QUANTIZATION
+    }
     model_type = str(config_file.raw.get("model_type"))
     is_known = model_type in CONFIG_MAPPING
     # The code of a type that transformers knows too is run only if the user says so.
@@ -135,15 +161,26 @@ def _read_config(config_file: ConfigFile, trust_remote_code: bool) -> tuple[Any,
             f"transformers has no model_type {model_type!r}", where=f"{config_file.path}, model_type",
             fix="check the spelling, or install the transformers that has it",
         )  # fmt: skip
-    with name_wrong_fields(config_file.raw, config_file.path, "transformers refuses the config"):
+    with name_wrong_fields(
+        config_file.raw, config_file.path, "transformers refuses the config"
+    ):
         return CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(raw)), False
 
 
 def _check_remote_code(config_file: ConfigFile, is_trusted: bool) -> None:
-    """PortError unless the user trusts the code that the config names, and its files exist."""
+    """PortError unless the user trusts the code that the config names, and its files
+    exist.
+    """
     references = building.code_references(config_file.raw)
-    # "--" is between a repository's name and the rest: that code is not in this directory.
-    modules = sorted({reference.rpartition(".")[0] for reference in references if "--" not in reference})
+    # "--" is between a repository's name and the rest: that code is not in this
+    # directory.
+    modules = sorted(
+        {
+            reference.rpartition(".")[0]
+            for reference in references
+            if "--" not in reference
+        }
+    )
     files = [config_file.directory / f"{module}.py" for module in modules]
     if not is_trusted:
         raise PortError(
@@ -155,16 +192,24 @@ def _check_remote_code(config_file: ConfigFile, is_trusted: bool) -> None:
         raise PortError("there is no such file", where=str(file), fix=fix)
 
 
-def choose_dtype(raw: Mapping[str, Any], requested: str | None) -> tuple[str, tuple[str, ...]]:
-    """The name of the dtype of floating-point weights, and a note if it is not the user's choice."""
+def choose_dtype(
+    raw: Mapping[str, Any], requested: str | None
+) -> tuple[str, tuple[str, ...]]:
+    """The name of the dtype of floating-point weights, and a note if it is not the
+    user's choice.
+    """
     if requested is not None:
         name = _plain_name(as_torch_dtype(requested))
         if name == "float16":
-            return "bfloat16", (f"weights are bfloat16 instead of float16, {_NO_FLOAT16}",)
+            return "bfloat16", (
+                f"weights are bfloat16 instead of float16, {_NO_FLOAT16}",
+            )
         return name, ()
     name = _plain_name(_stated_dtype(raw))
     if name == "float16":
-        return "bfloat16", (f"weights are bfloat16 instead of the config's float16, {_NO_FLOAT16}",)
+        return "bfloat16", (
+            f"weights are bfloat16 instead of the config's float16, {_NO_FLOAT16}",
+        )
     if isinstance(getattr(torch, name, None), torch.dtype):
         return name, (f"weights are {name}, as the config says",)
     return "bfloat16", ("weights are bfloat16: the config names no dtype",)
@@ -175,7 +220,9 @@ def _plain_name(dtype: Any) -> str:
 
 
 def _stated_dtype(raw: Mapping[str, Any]) -> Any:
-    """The dtype that a config names, of its own or of its text part; "" if it names none."""
+    """The dtype that a config names, of its own or of its text part; "" if it names
+    none.
+    """
     parts = (raw, raw.get("text_config") or {})
     # The older name of the field is the second.
     stated = (part.get(field) for part in parts for field in ("dtype", "torch_dtype"))
@@ -192,8 +239,12 @@ def _make_builder(
     def build() -> torch.nn.Module:
         # Building may change the config.
         config = copy.deepcopy(model.config)
-        with name_wrong_fields(config_file.raw, config_file.path, f"{model_class.__name__} cannot be built"):
-            built = building.build_empty(model_class, config, torch_dtype, is_remote, Path(config_file.path))
+        with name_wrong_fields(
+            config_file.raw, config_file.path, f"{model_class.__name__} cannot be built"
+        ):
+            built = building.build_empty(
+                model_class, config, torch_dtype, is_remote, Path(config_file.path)
+            )
         quantize_as_file(built, config_file, torch_dtype)
         return built
 
@@ -207,7 +258,9 @@ def _model_mappings() -> Any:
 
 
 def _is_causal(config: Any, name: str | None) -> bool:
-    """Whether this is a decoder that makes text, by the class that the config names or else by its type."""
+    """Whether this is a decoder that makes text, by the class that the config names or
+    else by its type.
+    """
     mappings = _model_mappings()
     model_type = config.model_type
     if getattr(config, "is_encoder_decoder", False):
@@ -221,13 +274,21 @@ def _is_causal(config: Any, name: str | None) -> bool:
     causal_classes = mappings.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if name is None:
         return model_type in causal_classes
-    return name in causal_classes.values() or name.endswith(("ForCausalLM", "LMHeadModel"))
+    return name in causal_classes.values() or name.endswith(
+        ("ForCausalLM", "LMHeadModel")
+    )
 
 
 def _text_model_config(config: Any, class_name: str | None, options: Options) -> Any:
-    """The config of the text part of a model with several kinds of input, if that is a causal language model."""
+    """The config of the text part of a model with several kinds of input, if that is a
+    causal language model.
+    """
     # A pipeline, a forward call and inputs of the user's own are for the whole model.
-    if class_name is not None or options.task == "forward" or options.inputs is not None:
+    if (
+        class_name is not None
+        or options.task == "forward"
+        or options.inputs is not None
+    ):
         return None
     text_config = getattr(config, "text_config", None)
     model_type = getattr(text_config, "model_type", None)
@@ -236,7 +297,9 @@ def _text_model_config(config: Any, class_name: str | None, options: Options) ->
     return None
 
 
-def _find_class(name: str | None, is_causal: bool, is_remote: bool, config_file: ConfigFile) -> Any:
+def _find_class(
+    name: str | None, is_causal: bool, is_remote: bool, config_file: ConfigFile
+) -> Any:
     import transformers
 
     if is_remote:
@@ -263,17 +326,30 @@ def _find_remote_class(is_causal: bool, config_file: ConfigFile) -> Any:
     if is_causal:
         names.reverse()
     # The config that the code has read may have dropped this field.
-    references = [reference for name in names if (reference := config_file.raw["auto_map"].get(name))]
+    references = [
+        reference
+        for name in names
+        if (reference := config_file.raw["auto_map"].get(name))
+    ]
     if not references:
         where = f"{config_file.path}, auto_map: AutoModel"
         raise PortError("no class of the code is named for the model", where=where)
-    return get_class_from_dynamic_module(references[0], str(config_file.directory), local_files_only=True)
+    return get_class_from_dynamic_module(
+        references[0], str(config_file.directory), local_files_only=True
+    )
 
 
-def _generation_targets(target: Target, config: Any, options: Options) -> Iterator[Target]:
+def _generation_targets(
+    target: Target, config: Any, options: Options
+) -> Iterator[Target]:
     """The programs of a causal language model; `target` has what they share."""
-    tasks = ["prefill", "decode"] if options.task in (None, "generate") else [options.task]
-    options.check_apply((*_APPLICABLE[tasks[0]], "task"), f"a causal language model's {' and '.join(tasks)}")
+    tasks = (
+        ["prefill", "decode"] if options.task in (None, "generate") else [options.task]
+    )
+    options.check_apply(
+        (*_APPLICABLE[tasks[0]], "task"),
+        f"a causal language model's {' and '.join(tasks)}",
+    )
     batch = options.rows
     length, remark = _prompt_length(config, options)
     # Unless the user says more, the cache has room for the prompt.
@@ -295,9 +371,14 @@ def _generation_targets(target: Target, config: Any, options: Options) -> Iterat
                 inputs, tokens = Decode(batch, slots, options.kv_cache), batch
                 note = f"batch {batch}, a cache of {slots} positions{remark}"
             case _:
-                inputs = {"input_ids": empty(batch, length, dtype=torch.int64), "use_cache": False}
+                inputs = {
+                    "input_ids": empty(batch, length, dtype=torch.int64),
+                    "use_cache": False,
+                }
         unit = ("tokens", float(tokens))
-        yield dataclasses.replace(target, name=name, inputs=inputs, unit=unit, notes=(*target.notes, note))
+        yield dataclasses.replace(
+            target, name=name, inputs=inputs, unit=unit, notes=(*target.notes, note)
+        )
 
 
 def _prompt_length(config: Any, options: Options) -> tuple[int, str]:
@@ -307,8 +388,11 @@ def _prompt_length(config: Any, options: Options) -> tuple[int, str]:
         PortError: the model has a table of positions, and it is shorter.
     """
     values = (getattr(config, field, None) for field in _POSITION_FIELDS)
-    # A model whose config has none of the fields, or 0 there, has no table of positions.
-    positions = next((value for value in values if isinstance(value, int)), 0) or sys.maxsize
+    # A model whose config has none of the fields, or 0 there, has no table of
+    # positions.
+    positions = (
+        next((value for value in values if isinstance(value, int)), 0) or sys.maxsize
+    )
     sizes = {"length": options.length or 0, "max_cache_len": options.max_cache_len or 0}
     largest = max(sizes, key=lambda name: sizes[name])
     requested = sizes[largest]
@@ -319,7 +403,8 @@ def _prompt_length(config: Any, options: Options) -> tuple[int, str]:
     length = options.length or min(_PROMPT_LENGTH, requested)
     if requested <= positions:
         return length, ""
-    # Rotary embeddings have no table of positions, and work beyond what the model was made for.
+    # Rotary embeddings have no table of positions, and work beyond what the model was
+    # made for.
     if getattr(config, "rope_parameters", None) is None:
         raise PortError(
             f"the model has positions for {positions} tokens, not for {requested}",

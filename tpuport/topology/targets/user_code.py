@@ -20,28 +20,39 @@ from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.topology.abstract_weights import unallocated_parameters
 from tpuport.topology.generation_tasks import Decode, Prefill
-from tpuport.topology.targets.early_checks import check_python_file, missing_module, split_function_name
+from tpuport.topology.targets.early_checks import (
+    check_python_file,
+    missing_module,
+    split_function_name,
+)
 from tpuport.topology.targets.target import Options, Target, required_parameters
 
 # Parts of the paths of files that only call the user's code.
 _CALLERS: Final = ("site-packages", "importlib", "contextlib.py", __file__)
-_NAMED_KINDS: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_NAMED_KINDS: Final = (
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
 _MOST_FUNCTIONS: Final = 8  # that a message lists
 
 _Inputs = Mapping[str, Any] | Prefill | Decode
 
 
 def user_target(name: str, options: Options) -> Target:
-    """The program of a function that returns (a model or a function that builds one, its inputs).
+    """The program of a function that returns (a model or a function that builds one,
+    its inputs).
 
-    If the options have `inputs`, the function returns the model alone. Parameters that it makes take no memory. The
-    dtype of the options is that of parameters, buffers and inputs, as `model.to` and `inputs.to` would make them;
-    without one, all have the dtypes that the function gives them.
+    If the options have `inputs`, the function returns the model alone. Parameters that
+    it makes take no memory. The dtype of the options is that of parameters, buffers and
+    inputs, as `model.to` and `inputs.to` would make them; without one, all have the
+    dtypes that the function gives them.
 
     Raises:
         PortError: there is no such function, it fails, or it returns something else.
     """
-    options.check_apply(("task",), "the user's own code, whose inputs its function makes")
+    options.check_apply(
+        ("task",), "the user's own code, whose inputs its function makes"
+    )
     function = load_function(name)
     required = required_parameters(function)
     if required:
@@ -68,11 +79,13 @@ def user_target(name: str, options: Options) -> Target:
     return convert_dtype(target, dtype)
 
 
-def _split_result(result: Any, name: str, options: Options) -> tuple[Any, _Inputs, tuple[str, ...]]:
-    """The model or what builds it, checked inputs, and notes, from what the user's function returned."""
-    fix = (
-        "return (model, inputs): a torch.nn.Module or a function that builds one, and a mapping of arguments"
-    )
+def _split_result(
+    result: Any, name: str, options: Options
+) -> tuple[Any, _Inputs, tuple[str, ...]]:
+    """The model or what builds it, checked inputs, and notes, from what the user's
+    function returned.
+    """
+    fix = "return (model, inputs): a torch.nn.Module or a function that builds one, and a mapping of arguments"
     match result:
         case [model, _] if callable(model) and options.inputs is not None:
             raise PortError(
@@ -82,7 +95,11 @@ def _split_result(result: Any, name: str, options: Options) -> tuple[Any, _Input
             )
         case [model, inputs] if callable(model):
             inputs = _check_inputs(inputs, name, options.task)
-            return model, inputs, ("sizes and inputs are those that the function returns",)
+            return (
+                model,
+                inputs,
+                ("sizes and inputs are those that the function returns",),
+            )
         case _ if callable(result) and options.inputs is not None:
             inputs = call_inputs_function(options.inputs, None, options.task)
             return result, inputs, (f"inputs are those of {options.inputs}",)
@@ -92,22 +109,33 @@ def _split_result(result: Any, name: str, options: Options) -> tuple[Any, _Input
 
 
 def check_arguments(model: torch.nn.Module, inputs: Any, where: str) -> None:
-    """PortError unless a mapping of inputs has the names that the model's forward takes."""
+    """PortError unless a mapping of inputs has the names that the model's forward
+    takes.
+    """
     if not isinstance(inputs, Mapping):
         return
     try:
         parameters = inspect.signature(model.forward).parameters.values()
     except ValueError:  # of a function that Python code does not define
         return
-    # Inputs are passed by name, so that parameters which take a position only are no use.
-    named = [parameter.name for parameter in parameters if parameter.kind in _NAMED_KINDS]
-    takes_any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    # Inputs are passed by name, so that parameters which take a position only are no
+    # use.
+    named = [
+        parameter.name for parameter in parameters if parameter.kind in _NAMED_KINDS
+    ]
+    takes_any_name = any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
+    )
     forward = f"{type(model).__name__}.forward"
     fix = f"name the inputs as forward does: {', '.join(named) or 'none'}"
     unknown = [name for name in inputs if name not in named]
     if unknown and not takes_any_name:
-        raise PortError(f"{forward} takes no argument {_quote(unknown)}", where=where, fix=fix)
-    missing = [name for name in required_parameters(model.forward) if name not in inputs]
+        raise PortError(
+            f"{forward} takes no argument {_quote(unknown)}", where=where, fix=fix
+        )
+    missing = [
+        name for name in required_parameters(model.forward) if name not in inputs
+    ]
     if missing:
         problem = f"{forward} needs the argument {_quote(missing)}, which the inputs do not have"
         raise PortError(problem, where=where, fix=fix)
@@ -118,7 +146,9 @@ def _quote(names: list[str]) -> str:
 
 
 def call_inputs_function(name: str, config: Any, task: str | None = None) -> _Inputs:
-    """What the function makes as inputs, called with the config if it takes an argument."""
+    """What the function makes as inputs, called with the config if it takes an
+    argument.
+    """
     function = load_function(name)
     arguments = []
     if required_parameters(function):
@@ -132,7 +162,9 @@ def call_inputs_function(name: str, config: Any, task: str | None = None) -> _In
 
 
 def _check_inputs(inputs: Any, name: str, task: str | None) -> _Inputs:
-    """The inputs, if they are a mapping from names, a Prefill or a Decode, as the task wants them."""
+    """The inputs, if they are a mapping from names, a Prefill or a Decode, as the task
+    wants them.
+    """
     tasks = {Prefill: "prefill", Decode: "decode"}
     actual_task = tasks.get(type(inputs), "forward")
     if task not in (None, actual_task):
@@ -140,7 +172,9 @@ def _check_inputs(inputs: Any, name: str, task: str | None) -> _Inputs:
             f"{name} makes inputs of {actual_task}, not of {task}", where="task",
             fix=f"--task {actual_task}, or none",
         )  # fmt: skip
-    if isinstance(inputs, Mapping) and all(isinstance(argument, str) for argument in inputs):
+    if isinstance(inputs, Mapping) and all(
+        isinstance(argument, str) for argument in inputs
+    ):
         return dict(inputs)
     if actual_task != "forward":
         return inputs
@@ -154,7 +188,8 @@ def load_function(name: str) -> Callable[..., Any]:
     """The function, imported with the current directory, and the file's, on the path.
 
     Raises:
-        PortError: there is no such module, file or function, or importing it fails; the message names the line.
+        PortError: there is no such module, file or function, or importing it fails; the
+            message names the line.
     """
     module_name, function_name = split_function_name(name)
     load = _load_file if module_name.endswith(".py") else _load_module
@@ -163,12 +198,16 @@ def load_function(name: str) -> Callable[..., Any]:
     function = getattr(module, function_name, None)
     if not callable(function):
         public = [
-            name for name, member in vars(module).items() if inspect.isfunction(member) and name[0] != "_"
+            name
+            for name, member in vars(module).items()
+            if inspect.isfunction(member) and name[0] != "_"
         ]
         fix = f"it has {', '.join(public[:_MOST_FUNCTIONS])}"
         if not public:
             fix = f"write one: def {function_name}(): return model, inputs"
-        raise PortError(f"there is no function {function_name!r}", where=module_name, fix=fix)
+        raise PortError(
+            f"there is no function {function_name!r}", where=module_name, fix=fix
+        )
     return function
 
 
@@ -189,7 +228,8 @@ def _load_file(file: str) -> Any:
     name = re.sub(r"\W", "_", path.stem)
     spec: Any = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up. One that is imported already under this name stays.
+    # Dataclasses look their module up. One that is imported already under this name
+    # stays.
     sys.modules.setdefault(name, module)
     with _importable(path.resolve().parent):
         spec.loader.exec_module(module)
@@ -210,12 +250,16 @@ def _importable(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def called_by_name(name: str) -> Iterator[None]:
-    """Around a call of a function of the user's: modules beside its file can be imported, and errors name the line."""
+    """Around a call of a function of the user's: modules beside its file can be
+    imported, and errors name the line.
+    """
     module, _ = split_function_name(name)
     directory = Path(module).resolve().parent if module.endswith(".py") else Path.cwd()
     with (
         _importable(directory),
-        reported_errors(f"{name} failed", name, "call it in Python: it fails there too"),
+        reported_errors(
+            f"{name} failed", name, "call it in Python: it fails there too"
+        ),
     ):
         yield
 
@@ -227,7 +271,9 @@ def _call(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def reported_errors(what: str, where: str, fix: str | None = None) -> Iterator[None]:
-    """Turn whatever the user's code raises inside into a PortError that names the line."""
+    """Turn whatever the user's code raises inside into a PortError that names the
+    line.
+    """
     try:
         yield
     except PortError:  # says already what to do
@@ -248,7 +294,11 @@ def _error_line(error: Exception) -> str | None:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not any(part in frame.filename for part in _CALLERS)]
+    own = [
+        frame
+        for frame in frames
+        if not any(part in frame.filename for part in _CALLERS)
+    ]
     return next((f"{frame.filename}:{frame.lineno}" for frame in reversed(own)), None)
 
 
@@ -264,7 +314,8 @@ def describe_value(value: Any) -> str:
 
 
 def convert_dtype(target: Target, dtype: torch.dtype) -> Target:
-    """The target with floating-point parameters, buffers and inputs in this dtype, and a note of changed inputs.
+    """The target with floating-point parameters, buffers and inputs in this dtype, and
+    a note of changed inputs.
 
     Complex tensors stay as they are: torch would take their real part.
     """
@@ -277,18 +328,28 @@ def convert_dtype(target: Target, dtype: torch.dtype) -> Target:
         return dataclasses.replace(target, build=build, dtype=None)
     pytrees.register()
     inputs = {
-        name: jax.tree.map(lambda leaf: _convert(leaf, dtype), value) for name, value in target.inputs.items()
+        name: jax.tree.map(lambda leaf: _convert(leaf, dtype), value)
+        for name, value in target.inputs.items()
     }
-    changed = [name for name in inputs if _dtypes(inputs[name]) != _dtypes(target.inputs[name])]
+    changed = [
+        name for name in inputs if _dtypes(inputs[name]) != _dtypes(target.inputs[name])
+    ]
     notes = target.notes
     if changed:
         dtype_name = str(dtype).removeprefix("torch.")
-        notes = (*notes, f"inputs that were converted to {dtype_name}: {', '.join(changed)}")
-    return dataclasses.replace(target, build=build, inputs=inputs, dtype=None, notes=notes)
+        notes = (
+            *notes,
+            f"inputs that were converted to {dtype_name}: {', '.join(changed)}",
+        )
+    return dataclasses.replace(
+        target, build=build, inputs=inputs, dtype=None, notes=notes
+    )
 
 
 def _convert(value: Any, dtype: torch.dtype) -> Any:
-    """A floating-point tensor, or the description of one, in this dtype; anything else as it is."""
+    """A floating-point tensor, or the description of one, in this dtype; anything else
+    as it is.
+    """
     match value:
         case torch.Tensor() if value.is_floating_point():
             return value.to(dtype)

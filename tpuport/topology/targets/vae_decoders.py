@@ -1,4 +1,6 @@
-"""Autoencoders of diffusers: what their latents look like, and the decoder alone as a program."""
+"""Autoencoders of diffusers: what their latents look like, and the decoder alone as a
+program.
+"""
 
 import dataclasses
 from typing import Any, Final
@@ -6,7 +8,13 @@ from typing import Any, Final
 import torch
 
 from tpuport.errors import PortError
-from tpuport.topology.targets.denoiser_calls import Compression, Config, Size, latent_sides, side_pair
+from tpuport.topology.targets.denoiser_calls import (
+    Compression,
+    Config,
+    Size,
+    latent_sides,
+    side_pair,
+)
 from tpuport.topology.targets.target import Options, empty, first_integer
 
 # What pipelines of video models make by default; others have a row below.
@@ -29,9 +37,14 @@ _IMAGE: Final = (
     "AsymmetricAutoencoderKL", "AutoencoderDC", "AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLHunyuanImage",
     "AutoencoderKLTemporalDecoder", "AutoencoderTiny", "VQModel",
 )  # fmt: skip
-_LEVEL_FIELDS: Final = ("block_out_channels", "decoder_block_out_channels", "down_block_out_channels")
+_LEVEL_FIELDS: Final = (
+    "block_out_channels",
+    "decoder_block_out_channels",
+    "down_block_out_channels",
+)
 _ENCODERS: Final = ("encoder", "quant_conv")
-# Sides below this are a number of latents, or the default of a field that the model does not use.
+# Sides below this are a number of latents, or the default of a field that the model
+# does not use.
 _SMALLEST_SIDE: Final = 256
 
 
@@ -51,18 +64,23 @@ def is_vae(model_class: type) -> bool:
 
 
 def vae_compression(class_name: str, config: Config, source: str) -> Compression:
-    """What the autoencoder of this class and config divides by; `source` says where the config is from."""
+    """What the autoencoder of this class and config divides by; `source` says where the
+    config is from.
+    """
     spatial, temporal = _spatial(class_name, config), _temporal(class_name, config)
     return Compression(spatial, temporal, class_name != _FRAMEWISE, source)
 
 
 def _spatial(class_name: str, config: Config) -> int:
     """How many pixels of a side make one latent."""
-    # The spelling is diffusers'. Where the config has both, the scale factor counts patches too.
+    # The spelling is diffusers'. Where the config has both, the scale factor counts
+    # patches too.
     halvings = config.get("temperal_downsample")
     if halvings is not None and "scale_factor_spatial" not in config:
         return 2 ** len(halvings)
-    stated = first_integer(config, ("spatial_compression_ratio", "scale_factor_spatial"))
+    stated = first_integer(
+        config, ("spatial_compression_ratio", "scale_factor_spatial")
+    )
     if stated is not None:
         return stated
     if class_name == "AutoencoderKLLTXVideo":
@@ -80,7 +98,9 @@ def _temporal(class_name: str, config: Config) -> int:
     halvings = config.get("temperal_downsample")
     if halvings is not None and "scale_factor_temporal" not in config:
         return 2 ** sum(map(bool, halvings))
-    stated = config.get("temporal_compression_ratio") or config.get("scale_factor_temporal")
+    stated = config.get("temporal_compression_ratio") or config.get(
+        "scale_factor_temporal"
+    )
     if stated:
         return int(stated)
     if class_name == "AutoencoderKLLTXVideo":
@@ -107,7 +127,8 @@ def plan_decoding(
         denoised: the size in pixels and the frames that the pipeline's denoiser makes.
 
     Raises:
-        PortError: the latents of this class are not known, or a size is not a multiple of the compression.
+        PortError: the latents of this class are not known, or a size is not a multiple
+            of the compression.
     """
     if class_name not in (*_IMAGE, *_VIDEO):
         raise PortError(
@@ -115,7 +136,9 @@ def plan_decoding(
             fix="--inputs module:function, which returns {'latents': ...}",
         )  # fmt: skip
     compression = vae_compression(class_name, config, "its config")
-    default_pixels, default_frames = denoised or _default_output(class_name, config, compression)
+    default_pixels, default_frames = denoised or _default_output(
+        class_name, config, compression
+    )
     pixels = options.image_size or default_pixels
     frames = options.frames or default_frames
     height, width = latent_sides(pixels, compression.spatial, (1, 1))
@@ -126,19 +149,27 @@ def plan_decoding(
     if class_name == _FRAMEWISE:
         latents = empty(batch * frames, channels, height, width, dtype=dtype)
         inputs = {"latents": latents, "num_frames": frames}
-        return Decoding(inputs, ("frames", float(batch * frames)), (f"{frames} frames, {note}",))
+        return Decoding(
+            inputs, ("frames", float(batch * frames)), (f"{frames} frames, {note}",)
+        )
     if class_name in _IMAGE:
         latents = empty(batch, channels, height, width, dtype=dtype)
-        return Decoding({"latents": latents}, ("images", float(batch)), (f"{note}; batch {batch}",))
+        return Decoding(
+            {"latents": latents}, ("images", float(batch)), (f"{note}; batch {batch}",)
+        )
     latent_frames = compression.latent_frames(frames)
-    inputs = {"latents": empty(batch, channels, latent_frames, height, width, dtype=dtype)}
+    inputs = {
+        "latents": empty(batch, channels, latent_frames, height, width, dtype=dtype)
+    }
     if config.get("timestep_conditioning"):
         inputs["temb"] = empty(batch, dtype=dtype)
     note = f"{frames} frames, {note}; batch {batch}, no tiling"
     return Decoding(inputs, ("frames", float(batch * frames)), (note,))
 
 
-def _default_output(class_name: str, config: Config, compression: Compression) -> tuple[Size, int]:
+def _default_output(
+    class_name: str, config: Config, compression: Compression
+) -> tuple[Size, int]:
     """Pixels and frames."""
     if class_name in _DEFAULT_OUTPUTS:
         return _DEFAULT_OUTPUTS[class_name]
@@ -154,11 +185,13 @@ def _default_output(class_name: str, config: Config, compression: Compression) -
 def make_decoder(model: torch.nn.Module) -> torch.nn.Module:
     """Give the model a forward that decodes, and take away the weights that encode.
 
-    It stays an instance of its class, so that rules for its parameters find them by their names.
+    It stays an instance of its class, so that rules for its parameters find them by
+    their names.
     """
     for name in _ENCODERS:
         if isinstance(getattr(model, name, None), torch.nn.Module):
-            # An empty module stays: some classes iterate over the modules of both halves.
+            # An empty module stays: some classes iterate over the modules of both
+            # halves.
             setattr(model, name, torch.nn.Module())
     base = type(model)
     namespace = {"forward": _decode, "__module__": __name__}

@@ -1,10 +1,19 @@
-"""How the denoisers of video models are called, by class name: as their pipelines in diffusers call them."""
+"""How the denoisers of video models are called, by class name: as their pipelines in
+diffusers call them.
+"""
 
 import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tpuport.topology.targets.denoiser_calls import Call, Family, Size, first_width, patch_sides, side_pair
+from tpuport.topology.targets.denoiser_calls import (
+    Call,
+    Family,
+    Size,
+    first_width,
+    patch_sides,
+    side_pair,
+)
 from tpuport.topology.targets.target import empty
 
 _GLYPHS: Final = 256  # tokens of the second text encoder of HunyuanVideo-1.5
@@ -28,15 +37,20 @@ def _wan(call: Call) -> dict[str, Any]:
     }
     if config["image_dim"]:
         rows = call.batch
-        # A model that continues a first and a last frame has both images' tokens, in rows of their own.
+        # A model that continues a first and a last frame has both images' tokens, in
+        # rows of their own.
         if config["pos_embed_seq_len"]:
             rows *= 2
-        inputs["encoder_hidden_states_image"] = empty(rows, _CLIP, config["image_dim"], dtype=call.dtype)
+        inputs["encoder_hidden_states_image"] = empty(
+            rows, _CLIP, config["image_dim"], dtype=call.dtype
+        )
     return inputs
 
 
 def _wan_compression(config: Mapping[str, Any]) -> int:
-    """16 for Wan 2.2 of 5 billion parameters, whose autoencoder has more channels for it; 8 for all others."""
+    """16 for Wan 2.2 of 5 billion parameters, whose autoencoder has more channels for
+    it; 8 for all others.
+    """
     return 16 if config["in_channels"] == 48 else 8
 
 
@@ -62,7 +76,8 @@ def _hunyuan15(call: Call) -> dict[str, Any]:
         "encoder_attention_mask": call.integers(call.text),
         "encoder_hidden_states_2": call.floats(_GLYPHS, config["text_embed_2_dim"]),
         "encoder_attention_mask_2": call.integers(_GLYPHS),
-        # Without an image these are zeros that no token attends to; None says so before the trace.
+        # Without an image these are zeros that no token attends to; None says so before
+        # the trace.
         "image_embeds": None,
         "return_dict": False,
     }
@@ -74,7 +89,9 @@ def _hunyuan15(call: Call) -> dict[str, Any]:
 
 
 def _hunyuan15_size(config: Mapping[str, Any], _: int) -> Size:
-    """There are two models: for an area of 640 by 640 pixels, and of 960 by 960, both at 16:9."""
+    """There are two models: for an area of 640 by 640 pixels, and of 960 by 960, both
+    at 16:9.
+    """
     return (720, 1280) if config["target_size"] >= 960 else (480, 832)
 
 
@@ -86,7 +103,9 @@ def _cogvideox(call: Call) -> dict[str, Any]:
     side = side_pair(config["patch_size"])
     tokens = (frames // depth) * (call.height // side[0]) * (call.width // side[1])
     inputs = {
-        "hidden_states": call.floats(frames, config["in_channels"], call.height, call.width),
+        "hidden_states": call.floats(
+            frames, config["in_channels"], call.height, call.width
+        ),
         "encoder_hidden_states": call.floats(call.text, config["text_embed_dim"]),
         "timestep": call.integers(),
         "return_dict": False,
@@ -100,7 +119,9 @@ def _cogvideox(call: Call) -> dict[str, Any]:
 
 
 def _cogvideox_size(config: Mapping[str, Any], spatial: int) -> Size:
-    """As the config counts latents; CogVideoX-1.5, whose config allows 2400 pixels a side, makes 768 x 1360."""
+    """As the config counts latents; CogVideoX-1.5, whose config allows 2400 pixels a
+    side, makes 768 x 1360.
+    """
     if config["patch_size_t"]:
         return 768, 1360
     return _sample_sides(config, spatial)
@@ -140,7 +161,9 @@ def _mochi(call: Call) -> dict[str, Any]:
 
 
 def _cosmos(call: Call) -> dict[str, Any]:
-    """A model that continues an image or a video has 17 channels: one is the mask of the known frames."""
+    """A model that continues an image or a video has 17 channels: one is the mask of
+    the known frames.
+    """
     config = call.config
     sides = (call.frames, call.height, call.width)
     text_width = config["text_embed_dim"]
@@ -154,14 +177,19 @@ def _cosmos(call: Call) -> dict[str, Any]:
         "return_dict": False,
     }
     if config["in_channels"] == 17:
-        inputs |= {"hidden_states": call.floats(16, *sides), "condition_mask": call.floats(1, *sides)}
+        inputs |= {
+            "hidden_states": call.floats(16, *sides),
+            "condition_mask": call.floats(1, *sides),
+        }
     if config["concat_padding_mask"]:
         inputs["padding_mask"] = empty(1, 1, *call.pixels, dtype=call.dtype)
     return inputs
 
 
 def _allegro(call: Call) -> dict[str, Any]:
-    """Rotary tables of cosines and sines for each axis, and each token's position on it: time, height, width."""
+    """Rotary tables of cosines and sines for each axis, and each token's position on
+    it: time, height, width.
+    """
     config = call.config
     side = config["patch_size"]
     axes = (call.frames, call.height // side, call.width // side)
@@ -183,12 +211,18 @@ def _table(rows: int, columns: int) -> Any:
 
 
 def _svd(call: Call) -> dict[str, Any]:
-    """Stable Video Diffusion: frames before channels, one token of an image, three numbers for time and motion."""
+    """Stable Video Diffusion: frames before channels, one token of an image, three
+    numbers for time and motion.
+    """
     config = call.config
     return {
-        "sample": call.floats(call.frames, config["in_channels"], call.height, call.width),
+        "sample": call.floats(
+            call.frames, config["in_channels"], call.height, call.width
+        ),
         "timestep": call.timesteps(),
-        "encoder_hidden_states": call.floats(1, first_width(config["cross_attention_dim"])),
+        "encoder_hidden_states": call.floats(
+            1, first_width(config["cross_attention_dim"])
+        ),
         "added_time_ids": call.floats(3),
         "return_dict": False,
     }

@@ -1,6 +1,8 @@
-"""How long a step of a compiled program takes, instruction by instruction, by the schedules that the compiler wrote.
+"""How long a step of a compiled program takes, instruction by instruction, by the
+schedules that the compiler wrote.
 
-`time_program` gives the timeline of a program, its profile, and the trace that people look at.
+`time_program` gives the timeline of a program, its profile, and the trace that people
+look at.
 """
 
 from collections.abc import Mapping
@@ -21,7 +23,9 @@ __all__ = ["KINDS", "Span", "Timeline", "Timing", "span_seconds", "time_program"
 
 
 class Timing(NamedTuple):
-    """The time of a step: its instructions, what they amount to, and both in plain values with what goes on beside."""
+    """The time of a step: its instructions, what they amount to, and both in plain
+    values with what goes on beside.
+    """
 
     timeline: Timeline
     profile: Profile
@@ -29,13 +33,18 @@ class Timing(NamedTuple):
 
 
 def time_program(
-    program: Program, schedules: Mapping[str, KernelSchedule], generation: str, topology: str, mesh: Any
+    program: Program,
+    schedules: Mapping[str, KernelSchedule],
+    generation: str,
+    topology: str,
+    mesh: Any,
 ) -> Timing:
     """When each instruction of a step runs, and what that amounts to.
 
     Args:
         program: with the costs of its kernels applied.
-        schedules: of its kernels, by name; the compiler's estimates serve for those that are not there.
+        schedules: of its kernels, by name; the compiler's estimates serve for those
+            that are not there.
         generation: a key of `hardware.GENERATIONS`; topology: the slice's full name.
         mesh: the jax Mesh of the program's arguments.
     """
@@ -44,4 +53,8 @@ def time_program(
     rings = roofline.layout(hardware, sizes, topology, mesh)
     counter = WorkCounter(program, schedules, hardware, mesh, rings)
     timeline = walk(program, counter, hardware)
-    return Timing(timeline, summarize(program, timeline, hardware), build_trace(program, counter, timeline))
+    return Timing(
+        timeline,
+        summarize(program, timeline, hardware),
+        build_trace(program, counter, timeline),
+    )

@@ -12,7 +12,9 @@ _MOST_OWNERS: Final = 8
 
 
 def module(program: Program, instruction: Instruction) -> str:
-    """The module whose code an instruction is, or else the one whose code uses its result; empty if there is none."""
+    """The module whose code an instruction is, or else the one whose code uses its
+    result; empty if there is none.
+    """
     named = (module_path(owner.op_name) for owner in _owners(program, instruction))
     return next(filter(None, named), "")
 
@@ -24,10 +26,16 @@ def source(program: Program, instruction: Instruction) -> Source | None:
 
 
 def _owners(program: Program, instruction: Instruction) -> list[Instruction]:
-    """An instruction, then those that use its result, the nearest first: the compiler's own copies have no names."""
+    """An instruction, then those that use its result, the nearest first: the compiler's
+    own copies have no names.
+    """
     owners = [instruction]
     for owner in owners:
         if len(owners) >= _MOST_OWNERS:
             break
-        owners.extend(user for user in program.users(owner) if user not in owners and not user.is_root)
+        owners.extend(
+            user
+            for user in program.users(owner)
+            if user not in owners and not user.is_root
+        )
     return owners[:_MOST_OWNERS]

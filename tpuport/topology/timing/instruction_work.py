@@ -1,4 +1,6 @@
-"""What each instruction of a program asks of the device: cycles of the core, bytes of HBM, time of the links."""
+"""What each instruction of a program asks of the device: cycles of the core, bytes of
+HBM, time of the links.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -39,10 +41,11 @@ class Work:
 
     Attributes:
         kind: one of `KINDS`.
-        core_seconds: of the core by its schedule, with everything that it reads at hand, and at least
-            `product_seconds`: a schedule does not have the bundles that wait for a busy matrix unit. Each copy that it
-            starts adds to that.
-        product_seconds: that its products take at the published peak of the matrix units.
+        core_seconds: of the core by its schedule, with everything that it reads at
+            hand, and at least `product_seconds`: a schedule does not have the bundles
+            that wait for a busy matrix unit. Each copy that it starts adds to that.
+        product_seconds: that its products take at the published peak of the matrix
+            units.
         hbm_bytes: read and written.
         link_seconds: that a collective takes of the links along `axes`.
         flops: of products and kernels.
@@ -85,7 +88,9 @@ class WorkCounter:
         self._known: dict[str, Work] = {}
 
     def work(self, instruction: Instruction) -> Work:
-        """What one execution asks for, without the computations of a loop, a branch or a call."""
+        """What one execution asks for, without the computations of a loop, a branch or
+        a call.
+        """
         if instruction.name not in self._known:
             self._known[instruction.name] = self._count(instruction)
         return self._known[instruction.name]
@@ -101,7 +106,10 @@ class WorkCounter:
             scheduled = cycles.cycles / self._hardware.clock
             if self._may_do_less(instruction):
                 product_seconds = min(product_seconds, scheduled)
-            core_seconds = max(scheduled, product_seconds) + cycles.copies * self._hardware.copy_start.value
+            core_seconds = (
+                max(scheduled, product_seconds)
+                + cycles.copies * self._hardware.copy_start.value
+            )
         return Work(
             kind=self._kind(instruction),
             core_seconds=core_seconds,
@@ -118,7 +126,9 @@ class WorkCounter:
         if instruction.operation != "async-start":
             return nbytes
         # What runs beside the core is in a computation of its own.
-        inside = [self.program.computations[name].instructions for name in instruction.callees]
+        inside = [
+            self.program.computations[name].instructions for name in instruction.callees
+        ]
         return nbytes + sum(self._hbm_bytes(part) for parts in inside for part in parts)
 
     def _kind(self, instruction: Instruction) -> str:
@@ -129,7 +139,11 @@ class WorkCounter:
         inside = _operations_inside(self.program, instruction)
         if instruction.is_kernel:
             names = f"{instruction.name} {instruction.op_name}".lower()
-            return ATTENTION if any(name in names for name in _ATTENTION_NAMES) else KERNELS
+            return (
+                ATTENTION
+                if any(name in names for name in _ATTENTION_NAMES)
+                else KERNELS
+            )
         # A product with a vector is elementwise work to the compiler.
         if inside & _PRODUCT_OPERATIONS or instruction.op_name.endswith(_PRODUCT_NAMES):
             return PRODUCTS
@@ -140,21 +154,35 @@ class WorkCounter:
     def collectives_of(self, instruction: Instruction) -> list[Instruction]:
         """The collectives that an instruction is, or that a fusion starts or does."""
         candidates = [instruction]
-        for name in instruction.callees if instruction.operation in ("fusion", "async-start") else ():
+        for name in (
+            instruction.callees
+            if instruction.operation in ("fusion", "async-start")
+            else ()
+        ):
             if name in self.program.computations:
                 candidates.extend(self.program.computations[name].instructions)
-        return [candidate for candidate in candidates if collectives.sent_bytes(self.program, candidate)]
+        return [
+            candidate
+            for candidate in candidates
+            if collectives.sent_bytes(self.program, candidate)
+        ]
 
     def _links(self, instruction: Instruction) -> tuple[float, tuple[str, ...]]:
         seconds, axes = 0.0, ()
         for collective in self.collectives_of(instruction):
-            described = collectives.describe_execution(self.program, collective, self._mesh)
-            seconds += roofline.collective_seconds(described, self._rings, self._hardware)
+            described = collectives.describe_execution(
+                self.program, collective, self._mesh
+            )
+            seconds += roofline.collective_seconds(
+                described, self._rings, self._hardware
+            )
             axes = described.axes
         return seconds, axes
 
     def _flops(self, instruction: Instruction) -> tuple[float, float]:
-        """FLOPs of the products of one execution, and the seconds that they take at the peak of their dtypes."""
+        """FLOPs of the products of one execution, and the seconds that they take at the
+        peak of their dtypes.
+        """
         if not instruction.is_kernel:
             products = flop_counts.executed_products(self.program, instruction)
             flops, others = flop_counts.product_flops_by_rate(self.program, products)
@@ -163,7 +191,9 @@ class WorkCounter:
         return flops, flops / self._hardware.device.bf16
 
     def _may_do_less(self, instruction: Instruction) -> bool:
-        """Whether an instruction is a kernel whose FLOPs are more than it may compute, or what it says itself."""
+        """Whether an instruction is a kernel whose FLOPs are more than it may compute,
+        or what it says itself.
+        """
         if not instruction.is_kernel:
             return False
         cost = self.program.kernel_costs.get(instruction.name)

@@ -1,8 +1,11 @@
-"""The cycles of each instruction of a compiled program, by the schedules that the compiler wrote for its kernels.
+"""The cycles of each instruction of a compiled program, by the schedules that the
+compiler wrote for its kernels.
 
-A kernel here is what the core executes for one instruction: a fusion, a copy, a Pallas kernel. Its schedule is written
-once for all instructions that are the same but for their names. Without a schedule there is the estimate by which the
-compiler chose the blocks of a fusion: it is about right for products, and much too high for elementwise work.
+A kernel here is what the core executes for one instruction: a fusion, a copy, a Pallas
+kernel. Its schedule is written once for all instructions that are the same but for
+their names. Without a schedule there is the estimate by which the compiler chose the
+blocks of a fusion: it is about right for products, and much too high for elementwise
+work.
 """
 
 import re
@@ -37,13 +40,18 @@ class KernelCycles(NamedTuple):
     exact: bool = True
 
 
-def count_cycles(program: Program, schedules: Mapping[str, KernelSchedule]) -> dict[str, KernelCycles]:
+def count_cycles(
+    program: Program, schedules: Mapping[str, KernelSchedule]
+) -> dict[str, KernelCycles]:
     """By the name of each instruction that the core executes, its cycles.
 
-    Instructions without a schedule or an estimate are left out: they are scalar, or take no time of the core.
+    Instructions without a schedule or an estimate are left out: they are scalar, or
+    take no time of the core.
     """
     forms = _CanonicalForms(program)
-    instructions = [instruction for instruction in program.instructions if not instruction.is_fused]
+    instructions = [
+        instruction for instruction in program.instructions if not instruction.is_fused
+    ]
     by_form = {
         forms.of(instruction): schedules[instruction.name]
         for instruction in instructions
@@ -59,12 +67,16 @@ def count_cycles(program: Program, schedules: Mapping[str, KernelSchedule]) -> d
             continue
         estimate = search_group(_ESTIMATE, instruction.attributes)
         if estimate:
-            cycles[instruction.name] = KernelCycles(int(estimate), 0, "compiler's estimate", exact=False)
+            cycles[instruction.name] = KernelCycles(
+                int(estimate), 0, "compiler's estimate", exact=False
+            )
     return cycles
 
 
 class _CanonicalForms:
-    """Instructions and computations as text without names and source lines: equal if their code is."""
+    """Instructions and computations as text without names and source lines: equal if
+    their code is.
+    """
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -77,14 +89,23 @@ class _CanonicalForms:
         windows = search_group(_WINDOWS, instruction.attributes)
         callees = [self._computation(name) for name in instruction.callees]
         return "\n".join(
-            [instruction.type, *operands, windows, _NAME.sub("%", _COMMENT.sub("", text)), *callees]
+            [
+                instruction.type,
+                *operands,
+                windows,
+                _NAME.sub("%", _COMMENT.sub("", text)),
+                *callees,
+            ]
         )
 
     def _computation(self, name: str) -> str:
         if name not in self._computations and name in self._program.computations:
             instructions = self._program.computations[name].instructions
             # Operands by their position, which does not depend on names.
-            positions = {instruction.name: str(index) for index, instruction in enumerate(instructions)}
+            positions = {
+                instruction.name: str(index)
+                for index, instruction in enumerate(instructions)
+            }
             self._computations[name] = "\n".join(
                 f"{[positions.get(operand) for operand in instruction.operands]}{self._inner_form(instruction)}"
                 for instruction in instructions
@@ -94,4 +115,6 @@ class _CanonicalForms:
     def _inner_form(self, instruction: Instruction) -> str:
         text = _METADATA.sub("", instruction.attributes)
         callees = [self._computation(callee) for callee in instruction.callees]
-        return "\n".join([instruction.type, _NAME.sub("%", _COMMENT.sub("", text)), *callees])
+        return "\n".join(
+            [instruction.type, _NAME.sub("%", _COMMENT.sub("", text)), *callees]
+        )

@@ -1,11 +1,18 @@
-"""A profile of a compiled program: its timeline summed up by kind, module, line and instruction."""
+"""A profile of a compiled program: its timeline summed up by kind, module, line and
+instruction.
+"""
 
 import collections
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from tpuport.hardware import Generation
-from tpuport.topology.compile_report import InstructionTime, LineTime, ModuleTime, Profile
+from tpuport.topology.compile_report import (
+    InstructionTime,
+    LineTime,
+    ModuleTime,
+    Profile,
+)
 from tpuport.topology.hlo.program import Program
 from tpuport.topology.module_scopes import star_numbers
 from tpuport.topology.timing import code_origins
@@ -25,17 +32,27 @@ def summarize(program: Program, timeline: Timeline, hardware: Generation) -> Pro
     return Profile(
         seconds=timeline.seconds,
         kinds=_kind_seconds(leaves),
-        modules=tuple(ModuleTime(name, _seconds(spans), _kind_seconds(spans)) for name, spans in modules),
-        lines=tuple(LineTime(source, _seconds(spans), _kind_seconds(spans)) for source, spans in lines),
+        modules=tuple(
+            ModuleTime(name, _seconds(spans), _kind_seconds(spans))
+            for name, spans in modules
+        ),
+        lines=tuple(
+            LineTime(source, _seconds(spans), _kind_seconds(spans))
+            for source, spans in lines
+        ),
         instructions=_largest(program, leaves, hardware),
-        matrix_units=float(sum(span.times * span.work.product_seconds for span in leaves)),
+        matrix_units=float(
+            sum(span.times * span.work.product_seconds for span in leaves)
+        ),
         schedule_share=_schedule_share(leaves),
         clock=hardware.clock,
     )
 
 
 def span_seconds(span: Span) -> float:
-    """Seconds of a step that an instruction takes, with those in which the core waits for it."""
+    """Seconds of a step that an instruction takes, with those in which the core waits
+    for it.
+    """
     return span.times * (span.busy + span.waiting)
 
 
@@ -56,26 +73,40 @@ def _kind_seconds(spans: Iterable[Span]) -> dict[str, float]:
     return {kind: seconds[kind] for kind in KINDS if seconds[kind]}
 
 
-def _group(spans: Iterable[Span], key: Callable[[Span], Key]) -> list[tuple[Key, list[Span]]]:
+def _group(
+    spans: Iterable[Span], key: Callable[[Span], Key]
+) -> list[tuple[Key, list[Span]]]:
     """Spans by key, the groups that take longest first."""
     groups: dict[Key, list[Span]] = {}
     for span in spans:
         groups.setdefault(key(span), []).append(span)
-    return sorted(groups.items(), key=lambda group: (-_seconds(group[1]), str(group[0])))
+    return sorted(
+        groups.items(), key=lambda group: (-_seconds(group[1]), str(group[0]))
+    )
 
 
-def _largest(program: Program, leaves: Iterable[Span], hardware: Generation) -> tuple[InstructionTime, ...]:
+def _largest(
+    program: Program, leaves: Iterable[Span], hardware: Generation
+) -> tuple[InstructionTime, ...]:
     def form(span: Span) -> tuple[Hashable, ...]:
         """The same for instructions of all blocks that are written out."""
         instruction = span.instruction
         source = code_origins.source(program, instruction)
-        return instruction.operation, span.work.kind, instruction.type, _module(program, span), source
+        return (
+            instruction.operation,
+            span.work.kind,
+            instruction.type,
+            _module(program, span),
+            source,
+        )
 
     groups = [spans for _, spans in _group(leaves, form)[:_MOST_INSTRUCTIONS]]
     return tuple(_instruction_time(program, spans, hardware) for spans in groups)
 
 
-def _instruction_time(program: Program, spans: Sequence[Span], hardware: Generation) -> InstructionTime:
+def _instruction_time(
+    program: Program, spans: Sequence[Span], hardware: Generation
+) -> InstructionTime:
     longest = max(spans, key=span_seconds)
     instruction, device, seconds = longest.instruction, hardware.device, _seconds(spans)
     flops = sum(span.times * span.work.flops for span in spans)

@@ -1,9 +1,12 @@
-"""Walks the schedule of a compiled program as the device executes it, and says when each instruction runs.
+"""Walks the schedule of a compiled program as the device executes it, and says when
+each instruction runs.
 
-The compiler fixes the order of instructions. The core executes one after another: each takes as long as its own
-schedule, or as its arrays take to and from HBM if that is longer. Copies and collectives that are started and ended
-apart go on beside it: copies with the bandwidth of HBM that the core leaves them, in the order in which they were
-started, and collectives along an axis one after another. Where the core needs one that has not ended, it waits.
+The compiler fixes the order of instructions. The core executes one after another: each
+takes as long as its own schedule, or as its arrays take to and from HBM if that is
+longer. Copies and collectives that are started and ended apart go on beside it: copies
+with the bandwidth of HBM that the core leaves them, in the order in which they were
+started, and collectives along an axis one after another. Where the core needs one that
+has not ended, it waits.
 
 One round of a loop is walked, and counts as often as the loop runs.
 """
@@ -33,7 +36,8 @@ class Span:
         busy: seconds that it takes; of a loop, of all its rounds.
         waiting: seconds before it in which the core waits for what it needs.
         times: how often a step executes it.
-        calls: the computations that it executes, in order: of branches, the one that takes longest.
+        calls: the computations that it executes, in order: of branches, the one that
+            takes longest.
     """
 
     instruction: Instruction
@@ -67,7 +71,8 @@ class Execution:
 
     Attributes:
         seconds: that it takes; hbm_bytes: that it reads and writes.
-        spans: on the core, in order. Loops and branches are spans, and what they execute are computations of their own.
+        spans: on the core, in order. Loops and branches are spans, and what they
+            execute are computations of their own.
         copies, collectives: beside the core, in the order in which they begin.
     """
 
@@ -97,8 +102,12 @@ class Timeline:
 
     @property
     def leaves(self) -> list[Span]:
-        """Spans without loops and branches, which only have the spans of what they execute."""
-        spans = [span for execution in self.computations.values() for span in execution.spans]
+        """Spans without loops and branches, which only have the spans of what they
+        execute.
+        """
+        spans = [
+            span for execution in self.computations.values() for span in execution.spans
+        ]
         return [span for span in spans if not span.calls]
 
 
@@ -110,7 +119,9 @@ def walk(program: Program, counter: WorkCounter, hardware: Generation) -> Timeli
 
 @dataclasses.dataclass
 class _Copy:
-    """A copy that was started, and the bytes that it still has to move; `start` is None until it moves the first."""
+    """A copy that was started, and the bytes that it still has to move; `start` is None
+    until it moves the first.
+    """
 
     instruction: Instruction
     remaining: float
@@ -126,7 +137,9 @@ class _Copy:
 
 
 class _Walker:
-    def __init__(self, program: Program, counter: WorkCounter, hardware: Generation) -> None:
+    def __init__(
+        self, program: Program, counter: WorkCounter, hardware: Generation
+    ) -> None:
         self.program = program
         self.counter = counter
         self._bandwidth = hardware.device.hbm_bandwidth
@@ -147,10 +160,17 @@ class _Walker:
         return computations
 
     def calls(self, instruction: Instruction) -> tuple[str, ...]:
-        """The computations that the core executes for an instruction: of branches, the one that takes longest."""
+        """The computations that the core executes for an instruction: of branches, the
+        one that takes longest.
+        """
         match instruction.operation:
             case "conditional":
-                return (max(instruction.callees, key=lambda callee: self.walk(callee).seconds),)
+                return (
+                    max(
+                        instruction.callees,
+                        key=lambda callee: self.walk(callee).seconds,
+                    ),
+                )
             case "while" | "call":
                 return instruction.callees
             case _:
@@ -192,9 +212,13 @@ class _Core:
         )
 
     def _wait_at_the_end(self) -> None:
-        """Wait for what outlasts the last instruction, as a part of it: a computation begins with nothing under way."""
+        """Wait for what outlasts the last instruction, as a part of it: a computation
+        begins with nothing under way.
+        """
         copies = sum(copy.remaining for copy in self._copies.values()) / self._bandwidth
-        links = max((end - self._now for end in self._collective_ends.values()), default=0.0)
+        links = max(
+            (end - self._now for end in self._collective_ends.values()), default=0.0
+        )
         seconds = max(copies, links, 0.0)
         if seconds * self._bandwidth <= _NOTHING:
             return
@@ -203,9 +227,13 @@ class _Core:
         if self._spans and self._spans[-1].instruction is last:
             span = self._spans.pop()
         else:
-            span = Span(last, self._walker.counter.work(last), self._now, 0.0, 0.0, last.times)
+            span = Span(
+                last, self._walker.counter.work(last), self._now, 0.0, 0.0, last.times
+            )
         self._spans.append(
-            dataclasses.replace(span, start=self._now - span.busy, waiting=span.waiting + seconds)
+            dataclasses.replace(
+                span, start=self._now - span.busy, waiting=span.waiting + seconds
+            )
         )
 
     def _execute(self, instruction: Instruction) -> None:
@@ -229,28 +257,43 @@ class _Core:
             self._run(work, end - self._now)
         busy = self._now - start
         if busy or waiting:
-            self._spans.append(Span(instruction, work, start, busy, waiting, instruction.times, calls))
+            self._spans.append(
+                Span(instruction, work, start, busy, waiting, instruction.times, calls)
+            )
 
     def _start_copy(self, instruction: Instruction, work: Work) -> None:
-        """Let bytes move beside the core: of a copy, or what a collective reads and writes."""
+        """Let bytes move beside the core: of a copy, or what a collective reads and
+        writes.
+        """
         self._copies[instruction.name] = _Copy(instruction, work.hbm_bytes)
         self._hbm_bytes += work.hbm_bytes
 
     def _run(self, work: Work, link_seconds: float = 0.0) -> None:
-        """The core is busy with an instruction until it has computed, read and written, and sent."""
+        """The core is busy with an instruction until it has computed, read and written,
+        and sent.
+        """
         memory_seconds = work.hbm_bytes / self._bandwidth
-        self._advance(max(work.core_seconds, memory_seconds, link_seconds), work.hbm_bytes)
+        self._advance(
+            max(work.core_seconds, memory_seconds, link_seconds), work.hbm_bytes
+        )
 
     def _call(self, instruction: Instruction, calls: Iterable[str]) -> None:
         for callee in calls:
             execution = self._walker.walk(callee)
-            self._advance(instruction.rounds * execution.seconds, instruction.rounds * execution.hbm_bytes)
+            self._advance(
+                instruction.rounds * execution.seconds,
+                instruction.rounds * execution.hbm_bytes,
+            )
 
     def _send(self, instruction: Instruction, work: Work) -> float:
-        """Send a collective as soon as the links along all of its axes are free; when it ends."""
+        """Send a collective as soon as the links along all of its axes are free; when
+        it ends.
+        """
         # A group that is not whole axes may go along any of them.
         busy = (
-            [self._axis_free.get(axis, 0.0) for axis in work.axes] if work.axes else self._axis_free.values()
+            [self._axis_free.get(axis, 0.0) for axis in work.axes]
+            if work.axes
+            else self._axis_free.values()
         )
         begin = max(self._now, self._links_free, *busy)
         end = begin + work.link_seconds
@@ -261,7 +304,9 @@ class _Core:
         return end
 
     def _advance(self, seconds: float, hbm_bytes: float) -> None:
-        """Let time pass in which the core moves some bytes itself; copies get the rest of the bandwidth."""
+        """Let time pass in which the core moves some bytes itself; copies get the rest
+        of the bandwidth.
+        """
         moment = self._now
         self._now += seconds
         self._hbm_bytes += hbm_bytes
@@ -279,7 +324,9 @@ class _Core:
             available -= moved
 
     def _wait_for_operands(self, instruction: Instruction) -> float:
-        """Wait for the copies and collectives that an instruction ends; the seconds that it takes."""
+        """Wait for the copies and collectives that an instruction ends; the seconds
+        that it takes.
+        """
         if not _ends_something(self._walker.program, instruction):
             return 0.0
         start = self._now
@@ -293,8 +340,14 @@ class _Core:
         return self._now - start
 
     def _started_by(self, name: str) -> str:
-        """The instruction that started what this one hands on: an update, or an element of a tuple."""
-        while name in self._named and name not in self._copies and name not in self._collective_ends:
+        """The instruction that started what this one hands on: an update, or an element
+        of a tuple.
+        """
+        while (
+            name in self._named
+            and name not in self._copies
+            and name not in self._collective_ends
+        ):
             instruction = self._named[name]
             if not _hands_on(instruction) or not instruction.operands:
                 break
@@ -302,7 +355,9 @@ class _Core:
         return name
 
     def _wait_for_copy(self, name: str) -> None:
-        """Let time pass until a copy has ended; those that were started before it go first."""
+        """Let time pass until a copy has ended; those that were started before it go
+        first.
+        """
         before = 0.0
         for other, copy in self._copies.items():
             before += copy.remaining
@@ -318,7 +373,9 @@ class _Core:
             return
         # What moves no bytes takes no time.
         if copy.start is not None and copy.end > copy.start:
-            self._copied.append(Transfer(copy.instruction, copy.start, copy.end - copy.start))
+            self._copied.append(
+                Transfer(copy.instruction, copy.start, copy.end - copy.start)
+            )
 
 
 def _start(transfer: Transfer) -> float:
@@ -327,9 +384,10 @@ def _start(transfer: Transfer) -> float:
 
 def _hands_on(instruction: Instruction) -> bool:
     """Whether its result is what its operand is the start of."""
-    return instruction.operation in ("get-tuple-element", "bitcast") or instruction.operation.endswith(
-        "-update"
-    )
+    return instruction.operation in (
+        "get-tuple-element",
+        "bitcast",
+    ) or instruction.operation.endswith("-update")
 
 
 def _starts(program: Program, instruction: Instruction) -> bool:

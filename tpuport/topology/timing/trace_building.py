@@ -1,16 +1,26 @@
-"""Makes the trace of a step from its timeline: the same in plain values, with what is known of each instruction."""
+"""Makes the trace of a step from its timeline: the same in plain values, with what is
+known of each instruction.
+"""
 
 from collections.abc import Iterable
 
 from tpuport.topology.compile_report import Source
 from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.program import Program
-from tpuport.topology.step_trace import CoreSpan, StepTrace, TracedComputation, TracedInstruction, Transfer
+from tpuport.topology.step_trace import (
+    CoreSpan,
+    StepTrace,
+    TracedComputation,
+    TracedInstruction,
+    Transfer,
+)
 from tpuport.topology.timing import code_origins, timeline
 from tpuport.topology.timing.instruction_work import WorkCounter
 
 
-def build_trace(program: Program, counter: WorkCounter, walked: timeline.Timeline) -> StepTrace:
+def build_trace(
+    program: Program, counter: WorkCounter, walked: timeline.Timeline
+) -> StepTrace:
     """The trace of a timeline that was walked with this counter of work."""
     return _Builder(program, counter).build(walked)
 
@@ -24,7 +34,10 @@ class _Builder:
         self._sources: dict[str, int] = {}
 
     def build(self, walked: timeline.Timeline) -> StepTrace:
-        computations = {name: self._computation(execution) for name, execution in walked.computations.items()}
+        computations = {
+            name: self._computation(execution)
+            for name, execution in walked.computations.items()
+        }
         return StepTrace(
             seconds=walked.seconds,
             entry=walked.entry,
@@ -51,14 +64,23 @@ class _Builder:
             calls=span.calls,
         )
 
-    def _transfers(self, transfers: Iterable[timeline.Transfer]) -> tuple[Transfer, ...]:
+    def _transfers(
+        self, transfers: Iterable[timeline.Transfer]
+    ) -> tuple[Transfer, ...]:
         return tuple(
-            Transfer(self._index(transfer.instruction), transfer.start, transfer.seconds, transfer.axes)
+            Transfer(
+                self._index(transfer.instruction),
+                transfer.start,
+                transfer.seconds,
+                transfer.axes,
+            )
             for transfer in transfers
         )
 
     def _index(self, instruction: Instruction) -> int:
-        """The index of an instruction among those of the trace, to which it is added."""
+        """The index of an instruction among those of the trace, to which it is
+        added.
+        """
         if instruction.name not in self._indices:
             self._indices[instruction.name] = len(self._instructions)
             self._instructions.append(self._describe(instruction))
@@ -80,4 +102,6 @@ class _Builder:
     def _source_index(self, source: Source | None) -> int | None:
         if source is None:
             return None
-        return self._sources.setdefault(f"{source.file}:{source.line} {source.function}", len(self._sources))
+        return self._sources.setdefault(
+            f"{source.file}:{source.line} {source.function}", len(self._sources)
+        )

@@ -1,4 +1,6 @@
-"""A check as one self-contained page, from the plain values of `CheckResult.to_dict`: no script, nothing fetched."""
+"""A check as one self-contained page, from the plain values of `CheckResult.to_dict`:
+no script, nothing fetched.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,19 +21,27 @@ from tpuport.topology.reports.html_markup import (
 from tpuport.verification.reports.text import STAGE_DESCRIPTIONS, STATUS_WORDS, verdict
 from tpuport.version import __version__
 
-# Text from the user's code could not make the page fetch or run anything even if it were not escaped.
+# Text from the user's code could not make the page fetch or run anything even if it
+# were not escaped.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def page(result: Mapping[str, Any]) -> str:
     """The page of a result: the verdict, the stages, and the findings in order."""
     # One style for all of tpuport's pages.
-    style = resources.files("tpuport.topology.reports").joinpath("page.css").read_text(encoding="utf-8")
+    style = (
+        resources.files("tpuport.topology.reports")
+        .joinpath("page.css")
+        .read_text(encoding="utf-8")
+    )
     title = escape(f"check of {result['model']}")
     kind, word = "bad", "findings"
     if result["ok"]:
         kind, word = "good", "ok"
-    findings = "".join(_finding(number, finding) for number, finding in enumerate(result["findings"], 1))
+    findings = "".join(
+        _finding(number, finding)
+        for number, finding in enumerate(result["findings"], 1)
+    )
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
@@ -49,7 +59,10 @@ def page(result: Mapping[str, Any]) -> str:
 def _rules(result: Mapping[str, Any]) -> str:
     if not result["rules"]:
         return ""
-    return card("Inferred sharding rules", f"<pre>{escape(json.dumps(result['rules'], indent=2))}</pre>")
+    return card(
+        "Inferred sharding rules",
+        f"<pre>{escape(json.dumps(result['rules'], indent=2))}</pre>",
+    )
 
 
 def _inputs(result: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -77,7 +90,9 @@ def _finding(number: int, finding: Mapping[str, Any]) -> str:
     parts = [f"<p>{prose(finding['message'])}</p>"]
     source = finding["source"]
     if source is not None:
-        parts.append(quiet(f"{source['file']}:{source['line']}, in {source['function']}"))
+        parts.append(
+            quiet(f"{source['file']}:{source['line']}, in {source['function']}")
+        )
         parts.append(f"<pre>{escape(source['code'])}</pre>")
     if finding["remedy"]:
         parts.append(f"<p><strong>Do:</strong> {prose(finding['remedy'])}</p>")
@@ -85,13 +100,21 @@ def _finding(number: int, finding: Mapping[str, Any]) -> str:
         parts.append(quiet(f"effort: {finding['effort']}"))
     # Values and tracebacks are for whoever works on the finding.
     if finding["details"]:
-        rows = [[text_cell(name), cell(_detail(value))] for name, value in _details(finding)]
-        parts.append(f"<details><summary>Details</summary>{table(('', ''), rows)}</details>")
+        rows = [
+            [text_cell(name), cell(_detail(value))] for name, value in _details(finding)
+        ]
+        parts.append(
+            f"<details><summary>Details</summary>{table(('', ''), rows)}</details>"
+        )
     return card(f"{number}. {label}", "".join(parts))
 
 
 def _details(finding: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    return ((name, value) for name, value in finding["details"].items() if value not in (None, ""))
+    return (
+        (name, value)
+        for name, value in finding["details"].items()
+        if value not in (None, "")
+    )
 
 
 def _detail(value: Any) -> str:

@@ -8,7 +8,12 @@ from typing import Any, Final
 from tpuport.plurals import count_noun
 
 _COLUMNS: Final = 110
-STATUS_WORDS: Final = {"passed": "ok", "findings": "findings", "failed": "failed", "skipped": "skipped"}
+STATUS_WORDS: Final = {
+    "passed": "ok",
+    "findings": "findings",
+    "failed": "failed",
+    "skipped": "skipped",
+}
 STAGE_DESCRIPTIONS: Final = {
     "lint": "lint of the code that ran",
     "torch": "runs in torch, and in float64",
@@ -23,7 +28,9 @@ _INDENT: Final = "     "
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The report: the stages, what to do in order, the inferred rules and the verdict."""
+    """The report: the stages, what to do in order, the inferred rules and the
+    verdict.
+    """
     inputs = ", ".join(f"{name} {shape}" for name, shape in result["inputs"].items())
     lines = [f"check of {result['model']}: {inputs}", ""]
     lines += map(_stage, result["stages"])
@@ -32,14 +39,21 @@ def render(result: Mapping[str, Any]) -> str:
     for number, finding in enumerate(result["findings"], 1):
         lines += _finding(number, finding)
     if result["rules"]:
-        lines += ["", "Sharding rules that were inferred, as a file for --rules", *_rules(result["rules"])]
+        lines += [
+            "",
+            "Sharding rules that were inferred, as a file for --rules",
+            *_rules(result["rules"]),
+        ]
     # Last, where a terminal shows it.
     lines += ["", f"verdict: {verdict(result)}"]
     return "\n".join(lines) + "\n"
 
 
 def _rules(rules: dict[str, list[Any]]) -> list[str]:
-    lines = [f"  {json.dumps(pattern)}: {json.dumps(entries)}," for pattern, entries in rules.items()]
+    lines = [
+        f"  {json.dumps(pattern)}: {json.dumps(entries)},"
+        for pattern, entries in rules.items()
+    ]
     # JSON has no comma after the last one.
     return ["{", *lines[:-1], lines[-1].removesuffix(","), "}"]
 
@@ -48,7 +62,9 @@ def verdict(result: Mapping[str, Any]) -> str:
     """The verdict with the number of errors and the effort."""
     if result["ok"]:
         return result["verdict"]
-    errors = [finding for finding in result["findings"] if finding["severity"] == "error"]
+    errors = [
+        finding for finding in result["findings"] if finding["severity"] == "error"
+    ]
     things = count_noun(len(errors), "thing")
     return f"{result['verdict']}: {things} to change, {hours(result['hours'])} of work by our estimate"
 
@@ -91,5 +107,9 @@ def _finding(number: int, finding: Mapping[str, Any]) -> Iterator[str]:
 def _wrapped(text: str) -> list[str]:
     # Words stay whole: paths and options are copied from here.
     return textwrap.wrap(
-        text, _COLUMNS, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+        text,
+        _COLUMNS,
+        subsequent_indent=_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
