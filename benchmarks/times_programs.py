@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 from diffusers.models.transformers.cogvideox_transformer_3d import CogVideoXTransformer3DModel
 from diffusers.models.transformers.transformer_flux import FluxTransformer2DModel
 from diffusers.models.transformers.transformer_hunyuan_video15 import HunyuanVideo15Transformer3DModel
@@ -145,6 +146,35 @@ def _wan_inputs(height: int, width: int, text: int) -> dict[str, Any]:
         "encoder_hidden_states": _empty(2, text, 4096),
         "return_dict": False,
     }
+
+
+def wan_decoder() -> Program:
+    """Four frames of 720 x 1280 from a latent one, and from the last two of each layer; the same on every device."""
+    return Program("wan-decoder-720p-tpu7x", _WanDecoder, _wan_decoder_inputs, "tpu7x:2x2x1", dp=8)
+
+
+class _WanDecoder(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vae = AutoencoderKLWan()
+
+    def forward(self, latents: Any, caches: list[Any]) -> Any:
+        """Pixels of a latent frame, and the caches for the next one."""
+        pixels = self.vae.decoder(self.vae.post_quant_conv(latents), feat_cache=caches, feat_idx=[0])
+        return pixels, caches
+
+
+# How many causal convolutions of the decoder take arrays of (channels, height, width); each keeps two frames.
+_WAN_CACHES: Final = (
+    (1, (16, 90, 160)), (11, (384, 90, 160)), (1, (192, 180, 320)), (6, (384, 180, 320)), (6, (192, 360, 640)),
+    (7, (96, 720, 1280)),
+)  # fmt: skip
+
+
+def _wan_decoder_inputs() -> dict[str, Any]:
+    shapes = [shape for layers, shape in _WAN_CACHES for _ in range(layers)]
+    caches = [_empty(1, channels, 2, *size) for channels, *size in shapes]
+    return {"latents": _empty(1, 16, 1, 90, 160), "caches": caches}
 
 
 WAN_RULES: Final = {
