@@ -22,8 +22,8 @@ Shapes: L any leading axes, D features of the source, E features of the result.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -31,17 +31,14 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from tpuport.attention.provenance.emission import evaluate
+from tpuport.attention.feature_lanes import Lanes, find_lanes
 from tpuport.attention.provenance.graph import MAX_DEPTH, Graph, Node, UnknownError
 from tpuport.attention.provenance.primitives import (
     IDENTITIES,
-    is_constant,
     is_elementwise,
     run_operation,
 )
 
-# They keep the order of elements, or add and drop axes of size 1.
-_RESHAPES: Final = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim"}
 # What is computed again if one of its operands is; along other axes than that of
 # features.
 _RERUN: Final = {
@@ -54,35 +51,6 @@ _SMALL: Final = 1 / 2
 # Features that follow each other in as many pieces are moved cheaply: halves, or the
 # rest of a partial rotation.
 _FEW_RUNS: Final = 3
-
-
-class _Lanes(NamedTuple):
-    """The last axes of an array [L, ...], as features of other arrays.
-
-    Attributes:
-        parts: arrays [L, D], each with its own D.
-        part, lane: for each element of the last axes, the index of its part, and of the
-            feature in it.
-        sign: 1 or -1, by which the feature is multiplied.
-    """
-
-    parts: tuple[Node, ...]
-    part: np.ndarray
-    lane: np.ndarray
-    sign: np.ndarray
-
-    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "_Lanes":
-        """The lanes after a move that is the same for all leading indices."""
-        return _Lanes(
-            self.parts, function(self.part), function(self.lane), function(self.sign)
-        )
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether it is one whole part, as it is."""
-        size = self.parts[0].shape[-1]
-        in_order = self.lane.shape == (size,) and (self.lane == np.arange(size)).all()
-        return len(self.parts) == 1 and in_order and bool((self.sign == 1).all())
 
 
 def with_matrix_products(array: jax.Array) -> jax.Array:
@@ -152,7 +120,7 @@ class _Rebuilder:
             return _existing(node)
         if node.rank and _moves_features(node):
             try:
-                lanes = _lanes(node, 1)
+                lanes = find_lanes(node, 1)
                 if not lanes.is_identity and _is_worth_a_product(node, lanes):
                     return self._emit(lanes)
             except UnknownError:
@@ -169,7 +137,7 @@ class _Rebuilder:
             return node.array
         return run_operation(node, operands)
 
-    def _emit(self, lanes: _Lanes) -> Any:
+    def _emit(self, lanes: Lanes) -> Any:
         """Traced. The array [L, E] that these lanes [E] describe."""
         lanes = _without_unused_parts(lanes)
         if lanes.is_identity:
@@ -181,7 +149,7 @@ class _Rebuilder:
         except UnknownError:
             return self._join(lanes)
 
-    def _emit_operation(self, lanes: _Lanes) -> Any:
+    def _emit_operation(self, lanes: Lanes) -> Any:
         """Traced. Parts that are results of the same operation: the operation on joined
         operands.
         """
@@ -222,7 +190,7 @@ class _Rebuilder:
         return run_operation(first, operands)
 
     def _emit_operands(
-        self, operands: Sequence[Node], lanes: _Lanes, signs: np.ndarray
+        self, operands: Sequence[Node], lanes: Lanes, signs: np.ndarray
     ) -> Any:
         """Traced. The same operand of all parts, joined as the parts are."""
         if all(not operand.shape or operand.shape[-1] == 1 for operand in operands):
@@ -234,10 +202,10 @@ class _Rebuilder:
             return self.rebuild(operands[0])
         if len({operand.shape[:-1] for operand in operands}) > 1:
             raise UnknownError(operands[0].name)
-        views = [_lanes(operand, 1) for operand in operands]
+        views = [find_lanes(operand, 1) for operand in operands]
         offsets = np.cumsum([0, *(len(view.parts) for view in views)])
         pairs = list(zip(lanes.part, lanes.lane, strict=True))
-        joined = _Lanes(
+        joined = Lanes(
             tuple(part for view in views for part in view.parts),
             np.array([views[part].part[lane] + offsets[part] for part, lane in pairs]),
             np.array([views[part].lane[lane] for part, lane in pairs]),
@@ -245,7 +213,7 @@ class _Rebuilder:
         )
         return self._emit(joined)
 
-    def _join(self, lanes: _Lanes) -> Any:
+    def _join(self, lanes: Lanes) -> Any:
         """Traced. Small arrays, such as tables of cosines and sines, feature by
         feature.
         """
@@ -257,7 +225,7 @@ class _Rebuilder:
         return joined * lanes.sign.astype(joined.dtype)
 
 
-def _select(array: jax.Array, lanes: _Lanes) -> jax.Array:
+def _select(array: jax.Array, lanes: Lanes) -> jax.Array:
     """Traced. Features of an array [L, D] in another order, with other signs: a product
     with [D, E].
     """
@@ -277,7 +245,7 @@ def _select(array: jax.Array, lanes: _Lanes) -> jax.Array:
     )
 
 
-def _is_worth_a_product(node: Node, lanes: _Lanes) -> bool:
+def _is_worth_a_product(node: Node, lanes: Lanes) -> bool:
     """Whether a product is faster: one of float32 takes six passes, and halves are
     cheap to take.
     """
@@ -317,7 +285,7 @@ def _moves_features(node: Node) -> bool:
     )
 
 
-def _without_unused_parts(lanes: _Lanes) -> _Lanes:
+def _without_unused_parts(lanes: Lanes) -> Lanes:
     """The lanes with each part once, and only those that are used."""
     used = list(dict.fromkeys(lanes.parts[index] for index in lanes.part))
     numbers = np.array(
@@ -331,135 +299,6 @@ def _identity(node: Node) -> Any:
     return float(node.known) if node.known is not None and not node.shape else node
 
 
-def _lanes(node: Node, axes: int) -> _Lanes:
-    """The last axes of an array, as features of the arrays that they come from.
-
-    Raises:
-        UnknownError: they are not features of anything.
-    """
-    rule = _RULES.get(node.name)
-    if rule is not None:
-        try:
-            return rule(node, axes)
-        except UnknownError:
-            pass
-    if axes != 1:
-        raise UnknownError(node.name)
-    size = node.shape[-1]
-    return _Lanes((node,), np.zeros(size, int), np.arange(size), np.ones(size, int))
-
-
-def _leading(node: Node, axes: int) -> tuple[int, ...]:
-    return node.shape[: node.rank - axes]
-
-
-def _reshaped(node: Node, axes: int) -> _Lanes:
-    [source, *_] = node.operands
-    leading = _leading(node, axes)
-    if source.shape[: len(leading)] != leading or math.prod(source.shape) != math.prod(
-        node.shape
-    ):
-        raise UnknownError(node.name)
-    source_axes = source.rank - len(leading)
-    if source_axes < 1:
-        raise UnknownError(node.name)
-    return _lanes(source, source_axes).map(
-        lambda values: values.reshape(node.shape[len(leading) :])
-    )
-
-
-def _sliced(node: Node, axes: int) -> _Lanes:
-    starts, ends = node.params["start_indices"], node.params["limit_indices"]
-    strides = node.params["strides"] or (1,) * node.rank
-    [source] = node.operands
-    if _leading(source, axes) != _leading(node, axes):
-        raise UnknownError(node.name)
-    slices = tuple(map(slice, starts, ends, strides))[node.rank - axes :]
-    return _lanes(source, axes).map(lambda values: values[slices])
-
-
-def _joined(
-    lanes: Sequence[_Lanes], join: Callable[[list[np.ndarray]], np.ndarray]
-) -> _Lanes:
-    offsets = np.cumsum([0, *(len(view.parts) for view in lanes)])
-    return _Lanes(
-        tuple(part for view in lanes for part in view.parts),
-        join(
-            [view.part + offset for view, offset in zip(lanes, offsets, strict=False)]
-        ),
-        join([view.lane for view in lanes]),
-        join([view.sign for view in lanes]),
-    )
-
-
-def _stacked(node: Node, axes: int) -> _Lanes:
-    axis = node.params["axis"] - (node.rank - axes)
-    if axis < 0 or axes < 2:
-        raise UnknownError(node.name)
-    return _joined(
-        [_lanes(operand, axes - 1) for operand in node.operands],
-        lambda values: np.stack(values, axis),
-    )
-
-
-def _concatenated(node: Node, axes: int) -> _Lanes:
-    axis = node.params["dimension"] - (node.rank - axes)
-    if axis < 0:
-        raise UnknownError(node.name)
-    return _joined(
-        [_lanes(operand, axes) for operand in node.operands],
-        lambda values: np.concatenate(values, axis),
-    )
-
-
-def _negated(node: Node, axes: int) -> _Lanes:
-    lanes = _lanes(node.operands[0], axes)
-    return lanes._replace(sign=-lanes.sign)
-
-
-def _multiplied(node: Node, axes: int) -> _Lanes:
-    """A product with the number -1, which is how torch negates."""
-    for number, source in (node.operands, node.operands[::-1]):
-        if number.known is not None and not number.shape and float(number.known) == -1:
-            lanes = _lanes(source, axes)
-            return lanes._replace(sign=-lanes.sign)
-    raise UnknownError(node.name)
-
-
-def _unchanged(node: Node, axes: int) -> _Lanes:
-    return _lanes(node.operands[0], axes)
-
-
-def _scattered(node: Node, axes: int) -> _Lanes:
-    """Features written at known places, `out[..., 0::2] = x`."""
-    target, indices, updates = node.operands
-    numbers = node.params["dimension_numbers"]
-    last = node.rank - 1
-    writes_features = (
-        axes == 1
-        and numbers.inserted_window_dims == (last,)
-        and numbers.scatter_dims_to_operand_dims == (last,)
-        and numbers.update_window_dims == tuple(range(last))
-        and node.params.get("update_jaxpr") is None
-        and _leading(updates, 1) == _leading(node, 1)
-        and is_constant(indices)
-    )
-    if not writes_features:
-        raise UnknownError(node.name)
-    places = evaluate(indices, (False,) * indices.rank).reshape(-1)
-    joined = _joined([_lanes(target, 1), _lanes(updates, 1)], np.concatenate)
-    size = node.shape[-1]
-    order = np.arange(size)
-    # What lies outside is not written.
-    inside = (places >= 0) & (places < size)
-    order[places[inside]] = size + np.flatnonzero(inside)
-    return joined.map(lambda values: values[order])
-
-
-_RULES: Final[dict[str, Callable[[Node, int], _Lanes]]] = {
-    **dict.fromkeys(_RESHAPES, _reshaped), **dict.fromkeys(IDENTITIES, _unchanged), "slice": _sliced,
-    "stack": _stacked, "concatenate": _concatenated, "neg": _negated, "mul": _multiplied, "scatter": _scattered,
-}  # fmt: skip
 # A difference is a sum whose second term is negated.
 _NAMES: Final = {"sub": "add"}
 
