@@ -112,6 +112,7 @@ DTYPE: Final = Static("dtype")
 DEVICE: Final = Static("device")
 SHAPE: Final = Static("shape")
 CONFIG: Final = Static("config")
+SLICE: Final = Static("slice")
 TRUE: Final = Static("bool", True)
 FALSE: Final = Static("bool", False)
 
@@ -209,7 +210,7 @@ class Sequence(_ByContent):
 
     Attributes:
         kind: "tuple", "list", "set", "dict_views", "iterator", "modules" (an
-            `nn.ModuleList`), "sequential".
+            `nn.ModuleList`), "sequential", "slice" (one with bounds that are tensors).
         items: the elements if their number is known and at most 4,096, else None.
         element: what any element is: the join of `items` if these are known.
         tensors: some element is certainly a traced tensor, whatever the others are:

@@ -158,3 +158,15 @@ def test_lengths_of_sequences_by_name(check):
             parts = [xs[i, :l] for i, l in enumerate(ys_lens)]  #! TPU108
             return xs[:, : hlens.max()], parts  #! TPU108
     """)
+
+
+def test_masks_by_name(check):
+    """A comparison of what may be a number: code calls its answer a mask only if it has many."""
+    check("""
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, order, step):
+            edge_mask = order == step
+            is_first = order == 0
+            if is_first: x = x + 1
+            return x[edge_mask]  #! TPU101
+    """)

@@ -47,3 +47,13 @@ def test_keys_by_which_builtins_compare(check_forward):
     longest = sorted(parts, key=lambda part: part.shape[0])
     return min(best, longest[0], key=lambda part: part.item())
     """)
+
+
+def test_bounds_of_slices_that_have_names(check_forward):
+    check_forward("""
+    n = mask.sum()
+    rows, few = slice(0, n), slice(0, 3)
+    parts = [slice(None), slice(1, n)]
+    x = x[rows] + x[few] + x[tuple(parts)]  #! TPU108
+    x[0, rows] = 1.0  #! TPU108
+    """)

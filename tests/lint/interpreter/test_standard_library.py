@@ -93,3 +93,26 @@ def test_rows_become_columns(check):
             x = x + 1
         return x
 """)
+
+
+def test_modules_by_name(check):
+    """What a module has that is imported by a computed name."""
+    check(
+        """
+import importlib
+
+class Model(nn.Module):
+    def forward(self, x, backend: str = "own"):
+        return normalised(x, "own")
+
+def normalised(x, name):
+    solvers = importlib.import_module(f"{name}_solvers")
+    if solvers.scale(x) > 0:  #! TPU205
+        return x
+    return -x
+""",
+        own_solvers="""
+def scale(x):
+    return x.max()
+""",
+    )

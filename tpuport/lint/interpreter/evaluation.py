@@ -10,6 +10,7 @@ from tpuport.lint.abstract_values import (
     DTYPE,
     FALSE,
     NONE,
+    NOT_CONSTANT,
     STATIC,
     STR,
     TRUE,
@@ -117,14 +118,20 @@ def _dict(frame: Frame, node: ast.Dict) -> Value:
 
 
 def _joined_string(frame: Frame, node: ast.JoinedStr) -> Value:
+    texts: list[Any] = []
     for part in node.values:
-        if isinstance(part, ast.FormattedValue):
-            _report_formatted(
-                frame,
-                part.value,
-                frame.evaluate(part.value),
-                part.format_spec is not None,
-            )
+        match part:
+            case ast.FormattedValue(value=operand, conversion=conversion):
+                value = frame.evaluate(operand)
+                has_spec = part.format_spec is not None
+                _report_formatted(frame, operand, value, has_spec)
+                is_plain = conversion == -1 and not has_spec
+                texts.append(value.constant if is_plain else NOT_CONSTANT)
+            case ast.Constant(value=text):
+                texts.append(text)
+    # `f"{package}.{name}_backend"` names a module, `f"step_{mode}"` a method.
+    if all(isinstance(text, str) for text in texts):
+        return Static("str", "".join(texts))
     return STR
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tpuport.lint.abstract_values import (
+    BOOL_TENSOR,
     UNKNOWN,
     Class,
     External,
@@ -238,10 +239,21 @@ def _expression(frame: Frame, node: ast.Expr) -> None:
 
 def _assign(frame: Frame, node: ast.Assign) -> None:
     value = frame.evaluate(node.value)
+    if value is UNKNOWN and _makes_mask(node):
+        value = BOOL_TENSOR
     for target in node.targets:
         bind(frame, target, value, node.value)
         if isinstance(target, ast.Name):
             remember_condition(frame, target.id, node.value)
+
+
+def _makes_mask(node: ast.Assign) -> bool:
+    """`edge_mask = edge_order == step`: code calls the answer so if there are many."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Compare()):
+            return name.endswith("mask")
+        case _:
+            return False
 
 
 def _assign_annotated(frame: Frame, node: ast.AnnAssign) -> None:

@@ -12,6 +12,7 @@ from tpuport.lint.abstract_values import (
     INT,
     NONE,
     NOT_CONSTANT,
+    SLICE,
     STATIC,
     STR,
     UNKNOWN,
@@ -43,7 +44,7 @@ from tpuport.lint.joins import (
 _FIXED_RESULTS: Final[dict[str, Value]] = {
     "int": INT, "float": FLOAT, "bool": BOOL, "str": STR, "repr": STR, "format": STR, "hasattr": BOOL,
     "issubclass": BOOL, "callable": BOOL, "id": INT, "hash": INT, "ord": INT, "chr": STR, "print": NONE,
-    "delattr": NONE, "complex": Static("complex"), "slice": Static("slice"), "divmod": STATIC, "vars": STATIC,
+    "delattr": NONE, "complex": Static("complex"), "divmod": STATIC, "vars": STATIC,
     "dir": STATIC, "any": BOOL, "all": BOOL, "input": STR, "bytes": STATIC,
     "range": Sequence("iterator", None, INT),
 }  # fmt: skip
@@ -78,6 +79,12 @@ def call_builtin(
             frame, key, Arguments([frame.element_of(arguments.first)], {})
         )
     return handler(frame, arguments, node)
+
+
+def _slice(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
+    """`slice(0, n)`: the rules hear of bounds that are tensors where it indexes."""
+    bounds = tuple(arguments.positional)
+    return Sequence("slice", bounds, UNKNOWN) if any(map(is_traced, bounds)) else SLICE
 
 
 def _container(kind: str, frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -283,6 +290,7 @@ _HANDLERS: Final[dict[str, Callable[[Frame, Arguments, ast.Call], Value]]] = {
     "len": _len, "isinstance": _isinstance, "getattr": _getattr, "setattr": _setattr, "enumerate": _enumerate,
     "zip": _zip, "map": _map, "filter": _filter, "max": _extreme, "min": _extreme, "sum": _element, "next": _element,
     "abs": _number, "round": _number, "pow": _number, "dict": _dict, "type": _type, "reversed": _reversed,
+    "slice": _slice,
     **{name: functools.partial(_container, kind) for name, kind in _CONTAINER_KINDS.items()},
 }  # fmt: skip
 _BUILTIN_NAMES: Final = _OTHER_NAMES.union(_FIXED_RESULTS, _HANDLERS)

@@ -236,7 +236,16 @@ def _derivative(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     return FLOAT_TENSOR if isinstance(inputs, Tensor) else UNKNOWN
 
 
+def _imported_module(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
+    """`importlib.import_module(name)`."""
+    name = arguments.first.constant
+    if not isinstance(name, str) or name.startswith("."):
+        return UNKNOWN
+    return frame.interpreter.project.imported(name, frame.module)
+
+
 HANDLERS: Final[dict[str, _Handler]] = {
+    "importlib.import_module": _imported_module,
     "functools.reduce": _reduce,
     **{f"operator.{name}": functools.partial(_operator, operator) for name, operator in _OPERATORS.items()},
     **dict.fromkeys((f"operator.{name}" for name in "lt le gt ge eq ne".split()), _comparison),

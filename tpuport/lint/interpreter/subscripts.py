@@ -8,6 +8,7 @@ from tpuport.lint.abstract_values import (
     INT,
     NONE,
     NOT_CONSTANT,
+    SLICE,
     STATIC,
     TENSOR,
     UNKNOWN,
@@ -33,7 +34,6 @@ from tpuport.lint.interpreter.frame import Frame, tuple_elements
 from tpuport.lint.interpreter.members import item
 from tpuport.lint.joins import join_all
 
-_SLICE: Final = Static("slice")
 _STATIC_ITEMS: Final[dict[str, Value]] = {"shape": INT, "config": Static("config")}
 _SLICED_KINDS: Final = frozenset({"tuple", "list", "modules", "sequential"})
 # What transformers' table of activation functions contains, as an example.
@@ -50,11 +50,26 @@ def _evaluate_index(frame: Frame, node: ast.expr, base: Value) -> Value:
         case ast.Slice(lower=lower, upper=upper, step=step):
             for bound in filter(None, (lower, upper, step)):
                 frame.report(SliceBound(bound, base, frame.evaluate(bound)))
-            return _SLICE
+            return SLICE
         case ast.Starred(value=starred):
             return frame.evaluate(starred)
         case _:
-            return frame.evaluate(node)
+            index = frame.evaluate(node)
+            _report_bounds(frame, node, base, index)
+            return index
+
+
+def _report_bounds(frame: Frame, node: ast.expr, base: Value, index: Value) -> None:
+    """Let the rules hear of the bounds of slices that an index has by name."""
+    match index:
+        case Sequence(kind="slice", items=tuple(bounds)):
+            for bound in bounds:
+                frame.report(SliceBound(node, base, bound))
+        case Sequence(kind="tuple", items=tuple(parts)):
+            for part in parts:
+                _report_bounds(frame, node, base, part)
+        case Sequence(kind="tuple", items=None, element=Sequence() as part):
+            _report_bounds(frame, node, base, part)
 
 
 def evaluate_subscript(frame: Frame, node: ast.Subscript) -> Value:
