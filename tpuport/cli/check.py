@@ -15,8 +15,9 @@ from tpuport.cli.arguments import (
     non_negative_integer,
     positive_integer,
 )
-from tpuport.cli.compile_request import AXES, check_report
+from tpuport.cli.compile_request import check_report
 from tpuport.cli.console import print_text, say, write_file
+from tpuport.cli.mesh_options import AXES
 from tpuport.rules_format import read_rules
 
 if TYPE_CHECKING:

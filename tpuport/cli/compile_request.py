@@ -7,18 +7,23 @@ import os
 import re
 import sys
 import tempfile
-from math import prod
 from pathlib import Path
 from typing import Any, Final
 
 from tpuport.cli.arguments import CommandParser, UsageError, positive_integer
+from tpuport.cli.mesh_options import (
+    AXES,
+    axis_sizes,
+    full_mesh,
+    mesh_notes,
+    sizes_to_begin_with,
+)
 from tpuport.errors import PortError
 from tpuport.hardware import parse_slice
 from tpuport.rules_format import read_rules
 from tpuport.topology.compile_messages import CompileRequest
 from tpuport.topology.whole_runs import Recipe
 
-AXES: Final = ("dp", "sp", "tp")
 # Options that `targets.resolve` takes.
 _TARGET_OPTIONS: Final = (
     "task", "batch", "length", "max_cache_len", "kv_cache", "image_size", "frames", "dtype", "inputs", "component",
@@ -267,19 +272,19 @@ def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
     if options.rules is not None:
         rules_source = f"--rules {options.rules}"
         rules = read_rules(options.rules, rules_source, AXES)
-    sizes = _axis_sizes(options)
+    sizes = axis_sizes(options)
     fixed_axes = None
     if options.suggest:
         # An axis of -1 takes what is left, so it is free to vary.
         fixed_axes = {axis: size for axis, size in sizes.items() if size != -1}
         if fixed_axes:
-            sizes = _sizes_to_begin_with(fixed_axes)
+            sizes = sizes_to_begin_with(fixed_axes)
     # By full name: the same slice may be written in several ways.
     slices = {
         requested.name: requested for requested in map(parse_slice, options.topology)
     }
     meshes = {
-        name: _mesh(sizes, requested.devices, name)
+        name: full_mesh(sizes, requested.devices, name)
         for name, requested in slices.items()
     }
     return [
@@ -288,7 +293,7 @@ def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
             rules_source=rules_source, allow=options.allow,
             quantize=_quantization(options.quantize), attention=options.attention,
             scan_layers=options.scan_layers, effort=options.effort, fixed_axes=fixed_axes,
-            use_cache=not options.no_cache, notes=_mesh_notes(mesh, is_given=bool(sizes), suggest=options.suggest),
+            use_cache=not options.no_cache, notes=mesh_notes(mesh, is_given=bool(sizes), suggest=options.suggest),
             wants_rules=options.write_rules is not None, wants_trace=_wants_trace(options),
             is_denoised=options.steps is not None,
         )
@@ -360,87 +365,6 @@ def _check_rules_output(options: argparse.Namespace) -> None:
             fix="give one --topology",
         )
     check_output(options.write_rules, "--write-rules", "the rules")
-
-
-def _mesh_notes(mesh: dict[str, int], *, is_given: bool, suggest: bool) -> list[str]:
-    if suggest:
-        return ["the mesh is the best of the splits that were tried"]
-    if is_given or mesh["tp"] == 1:
-        return []
-    return [f"no mesh was given: tp over all {mesh['tp']} devices"]
-
-
-def _axis_sizes(options: argparse.Namespace) -> dict[str, int]:
-    """The sizes that the user gave, of which one may be -1.
-
-    Raises:
-        UsageError: a size that is not possible.
-    """
-    # 0 is a size that the user gave, and not a missing option.
-    options_by_axis = {axis: getattr(options, axis) for axis in AXES}
-    sizes = {axis: size for axis, size in options_by_axis.items() if size is not None}
-    for axis, size in sizes.items():
-        if size < 1 and size != -1:
-            raise UsageError(
-                f"a mesh axis has at least one device, not {size}",
-                where=f"--{axis}",
-                fix="use a positive number, or -1 for what the other axes leave",
-            )
-    if list(sizes.values()).count(-1) > 1:
-        where = " ".join(f"--{axis}" for axis in AXES)
-        raise UsageError("only one axis can take what the others leave", where=where)
-    return sizes
-
-
-def _sizes_to_begin_with(fixed_axes: dict[str, int]) -> dict[str, int]:
-    """The first split of a suggestion: an axis that is free takes what the fixed ones
-    leave, tp first.
-
-    Raises:
-        UsageError: no axis is free.
-    """
-    # More tp needs the least memory on a device, so that the first program is the
-    # likeliest to fit.
-    for axis in ("tp", "dp", "sp"):
-        if axis not in fixed_axes:
-            return {**fixed_axes, axis: -1}
-    where = " ".join(f"--{axis} {fixed_axes[axis]}" for axis in AXES)
-    raise UsageError(
-        "with every axis given, nothing is left to vary",
-        where=f"--suggest {where}",
-        fix="leave an axis or --suggest out",
-    )
-
-
-def _mesh(sizes: dict[str, int], devices: int, topology: str) -> dict[str, int]:
-    """The sizes of all axes over a slice's devices: tp over all devices if no size was
-    given.
-
-    Raises:
-        UsageError: the mesh does not take all devices.
-    """
-    if not sizes:
-        return {"dp": 1, "sp": 1, "tp": devices}
-    requested = {"dp": 1, "sp": 1, "tp": 1} | sizes
-    # The axis of -1, if there is any, takes what the others leave.
-    product = abs(prod(requested.values()))
-    free = [axis for axis, size in requested.items() if size == -1]
-    mesh = requested | dict.fromkeys(free, devices // product)
-    if prod(mesh.values()) == devices:
-        return mesh
-    needed = f"{product} devices"
-    if product == 1:
-        needed = "1 device"
-    if free:
-        needed = f"a multiple of {needed}"
-    raise UsageError(
-        f"the mesh takes {needed}, and {topology} has {devices}",
-        where=" ".join(
-            f"--{axis} {size}" for axis, size in requested.items() if size != 1
-        )
-        or "--tp 1",
-        fix=f"choose --dp, --sp and --tp whose product is {devices}, or leave them out for --tp {devices}",
-    )
 
 
 def check_report(form: str, output: Path | None) -> None:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
-from tpuport.compat.randomness import user_line
+from tpuport.compat.user_frames import user_line
 
 
 class Requirement(NamedTuple):

@@ -25,6 +25,7 @@ import torch
 from jax.core import Tracer, eval_context
 from jax.extend.core import get_opaque_trace_state
 
+from tpuport.compat.user_frames import stack_depth, user_line
 from tpuport.errors import PortError
 from tpuport.temporary import temporary_attributes
 
@@ -79,7 +80,7 @@ class _Place:
 
     def __init__(self) -> None:
         self._trace = get_opaque_trace_state()
-        self._depth = _stack_depth()
+        self._depth = stack_depth()
 
     def check_loops(self) -> None:
         """Raise an error if the current line is in a loop of jax's, entered since, that
@@ -88,7 +89,7 @@ class _Place:
         if get_opaque_trace_state() == self._trace:
             return
         frame: Any = sys._getframe()
-        for _ in range(_stack_depth() - self._depth):
+        for _ in range(stack_depth() - self._depth):
             if frame.f_code.co_filename.endswith("control_flow/loops.py"):
                 raise PortError(
                     "a random number is drawn inside of a jax.lax loop, and would be the same in each iteration",
@@ -488,30 +489,3 @@ def _check_processes(arrays: list[np.ndarray]) -> None:
             fix="call torch.manual_seed with the same seed in every process",
         )
     _are_processes_compared = True
-
-
-def _stack_depth() -> int:
-    depth = 0
-    frame: Any = sys._getframe()
-    while frame is not None:
-        depth += 1
-        frame = frame.f_back
-    return depth
-
-
-def user_line() -> str:
-    """The innermost line outside of libraries and of this package."""
-    frame: Any = sys._getframe()
-    while frame is not None:
-        home = frame.f_globals.get("__name__", "").partition(".")[0]
-        if home not in (
-            "tpuport",
-            "torch",
-            "torchax",
-            "jax",
-            "contextlib",
-            "functools",
-        ):
-            return f"{frame.f_code.co_filename}, line {frame.f_lineno}"
-        frame = frame.f_back
-    return "compiled code"

@@ -20,6 +20,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat import aliasing, autocast, narrowing
 from tpuport.compat.convert import is_ported, jax_dtype, torch_dtype
+from tpuport.compat.host_sizes import sizes_as_numbers
 from tpuport.compat.operators import index_bounds
 from tpuport.compat.replacements import original
 from tpuport.compat.view_steps import VIEWS, VIEWS_IN_PLACE, on_twins
@@ -266,51 +267,6 @@ def checked_dispatch(
     if wide_dtype is not None and is_ported(outputs):
         narrowing.warn(wide_dtype)
     return outputs
-
-
-# Of these, every argument but the first is a size.
-_OF_SIZES = frozenset({
-    torch.Tensor.view, torch.Tensor.reshape, torch.Tensor.expand, torch.Tensor.repeat, torch.Tensor.unflatten,
-    torch.Tensor.new_zeros, torch.Tensor.new_ones, torch.Tensor.new_empty, torch.reshape,
-})  # fmt: skip
-
-
-def sizes_as_numbers(
-    function: Any, args: tuple, kwargs: dict[str, Any] | None
-) -> tuple[tuple, dict[str, Any] | None]:
-    """The arguments of an operation on a tensor of the device, with sizes that are
-    tensors of the host as integers.
-
-    torch takes `x.split([height * width])` and `x.view(height, width)` where
-    `height, width = sizes[0]`.
-    """
-    if not args or not is_ported(args[0]):
-        return args, kwargs
-    rest = args[1:]
-    if function in _OF_SIZES:
-        rest = map(_as_number, rest)
-    kwargs = {name: _as_numbers(value) for name, value in (kwargs or {}).items()}
-    return (args[0], *map(_as_numbers, rest)), kwargs
-
-
-def _as_number(value: Any) -> Any:
-    return int(value) if _is_host_size(value) else value
-
-
-def _as_numbers(value: Any) -> Any:
-    """A list of integers, some of which are tensors, as integers; anything else as it
-    is.
-    """
-    if type(value) not in (list, tuple) or not any(map(_is_host_size, value)):
-        return value
-    if not all(isinstance(leaf, int) or _is_host_size(leaf) for leaf in value):
-        return value
-    return type(value)(int(leaf) for leaf in value)
-
-
-def _is_host_size(value: Any) -> bool:
-    is_host = type(value) is torch.Tensor and value.device.type == "cpu"
-    return is_host and not value.ndim and value.dtype in (torch.int64, torch.int32)
 
 
 def _dispatch_as_torch(

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+import jax
 from jax.extend.core import Jaxpr
 
 from tpuport.jaxprs import Equation, walk_equations
@@ -107,3 +108,15 @@ def sending_axes(jaxpr: Jaxpr) -> frozenset[str]:
         if visit.equation.primitive.name in _SENDING
         for axis in entry_axes(visit.equation.params["axis_name"])
     )
+
+
+def dividing_axes(params: dict[str, Any]) -> dict[str, int]:
+    """Sizes of the axes that a shard_map divides its work over."""
+    specs = (*params["in_specs"], *params["out_specs"])
+    # An entry of a spec is an axis, a tuple of axes, or None.
+    named = set(jax.tree.leaves([tuple(spec) for spec in specs]))
+    # In a shard_map inside of another, only the axes that the inner one adds.
+    dividing = named & params["newly_manual_axes"]
+    return {
+        axis: size for axis, size in params["mesh"].shape.items() if axis in dividing
+    }

@@ -16,7 +16,12 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from tpuport.jaxprs import Equation, SubJaxpr, sub_jaxprs, walk_equations
-from tpuport.topology.kernels.axis_splits import result_splits, sending_axes, spec_split
+from tpuport.topology.kernels.axis_splits import (
+    dividing_axes,
+    result_splits,
+    sending_axes,
+    spec_split,
+)
 from tpuport.topology.kernels.grid_steps import (
     UNKNOWN,
     Environment,
@@ -321,7 +326,7 @@ class _Counter:
             if any(split):
                 value = _ANY._replace(split=split)
             arguments.append(value)
-        sizes = _dividing_axes(equation.params)
+        sizes = dividing_axes(equation.params)
         sending = sending_axes(body.jaxpr)
         stationary = {axis: size for axis, size in sizes.items() if axis not in sending}
         inside = execution._replace(axes={**execution.axes, **stationary})
@@ -490,15 +495,3 @@ def _has_decisions(jaxpr: Jaxpr) -> bool:
         visit.equation.primitive.name in ("cond", "while")
         for visit in walk_equations(jaxpr)
     )
-
-
-def _dividing_axes(params: dict[str, Any]) -> dict[str, int]:
-    """Sizes of the axes that a shard_map divides its work over."""
-    specs = (*params["in_specs"], *params["out_specs"])
-    # An entry of a spec is an axis, a tuple of axes, or None.
-    named = set(jax.tree.leaves([tuple(spec) for spec in specs]))
-    # In a shard_map inside of another, only the axes that the inner one adds.
-    dividing = named & params["newly_manual_axes"]
-    return {
-        axis: size for axis, size in params["mesh"].shape.items() if axis in dividing
-    }
