@@ -18,7 +18,7 @@ from tpuport.topology.advice import AdviceRule, advice_rule_by_id, all_advice_ru
 ROOT = Path(__file__).parents[3]
 # Rules whose examples compile in about a second. Those of the others are compiled by `make test-all`; the programs in
 # the other tests of this folder have what they find, and are smaller.
-QUICK = {"TPC006", "TPC010", "TPC021", "TPC023", "TPC024"}
+QUICK = {"TPC006", "TPC010", "TPC023"}
 
 
 def load_generator() -> types.ModuleType:

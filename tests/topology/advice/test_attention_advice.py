@@ -36,6 +36,7 @@ def test_a_short_dense_mask_is_all_right(advice, models) -> None:
     assert advice(models.Attending, inputs, rules=models.rules(models.ATTENDING)) == ()
 
 
+@pytest.mark.slow  # scores by arithmetic, below, by the same rule; and `test_each_call_says_why` of attention
 def test_a_head_that_the_kernel_cannot_serve_is_named(advice, models) -> None:
     build = lambda: models.Attending(heads=16, dim=16)  # noqa: E731
     findings = advice(build, {"x": models.meta(2, 1024, 256)}, rules=ShardingRules({}))

@@ -92,6 +92,7 @@ def test_a_cache_that_lies_as_its_heads_do_is_not(programs, function) -> None:
     assert advise(step(programs(tp=4), function, None, "tp")) == ()
 
 
+@pytest.mark.slow  # a cache that is divided through its heads, above
 def test_new_keys_that_go_to_a_cache_over_positions_are_few_bytes_and_a_finding(programs) -> None:
     [finding] = advise(step(programs(tp=4), in_turn, None, None, "tp"))
     assert finding.rule == "TPC019"
@@ -101,6 +102,7 @@ def test_new_keys_that_go_to_a_cache_over_positions_are_few_bytes_and_a_finding(
     assert finding.cost == 2 * LAYERS * ROWS * HEADS * DIM * 2
 
 
+@pytest.mark.slow  # weights gathered in each step, in test_sharding_advice.py
 def test_a_cache_over_the_weights_axis_by_its_rows_is_named_where_weights_are_gathered(programs) -> None:
     findings = advise(step(programs(tp=4), in_turn, "tp"))
     gathered = [one for one in findings if one.rule == "TPC013"]

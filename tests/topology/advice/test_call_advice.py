@@ -11,14 +11,11 @@ from tpuport.topology.compile_report import Costs
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 
 
+@pytest.mark.slow  # the example of TPC010 in test_advice_rules.py, and the next test
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("guidance", 3.5),
-        # By the same rule, whatever its name is.
-        pytest.param("timestep", 7, marks=pytest.mark.slow),
-        pytest.param("cache_position", 5, marks=pytest.mark.slow),
-    ],
+    # By the same rule, whatever its name is.
+    [("guidance", 3.5), ("timestep", 7), ("cache_position", 5)],
 )
 def test_numbers_that_change_compile_again(advice, models, name, value) -> None:
     inputs = {"tokens": models.tokens(2, 64), name: value}
@@ -41,6 +38,7 @@ def test_a_number_that_decides_what_is_traced_cannot_be_a_tensor(advice, models)
     assert finding.remedy.startswith("a tensor cannot take its place, because the code needs the number")
 
 
+@pytest.mark.slow  # the example of TPC010, after, in test_advice_rules.py
 def test_choices_and_tensors_are_all_right(advice, models) -> None:
     inputs = {"tokens": models.tokens(2, 64), "height": 4, "flag": True, "timestep": models.meta(1)}
     assert advice(lambda: models.Blocks(1), inputs, rules=models.rules(models.BLOCKS)) == ()

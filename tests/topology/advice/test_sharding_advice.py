@@ -82,9 +82,10 @@ def test_few_weights_that_a_plan_leaves_whole_are_all_right(programs, width, exp
     assert (share > 0.03) == bool(expected)
 
     def f(weights, x):
-        return sum((x @ one).sum() for name, one in weights.items() if "up" in name)
+        # A product with as large a weight would take the compiler ten seconds.
+        return x + sum(weight.sum() for name, weight in weights.items() if "up" in name)
 
-    assert mesh.found(f, weights, mesh.array((8, 8192))) == expected
+    assert mesh.found(f, weights, mesh.array((8, 128))) == expected
 
 
 def test_nothing_sharded_is_one_finding(programs) -> None:
@@ -178,11 +179,11 @@ def test_heads_that_divide_are_all_right(advice, models) -> None:
 
 
 def test_a_vocabulary_that_every_device_holds(advice, models) -> None:
-    changed = models.rules(models.BLOCKS, embed=PartitionSpec())
-    [finding] = advice(models.Blocks, {"tokens": models.tokens(2, 256)}, rules=changed)
+    changed = models.rules(models.BLOCKS, head=PartitionSpec())
+    [finding] = advice(lambda: models.Blocks(1), {"tokens": models.tokens(2, 16)}, rules=changed)
     assert finding.rule == "TPC011"
     assert finding.message.startswith(
-        "embed.weight (8192, 512), 8 MiB, is whole on each of the 4 devices of tp"
+        "head.weight (8192, 512), 8 MiB, is whole on each of the 4 devices of tp"
     )
     assert finding.cost == 8192 * 512 * 2 * 3 / 4
 

@@ -55,7 +55,17 @@ CASES = {
 
 
 # Of the others the compiler for TPUs takes seconds; the next test has them all.
-@pytest.mark.parametrize("name", ["product", "batched", "heads", "convolution", "dilated", "elementwise"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "product",
+        "batched",
+        "heads",
+        "convolution",
+        pytest.param("dilated", marks=pytest.mark.slow),
+        "elementwise",
+    ],
+)
 def test_our_count_is_the_compilers(name, compile_program, array) -> None:
     function, *shapes = CASES[name]
     program, flops = compile_program(function, *(array(*shape) for shape in shapes))
