@@ -156,6 +156,14 @@ _METHODS_OF_MODELS = [
         "it looks up which tokens attend globally, and their number is not known while tracing",
     ),
     (
+        "oneformer",
+        "mask",
+        "OneFormerTransformerDecoderLayer.forward",
+        "oneformer:decode_layer",
+        "ce37f0eb4d106d9919e4ab5d4212bdc775be26d032dbb7acef7a3a7f25eabe12",
+        "it looks up which queries see no pixel, and their number is not known while tracing",
+    ),
+    (
         "reformer",
         "positions",
         "AxialPositionEmbeddings.forward",
