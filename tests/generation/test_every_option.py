@@ -12,13 +12,13 @@ from tests.generation.character_tokens import character_tokenizer
 from tpuport import PortError
 
 Options = dict[str, Any]
-_BASE: Options = {
+BASE: Options = {
     "max_new_tokens": 8, "pad_token_id": 0, "return_dict_in_generate": True, "output_scores": True,
 }  # fmt: skip
-_SAMPLED: Options = {"do_sample": True, "top_k": 0}
-_BEAMS: Options = {"num_beams": 3}
+SAMPLED: Options = {"do_sample": True, "top_k": 0}
+BEAMS: Options = {"num_beams": 3}
 # Ends that some beams choose early.
-_ENDING_BEAMS: Options = {
+ENDING_BEAMS: Options = {
     "num_beams": 3, "num_return_sequences": 3, "eos_token_id": [33, 95], "max_new_tokens": 14,
 }  # fmt: skip
 # In place of a token that a row chooses early.
@@ -31,22 +31,22 @@ EQUAL: dict[str, tuple[Options, Options]] = {
     "max_new_tokens": ({"max_new_tokens": 5}, {}),
     "min_length": ({"min_length": 26}, {"eos_token_id": END}),
     "min_new_tokens": ({"min_new_tokens": 6}, {"eos_token_id": END}),
-    "early_stopping": ({"early_stopping": True}, _ENDING_BEAMS),
+    "early_stopping": ({"early_stopping": True}, ENDING_BEAMS),
     "max_time": ({"max_time": 1e-9}, {}),
     "stop_strings": ({"stop_strings": END}, {"tokenizer": character_tokenizer()}),
     "do_sample": ({"do_sample": True}, {}),
-    "num_beams": (_BEAMS, {}),
-    "temperature": ({"temperature": 0.3}, _SAMPLED),
+    "num_beams": (BEAMS, {}),
+    "temperature": ({"temperature": 0.3}, SAMPLED),
     "top_k": ({"top_k": 4}, {"do_sample": True}),
-    "top_p": ({"top_p": 0.6}, _SAMPLED),
-    "min_p": ({"min_p": 0.2}, _SAMPLED),
-    "top_h": ({"top_h": 0.4}, _SAMPLED),
-    "typical_p": ({"typical_p": 0.5}, _SAMPLED),
-    "epsilon_cutoff": ({"epsilon_cutoff": 0.02}, _SAMPLED),
-    "eta_cutoff": ({"eta_cutoff": 0.02}, _SAMPLED),
+    "top_p": ({"top_p": 0.6}, SAMPLED),
+    "min_p": ({"min_p": 0.2}, SAMPLED),
+    "top_h": ({"top_h": 0.4}, SAMPLED),
+    "typical_p": ({"typical_p": 0.5}, SAMPLED),
+    "epsilon_cutoff": ({"epsilon_cutoff": 0.02}, SAMPLED),
+    "eta_cutoff": ({"eta_cutoff": 0.02}, SAMPLED),
     "repetition_penalty": ({"repetition_penalty": 1.6}, {}),
     "encoder_repetition_penalty": ({"encoder_repetition_penalty": 1.6}, {}),
-    "length_penalty": ({"length_penalty": -2.0}, _ENDING_BEAMS),
+    "length_penalty": ({"length_penalty": -2.0}, ENDING_BEAMS),
     "no_repeat_ngram_size": ({"no_repeat_ngram_size": 1}, {}),
     "encoder_no_repeat_ngram_size": ({"encoder_no_repeat_ngram_size": 1}, {}),
     "bad_words_ids": ({"bad_words_ids": [[END], [9, 17]]}, {}),
@@ -62,7 +62,7 @@ EQUAL: dict[str, tuple[Options, Options]] = {
     "sequence_bias": ({"sequence_bias": {(33,): 9.5, (8, 40): -4.0}}, {}),
     "guidance_scale": ({"guidance_scale": 2.5}, {}),
     "watermarking_config": ({"watermarking_config": {"bias": 5.0, "seeding_scheme": "selfhash"}}, {}),
-    "num_return_sequences": ({"num_return_sequences": 2}, _SAMPLED),
+    "num_return_sequences": ({"num_return_sequences": 2}, SAMPLED),
     "output_scores": ({"output_scores": True}, {"output_scores": False}),
     "output_logits": ({"output_logits": True}, {}),
     "return_dict_in_generate": ({"return_dict_in_generate": True}, {"return_dict_in_generate": False}),
@@ -88,6 +88,8 @@ WITHOUT_EFFECT: dict[str, Options] = {
     "compile_config": {"compile_config": None},
     "disable_compile": {"disable_compile": True},
     "transformers_version": {"transformers_version": "5.0.0"},
+    # Beam search refuses it, here as there.
+    "low_memory": {"low_memory": True},
 }
 # By field, other ways to the same tokens; transformers drafts for one row only.
 OTHER_WAYS: dict[str, Options] = {
@@ -106,7 +108,6 @@ REFUSED: Options = {
     "assistant_ensemble_weight": 0.5,
     "speculation_type": "dflash",
     "continuous_batching_config": {"block_size": 16},
-    "low_memory": True,
     "penalty_alpha": 0.6,
     "dola_layers": "low",
     "diversity_penalty": 0.5,
@@ -168,7 +169,18 @@ def _generate(call: Any, prompts: tuple, name: str, options: Options) -> Any:
     return call(ids, attention_mask=mask, **options)
 
 
-def _with_end(options: Options, end: int) -> Options:
+def _compare(pair: tuple, prompts: tuple, name: str, options: Options) -> tuple[Any, Any]:
+    """What a ported model gives, and transformers: the same, where tokens are drawn with the same draws."""
+    ours = _generate(pair[1].generate, prompts, name, options)
+    with pytest.MonkeyPatch.context() as patch:
+        if options.get("do_sample"):
+            repeat_draws(patch, ours, 1 if name in _ONE_TOKEN else prompts[0].shape[1])
+        theirs = _generate(pair[0].generate, prompts, name, options)
+    assert_equal(ours, theirs)
+    return ours, theirs
+
+
+def with_end(options: Options, end: int) -> Options:
     """The options with a token, or its character, in place of END."""
     if options.get("stop_strings") == END:
         return options | {"stop_strings": chr(end)}
@@ -178,18 +190,23 @@ def _with_end(options: Options, end: int) -> Options:
     return replaced | ({"suppress_tokens": [end]} if "suppress_tokens" in options else {})
 
 
-def _assert_equal(ours: Any, theirs: Any, is_sampled: bool) -> None:
-    """The same tokens and scores; where tokens are drawn, the same shape and scores of the first token."""
+def repeat_draws(patch: pytest.MonkeyPatch, output: Any, prompt: int) -> None:
+    """Let torch draw the tokens that an output has after so many columns."""
+    sequences = output if isinstance(output, torch.Tensor) else output["sequences"]
+    columns = iter(sequences[:, prompt:].unbind(1))
+    patch.setattr(torch, "multinomial", lambda probabilities, num_samples: next(columns)[:, None])
+
+
+def assert_equal(ours: Any, theirs: Any) -> None:
+    """The same tokens and scores."""
     if isinstance(theirs, torch.Tensor):
         assert torch.equal(ours, theirs)
         return
-    assert ours.keys() == _names(theirs)
-    assert is_sampled or torch.equal(ours.sequences, theirs.sequences)
-    assert ours.sequences.shape == theirs.sequences.shape
+    assert _names(ours) == _names(theirs)
+    assert torch.equal(ours["sequences"], theirs["sequences"])
     for name in {"scores", "logits"} & theirs.keys():
-        steps = slice(1) if is_sampled else slice(None)
         assert len(ours[name]) == len(theirs[name])
-        for got, expected in zip(ours[name][steps], theirs[name][steps], strict=True):
+        for got, expected in zip(ours[name], theirs[name], strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -198,7 +215,7 @@ def _names(output: Any) -> set[str]:
     return {name for name in output if name != "past_key_values"}
 
 
-def _differ(first: Any, second: Any) -> bool:
+def differ(first: Any, second: Any) -> bool:
     """Whether an option has an effect that the comparison with transformers would show."""
     if type(first) is not type(second) or not isinstance(first, dict):
         return type(first) is not type(second)
@@ -215,34 +232,32 @@ SAMPLE = {"output_scores", "stop_strings", "top_p"}
     "name", [pytest.param(name, marks=[] if name in SAMPLE else pytest.mark.slow) for name in EQUAL]
 )
 def test_what_has_an_effect_has_it_as_in_transformers(llama: tuple, prompts: tuple, name: str) -> None:
-    reference, ported = llama
+    reference = llama[0]
     plain = reference.generate(prompts[0], attention_mask=prompts[1], max_new_tokens=8)
     end = int(plain[1, 22])
-    options, needed = (_with_end(part, end) for part in EQUAL[name])
-    base = _BASE | needed
-    expected = _generate(reference.generate, prompts, name, base | options)
-    assert _differ(expected, _generate(reference.generate, prompts, name, base)), "the option changes nothing"
-    is_sampled = base.get("do_sample", options.get("do_sample", False))
-    _assert_equal(_generate(ported.generate, prompts, name, base | options), expected, is_sampled)
+    options, needed = (with_end(part, end) for part in EQUAL[name])
+    base = BASE | needed
+    _, expected = _compare(llama, prompts, name, base | options)
+    assert differ(expected, _generate(reference.generate, prompts, name, base)), "the option changes nothing"
 
 
 def test_what_has_no_effect_has_none(llama: tuple, prompts: tuple) -> None:
     reference, ported = llama
-    plain = _generate(reference.generate, prompts, "", _BASE)
+    plain = _generate(reference.generate, prompts, "", BASE)
     for name, options in WITHOUT_EFFECT.items():
-        theirs = _generate(reference.generate, prompts, name, _BASE | options)
-        assert not _differ(theirs, plain), name
-        _assert_equal(_generate(ported.generate, prompts, name, _BASE | options), plain, is_sampled=False)
+        theirs = _generate(reference.generate, prompts, name, BASE | options)
+        assert not differ(theirs, plain), name
+        assert_equal(_generate(ported.generate, prompts, name, BASE | options), plain)
 
 
 # Options that are used together.
 PAIRS: dict[str, Options] = {
-    "beams without repetition": {**_BEAMS, "no_repeat_ngram_size": 2, "bad_words_ids": [[5]], "output_logits": True},
-    "beams that return all and end": {**_ENDING_BEAMS, "length_penalty": 0.5, "min_new_tokens": 4},
-    "beams with guidance": {**_BEAMS, "guidance_scale": 1.8, "repetition_penalty": 1.2},
-    "beams that stop at a string": {**_ENDING_BEAMS, "stop_strings": "\x21\x11", "tokenizer": character_tokenizer()},
+    "beams without repetition": {**BEAMS, "no_repeat_ngram_size": 2, "bad_words_ids": [[5]], "output_logits": True},
+    "beams that return all and end": {**ENDING_BEAMS, "length_penalty": 0.5, "min_new_tokens": 4},
+    "beams with guidance": {**BEAMS, "guidance_scale": 1.8, "repetition_penalty": 1.2},
+    "beams that stop at a string": {**ENDING_BEAMS, "stop_strings": "\x21\x11", "tokenizer": character_tokenizer()},
     "guidance with processors": {"guidance_scale": 1.8, "no_repeat_ngram_size": 2, "sequence_bias": {(33,): 2.5}},
-    "samples of filtered scores": {**_SAMPLED, "num_return_sequences": 2, "top_p": 0.8, "min_p": 0.02},
+    "samples of filtered scores": {**SAMPLED, "num_return_sequences": 2, "top_p": 0.8, "min_p": 0.02},
     "samples with a penalty": {"do_sample": True, "temperature": 0.6, "repetition_penalty": 1.4, "top_k": 9},
     "a watermark on samples": {"do_sample": True, "watermarking_config": {"bias": 3.0}, "renormalize_logits": True},
     "a prompt in chunks with processors": {"prefill_chunk_size": 7, "no_repeat_ngram_size": 1, "min_new_tokens": 8},
@@ -253,10 +268,8 @@ PAIRS: dict[str, Options] = {
 @pytest.mark.slow  # each option above, and most of them in one program in test_processed_generation.py
 @pytest.mark.parametrize("name", PAIRS)
 def test_options_together(llama: tuple, prompts: tuple, name: str) -> None:
-    options = _BASE | PAIRS[name]
-    expected = _generate(llama[0].generate, prompts, name, options)
-    got = _generate(llama[1].generate, prompts, name, options)
-    _assert_equal(got, expected, options.get("do_sample", False))
+    options = BASE | PAIRS[name]
+    got, expected = _compare(llama, prompts, name, options)
     if "num_beams" in options:
         torch.testing.assert_close(got.sequences_scores, expected.sequences_scores, rtol=1e-4, atol=1e-4)
 

@@ -43,8 +43,7 @@ class Pair(NamedTuple):
     ported: Any
 
 
-@pytest.fixture(scope="module")
-def whisper() -> Pair:
+def build() -> WhisperForConditionalGeneration:
     config = WhisperConfig(
         vocab_size=160, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
         decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, num_mel_bins=8,
@@ -58,6 +57,12 @@ def whisper() -> Pair:
             parameter.data = 0.25 * torch.randn(parameter.shape, generator=generator)
     for name, value in _GENERATION.items():
         setattr(reference.generation_config, name, value)
+    return reference
+
+
+@pytest.fixture(scope="module")
+def whisper() -> Pair:
+    reference = build()
     mesh = tpuport.create_mesh(devices=jax.devices()[:1])
     return Pair(reference, tpuport.port(copy.deepcopy(reference), mesh=mesh))
 

@@ -65,12 +65,14 @@ _REASONS: Final = {
     "force_words_ids": f"constrained beam search, {_OUT_OF_TRANSFORMERS}",
     "penalty_alpha": f"contrastive search, {_OUT_OF_TRANSFORMERS}",
     "dola_layers": f"DoLa, {_OUT_OF_TRANSFORMERS}",
-    "low_memory": "of beam search, where transformers refuses it too; it has no effect elsewhere",
+    "low_memory": "of beam search, where transformers refuses it too",
     "cache_implementation": "the cache stays on the device, in the model's dtype or with kv_cache='int8'",
     "cache_config": "of transformers' quantized cache; kv_cache='int8' keeps keys and values in eight bits",
     "output_attentions": "the loop on the device returns no weights of attention",
     "output_hidden_states": "the loop on the device returns no hidden states",
     "token_healing": "it changes the prompt: pass input_ids=model.heal_tokens(input_ids, tokenizer)",
+    "prefill_chunk_size": "for decoder-only models: transformers cuts the mask of the "
+    "encoder's tokens by the decoder's chunks",
     "is_assistant": "pass the assistant as assistant_model",
     "assistant_ensemble_weight": "drafts would change what is drawn",
     "speculation_type": "only a language model, or the text itself, can draft",
@@ -345,6 +347,13 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str], model: Any) 
     unsupported = {
         name: value for name, value in unsupported.items() if name not in _ASSISTED
     }
+    if (config.num_beams or 1) == 1:
+        # transformers reads it in beam search alone, where it refuses it.
+        unsupported.pop("low_memory", None)
+    if config.prefill_chunk_size is not None and getattr(
+        model.config, "is_encoder_decoder", False
+    ):
+        unsupported["prefill_chunk_size"] = config.prefill_chunk_size
     # The others of transformers' caches quantise or offload, and give other tokens or
     # need a host.
     if config.cache_implementation not in (None, "static", "dynamic", "hybrid"):
