@@ -140,7 +140,7 @@ def test_a_cache_that_was_donated_is_refused_before_it_is_used(devices: int) -> 
         tpuport.compile(lambda x: x + 1)(keys)
 
 
-@pytest.mark.parametrize("counter", [False, True])
+@pytest.mark.parametrize("counter", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_cache_that_is_only_read_is_not_donated(pair: tuple, counter: bool) -> None:
     """Also beside a tensor that is overwritten."""
     model, ported = pair

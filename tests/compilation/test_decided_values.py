@@ -163,7 +163,9 @@ def images(*real: int, seed: int = 0) -> torch.Tensor:
     return pixels
 
 
-@pytest.mark.parametrize("mesh", [{}, {"dp": 2}], ids=["one device", "mesh"])
+@pytest.mark.parametrize(
+    "mesh", [{}, pytest.param({"dp": 2}, marks=pytest.mark.slow)], ids=["one device", "mesh"]
+)
 def test_other_values_compile_and_the_same_do_not(mesh: dict[str, int]) -> None:
     model, on_device = ported(RealImages, **mesh)
     compiled = tpuport.compile(on_device)

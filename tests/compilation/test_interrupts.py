@@ -1,5 +1,6 @@
 """A call after one that was interrupted at the moments at which that spoils jax's caches."""
 
+import itertools
 import sys
 from types import FrameType
 
@@ -44,18 +45,18 @@ def call_interrupted(function, interruption: Interruption) -> None:
         sys.setprofile(None)
 
 
-def test_a_call_after_an_interrupt_of_jax_s_caches_is_right():
-    interrupted = 0
-    while True:
-        function, interruption = compiled(), Interruption(interrupted + 1)
+@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_call_after_an_interrupt_of_jax_s_caches_is_right(stride):
+    """At every moment, or at every fifth."""
+    for number in itertools.count(1, stride):
+        function, interruption = compiled(), Interruption(number)
         try:
             call_interrupted(function, interruption)
         except KeyboardInterrupt:
-            interrupted += 1
             torch.testing.assert_close(function(X).cpu(), X * 2)
         else:
             break
-    assert interrupted > 5
+    assert number > 6
 
 
 def test_other_interrupts_leave_programs_compiled():

@@ -120,7 +120,15 @@ def test_generate_leaves_an_error_that_names_the_attribute() -> None:
         with pytest.raises(PortError, match=r"mlp\.history"):
             float(model.model.layers[0].mlp.history[0])
     assert repr(copy.deepcopy(lost)) == repr(lost) == repr(pickle.loads(pickle.dumps(lost)))
-    # The program of a call carries them out, also where blocks run in a loop.
+
+
+@pytest.mark.slow  # test_assignments.py has what a call assigns
+def test_a_call_carries_out_what_generate_loses() -> None:
+    """Also where blocks run in a loop."""
+    model = _make_model(Recording)
+    reference = copy.deepcopy(model)
+    tpuport.port(model)
+    tpuport.generate(model, IDS, max_new_tokens=4, do_sample=False)
     reference(input_ids=IDS)
     tpuport.compile(model, scan_layers=True)(input_ids=IDS)
     for layer, expected_layer in zip(model.model.layers, reference.model.layers, strict=True):

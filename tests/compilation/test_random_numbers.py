@@ -270,7 +270,7 @@ def _fill(x: torch.Tensor) -> torch.Tensor:
     [
         (_loop, "in each iteration"),
         (_seed, "torch.manual_seed was called in compiled code"),
-        (_seed_generator, "torch.Generator was seeded"),
+        pytest.param(_seed_generator, "torch.Generator was seeded", marks=pytest.mark.slow),
         (_fill, "fills a tensor on the host"),
     ],
 )

@@ -84,7 +84,7 @@ def _change_everything(parts: Parts, root: Any) -> Any:
 
 # The structures of a few seeds have parts of every kind.
 @pytest.mark.parametrize(
-    "seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 20))]
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 20))]
 )
 def test_random_structures(agree: Callable, parts: Parts, seed: int) -> None:
     generator = random.Random(seed)

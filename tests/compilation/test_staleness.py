@@ -207,7 +207,9 @@ def base() -> nn.Module:
 SLOW_CHANGES = {
     "an attribute through the dictionary", "a list in a tuple in a dictionary", "a dataclass", "a deque",
     "a new attribute", "a list of the class", "a hook before", "a hook with keywords", "the mode of a part", "a part",
-    "a part that is taken out", "a module in place of a part",
+    "a part that is taken out", "a module in place of a part", "dropout with p = 1", "a forward", "a class", "a set",
+    "a method of the class", "a slot that is private", "an object in a dataclass", "an item of a list",
+    "an attribute of the class", "the order of parts",
 }  # fmt: skip
 
 

@@ -113,6 +113,7 @@ def test_a_draft_changes_no_token(small: tuple, assistants: tuple, prompts: tupl
     assert (assisted.prefill.compilations, assisted.advance.compilations) == compilations == (1, 1)
 
 
+@pytest.mark.slow  # test_decoding_cache.py, with one model
 def test_the_loop_copies_no_cache(small: tuple, assistants: tuple, prompts: tuple) -> None:
     """Both are written in place: what was rejected is written again, and nothing is rolled back."""
     model, assistant = small[1], assistants[1]

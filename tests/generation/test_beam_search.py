@@ -82,6 +82,7 @@ def test_on_several_devices(make_pair: Callable, prompts: tuple) -> None:
     _assert_equal(tpuport.generate(ported, ids, mask, **options), expected)
 
 
+@pytest.mark.slow  # the scores above, and the draws below
 def test_sampled_beams_differ_and_follow_the_seed(llama: tuple, prompts: tuple) -> None:
     options = _OPTIONS | {"do_sample": True, "num_return_sequences": 3, "temperature": 1.5, "top_k": 1}
     ids, mask = prompts

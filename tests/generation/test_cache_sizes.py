@@ -73,8 +73,8 @@ def _prompt_cache_bytes(
     return sum(array.size * array.dtype.itemsize for array in arrays)
 
 
-# The caches of Llama, Gemma 3 and of DeepSeek-V2 have the same layers.
-SLOW_FAMILIES = ("mixtral", "mistral", "gpt2", "deepseek_v3")
+# The caches of Llama, Gemma 3n, DeepSeek-V2 and Falcon with one head have the same layers.
+SLOW_FAMILIES = ("mixtral", "mistral", "gpt2", "gemma3", "deepseek_v3", "falcon, few heads")
 FAMILIES = [
     pytest.param(family, marks=[pytest.mark.slow] if family in SLOW_FAMILIES else [])
     for family in ("llama", "mistral", "gemma3", "gpt2", "mixtral", *OTHERS)

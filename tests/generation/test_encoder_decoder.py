@@ -120,7 +120,8 @@ def test_the_tokens_of_transformers(family: str, pair: Callable, texts: dict) ->
 
 
 # Their decoders run by the same path.
-@pytest.mark.parametrize("family", ["prophetnet", pytest.param("fsmt", marks=pytest.mark.slow)])
+@pytest.mark.slow  # the model that takes no cache in test_models_without_cache.py, with the encoder above
+@pytest.mark.parametrize("family", ["prophetnet", "fsmt"])
 def test_a_decoder_without_a_cache(family: str, pair: Callable, texts: dict) -> None:
     """Of ProphetNet, whose logits without a cache are others in transformers; also of the prompt in its first token."""
     reference, ported = pair(family)

@@ -188,7 +188,10 @@ def test_padding_is_a_token_where_a_row_may_need_it(llama: tuple, prompts: tuple
     assert torch.equal(alone, llama[0].generate(ids[:1], eos_token_id=2, **options))
 
 
-@pytest.mark.parametrize(("window", "new"), [(64, 20), pytest.param(64, 32, marks=pytest.mark.slow), (8, 10)])
+@pytest.mark.parametrize(
+    ("window", "new"),
+    [*(pytest.param(64, new, marks=pytest.mark.slow) for new in (20, 32)), (8, 10)],
+)
 def test_local_layers_are_right_or_refused(prompts: tuple, window: int, new: int) -> None:
     config = GPTNeoConfig(
         vocab_size=128, hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]],
@@ -220,6 +223,7 @@ def test_a_model_is_freed_with_its_programs(make_pair: Callable, prompts: tuple)
     assert seen() is None
 
 
+@pytest.mark.slow  # tests/test_porting.py changes what `generate` reads
 def test_a_changed_config_makes_new_programs(make_pair: Callable, prompts: tuple) -> None:
     reference, ported = make_pair("mistral")
     ids, results = prompts[0][:1], []
@@ -296,6 +300,7 @@ def test_bad_companions_are_refused(llama: tuple, prompts: tuple, options: dict,
     assert decoder.prefill.compilations == before
 
 
+@pytest.mark.slow  # tests/compilation/test_lost_values.py
 def test_a_state_in_an_attribute_is_named() -> None:
     """By the line that assigns it in a call, and not by that of the constructor."""
 

@@ -94,9 +94,8 @@ def test_logits_are_those_of_a_rounding_cache(llama: tuple, prompts: tuple) -> N
     assert (torch.stack(exact.logits)[0] - torch.stack(expected.logits)[0]).abs().max() > 5e-3
 
 
-@pytest.mark.parametrize(
-    "sizes", [{"dp": 2, "tp": 2}, pytest.param({"tp": 2}, marks=slow), pytest.param({"tp": 8}, marks=slow)]
-)
+@pytest.mark.slow  # test_sharded.py, with this cache on one device above
+@pytest.mark.parametrize("sizes", [{"dp": 2, "tp": 2}, {"tp": 2}, {"tp": 8}])
 def test_meshes(sizes: dict[str, int], make_pair: Callable, prompts: tuple) -> None:
     reference, ported = make_pair("llama", mesh=mesh_of(**sizes))
     expected = expected_tokens(reference, *prompts)
@@ -104,14 +103,15 @@ def test_meshes(sizes: dict[str, int], make_pair: Callable, prompts: tuple) -> N
     assert torch.equal(actual, expected)
 
 
+@pytest.mark.slow  # test_partial_prompts.py, test_beam_search.py and others, with a prompt's columns above
 @pytest.mark.parametrize(
     "options",
     [
         {"prefill_chunk_size": 9},
-        pytest.param({"num_beams": 3}, marks=pytest.mark.slow),
+        {"num_beams": 3},
         # Several columns at once are those of a chunk, and rows that move those of beams.
-        pytest.param({"prompt_lookup_num_tokens": 3}, marks=pytest.mark.slow),
-        pytest.param({"guidance_scale": 1.5}, marks=pytest.mark.slow),
+        {"prompt_lookup_num_tokens": 3},
+        {"guidance_scale": 1.5},
     ],
     ids=str,
 )

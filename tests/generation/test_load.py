@@ -29,5 +29,6 @@ def test_threads_get_the_right_answers(load):
     assert threads(load, 2) == 0
 
 
+@pytest.mark.slow  # test_generating.py frees a model with its programs
 def test_many_calls_leave_nothing_behind(load):
     assert many_calls(load, 40, random.Random(2)) == 0

@@ -110,9 +110,9 @@ def test_a_model_that_sees_columns_to_come_is_refused() -> None:
         tpuport.generate(model, [[5, 6, 7]], **OPTIONS)
 
 
+@pytest.mark.slow  # the model that takes no cache above, and lengths in tests/patches/test_xlm.py
 @pytest.mark.parametrize(
-    ("model_class", "config"),
-    [(XLMWithLMHeadModel, XLM), pytest.param(FlaubertWithLMHeadModel, FLAUBERT, marks=pytest.mark.slow)],
+    ("model_class", "config"), [(XLMWithLMHeadModel, XLM), (FlaubertWithLMHeadModel, FLAUBERT)]
 )
 def test_a_model_that_adds_a_mask_token(model_class: type, config: Any, prompts: tuple) -> None:
     """Its logits are those of the next token; the model counts what is not the padding id, and reads no mask."""
@@ -125,7 +125,7 @@ def test_a_model_that_adds_a_mask_token(model_class: type, config: Any, prompts:
     assert not decoder_for(ported).uses_buckets, "padding in front is a part of what it reads"
 
 
-@pytest.mark.slow  # ProphetNet as an encoder-decoder
+@pytest.mark.slow  # the model that takes no cache above
 def test_a_model_that_reads_padding_once_it_has_a_cache(
     prompts: tuple, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -154,7 +154,7 @@ def test_a_model_that_reads_padding_once_it_has_a_cache(
             XLNetConfig(vocab_size=96, d_model=16, n_layer=1, n_head=2, d_inner=16),
             "last two",
         ),
-        (
+        pytest.param(
             CpmAntForCausalLM,
             CpmAntConfig(
                 vocab_size=96,
@@ -165,6 +165,7 @@ def test_a_model_that_reads_padding_once_it_has_a_cache(
                 num_hidden_layers=1,
             ),
             "reads its whole text",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -194,6 +195,7 @@ def test_block_sparse_attention_is_refused() -> None:
         tpuport.generate(tpuport.port(BigBirdForCausalLM(config).eval()), [[5, 6, 7]], **OPTIONS)
 
 
+@pytest.mark.slow  # test_own_generate.py
 def test_a_generate_that_calls_that_of_transformers_runs() -> None:
     class Own(LlamaForCausalLM):
         def generate(self, *inputs: Any, **options: Any) -> Any:  # type: ignore[override]

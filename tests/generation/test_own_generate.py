@@ -34,7 +34,9 @@ def recognizer() -> Any:
     return ParakeetForCTC(ParakeetCTCConfig(vocab_size=40, pad_token_id=39, encoder_config=encoder)).eval()
 
 
-@pytest.mark.parametrize("options", [{}, {"return_dict_in_generate": True}])
+@pytest.mark.parametrize(
+    "options", [pytest.param({}, marks=pytest.mark.slow), {"return_dict_in_generate": True}]
+)
 def test_ctc(recognizer: Any, options: dict[str, bool]) -> None:
     mask = torch.ones(2, 64, dtype=torch.long)
     mask[1, 40:] = 0

@@ -25,6 +25,7 @@ def test_greedy_equals_transformers(family: str, make_pair: Callable, prompts: t
     assert len(set(tokens[:, 20:].flatten().tolist())) > 5, "a constant output would prove little"
 
 
+@pytest.mark.slow  # the text itself is a draft of one row, in test_assisted_decoding.py
 def test_one_row_equals_transformers(llama: tuple, prompts: tuple) -> None:
     ids, options = prompts[0][:1], {"max_new_tokens": 24, "do_sample": False}
     assert torch.equal(tpuport.generate(llama[1], ids, **options), llama[0].generate(ids, **options))

@@ -173,6 +173,7 @@ def _assert_equal_and_seen(reference: Any, ported: Any, batch: dict[str, Any]) -
     assert not torch.equal(reference.generate(**other, **OPTIONS), expected)
 
 
+@pytest.mark.slow  # the images of rows above, and test_sharded.py
 def test_a_video_in_each_row_on_a_mesh(qwen: tuple[Any, Any]) -> None:
     reference, _ = qwen
     mesh = tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4])
