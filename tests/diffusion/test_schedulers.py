@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import tpuport
 from tpuport import compat
 from tpuport.diffusion import schedulers
-from tpuport.diffusion.schedulers import PortedStep, step_program
+from tpuport.diffusion.ported_step import PortedStep, step_program
 from tpuport.errors import PortError
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array(__|_wrap__).*:DeprecationWarning")

@@ -206,7 +206,7 @@ class _UploadedArguments:
             return self._copies[id(value)].copy
         copy: Any
         if isinstance(value, list):
-            copy = [self._upload(item) for item in value]
+            copy = list(map(self._upload, value))
         else:
             copy = {name: self._upload(item) for name, item in value.items()}
         copied = _CopiedContainer(value, copy, _items(copy))

@@ -14,17 +14,16 @@ import copy
 import dataclasses
 import itertools
 import logging
-import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 
 from tpuport.diffusion.mixed_devices import to_host
 from tpuport.diffusion.scheduler_tables import Bound, StepTables, from_numpy
+from tpuport.diffusion.step_records import BOUNDED, StepMode, StepRecord, TableLayout
 from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
@@ -36,8 +35,6 @@ _PRECISIONS = ((torch.float64, 4 * 2.0**-24), (torch.float32, 256 * 2.0**-24))
 # A longer history, such as a list that grows with every step, is reduced to what is
 # read again.
 _MAX_SLOTS = 6
-_BOUNDED = "the bounded value"
-_CLAMPS = (torch.clamp, torch.clip, torch.Tensor.clamp, torch.Tensor.clip)
 # Rows of the check: ordinary numbers, numbers that any clipping would cut, and zero,
 # which must stay zero.
 _MAGNITUDES = torch.tensor([1.0, 1e3, 0.0]).reshape(3, 1, 1, 1)
@@ -61,140 +58,6 @@ class ProbedScheduler:
     output_class: type
     tuple_length: int
     noise_dtypes: tuple[tuple[torch.dtype | None, ...], ...]
-
-
-class _BoundedValue(NamedTuple):
-    """A value that a scheduler bounds within its step, before and after."""
-
-    bound: Bound
-    value: torch.Tensor
-    result: torch.Tensor
-
-
-@dataclasses.dataclass
-class _Record:
-    """A step on the host: tensors by name before and after, what was drawn, and the
-    scaled model input.
-    """
-
-    sample: torch.Tensor
-    model_output: torch.Tensor
-    before: dict[str, torch.Tensor]
-    after: dict[str, torch.Tensor]
-    fields: dict[str, torch.Tensor]
-    noise: list[torch.Tensor]
-    noise_dtypes: tuple[torch.dtype | None, ...]
-    scaled: torch.Tensor
-    output_class: type
-    bounded: list[_BoundedValue]
-
-    def outputs(self, layout: "_Layout") -> Iterator[tuple[int, torch.Tensor]]:
-        """Everything that the step computes, each with its row in a table."""
-        outputs = self.fields | self.after
-        if self.bounded:
-            outputs[_BOUNDED] = self.bounded[0].value
-        for row, name in enumerate(layout.rows):
-            if name in outputs:
-                yield row, outputs[name]
-
-
-class _Layout(NamedTuple):
-    """The names of a table's rows and columns: fields and slots are rows; sample,
-    output, noise, slots are columns.
-    """
-
-    fields: list[str]
-    history: list[str]
-    noises: int
-    bound: Bound | None
-
-    @property
-    def slots(self) -> list[str]:
-        """The history, and last the bounded value if there is one."""
-        if self.bound is None:
-            return self.history
-        return [*self.history, _BOUNDED]
-
-    @property
-    def rows(self) -> list[str]:
-        return [*self.fields, *self.slots]
-
-    @property
-    def first_slot(self) -> int:
-        """The column of the first slot."""
-        return 2 + self.noises
-
-    @property
-    def columns(self) -> int:
-        return self.first_slot + len(self.slots)
-
-
-class _StepMode(TorchFunctionMode):
-    """Supplies tensors of ours if a scheduler draws normal noise, and records what it
-    bounds.
-
-    Args:
-        supply: from the number of the draw to noise.
-        shape: of the sample; clamps of other shapes do not matter.
-        replace: from a bounded value to what to go on with instead of it.
-    """
-
-    def __init__(
-        self,
-        supply: Callable[[int], torch.Tensor],
-        shape: torch.Size,
-        replace: Callable[..., torch.Tensor],
-    ) -> None:
-        super().__init__()
-        self._supply, self._shape, self._replace = supply, shape, replace
-        self.noise: list[torch.Tensor] = []
-        self.dtypes: list[torch.dtype | None] = []
-        self.bounded: list[_BoundedValue] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in _CLAMPS and args[0].shape == self._shape:
-            low, high = (*args[1:], kwargs.get("min"), kwargs.get("max"))[:2]
-            if not any(isinstance(limit, torch.Tensor) for limit in (low, high)):
-                low = -math.inf if low is None else float(low)
-                high = math.inf if high is None else float(high)
-                return self._record_bound(
-                    Bound("clamp", low, high), args[0], func(*args, **kwargs)
-                )
-        if func is torch.randn:
-            return self._supply_noise(kwargs.get("dtype"))
-        if func is torch.randn_like:
-            return self._supply_noise(kwargs.get("dtype") or args[0].dtype)
-        return func(*args, **kwargs)
-
-    def _supply_noise(self, dtype: torch.dtype | None) -> torch.Tensor:
-        noise = self._supply(len(self.noise))
-        if dtype == noise.dtype:
-            dtype = None
-        self.noise.append(noise)
-        self.dtypes.append(dtype)
-        return noise.to(dtype or noise.dtype)
-
-    def _record_bound(
-        self, bound: Bound, value: torch.Tensor, result: torch.Tensor
-    ) -> torch.Tensor:
-        """Record a value that is bounded; returns what the scheduler goes on with."""
-        self.bounded.append(_BoundedValue(bound, value.clone(), result.clone()))
-        return self._replace(result)
-
-    def thresholding(self, scheduler: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-        """A replacement for the `_threshold_sample` of a scheduler."""
-        original, config = type(scheduler)._threshold_sample, scheduler.config
-
-        def threshold(sample: torch.Tensor) -> torch.Tensor:
-            bound = Bound(
-                "threshold", config.dynamic_thresholding_ratio, config.sample_max_value
-            )
-            return self._record_bound(bound, sample, original(scheduler, sample))
-
-        return threshold
 
 
 def clone_scheduler(scheduler: Any) -> Any:
@@ -276,7 +139,9 @@ class _Probe:
         records = list(self._random_steps(self.scheduler, self.start))
         history = _history_names([*records, *self._longer_run()])
         noises = max(len(record.noise) for record in records)
-        layout = _Layout(list(records[0].fields), history, noises, _find_bound(records))
+        layout = TableLayout(
+            list(records[0].fields), history, noises, _find_bound(records)
+        )
         coefficients = np.zeros((len(timesteps), len(layout.rows), layout.columns))
         scales = np.ones(len(timesteps))
         for index, record in enumerate(self._basis_steps(layout), self.start):
@@ -312,13 +177,13 @@ class _Probe:
             self.dtype
         )
 
-    def _random_steps(self, scheduler: Any, start: int) -> Iterator[_Record]:
+    def _random_steps(self, scheduler: Any, start: int) -> Iterator[StepRecord]:
         """A run on random samples and model outputs."""
         return self._steps(
             scheduler, start, lambda history: (self._draw(), self._draw()), self._draw
         )
 
-    def _basis_steps(self, layout: _Layout) -> Iterator[_Record]:
+    def _basis_steps(self, layout: TableLayout) -> Iterator[StepRecord]:
         """The run on basis vectors, all of them at once: row b of a tensor of the batch
         is basis vector b.
         """
@@ -340,7 +205,7 @@ class _Probe:
         replace = lambda result: basis(size - 1)  # noqa: E731
         return self._steps(self.scheduler, self.start, set_inputs, supply, replace)
 
-    def _longer_run(self) -> list[_Record]:
+    def _longer_run(self) -> list[StepRecord]:
         """A few steps more than a short run has, which may not fill the whole
         history.
         """
@@ -365,7 +230,7 @@ class _Probe:
         ],
         supply: Callable[[int], torch.Tensor],
         replace: Callable[..., torch.Tensor] = lambda result: result,
-    ) -> Iterator[_Record]:
+    ) -> Iterator[StepRecord]:
         """Run a copy from `start` to its end.
 
         Args:
@@ -386,7 +251,7 @@ class _Probe:
             if hasattr(clone, "scale_model_input"):
                 scaled = clone.scale_model_input(sample, timestep)
             scaled = scaled.clone()
-            mode = _StepMode(supply, sample.shape, replace)
+            mode = StepMode(supply, sample.shape, replace)
             if hasattr(clone, "_threshold_sample"):
                 clone._threshold_sample = mode.thresholding(clone)
             random_state = torch.random.get_rng_state()
@@ -403,7 +268,7 @@ class _Probe:
                     "it draws random numbers that are not taken from torch.randn"
                 )
             shape = tuple(output.prev_sample.shape)
-            yield _Record(
+            yield StepRecord(
                 sample=sample,
                 model_output=model_output,
                 before=before,
@@ -435,7 +300,7 @@ class _Probe:
         )
 
 
-def _find_bound(records: list[_Record]) -> Bound | None:
+def _find_bound(records: list[StepRecord]) -> Bound | None:
     """How the run's steps bound a value, the same in all that do."""
     bounds = {tuple(bounded.bound for bounded in record.bounded) for record in records}
     # A step that bounds nothing has none.
@@ -484,7 +349,7 @@ def _write_history(scheduler: Any, name: str, tensor: torch.Tensor) -> None:
         setattr(scheduler, attribute, tensor)
 
 
-def _history_names(records: list[_Record]) -> list[str]:
+def _history_names(records: list[StepRecord]) -> list[str]:
     """Names of the history, the same however few steps a run has: every index of a list
     that holds tensors.
     """
@@ -501,10 +366,10 @@ def _history_names(records: list[_Record]) -> list[str]:
 
 
 def _check_prediction(
-    record: _Record,
+    record: StepRecord,
     coefficients: np.ndarray,
     scale: float,
-    layout: _Layout,
+    layout: TableLayout,
     tolerance: float,
 ) -> None:
     """Raise _Nonlinear if a row of the table does not predict what diffusers did with
@@ -513,7 +378,7 @@ def _check_prediction(
     zeros = torch.zeros_like(record.sample)
     history = dict(record.before)
     for bound, value, result in record.bounded:
-        history[_BOUNDED] = result
+        history[BOUNDED] = result
         expected = bound(jnp.asarray(value.float().numpy()))
         if not np.allclose(expected, result.float(), rtol=1e-5, atol=1e-6):
             raise _Nonlinear(f"its {bound.kind} is not that of diffusers")
@@ -545,7 +410,7 @@ def _check_prediction(
 
 
 def _drop_unused_history(
-    coefficients: np.ndarray, layout: _Layout
+    coefficients: np.ndarray, layout: TableLayout
 ) -> tuple[np.ndarray, list[str]]:
     """The same tables without the history that no later output depends on."""
     fields, first = len(layout.fields), layout.first_slot

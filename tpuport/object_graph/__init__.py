@@ -4,17 +4,19 @@ from tpuport.object_graph.classes import HostArray, refuse_captured_tensors
 from tpuport.object_graph.flattening import (
     Flattener,
     Graph,
-    State,
     Structure,
     count_places,
     is_array,
-    is_changed,
     is_for_jax,
     is_own_object,
     is_plain,
+    unflatten,
+)
+from tpuport.object_graph.object_states import (
+    State,
+    is_changed,
     matching_contents,
     read_state,
-    unflatten,
 )
 
 __all__ = [

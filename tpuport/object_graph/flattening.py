@@ -14,7 +14,7 @@ references) or ("method", function, reference to its object).
 
 import types
 from collections import Counter, defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,13 +27,13 @@ from tpuport.object_graph.classes import (
     PLAIN,
     HostArray,
     arrays_inside,
-    attributes_of,
     container_of,
     kind_of,
     native_base,
     refuse_tensors_inside,
     set_attributes,
 )
+from tpuport.object_graph.object_states import read_state
 
 Reference = Hashable
 
@@ -250,138 +250,6 @@ def count_places(structure: Structure) -> Counter[int]:
     return places
 
 
-class State(NamedTuple):
-    """What an object consists of at the moment.
-
-    Attributes:
-        attributes: what is in its `__dict__` and its slots, by name.
-        items: a list, or a dict with the keys of a dictionary; None if its class has no
-            items.
-        extra: as `Node.extra`.
-        labels: the names of items without keys.
-    """
-
-    attributes: dict[str, Any]
-    items: list[Any] | dict[Any, Any] | None
-    extra: Hashable
-    labels: Iterable[Any] = ()
-
-    @property
-    def is_registered(self) -> bool:
-        """Whether jax knows the class, so that its objects are values."""
-        return isinstance(self.extra, jax.tree_util.PyTreeDef)
-
-    def contents(self) -> list[Any]:
-        """What the object refers to, also in tuples."""
-        contents = []
-        pending = [*self.attributes.values(), *self.item_values()]
-        while pending:
-            value = pending.pop()
-            # A tuple is no object of its own here: what it has belongs to the object
-            # that has the tuple.
-            if isinstance(value, tuple):
-                pending.extend(value)
-            else:
-                contents.append(value)
-        return contents
-
-    def item_values(self) -> list[Any]:
-        """The items, of a dictionary without their keys."""
-        match self.items:
-            case None:
-                return []
-            case dict():
-                return list(self.items.values())
-        return list(self.items)
-
-
-def read_state(value: Any) -> State:
-    """The state of an object; the containers in it are new, so that they stay as they
-    are.
-    """
-    cls = type(value)
-    if kind_of(cls) == "registered":
-        # One level only: what is inside of its parts is visited like anything else.
-        pairs, structure = jax.tree_util.tree_flatten_with_path(
-            value, is_leaf=lambda part: part is not value
-        )
-        labels = [
-            jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in pairs
-        ]
-        return State({}, [child for _, child in pairs], structure, labels)
-    attributes = attributes_of(value)
-    base = container_of(cls)
-    if base is None:
-        return State(attributes, None, None)
-    extra = None
-    if base is deque:
-        extra = value.maxlen
-    elif base is defaultdict:
-        extra = value.default_factory
-    if issubclass(base, dict):
-        # The base's own method: a class may show its items in another way.
-        return State(attributes, dict(base.items(value)), extra)
-    # As above, and `list(value)` would use the class's own `__iter__`.
-    items = list(base.__iter__(value))
-    return State(attributes, items, extra, range(len(items)))
-
-
-def is_changed(before: State, after: State) -> bool:
-    """Whether an object has other attributes or items than before; what these consist
-    of does not matter.
-    """
-    if before.extra != after.extra or list(before.attributes) != list(after.attributes):
-        return True
-    if not _are_same(list(before.attributes.values()), list(after.attributes.values())):
-        return True
-    if isinstance(before.items, dict) and list(before.items) != list(after.items or ()):
-        # Other keys, or the same in another order, which a loop over the dictionary
-        # shows.
-        return True
-    old, new = before.item_values(), after.item_values()
-    if before.is_registered:
-        # The function that takes an object of the class apart may pack its parts anew
-        # each time.
-        old, new = jax.tree_util.tree_leaves(old), jax.tree_util.tree_leaves(new)
-    return not _are_same(old, new)
-
-
-def matching_contents(before: State, after: State) -> Iterator[tuple[Any, Any]]:
-    """What an object had, and has, under the same names and in the same items; not what
-    is in tuples.
-    """
-    for name, old in before.attributes.items():
-        if name in after.attributes:
-            yield old, after.attributes[name]
-    if isinstance(before.items, dict) and isinstance(after.items, dict):
-        yield from (
-            (old, after.items[key])
-            for key, old in before.items.items()
-            if key in after.items
-        )
-    elif before.items is not None and after.items is not None:
-        yield from zip(before.items, after.items, strict=False)
-
-
-def _are_same(before: list[Any], after: list[Any]) -> bool:
-    """Whether two lists have the same values, in the same order."""
-    return len(before) == len(after) and all(map(_is_same, before, after))
-
-
-def _is_same(before: Any, after: Any) -> bool:
-    """Whether two values are one object, or equal and without an identity. Tensors are
-    never compared by contents.
-    """
-    if before is after:
-        return True
-    # Of one class, since 1 and True are equal.
-    return (
-        type(before) is type(after)
-        and isinstance(before, int | str | bytes)
-        and before == after
-    )
-
-
 def unflatten(
     structure: Structure,
     leaves: Sequence[Any],
@@ -394,7 +262,7 @@ def unflatten(
             others are made.
     """
     builder = _Builder(structure, leaves, objects or {})
-    return [builder.resolve(root) for root in structure.roots], builder.objects
+    return list(map(builder.resolve, structure.roots)), builder.objects
 
 
 class _Builder:
@@ -436,7 +304,7 @@ class _Builder:
             case ("method", function, owner):
                 return types.MethodType(function, self.resolve(owner))
         _, cls, references = reference
-        values = [self.resolve(part) for part in references]
+        values = list(map(self.resolve, references))
         if hasattr(
             cls, "_make"
         ):  # a namedtuple, whose `__new__` takes fields one by one

@@ -120,9 +120,7 @@ def deviation(
     # The element where the two libraries differ most, not one where both are far from
     # float64.
     flat = int(_distance(values, torch_values).argmax())
-    index = tuple(
-        int(number) for number in torch.unravel_index(torch.tensor(flat), values.shape)
-    )
+    index = tuple(map(int, torch.unravel_index(torch.tensor(flat), values.shape)))
     # Complex numbers have one more axis there, of real and imaginary parts.
     index = index[: ours.ndim]
     our_text, torch_text, exact_text = _texts([ours, theirs, exact], index)

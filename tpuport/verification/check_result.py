@@ -204,7 +204,7 @@ class CheckResult:
             "ok": self.ok,
             "verdict": self.verdict,
             "hours": self.hours,
-            "stages": [dataclasses.asdict(stage) for stage in self.stages],
+            "stages": list(map(dataclasses.asdict, self.stages)),
             "findings": [finding.to_dict() for finding in self.findings],
         }
 

@@ -4,9 +4,7 @@ differs, with its line.
 
 import contextlib
 import dataclasses
-import time
-import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
@@ -18,7 +16,6 @@ from tpuport.compilation import CompiledFunction
 from tpuport.errors import PortError
 from tpuport.patches.gpu import gpu_shim
 from tpuport.sharding import ShardingRules
-from tpuport.sharding.plans import tensor_parallel_plan
 from tpuport.verification import (
     changed_flags,
     comparing,
@@ -32,30 +29,20 @@ from tpuport.verification import (
     value_reads,
 )
 from tpuport.verification.check_result import (
-    CheckFinding,
     CheckResult,
-    Severity,
-    Stage,
     order_findings,
 )
 from tpuport.verification.executed_lines import ExecutedLines
-from tpuport.verification.mesh_rules import divided_rules
+from tpuport.verification.mesh_rules import divided_rules, infer_rules
 from tpuport.verification.model_runs import Arguments
 from tpuport.verification.recording import Answer, Recording, named_tensors
+from tpuport.verification.stage_log import StageFailed, StageLog, StageSkipped
 
 # Choices among equal values after which a comparison goes on; each takes another run.
 _MOST_TIES: Final = 8
 
 
-class _StageFailed(Exception):
-    """A stage cannot go on, and there is a finding that says why."""
-
-
-class _StageSkipped(Exception):
-    """A stage needs what an earlier one makes, and that has failed."""
-
-
-class Check:
+class Check(StageLog):
     """One check, stage by stage.
 
     Attributes:
@@ -81,13 +68,11 @@ class Check:
         mesh: Mesh | None,
         rules: ShardingRules | None,
     ) -> None:
+        super().__init__()
         self.model = model_runs.copy_model(model)
         self.arguments = arguments
         self.mesh = mesh
         self.rules = rules
-        self.stages: list[Stage] = []
-        self.findings: list[CheckFinding] = []
-        self.summary = ""
         self.executed = ExecutedLines()
         self.traced = ExecutedLines()
         self.exact_model: torch.nn.Module | None = None
@@ -140,69 +125,10 @@ class Check:
             for name in names:
                 # A stage that finds another result says so, and the linter names the
                 # line in any case.
-                with self._stage(name), narrowing.silenced():
+                with self.stage(name), narrowing.silenced():
                     if name != "torch" and not self.runs_in_torch:
-                        raise _StageSkipped
+                        raise StageSkipped
                     stages[name]()
-
-    @contextlib.contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        """Time a stage, and turn what it cannot do into a finding: later stages may
-        still say something.
-        """
-        started, known = time.monotonic(), list(self.findings)
-        self.summary = ""
-        status: Any = "passed"
-        try:
-            yield
-        except _StageFailed:
-            status = "failed"
-        except _StageSkipped:
-            status = "skipped"
-        except PortError as error:
-            status = "failed"
-            self._add(
-                "failure",
-                name,
-                error.what,
-                error.fix or "",
-                details={"where": error.where},
-            )
-        except Exception as error:  # noqa: BLE001  a defect in one stage must not hide what the others say
-            status = "failed"
-            message = f"this stage ended with {type(error).__name__}: {trace_errors.first_line(error)}"
-            details = {"traceback": traceback.format_exc()}
-            self._add(
-                "failure",
-                name,
-                message,
-                "report it to tpuport with this page",
-                details=details,
-            )
-        # A stage may also withdraw earlier findings, so that counting them does not
-        # tell which are new.
-        new = [finding for finding in self.findings if finding not in known]
-        if status == "passed" and any(finding.severity != "note" for finding in new):
-            status = "findings"
-        self.stages.append(
-            Stage(name, status, self.summary, time.monotonic() - started)
-        )
-
-    def _add(
-        self,
-        kind: str,
-        stage: str,
-        message: str,
-        remedy: str = "",
-        severity: Severity = "error",
-        **more: Any,
-    ) -> None:
-        self.findings.append(
-            CheckFinding(kind, stage, severity, message, remedy, **more)
-        )
-
-    def _has(self, kind: str) -> bool:
-        return any(finding.kind == kind for finding in self.findings)
 
     def _fresh_model(self) -> torch.nn.Module:
         """A copy that was never called: a call may write to the model."""
@@ -220,7 +146,7 @@ class Check:
             self.findings += torch_failures.findings(
                 error, self.model, self.arguments, self.executed
             )
-            raise _StageFailed from error
+            raise StageFailed from error
         self.runs_in_torch = True
         try:
             self.exact_model = model_runs.widen_model(self.model)
@@ -231,25 +157,21 @@ class Check:
             )
         except Exception as error:  # noqa: BLE001  of any code, in a dtype that it was not written for
             self.exact_model = None
-            self._add(
-                "skipped",
+            self.skip(
                 "torch",
                 f"the model does not run in float64 ({trace_errors.first_line(error)}), so that torch's own result "
                 "counts as exact",
-                severity="note",
             )
         if not differences.has_comparable_result(self.torch_run):
-            self._add(
-                "skipped",
+            self.skip(
                 "torch",
                 "the model's own result is not compared, only those of its modules: it has no tensors in tuples, "
                 "lists or mappings",
                 "check a model whose forward returns the tensors of this one's result in a tuple",
-                severity="note",
             )
         operators = sum(event.kind == "op" for event in self.torch_run.events)
         self.summary = f"{operators} operators"
-        if self._has("cuda"):
+        if self.has("cuda"):
             self.summary += ", with tpuport.gpu_shim"
 
     def _record_torch(self) -> None:
@@ -293,7 +215,7 @@ class Check:
         if self.device_run.error is not None:
             self._add_failure("values", self.device_run.error)
             self._note_traced_lines()
-            raise _StageFailed
+            raise StageFailed
 
     def _note_traced_lines(self) -> None:
         """Trace once more, up to where it stops, and note the lines; noting them slows
@@ -307,7 +229,7 @@ class Check:
     def _add_failure(self, stage: str, error: Exception) -> None:
         """A finding about an error that tracing raised."""
         failure = trace_errors.explain(error, self.model)
-        self._add(
+        self.add(
             "trace", stage, failure.message, failure.remedy, source=failure.source, rule=failure.rule,
             details={"traceback": failure.traceback},
         )  # fmt: skip
@@ -321,13 +243,13 @@ class Check:
 
     def _compare(self) -> None:
         if self.device_run is None:
-            raise _StageSkipped
+            raise StageSkipped
         runs = comparing.Runs(self.device_run, self.torch_run, self.exact_run)
         self.findings += differences.dtype_findings(comparing.dtype_differences(runs))
         if self.device_run.error is not None:
             # Dtypes are known up to the failure, which may come of a wrong one. Values
             # are not known.
-            raise _StageFailed
+            raise StageFailed
         runs, mismatch = self._first_mismatch(runs, mesh=None)
         if mismatch is None:
             self.findings += differences.rounding_findings(runs)
@@ -350,7 +272,7 @@ class Check:
         for _ in range(_MOST_TIES):
             mismatch = comparing.first_module(runs)
             # What differs on one device differs on a mesh too, and is reported once.
-            if mismatch is None or (mesh is not None and self._has("result")):
+            if mismatch is None or (mesh is not None and self.has("result")):
                 return runs, None
             mismatch = self._narrow(mismatch, mesh)
             if mismatch.tie is None:
@@ -362,10 +284,10 @@ class Check:
             runs = self._run_again(runs, mesh)
             if runs.device.error is not None:
                 return runs, None
-        self._add(
-            "skipped", stage, f"what follows the first {_MOST_TIES} choices among equal values was not compared",
-            severity="note",
-        )  # fmt: skip
+        self.skip(
+            stage,
+            f"what follows the first {_MOST_TIES} choices among equal values was not compared",
+        )
         return runs, None
 
     def _run_again(self, runs: comparing.Runs, mesh: Mesh | None) -> comparing.Runs:
@@ -417,43 +339,28 @@ class Check:
         """Rules from the structure of a model that has no plan; a note if its code
         cannot be traced for that.
         """
-        if (
-            self.rules is not None
-            or mesh.shape.get("tp", 1) == 1
-            or tensor_parallel_plan(self.model)
-        ):
+        if self.rules is not None:
             return
-        inputs = self.arguments.copy()
         try:
-            self.inferred_rules = ShardingRules.infer(
-                self._fresh_model(), inputs.keywords or inputs.positional
-            )
+            self.inferred_rules = infer_rules(self.model, self.arguments, mesh)
         except PortError as error:
-            self._add(
-                "skipped",
+            self.skip(
                 "mesh",
                 f"no rules were inferred, so that weights are whole: {error.what}",
-                severity="note",
             )
 
     def _note_rules(self, rules: ShardingRules, mesh: Mesh) -> None:
         """Keep the rules that divide weights on the mesh, and say why it leaves others
         whole.
         """
-        weights = {
-            name: tensor
-            for name, tensor in self.model.named_parameters()
-            if any(rules.rule(name).spec)
-        }
+        weights = dict(self.model.named_parameters())
         self.used_rules, reasons = divided_rules(rules, weights, mesh)
-        if reasons:
-            whole = "; ".join(
-                f"{pattern}: {reason}" for pattern, reason in reasons.items()
+        whole = "; ".join(f"{pattern}: {reason}" for pattern, reason in reasons.items())
+        if whole:
+            self.skip(
+                "mesh",
+                f"what the inferred rules divide is whole on each device of this mesh: {whole}",
             )
-            self._add(
-                "skipped", "mesh", f"what the inferred rules divide is whole on each device of this mesh: {whole}",
-                severity="note",
-            )  # fmt: skip
 
     def _compare_on_mesh(self) -> None:
         """The comparison of modules once more, with the weights and inputs divided."""
@@ -467,7 +374,7 @@ class Check:
         )
         if device_run.error is not None:
             self._add_failure("mesh", device_run.error)
-            raise _StageFailed
+            raise StageFailed
         runs = comparing.Runs(device_run, self.torch_run, self.exact_run)
         runs, mismatch = self._first_mismatch(runs, self.mesh)
         if mismatch is not None:
@@ -485,7 +392,7 @@ class Check:
             outputs = model_runs.call_compiled(compiled, self.arguments)
         except Exception as error:
             self._add_new_failure(error)
-            raise _StageFailed from error
+            raise StageFailed from error
         self.compiled, self.ported = compiled, ported
         # Also those after a line at which a trace that records values stops.
         self.traced = self.executed
@@ -505,8 +412,8 @@ class Check:
         them tells nothing.
         """
         return (
-            self._has("result")
-            or self._has("tie")
+            self.has("result")
+            or self.has("tie")
             or repeated_calls.draws_numbers(self.torch_run)
         )
 
@@ -531,12 +438,12 @@ class Check:
         ]
         reason = trace_errors.first_line(self.device_run.error)
         message = f"modules were not compared, only the result: their values cannot be recorded ({reason})"
-        self._add("skipped", "compare", message, severity="note")
+        self.skip("compare", message)
 
     def _call_again(self) -> None:
         compiled, ported = self.compiled, self.ported
         if compiled is None or ported is None:
-            raise _StageSkipped
+            raise StageSkipped
         if repeated_calls.draws_numbers(self.torch_run):
             self._check_draws()
             self._call_again_equally(compiled)
@@ -546,7 +453,9 @@ class Check:
         # What differs in the first call differs in the second too, and is not what the
         # first has written.
         if not self._may_differ():
-            self._check_second_call(compiled)
+            self.findings += repeated_calls.state_findings(
+                compiled, self._fresh_model(), self._fresh_exact_model(), self.arguments
+            )
         self._call_again_equally(compiled)
         self._call_further()
         # Last: a changed flag makes new programs.
@@ -580,21 +489,9 @@ class Check:
         )
         if runs[0].error is not None:
             self._add_failure("repeat", runs[0].error)
-            raise _StageFailed
+            raise StageFailed
         torch_runs = [
             model_runs.run_torch(self._fresh_model(), self.arguments)
             for _ in range(repeated_calls.CALLS)
         ]
         self.findings += repeated_calls.draw_findings(runs, torch_runs)
-
-    def _check_second_call(self, compiled: CompiledFunction) -> None:
-        """Whether what the first call has written is there in the second, as in
-        torch.
-        """
-        model, exact_model = self._fresh_model(), self._fresh_exact_model()
-        model_runs.call_torch(model, self.arguments)
-        if exact_model is not None:
-            model_runs.call_exact(exact_model, self.arguments)
-        self.findings += repeated_calls.state_findings(
-            compiled, model, exact_model, self.arguments
-        )

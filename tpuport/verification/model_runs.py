@@ -248,9 +248,7 @@ def _run_recorded(
         for _ in range(count):
             inputs = arguments.copy()
             args, kwargs = prepare_arguments(model, inputs.positional, inputs.keywords)
-            results.append(
-                [checkpoint.to_cpu(value) for value in compiled(*args, **kwargs)]
-            )
+            results.append(list(map(checkpoint.to_cpu, compiled(*args, **kwargs))))
     except Exception as error:  # noqa: BLE001  whatever the model's code does when it is traced
         # Values of the trace have no numbers. Notes of dtypes remain.
         return [dataclasses.replace(progress.recording, error=error, values=[])]

@@ -108,13 +108,15 @@ def state_findings(
 
     Args:
         compiled: called once.
-        model, exact_model: copies on the host that were called once and draw no random
+        model, exact_model: copies on the host that were never called and draw no random
             numbers; None for the second if it does not run in float64.
     """
     outputs = model_runs.call_compiled(compiled, arguments)
+    model_runs.call_torch(model, arguments)
     expected = model_runs.call_torch(model, arguments)
     exact: list[torch.Tensor] = []
     if exact_model is not None:
+        model_runs.call_exact(exact_model, arguments)
         exact = model_runs.call_exact(exact_model, arguments)
     message = differences.describe_difference(outputs, expected, exact)
     if not message:
