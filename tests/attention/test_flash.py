@@ -66,7 +66,13 @@ def test_equals_float64(problem: Callable, seed: int, padding: str, **kinds: Any
     _check(_run(example, padding=padding), example)
 
 
-@pytest.mark.parametrize("band", [(None, 0, 0), (40, 0, -17), (10, 300, 5), (30, None, 90)])
+@pytest.mark.parametrize(
+    "band",
+    [
+        (None, 0, 0), (40, 0, -17), pytest.param((10, 300, 5), marks=pytest.mark.slow),
+        pytest.param((30, None, 90), marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_an_offset_may_be_traced(problem: Callable, band: tuple) -> None:
     example = problem(0, shape=(1, 1, 2, 300, 500), dims=(64, 64), band=band)
 
@@ -80,8 +86,11 @@ def test_an_offset_may_be_traced(problem: Callable, band: tuple) -> None:
         _check(run(jnp.int32(offset)), example)
 
 
-@pytest.mark.parametrize("parts", [{}, {"right": 0}, {"bias_BT": np.zeros((1, 300), np.float32)}])
-@pytest.mark.parametrize("padding", ["exact", "segment_ids"])
+@pytest.mark.parametrize(
+    "parts",
+    [pytest.param({}, marks=pytest.mark.slow), {"right": 0}, {"bias_BT": np.zeros((1, 300), np.float32)}],
+)
+@pytest.mark.parametrize("padding", ["exact", pytest.param("segment_ids", marks=pytest.mark.slow)])
 def test_what_padding_holds_does_not_matter(problem: Callable, parts: dict, padding: str) -> None:
     example = problem(1, shape=(2, 2, 1, 200, 300), dims=(64, 64))
     real = np.random.default_rng(1).random((2, 300)) < 0.5
@@ -148,7 +157,8 @@ def test_zeroed_padding_is_off_by_the_share_of_the_padding(problem: Callable, in
 @pytest.mark.parametrize(
     ("band", "parts", "interpret"),
     [
-        ((None, None, 0), {"keys"}, True), ((None, 0, 3), {"keys", "queries"}, True),
+        pytest.param((None, None, 0), {"keys"}, True, marks=pytest.mark.slow),
+        pytest.param((None, 0, 3), {"keys", "queries"}, True, marks=pytest.mark.slow),
         ((60, 40, 50), {"bias", "keys"}, True), ((None, 0, 0), {"segments"}, True),
         # Without the kernel, the gradients are the same function's.
         ((60, 40, 50), {"bias", "keys"}, False), pytest.param((None, None, 0), {"keys"}, False, marks=pytest.mark.slow),
@@ -200,8 +210,10 @@ def test_queries_that_fill_no_block_are_neither_copied_nor_cut_off() -> None:
     assert "f32[1,2,384,64]" not in text, "three blocks of 128"
 
 
-@pytest.mark.parametrize("rounds", [2, 6])
-@pytest.mark.parametrize("parts", [{}, {"keys"}, {"segments"}, {"bias"}])
+@pytest.mark.parametrize("rounds", [2, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "parts", [{}, *(pytest.param({part}, marks=pytest.mark.slow) for part in ("keys", "segments")), {"bias"}]
+)
 def test_a_step_may_go_through_its_keys_in_rounds(
     problem: Callable, monkeypatch: pytest.MonkeyPatch, parts: set, rounds: int
 ) -> None:

@@ -98,7 +98,7 @@ def test_equals_torchs_sdpa(problem, limit, causal: bool) -> None:
 
 # A row alone, blocks that divide the queries, and blocks that do not.
 @pytest.mark.parametrize(
-    "rows", [1, 4, 13, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (6, 12))]
+    "rows", [4, 13, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (1, 6, 12))]
 )
 @pytest.mark.parametrize(
     "parts",
@@ -136,7 +136,7 @@ def test_gradients_equal_torchs(problem, limit, rows: int, parts: set[str]) -> N
     assert (np.asarray(got["q"])[~some] == 0).all()
 
 
-@pytest.mark.parametrize("rows", [3, 100])
+@pytest.mark.parametrize("rows", [pytest.param(3, marks=pytest.mark.slow), 100])
 def test_gradients_of_nothing_but_empty_rows_are_zero(problem, limit, rows: int) -> None:
     p = problem(0, band=(None, -100, 0), parts={"bias"})
     limit(rows, 2 * 4 * 11)

@@ -183,6 +183,7 @@ def test_what_the_compiler_cannot_describe_is_its_own_error() -> None:
         kernel_bundles("bundle_programs:product", {}, "v6e:3x3")
 
 
+@pytest.mark.slow  # tests/test_child_process.py, whose children die with a cause and their last lines
 def test_a_process_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jax.py").write_text("import os; os.write(2, b'no licence'); os._exit(3)")
     monkeypatch.syspath_prepend(tmp_path)
