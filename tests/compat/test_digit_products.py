@@ -37,8 +37,10 @@ def test_digits_add_up_to_the_numbers(dtype, digits):
     assert (np.abs((places * units[..., None]).sum(0) - numbers) <= 2 * ROUNDING * largest).all()
 
 
-@pytest.mark.parametrize("joined", [1, 2])
-@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize(
+    ("rows", "joined"),
+    [(1, 2), (5, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 1), (5, 2)))],
+)
 @pytest.mark.parametrize("values_dtype", [jnp.int4, jnp.uint4, jnp.int8])
 @pytest.mark.parametrize("shift_outputs", [None, 1, 6])
 def test_products_of_groups(rows, values_dtype, shift_outputs, joined):
@@ -153,7 +155,14 @@ def test_a_tpu_multiplies_few_rows_in_integers(inputs, rows, in_integers, on_tpu
     np.testing.assert_allclose(array.linear(jnp.asarray(random)), random @ numbers.T, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("kind", "in_integers"), [("Q4_K", 1), ("Q5_K", 1), ("Q6_K", 1), ("IQ4_XS", 0)])
+@pytest.mark.parametrize(
+    ("kind", "in_integers"),
+    [
+        ("Q4_K", 1),
+        ("IQ4_XS", 0),
+        *(pytest.param(kind, 1, marks=pytest.mark.slow) for kind in ("Q5_K", "Q6_K")),
+    ],
+)
 def test_blocks_of_a_gguf_file_are_multiplied_in_integers(kind, in_integers, on_tpu):
     """But for those whose values are the indices of other numbers."""
     array, numbers = gguf_weight(kind)

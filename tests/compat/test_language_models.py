@@ -20,15 +20,15 @@ _MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chu
 
 FAST = {
     "llama": {},
-    "mistral": {"sliding_window": 4},
-    "gemma3_text": _LAYERS,
-    "gpt2": _GPT2,
     "gpt_oss": {**_EXPERTS, **_LAYERS},
     "qwen3_moe": _MORE_EXPERTS,
     "mamba": {"state_size": 8},
 }
 # Also those whose layers a fast one has too.
 SLOW = {
+    "mistral": {"sliding_window": 4},
+    "gemma3_text": _LAYERS,
+    "gpt2": _GPT2,
     "qwen3": {},
     "phi3": {},
     "mixtral": _EXPERTS,

@@ -54,7 +54,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Callable, torch.Tensor, torch.Tensor,
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
-@settings(max_examples=25, deadline=None)
+@settings(settings.get_profile("few"), deadline=None)
 @given(convolutions())
 def test_every_form_is_torchs(convolution: tuple) -> None:
     function, x, weight, bias, options = convolution

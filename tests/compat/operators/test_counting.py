@@ -24,7 +24,14 @@ def test_agrees(agree, name):
 INDEX = torch.tensor([2, 0, 2])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float32,
+        *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in (torch.bfloat16, torch.int64)),
+        torch.bool,
+    ],
+)
 def test_index_add(agree, dtype):
     def add(index, x, source):
         return [

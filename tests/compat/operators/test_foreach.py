@@ -99,8 +99,18 @@ def test_clipping(clip, foreach):
         assert results[1].item() == pytest.approx(results[0].item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("foreach", [None, True])
-@pytest.mark.parametrize("name", ["SGD", "AdamW", "RAdam"])
+@pytest.mark.parametrize(
+    ("name", "foreach"),
+    [
+        ("SGD", True),
+        ("AdamW", None),
+        ("RAdam", True),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("SGD", None), ("AdamW", True), ("RAdam", None))
+        ),
+    ],
+)
 def test_optimizers(name, foreach):
     """Gradients accumulated twice, clipped, and a learning rate that falls."""
     host, ported = model(), tpuport.port(model())

@@ -30,7 +30,7 @@ def test_the_last_bin_has_its_end_and_nan_no_bin(agree):
     agree(lambda x, edges: list(torch.histogram(x, edges)), x, edges)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_bins_by_quotients_that_are_rounded(agree, dtype):
     def counts(x):
         limits = [(100, 0, 0), (100, 0, 1), (7, -1, 2), (4, 0.25, 0.75)]

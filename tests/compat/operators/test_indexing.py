@@ -257,7 +257,7 @@ def test_backward_slice_is_an_error_as_in_torch():
         compat.wrap(compat.to_jax(X))[::-1]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(settings.get_profile("few"), deadline=None)
 @given(data=st.data())
 def test_any_mixture_reads_and_writes_like_torch(data):
     entry = st.one_of(

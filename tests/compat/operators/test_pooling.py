@@ -9,7 +9,7 @@ OPTIONS = list(itertools.product([2, 3], [1, 2, 3], [0, 1], [1, 2, 3], [False, T
 
 
 @pytest.mark.parametrize("ceil_mode", [False, True])
-@pytest.mark.parametrize("kernel", [2, 3])
+@pytest.mark.parametrize("kernel", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_2d(agree, kernel, ceil_mode):
     """Every stride, padding and dilation, values and places."""
 

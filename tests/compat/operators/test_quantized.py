@@ -72,14 +72,14 @@ def quantized_arrays(draw):
     return array, weight
 
 
-@settings(max_examples=25)
+@settings(settings.get_profile("few"))
 @given(quantized_arrays())
 def test_the_numbers_are_those_of_the_formula(example):
     array, weight = example
     np.testing.assert_allclose(np.asarray(array.dequantize()), weight, rtol=1e-6, atol=1e-7)
 
 
-@settings(max_examples=25)
+@settings(settings.get_profile("few"))
 @given(quantized_arrays(), st.integers(0, 3))
 def test_a_product_is_that_of_the_numbers(example, leading):
     array, weight = example

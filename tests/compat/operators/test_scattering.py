@@ -53,7 +53,7 @@ def test_scatter(agree, dtype):
 @pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("reduce", ["prod", "mean", "amax", "amin"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.int64, marks=pytest.mark.slow)], ids=str)
 def test_index_reduce(agree, dtype, reduce, include_self):
     def reduced(x, index, source):
         by_method = x.index_reduce(1, index, source, reduce, include_self=include_self)
