@@ -68,6 +68,7 @@ def quantized_step(request):
     return request.param, compile_decode(request.param)
 
 
+@pytest.mark.slow  # experts in MXFP4 below, and test_quantized_programs.py
 def test_a_step_moves_the_bytes_of_the_format(quantized_step):
     scheme, report = quantized_step
     quantized = (EXPERT_WEIGHTS + ATTENTION_WEIGHTS) * BITS[scheme] / 8 / DEVICES

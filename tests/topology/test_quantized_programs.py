@@ -58,7 +58,7 @@ def operand_dtypes(report):
     return [{operand.arrays[0].dtype for operand in program.operands(item)[:2]} for item in products]
 
 
-@pytest.mark.parametrize("scheme", ["int8", "int4", *SLOW])
+@pytest.mark.parametrize("scheme", [pytest.param("int8", marks=pytest.mark.slow), "int4", *SLOW])
 def test_a_step_moves_the_bytes_of_the_format(scheme, dense):
     report = compile_decode(scheme)
     quantized = PRODUCTS * BITS[scheme] / 8 + PRODUCTS / GROUPS[scheme] * 2
@@ -91,12 +91,14 @@ def build_gguf(kind):
 
 
 # Bits of a weight: of the value itself, and its share of what 16, 32 or 256 of them have in common.
+# The step in int4 above; tests/compat/test_digit_products.py multiplies such blocks.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "bits"),
     [
         ("Q4_K", 4 + (8 + 8) / 32 + (16 + 16) / 256),
-        pytest.param("Q8_0", 8 + 16 / 32, marks=pytest.mark.slow),
-        pytest.param("Q6_K", 8 + 8 / 16 + 16 / 256, marks=pytest.mark.slow),
+        ("Q8_0", 8 + 16 / 32),
+        ("Q6_K", 8 + 8 / 16 + 16 / 256),
     ],
 )
 def test_blocks_of_a_gguf_file_are_read_once(kind, bits, dense):
@@ -145,7 +147,7 @@ def wide_buffers(report):
     ]
 
 
-@pytest.mark.parametrize("scheme", ["int8", "int4", *SLOW])
+@pytest.mark.parametrize("scheme", ["int8", pytest.param("int4", marks=pytest.mark.slow), *SLOW])
 def test_products_of_several_rows_write_no_wide_weight(scheme):
     x = torch.empty(16, 8192, dtype=torch.bfloat16, device="meta")
     report = compile_for(FeedForward, {"x": x}, topology="v5e:1x1", dtype="bfloat16", quantize=scheme)

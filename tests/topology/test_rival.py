@@ -71,6 +71,7 @@ def test_the_rival_is_transformers_llama_prompt_and_steps(tiny) -> None:
     assert int(cache.length) == 9
 
 
+@pytest.mark.slow  # the rival's numbers below, and its bytes in a narrow layer in int8
 def test_the_rival_in_int8_is_our_model_in_int8(tiny) -> None:
     config, model = tiny
     quantized = tpuport.port(copy.deepcopy(model), quantize="int8")

@@ -49,6 +49,7 @@ def test_a_head_that_the_kernel_cannot_serve_is_named(advice, models) -> None:
     assert one.cost == pytest.approx(2 * 4 * 2 * 16 * 1024 * 1024, rel=0.01)
 
 
+@pytest.mark.slow  # `test_without_a_program_scores_are_arithmetic`, whose program has no scores
 def test_scores_that_stay_on_the_chip_are_all_right(advice, models) -> None:
     options = {"rules": models.rules(models.ATTENDING), "attention": "xla"}
     assert advice(models.Attending, {"x": models.meta(1, 1024, 512)}, **options) == ()

@@ -173,6 +173,7 @@ def test_inputs_that_come_back_overwritten_are_a_cache_whatever_they_are_called(
     assert advice(Stepping, stepping(models, slots=64), dp=4, tp=1) == (), "less than a MiB"
 
 
+@pytest.mark.slow  # the inputs that come back overwritten above
 def test_a_cache_that_comes_back_in_another_place_says_which(advice, models) -> None:
     findings = advice(Stepping, stepping(models), rules=models.rules(models.ATTENDING))
     assert [one.rule for one in findings] == ["TPC009"]

@@ -65,7 +65,9 @@ def test_that_a_denoiser_takes_its_inputs_and_gives_back_their_shape(tmp_path, n
     assert tuple(made.shape) == OUTPUTS.get(name, lambda shape, _: shape)(tuple(sample.shape), config)
 
 
-@pytest.mark.parametrize(("task", "given"), [("t2v", False), ("i2v", True)])
+@pytest.mark.parametrize(
+    ("task", "given"), [pytest.param("t2v", False, marks=pytest.mark.slow), ("i2v", True)]
+)
 def test_hunyuan_video_15_as_it_is_called_on_the_device(tmp_path, task, given, tiny):
     from tpuport.patches.hunyuan_video15 import forward
 
