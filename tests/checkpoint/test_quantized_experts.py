@@ -61,7 +61,8 @@ def parts(model):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "tp"), [("int8", 4), pytest.param("int4:16", 1, marks=slow), ("int4:16", 4)]
+    ("scheme", "tp"),
+    [pytest.param("int8", 4, marks=slow), pytest.param("int4:16", 1, marks=slow), ("int4:16", 4)],
 )
 def test_logits_are_those_of_the_numbers_that_the_values_stand_for(scheme, tp, model, mesh_of_size):
     ported = tpuport.port(copy.deepcopy(model), mesh=mesh_of_size(tp=tp), quantize=scheme)
@@ -78,7 +79,8 @@ def test_logits_are_those_of_the_numbers_that_the_values_stand_for(scheme, tp, m
 
 
 # Experts of Qwen 3 in logits above; those of gpt-oss have biases too.
-@pytest.mark.parametrize("model", [pytest.param("qwen3_moe", marks=slow), "gpt_oss"], indirect=True)
+@pytest.mark.slow  # the logits above, and generation in test_quantized_models.py
+@pytest.mark.parametrize("model", ["qwen3_moe", "gpt_oss"], indirect=True)
 def test_generation_is_that_of_the_dense_model(model, mesh_of_size):
     ported = tpuport.port(copy.deepcopy(model), mesh=mesh_of_size(tp=2), quantize="int8")
     tokens = tpuport.generate(ported, IDS, attention_mask=torch.ones_like(IDS), max_new_tokens=5)

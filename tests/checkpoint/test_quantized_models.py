@@ -36,7 +36,7 @@ def parts(model):
 @pytest.mark.parametrize(
     ("scheme", "sizes"),
     [
-        ("int4:32", {}),
+        pytest.param("int4:32", {}, marks=pytest.mark.slow),
         ("int4:32", {"tp": 2, "dp": 2}),
         ("int8", {"tp": 2, "dp": 2}),
         pytest.param("int8", {}, marks=pytest.mark.slow),
@@ -127,7 +127,7 @@ def round_rows(module, arguments):
     return torch.where(scale == 0, 0.0, (activations / scale).round()) * scale
 
 
-@pytest.mark.parametrize("sizes", [{}, {"tp": 2, "dp": 2}])
+@pytest.mark.parametrize("sizes", [pytest.param({}, marks=pytest.mark.slow), {"tp": 2, "dp": 2}])
 def test_w8a8_rounds_activations_too(sizes, llama, mesh_of_size):
     mesh = mesh_of_size(**sizes) if sizes else None
     model = tpuport.port(copy.deepcopy(llama), mesh=mesh, quantize="w8a8")

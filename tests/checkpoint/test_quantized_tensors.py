@@ -65,7 +65,7 @@ def read(tensor, index=None):
     return tensor.read(READER, index or full_index(tensor.shape), tensor.dtype)
 
 
-@settings(max_examples=20)
+@settings(settings.get_profile("few"))
 @given(weights())
 def test_any_slice_has_the_numbers_that_the_parts_stand_for(example):
     weight, index = example

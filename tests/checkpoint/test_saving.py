@@ -32,7 +32,7 @@ def assert_same_files(one, other):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("tie", [pytest.param(False, marks=pytest.mark.slow), True], ids=["untied", "tied"])
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_a_language_model(tie, devices, tmp_path):
     host = build(tie)

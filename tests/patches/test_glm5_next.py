@@ -36,7 +36,7 @@ def test_the_selected_keys() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", [pytest.param("sdpa", marks=pytest.mark.slow), "eager"])
 def test_queries_of_padding(attention: str) -> None:
     """They see no key: zeros of torch's fused attention, and the mean of the values of the model's own."""
     torch.manual_seed(5)

@@ -7,7 +7,7 @@ from torch import nn
 import tpuport
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("kind", [nn.LSTM, pytest.param(nn.GRU, marks=pytest.mark.slow), nn.RNN])
 def test_each_call_runs_the_first_program(kind: type[nn.RNNBase]) -> None:
     torch.manual_seed(0)
     layer = kind(4, 4, 2).eval()

@@ -21,7 +21,10 @@ SIZES: dict[str, Any] = {
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 @pytest.mark.parametrize(
     ("model_class", "config_class"),
-    [(XLMWithLMHeadModel, XLMConfig), (FlaubertWithLMHeadModel, FlaubertConfig)],
+    [
+        (XLMWithLMHeadModel, XLMConfig),
+        pytest.param(FlaubertWithLMHeadModel, FlaubertConfig, marks=pytest.mark.slow),
+    ],
 )
 def test_lengths_that_the_model_counts(model_class: type, config_class: type) -> None:
     torch.manual_seed(5)

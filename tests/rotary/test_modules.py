@@ -147,6 +147,7 @@ def test_equal_tables_of_two_batches_are_one_array() -> None:
     assert all(a is b for a, b in zip(one.arrays, two.arrays, strict=True))
 
 
+@pytest.mark.slow  # LTX's tables in test_compiled.py
 def test_hunyuan_video_makes_no_table_inside_of_its_program() -> None:
     tpuport.enable()
     model = HunyuanVideo15Transformer3DModel(

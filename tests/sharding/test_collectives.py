@@ -63,7 +63,8 @@ def test_a_layer_of_experts_costs_no_more(measured, name, length):
     assert measured(name, length) == ({"all-reduce": 2}, {"all-reduce": 1})
 
 
-@pytest.mark.parametrize(("tp", "dp"), [(4, 2), pytest.param(2, 1, marks=slow)])
+@pytest.mark.slow  # a layer over dp and tp in inference/test_published_plans.py
+@pytest.mark.parametrize(("tp", "dp"), [(4, 2), (2, 1)])
 def test_the_same_beside_data_parallelism(measured, tp, dp):
     assert measured("llama", PREFILL, tp=tp, dp=dp) == ({"all-reduce": 2}, {"all-reduce": 1})
 

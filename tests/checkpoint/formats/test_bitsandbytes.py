@@ -64,7 +64,7 @@ def four_bits(llama, linear_layers):
     return build
 
 
-@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("nested", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_four_bits(nested, four_bits, write_checkpoint, assert_logits):
     tensors, expected = four_bits(nested)
     model = assert_logits(write_checkpoint(tensors, FOUR_BITS), expected)

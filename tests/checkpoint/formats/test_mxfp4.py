@@ -60,7 +60,7 @@ def write_mxfp4(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("tp", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_transformers_dequantises_to_the_same(tp, write_mxfp4, mesh_of_size, assert_logits):
     directory = write_mxfp4()
     expected = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()

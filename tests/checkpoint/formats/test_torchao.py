@@ -112,7 +112,13 @@ def store(llama, linear_layers, write_checkpoint):
     return run
 
 
-@pytest.mark.parametrize("case", CASES)
+# Their packing and their scales are those of the others.
+SLOW_CASES = {"int4", "float8 of a tensor"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] if case in SLOW_CASES else []) for case in CASES]
+)
 def test_logits_are_those_of_the_formula(case, store, assert_logits):
     directory, expected = store(case)
     assert_logits(directory, expected)

@@ -17,7 +17,14 @@ def specs(model, inputs):
     return {name: tuple(rules.spec(name, value.shape)) for name, value in model.named_parameters()}
 
 
-@pytest.mark.parametrize("name", list(own_models.BUILDERS))
+@pytest.mark.parametrize(
+    "name",
+    # The collectives of a DiT are counted below.
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "own DiT" else [])
+        for name in own_models.BUILDERS
+    ],
+)
 def test_on_a_mesh_it_computes_what_torch_does(name):
     model, inputs = own_models.BUILDERS[name](2)
     with torch.no_grad():

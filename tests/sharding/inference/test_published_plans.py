@@ -64,7 +64,12 @@ def differences(model, inputs):
 
 
 @pytest.mark.parametrize(
-    "name", ["FluxTransformer2DModel", "WanTransformer3DModel", "QwenImageTransformer2DModel"]
+    "name",
+    [
+        "FluxTransformer2DModel",
+        "WanTransformer3DModel",
+        pytest.param("QwenImageTransformer2DModel", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_blocks_of_diffusion_transformers_are_divided_as_published(name):
