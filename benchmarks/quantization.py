@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, Llam
 from transformers.cache_utils import DynamicLayer
 
 import tpuport
-from tpuport.compat.operators.quantized import round_rows
+from tpuport.compat.few_bits import round_rows
 from tpuport.generation.rounded_states import dequantize_states, quantize_states
 from tpuport.quantization import quantized_weights
 from tpuport.topology import Decode, compile_for

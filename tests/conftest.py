@@ -50,7 +50,9 @@ settings.register_profile("few", max_examples=100 if os.environ.get("TPUPORT_THO
 
 # The checker builds a checking function at every definition, those inside of functions again at each call, and took
 # more than a third of the suite's time. pyright checks the rest, but for the shapes that only these modules state.
-_SHAPED = "backward flash flash_kernel mask mesh_attention padding reference ring ulysses xla_attention"
+_SHAPED = (
+    "backward flash flash_kernel kernel_body mask mesh_attention padding reference ring ulysses xla_attention"
+)
 _CHECKED = ["tpuport.generation.sampling", *(f"tpuport.attention.{name}" for name in _SHAPED.split())]
 if os.environ.get("TPUPORT_THOROUGH"):
     _CHECKED = ["tpuport"]

@@ -128,7 +128,7 @@ class _Rebuilder:
                 pass
         if not (is_elementwise(node) or node.name in _RERUN) or not _may_rerun(node):
             return _existing(node)
-        operands = [self.rebuild(operand) for operand in node.operands]
+        operands = list(map(self.rebuild, node.operands))
         unchanged = all(
             operand.known is not None or array is operand.array
             for array, operand in zip(operands, node.operands, strict=True)
@@ -153,7 +153,7 @@ class _Rebuilder:
         """Traced. Parts that are results of the same operation: the operation on joined
         operands.
         """
-        parts = [_as_real(part) for part in lanes.parts]
+        parts = list(map(_as_real, lanes.parts))
         names = {_NAMES.get(part.name, part.name) for part in parts}
         if (
             len(names) != 1
@@ -194,10 +194,7 @@ class _Rebuilder:
     ) -> Any:
         """Traced. The same operand of all parts, joined as the parts are."""
         if all(not operand.shape or operand.shape[-1] == 1 for operand in operands):
-            if (
-                len({_identity(operand) for operand in operands}) > 1
-                or (signs != 1).any()
-            ):
+            if len(set(map(_identity, operands))) > 1 or (signs != 1).any():
                 raise UnknownError(operands[0].name)
             return self.rebuild(operands[0])
         if len({operand.shape[:-1] for operand in operands}) > 1:
@@ -217,7 +214,7 @@ class _Rebuilder:
         """Traced. Small arrays, such as tables of cosines and sines, feature by
         feature.
         """
-        arrays = [self.rebuild(part) for part in lanes.parts]
+        arrays = list(map(self.rebuild, lanes.parts))
         if sum(array.size for array in arrays) > _SMALL * self._size:
             raise UnknownError("join")
         starts = np.cumsum([0, *(array.shape[-1] for array in arrays)])

@@ -13,6 +13,7 @@ import jax
 from jax.sharding import Mesh
 
 from tpuport.errors import PortError
+from tpuport.mappings import without
 from tpuport.mesh import AXES
 
 # Costs are in bytes of a TPU's memory that are moved in the same time, for each unit of
@@ -203,7 +204,7 @@ def free_axes(mesh: Mesh | None) -> dict[str, int]:
         != mesh.abstract_mesh.shape_tuple
     ):
         return {}
-    return {axis: size for axis, size in mesh.shape.items() if axis not in manual}
+    return without(mesh.shape, manual)
 
 
 def _explain_idle_axes(axes: dict[str, int]) -> str:

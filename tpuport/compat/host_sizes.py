@@ -46,7 +46,7 @@ def _as_numbers(value: Any) -> Any:
         return value
     if not all(isinstance(leaf, int) or _is_host_size(leaf) for leaf in value):
         return value
-    return type(value)(int(leaf) for leaf in value)
+    return type(value)(map(int, value))
 
 
 def _is_host_size(value: Any) -> bool:

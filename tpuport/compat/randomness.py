@@ -225,7 +225,7 @@ class _LoopStream:
         keys = [
             jax.random.fold_in(of_iteration, first + number) for number in range(amount)
         ]
-        return jnp.stack([jax.random.key_data(key) for key in keys])
+        return jnp.stack(list(map(jax.random.key_data, keys)))
 
 
 _Stream = _ProgramStream | _LoopStream

@@ -6,7 +6,7 @@ Shapes: B batch, K key/value heads, Q columns, D head dimension.
 import jax
 import jax.numpy as jnp
 
-from tpuport.compat.operators.quantized import round_rows
+from tpuport.compat.few_bits import round_rows
 
 
 def quantize_states(states: jax.Array) -> tuple[jax.Array, jax.Array]:

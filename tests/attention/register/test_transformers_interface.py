@@ -14,11 +14,11 @@ from transformers.models.minimax_m3_vl import modeling_minimax_m3_vl
 
 import tpuport
 from tpuport import attention, compat
+from tpuport.attention.register.mask_interface import transformers_mask
 from tpuport.attention.register.transformers_interface import (
     NAME,
     register_transformers,
     transformers_attention,
-    transformers_mask,
     unregister_transformers,
 )
 from tpuport.errors import PortError

@@ -15,7 +15,7 @@ from transformers import masking_utils as masks
 
 from tpuport import attention, compat
 from tpuport.attention.register.lazy_mask import LazyMask
-from tpuport.attention.register.transformers_interface import transformers_mask
+from tpuport.attention.register.mask_interface import transformers_mask
 
 ROWS = 2
 

@@ -69,7 +69,7 @@ class Node:
         output: int = 0,
     ) -> None:
         self.graph = graph
-        self.shape = tuple(int(size) for size in shape)
+        self.shape = tuple(map(int, shape))
         # NumPy does not have the dtype of keys of random numbers.
         self.dtype: Any = (
             dtype if jnp.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype)

@@ -5,6 +5,7 @@ Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value l
 head dimension of queries and keys, C of values.
 """
 
+import contextvars
 import inspect
 import logging
 from collections.abc import Callable
@@ -22,6 +23,20 @@ _SUFFIX: Final = "eager_attention_forward"
 WARNS_FROM: Final = 128 * 2**20
 # Classes that have been warned about.
 _warned: set[str] = set()
+# The attention that each config named before it got tpuport's, by the id of the config.
+replaced_names: contextvars.ContextVar[dict[int, str | None]] = contextvars.ContextVar(
+    "replaced attention"
+)
+
+
+def is_eager(module: torch.nn.Module) -> bool:
+    """Whether the module's model was built with its own attention."""
+    return is_eager_config(getattr(module, "config", None))
+
+
+def is_eager_config(config: Any) -> bool:
+    """Whether a model with this config was built with its own attention."""
+    return replaced_names.get({}).get(id(config)) == "eager"
 
 
 def find_eager_attention(module: torch.nn.Module) -> Callable | None:

@@ -178,7 +178,7 @@ def packed_sequences(function: Callable) -> PackedSequences | None:
     # transformers puts these two together for packed sequences; read one by one, each
     # knows too little.
     functions = _closure_values(function)["mask_functions"]
-    if [_reader_of(function) for function in functions] != [
+    if list(map(_reader_of, functions)) != [
         _read_packed,
         _read_remapped,
     ]:

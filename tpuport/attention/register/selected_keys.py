@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from tpuport.attention.register.transformers_interface import is_eager
+from tpuport.attention.register.eager_attention import is_eager
 from tpuport.patches import original
 
 _TARGET: Final = "transformers.models.glm5_next.modeling_glm5_next:Glm5NextTextAttention.build_attention_mask_from_topk"

@@ -30,7 +30,7 @@ def cache_file(topology: str) -> Path:
     """The file for measurements with these versions, this kernel and this topology."""
     digest = hashlib.blake2b(json.dumps([versions(), topology]).encode(), digest_size=8)
     # Another kernel has other schedules.
-    for file in ("flash_kernel.py", "kernel_layout.py"):
+    for file in ("flash_kernel.py", "kernel_body.py", "kernel_layout.py"):
         digest.update((resources.files("tpuport.attention") / file).read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return (

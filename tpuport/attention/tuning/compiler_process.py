@@ -42,9 +42,7 @@ def _compile(request: dict[str, Any], topology: Any, schedules: Path) -> dict[st
     try:
         # Only for what it writes: nothing can run the program.
         compiled(function, *arguments, topology=topology)
-        return _result(
-            [dataclasses.asdict(kernel) for kernel in read_kernels(schedules)], None
-        )
+        return _result(list(map(dataclasses.asdict, read_kernels(schedules))), None)
     except Exception as error:  # noqa: BLE001  whatever tracing, lowering and compiling raise is a result
         return _result([], _first_line(error))
     finally:

@@ -481,4 +481,4 @@ def steps_to_json(search: Search) -> dict[str, Any]:
         "dtype": task.dtype,
         "has_band": task.has_band,
     }
-    return {**kind, "rows": [dataclasses.asdict(row) for row in search.rows]}
+    return {**kind, "rows": list(map(dataclasses.asdict, search.rows))}

@@ -166,7 +166,7 @@ def logspace(
     does not compute them.
     """
     del placement
-    bounds = [as_jax(bound) for bound in (start, end)]
+    bounds = list(map(as_jax, (start, end)))
     if dtype is None:
         is_complex = any(map(jnp.iscomplexobj, bounds))
         dtype = (
@@ -202,7 +202,7 @@ def _fill(
 
 def _contains_ported(data: Any) -> bool:
     if isinstance(data, (list, tuple)):
-        return any(_contains_ported(item) for item in data)
+        return any(map(_contains_ported, data))
     return is_ported(data)
 
 
@@ -213,7 +213,7 @@ def _stack(data: Any) -> jax.Array:
         ValueError: a tensor has more than one element, which torch refuses too.
     """
     if isinstance(data, (list, tuple)):
-        return jnp.stack([_stack(item) for item in data])
+        return jnp.stack(list(map(_stack, data)))
     if isinstance(data, torch.Tensor):
         if data.numel() != 1:
             raise ValueError(

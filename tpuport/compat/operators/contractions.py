@@ -49,7 +49,7 @@ def _order(tensor: torch.Tensor, inputs: str, output: str) -> torch.Tensor:
             tensor = tensor.diagonal(0, first, second)
             del labels[second], labels[first]
             labels.append(label)
-    return tensor.permute([labels.index(label) for label in output])
+    return tensor.permute(list(map(labels.index, output)))
 
 
 LOWERINGS = (

@@ -17,6 +17,7 @@ from tpuport.compat import aliasing, randomness, view_steps
 from tpuport.compat.convert import is_ported, to_jax, to_torch, wrap
 from tpuport.compat.operators import outside
 from tpuport.errors import PortError
+from tpuport.mappings import without
 
 _DRAWING_LIKES = frozenset({torch.rand_like, torch.randn_like, torch.randint_like})
 # Their first argument says what device, dtype and shape the result has by default.
@@ -85,7 +86,7 @@ def resolve(
     if func in _COMPUTED_ON_HOST and not any(map(is_ported, args)):
         host = view_steps.on_twins(func, *args, **kwargs | {"device": "cpu"})
         return wrap(to_jax(host)), kwargs
-    others = {name: value for name, value in kwargs.items() if name != "device"}
+    others = without(kwargs, {"device"})
     # What is like a tensor of the device needs no name for it, which the oldest of
     # these functions would not know.
     is_like_ported = func in _LIKE_A_TENSOR and is_ported(_data(func, args, kwargs))
@@ -112,7 +113,7 @@ def compute_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | 
     ):
         return None
     if func is torch.arange and _device_kind(func, args, kwargs) == "jax":
-        numbers = [*args, *(kwargs.get(name) for name in ("start", "end", "step"))]
+        numbers = [*args, *map(kwargs.get, ("start", "end", "step"))]
         if kwargs.get("out") is None and all(
             number is None or isinstance(number, int) for number in numbers
         ):
@@ -255,7 +256,7 @@ def _make_elsewhere(
         like = _data(func, args, kwargs)
         if not is_ported(like):
             return None
-        options = {name: value for name, value in kwargs.items() if name != "input"}
+        options = without(kwargs, {"input"})
         others, options = torch_pytree.tree_map(_on_host, (args[1:], options))
         return view_steps.on_twins(func, aliasing.twin(like), *others, **options)
     if kind == "meta" or func not in _DRAWS | _WITH_LOWERINGS - {torch.empty_permuted}:
@@ -283,9 +284,7 @@ def _copied_elsewhere(
 
 
 def _without_data(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value for name, value in kwargs.items() if name not in ("data", "obj")
-    }
+    return without(kwargs, ("data", "obj"))
 
 
 def _on_host(value: Any) -> Any:

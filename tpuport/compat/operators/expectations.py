@@ -184,7 +184,7 @@ def _answer(
             )
         except Exception:  # noqa: BLE001 - a mistake in torch's Python kernels is not the user's
             return None
-    return tuple(_form(output) for output in pytree.tree_leaves(outputs))
+    return tuple(map(_form, pytree.tree_leaves(outputs)))
 
 
 def _on_meta(

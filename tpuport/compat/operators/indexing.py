@@ -191,7 +191,7 @@ def _as_items(key: Any) -> list[Any]:
         key = tuple(key)
     if not isinstance(key, tuple):
         key = (key,)
-    return [_as_item(item) for item in key]
+    return list(map(_as_item, key))
 
 
 _COMPOUND = (

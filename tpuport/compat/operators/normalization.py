@@ -129,7 +129,7 @@ def instance_norm(
     def each_sample(values: torch.Tensor | None) -> torch.Tensor | None:
         return None if values is None else values.repeat(batch)
 
-    running = [each_sample(stat) for stat in (running_mean, running_var)]
+    running = list(map(each_sample, (running_mean, running_var)))
     # Every channel of every sample is a channel of a batch of one.
     out, _, _ = torch.ops.aten.native_batch_norm.default(
         x.reshape(1, batch * channels, *x.shape[2:]), each_sample(weight), each_sample(bias), *running,

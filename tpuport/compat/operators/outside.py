@@ -16,10 +16,9 @@ from jax.core import Tracer
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils import _pytree as torch_pytree
 
-from tpuport.compat import aliasing, narrowing, view_steps
-from tpuport.compat.convert import assign, is_ported, to_jax, to_torch, wrap
+from tpuport.compat import narrowing, view_steps
+from tpuport.compat.convert import is_ported, to_jax, to_torch, wrap
 from tpuport.compat.inference_mode import without_inference_mode
-from tpuport.compat.loaded_tensors import LoadedStorage
 from tpuport.compat.operators.declarations import Method
 from tpuport.compat.replacements import original
 from tpuport.compat.runtime import environment, on_device
@@ -76,7 +75,7 @@ def _dispatch(
     if _running.is_inside:
         # Its environment does not take this operator: what it says of itself ends the
         # loop.
-        return _refuse(func)
+        return refuse_operation(func)
     return _run_inside(func, args, kwargs)
 
 
@@ -89,7 +88,7 @@ def _run_inside(func: Any, args: tuple, kwargs: dict | None) -> Any:
     except OperatorNotFound as error:
         # The explainer of traces recognizes it, and has the line; there is no host to
         # compute it on.
-        if any(_is_traced(leaf) for leaf in torch_pytree.tree_leaves((args, kwargs))):
+        if any(map(is_traced, torch_pytree.tree_leaves((args, kwargs)))):
             raise
         name = (
             str(error)
@@ -103,76 +102,18 @@ def _run_inside(func: Any, args: tuple, kwargs: dict | None) -> Any:
         _running.is_inside = False
 
 
-def _is_traced(leaf: Any) -> bool:
+def is_traced(leaf: Any) -> bool:
+    """Whether this is a tensor of a program that is being traced."""
     return isinstance(getattr(leaf, "_elem", None), Tracer)
 
 
-def _refuse(operation: Any) -> Any:
+def refuse_operation(operation: Any) -> Any:
+    """PortError for what torch itself would do to a tensor."""
     raise PortError(
         "torch itself cannot work on a tensor that is on the device",
         where=str(operation),
         fix="tpuport.to_cpu(x) turns a result into a torch tensor, and takes a ported model back to the CPU; "
         "tpuport.generate(model, ...) and tpuport.compile(model)(...) run a model",
-    )
-
-
-def _refusing(name: str) -> Callable[..., Any]:
-    """A method of a tensor's memory, which the host does not have."""
-
-    def refuse(tensor: Ported, *args: Any) -> Any:
-        return _refuse(f"{name}()")
-
-    return refuse
-
-
-class _DeviceStorage:
-    """`tensor.untyped_storage()` on the device: which memory it is, and how large, as
-    libraries ask before they save.
-
-    Args:
-        tensor: any of those that share the memory.
-    """
-
-    def __init__(self, tensor: Ported) -> None:
-        self._tensor = tensor
-        self.device = tensor.device
-
-    def data_ptr(self) -> int:
-        return aliasing.address(self._tensor)
-
-    def nbytes(self) -> int:
-        return aliasing.twin(self._tensor).untyped_storage().nbytes()
-
-    size = nbytes
-
-    def __getattr__(self, name: str) -> Any:
-        return _refuse(f"untyped_storage().{name}")
-
-    def __getitem__(self, index: Any) -> Any:
-        return _refuse("untyped_storage()[...]")
-
-
-def _untyped_storage(tensor: Ported) -> Any:
-    return (
-        _refuse("untyped_storage()") if _is_traced(tensor) else _DeviceStorage(tensor)
-    )
-
-
-def _data_ptr(tensor: Ported) -> int:
-    """The number by which torch's users and libraries tell whether tensors share
-    memory.
-    """
-    if _is_traced(tensor):
-        return _refuse("data_ptr()")
-    offset = aliasing.twin(tensor).storage_offset() * tensor.element_size()
-    return aliasing.address(tensor) + offset if tensor.numel() else 0
-
-
-def _storage_offset(tensor: Ported) -> int:
-    return (
-        _refuse("storage_offset()")
-        if _is_traced(tensor)
-        else int(aliasing.twin(tensor).storage_offset())
     )
 
 
@@ -330,66 +271,6 @@ def _cpu(tensor: Ported, **options: Any) -> torch.Tensor:
     return torch.Tensor.cpu(tensor, **options)
 
 
-def _detached(tensor: Ported) -> Ported:
-    """`tensor.data`: the same values without a gradient, and no parameter; a write to
-    it reaches the tensor.
-    """
-    return tensor.detach()
-
-
-def _set_data(tensor: Ported, other: torch.Tensor) -> None:
-    """`tensor.data = other`: the tensor shows other values from now on, and those that
-    viewed it with it do not.
-    """
-    if not is_ported(other):
-        raise PortError(
-            "a tensor on the device is to get the memory of one on the host",
-            where="x.data = y",
-            fix='x.data = y.to("jax"); tpuport.to_cpu(model) takes a whole model back',
-        )
-    aliasing.refuse_quantized(tensor)
-    aliasing.leave(tensor)
-    has_gradient = tensor.requires_grad
-    # torch gives no other shape to a tensor that has a gradient.
-    tensor.requires_grad_(False)
-    # torch's own note of the dtype, by which it decides that `tensor.float()` has
-    # nothing to do.
-    view_steps.on_twins(torch._C.TensorBase.data.__set__, tensor, other)  # type: ignore[attr-defined]
-    assign(tensor, other.jax())  # type: ignore[attr-defined]
-    tensor.requires_grad_(has_gradient)
-
-
-def _set(tensor: Ported, source: Any = None, *memory: Any) -> Ported:
-    """`tensor.set_(source)`: the tensor has the memory of another one, and writes to
-    either are seen in both.
-    """
-    if tensor is source:
-        return tensor
-    if isinstance(source, LoadedStorage):
-        return source.give(tensor, *memory)
-    if memory or not is_ported(source) or _is_traced(tensor) or _is_traced(source):
-        raise PortError(
-            "a tensor on the device gets other memory, that of the host or inside of a compiled function",
-            where="x.set_(y)",
-            fix='outside of compiled code, x.set_(y.to("jax")) for a tensor y',
-        )
-    aliasing.refuse_quantized(tensor)
-    # torch itself refuses another dtype, and a tensor that has a gradient.
-    twin = view_steps.on_twins(
-        torch.empty, tensor.shape, dtype=tensor.dtype, device="meta"
-    )
-    twin = view_steps.on_twins(
-        twin.requires_grad_(tensor.requires_grad).set_, aliasing.twin(source)
-    )
-    has_gradient = tensor.requires_grad
-    aliasing.leave(tensor)
-    tensor.requires_grad_(False)
-    assign(tensor, source.jax())
-    tensor.requires_grad_(has_gradient)
-    aliasing.link(tensor, source, view_steps.WHOLE, twin)
-    return tensor
-
-
 def _type(tensor: Ported, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
     """`x.type()` and `x.type(name)`: the name has the device, as those of a GPU's
     tensors have.
@@ -405,15 +286,6 @@ def _type(tensor: Ported, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
     )
 
 
-def _refuse_pinning(tensor: Ported, device: Any = None) -> Any:
-    """torch pins tensors of the host alone, on a machine with a GPU too."""
-    raise PortError(
-        "only a tensor of the host can be pinned, and this one is on the device",
-        where="x.pin_memory()",
-        fix="leave it out, or pin the tensor before it is moved",
-    )
-
-
 def _refuse_mesh() -> Any:
     """torch.distributed asks whether the device is ready, for `init_device_mesh`,
     DTensor and FSDP.
@@ -425,33 +297,9 @@ def _refuse_mesh() -> Any:
     )
 
 
-def _swap_tensors(first: torch.Tensor, second: torch.Tensor) -> None:
-    """`torch.utils.swap_tensors`: arrays are among the attributes, which torch swaps;
-    it refuses weak references.
-    """
-    with aliasing.exchanged(first, second):
-        original("torch.utils", "swap_tensors")(first, second)
-
-
 def _to_numpy(tensor: Ported, *, force: bool = False) -> Any:
     """As torch's, `force=True` takes a tensor with a gradient too."""
     return original("Tensor", "numpy")(tensor.detach() if force else tensor)
-
-
-def _refuse_dlpack(tensor: Ported, *args: Any, **kwargs: Any) -> Any:
-    """Another library would write into the array, which other tensors may have as
-    well.
-    """
-    return _refuse("__dlpack__()")
-
-
-def _to_dlpack(tensor: torch.Tensor) -> Any:
-    """`torch.utils.dlpack.to_dlpack`, which asks no class of tensors."""
-    return (
-        _refuse("to_dlpack()")
-        if is_ported(tensor)
-        else original("torch.utils.dlpack", "to_dlpack")(tensor)
-    )
 
 
 def _to_host(environment: Any, arrays: Any) -> Any:
@@ -478,83 +326,11 @@ METHODS = (
     Method("Tensor", "__format__", _format, "formats no number"),
     Method("Tensor", "__repr__", _to_text, "shows the type of the array inside"),
     Method("Tensor", "__str__", _to_text, "shows the type of the array inside"),
-    *(
-        Method(
-            "Tensor",
-            name,
-            _refusing(name),
-            "is that of no memory, and the same for all tensors",
-        )
-        for name in ("storage", "apply_", "map_", "share_memory_")
-    ),
-    Method(
-        "Tensor",
-        "untyped_storage",
-        _untyped_storage,
-        "is that of no memory, and the same for all tensors",
-    ),
-    Method(
-        "Tensor",
-        "data_ptr",
-        _data_ptr,
-        "is that of no memory, and the same for all tensors",
-    ),
-    Method("Tensor", "is_shared", lambda tensor: False, "asks for memory of the host"),
-    Method(
-        "Tensor",
-        "storage_offset",
-        _storage_offset,
-        "is that of no memory, and 0 for all tensors",
-    ),
     Method("Tensor", "numpy", _to_numpy, "has no force="),
-    Method(
-        "torch.utils",
-        "swap_tensors",
-        _swap_tensors,
-        "has weak references, which torch does not swap",
-    ),
-    Method("torch", "to_dlpack", _to_dlpack, "has no memory that DLPack could show"),
-    Method(
-        "torch.utils.dlpack",
-        "to_dlpack",
-        _to_dlpack,
-        "has no memory that DLPack could show",
-    ),
-    Method(
-        "Tensor",
-        "__dlpack__",
-        _refuse_dlpack,
-        "is on a device that DLPack does not know",
-    ),
-    Method(
-        "Tensor",
-        "__dlpack_device__",
-        _refuse_dlpack,
-        "is on a device that DLPack does not know",
-    ),
     Method("Tensor", "cpu", _cpu, "stays on the device in `torch.inference_mode`"),
     Method("Tensor", "cuda", _stay, "looks for a GPU"),
-    Method(
-        "Tensor",
-        "data",
-        property(_detached, _set_data),
-        "warns that writes to it have no effect",
-    ),
-    Method("Tensor", "set_", _set, "has no lowering"),
     Method("Tensor", "get_device", lambda tensor: 0, "says that it is on a CPU"),
     Method("Tensor", "type", _type, "names a device that no tensor can be moved to"),
-    Method(
-        "Tensor",
-        "pin_memory",
-        _refuse_pinning,
-        "asks whether the host's memory is pinned",
-    ),
-    Method(
-        "Tensor",
-        "is_pinned",
-        lambda tensor, device=None: False,
-        "asks for memory of the host",
-    ),
     Method(
         "device_module",
         "is_initialized",

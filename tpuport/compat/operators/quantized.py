@@ -22,10 +22,15 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from tpuport.compat import float4_products
 from tpuport.compat.convert import wrap
 from tpuport.compat.digit_products import multiply_groups
+from tpuport.compat.few_bits import (
+    look_up,
+    multiply_by_groups,
+    round_rows,
+    without_gradient,
+)
 from tpuport.compat.operators.convolution import mesh_of
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.linear_algebra import linear
-from tpuport.errors import PortError
 from tpuport.hardware import target_generation
 
 # Integers up to 2**8 are exact in bfloat16; differences of bytes are not.
@@ -38,8 +43,6 @@ _UNIT_INPUTS = 128
 # By the bits of a product's type: the digits of an activation that leave no more than
 # the rounding of float32.
 _DIGITS = {16: 3, 32: 4, 64: 4}
-# Symmetric, so that zero is exact.
-_LARGEST = 127
 # Of values [G, I, O], without experts.
 _MATRIX_RANK = 3
 
@@ -287,7 +290,7 @@ class QuantizedArray:
     def _wide_numbers(self, inner: jax.Array, outer: jax.Array | None) -> jax.Array:
         """Traced. A scale or a minimum [G, B] of each output, [G, O] or [G, 1]."""
         if outer is not None:
-            inner = _multiply_groups(inner, outer, np.dtype(np.float32))
+            inner = multiply_by_groups(inner, outer, np.dtype(np.float32))
         return self._per_output(inner)[:, 0]
 
     def _has_scales_of_outputs(self) -> bool:
@@ -322,7 +325,7 @@ class QuantizedArray:
 
         Integers are multiplied and summed exactly, in int32.
         """
-        rows, scale = round_rows(_without_gradient(activations), jnp.float32)
+        rows, scale = round_rows(without_gradient(activations), jnp.float32)
         values = self.values[0]
         contraction = (((rows.ndim - 1,), (0,)), ((), ()))
         sums = jax.lax.dot_general(
@@ -342,15 +345,15 @@ class QuantizedArray:
         numbers = (
             values.astype(dtype)
             if self.levels is None
-            else _look_up(values, self.levels, dtype)
+            else look_up(values, self.levels, dtype)
         )
         if self.zero_point is not None:
             numbers -= self._per_output(self.zero_point.astype(dtype))
         scale = self.scale[..., : self.values.shape[-_MATRIX_RANK], :]
-        numbers *= self._per_output(_multiply_groups(scale, self.outer_scale, dtype))
+        numbers *= self._per_output(multiply_by_groups(scale, self.outer_scale, dtype))
         if self.minimum is not None:
             numbers -= self._per_output(
-                _multiply_groups(self.minimum, self.outer_minimum, dtype)
+                multiply_by_groups(self.minimum, self.outer_minimum, dtype)
             )
         return numbers.astype(self.dtype)
 
@@ -384,76 +387,6 @@ class QuantizedArray:
         if is_exact and self.levels is None and self.scale.dtype == self.dtype:
             return self.dtype
         return jnp.promote_types(self.dtype, jnp.float32)
-
-
-@jax.custom_vjp
-def _without_gradient(activations: jax.Array) -> jax.Array:
-    """Traced. The same; a gradient of what it becomes is an error, and not the zero
-    that rounding has.
-    """
-    return activations
-
-
-def _refuse_gradient(residuals: None, cotangent: jax.Array) -> tuple[jax.Array]:
-    raise PortError(
-        "weights in 'w8a8' have no gradients: their products round activations",
-        where="quantize='w8a8'",
-        fix="train with quantize='int8', whose products are differentiable",
-    )
-
-
-_without_gradient.defvjp(lambda activations: (activations, None), _refuse_gradient)
-
-
-def round_rows(numbers: jax.Array, scale_dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """Traced. [..., K] as int8, and a scale [..., 1] for each row, its largest
-    magnitude / 127.
-
-    A row with a number that is not finite gets a scale that is not, as its product
-    would be.
-    """
-    wide = numbers.astype(jnp.float32)
-    scale = (
-        jnp.max(jnp.abs(wide), axis=-1, keepdims=True, initial=0) / _LARGEST
-    ).astype(scale_dtype)
-    # By the scale as it is stored: then its own rounding costs nothing.
-    divisor = scale.astype(jnp.float32)
-    quotients = jnp.where(divisor == 0, 0, wide / divisor)
-    return jnp.clip(jnp.round(quotients), -_LARGEST, _LARGEST).astype(jnp.int8), scale
-
-
-def _multiply_groups(
-    inner: jax.Array, outer: jax.Array | None, dtype: np.dtype
-) -> jax.Array:
-    """Traced. Numbers of groups [..., G, B] as `dtype`, times those of neighbouring
-    groups [..., S, B].
-    """
-    numbers = inner.astype(dtype)
-    if outer is None:
-        return numbers
-    return numbers * jnp.repeat(
-        outer.astype(dtype), inner.shape[-2] // outer.shape[-2], axis=-2
-    )
-
-
-def _look_up(indices: jax.Array, levels: tuple[float, ...], dtype: Any) -> jax.Array:
-    """Traced. `levels[indices]`, by choices, which fuse into a product where a gather
-    does not.
-
-    Each bit of an index halves the levels that are left: as many choices as levels, and
-    a test for each bit.
-    """
-    left: list[Any] = [jnp.asarray(level, dtype) for level in levels]
-    left += [left[-1]] * (-len(left) % (1 << (len(left) - 1).bit_length()))
-    bit = 1
-    while len(left) > 1:
-        is_set = (indices & jnp.asarray(bit, indices.dtype)) != 0
-        left = [
-            jnp.where(is_set, odd, even)
-            for even, odd in zip(left[::2], left[1::2], strict=True)
-        ]
-        bit *= 2
-    return jnp.broadcast_to(left[0], indices.shape)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import torch
 from torch.utils import _pytree as torch_pytree
 
-from tpuport.compat import missing_cuda, randomness
+from tpuport.compat import distributions, missing_cuda, randomness
 from tpuport.compat.convert import as_jax, is_ported, to_jax, wrap
 from tpuport.compat.operators import samplers
 from tpuport.compat.operators.declarations import Lowering, Method
@@ -67,9 +67,9 @@ def normal(
     else:
         shape, kind = shape_of((), size), dtype_of(dtype, out)
     require_floating(kind, "normal_kernel_cpu")
-    numbers = (samplers.gaussian(next_key(generator), shape, kind) * std + mean).astype(
-        kind
-    )
+    numbers = (
+        distributions.gaussian(next_key(generator), shape, kind) * std + mean
+    ).astype(kind)
     return finished(store(out, numbers), requires_grad)
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from tpuport.compat import distributions
 from tpuport.compat.convert import as_jax, jax_dtype, wrap
 from tpuport.compat.operators import samplers
 from tpuport.compat.operators.declarations import Lowering
@@ -23,7 +24,7 @@ def _normal(
     array: jax.Array, generator: Any, mean: Any = 0.0, std: Any = 1.0
 ) -> jax.Array:
     require(std >= 0, f"normal expects std >= 0.0, but found std {std}")
-    numbers = samplers.gaussian(
+    numbers = distributions.gaussian(
         next_key(generator), array.shape, _floating(array, "normal_kernel_cpu")
     )
     return (numbers * std + mean).astype(array.dtype)
@@ -39,10 +40,10 @@ def _uniform(
     )
     dtype = _floating(array, "check_uniform_bounds")
     if jnp.issubdtype(dtype, jnp.complexfloating):
-        return samplers.unit(next_key(generator), array.shape, dtype) * (
+        return distributions.unit(next_key(generator), array.shape, dtype) * (
             high - low
         ) + low * (1 + 1j)
-    return samplers.uniform(next_key(generator), array.shape, dtype, low, high)
+    return distributions.uniform(next_key(generator), array.shape, dtype, low, high)
 
 
 def _random(array: jax.Array, generator: Any, *bounds: Any, **named: Any) -> jax.Array:
@@ -69,13 +70,15 @@ def _largest(dtype: Any) -> int:
 def _bernoulli(array: jax.Array, generator: Any, p: Any = 0.5) -> jax.Array:
     probabilities = as_jax(p)
     samplers.require_probabilities(probabilities)
-    return samplers.coins(next_key(generator), array.shape, array.dtype, probabilities)
+    return distributions.coins(
+        next_key(generator), array.shape, array.dtype, probabilities
+    )
 
 
 def _exponential(array: jax.Array, generator: Any, lambd: Any = 1.0) -> jax.Array:
     require(lambd > 0, f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
     dtype = _floating(array, "exponential")
-    return samplers.exponentials(next_key(generator), array.shape, dtype, lambd)
+    return distributions.exponentials(next_key(generator), array.shape, dtype, lambd)
 
 
 def _cauchy(
@@ -83,7 +86,7 @@ def _cauchy(
 ) -> jax.Array:
     require(sigma > 0, f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
     dtype = _floating(array, "cauchy")
-    return samplers.cauchys(next_key(generator), array.shape, dtype, median, sigma)
+    return distributions.cauchys(next_key(generator), array.shape, dtype, median, sigma)
 
 
 def _log_normal(
@@ -91,12 +94,12 @@ def _log_normal(
 ) -> jax.Array:
     require(std > 0, f"log_normal_ expects std > 0.0, but found std={std}")
     dtype = _floating(array, "log_normal")
-    return samplers.log_normals(next_key(generator), array.shape, dtype, mean, std)
+    return distributions.log_normals(next_key(generator), array.shape, dtype, mean, std)
 
 
 def _geometric(array: jax.Array, generator: Any, p: Any) -> jax.Array:
     require(0 < p < 1, f"geometric_ expects p to be in (0, 1), but got p={p}")
-    return samplers.geometrics(next_key(generator), array.shape, array.dtype, p)
+    return distributions.geometrics(next_key(generator), array.shape, array.dtype, p)
 
 
 def _floating(array: jax.Array, name: str) -> Any:
@@ -175,7 +178,7 @@ def _rrelu(
         return jnp.where(array >= 0, array, array * ((lower + upper) / 2)).astype(
             array.dtype
         ), array
-    drawn = samplers.uniform(
+    drawn = distributions.uniform(
         next_key(generator), array.shape, array.dtype, lower, upper
     )
     slopes = jnp.where(array > 0, jnp.ones_like(array), drawn)

@@ -51,7 +51,7 @@ def scatter_reduce(
     places = list(jnp.indices(index.shape, sparse=True))
     places[dim] = index
     key = tuple(places)
-    values = source[tuple(slice(size) for size in index.shape)]
+    values = source[tuple(map(slice, index.shape))]
     if not include_self:
         x = x.at[key].set(_neutral(reduce, x.dtype))
     target = x.at[key]
