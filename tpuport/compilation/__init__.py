@@ -3,7 +3,8 @@ again is counted.
 """
 
 from tpuport.compilation.call_arguments import claim_cache, prepare_arguments
-from tpuport.compilation.compiled_function import CompiledFunction, compile
+from tpuport.compilation.compile_api import compile
+from tpuport.compilation.compiled_function import CompiledFunction
 from tpuport.compilation.compiled_program import Program, use_persistent_cache
 from tpuport.compilation.host_inputs import HostInput
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled

@@ -363,7 +363,7 @@ def _find_replaced(
     remaining = [*rebuilt.args, *rebuilt.kwargs.values(), *graph.leaves]
     for number, state in rebuilt.states.items():
         remaining += [] if number in changed else state.contents()
-    in_use = {id(value) for value in remaining}
+    in_use = set(map(id, remaining))
     return {
         tensor: array
         for tensor, array in replaced.items()

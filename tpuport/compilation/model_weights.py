@@ -161,7 +161,7 @@ def use_weights(
         stack.enter_context(randomness.any_stream())
         stack.enter_context(cached_methods.without_caches())
         # Attention is tpuport's, unless the user has registered another.
-        meshes = [model_mesh(model) for model in models]
+        meshes = list(map(model_mesh, models))
         stack.enter_context(attention.use_on_meshes(meshes))
         stack.enter_context(compat.operators_on_mesh(meshes[0] if meshes else None))
         yield [

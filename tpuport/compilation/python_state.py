@@ -18,11 +18,9 @@ be seen: the inside of objects of C extensions, and what code asks of the system
 as files, the time and environment variables.
 """
 
-import enum
 import functools
 import inspect
 import itertools
-import operator
 import sys
 import types
 from collections import Counter, deque
@@ -37,7 +35,6 @@ from tpuport.compilation import python_values
 from tpuport.compilation.python_values import PLAIN, Entry, StateKey
 from tpuport.compilation.reachable import (
     ABSENT,
-    OPAQUE_HOMES,
     ReachableModules,
     cell_contents,
     is_global,
@@ -45,6 +42,7 @@ from tpuport.compilation.reachable import (
     loaded_names,
     user_globals,
 )
+from tpuport.compilation.watched_values import WatchedValues, lookup
 from tpuport.fields import slots
 from tpuport.library_classes import is_diffusers_class
 from tpuport.static_values import Identity
@@ -69,12 +67,14 @@ _ITEMS_NOTED_WHEN_SAVED = frozenset({"_class_name", "_diffusers_version"})
 _IGNORED_HOOKS = "transformers.utils.output_capturing"
 # torch registers hooks under numbers that it never uses twice.
 _HOOKS = "_hooks"
+_METHOD_PARTS = ("__self__", "__func__")
+_PARTIAL_PARTS = ("func", "args", "keywords")
 _SEQUENCES = (list, deque, set)
-# What has a state of its own that no reference shows, or belongs to no user.
-_OPAQUE = (torch.Generator, types.ModuleType, types.BuiltinFunctionType, types.CodeType)
 # Files whose functions modules of every kind call.
 _COMMON_FILES = ("torch.nn.functional",)
-_PYTHONS_OWN = frozenset({"builtins", "typing", "abc", "enum", "collections.abc"})
+
+# The key of each part of an object by its label.
+Keys = tuple[tuple[str, Hashable], ...]
 
 
 class PythonState:
@@ -108,51 +108,28 @@ class PythonState:
         self.tensors: list[torch.Tensor] = []
         self._paths: list[str] = []
         self._entries: list[Entry] = []
+        self._watched = WatchedValues()
         self._numbers: dict[int, int] = {}
         self._tensor_numbers: dict[int, int] = {}
         self._loads = reachable.attributes
         self._loads_any = reachable.reads_any_attribute
-        # For `is_current`. Sized: dictionaries and sequences; views: their values;
-        # lookups: other ways to values.
-        self._sized: list[Any] = []
-        self._keys: list[Iterable[Any]] = []
-        self._views: list[Iterable[Any]] = []
-        self._lookups: list[Callable[[], Iterable[Any]]] = []
-        self._instances: list[Any] = []
         self._weight_slots: dict[
             torch.nn.Module, list[tuple[str, dict[str, Any], str]]
         ] = {}
-        self._host_tensors: list[tuple[torch.Tensor, int | None]] = []
-        self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
         self._classes: dict[type, None] = {}
         self._files: dict[str, None] = {}
         self._walk([start or function, *reachable.functions, *self.modules])
-        self._settings = _torch_settings()
         entries = (
             *self._entries,
             *self._class_entries(),
-            Entry("settings", others=self._settings),
+            Entry("settings", others=self._watched.settings),
         )
         self.key = StateKey(entries, tuple(self._paths), self)
-        self._sizes = list(map(len, self._sized))
-        self._names = list(itertools.chain.from_iterable(self._keys))
-        self._values = list(self._observe())
+        self._watched.remember()
 
     def is_current(self) -> bool:
         """Whether nothing has changed."""
-        # Sizes first: the comparisons below stop at the shorter of two sequences.
-        if list(map(len, self._sized)) != self._sizes:
-            return False
-        return (
-            all(map(operator.is_, self._observe(), self._values))
-            and list(itertools.chain.from_iterable(self._keys)) == self._names
-            and all(
-                python_values.host_version(tensor) == version
-                for tensor, version in self._host_tensors
-            )
-            and all(np.array_equal(array, copy) for array, copy in self._arrays)
-            and _torch_settings() == self._settings
-        )
+        return self._watched.are_same()
 
     def path(self, number: int) -> str:
         """What leads to an object: "layers.0.attention"."""
@@ -173,7 +150,7 @@ class PythonState:
 
     def count_references(self) -> Counter[int]:
         """How many references to each value this object has, by the value's id."""
-        return Counter(map(id, self._values)) + Counter(map(id, self.tensors))
+        return Counter(map(id, self._watched.values)) + Counter(map(id, self.tensors))
 
     def tensor_paths(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors on the device, by where they are."""
@@ -187,9 +164,7 @@ class PythonState:
         """As `tensors`, each with a place where it is."""
         if not self.tensors:
             return []
-        paths: dict[int, str] = {
-            id(tensor): path for path, tensor in self.tensor_paths()
-        }
+        paths = {id(tensor): path for path, tensor in self.tensor_paths()}
         return [(paths.get(id(tensor), "a hook"), tensor) for tensor in self.tensors]
 
     def functions(self) -> Iterator[types.FunctionType]:
@@ -204,11 +179,7 @@ class PythonState:
         functions = dict.fromkeys(
             value for value in everything if isinstance(value, types.FunctionType)
         )
-        return iter(
-            sorted(
-                functions, key=lambda function: is_library(function.__module__ or "")
-            )
-        )
+        return iter(sorted(functions, key=lambda f: is_library(f.__module__ or "")))
 
     def named_weights(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
         """The parameters and buffers of one of `modules` by name, as torch lists them,
@@ -222,10 +193,8 @@ class PythonState:
                 for owner in (vars(part)[kind],)
                 for name in owner
             ]
-        tensors = {
-            full_name: owner[name]
-            for full_name, owner, name in self._weight_slots[module]
-        }
+        slots_of_module = self._weight_slots[module]
+        tensors = {full_name: owner[name] for full_name, owner, name in slots_of_module}
         # A weight that has several names has the first of them.
         first_names = dict(
             zip(map(id, reversed(tensors.values())), reversed(tensors), strict=True)
@@ -234,14 +203,6 @@ class PythonState:
             name: tensor for name, tensor in tensors.items()
             if tensor is not None and first_names[id(tensor)] == name
         }  # fmt: skip
-
-    def _observe(self) -> Iterator[Any]:
-        lookups = (lookup() for lookup in self._lookups)
-        return itertools.chain(
-            map(type, self._instances),
-            itertools.chain.from_iterable(self._views),
-            itertools.chain.from_iterable(lookups),
-        )
 
     # --- the walk ---
 
@@ -260,11 +221,11 @@ class PythonState:
         in.
         """
         for cls in self._classes:
-            self._watch_names(vars(cls))
+            self._watched.add_names(vars(cls))
             yield Entry(Identity(cls), others=python_values.namespace_key(vars(cls)))
         for file in self._files:
             names = vars(sys.modules[file])
-            self._watch_names(names)
+            self._watched.add_names(names)
             yield Entry(file, others=python_values.namespace_key(names))
 
     def _key_of(self, value: Any, path: str) -> Hashable:
@@ -281,7 +242,7 @@ class PythonState:
         number = self._numbers.get(id(value))
         if number is not None:
             return number
-        if self._is_opaque(value):
+        if python_values.is_opaque(value):
             return self._opaque_key(value)
         self._numbers[id(value)] = len(self.nodes)
         self.nodes.append(value)
@@ -290,43 +251,18 @@ class PythonState:
 
     def _tensor_key(self, tensor: torch.Tensor) -> Hashable:
         if not compat.is_ported(tensor):
-            version = python_values.host_version(tensor)
-            self._host_tensors.append((tensor, version))
-            return Identity(tensor), version
-        if not hasattr(
-            tensor, "_elem"
-        ):  # a view of torchax's own, which computes its array
+            return Identity(tensor), self._watched.add_host_tensor(tensor)
+        # A view of torchax's own computes its array.
+        if not hasattr(tensor, "_elem"):
             return Identity(tensor)
         number = self._tensor_numbers.setdefault(id(tensor), len(self.tensors))
         if number == len(self.tensors):
             self.tensors.append(tensor)
         return "tensor", number
 
-    def _is_opaque(self, value: Any) -> bool:
-        if isinstance(value, type):
-            return is_library(value.__module__) or value.__module__ in _PYTHONS_OWN
-        if isinstance(
-            value,
-            torch.nn.Module | types.FunctionType | types.MethodType | functools.partial,
-        ):
-            return False
-        if isinstance(
-            value, dict | list | tuple | set | frozenset | deque | types.CellType
-        ):
-            return False
-        if (
-            isinstance(value, (*_OPAQUE, enum.Enum))
-            or type(value).__module__.partition(".")[0] in OPAQUE_HOMES
-        ):
-            return True
-        return not (
-            isinstance(getattr(value, "__dict__", None), dict) or slots(type(value))
-        )
-
     def _opaque_key(self, value: Any) -> Hashable:
         if isinstance(value, np.ndarray):
-            # NumPy counts no writes, so only a copy tells.
-            self._arrays.append((value, value.copy()))
+            self._watched.add_array(value)
         return python_values.value_key(value)
 
     def _describe(self, value: Any, path: str) -> Entry:
@@ -338,29 +274,21 @@ class PythonState:
             case types.FunctionType():
                 return self._describe_function(value, path)
             case types.MethodType():
-                return self._describe_attributes(
-                    "method", value, ["__self__", "__func__"], path
-                )
+                return self._describe_attributes(value, _METHOD_PARTS, path)
             case functools.partial():
-                return self._describe_attributes(
-                    "partial", value, ["func", "args", "keywords"], path
-                )
+                return self._describe_attributes(value, _PARTIAL_PARTS, path)
             case dict() if type(value).__module__ in ("builtins", "collections"):
-                return Entry(
-                    type(value), self._describe_items(value, path), _names_key(value)
-                )
+                items = self._describe_items(value, path)
+                return Entry(type(value), items, _names_key(value))
             case list() | tuple() | set() | frozenset() | deque():
                 return Entry(type(value), self._describe_sequence(value, path))
             case types.CellType():
-                self._lookups.append(lambda: (cell_contents(value),))
-                return Entry(
-                    "variable", self._keys_of({"": cell_contents(value)}, path)
-                )
+                self._watched.add_lookup(lambda: (cell_contents(value),))
+                contents = {"": cell_contents(value)}
+                return Entry("variable", self._keys_of(contents, path))
         return self._describe_object(value, path)
 
-    def _keys_of(
-        self, parts: Mapping[str, Any], path: str
-    ) -> tuple[tuple[str, Hashable], ...]:
+    def _keys_of(self, parts: Mapping[str, Any], path: str) -> Keys:
         """The key of each part by its label."""
         return tuple(
             (label, self._key_of(part, f"{path}{label}"))
@@ -368,22 +296,16 @@ class PythonState:
         )
 
     def _describe_attributes(
-        self, kind: str, value: Any, names: list[str], path: str
+        self, value: Any, names: tuple[str, ...], path: str
     ) -> Entry:
         """An object of Python's own, which cannot change."""
-        return Entry(
-            kind,
-            self._keys_of({f".{name}": getattr(value, name) for name in names}, path),
-        )
+        parts = {f".{name}": getattr(value, name) for name in names}
+        return Entry(type(value), self._keys_of(parts, path))
 
-    def _describe_items(
-        self, value: dict, path: str
-    ) -> tuple[tuple[str, Hashable], ...]:
-        self._watch(value)
-        return self._keys_of(
-            {f"[{key!r}]": item for key, item in self._items_in_key(value).items()},
-            path,
-        )
+    def _describe_items(self, value: dict, path: str) -> Keys:
+        self._watched.add_dictionary(value)
+        items = self._items_in_key(value).items()
+        return self._keys_of({f"[{key!r}]": item for key, item in items}, path)
 
     def _items_in_key(self, value: dict) -> dict:
         items = dict(dict.items(value))
@@ -393,54 +315,38 @@ class PythonState:
                 items.pop(name, None)
         return items
 
-    def _describe_sequence(
-        self, value: Any, path: str
-    ) -> tuple[tuple[str, Hashable], ...]:
+    def _describe_sequence(self, value: Any, path: str) -> Keys:
         if isinstance(value, _SEQUENCES):
-            self._sized.append(value)
-            self._views.append(value)
-        return self._keys_of(
-            {f"[{index}]": item for index, item in enumerate(value)}, path
-        )
-
-    def _watch(self, value: dict) -> None:
-        self._sized.append(value)
-        if value:
-            self._keys.append(dict.keys(value))
-            self._views.append(dict.values(value))
+            self._watched.add_sequence(value)
+        items = {f"[{index}]": item for index, item in enumerate(value)}
+        return self._keys_of(items, path)
 
     def _describe_module(self, module: torch.nn.Module, path: str) -> Entry:
         classes = self._add_class(type(module))
-        self._instances.append(module)
+        self._watched.add_instance(module)
         attributes = vars(module)
-        self._watch(attributes)
+        self._watched.add_dictionary(attributes)
         dot = "." if path else ""
         parts: list[tuple[str, Hashable]] = []
         others: list[Hashable] = [classes]
         for name in sorted(attributes.keys() - _IGNORED_ATTRIBUTES):
             value = attributes[name]
             if name == "_modules":
-                self._watch(value)
+                self._watched.add_dictionary(value)
                 parts += self._keys_of(
                     {f"{dot}{child}": part for child, part in value.items()}, path
                 )
                 others.append(tuple(value))
             elif name in _TENSOR_DICTS:
-                # No view of the values: other weights are no other state.
-                self._sized.append(value)
-                self._keys.append(dict.keys(value))
+                # Other weights are no other state.
+                self._watched.add_keys(value)
                 others.append(tuple(value))
             elif name.endswith(_HOOKS) and isinstance(value, dict):
-                others.append(
-                    (
-                        name,
-                        self._describe_hooks(value, attributes, f"{path}{dot}{name}"),
-                    )
-                )
+                hooks = self._describe_hooks(value, attributes, f"{path}{dot}{name}")
+                others.append((name, hooks))
             elif f"{_HOOKS}_" in name and isinstance(value, dict):
-                self._watch(
-                    value
-                )  # the options of hooks, which are described with them
+                # The options of hooks, which are described with them.
+                self._watched.add_dictionary(value)
             else:
                 parts += self._keys_of({f"{dot}{name}": value}, path)
         return Entry(Identity(type(module)), tuple(parts), tuple(others))
@@ -451,7 +357,7 @@ class PythonState:
         """Hooks in their order, each with its options, without the numbers that they
         were registered under.
         """
-        self._watch(hooks)
+        self._watched.add_dictionary(hooks)
         options = [
             value
             for name, value in sorted(attributes.items())
@@ -468,17 +374,14 @@ class PythonState:
 
     def _describe_function(self, function: types.FunctionType, path: str) -> Entry:
         code = function.__code__
-        self._lookups.append(
+        self._watched.add_lookup(
             lambda: (function.__code__, function.__defaults__, function.__kwdefaults__)
         )
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         # Variables have their own names in messages, wherever their function was found.
         parts = self._keys_of(cells, "")
-        fields = (
-            function.__defaults__,
-            function.__kwdefaults__,
-            vars(function) or None,
-        )
+        defaults = (function.__defaults__, function.__kwdefaults__)
+        fields = (*defaults, vars(function) or None)
         others = tuple(self._key_of(field, path) for field in fields)
         names = user_globals(function)
         chains = sorted(loaded_names(code).chains)
@@ -486,31 +389,28 @@ class PythonState:
             name for name, *_ in chains if name not in cells and is_global(name, names)
         )
         if loads:
-            self._lookups.append(_lookup(names.get, tuple(loads)))
-            parts += self._keys_of(
-                {name: names.get(name, ABSENT) for name in loads}, ""
-            )
+            self._watched.add_lookup(lookup(names.get, tuple(loads)))
+            values = {name: names.get(name, ABSENT) for name in loads}
+            parts += self._keys_of(values, "")
         for first, *attributes in chains:
             value = cell_contents(cells[first]) if first in cells else names.get(first)
             parts += self._follow_file(value, attributes, first)
         return Entry(code, parts, others)
 
-    def _follow_file(
-        self, value: Any, attributes: list[str], path: str
-    ) -> tuple[tuple[str, Hashable], ...]:
+    def _follow_file(self, value: Any, attributes: list[str], path: str) -> Keys:
         """What code takes from an imported file: `helpers.scale`."""
         keys = []
         for name in attributes:
             if not isinstance(value, types.ModuleType) or is_library(value.__name__):
                 break
-            self._lookups.append(_lookup(vars(value).get, (name,)))
+            self._watched.add_lookup(lookup(vars(value).get, (name,)))
             value, path = vars(value).get(name, ABSENT), f"{path}.{name}"
             keys.append((path, self._key_of(value, path)))
         return tuple(keys)
 
     def _describe_object(self, value: Any, path: str) -> Entry:
         cls = type(value)
-        self._instances.append(value)
+        self._watched.add_instance(value)
         # What a compiled function, or a cached one, runs.
         wrapped = inspect.getattr_static(value, "__wrapped__", None)
         parts = {"": wrapped} if callable(wrapped) else {}
@@ -530,13 +430,13 @@ class PythonState:
     def _read_attributes(self, value: Any) -> dict[str, Any]:
         attributes = getattr(value, "__dict__", {})
         names = self._read_names(value, attributes)
-        self._lookups.append(_lookup(attributes.get, names))
+        self._watched.add_lookup(lookup(attributes.get, names))
         return {f".{name}": attributes.get(name, ABSENT) for name in names}
 
     def _read_slots(self, value: Any) -> dict[str, Any]:
         names = slots(type(value))
-        read = _lookup(functools.partial(getattr, value), names)
-        self._lookups.append(read)
+        read = lookup(functools.partial(getattr, value), names)
+        self._watched.add_lookup(read)
         return {f".{name}": part for name, part in zip(names, read(), strict=True)}
 
     def _read_names(self, value: Any, attributes: Mapping[str, Any]) -> list[str]:
@@ -552,7 +452,7 @@ class PythonState:
             ]
         elif not (self._loads_any or _is_of_library(type(value))):
             return sorted(self._loads)
-        self._sized.append(attributes)
+        self._watched.add_size(attributes)
         return names
 
     def _add_class(self, cls: type) -> tuple[Hashable, ...]:
@@ -560,7 +460,7 @@ class PythonState:
         keys = []
         for base in cls.__mro__:
             home = base.__module__
-            if home in _PYTHONS_OWN:
+            if home in python_values.PYTHONS_OWN:
                 continue
             if not is_library(home):
                 keys.append(self._key_of(base, base.__qualname__))
@@ -575,7 +475,7 @@ class PythonState:
         """A class of the user's: its methods by identity, as `reachable.functions`
         leads into them, and its values.
         """
-        self._watch_names(vars(cls))
+        self._watched.add_names(vars(cls))
         values = {
             f".{name}": value for name, value in list(vars(cls).items())
             if not (
@@ -583,22 +483,8 @@ class PythonState:
                 or callable(value) or isinstance(value, python_values.METHODS)
             )
         }  # fmt: skip
-        return Entry(
-            Identity(cls),
-            self._keys_of(values, path),
-            python_values.namespace_key(vars(cls)),
-        )
-
-    def _watch_names(self, names: Mapping[str, Any]) -> None:
-        self._sized.append(names)
-        self._views.append(names.values())
-
-
-def _lookup(
-    get: Callable[[Any, Any], Any], names: Iterable[Any]
-) -> Callable[[], Iterable[Any]]:
-    """A function for the present values of names."""
-    return lambda: map(get, names, itertools.repeat(ABSENT))
+        names = python_values.namespace_key(vars(cls))
+        return Entry(Identity(cls), self._keys_of(values, path), names)
 
 
 def _names_key(value: dict) -> Hashable:
@@ -611,16 +497,4 @@ def _is_of_library(cls: type) -> bool:
     """
     return any(
         base is not object and is_library(base.__module__) for base in cls.__mro__
-    )
-
-
-def _torch_settings() -> tuple:
-    """What modules do by that is in no object of theirs. `Program` knows of dtypes and
-    autocast.
-    """
-    hooks = torch.nn.modules.module
-    return (
-        torch.is_grad_enabled(),
-        *hooks._global_forward_hooks.values(),
-        *hooks._global_forward_pre_hooks.values(),
     )

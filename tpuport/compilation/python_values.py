@@ -3,8 +3,11 @@ value alive.
 """
 
 import builtins
+import enum
+import functools
 import types
 import weakref
+from collections import deque
 from collections.abc import Hashable
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -12,6 +15,8 @@ import jax
 import numpy as np
 import torch
 
+from tpuport.compilation.reachable import OPAQUE_HOMES, is_library
+from tpuport.fields import slots
 from tpuport.static_values import Identity, exact_key
 
 State = TypeVar("State")
@@ -23,6 +28,30 @@ PLAIN = (
     torch.layout, torch.memory_format,
 )  # fmt: skip
 METHODS = (types.FunctionType, property, staticmethod, classmethod)
+# What is described by what it refers to.
+_DESCRIBED = (
+    torch.nn.Module, types.FunctionType, types.MethodType, functools.partial,
+    dict, list, tuple, set, frozenset, deque, types.CellType,
+)  # fmt: skip
+# What has a state of its own that no reference shows, or belongs to no user.
+_OPAQUE = (torch.Generator, types.ModuleType, types.BuiltinFunctionType, types.CodeType)
+PYTHONS_OWN = frozenset({"builtins", "typing", "abc", "enum", "collections.abc"})
+
+
+def is_opaque(value: Any) -> bool:
+    """Whether a value is described by itself alone, and not by what it refers to."""
+    if isinstance(value, type):
+        return is_library(value.__module__) or value.__module__ in PYTHONS_OWN
+    if isinstance(value, _DESCRIBED):
+        return False
+    if (
+        isinstance(value, (*_OPAQUE, enum.Enum))
+        or type(value).__module__.partition(".")[0] in OPAQUE_HOMES
+    ):
+        return True
+    return not (
+        isinstance(getattr(value, "__dict__", None), dict) or slots(type(value))
+    )
 
 
 def value_key(value: Any) -> Hashable:

@@ -62,7 +62,7 @@ class _Live:
     @functools.cached_property
     def weights(self) -> list[dict[str, torch.Tensor]]:
         """The weights of each model that the call started with."""
-        return [self.state.named_weights(model) for model in self.state.modules]
+        return list(map(self.state.named_weights, self.state.modules))
 
     def tensor(
         self, index: int, make: Callable[[jax.Array], torch.Tensor] = compat.wrap

@@ -12,6 +12,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from tpuport.errors import PortError
 
+# In the environment: what happens if a patch does not fit.
+VARIABLE = "TPUPORT_PATCHES"
 _QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

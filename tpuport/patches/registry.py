@@ -24,21 +24,22 @@ from tpuport import trace_errors
 from tpuport.errors import PortError
 from tpuport.patches import entry_points, idle, targets
 from tpuport.patches.digests import digest as digest
-from tpuport.patches.patch import Patch as Patch
 from tpuport.patches.patch import (
+    VARIABLE,
     Refusal,
     State,
     Status,
     check_version,
     installed_version,
 )
+from tpuport.patches.patch import Patch as Patch
 from tpuport.patches.switch import Switch, is_being_imported, preparations
 from tpuport.patches.switch import before_tracing as before_tracing
+from tpuport.patches.target_checks import check_definition
 
 logger = logging.getLogger("tpuport")
 
 Strictness = Literal["error", "warn", "off"]
-VARIABLE = "TPUPORT_PATCHES"
 
 # Guards the state below. Never taken while a module is imported: the import may wait
 # for another thread's.
@@ -417,7 +418,7 @@ def _check(patch: Patch, module: ModuleType, pending: list[_Record]) -> _Record 
                 f"patches {rival.name!r} and {patch.name!r} replace the same function"
             )
             raise Refusal("failed", PortError(what, where=patch.target))
-    definition = _check_definition(patch, module)
+    definition = check_definition(patch, module)
     switch = Switch(patch, definition.function)
     # A replacement that cannot be imported is better refused now than in the first
     # call.
@@ -426,50 +427,6 @@ def _check(patch: Patch, module: ModuleType, pending: list[_Record]) -> _Record 
     except PortError as error:
         raise Refusal("failed", error) from error
     return _Record(switch, module, definition, definition.wrap_like(switch.wrapper))
-
-
-def _check_definition(patch: Patch, module: ModuleType) -> targets.Definition:
-    """The definition of the target.
-
-    Raises:
-        Refusal: it does not exist, or its source is not one that the patch supports.
-    """
-    try:
-        definition = targets.locate(module, patch.qualname)
-    except PortError as error:
-        version = _library_version(patch)
-        what = f"{version} lacks the function that patch {patch.name!r} replaces: {error.what}"
-        fix = error.fix or _remedy_of_other_source(version)
-        raise Refusal(
-            "target missing", PortError(what, where=patch.target, fix=fix)
-        ) from None
-    try:
-        source = digest(definition.function)
-    except PortError as error:
-        raise Refusal("source differs", error) from None
-    if source not in patch.source:
-        version = _library_version(patch)
-        what = f"{version} has another source than the one that patch {patch.name!r} was written for"
-        fix = _remedy_of_other_source(version)
-        raise Refusal(
-            "source differs",
-            PortError(what, where=f"{patch.target}, digest {source}", fix=fix),
-        )
-    return definition
-
-
-def _library_version(patch: Patch) -> str:
-    # A patch of a module without a distribution (a research repository) has no version.
-    if not patch.package:
-        return patch.module
-    return f"{patch.package} {installed_version(patch)}"
-
-
-def _remedy_of_other_source(version: str) -> str:
-    return (
-        f"reinstall {version} if its files were edited, or take another version of it or of the patch's package; or "
-        f'run without the patch: {VARIABLE}=warn, or tpuport.enable(patches="warn")'
-    )
 
 
 def _activate(records: list[_Record]) -> None:

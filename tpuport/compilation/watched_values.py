@@ -1,0 +1,133 @@
+"""What a state consists of, watched: whether anything of it has changed since.
+
+References are compared, and not what they refer to: a few hundred microseconds for a
+language model.
+"""
+
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from tpuport.compilation import python_values
+from tpuport.compilation.reachable import ABSENT
+
+
+class WatchedValues:
+    """Containers, attributes, variables and tensors, and what was in them.
+
+    Attributes:
+        settings: torch's own, when the watch began.
+        values: all that was referred to when `remember` was called.
+    """
+
+    def __init__(self) -> None:
+        self.settings = _torch_settings()
+        self.values: list[Any] = []
+        # Sized: dictionaries and sequences; views: their values; lookups: other ways to
+        # values.
+        self._sized: list[Any] = []
+        self._keys: list[Iterable[Any]] = []
+        self._views: list[Iterable[Any]] = []
+        self._lookups: list[Callable[[], Iterable[Any]]] = []
+        self._instances: list[Any] = []
+        self._host_tensors: list[tuple[torch.Tensor, int | None]] = []
+        self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add_dictionary(self, value: dict) -> None:
+        """Watch the keys of a dictionary and the identities of its values."""
+        self._sized.append(value)
+        if value:
+            self._keys.append(dict.keys(value))
+            self._views.append(dict.values(value))
+
+    def add_keys(self, value: dict) -> None:
+        """Watch the keys of a dictionary, and not its values."""
+        self._sized.append(value)
+        self._keys.append(dict.keys(value))
+
+    def add_names(self, names: Mapping[str, Any]) -> None:
+        """Watch the values of a namespace, whose names change only along with these."""
+        self._sized.append(names)
+        self._views.append(names.values())
+
+    def add_sequence(self, value: Any) -> None:
+        """Watch the items of a list, a deque or a set."""
+        self._sized.append(value)
+        self._views.append(value)
+
+    def add_size(self, value: Any) -> None:
+        """Watch how many items a container has."""
+        self._sized.append(value)
+
+    def add_instance(self, value: Any) -> None:
+        """Watch the class of an object."""
+        self._instances.append(value)
+
+    def add_lookup(self, read: Callable[[], Iterable[Any]]) -> None:
+        """Watch the values that a function gives."""
+        self._lookups.append(read)
+
+    def add_host_tensor(self, tensor: torch.Tensor) -> int | None:
+        """Watch writes to a tensor of the host; its version now."""
+        version = python_values.host_version(tensor)
+        self._host_tensors.append((tensor, version))
+        return version
+
+    def add_array(self, array: np.ndarray) -> None:
+        """Watch writes to an array of NumPy, which counts none, so that only a copy
+        tells.
+        """
+        self._arrays.append((array, array.copy()))
+
+    def remember(self) -> None:
+        """Note what everything is now, for `are_same`."""
+        self._sizes = list(map(len, self._sized))
+        self._names = list(itertools.chain.from_iterable(self._keys))
+        self.values = list(self._observe())
+
+    def are_same(self) -> bool:
+        """Whether everything is as it was when `remember` was called."""
+        # Sizes first: the comparisons below stop at the shorter of two sequences.
+        if list(map(len, self._sized)) != self._sizes:
+            return False
+        return (
+            all(map(operator.is_, self._observe(), self.values))
+            and list(itertools.chain.from_iterable(self._keys)) == self._names
+            and all(
+                python_values.host_version(tensor) == version
+                for tensor, version in self._host_tensors
+            )
+            and all(np.array_equal(array, copy) for array, copy in self._arrays)
+            and _torch_settings() == self.settings
+        )
+
+    def _observe(self) -> Iterator[Any]:
+        lookups = (lookup() for lookup in self._lookups)
+        return itertools.chain(
+            map(type, self._instances),
+            itertools.chain.from_iterable(self._views),
+            itertools.chain.from_iterable(lookups),
+        )
+
+
+def lookup(
+    get: Callable[[Any, Any], Any], names: Iterable[Any]
+) -> Callable[[], Iterable[Any]]:
+    """A function for the present values of names."""
+    return lambda: map(get, names, itertools.repeat(ABSENT))
+
+
+def _torch_settings() -> tuple:
+    """What modules do by that is in no object of theirs. `Program` knows of dtypes and
+    autocast.
+    """
+    hooks = torch.nn.modules.module
+    return (
+        torch.is_grad_enabled(),
+        *hooks._global_forward_hooks.values(),
+        *hooks._global_forward_pre_hooks.values(),
+    )
