@@ -30,6 +30,7 @@ from tpuport.diffusion.mixed_devices import suspend
 from tpuport.diffusion.schedulers import StepTables, build_tables, initial_state
 from tpuport.diffusion.step_bar import StepBar
 from tpuport.errors import PortError
+from tpuport.mappings import without
 from tpuport.static_values import StaticValue
 
 __all__ = ["Denoiser", "denoise", "find_denoiser"]
@@ -267,9 +268,7 @@ def _plan_calls(
     flat_branches = []
     for conditions in branches:
         _, arguments = compilation.prepare_arguments(model, (), {**fixed, **conditions})
-        arguments = {
-            name: value for name, value in arguments.items() if name not in fixed
-        }
+        arguments = without(arguments, fixed)
         flat_branches.append(_FlatConditions.flatten(arguments))
     merged = _merge(flat_branches, batch)
     repeats = len(branches) // len(merged)

@@ -24,6 +24,7 @@ from tpuport import compat
 from tpuport.compilation.python_values import host_version
 from tpuport.diffusion.compiled_components import CompiledForward
 from tpuport.diffusion.mixed_devices import upload_tree
+from tpuport.mappings import without
 from tpuport.temporary import temporary_attributes
 
 logger = logging.getLogger("tpuport")
@@ -206,11 +207,7 @@ def _condition_tensors(condition: Any, guider: Any) -> dict[str, Any]:
     attributes = (
         condition.as_dict() if hasattr(condition, "as_dict") else vars(condition)
     )
-    return {
-        name: value
-        for name, value in attributes.items()
-        if name != guider._identifier_key
-    }
+    return without(attributes, {guider._identifier_key})
 
 
 def _batch_size(arguments: dict[str, Any]) -> int | None:

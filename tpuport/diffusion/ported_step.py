@@ -20,6 +20,7 @@ from tpuport.diffusion.mixed_devices import suspend, to_host
 from tpuport.diffusion.scheduler_probing import ProbedScheduler, probe_scheduler
 from tpuport.diffusion.scheduler_tables import State, compute_outputs, initial_state
 from tpuport.errors import PortError
+from tpuport.mappings import without
 from tpuport.plurals import count_noun
 from tpuport.static_values import exact_key
 
@@ -360,9 +361,7 @@ def _enter_next_stage(scheduler: Any, sample: torch.Tensor) -> None:
 
 def _step_options(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a step that decide its coefficients, such as eta."""
-    return {
-        name: value for name, value in arguments.items() if name not in _STEP_ARGUMENTS
-    }
+    return without(arguments, _STEP_ARGUMENTS)
 
 
 def _is_whole(timestep: Any) -> bool:

@@ -19,6 +19,7 @@ from tpuport.diffusion.scheduler_tables import (
     take_step,
 )
 from tpuport.errors import PortError
+from tpuport.mappings import without_nones
 
 __all__ = [
     "PortedStep",
@@ -82,7 +83,7 @@ def build_tables(
 
 
 def _without_nones(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in arguments.items() if value is not None}
+    return without_nones(arguments)
 
 
 def _clone_with_timesteps(

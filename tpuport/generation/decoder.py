@@ -33,6 +33,7 @@ from tpuport.generation.sampling import (
     step_keys,
 )
 from tpuport.generation.step_outputs import StepOutputs, begin_outputs, write_outputs
+from tpuport.mappings import only
 from tpuport.mesh import dividing_axis
 from tpuport.tracing import trace_lock
 
@@ -514,9 +515,7 @@ class Decoder:
         inputs = compat.as_torch(
             {"input_ids": tokens, "attention_mask": mask, "position_ids": positions}
         )
-        inputs = {
-            name: value for name, value in inputs.items() if name in self._parameters
-        }
+        inputs = only(inputs, self._parameters)
         if "logits_to_keep" in self._parameters:
             # The head is large, and a prompt needs its last column alone.
             inputs["logits_to_keep"] = logit_count

@@ -26,6 +26,7 @@ from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
 from tpuport.generation.decoding_cache import make_cache, set_length
 from tpuport.generation.position_tables import fixed_tables
 from tpuport.generation.predict_streams import in_order_of_scores
+from tpuport.mappings import only
 
 # Inputs that are the encoder's alone, whose output the decoder gets instead.
 _ENCODER_ONLY = frozenset({"input_ids", "inputs_embeds"})
@@ -261,9 +262,7 @@ class EncoderDecoder(Decoder):
                 them, None for all, [B, P, V].
         """
         arguments = {"decoder_input_ids": tokens, "decoder_attention_mask": mask}
-        arguments = {
-            name: array for name, array in arguments.items() if name in self._parameters
-        }
+        arguments = only(arguments, self._parameters)
         arguments |= self._positions(tokens, mask, first)
         if self.model.config.model_type in _MASKING_BY_TEXT:
             arguments["input_ids"] = tokens

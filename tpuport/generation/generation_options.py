@@ -26,6 +26,7 @@ from tpuport.generation.processor_options import (
     ProcessorOptions,
     read_processor_options,
 )
+from tpuport.mappings import without
 
 logger = logging.getLogger("tpuport")
 
@@ -344,9 +345,7 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str], model: Any) 
             "%s: generate decodes token by token, which gives the same tokens",
             ", ".join(assisted),
         )
-    unsupported = {
-        name: value for name, value in unsupported.items() if name not in _ASSISTED
-    }
+    unsupported = without(unsupported, _ASSISTED)
     if (config.num_beams or 1) == 1:
         # transformers reads it in beam search alone, where it refuses it.
         unsupported.pop("low_memory", None)

@@ -17,6 +17,7 @@ from tpuport.generation.generation_options import merge_configs
 from tpuport.generation.host_view import ModuleCalls
 from tpuport.generation.own_generate import has_own_generate, run_own_generate
 from tpuport.generation.whisper_processors import detect_silence, read_processors
+from tpuport.mappings import without_nones
 
 # torch's generators give 64 bits; a seed has to be positive.
 _SEEDS = 2**31
@@ -74,9 +75,7 @@ class ModelGenerate:
             **options,
         }  # fmt: skip
         # Left out, an argument has the meaning of None for transformers.
-        arguments = {
-            name: value for name, value in arguments.items() if value is not None
-        }
+        arguments = without_nones(arguments)
         if has_own_generate(self.model):
             assistant = {
                 name: arguments.pop(name)
@@ -106,7 +105,7 @@ class ModelGenerate:
         The arguments have the order of transformers' `generate`; `synced_gpus` has no
         effect.
         """
-        options = {name: value for name, value in options.items() if value is not None}
+        options = without_nones(options)
         timestamps = None
         if has_own_generate(self.model) and logits_processor:
             detect_silence(logits_processor, options.get("decoder_input_ids"))

@@ -17,6 +17,7 @@ from transformers import GenerationConfig
 from tpuport import compat
 from tpuport.errors import PortError
 from tpuport.generation.model_errors import NoLoop
+from tpuport.mappings import without
 
 # `generate` makes these itself; others ask for more results, which it does not return.
 _OWN: Final = frozenset(
@@ -42,7 +43,7 @@ def split_inputs(
         for name, value in arguments.items()
         if name in names and value is not None
     }
-    options = {name: value for name, value in arguments.items() if name not in names}
+    options = without(arguments, names)
     return inputs, options
 
 

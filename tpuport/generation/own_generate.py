@@ -23,6 +23,7 @@ from tpuport.compilation import settings_key
 from tpuport.errors import PortError
 from tpuport.generation.host_view import ModuleCalls, make_view, run_general_generate
 from tpuport.generation.model_errors import NoLoop
+from tpuport.mappings import without, without_nones
 from tpuport.trace_errors import CannotTrace
 
 logger = logging.getLogger("tpuport")
@@ -173,17 +174,13 @@ def _run_general_generate(error: PortError, arguments: Mapping[str, Any]) -> Any
 
 def _of_transformers(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of transformers' `generate`."""
-    named = {
-        name: value
-        for name, value in arguments.items()
-        if name not in ("model", "seed", "options")
-    }
+    named = without(arguments, ("model", "seed", "options"))
     named |= arguments["options"]
     prompt = named.pop("input_ids")
     if isinstance(prompt, Mapping):
         named = {
             **prompt,
-            **{name: value for name, value in named.items() if value is not None},
+            **without_nones(named),
         }
     else:
         named["inputs"] = prompt

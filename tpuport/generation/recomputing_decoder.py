@@ -24,6 +24,7 @@ from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.model_inputs import vocabulary_size
 from tpuport.generation.padding_check import are_close
 from tpuport.generation.predict_streams import in_order_of_scores
+from tpuport.mappings import only
 
 logger = logging.getLogger("tpuport")
 
@@ -87,9 +88,7 @@ class RecomputingDecoder(Decoder):
         )
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         inputs = compat.as_torch({"attention_mask": mask, "position_ids": positions})
-        inputs = {
-            name: value for name, value in inputs.items() if name in self._parameters
-        }
+        inputs = only(inputs, self._parameters)
         if "use_cache" in self._parameters:
             inputs["use_cache"] = False
         if "logits_to_keep" in self._parameters:
@@ -189,9 +188,7 @@ class RecomputingDecoder(Decoder):
             "attention_mask": jnp.asarray(mask),
             "position_ids": jnp.asarray(positions),
         }
-        arguments = {
-            name: array for name, array in arrays.items() if name in self._parameters
-        }
+        arguments = only(arrays, self._parameters)
         return self.model.prepare_inputs_for_generation(
             compat.wrap(jnp.asarray(tokens)),
             past_key_values=DynamicCache(config=self.model.config),

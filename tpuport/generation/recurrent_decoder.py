@@ -27,6 +27,7 @@ from tpuport.generation.row_caches import (
     put_together,
     take_apart,
 )
+from tpuport.mappings import only
 from tpuport.mesh import dividing_axis
 from tpuport.tracing import trace_lock
 
@@ -98,9 +99,7 @@ class RecurrentDecoder(Decoder):
         of its argument.
         """
         inputs = compat.as_torch({"attention_mask": mask, "position_ids": positions})
-        inputs = {
-            name: value for name, value in inputs.items() if name in self._parameters
-        }
+        inputs = only(inputs, self._parameters)
         if "logits_to_keep" in self._parameters:
             inputs["logits_to_keep"] = 1
         is_prompt = not cache

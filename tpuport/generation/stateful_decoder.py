@@ -16,6 +16,7 @@ import torch
 
 from tpuport import compat
 from tpuport.generation.decoder import Decoder
+from tpuport.mappings import without_nones
 
 # By model type the names of the attributes. They are None before a prompt.
 _STATES = {"recurrent_gemma": frozenset({"conv1d_state", "recurrent_states"})}
@@ -115,9 +116,7 @@ def _give_states(model: torch.nn.Module, args: Any) -> None:
 
 def _collect_states(model: torch.nn.Module, args: Any, output: Any) -> None:
     exchange = _exchange.get()
-    after = {
-        path: state for path, state in _read_states(model).items() if state is not None
-    }
+    after = without_nones(_read_states(model))
     exchange.after.update(compat.as_jax(after))
     _assign(model, exchange.before)
 
