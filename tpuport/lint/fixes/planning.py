@@ -196,6 +196,9 @@ class _NodesByPosition:
     def __init__(self, positions: Mapping[cst.CSTNode, CodeRange]) -> None:
         self.positions = positions
         self.nodes: dict[Span, list[cst.CSTNode]] = {}
+        self._nodes_of_kinds: dict[
+            tuple[type[cst.CSTNode], ...], list[cst.CSTNode]
+        ] = {}
         for node in positions:
             for span in self._spans(node):
                 self.nodes.setdefault(span, []).append(node)
@@ -224,11 +227,20 @@ class _NodesByPosition:
     def _innermost_around(
         self, span: Span, kinds: tuple[type[cst.CSTNode], ...]
     ) -> cst.CSTNode | None:
-        nodes = [node for node in self.positions if isinstance(node, kinds)]
-        candidates = [node for node in nodes if self._contains(node, span)]
+        candidates = [
+            node for node in self._of_kinds(kinds) if self._contains(node, span)
+        ]
         # Nodes around the same position are nested, so the last to start is the
         # innermost.
         return max(reversed(candidates), key=self.start, default=None)
+
+    def _of_kinds(self, kinds: tuple[type[cst.CSTNode], ...]) -> list[cst.CSTNode]:
+        # A rule may have a thousand findings in a file, each at the same kinds of nodes.
+        if kinds not in self._nodes_of_kinds:
+            self._nodes_of_kinds[kinds] = [
+                node for node in self.positions if isinstance(node, kinds)
+            ]
+        return self._nodes_of_kinds[kinds]
 
     def _contains(self, node: cst.CSTNode, span: Span) -> bool:
         end = self.positions[node].end
