@@ -315,6 +315,7 @@ def test_whoever_stops_reading_is_not_bothered(project: Path) -> None:
         assert process.wait(timeout=300) == 1
 
 
+@pytest.mark.slow  # tests/lint/test_workers.py, which is interrupted too
 def test_ctrl_c_while_fixing_leaves_every_file_whole(project: Path) -> None:
     before = MODEL * 3
     files = [project / f"m{number}.py" for number in range(16)]

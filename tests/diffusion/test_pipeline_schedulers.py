@@ -31,8 +31,14 @@ def pair() -> Pair:
     return Pair("StableDiffusionPipeline")
 
 
-# Those of several steps and of two stages have another each in the sample.
-SLOW_SAMPLE = ("HeunDiscreteScheduler", "KDPM2DiscreteScheduler", "LMSDiscreteScheduler", "PNDMScheduler")
+# Those of several steps and of two stages have another each in the sample; test_schedulers.py has one with noise.
+SLOW_SAMPLE = (
+    "EulerAncestralDiscreteScheduler",
+    "HeunDiscreteScheduler",
+    "KDPM2DiscreteScheduler",
+    "LMSDiscreteScheduler",
+    "PNDMScheduler",
+)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ def test_the_terminal_stays_quiet_and_two_processes_share_libtpu() -> None:
     assert (done.stdout, done.stderr) == ("4\n", "")
 
 
+@pytest.mark.slow  # the terminal that stays quiet above
 def test_after_jax_has_started() -> None:
     done = run("import jax; jax.devices(); " + DESCRIBE.format("v5p"), JAX_PLATFORMS="cpu")
     assert (done.stdout, done.stderr) == ("4\n", "")
@@ -132,6 +133,7 @@ def test_what_libtpu_writes_is_shown_if_it_fails(tmp_path: Path) -> None:
     assert "file too short" in done.stderr or "invalid ELF" in done.stderr
 
 
+@pytest.mark.slow  # what libtpu writes above, to a standard error that is open
 def test_a_closed_standard_error_does_no_harm() -> None:
     done = run("import os; os.close(2); " + DESCRIBE.format("v6e"))
     assert done.stdout == "4\n"

@@ -136,7 +136,7 @@ def test_any_other_name_is_refused_with_the_nearest_slices(name: str, phrases: l
 LEGAL = {name for generation in GENERATIONS for name in legal_names(generation)}
 
 
-@settings(deadline=None, max_examples=30)
+@settings(settings.get_profile("few"), deadline=None)
 @given(
     st.text(alphabet="v456ep7utx:-0123456789", max_size=14)
     | st.from_regex(r"(v5e|v4|v6e|tpu7x):\d{1,2}(x\d{1,2}){0,3}")

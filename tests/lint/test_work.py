@@ -138,7 +138,10 @@ def test_modules_in_memory_are_forgotten_by_their_size(tmp_path, monkeypatch):
     assert list(modules._modules) == [large]
 
 
-@pytest.mark.parametrize("quotes", ["'", '"', "'''", '"""', "r'''", 'f"'])
+@pytest.mark.parametrize(
+    "quotes",
+    ["'", '"""', *(pytest.param(other, marks=pytest.mark.slow) for other in ('"', "'''", "r'''", 'f"'))],
+)
 def test_a_long_string_is_one_token(tmp_path, quotes):
     end = quotes.removeprefix("r").removeprefix("f")
     text = f"X = {quotes}{'1,' * 600_000}{end}\n# {'2,' * 600_000}\n"

@@ -98,7 +98,7 @@ class Mismatched(LlamaForCausalLM):
         return output
 
 
-@pytest.mark.parametrize("kind", [ReadsInTheLoop, Mismatched])
+@pytest.mark.parametrize("kind", [ReadsInTheLoop, pytest.param(Mismatched, marks=pytest.mark.slow)])
 def test_generate_names_the_line(kind):
     config = LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2

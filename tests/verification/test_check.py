@@ -174,6 +174,7 @@ def test_numbers_that_repeat_are_blamed_to_the_line_that_draws(monkeypatch: pyte
     assert "in each call" in finding.message
 
 
+@pytest.mark.slow  # the numbers that repeat above, by the same finding
 def test_rows_that_share_a_draw_are_blamed_to_the_line_that_draws(replace_operator: Callable) -> None:
     def shared(x: Any) -> Any:
         return jnp.broadcast_to(jax.random.normal(randomness.next_key(), x.shape[1:]), x.shape)
