@@ -235,7 +235,7 @@ class _NodesByPosition:
         return max(reversed(candidates), key=self.start, default=None)
 
     def _of_kinds(self, kinds: tuple[type[cst.CSTNode], ...]) -> list[cst.CSTNode]:
-        # A rule may have a thousand findings in a file, each at the same kinds of nodes.
+        # A rule may have a thousand findings in a file, all at the same kinds of node.
         if kinds not in self._nodes_of_kinds:
             self._nodes_of_kinds[kinds] = [
                 node for node in self.positions if isinstance(node, kinds)
