@@ -170,3 +170,25 @@ def test_a_module_that_decides_by_its_products_runs_on_the_host(caplog: pytest.L
     for _ in range(2):
         torch.testing.assert_close(view[0](units), expected)
     assert caplog.text.count("Vocoder runs on the host") == 1
+
+
+class Codes(torch.nn.Module):
+    """Runs the first of its layers, as quantizers of sound do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+        self.last = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 4))
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[:2]:
+            x = layer(x)
+        return self.last[:2](x) + self.layers[-1](x)
+
+
+def test_some_of_a_list_of_modules() -> None:
+    reference = Codes()
+    ported = tpuport.port(copy.deepcopy(reference))
+    view: Any = make_view(ported, ModuleCalls(ported))
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(view.encode(x), reference.encode(x))

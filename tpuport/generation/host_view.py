@@ -242,6 +242,22 @@ class _Viewing:
         return torch.device("cpu")
 
 
+class _ListViewing(_Viewing):
+    """Methods of views of lists of modules."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        modules: Any = module_of(self)
+        part = modules[index]
+        if not isinstance(index, slice):
+            return _beside(self, part)
+        # torch makes a new list of the same class, which a view of no module cannot be.
+        for name, module in part._modules.items():
+            part._modules[name] = _beside(self, module)
+        return part
+
+
 def _beside(view: Any, value: Any) -> Any:
     """A module as a view beside another one; a tensor on the host."""
     if isinstance(value, torch.nn.Module):
@@ -252,16 +268,14 @@ def _beside(view: Any, value: Any) -> Any:
 @functools.cache
 def _view_class(cls: type) -> type:
     """The class of views of modules of a class."""
-    bases = (
-        (_Viewing, cls, InnerGenerate)
-        if issubclass(cls, GenerationMixin)
-        else (_Viewing, cls)
-    )
+    is_list = issubclass(cls, torch.nn.ModuleList | torch.nn.Sequential)
+    viewing = _ListViewing if is_list else _Viewing
+    loops = (InnerGenerate,) if issubclass(cls, GenerationMixin) else ()
     namespace = {
         "__module__": cls.__module__,
         "__slots__": ("viewed_module", "module_calls"),
     }
-    return type(cls.__name__, bases, namespace)
+    return type(cls.__name__, (viewing, cls, *loops), namespace)
 
 
 def make_view(module: torch.nn.Module, calls: ModuleCalls) -> Any:
