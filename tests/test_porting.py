@@ -108,6 +108,7 @@ def test_a_change_is_seen_by_generate(pair: Any) -> None:
     assert not torch.equal(*seen)
 
 
+@pytest.mark.slow  # test_task_pipelines.py
 def test_a_pipeline_of_transformers(pair: Any, tokenizer: Any) -> None:
     expected, result = (
         pipeline("text-generation", model=model, tokenizer=tokenizer)(

@@ -110,7 +110,7 @@ def _ring(q, k, v, mask: Mask, devices: int = 8) -> jax.Array:
     [
         Mask(left=3, right=0),
         pytest.param(Mask(left=3, right=3), marks=pytest.mark.slow),
-        Mask(right=0, offset=-100),
+        pytest.param(Mask(right=0, offset=-100), marks=pytest.mark.slow),
     ],
 )
 def test_windows_and_their_gradients_equal_those_of_one_device(mask: Mask) -> None:

@@ -136,6 +136,7 @@ def test_a_call_carries_out_what_generate_loses() -> None:
         torch.testing.assert_close(layer.mlp.history[0].cpu(), expected_layer.mlp.history[0])
 
 
+@pytest.mark.slow  # what reads a lost value above, after the loop
 def test_the_loop_reads_what_it_lost() -> None:
     class Summing(Recording):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

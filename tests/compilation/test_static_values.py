@@ -70,6 +70,7 @@ def test_settings_change_with_the_config_the_mode_and_the_port() -> None:
     assert len(set(seen)) == 5
 
 
+@pytest.mark.slow  # test_staleness.py
 def test_a_window_that_changes_is_seen() -> None:
     models = []
     for _ in range(2):

@@ -124,7 +124,7 @@ def survive(start_processes: Callable, tmp_path: Path) -> Callable[..., str]:
     ("victim", "how", "words"),
     [
         (1, signal.SIGKILL, "is dead or stopped: it has given no sign of life"),
-        (0, "raise", "ValueError: no more"),
+        pytest.param(0, "raise", "ValueError: no more", marks=pytest.mark.slow),
     ],
 )
 def test_the_other_process_names_the_one_that_failed(survive, victim, how, words):

@@ -66,6 +66,7 @@ except tpuport.PortError as error:
 """
 
 
+@pytest.mark.slow  # the processes that do not meet, which are told so as early
 def test_a_process_that_has_started_its_devices(run_two):
     for message in run_two(LATE, join=False):
         assert "started its devices already" in message

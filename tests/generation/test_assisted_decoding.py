@@ -195,6 +195,7 @@ _BERT = BertConfig(
 _MAMBA = MambaConfig(vocab_size=96, hidden_size=16, num_hidden_layers=1, state_size=4)
 
 
+@pytest.mark.slow  # the warnings of test_models_without_cache.py, and drafts of the text above
 @pytest.mark.parametrize(
     ("model_class", "config", "reason"),
     [

@@ -200,6 +200,7 @@ def test_streamed(pair: Callable, texts: dict) -> None:
     assert torch.equal(torch.cat([prompt, torch.stack(columns, dim=1)], dim=1), tokens)
 
 
+@pytest.mark.slow  # the tokens on one device above, and test_sharded.py
 @pytest.mark.parametrize("family", ["bart"])
 def test_on_a_mesh(family: str, texts: dict) -> None:
     reference = build(family)

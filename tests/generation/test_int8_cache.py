@@ -69,6 +69,7 @@ FAMILIES = [
 ]
 
 
+@pytest.mark.slow  # the logits below, of which they are the largest
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("rows", [3, pytest.param(1, marks=slow)])
 def test_tokens_are_those_of_a_rounding_cache(

@@ -48,6 +48,7 @@ def test_every_step_of_a_padded_batch(llama: tuple, prompts: tuple, with_criteri
     _assert_equal(tpuport.generate(ported, ids, mask, **options), expected)
 
 
+@pytest.mark.slow  # every step of a batch, below
 def test_only_what_is_asked_for(llama: tuple, prompts: tuple) -> None:
     ids = prompts[0][:1]
     plain = tpuport.generate(llama[1], ids, max_new_tokens=3, output_scores=True)

@@ -120,6 +120,7 @@ def test_generate_takes_a_stacked_model() -> None:
     assert torch.equal(tpuport.generate(model, IDS, **options), wanted)
 
 
+@pytest.mark.slow  # tests/topology/test_compiling.py compiles blocks one by one
 def test_a_compiled_function_stays_unscanned_where_it_is_asked_to(expected) -> None:
     model = built({})
     layers.stack_layers(model)

@@ -100,6 +100,7 @@ def test_the_rival_in_int8_is_our_model_in_int8(tiny) -> None:
     np.testing.assert_allclose(logits, expected[:, -1], atol=2e-5)
 
 
+@pytest.mark.slow  # the committed comparison below, and the bytes of a step in test_quantized_programs.py
 def test_a_narrow_layer_costs_a_step_no_more_than_by_hand() -> None:
     """In int8, whose products, collectives and cache are those of a step in bfloat16."""
     where = {"topology": "v5e:2x2", "tp": 4, "quantize": "int8"}

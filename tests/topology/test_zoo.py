@@ -240,7 +240,7 @@ def shortened(model: str, layers: int, directory: Path) -> dict[str, Any]:
     [
         ("llama-3-8b", 2, 512), ("mixtral-8x7b", 2, 512), ("qwen3-30b-a3b", 2, 512),
         # Of seven layers one attends to everything and six to a window, longer than the cache or shorter.
-        pytest.param("gemma-3-27b", 7, 512, marks=pytest.mark.slow), ("gemma-3-27b", 7, 4096),
+        *(pytest.param("gemma-3-27b", 7, length, marks=pytest.mark.slow) for length in (512, 4096)),
     ],
 )  # fmt: skip
 def test_the_cache_of_a_few_layers_equals_the_arithmetic(

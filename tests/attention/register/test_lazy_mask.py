@@ -90,7 +90,7 @@ _BOUND = st.none() | st.integers(-9, 9)
 _SLICE = st.builds(slice, _BOUND, _BOUND)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(settings.get_profile("few"), deadline=None)
 @given(
     seed=st.integers(0, 99), key=st.tuples(_SLICE, _SLICE, _SLICE, _SLICE), short=st.integers(0, 4),
     heads=st.sampled_from([1, 3]), dots=st.booleans(),

@@ -40,7 +40,7 @@ def test_nan_and_infinity(agree):
     agree(lambda x: functional.max_pool1d(x, 2, return_indices=True), x)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (5, 3)])
+@pytest.mark.parametrize("size", [pytest.param((1, 1), marks=pytest.mark.slow), (5, 3)])
 def test_adaptive(agree, size):
     agree(lambda x: functional.adaptive_max_pool2d(x, size, return_indices=True), X)
     agree(lambda x: [functional.adaptive_max_pool1d(x[0], size[0]), functional.adaptive_max_pool3d(x, 2)], X)

@@ -252,6 +252,7 @@ def test_a_mesh_is_proposed_where_weights_and_cache_fit(whole_heads) -> None:
     assert advise(then) == ()
 
 
+@pytest.mark.slow  # heads that do not divide, in test_sharding_advice.py
 def test_no_mesh_is_proposed_whose_devices_cannot_hold_it(whole_heads) -> None:
     now = whole_heads(tp=4)
     # Two norms a layer and the last one, two of rotary frequencies in float32, and all else over tp=2.
@@ -270,6 +271,7 @@ def test_no_mesh_is_proposed_whose_devices_cannot_hold_it(whole_heads) -> None:
     assert "keep tp=4 and the key/value heads whole, with a shorter cache" in remedy(needed - 1)
 
 
+@pytest.mark.slow  # heads that do not divide, in test_sharding_advice.py
 def test_norms_are_no_weights_of_attention(whole_heads) -> None:
     [finding] = advise(whole_heads(tp=4))
     # Keys' and values' projections of two layers: 2 heads of 64 out of a width of 512.

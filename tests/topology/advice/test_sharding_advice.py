@@ -104,6 +104,7 @@ def test_nothing_sharded_is_one_finding(programs) -> None:
     assert "inputs sharded over dp" in finding.remedy
 
 
+@pytest.mark.slow  # the finding above, for weights that fit
 def test_rows_are_no_remedy_for_weights_that_do_not_fit(programs) -> None:
     mesh = programs(tp=4)
     weights = {"up.weight": mesh.array((4096, 1024)), "down.weight": mesh.array((1024, 4096))}
@@ -135,6 +136,7 @@ def test_a_finding_has_all_rules_and_its_text_counts_those_that_it_leaves_out(pr
     assert finding.rules == dict.fromkeys((r"down\.weight", r"mix\.weight", r"up\.weight"), ("tp", None))
 
 
+@pytest.mark.slow  # the fused projections of test_fused_advice.py
 def test_a_fused_projection_is_not_cut_by_an_advice_that_another_would_undo(programs) -> None:
     mesh = programs(tp=4)
     weights = {"gate_up.weight": mesh.array((4096, 1024)), "down.weight": mesh.array((1024, 2048))}
