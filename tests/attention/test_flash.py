@@ -120,7 +120,7 @@ def _hard(problem: Callable, case: str, dtype: Any) -> Any:
     return example
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(jnp.float32, marks=pytest.mark.slow), jnp.bfloat16])
 @pytest.mark.parametrize(
     "case", ["random", "far below zero", "one valid key", "all padded", "huge", "huge padding"]
 )

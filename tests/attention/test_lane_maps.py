@@ -90,7 +90,9 @@ def primitives(function: Callable[..., Any], *args: Any) -> list[str]:
     return [equation.primitive.name for equation in jax.make_jaxpr(function)(*args).eqns]
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize(
+    "dtype", [jnp.float32, jnp.bfloat16, pytest.param(jnp.float16, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_the_numbers_are_those_of_the_code(form: Rotation, dtype: Any) -> None:
     args = arguments(dtype)

@@ -11,8 +11,9 @@ from benchmarks import tiny_models
     [
         "BeitModel",  # outputs of four stages
         "Blip2QFormerModel",  # takes what another model embeds
-        "CvtForImageClassification",  # a table of its own stages
-        "DepthAnythingForDepthEstimation",  # outputs of layers that a small backbone does not have
+        # A table of its own stages, and outputs of layers that a small backbone does not have.
+        pytest.param("CvtForImageClassification", marks=pytest.mark.slow),
+        pytest.param("DepthAnythingForDepthEstimation", marks=pytest.mark.slow),
         "EsmcForMaskedLM",  # a vocabulary of 64
         "T5ForSequenceClassification",  # reads the last token, and makes the decoder's ids itself
         "VoxtralEncoder",  # no mask

@@ -19,7 +19,11 @@ def enabled() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce")
-@pytest.mark.parametrize("name", ALONG)
+@pytest.mark.parametrize(
+    "name",
+    # tests/compat/operators/test_index_bounds.py has each of them.
+    [pytest.param(name, marks=[pytest.mark.slow] if number % 3 else []) for number, name in enumerate(ALONG)],
+)
 def test_every_operator_raises_torchs_error(name: str) -> None:
     function = ALONG[name]
     step = tpuport.compile(lambda x, i, v: function(x, i, v), check_indices=True)

@@ -139,7 +139,7 @@ FIRST = (FLOW, DPM, UNIPC, "EulerDiscreteScheduler", "DDIMScheduler", "FlowMatch
 
 def is_first(case) -> bool:
     name, config, options = case
-    return name in FIRST and len(config) < 4 and options.get("num_inference_steps", 0) < 20
+    return name in FIRST and len(config) < 3 and options.get("num_inference_steps", 0) < 20
 
 
 PARAMETERS = [

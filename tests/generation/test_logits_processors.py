@@ -142,7 +142,7 @@ _FILTERS = {
 
 
 @pytest.mark.parametrize("name", _FILTERS)
-@settings(max_examples=15)
+@settings(settings.get_profile("few"))
 @given(
     data=st.data(), seed=st.integers(0, 10_000), temperature=st.sampled_from([0.4, 1.0, 2.5]),
     top_k=st.sampled_from([0, 5, 30]), top_p=st.sampled_from([1.0, 0.8]), min_p=st.sampled_from([None, 0.05]),

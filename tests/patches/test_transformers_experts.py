@@ -74,7 +74,10 @@ def ported(module, arguments, mesh):
     return np.asarray(jax.jit(forward)(weights, tuple(compat.to_jax(value) for value in arguments)))
 
 
-@pytest.mark.parametrize(("tp", "dp"), [(1, 1), (8, 1), (2, 4), (1, 2)])
+@pytest.mark.parametrize(
+    ("tp", "dp"),
+    [(1, 1), (2, 4), *(pytest.param(*mesh, marks=pytest.mark.slow) for mesh in ((8, 1), (1, 2)))],
+)
 @pytest.mark.parametrize("kind", ["mixtral", "gpt_oss", "nemotron_h"])
 def test_it_computes_what_transformers_loop_computes(kind, tp, dp):
     module, arguments = experts_of(kind), routing(tokens=12, choices=2)

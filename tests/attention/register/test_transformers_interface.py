@@ -92,6 +92,7 @@ LIKE_ANOTHER = (
     "Phi3ForCausalLM",
     "MixtralForCausalLM",
     "Gemma3ForCausalLM",
+    "MistralForCausalLM",
 )
 
 
@@ -166,7 +167,9 @@ def test_a_causal_mask_is_left_out_as_in_transformers() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
-@pytest.mark.parametrize("token_types", [None, "prefix and suffix", "suffix"])
+@pytest.mark.parametrize(
+    "token_types", [None, "prefix and suffix", pytest.param("suffix", marks=pytest.mark.slow)]
+)
 def test_a_model_that_counts_its_positions_from_one(token_types: str | None) -> None:
     """PaliGemma's attention is not causal by itself either, and its positions could be those of packed sequences.
 
@@ -387,8 +390,15 @@ def weights_of(
     return list(expected), list(tpuport.to_cpu(got))
 
 
-@pytest.mark.parametrize("asked", ["by the config", "by an argument"])
-@pytest.mark.parametrize("name", ["LlamaForCausalLM", "BertModel"])
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("LlamaForCausalLM", "by an argument"),
+        ("BertModel", "by the config"),
+        pytest.param("LlamaForCausalLM", "by the config", marks=pytest.mark.slow),
+        pytest.param("BertModel", "by an argument", marks=pytest.mark.slow),
+    ],
+)
 def test_a_model_of_eager_attention_returns_the_weights_that_it_is_asked_for(asked: str, name: str) -> None:
     sizes = ENCODER if name == "BertModel" else SIZES
     model = model_of(name, sizes | {"attn_implementation": "eager"})

@@ -79,7 +79,7 @@ def mesh() -> jax.sharding.Mesh:
     [(("dp", "tp", None), 12), (("dp", None, "tp"), 12), (("dp", None, "tp"), 4)],
     ids=["channels", "positions", "one position each"],
 )
-@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize("traced", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_divided_over_devices(
     mesh: jax.sharding.Mesh, form: str, axes: tuple, length: int, traced: bool
 ) -> None:

@@ -80,8 +80,15 @@ def indexed(array, key, view):
     return tensor[key]
 
 
-@pytest.mark.parametrize("view", [False, True], ids=["tensor", "view"])
-@pytest.mark.parametrize("where", ["host", "ported"])
+@pytest.mark.parametrize(
+    ("where", "view"),
+    [
+        pytest.param("host", False, id="host-tensor"),
+        pytest.param("host", True, id="host-view", marks=pytest.mark.slow),
+        pytest.param("ported", False, id="ported-tensor", marks=pytest.mark.slow),
+        pytest.param("ported", True, id="ported-view"),
+    ],
+)
 @pytest.mark.parametrize("name", [*KEYS, *MASKS])
 def test_reading(name, where, view):
     key = {**KEYS, **MASKS}[name]

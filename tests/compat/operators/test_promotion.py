@@ -73,7 +73,7 @@ BESIDE_HOST = {
 }
 
 
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("name", BESIDE_HOST)
 def test_a_scalar_tensor_on_the_host_is_an_operand(name, jit):
     function = BESIDE_HOST[name]

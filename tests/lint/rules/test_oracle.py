@@ -31,8 +31,9 @@ RULES = _parameters(all_rules())
 COMPARABLE = _parameters(rule for rule in all_rules() if rule.harm not in oracle.INCOMPARABLE)
 # One rule for each kind of harm.
 HARMFUL = _parameters({rule.harm: rule for rule in all_rules()}.values())
+# The first of each rule; the others are code of the same form.
 QUIET = [
-    pytest.param(rule, example, id=f"{rule.id}-{number}")
+    pytest.param(rule, example, id=f"{rule.id}-{number}", marks=[pytest.mark.slow] if number else [])
     for rule in all_rules()
     for number, example in enumerate(rule.quiet)
 ]

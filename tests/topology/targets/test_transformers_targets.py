@@ -27,7 +27,14 @@ PARAMETERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+# Built of the same classes as another.
+LIKE_ANOTHER = ("llama-2-7b", "llama-3-70b", "mixtral-8x7b", "wan-2.1-14b")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in LIKE_ANOTHER else []) for name in PARAMETERS],
+)
 def test_that_known_models_have_the_parameters_that_are_published(name):
     model = resolve(name)[0].build()
     weights = {id(parameter): parameter for parameter in model.parameters()}.values()

@@ -24,7 +24,17 @@ IMAGES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*VIDEOS, *IMAGES])
+# Films of another compression each, frames alone, and images of three.
+SAMPLE = {
+    "AutoencoderKLLTXVideo", "AutoencoderKLMochi", "AutoencoderKLQwenImage", "AutoencoderKLWan", "AutoencoderDC",
+    "AutoencoderKL", "VQModel",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in SAMPLE else pytest.mark.slow) for name in [*VIDEOS, *IMAGES]],
+)
 def test_that_a_decoder_makes_the_size_that_was_asked_for(tmp_path, name, tiny):
     path = tiny.write(tmp_path, tiny.settings(name))
     side = vae_compression(name, full_config(find_config(path)), "").spatial
