@@ -296,10 +296,7 @@ def assert_equal(ours: Any, theirs: Any) -> None:
 
 
 # A task in words, sound and pictures each, and one that generates; the others end in the same calls.
-SAMPLE = {
-    "automatic-speech-recognition", "document-question-answering", "fill-mask", "image-segmentation",
-    "image-text-to-text",
-}  # fmt: skip
+SAMPLE = {"automatic-speech-recognition", "document-question-answering", "fill-mask", "image-text-to-text"}
 
 
 def test_each_task_of_transformers_is_compared_refused_or_needs_another_package() -> None:

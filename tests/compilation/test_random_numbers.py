@@ -54,6 +54,12 @@ def calls(function: Callable, count: int = 2, seed: int = 1) -> list[torch.Tenso
     return [host(function(X)) for _ in range(count)]
 
 
+@pytest.fixture(scope="module")
+def drawn() -> list[torch.Tensor]:
+    """What calls of the compiled network give on one device."""
+    return calls(tpuport.compile(ported()))
+
+
 def assert_same(ones: list[torch.Tensor], others: list[torch.Tensor], tolerance: float = 1e-5) -> None:
     for one, other in zip(ones, others, strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
@@ -69,17 +75,16 @@ def test_calls_differ_and_a_seed_repeats_them_without_compiling_again() -> None:
     assert function.program.compilations == 1
 
 
-def test_eager_calls_draw_the_same() -> None:
+def test_eager_calls_draw_the_same(drawn: list[torch.Tensor]) -> None:
     model = ported()
     with compat.environment():
         eager = calls(lambda x: model(x.to("jax")))
-    assert_same(calls(tpuport.compile(model)), eager)
+    assert_same(drawn, eager)
 
 
-def test_one_device_and_eight_draw_the_same() -> None:
-    on_one = calls(tpuport.compile(ported()))
+def test_one_device_and_eight_draw_the_same(drawn: list[torch.Tensor]) -> None:
     on_eight = calls(tpuport.compile(ported(tpuport.create_mesh(dp=4, tp=2))))
-    assert_same(on_eight, on_one)
+    assert_same(on_eight, drawn)
 
 
 def test_rows_that_are_divided_over_devices_differ() -> None:
@@ -95,10 +100,9 @@ def test_rows_that_are_divided_over_devices_differ() -> None:
     assert torch.equal(host(function(torch.zeros(8, 16))), divided)
 
 
-def test_each_block_of_a_loop_draws_its_own() -> None:
-    unrolled = calls(tpuport.compile(ported()))
+def test_each_block_of_a_loop_draws_its_own(drawn: list[torch.Tensor]) -> None:
     looped_function = tpuport.compile(ported(), scan_layers=True)
-    assert_same(calls(looped_function), unrolled)
+    assert_same(calls(looped_function), drawn)
     assert [blocks.count for blocks in looped_function.scanned] == [4]
     draw_only = tpuport.compile(lambda x: torch.stack([torch.rand_like(x) for _ in range(3)]))
     drawn = host(draw_only(X))

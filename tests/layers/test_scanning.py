@@ -47,8 +47,8 @@ def scanned_counts(plan) -> tuple[list[int], tuple]:
         pytest.param(Plan(collected="list"), [3], marks=pytest.mark.slow),
         pytest.param(Plan(scales="same"), [3], marks=pytest.mark.slow),
         (Plan(scales="each"), [3]),  # numbers that differ are operands, and become an array of three
-        (Plan(buffer=True), [3]),
-        (Plan(passes=2), [6]),
+        pytest.param(Plan(buffer=True), [3], marks=pytest.mark.slow),
+        pytest.param(Plan(passes=2), [6], marks=pytest.mark.slow),
         # As with three kinds of blocks.
         pytest.param(Plan(depth=6, turns=("tanh", "sin")), [6], marks=pytest.mark.slow),
         (Plan(depth=7, turns=("tanh", "sin", "cos")), [6]),

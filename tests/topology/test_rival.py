@@ -49,6 +49,7 @@ def tiny():
     return config, model
 
 
+@pytest.mark.slow  # the committed comparison below
 def test_the_rival_is_transformers_llama_prompt_and_steps(tiny) -> None:
     config, model = tiny
     shape, weights = rival.shape_of(config), rival.weights_of(model)

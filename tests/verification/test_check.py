@@ -111,6 +111,7 @@ def test_float64_that_becomes_float32_is_one_finding_with_the_words_of_its_rule(
     assert "1 confirmed" in run.stages[-1].summary
 
 
+@pytest.mark.slow  # the wrong lowering above, by the same comparison
 def test_a_dropped_mask_is_blamed_to_the_line_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     attend = torch_sdpa.attend
 
@@ -123,6 +124,7 @@ def test_a_dropped_mask_is_blamed_to_the_line_of_attention(monkeypatch: pytest.M
     assert finding.module == "blocks.0.attention"
 
 
+@pytest.mark.slow  # the wrong lowering above, by the same comparison
 def test_a_wrong_rotary_table_is_blamed_to_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     output = table_store.Table.output
     monkeypatch.setattr(table_store.Table, "output", lambda table: [-part for part in output(table)])
@@ -139,6 +141,7 @@ def test_a_slip_into_float32_is_blamed_to_its_line(replace_operator: Callable) -
     assert (finding.details["dtype"], finding.details["torch_dtype"]) == ("float32", "bfloat16")
 
 
+@pytest.mark.slow  # the slip into float32 above
 def test_a_product_in_float32_that_returns_halves_is_blamed_to_its_line(replace_operator: Callable) -> None:
     def linear(x: Any, weight: Any, bias: Any) -> Any:
         wide = x.astype(jnp.float32) @ weight.astype(jnp.float32).T

@@ -116,6 +116,7 @@ def test_families_agree_with_torch_and_build_no_dense_mask(name: str) -> None:
     assert all("padding" in call.mask for call in calls)
 
 
+@pytest.mark.slow  # T5 in tests/generation/test_encoder_decoder.py
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 def test_relative_positions_are_added_where_the_mask_lets_them() -> None:
     config = {"vocab_size": 64, "d_model": 32, "d_ff": 64, "d_kv": 8, "num_layers": 2, "num_heads": 4}
@@ -415,6 +416,7 @@ def test_a_model_of_eager_attention_returns_the_weights_that_it_is_asked_for(ask
     assert "output_attentions" in str(calls)
 
 
+@pytest.mark.slow  # the weights that a model is asked for above
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 def test_weights_that_a_model_returns_unasked() -> None:
     sizes = {"hidden_size": 64, "num_hidden_layers": 1}
