@@ -14,7 +14,7 @@ from tpuport.compat import float4_products
 from tpuport.quantization import install
 from tpuport.topology import Decode, compile_for, compiled, described, hlo
 
-HIDDEN, INNER, EXPERTS, LAYERS, VOCABULARY, DEVICES = 1024, 768, 16, 2, 512, 4
+HIDDEN, INNER, EXPERTS, LAYERS, VOCABULARY, DEVICES = 1024, 768, 16, 1, 512, 4
 EXPERT_WEIGHTS = LAYERS * EXPERTS * 3 * HIDDEN * INNER
 ATTENTION_WEIGHTS = LAYERS * 4 * HIDDEN * HIDDEN
 # The embedding and the head, each divided over all devices, and whole routers.

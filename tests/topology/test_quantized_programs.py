@@ -13,7 +13,7 @@ from tpuport.errors import PortError
 from tpuport.quantization import install
 from tpuport.topology import Decode, compile_for, hlo, lower_for
 
-HIDDEN, FEED_FORWARD, VOCABULARY, LAYERS, DEVICES = 1024, 4096, 512, 2, 4
+HIDDEN, FEED_FORWARD, VOCABULARY, LAYERS, DEVICES = 1024, 4096, 512, 1, 4
 PRODUCTS = LAYERS * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * FEED_FORWARD)
 # The embedding and the head, each divided over all devices, and whole norms.
 DENSE_BYTES = 2 * (2 * VOCABULARY * HIDDEN // DEVICES + (2 * LAYERS + 1) * HIDDEN)

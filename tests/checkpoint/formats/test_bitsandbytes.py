@@ -15,7 +15,7 @@ from tpuport.quantization import quantized_weights
 EIGHT_BITS = {"quant_method": "bitsandbytes", "load_in_8bit": True}
 FOUR_BITS = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 STATE = "quant_state.bitsandbytes__nf4"
-DOWN = "model.layers.1.mlp.down_proj"
+DOWN = "model.layers.0.mlp.down_proj"
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def four_bits(llama, linear_layers):
 def test_four_bits(nested, four_bits, write_checkpoint, assert_logits):
     tensors, expected = four_bits(nested)
     model = assert_logits(write_checkpoint(tensors, FOUR_BITS), expected)
-    assert sum(1 for _ in quantized_weights(model)) == 14
+    assert sum(1 for _ in quantized_weights(model)) == 7
 
 
 def test_eight_bits(llama, linear_layers, write_checkpoint, assert_logits):

@@ -112,7 +112,7 @@ def test_logits_are_those_of_the_decompressed_model(case, compress, assert_logit
     directory, expected = compress(*CASES[case])
     model = assert_logits(directory, expected)
     weights = list(quantized_weights(model))
-    assert len(weights) == 14
+    assert len(weights) == 7
     assert all(weight.values.dtype.itemsize == 1 for *_, weight in weights)
     assert "quantization_config" not in vars(model.config)
 
@@ -168,7 +168,7 @@ def test_nvfp4_is_what_the_library_decompresses(nvfp4):
     directory, expected = nvfp4()
     config = json.loads((directory / "config.json").read_text())["quantization_config"]
     scheme = QuantizationScheme(**config["config_groups"]["group_0"])
-    name = "model.layers.1.mlp.down_proj"
+    name = "model.layers.0.mlp.down_proj"
     tensors = load_file(directory / "model.safetensors")
     state = {ending: tensors[f"{name}.{ending}"] for ending in ("weight_packed", "weight_scale")}
     state["weight_global_scale"] = tensors[f"{name}.weight_global_scale"]
@@ -188,7 +188,7 @@ def test_nvfp4_is_what_the_library_decompresses(nvfp4):
     ],
 )
 def test_nvfp4_that_does_not_fit_is_named(ending, tensor, message, nvfp4):
-    name = f"model.layers.1.mlp.down_proj.{ending}"
+    name = f"model.layers.0.mlp.down_proj.{ending}"
 
     def change(tensors):
         tensors.pop(name, None)
@@ -217,7 +217,7 @@ def spoil(directory, change):
     save_file(tensors, path)
 
 
-DOWN = "model.layers.1.mlp.down_proj"
+DOWN = "model.layers.0.mlp.down_proj"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from tpuport import PortError
 from tpuport.checkpoint import load, loading
 
-DOWN = "model.layers.1.mlp.down_proj"
+DOWN = "model.layers.0.mlp.down_proj"
 STATE = "weight.quant_state.bitsandbytes__nf4"
 GROUP, BLOCK = 32, 64
 

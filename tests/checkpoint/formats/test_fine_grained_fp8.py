@@ -73,7 +73,7 @@ def test_a_scale_for_the_whole_weight(store, write_checkpoint, assert_logits):
     assert_logits(write_checkpoint(tensors, {"quant_method": "fp8"}), expected)
 
 
-DOWN = "model.layers.1.mlp.down_proj"
+DOWN = "model.layers.0.mlp.down_proj"
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_logits_are_those_of_the_formula(case, store, assert_logits):
     assert_logits(directory, expected)
 
 
-DOWN = "model.layers.1.mlp.down_proj"
+DOWN = "model.layers.0.mlp.down_proj"
 
 
 @pytest.mark.parametrize("case", CASES)
