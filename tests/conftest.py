@@ -43,6 +43,7 @@ from jaxtyping import install_import_hook  # noqa: E402
 settings.register_profile(
     "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow],
     derandomize=not os.environ.get("TPUPORT_THOROUGH"),
+    max_examples=100 if os.environ.get("TPUPORT_THOROUGH") else 30,
 )  # fmt: skip
 settings.load_profile("tests")
 # For properties whose every example compiles a program, or computes attention in full.

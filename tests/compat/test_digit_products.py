@@ -105,7 +105,7 @@ def int4_weight(dtype=np.float32, inputs=64):
     return array, numbers.reshape(-1, 6).T
 
 
-@pytest.mark.parametrize("leading", [(), (1,), (2, 3)])
+@pytest.mark.parametrize("leading", [pytest.param((), marks=pytest.mark.slow), (1,), (2, 3)])
 def test_a_weight_with_zero_points(leading):
     array, numbers = int4_weight()
     activations = np.random.default_rng(2).normal(size=(*leading, 256)).astype(np.float32)

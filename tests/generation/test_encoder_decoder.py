@@ -265,7 +265,9 @@ def embedding_of_sound(self: Any) -> torch.nn.Module:
     return torch.nn.ModuleList([torch.nn.Embedding(8, 4)])
 
 
-@pytest.mark.parametrize("get_input_embeddings", [no_embedding, embedding_of_sound])
+@pytest.mark.parametrize(
+    "get_input_embeddings", [no_embedding, pytest.param(embedding_of_sound, marks=pytest.mark.slow)]
+)
 def test_a_model_that_names_no_token_embedding(
     pair: Callable, texts: dict, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     get_input_embeddings: Callable,

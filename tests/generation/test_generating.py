@@ -338,7 +338,7 @@ def test_the_line_that_cannot_be_traced_is_named(make_pair: Callable, prompts: t
         tpuport.generate(ported, prompts[0], max_new_tokens=2)
 
 
-@pytest.mark.parametrize("part", [1, 5])
+@pytest.mark.parametrize("part", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_a_stream_that_breaks_is_ended(llama: tuple, prompts: tuple, part: int) -> None:
     class Broken(Collector):
         def put(self, value: torch.Tensor) -> None:

@@ -105,8 +105,8 @@ _SCORES = {
 }
 
 
-@pytest.mark.parametrize("has_encoder", [False, True])
-@settings(max_examples=30)
+@pytest.mark.parametrize("has_encoder", [pytest.param(False, marks=pytest.mark.slow), True])
+@settings(settings.get_profile("few"))
 @given(
     options=st.fixed_dictionaries(_SCORES), seed=st.integers(0, 10_000), prompt_length=st.integers(1, BUCKET),
     new_tokens=st.integers(0, NEW - 1),

@@ -48,7 +48,9 @@ def _on_device(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("model", "name", "by_channel"), RULES)
-@pytest.mark.parametrize(("tokens", "with_state"), [(2 * CHUNK + 5, True), (3, False)])
+@pytest.mark.parametrize(
+    ("tokens", "with_state"), [(2 * CHUNK + 5, True), pytest.param(3, False, marks=pytest.mark.slow)]
+)
 def test_chunks(model: str, name: str, by_channel: bool, tokens: int, with_state: bool) -> None:
     function = getattr(importlib.import_module(f"transformers.models.{model}.modeling_{model}"), name)
     assert f"{model.replace('_', '-')}.delta-rule" in registry.applied()

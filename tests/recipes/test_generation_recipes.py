@@ -53,7 +53,7 @@ def _lines(name: str, *words: str) -> list[str]:
     return recipe.describe(processor, call, model.generate(**call))
 
 
-@pytest.mark.parametrize("language", ["en", "it"])
+@pytest.mark.parametrize("language", ["en", pytest.param("it", marks=pytest.mark.slow)])
 def test_the_tiny_whisper_hears_notes_and_their_times(language: str, tmp_path: Path) -> None:
     """In seven segments or more, each of which begins where the last whole phrase before it ends."""
     lines = _lines("whisper", "--output", str(tmp_path), "--language", language)

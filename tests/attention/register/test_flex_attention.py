@@ -167,7 +167,7 @@ def test_a_long_sequence_has_the_fused_kernel():
     assert (call.implementation, call.mask) == ("flash", "causal")
 
 
-@pytest.mark.parametrize("name", ["heads and empty rows", "table"])
+@pytest.mark.parametrize("name", ["heads and empty rows", pytest.param("table", marks=pytest.mark.slow)])
 def test_blocks_of_queries_are_as_the_whole(monkeypatch, name):
     # Three blocks, of which the last overlaps.
     monkeypatch.setattr(xla_attention, "SCORES_LIMIT", 2 * 4 * LENGTH * 4 * 17)
@@ -187,7 +187,7 @@ def test_the_largest_scores():
     torch.testing.assert_close(aux.max_scores.cpu().double(), largest, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)])
 def test_half_precision_is_computed_in_float32(dtype):
     inputs = [x.to(dtype) for x in (Q, K, V)]
     bias = normal(4, LENGTH, LENGTH, seed=4)

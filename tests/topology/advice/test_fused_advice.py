@@ -42,7 +42,9 @@ def evidence(mesh, function, rows, *spec):
 
 
 @pytest.mark.parametrize("rows", [256, 1])
-@pytest.mark.parametrize("spec", [("tp", None), ()], ids=["shared", "whole"])
+@pytest.mark.parametrize(
+    "spec", [("tp", None), pytest.param((), marks=pytest.mark.slow)], ids=["shared", "whole"]
+)
 def test_parts_that_devices_do_not_hold_are_sent(programs, rows, spec) -> None:
     """Of one row the product is a sum of an elementwise product; a weight left whole has the same collectives."""
     given = evidence(programs(tp=DEVICES), fused, rows, *spec)
