@@ -1,8 +1,13 @@
-"""Attributes that an object has for as long as a block runs."""
+"""Attributes that an object has for as long as a block runs, or until they are
+restored.
+"""
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
+
+# In place of the attribute of an object that has none of its own.
+ABSENT: Final[Any] = object()
 
 
 @contextlib.contextmanager
@@ -22,3 +27,13 @@ def temporary_attributes(owner: Any, **values: Any) -> Iterator[None]:
         for name in values:
             namespace.pop(name, None)
         namespace.update(before)
+
+
+def restore_attribute(owner: Any, name: str, former: Any) -> None:
+    """Give an object back an attribute of its own, or take it away if it was
+    `ABSENT`: what it inherits is seen again.
+    """
+    if former is ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, former)

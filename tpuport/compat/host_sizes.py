@@ -17,8 +17,8 @@ _OF_SIZES = frozenset({
 
 
 def sizes_as_numbers(
-    function: Any, args: tuple, kwargs: dict[str, Any] | None
-) -> tuple[tuple, dict[str, Any] | None]:
+    function: Any, args: tuple, kwargs: dict[str, Any]
+) -> tuple[tuple, dict[str, Any]]:
     """The arguments of an operation on a tensor of the device, with sizes that are
     tensors of the host as integers.
 
@@ -30,7 +30,7 @@ def sizes_as_numbers(
     rest = args[1:]
     if function in _OF_SIZES:
         rest = map(_as_number, rest)
-    kwargs = {name: _as_numbers(value) for name, value in (kwargs or {}).items()}
+    kwargs = {name: _as_numbers(value) for name, value in kwargs.items()}
     return (args[0], *map(_as_numbers, rest)), kwargs
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tpuport.errors import NoCudaError, PortError
+from tpuport.temporary import ABSENT, restore_attribute
 
 # Asked before every use, and what fails without asking.
 _FUNCTIONS = ("_lazy_init", "set_device", "reset_peak_memory_stats", "memory_summary")
@@ -25,7 +26,6 @@ _METHODS = (
 )
 # torch makes these without asking, and says that it was built without CUDA.
 _FACTORIES = ("asarray", "sparse_coo_tensor")
-_ABSENT: Any = object()
 
 _replaced: list[tuple[Any, str, Any]] = []
 
@@ -61,15 +61,12 @@ def install() -> None:
 def uninstall() -> None:
     """Let torch speak for itself again."""
     for owner, name, former in reversed(_replaced):
-        if former is _ABSENT:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, former)
+        restore_attribute(owner, name, former)
     _replaced.clear()
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:
-    _replaced.append((owner, name, vars(owner).get(name, _ABSENT)))
+    _replaced.append((owner, name, vars(owner).get(name, ABSENT)))
     setattr(owner, name, value)
 
 

@@ -16,12 +16,13 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tpuport.temporary import ABSENT, restore_attribute
+
 if TYPE_CHECKING:
     from tpuport.compat.operators.declarations import Lowering, Method
 
 logger = logging.getLogger("tpuport")
 
-_MISSING = object()
 _saved_lowerings: dict[Any, Any] = {}
 _saved_methods: dict[tuple[str, str], Any] = {}
 
@@ -67,7 +68,7 @@ def install(environment: Any) -> None:
         return
     for lowering in lowerings():
         _saved_lowerings[lowering.target] = environment._ops.get(
-            lowering.target, _MISSING
+            lowering.target, ABSENT
         )
         # torchax has no call that undoes this, hence the copies of its table's entries.
         environment.override_op_definition(lowering.target, lowering.function)
@@ -75,7 +76,7 @@ def install(environment: Any) -> None:
     for method in methods():
         owner = _owner(method.owner)
         _saved_methods[method.owner, method.name] = owner.__dict__.get(
-            method.name, _MISSING
+            method.name, ABSENT
         )
         setattr(owner, method.name, method.function)
         logger.debug("torchax %s.%s: %s", method.owner, method.name, method.reason)
@@ -93,17 +94,13 @@ def uninstall(environment: Any) -> None:
     if not _saved_lowerings:
         return
     for target, previous in _saved_lowerings.items():
-        if previous is _MISSING:
+        if previous is ABSENT:
             environment._ops.pop(target, None)
         else:
             environment._ops[target] = previous
     for (owner_name, name), previous in _saved_methods.items():
         owner = _owner(owner_name)
-        if previous is _MISSING:
-            # What was inherited is inherited again.
-            delattr(owner, name)
-        else:
-            setattr(owner, name, previous)
+        restore_attribute(owner, name, previous)
     for change in _changes_of_torch():
         change.uninstall()
     logger.info(

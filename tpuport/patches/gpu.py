@@ -21,8 +21,8 @@ from tpuport.errors import PortError
 from tpuport.patches import gpu_devices, gpu_distributed, gpu_torch
 from tpuport.patches.gpu_calls import Call, Calls
 from tpuport.patches.gpu_packages import PACKAGES, Finder
+from tpuport.temporary import ABSENT, restore_attribute
 
-_ABSENT: Any = object()
 _lock = threading.RLock()
 _current: "GpuShim | None" = None
 
@@ -204,7 +204,7 @@ class GpuShim:
     def _put(self, module: str, path: str, value: Any) -> None:
         holder, name = _holder(module, path)
         self._undo.callback(
-            _restore, holder, name, vars(holder).get(name, _ABSENT), value
+            _restore, holder, name, vars(holder).get(name, ABSENT), value
         )
         setattr(holder, name, value)
 
@@ -213,10 +213,7 @@ def _restore(holder: Any, name: str, former: Any, ours: Any) -> None:
     # The imported code may have replaced it since, and its own must stay.
     if vars(holder).get(name) is not ours:
         return
-    if former is _ABSENT:
-        delattr(holder, name)
-    else:
-        setattr(holder, name, former)
+    restore_attribute(holder, name, former)
 
 
 def _noting_subclass(cls: type, name: str, calls: Calls) -> type:

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from tpuport.errors import PortError
+from tpuport.mappings import without
 
 _INSTEAD = "call F.scaled_dot_product_attention, with a mask where there is padding"
 
@@ -154,7 +155,7 @@ def memory_efficient_attention(
     """
     refuse(
         "memory_efficient_attention",
-        **{name: value for name, value in others.items() if name != "op"},
+        **without(others, {"op"}),
     )
     if not isinstance(attn_bias, (LowerTriangularMask, torch.Tensor, NoneType)):
         raise PortError(

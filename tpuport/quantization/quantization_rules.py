@@ -2,6 +2,7 @@
 sharding rules are.
 """
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from tpuport.errors import PortError
+from tpuport.mappings import names_of_each
 from tpuport.quantization.quantizable_modules import quantizable_weights
 from tpuport.quantization.schemes import Scheme, as_scheme
 
@@ -144,17 +146,15 @@ def _output_layers(model: Any) -> set[str]:
     share memory with others.
     """
     tensors = dict(model.named_parameters(remove_duplicate=False))
-    occurrences: dict[int, list[str]] = {}
-    for name, tensor in tensors.items():
-        occurrences.setdefault(id(tensor), []).append(name)
-    names = {name for group in occurrences.values() if len(group) > 1 for name in group}
+    tied = [group for group in names_of_each(tensors.items()) if len(group) > 1]
+    names = set(itertools.chain.from_iterable(tied))
     head = (
         model.get_output_embeddings()
         if hasattr(model, "get_output_embeddings")
         else None
     )
     if isinstance(head, torch.nn.Module):
-        heads = {id(parameter) for parameter in head.parameters()}
+        heads = set(map(id, head.parameters()))
         names.update(name for name, tensor in tensors.items() if id(tensor) in heads)
     return names
 

@@ -16,6 +16,7 @@ import torch
 
 from tpuport import compat
 from tpuport.errors import PortError
+from tpuport.mappings import without_nones
 
 if TYPE_CHECKING:
     from tpuport.compat.operators.quantized import QuantizedArray
@@ -101,9 +102,7 @@ class QuantizedWeight(torch.nn.Module):
     @property
     def parts(self) -> dict[str, torch.Tensor]:
         """The buffers that are there, by name."""
-        return {
-            name: buffer for name, buffer in self._buffers.items() if buffer is not None
-        }
+        return without_nones(self._buffers)
 
     @property
     def part_bytes(self) -> dict[str, int]:

@@ -135,7 +135,7 @@ def _read_bundle(text: str) -> Bundle:
         tuple(scalar for scalar in scalars if scalar is not None),
         None if branch is None else _read_branch(branch),
         regions,
-        tuple(_read_copy(match) for match in _COPY.finditer(code)),
+        tuple(map(_read_copy, _COPY.finditer(code))),
     )
 
 
@@ -166,9 +166,7 @@ def _read_scalar(text: str) -> ScalarInstruction | None:
         guard = Guard(condition[2], bool(condition[1]))
         otherwise = _operand(condition[3] or "")
         rest = rest[condition.end() :]
-    operands = (
-        tuple(_operand(operand) for operand in rest.split(",")) if rest.strip() else ()
-    )
+    operands = tuple(map(_operand, rest.split(","))) if rest.strip() else ()
     return ScalarInstruction(
         result, register, operation, variant, operands, guard, otherwise
     )

@@ -140,7 +140,7 @@ class _ScalarCore:
                 )
             else:
                 computing.append(instruction)
-        results = [self._compute(instruction) for instruction in computing]
+        results = list(map(self._compute, computing))
         for instruction, value in zip(computing, results, strict=True):
             self._values[instruction.result] = value
             if instruction.register:
@@ -158,7 +158,7 @@ class _ScalarCore:
             return None
         return compute(
             instruction.variant,
-            [self._read(operand) for operand in instruction.operands],
+            list(map(self._read, instruction.operands)),
         )
 
     def _read(self, operand: str) -> Number:

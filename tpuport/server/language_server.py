@@ -303,7 +303,7 @@ class LintServer(LanguageServer):
         """Take up the folders, and ask to be told about changes on disk."""
         await self.update_folders()
         if self._capability("workspace.did_change_watched_files.dynamic_registration"):
-            watchers = [types.FileSystemWatcher(pattern) for pattern in _WATCHED]
+            watchers = list(map(types.FileSystemWatcher, _WATCHED))
             options = types.DidChangeWatchedFilesRegistrationOptions(watchers)
             registration = types.Registration(
                 "files", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, options
@@ -314,7 +314,7 @@ class LintServer(LanguageServer):
 
     async def update_folders(self) -> None:
         """Take up the folders that the client has now."""
-        folders = [file_of(uri) for uri in self.workspace.folders]
+        folders = list(map(file_of, self.workspace.folders))
         if not folders and self.workspace.root_path:
             folders = [Path(self.workspace.root_path)]
         await self.in_analysis(self.analysis.set_folders, folders)
@@ -322,7 +322,7 @@ class LintServer(LanguageServer):
 
     async def files_changed(self, changed: Iterable[str]) -> None:
         """Take up changes on disk; a file that is open counts as the editor has it."""
-        files = [file_of(uri) for uri in changed]
+        files = list(map(file_of, changed))
         await self.in_analysis(
             self.analysis.files_changed,
             [file for file in files if file not in self._uris],

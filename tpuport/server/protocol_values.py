@@ -66,7 +66,7 @@ def diagnostic(
         tags=[types.DiagnosticTag.Unnecessary]
         if finding.rule == _UNUSED_SUPPRESSION
         else None,
-        related_information=[_related(step) for step in shown.route] or None,
+        related_information=list(map(_related, shown.route)) or None,
     )
 
 

@@ -26,6 +26,7 @@ from tpuport import compat
 from tpuport.attention.attend import attend
 from tpuport.attention.mask import Mask
 from tpuport.attention.register.broadcasting import arrange
+from tpuport.compat.operators.attention import refuse_mask_beside_causal
 from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
@@ -91,10 +92,7 @@ def diffusers_attention(
             "attention over tensors of which some are not on the device",
             fix="tpuport.port(model)",
         )
-    if attn_mask is not None and is_causal:
-        raise PortError(
-            "attention takes a mask or is_causal, not both", fix="pass one of the two"
-        )
+    refuse_mask_beside_causal(attn_mask, is_causal)
     mask = None
     if attn_mask is not None:
         mask = compat.to_jax(attn_mask)

@@ -25,6 +25,7 @@ from tpuport.attention.provenance import joined_axes, joined_sequences
 from tpuport.attention.register.broadcasting import arrange
 from tpuport.attention.register.lazy_mask import LazyMask
 from tpuport.compat import aliasing
+from tpuport.compat.operators.attention import refuse_mask_beside_causal
 from tpuport.errors import PortError
 
 
@@ -66,10 +67,7 @@ def scaled_dot_product_attention(
                 scale=scale,
                 enable_gqa=enable_gqa,
             )
-    if attn_mask is not None and is_causal:
-        raise PortError(
-            "attention takes a mask or is_causal, not both", fix="pass one of the two"
-        )
+    refuse_mask_beside_causal(attn_mask, is_causal)
     structure: Mask | None = None
     if is_causal:
         # torch aligns the first query with the first key, whatever the lengths are.

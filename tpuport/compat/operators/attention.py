@@ -6,6 +6,7 @@ C head dimensions; `...` stands for any leading dimensions, heads last among the
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,10 +48,7 @@ def scaled_dot_product_attention(
         PortError: there are both a mask and `is_causal`, or the head counts do not
             divide.
     """
-    if attn_mask is not None and is_causal:
-        raise PortError(
-            "attention takes a mask or is_causal, not both", fix="pass one of the two"
-        )
+    refuse_mask_beside_causal(attn_mask, is_causal)
     if enable_gqa and query.ndim > 2:
         key, value = (_repeat_heads(heads, query.shape[-3]) for heads in (key, value))
     wide = jnp.promote_types(query.dtype, jnp.float32)
@@ -76,6 +74,14 @@ def scaled_dot_product_attention(
         preferred_element_type=wide,
     )
     return out.astype(query.dtype)
+
+
+def refuse_mask_beside_causal(attn_mask: Any, is_causal: bool) -> None:
+    """PortError for a call that gives both."""
+    if attn_mask is not None and is_causal:
+        raise PortError(
+            "attention takes a mask or is_causal, not both", fix="pass one of the two"
+        )
 
 
 def _repeat_heads(heads: jax.Array, count: int) -> jax.Array:

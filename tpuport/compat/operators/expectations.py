@@ -261,8 +261,8 @@ def checked_dispatch(
     """torchax's `Environment.dispatch`, between torch's word on the arguments and on
     the results.
     """
-    args, kwargs = sizes_as_numbers(function, args, kwargs)
-    wide_dtype = _wide_dtype(function, args, kwargs or {})
+    args, kwargs = sizes_as_numbers(function, args, kwargs or {})
+    wide_dtype = _wide_dtype(function, args, kwargs)
     outputs = _dispatch_as_torch(self, function, types, args, kwargs)
     if wide_dtype is not None and is_ported(outputs):
         narrowing.warn(wide_dtype)
@@ -270,23 +270,20 @@ def checked_dispatch(
 
 
 def _dispatch_as_torch(
-    self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None
+    self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any]
 ) -> Any:
     _refuse_mixed_dtypes(self, function, args)
-    if not _is_checked(function, args, kwargs or {}):
+    if not _is_checked(function, args, kwargs):
         return _laid_out(
-            function, args, kwargs or {}, _run(self, function, types, args, kwargs)
+            function, args, kwargs, _run(self, function, types, args, kwargs)
         )
-    self._get_op_or_decomp(
-        function
-    )  # raises where there is no lowering, which comes first
-    forms = expected(function, args, kwargs or {})
+    # Raises where there is no lowering, which comes first.
+    self._get_op_or_decomp(function)
+    forms = expected(function, args, kwargs)
     outputs = _run(self, function, types, args, kwargs)
     if forms is None or function in _DEVICE_DEPENDENT:
         return outputs
-    return conformed(
-        str(function), _laid_out(function, args, kwargs or {}, outputs), forms
-    )
+    return conformed(str(function), _laid_out(function, args, kwargs, outputs), forms)
 
 
 def _laid_out(function: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
@@ -375,13 +372,13 @@ _CONVERSIONS = {
 
 
 def _run(
-    self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None
+    self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any]
 ) -> Any:
     """torchax's dispatch; an error of jax, which names no operator of torch, is
     explained.
     """
     run: Callable[..., Any] = original("Environment", "dispatch")
-    index_bounds.check(function, args, kwargs or {})
+    index_bounds.check(function, args, kwargs)
     try:
         return run(self, function, types, args, kwargs)
     except Exception as error:

@@ -6,6 +6,7 @@ tensors of the host fail.
 """
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -160,13 +161,13 @@ def _has_inference_tensor(arguments: Any) -> bool:
     """
     if not torch.is_inference_mode_enabled():
         return False
+    return any(host.is_inference() for host in _host_tensors(arguments))
+
+
+def _host_tensors(arguments: Any) -> list[torch.Tensor]:
     leaves = torch_pytree.tree_leaves(arguments)
-    hosts = [
-        leaf
-        for leaf in leaves
-        if isinstance(leaf, torch.Tensor) and not is_ported(leaf)
-    ]
-    return any(host.is_inference() for host in hosts)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return list(itertools.filterfalse(is_ported, tensors))
 
 
 def _reduce(tensor: Ported, protocol: int) -> Any:
@@ -183,17 +184,12 @@ def _to_jax(self: Any, tensors: Any) -> Any:
     try:
         return torch_pytree.tree_map_only(torch.Tensor, _unwrap, tensors)
     except _OnHostError:
-        leaves = torch_pytree.tree_leaves(tensors)
-        hosts = [
-            leaf
-            for leaf in leaves
-            if isinstance(leaf, torch.Tensor) and not is_ported(leaf)
-        ]
         raise PortError(
             "expected all tensors to be on the same device, but an operation has one tensor on the device and one on "
             "the host",
             where=", ".join(
-                f"{host.dtype} {list(host.shape)} on the host" for host in hosts
+                f"{host.dtype} {list(host.shape)} on the host"
+                for host in _host_tensors(tensors)
             ),
             fix='move one of them, x.to("jax") or y.cpu(), or create it on the device of the others, device=y.device; '
             "tpuport.compile(model) takes arguments from the host itself",

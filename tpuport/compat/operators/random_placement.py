@@ -6,6 +6,7 @@ program's: the host runs its code once only, while the program is traced, and ea
 would get the same numbers.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -233,13 +234,13 @@ _FILLING_NAMES = (
 _METHOD_NAMES = ("bernoulli", "multinomial")
 _FILLING = frozenset(
     [getattr(torch.Tensor, name) for name in _FILLING_NAMES]
-    + [target for name in _FILLING_NAMES for target in samplers.overloads(name)]
+    + list(itertools.chain.from_iterable(map(samplers.overloads, _FILLING_NAMES)))
 )
 _SAMPLERS = (
     _FILLING
     | {getattr(torch, name) for name in _FUNCTION_NAMES}
     | {getattr(torch.Tensor, name) for name in _METHOD_NAMES}
-    | {target for name in _FUNCTION_NAMES for target in samplers.overloads(name)}
+    | set(itertools.chain.from_iterable(map(samplers.overloads, _FUNCTION_NAMES)))
 )
 
 _REASON = "draws on the device even if asked for the host, and does not know every form"

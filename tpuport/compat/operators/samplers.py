@@ -4,7 +4,7 @@ a key of its own.
 Shapes: R rows, K categories, N samples.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -179,15 +179,25 @@ def randint(
     bounds = list(args)
     if size is None:
         size = bounds.pop()
-    if len(bounds) == 2:
-        low, high = bounds
-    elif bounds and high is None:
-        [high] = bounds
-    elif bounds:
-        [low] = bounds
+    low, high = _bounds(bounds, low, high)
     dtype = dtype_of(dtype, out, torch.int64)
     numbers = draw_integers(generator, shape_of((), size), dtype, low, high)
     return finished(store(out, numbers), requires_grad)
+
+
+def _bounds(positional: Sequence[Any], low: Any, high: Any) -> tuple[Any, Any]:
+    """The bounds of a call with `high` or `low, high` among its positional
+    arguments.
+    """
+    match positional:
+        case []:
+            return low, high
+        case [end] if high is None:
+            return low, end
+        case [start]:
+            return start, high
+    start, end = positional
+    return start, end
 
 
 def draw_integers(
@@ -253,12 +263,7 @@ def randint_like(
 ) -> Any:  # fmt: skip
     """`torch.randint_like`, by `high` or `low, high`."""
     check_placement(placement)
-    if len(bounds) == 2:
-        low, high = bounds
-    elif bounds and high is None:
-        [high] = bounds
-    elif bounds:
-        [low] = bounds
+    low, high = _bounds(bounds, low, high)
     numbers = draw_integers(
         generator, tuple(tensor.shape), dtype_of(dtype, tensor), low, high
     )

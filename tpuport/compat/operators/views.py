@@ -37,14 +37,15 @@ def dispatch(
     def run(func: Any, args: tuple, kwargs: dict) -> Any:
         return expectations.checked_dispatch(environment, func, types, args, kwargs)
 
+    kwargs = kwargs or {}
     known = (
         None
         if is_program_draw(func)
-        else device_placement.compute_on_host(func, args, kwargs or {})
+        else device_placement.compute_on_host(func, args, kwargs)
     )
     if known is not None:
         return known.value
-    func, args, kwargs = device_placement.as_move(func, args, kwargs or {})
+    func, args, kwargs = device_placement.as_move(func, args, kwargs)
     if (moved := without_values(func, args, kwargs)) is not None:
         return moved
     elsewhere, placed = device_placement.resolve(func, args, kwargs)
