@@ -197,7 +197,7 @@ def test_hunyuan_video_15(monkeypatch):
     ("name", "expected"),
     [
         ("QwenImageTransformer2DModel", {"keys_BT"}),
-        ("LTXVideoTransformer3DModel", {"keys_BT", "bias_BT"}),
+        pytest.param("LTXVideoTransformer3DModel", {"keys_BT", "bias_BT"}, marks=pytest.mark.slow),
         pytest.param("HunyuanVideoTransformer3DModel", {"keys_BT"}, marks=pytest.mark.slow),
         pytest.param("HunyuanImageTransformer2DModel", {"keys_BT"}, marks=pytest.mark.slow),
         pytest.param("MotifVideoTransformer3DModel", {"keys_BT"}, marks=pytest.mark.slow),

@@ -39,6 +39,7 @@ def _host(tensor: torch.Tensor) -> torch.Tensor:
 IDS = torch.arange(10).reshape(2, 5)
 
 
+@pytest.mark.slow  # each of them has no weight as a constant below
 def test_a_module_a_method_and_functions_that_use_it(pair: tuple) -> None:
     model, ported = pair
     expected = model(IDS).logits

@@ -55,6 +55,7 @@ def test_several_end_ids_and_padding_after_them(llama: tuple, prompts: tuple) ->
     assert torch.equal(tpuport.generate(ported, ids, mask, **options), expected)
 
 
+@pytest.mark.slow  # the rows that end in test_step_outputs.py
 def test_the_loop_stops_when_every_row_has_ended(llama: tuple, prompts: tuple) -> None:
     reference, ported = llama
     first = int(reference.generate(prompts[0][:1], max_new_tokens=3)[0, 22])
@@ -116,6 +117,7 @@ def test_streaming_gives_every_token_once(llama: tuple, prompts: tuple) -> None:
     assert torch.equal(out, tpuport.generate(llama[1], ids, mask, **options))
 
 
+@pytest.mark.slow  # a stream that breaks, and tests/compilation/test_interrupts.py
 def test_an_interrupted_stream_leaves_everything_usable(llama: tuple, prompts: tuple) -> None:
     class Interrupted(Collector):
         def put(self, value: torch.Tensor) -> None:

@@ -194,6 +194,7 @@ def test_a_video_in_each_row_on_a_mesh(qwen: tuple[Any, Any]) -> None:
     _assert_equal_and_seen(reference, ported, batch)
 
 
+@pytest.mark.slow  # the grids of images above
 def test_sizes_of_images_decide_how_features_are_cut() -> None:
     vision = {
         "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,

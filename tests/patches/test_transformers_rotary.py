@@ -61,10 +61,14 @@ def test_longrope_on_either_side_of_its_switch() -> None:
         pytest.param(
             {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}, marks=pytest.mark.slow
         ),
-        {
-            "rope_type": "llama3", "factor": 4.0, "original_max_position_embeddings": 32,
-            "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        },
+        # tests/checkpoint/formats/test_gguf.py has the scaling of Llama 3.
+        pytest.param(
+            {
+                "rope_type": "llama3", "factor": 4.0, "original_max_position_embeddings": 32,
+                "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            },
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda rope: rope["rope_type"],
 )  # fmt: skip

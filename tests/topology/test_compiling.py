@@ -119,6 +119,7 @@ def test_a_program_that_does_not_fit_has_a_report_that_says_so() -> None:
     assert report.to_dict()["memory"]["fits"] is False
 
 
+@pytest.mark.slow  # memory/test_oversize.py
 def test_what_takes_the_memory_is_said_with_its_lines() -> None:
     class Wide(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -152,6 +153,7 @@ class Deep(torch.nn.Module):
         return x
 
 
+@pytest.mark.slow  # the loops of timing/test_profiles.py and hlo/test_flop_counts.py
 def test_identical_blocks_are_in_a_loop_and_count_as_often_as_it_runs() -> None:
     x = torch.empty(256, 256, dtype=torch.bfloat16, device="meta")
     made = [

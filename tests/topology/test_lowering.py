@@ -136,6 +136,7 @@ def facts(directory: Path, raw: dict[str, Any], given: dict[str, Any] | None = N
     return facts_of(lower_for(target.build, inputs, topology="v6e", tp=4, dtype=target.dtype))
 
 
+@pytest.mark.slow  # the pictures below
 def test_of_a_video_its_patches_are_shared_out(tmp_path: Path) -> None:
     found = facts(tmp_path, VIDEO, frames=9, image_size=(240, 416))
     assert found == Facts(heads=8, kv_heads=8, batch=1, sequences=(3 * 15 * 26,))

@@ -35,6 +35,7 @@ def test_on_a_mesh_it_computes_what_torch_does(name):
     assert np.abs(actual - expected).max() < 2e-6 * np.abs(expected).max()
 
 
+@pytest.mark.slow  # the DiT below, and the fused projections of ../test_collectives.py
 def test_a_block_of_a_gpt_costs_two_all_reduces_and_what_its_fused_projection_moves():
     costs = []
     for layers in (1, 2):

@@ -92,10 +92,15 @@ class Scoring(torch.nn.Module):
         return self.head
 
 
+def prompted(mesh):
+    """The weights, the prompt and what else the evidence of a prefill has."""
+    options = {"task": "prefill", "model": Scoring(), "inputs": {"batch": 1, "length": 1024}}
+    return {"head.weight": mesh.array((8192, 512), "tp", None)}, mesh.array((1, 1024, 512)), options
+
+
 def test_logits_of_a_whole_prompt(programs) -> None:
     mesh = programs(tp=4)
-    weights, x = {"head.weight": mesh.array((8192, 512), "tp", None)}, mesh.array((1, 1024, 512))
-    options = {"task": "prefill", "model": Scoring(), "inputs": {"batch": 1, "length": 1024}}
+    weights, x, options = prompted(mesh)
 
     def every(weights, x):
         logits = x @ weights["head.weight"].T
@@ -105,6 +110,12 @@ def test_logits_of_a_whole_prompt(programs) -> None:
     assert finding.rule == "TPC012"
     assert "logits [1, 1024, 8192] bfloat16 for 1,024 positions, 4 MiB" in finding.message
     assert finding.cost == 1024 * 8192 * 2 / 4
+
+
+@pytest.mark.slow  # the decode step of test_compiling.py has the logits of one position, and no advice
+def test_logits_of_one_position_are_all_right(programs) -> None:
+    mesh = programs(tp=4)
+    weights, x, options = prompted(mesh)
     assert mesh.found(lambda weights, x: x[:, -1] @ weights["head.weight"].T, weights, x, **options) == []
 
 
