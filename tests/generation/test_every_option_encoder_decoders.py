@@ -74,6 +74,8 @@ def draws(options: Options) -> bool:
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def model(request: pytest.FixtureRequest) -> Model:
+    # Whisper's positions are random, and with these it chooses texts and timestamps.
+    torch.manual_seed(4)
     if request.param == "whisper":
         reference: Any = test_whisper.build()
         inputs = {"input_features": test_whisper.features(100), "language": "en"}
@@ -108,8 +110,7 @@ _WITHOUT_EFFECT_ON_WHISPER = {
 def test_what_has_an_effect_has_it_as_in_transformers(model: Model, name: str) -> None:
     is_whisper = "language" in model.inputs
     plain = model.generate(model.reference, {"max_new_tokens": 8})
-    # Whisper's others are timestamps, and its end.
-    end = next(token for token in plain[1, 4:].tolist() if token < 100)
+    end = int(plain[1, 4])
     options, needed = (_for_family(with_end(part, end), is_whisper) for part in _OPTIONS[name])
     expected = model.compare(_BASE | needed | options)
     if not (is_whisper and name in _WITHOUT_EFFECT_ON_WHISPER):
