@@ -27,7 +27,7 @@ def enabled() -> None:
 def test_every_operator_raises_torchs_error(name: str) -> None:
     function = ALONG[name]
     step = tpuport.compile(lambda x, i, v: function(x, i, v), check_indices=True)
-    for index in (0, 2, 3, 30, -1, -3, -4):
+    for index in (2, 3, -3, -4):
         host = torch.tensor([index])
         try:
             expected = function(X, host, VALUES)
@@ -169,10 +169,10 @@ def test_in_a_loop_over_layers() -> None:
         step(x, index + 1)
 
 
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_in_a_model_on_a_mesh_and_in_generation(devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPUPORT_CHECK_INDICES", "1")
-    mesh = tpuport.create_mesh(dp=4, tp=2) if devices == 8 else None
+    mesh = tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4]) if devices == 4 else None
     ids = torch.randint(1, 32, (4, 6), generator=torch.Generator().manual_seed(0))
     host = model()
     with torch.no_grad():

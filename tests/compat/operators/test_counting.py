@@ -108,7 +108,9 @@ def test_histogram(agree, options):
 
 
 @pytest.mark.parametrize("norm", [2.0, 1.0, 3.0, float("inf")])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)], ids=str
+)
 def test_rows_are_scaled_to_a_norm(agree, dtype, norm):
     def look_up(ids, weight):
         weight = weight.clone()

@@ -86,7 +86,7 @@ CLIPS = {
 }
 
 
-@pytest.mark.parametrize("foreach", [None, False, True])
+@pytest.mark.parametrize("foreach", [None, pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("clip", CLIPS)
 def test_clipping(clip, foreach):
     host, ported = model(), tpuport.port(model())

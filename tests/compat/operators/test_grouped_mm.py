@@ -11,7 +11,9 @@ def offsets(*ends):
     return torch.tensor(ends, dtype=torch.int32)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("ends", [(3, 3, 10), (10, 10, 10), (0, 0, 10), (4, 8, 10)])
 def test_rows_in_groups(agree, ends, dtype):
     left, right = torch.randn(10, 16).to(dtype), torch.randn(3, 16, 24).to(dtype)

@@ -54,7 +54,7 @@ ALONG = {
 @pytest.mark.parametrize("name", ALONG)
 def test_an_index_outside_is_torchs_error(name):
     function = ALONG[name]
-    for index in (0, 2, 3, 30, -1, -3, -4):
+    for index in (2, 3, -3, -4):
         host = torch.tensor([index])
         arguments = X.to("jax"), host.to("jax"), VALUES.to("jax")
         try:

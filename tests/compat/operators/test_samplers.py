@@ -5,7 +5,7 @@ probabilities of each value: the Kolmogorov-Smirnov and chi-square tests must no
 the numbers are of another distribution.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -100,9 +100,21 @@ COUNTS: dict[str, tuple[Callable, Any]] = {
     ),
 }
 ALL = CONTINUOUS | COUNTS
+# What draws as another of them does, or is made of its draws.
+LIKE_ANOTHER = {
+    "rand of a size", "randn in two dimensions", "normal of a mean", "normal of a deviation", "uniform_ by keywords",
+    "rrelu_", "Beta", "Gumbel", "Laplace", "StudentT", "randint of bounds", "random_ of bools", "bernoulli of p",
+    "bernoulli_ of a tensor", "poisson of a large rate", "binomial of many", "dropout_", "dropout1d", "dropout2d",
+    "native_dropout", "NegativeBinomial", "feature_alpha_dropout",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CONTINUOUS)
+def sample(names: Iterable[str]) -> list[Any]:
+    """Parameters of which those that are like another are slow."""
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in LIKE_ANOTHER else []) for name in names]
+
+
+@pytest.mark.parametrize("name", sample(CONTINUOUS))
 def test_continuous_distributions(name: str) -> None:
     draw, distribution = CONTINUOUS[name]
     numbers = eager(draw).double().flatten().numpy()
@@ -126,7 +138,7 @@ def chi_square(numbers: np.ndarray, distribution: Any) -> float:
     return float(stats.chisquare(observed[is_possible], expected).pvalue)
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", sample(COUNTS))
 def test_distributions_of_integers(name: str) -> None:
     draw, distribution = COUNTS[name]
     numbers = eager(draw).double().flatten().numpy()
@@ -138,22 +150,7 @@ def test_distributions_of_integers(name: str) -> None:
 EAGER_ONLY = {"trunc_normal_", "Geometric"}
 
 
-# What draws as another of them does, or is made of its draws; each is drawn eagerly above.
-LIKE_ANOTHER = {
-    "rand of a size", "randn in two dimensions", "normal of a mean", "normal of a deviation", "uniform_ by keywords",
-    "rrelu_", "Beta", "Gumbel", "Laplace", "StudentT", "randint of bounds", "random_ of bools", "bernoulli of p",
-    "bernoulli_ of a tensor", "poisson of a large rate", "binomial of many", "dropout_", "dropout1d", "dropout2d",
-    "native_dropout", "NegativeBinomial", "feature_alpha_dropout",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name in LIKE_ANOTHER else [])
-        for name in sorted(ALL.keys() - EAGER_ONLY)
-    ],
-)
+@pytest.mark.parametrize("name", sample(sorted(ALL.keys() - EAGER_ONLY)))
 def test_a_seed_decides_eagerly_and_in_a_program(name: str) -> None:
     draw = ALL[name][0]
     first, again = eager(draw), eager(draw)

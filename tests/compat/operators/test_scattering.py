@@ -12,7 +12,10 @@ DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.int8, torch.bool]
     ("dtype", "include_self"),
     [
         pytest.param(
-            dtype, include_self, marks=[pytest.mark.slow] if include_self and dtype in DTYPES[1:] else []
+            dtype,
+            include_self,
+            # int8 as int64, and what is there already as in float32.
+            marks=[pytest.mark.slow] if dtype == torch.int8 or (include_self and dtype in DTYPES[1:]) else [],
         )
         for dtype in DTYPES
         for include_self in (True, False)
