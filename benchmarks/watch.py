@@ -86,11 +86,15 @@ def of_index(index: Any, *, write: bool) -> Verdict:
     """What `x[index]` asks for: masks shape a read, slice bounds are numbers, a 0-dimensional index is a choice."""
     items = index if isinstance(index, tuple) else (index,)
     kinds = set()
+    # Beside positions, a mask becomes positions too, and their number is not known.
+    beside_positions = any(
+        isinstance(item, torch.Tensor) and item.dtype not in MASKS and item.dim() > 0 for item in items
+    )
     for item in items:
         if isinstance(item, slice):
             kinds.update("value:slice" for _ in tensors_in(item))
         elif isinstance(item, torch.Tensor) and item.dtype in MASKS:
-            kinds.add("write:mask" if write else "shape:mask")
+            kinds.add("write:mask" if write and not beside_positions else "shape:mask")
         elif isinstance(item, torch.Tensor) and item.dim() == 0:
             kinds.add("select:index")
         elif isinstance(item, list) and any(tensors_in(item)):

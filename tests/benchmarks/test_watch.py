@@ -172,6 +172,11 @@ def test_a_write_through_a_mask_is_a_kind_of_its_own(tmp_path, statement):
     assert {line: families(kinds) for line, kinds in notes.items()} == {2: {"write"}}
 
 
+def test_a_mask_beside_positions_shapes_a_write(tmp_path):
+    notes, _ = run(tmp_path, "X[None][MASK.nonzero()[:, 0] * 0, MASK] = 0")
+    assert "shape:mask" in notes[2]
+
+
 @pytest.mark.parametrize("statement", ["X[COUNT - 1]", "X[COUNT - 1] = 0"])
 def test_an_index_of_no_dimensions_is_a_kind_of_its_own(tmp_path, statement):
     notes, _ = run(tmp_path, statement)

@@ -35,6 +35,8 @@ TRACES = {
     "no device": "return x * torch.arange(3, device=None).tolist()[1]",
     "device of a tensor of the host": "t = torch.arange(3)\nreturn x * torch.ones(2, device=t.device).tolist()[1]",
     "split": "return torch.split(x, torch.tensor([1, 2]).tolist(), dim=1)[0]",
+    "class of tensors": "return x[: torch.IntTensor([getattr(self, 'size', 2)])[0]]",
+    "between the device's numbers": "return x.clamp(x.min(), x.max()).clamp(min=x.mean())",
     "elements": "h, w = torch.tensor(x.shape[:2]).unbind(0)\nreturn x.reshape(int(h) * int(w), -1)",
 }
 FAILS = {
@@ -49,6 +51,9 @@ FAILS = {
     "drawn": "return x * torch.rand(3).tolist()[0]",
     "permutation": "return x * torch.randperm(4).tolist()[0]",
     "math": "return x * math.isclose(x[0, 0, 0], 1)",
+    "class of tensors and sizes": "t = torch.BoolTensor(4).fill_(1)\nreturn x[..., t]",
+    "filled with the device's number": "t = torch.zeros(4)\nt.fill_(x[0, 0, 0])\nreturn x * t.tolist()[0]",
+    "between a number and the device's": "return x.clamp(0, x.max())",
 }
 # One tensor of the host and one on the device: what takes both, and what does not.
 TAKES_BOTH = {

@@ -19,6 +19,7 @@ from tpuport.lint.abstract_values import (
     Unknown,
     Value,
     class_of,
+    is_traced,
 )
 from tpuport.lint.events import (
     Arithmetic,
@@ -144,6 +145,9 @@ def _store_item(frame: Frame, target: ast.Subscript, value: Value) -> None:
     if path is None:
         return
     match base:
+        # What is written to, or where, has no values while tracing.
+        case Tensor(host=True) if any(map(is_traced, (value, *indices))):
+            store(frame, target.value, on_device(base))
         case Mapping():
             store(frame, target.value, with_entry(base, indices[0].constant, value))
             match target.value:

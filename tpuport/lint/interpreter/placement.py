@@ -38,9 +38,8 @@ _FACTORIES: Final = frozenset(
         "kaiser_window fft.fftfreq fft.rfftfreq"
     ).split()
 )
-_CONDITIONAL_FACTORIES: Final = frozenset(
-    {"torch.as_tensor", "torch.asarray", *(f"torch.{name}" for name in TENSOR_CLASSES)}
-)
+_CLASSES: Final = frozenset(f"torch.{name}" for name in TENSOR_CLASSES)
+_CONDITIONAL_FACTORIES: Final = frozenset({"torch.as_tensor", "torch.asarray"})
 # Of the factories, those whose argument may be what the tensor holds.
 _OF_DATA: Final = frozenset({"tensor", "scalar_tensor", "full"})
 _RANGES: Final = frozenset("arange linspace logspace range eye".split())
@@ -139,12 +138,28 @@ def of_function(name: str, arguments: Arguments, result: Value) -> Value:
         is_data = last in _OF_DATA and _has_traced(arguments)
         return result if is_data else on_host(result, _makes_several(last, arguments))
     operands = list(_operands(arguments))
-    # A list of numbers, not of tensors.
+    if name in _CLASSES:
+        return on_host(result) if _is_of_data(arguments) else result
     if name in _CONDITIONAL_FACTORIES and all(
         isinstance(value, Static) for value in operands
     ):
+        # A list of numbers, not of tensors.
         return on_host(result, _makes_several(last, arguments))
     return _computed_from(operands, result, last in _KEEPS_SIZE)
+
+
+def _is_of_data(arguments: Arguments) -> bool:
+    """Whether a tensor class gets what its tensor holds, `torch.IntTensor([n])`; of
+    sizes, `torch.IntTensor(n, m)`, torch makes a tensor on the device.
+    """
+    match arguments.positional:
+        # None of them is traced: these classes take numbers alone.
+        case [Sequence() as data]:
+            return not data.tensors
+        case [Static(kind=kind)]:
+            return kind not in {"int", "shape"}
+        case _:
+            return False
 
 
 def _makes_several(name: str, arguments: Arguments) -> bool:

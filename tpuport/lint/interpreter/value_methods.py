@@ -32,6 +32,7 @@ from tpuport.lint.abstract_values import (
     Unknown,
     Value,
     is_tensor,
+    is_traced,
     tensor,
 )
 from tpuport.lint.events import AttributeStore, Formatting
@@ -69,9 +70,20 @@ def call_method(
     in the frame.
     """
     if isinstance(method.receiver, Tensor):
+        _write_in_place(frame, node, method.receiver, method.name, arguments)
         return tensor_method(method.receiver, method.name, arguments)
     handler = _METHOD_HANDLERS.get(type(method.receiver), _method_of_unknown)
     return handler(frame, node, method.receiver, method.name, arguments)
+
+
+def _write_in_place(
+    frame: Frame, node: ast.Call, receiver: Tensor, name: str, arguments: Arguments
+) -> None:
+    """A tensor of the host is on the device once a traced tensor is written to it."""
+    is_written = name.endswith("_") and not name.endswith("__")
+    written = (*arguments.positional, *arguments.keywords.values())
+    if receiver.host and is_written and any(map(is_traced, written)):
+        _replace_receiver(frame, node, on_device(receiver), None)
 
 
 def call_unknown(frame: Frame, arguments: Arguments, name: str = "") -> Value:

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from tpuport.lint.abstract_values import Unknown, Value, is_traced
+from tpuport.lint.abstract_values import Static, Unknown, Value, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import is_call_of, operands
@@ -53,9 +53,25 @@ _FUNCTIONS: Final[dict[str, _Numbers]] = {
 }  # fmt: skip
 
 
+_CLAMPS: Final = frozenset("clamp clamp_ clip clip_".split())
+_KINDS_OF_NUMBERS: Final = frozenset({"int", "float"})
+
+
+def _mixes_bounds(event: Call) -> bool:
+    """`x.clamp(0, t)`: beside a number, torch takes the other bound for one too."""
+    bounds = [*operands(event)[1:], *map(event.keywords.get, ("min", "max"))]
+    has_number = any(
+        isinstance(bound, Static) and bound.kind in _KINDS_OF_NUMBERS
+        for bound in bounds
+    )
+    return has_number and any(map(is_traced, bounds))
+
+
 def check(event: Call, context: Context) -> bool:
     """`x.add(y, alpha=t)`, `F.elu(x, t)`: torch converts the tensor to a number."""
     name = event.name.rpartition(".")[2]
+    if name in _CLAMPS:
+        return is_call_of(event, name) and _mixes_bounds(event)
     numbers = _FUNCTIONS.get(name) or _FUNCTIONS.get(name.removesuffix("_"))
     # Of an unknown object, `nx.norm(x)`, the first argument may be the tensor.
     if (
