@@ -19,11 +19,12 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tpuport.errors import PortError
-from tpuport.generation.decoder import Decoder, Inputs, State
+from tpuport.generation.decoder import Decoder, Inputs
 from tpuport.generation.decoding_cache import has_states
 from tpuport.generation.drafts import ModelDrafter, Step, TextDrafter
 from tpuport.generation.encoder_decoder import EncoderDecoder
 from tpuport.generation.generation_options import Options
+from tpuport.generation.loop_state import State
 from tpuport.generation.model_inputs import vocabulary_size
 from tpuport.generation.padding_check import are_close
 from tpuport.generation.partial_prompts import PromptParts, share_prefix

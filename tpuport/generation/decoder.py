@@ -7,21 +7,27 @@ Shapes: B batch, P prompt bucket, T cache length, V vocabulary.
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from tpuport import compat, pytrees
 from tpuport.compat import randomness
 from tpuport.compilation import Program, collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import beam_search
-from tpuport.generation.beam_search import Beams
+from tpuport.generation.beam_steps import select_beams
 from tpuport.generation.decoding_cache import has_states, make_cache, set_length
-from tpuport.generation.guidance import Guidance, Unconditional, guide
-from tpuport.generation.host_functions import ask_criteria
+from tpuport.generation.guidance import guide
+from tpuport.generation.loop_state import (
+    State,
+    open_state,
+    replicate_read,
+    shard_only_rows,
+    shard_rows,
+)
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.padding_check import hides_padding
 from tpuport.generation.partial_prompts import PromptParts, run_parts
@@ -30,11 +36,13 @@ from tpuport.generation.sampling import (
     SamplingSettings,
     choose_tokens,
     process_logits,
-    step_keys,
 )
-from tpuport.generation.step_outputs import StepOutputs, begin_outputs, write_outputs
+from tpuport.generation.step_outputs import begin_outputs, write_outputs
+from tpuport.generation.unconditional_decoding import (
+    begin_unconditional,
+    continue_unconditional,
+)
 from tpuport.mappings import only
-from tpuport.mesh import dividing_axis
 from tpuport.tracing import trace_lock
 
 # Models that take no positions, and whose attention depends on distances alone: it has
@@ -45,28 +53,6 @@ _RELATIVE_MODELS = frozenset({"bloom", "mpt", "roformer"})
 LOOP = "the loop of tpuport.generate"
 # Further inputs of a model, such as audio features, by the names in its signature.
 Inputs = dict[str, jax.Array]
-
-
-class State(NamedTuple):
-    """The loop's carry.
-
-    Attributes:
-        tokens: [B, T], prompt and output; present: [B, T], False at padding.
-        length: how many columns have been written; finished: [B], the rows that have
-            ended.
-        cache: a transformers cache of jax arrays.
-        beams, outputs, unconditional: of a beam search, of the steps, and of guidance,
-            if they were asked for.
-    """
-
-    tokens: jax.Array
-    present: jax.Array
-    length: jax.Array
-    finished: jax.Array
-    cache: Any
-    beams: Beams | None = None
-    outputs: StepOutputs | None = None
-    unconditional: Unconditional | None = None
 
 
 class Decoder:
@@ -201,23 +187,15 @@ class Decoder:
         """
         batch, columns = tokens.shape
         # The layout of the batch decides that of everything computed from it.
-        tokens, mask = self._shard_rows(tokens), self._shard_rows(mask)
+        tokens, mask = shard_rows(self.mesh, tokens), shard_rows(self.mesh, mask)
         if parts is None:
             logits, cache = self.forward_prompt(
                 arrays, tokens, mask, slots, inputs or {}
             )
         else:
             logits, cache = self.forward_parts(arrays, tokens, mask, slots, parts)
-        pad = ((0, 0), (0, slots - columns))
-        state = State(
-            tokens=jnp.pad(tokens, pad),
-            # Columns to come are open: the causal mask hides them until they are
-            # written.
-            present=jnp.pad(mask, pad, constant_values=True),
-            length=jnp.asarray(columns, jnp.int32),
-            finished=jnp.arange(batch) >= real_rows,
-            cache=cache,
-        )
+        finished = jnp.arange(batch) >= real_rows
+        state = open_state(tokens, mask, slots - columns, finished, cache)
         if settings.outputs is not None:
             state = state._replace(
                 outputs=begin_outputs(settings.outputs, logits.shape, state.length)
@@ -228,13 +206,12 @@ class Decoder:
             )
             state = state._replace(beams=beams)
         if settings.guidance is not None:
-            new_columns = slots - columns
-            unconditional = self._begin_unconditional(
-                arrays, settings.guidance, new_columns, inputs or {}
+            unconditional = begin_unconditional(
+                self, arrays, settings.guidance, slots - columns, inputs or {}
             )
             state = state._replace(unconditional=unconditional)
-        return self._replicate_read(
-            self.append(state, logits, keys, prompt_columns, settings)
+        return replicate_read(
+            self.mesh, self.append(state, logits, keys, prompt_columns, settings)
         )
 
     def run_loop(
@@ -272,12 +249,12 @@ class Decoder:
         # A loop's carry has one layout, and `prefill` has replicated what the host
         # reads.
         split = state._replace(
-            tokens=self._shard_rows(state.tokens),
-            finished=self._shard_rows(state.finished),
+            tokens=shard_rows(self.mesh, state.tokens),
+            finished=shard_rows(self.mesh, state.finished),
         )
         if split.outputs is not None:
             split = split._replace(outputs=split.outputs._replace(start=split.length))
-        return self._replicate_read(jax.lax.while_loop(unfinished, step, split))
+        return replicate_read(self.mesh, jax.lax.while_loop(unfinished, step, split))
 
     def run_step(
         self,
@@ -290,7 +267,7 @@ class Decoder:
         """Traced. Generate one token: the body of the loop."""
         if state.unconditional is not None:
             state = state._replace(
-                unconditional=self._continue_unconditional(arrays, state)
+                unconditional=continue_unconditional(self, arrays, state)
             )
         logits, cache = self.forward_token(arrays, state)
         return self.append(
@@ -424,70 +401,6 @@ class Decoder:
             )
         return prepared
 
-    def _begin_unconditional(
-        self,
-        arrays: dict[str, jax.Array],
-        guidance: Guidance,
-        new_columns: int,
-        inputs: Inputs,
-    ) -> Unconditional:
-        """Traced. Run the negative prompt [B, P], with room for `new_columns`."""
-        tokens, mask = (
-            self._shard_rows(guidance.tokens),
-            self._shard_rows(guidance.mask),
-        )
-        batch, columns = tokens.shape
-        logits, cache = self.forward_prompt(
-            arrays, tokens, mask, columns + new_columns, inputs
-        )
-        pad = ((0, 0), (0, new_columns))
-        state = State(
-            tokens=jnp.pad(tokens, pad),
-            present=jnp.pad(mask, pad, constant_values=True),
-            length=jnp.asarray(columns, jnp.int32),
-            finished=jnp.zeros(batch, jnp.bool_),
-            cache=cache,
-        )
-        return Unconditional(state, logits)
-
-    def _continue_unconditional(
-        self, arrays: dict[str, jax.Array], state: State
-    ) -> Unconditional:
-        """Traced. Run the token chosen last after the negative prompt too."""
-        assert state.unconditional is not None
-        other: State = state.unconditional.state
-        token = jax.lax.dynamic_slice_in_dim(state.tokens, state.length - 1, 1, axis=1)
-        tokens = jax.lax.dynamic_update_slice_in_dim(
-            other.tokens, token, other.length, axis=1
-        )
-        other = other._replace(tokens=tokens, length=other.length + 1)
-        logits, cache = self.forward_token(arrays, other)
-        return Unconditional(other._replace(cache=cache), logits)
-
-    def _replicate_read(self, state: State) -> State:
-        """Traced. Replicate what the host reads: a process sees only what its own
-        devices hold.
-        """
-        if self.mesh.size == 1:
-            return state
-        replicated = NamedSharding(self.mesh, PartitionSpec())
-        read = (state.tokens, state.length, state.finished, state.beams, state.outputs)
-        tokens, length, finished, beams, outputs = jax.lax.with_sharding_constraint(
-            read, replicated
-        )
-        unconditional = state.unconditional
-        if unconditional is not None:
-            unconditional = Unconditional(
-                self._replicate_read(unconditional.state),
-                self._shard_rows(unconditional.logits),
-            )
-        # The rest is sharded as `advance` takes it, so that one compilation serves
-        # every chunk.
-        return state._replace(
-            tokens=tokens, length=length, finished=finished, beams=beams, outputs=outputs,
-            present=self._shard_rows(state.present), unconditional=unconditional,
-        )  # fmt: skip
-
     def _forward(
         self,
         arrays: dict,
@@ -557,7 +470,7 @@ class Decoder:
                 outputs=write_outputs(state.outputs, state.length, scores, logits)
             )
         if settings.beams is not None:
-            return self._select_beams(state, scores, keys, new_tokens, settings)
+            return select_beams(self, state, scores, keys, new_tokens, settings)
         token = choose_tokens(scores, keys, new_tokens, settings)
         token = jnp.where(state.finished & (settings.pad >= 0), settings.pad, token)
         ends = jnp.any(token[:, None] == settings.eos, axis=1)
@@ -568,63 +481,14 @@ class Decoder:
             tokens=tokens, length=state.length + 1, finished=state.finished | ends
         )
 
-    def _select_beams(
-        self,
-        state: State,
-        scores: jax.Array,
-        keys: jax.Array,
-        new_tokens: jax.Array,
-        settings: SamplingSettings,
-    ) -> State:
-        """Traced. A step of beam search: the running sequences, and the cache of what
-        they go on from.
-        """
-
-        def is_end(token: jax.Array, sequences: jax.Array) -> jax.Array:
-            ends = jnp.any(token[..., None] == settings.eos, axis=-1)
-            host = None if settings.processors is None else settings.processors.host
-            return ends | ask_criteria(host, sequences, state.length + 1)
-
-        assert settings.beams is not None
-        assert state.beams is not None
-        keys = step_keys(keys[:: settings.beams.beams], new_tokens)
-        selection = beam_search.select(
-            settings.beams, state.beams, scores, state.tokens, state.length, new_tokens, is_end, keys,
-            settings.do_sample,
-        )  # fmt: skip
-        return state._replace(
-            tokens=selection.tokens,
-            length=state.length + 1,
-            finished=jnp.broadcast_to(selection.is_done, state.finished.shape),
-            cache=self.reorder_cache(state.cache, selection.rows),
-            beams=selection.beams,
-        )
-
     def reorder_cache(self, cache: Any, rows: jax.Array) -> Any:
         """Traced. The cache with, for each beam of each prompt, that of the beam [I, N]
         that it goes on from.
         """
 
         def reorder(array: jax.Array) -> jax.Array:
-            return self._shard_only_rows(
-                beam_search.reorder_rows(array, rows), rows.size
+            return shard_only_rows(
+                self.mesh, beam_search.reorder_rows(array, rows), rows.size
             )
 
         return jax.tree.map(reorder, cache)
-
-    def _shard_only_rows(self, array: jax.Array, rows: int) -> jax.Array:
-        """Traced. Divide an array of the cache over dp, if it has rows, and leave the
-        rest to the compiler.
-        """
-        if self.mesh.size == 1 or array.ndim == 0 or array.shape[0] != rows:
-            return array
-        others = [PartitionSpec.UNCONSTRAINED] * (array.ndim - 1)
-        spec = PartitionSpec(dividing_axis(self.mesh, "dp", rows), *others)
-        return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec))
-
-    def _shard_rows(self, array: jax.Array) -> jax.Array:
-        """Traced. Divide the batch over dp; all else is whole on each device."""
-        if self.mesh.size == 1:
-            return array
-        spec = PartitionSpec(dividing_axis(self.mesh, "dp", array.shape[0]))
-        return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec))

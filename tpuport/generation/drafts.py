@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tpuport.generation.decoder import Decoder, Inputs, State
+from tpuport.generation.decoder import Decoder, Inputs
+from tpuport.generation.loop_state import State
 from tpuport.generation.sampling import SamplingSettings
 
 

@@ -22,8 +22,9 @@ from tpuport import compat
 from tpuport.compilation import use_weights_in_loop
 from tpuport.generation import model_inputs
 from tpuport.generation.cross_layer import CrossLayer
-from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
+from tpuport.generation.decoder import LOOP, Decoder, Inputs
 from tpuport.generation.decoding_cache import make_cache, set_length
+from tpuport.generation.loop_state import State, shard_rows
 from tpuport.generation.position_tables import fixed_tables
 from tpuport.generation.predict_streams import in_order_of_scores
 from tpuport.mappings import only
@@ -105,7 +106,7 @@ class EncoderDecoder(Decoder):
         """Traced. Run the encoder and the decoder's prompt [B, P]: float32 logits
         [B, V], and what the loop carries.
         """
-        inputs = {name: self._shard_rows(array) for name, array in inputs.items()}
+        inputs = {name: shard_rows(self.mesh, array) for name, array in inputs.items()}
         encoded = EncodedCache(
             cache=() if self._is_uncached else self._make_cache(slots),
             encoder_outputs=self._encode(arrays, inputs),

@@ -16,6 +16,14 @@ from tpuport.checkpoint.device_layout import one_device_mesh
 from tpuport.compilation import WrittenInLoop, cleared_if_spoiled, settings_key
 from tpuport.errors import PortError
 from tpuport.generation.assisted_decoder import divide_prompt, with_drafts
+from tpuport.generation.call_checks import (
+    check_guided,
+    check_model,
+    check_search,
+    check_streamed_rows,
+    check_streamer,
+    is_encoder_decoder,
+)
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoder_choice import (
     check_generate,
@@ -26,14 +34,12 @@ from tpuport.generation.decoder_choice import (
 )
 from tpuport.generation.encoder_decoder import ENCODER_OUTPUTS
 from tpuport.generation.generation_options import Options, check_padding, read_options
-from tpuport.generation.guidance import Guidance, read_guidance
+from tpuport.generation.guidance import read_guidance
 from tpuport.generation.host_functions import collect_functions
 from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_criteria
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.length_limits import (
     cache_length,
-    check_local_window,
-    position_limit,
 )
 from tpuport.generation.model_errors import explained_for_generate
 from tpuport.generation.model_inputs import split_inputs, vocabulary_size
@@ -48,7 +54,6 @@ from tpuport.generation.own_decoder import OwnDecoder
 from tpuport.generation.own_generate import has_own_generate, or_on_host
 from tpuport.generation.processor_options import check_token_ids
 from tpuport.generation.prompts import (
-    bucket_length,
     check_only_left,
     check_prompt,
     check_seed,
@@ -59,7 +64,6 @@ from tpuport.generation.prompts import (
 )
 from tpuport.generation.source_inputs import read_source
 from tpuport.generation.whisper_processors import TimestampRules
-from tpuport.patches import transformers_rotary
 from tpuport.trace_errors import CannotTrace
 
 logger = logging.getLogger("tpuport")
@@ -201,7 +205,7 @@ def generate(
             prompt that does not fit, or a model that is not on the device, has no head,
             or cannot be traced.
     """
-    _check_model(model)
+    check_model(model)
     if has_own_generate(model):
         return model.generate(
             input_ids, generation_config, logits_processor, stopping_criteria, prefix_allowed_tokens_fn,
@@ -243,7 +247,7 @@ def run_generate(
     the rules of Whisper's.
     """
     check_kv_cache(kv_cache)
-    _check_streamer(streamer)
+    check_streamer(streamer)
     names = _input_names(model)
     input_ids, attention_mask, options = _split_encoding(
         input_ids, attention_mask, options, names
@@ -283,8 +287,8 @@ def run_generate(
     check_padding(
         request, len(tokens) * request.rows_per_prompt, vocabulary, bool(criteria)
     )
-    _check_search(request, streamer, assistant_model)
-    _check_streamed_rows(streamer, len(tokens) * request.rows_per_prompt)
+    check_search(request, streamer, assistant_model)
+    check_streamed_rows(streamer, len(tokens) * request.rows_per_prompt)
     functions = collect_functions(
         request, logits_processor, prefix_allowed_tokens_fn, criteria, vocabulary
     )
@@ -314,7 +318,7 @@ def run_generate(
             request, prompts, negative_prompt_ids, negative_prompt_attention_mask, vocabulary,
             uses_buckets=decoder.uses_buckets,
         )  # fmt: skip
-        _check_guided(model, guidance, request)
+        check_guided(model, guidance, request)
         prompts, parts = divide_prompt(
             decoder, prompts, request, shares_prefix=share_prefix
         )
@@ -334,11 +338,6 @@ def run_generate(
 
 
 LanguageModel.generate = generate
-
-
-def is_encoder_decoder(model: Any) -> bool:
-    """Whether a model has an encoder, whose inputs are not the prompt."""
-    return not isinstance(model, LanguageModel) and model.config.is_encoder_decoder
 
 
 def _begin(
@@ -375,7 +374,7 @@ def _with_drafts(
         if options.prompt_lookup is None:
             return decoder
         return with_drafts(decoder, None, None, options)
-    _check_model(assistant_model)
+    check_model(assistant_model)
     if (
         isinstance(assistant_model, LanguageModel)
         or checkpoint.model_mesh(assistant_model) is None
@@ -418,60 +417,6 @@ def _vocabulary(model: Any) -> int:
     return vocabulary_size(model)
 
 
-def _check_model(model: Any) -> None:
-    """PortError unless the model is a decoder of transformers with a head that gives
-    logits.
-    """
-    if isinstance(model, LanguageModel):
-        return
-    config: Any = getattr(model, "config", None)
-    name = type(model).__name__
-    if not isinstance(model, torch.nn.Module):
-        raise PortError(
-            f"generate() takes a transformers model or a LanguageModel, and this is a {name}",
-            where="the first argument of generate",
-            fix="give the ported model itself, generate(model, ...): generate compiles its programs and keeps them",
-        )
-    # Models of one's own often have a config as well.
-    if not hasattr(config, "get_text_config"):
-        raise PortError(
-            f"generate() takes a transformers model or a LanguageModel, and this is a {name}",
-            where="the first argument of generate",
-            fix="describe it: generate(tpuport.LanguageModel(model, vocab_size=..., max_length=...), ...)",
-        )
-    # A head is missing if the checkpoint was loaded as AutoModel, the most common
-    # mistake.
-    if not getattr(model, "can_generate", lambda: True)():
-        fix = "load it as AutoModelForCausalLM"
-        if getattr(config, "architectures", None):
-            fix += f" (the checkpoint was saved from {', '.join(config.architectures)})"
-        raise PortError(
-            "this model has no head that gives logits to choose a token from",
-            where=name,
-            fix=fix,
-        )
-
-
-def _check_search(options: Options, streamer: Any, assistant_model: Any) -> None:
-    """PortError for what a beam search cannot do: its sequences change until it
-    ends.
-    """
-    if options.num_beams > 1 and (
-        assistant_model is not None or options.prompt_lookup is not None
-    ):
-        raise PortError(
-            "a beam search takes no drafts of the next tokens, in transformers neither",
-            where=f"num_beams={options.num_beams}",
-            fix="leave out assistant_model and prompt_lookup_num_tokens, or pass num_beams=1",
-        )
-    if options.num_beams > 1 and streamer is not None:
-        raise PortError(
-            "a beam search knows its sequences only at the end, and cannot be streamed",
-            where=f"streamer={type(streamer).__name__}",
-            fix="leave the streamer out, or pass num_beams=1",
-        )
-
-
 def _input_names(model: Any) -> frozenset[str]:
     """What a model takes beside tokens; PortError for one that generates in another
     way.
@@ -480,29 +425,6 @@ def _input_names(model: Any) -> frozenset[str]:
         return frozenset()
     check_generate(model)
     return decoder_class(model).input_names(model)
-
-
-def _check_streamer(streamer: Any) -> None:
-    if streamer is not None and not (
-        hasattr(streamer, "put") and hasattr(streamer, "end")
-    ):
-        raise PortError(
-            "a streamer has put(token_ids) and end()",
-            where=f"streamer={type(streamer).__name__}",
-            fix="give transformers.TextStreamer(tokenizer), say",
-        )
-
-
-def _check_streamed_rows(streamer: Any, rows: int) -> None:
-    """PortError for several rows and one of transformers' own text streamers, which
-    print one text.
-    """
-    if hasattr(streamer, "skip_prompt") and rows > 1:
-        raise PortError(
-            "this streamer takes one row",
-            where=type(streamer).__name__,
-            fix="stream rows one by one",
-        )
 
 
 def _split_encoding(
@@ -527,34 +449,3 @@ def _split_encoding(
     if attention_mask is None:
         attention_mask = mask
     return ids, attention_mask, encoding | options
-
-
-def _check_guided(model: Any, guidance: Guidance | None, options: Options) -> None:
-    """PortError for a model that cannot decode a second sequence beside the prompt's,
-    or not such a long one.
-    """
-    if guidance is None:
-        return
-    if is_encoder_decoder(model):
-        raise PortError(
-            "guidance_scale is for decoder-only models: transformers would give the decoder's tokens to the encoder",
-            where=type(model).__name__,
-            fix="pass guidance_scale=1",
-        )
-    length = int(guidance.mask[0].sum())
-    for name, limit in position_limit(model).items():
-        if limit is not None and length + options.max_new > limit:
-            raise PortError(
-                f"a negative prompt of {length} tokens and {options.max_new} new ones do not fit {name} = {limit}",
-                where="negative_prompt_ids",
-                fix="shorten it, or ask for fewer new tokens",
-            )
-    if isinstance(model, LanguageModel):
-        return
-    if transformers_rotary.switch_length(model) is not None:
-        raise PortError(
-            "guidance_scale is not supported for models whose rotary table changes with the length of the prompt",
-            where="original_max_position_embeddings",
-            fix="pass guidance_scale=1",
-        )
-    check_local_window(model, bucket_length(guidance.tokens.shape[1] + options.max_new))

@@ -18,11 +18,12 @@ from transformers.generation.stopping_criteria import (
 from tpuport import process_watch
 from tpuport.errors import PortError
 from tpuport.generation.beam_search import Result, read_result
-from tpuport.generation.decoder import Decoder, State
+from tpuport.generation.decoder import Decoder
 from tpuport.generation.generation_options import Options
 from tpuport.generation.guidance import Guidance
 from tpuport.generation.host_functions import HostFunction, HostFunctions
 from tpuport.generation.logits_processors import make_processors
+from tpuport.generation.loop_state import State
 from tpuport.generation.model_errors import explained_for_generate
 from tpuport.generation.partial_prompts import PromptParts
 from tpuport.generation.prompts import Prompts

@@ -21,9 +21,10 @@ from tpuport import compat
 from tpuport.compilation import HostInput, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import model_inputs
-from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
+from tpuport.generation.decoder import LOOP, Decoder, Inputs
 from tpuport.generation.decoding_cache import has_cross_layers
 from tpuport.generation.deferred_checks import collect_checks
+from tpuport.generation.loop_state import State
 from tpuport.generation.multimodal_inputs import POSITIONS, REAL_IMAGES, TOKEN_TYPES
 from tpuport.generation.residual_stream import summed_once
 from tpuport.patches import transformers_images

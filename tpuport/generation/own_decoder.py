@@ -21,8 +21,9 @@ from tpuport import compat, pytrees
 from tpuport.compilation import Program, collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import written_columns
-from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
+from tpuport.generation.decoder import LOOP, Decoder, Inputs
 from tpuport.generation.language_model import LanguageModel
+from tpuport.generation.loop_state import State, shard_only_rows
 from tpuport.generation.row_caches import (
     CacheLayout,
     RowCaches,
@@ -172,18 +173,8 @@ class OwnDecoder(Decoder):
         batch = rows[0].shape[0]
         axis = dividing_axis(self.mesh, "dp", batch) if self.mesh.size > 1 else None
         logits, arrays = jax.vmap(run_arrays, spmd_axis_name=axis)(*rows)
-        return logits, RowCaches(list(map(self._shard_rows_only, arrays)), layouts[-1])
-
-    def _shard_rows_only(self, array: jax.Array) -> jax.Array:
-        """Traced. Divide the rows over dp, and leave the rest to the compiler."""
-        if self.mesh.size == 1:
-            return array
-        rows = dividing_axis(self.mesh, "dp", array.shape[0])
-        others = [jax.sharding.PartitionSpec.UNCONSTRAINED] * (array.ndim - 1)
-        spec = jax.sharding.PartitionSpec(rows, *others)
-        return jax.lax.with_sharding_constraint(
-            array, jax.sharding.NamedSharding(self.mesh, spec)
-        )
+        arrays = [shard_only_rows(self.mesh, array, batch) for array in arrays]
+        return logits, RowCaches(arrays, layouts[-1])
 
     def _run_window(
         self,

@@ -3,6 +3,7 @@ classes.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -139,12 +140,8 @@ def check_token_ids(options: ProcessorOptions, vocabulary: int) -> None:
     """
     bos = options.forced_bos_token_id
     tokens = {
-        "sequence_bias": [
-            token for sequence in options.sequence_bias or () for token in sequence
-        ],
-        "bad_words_ids": [
-            token for sequence in options.bad_words or () for token in sequence
-        ],
+        "sequence_bias": itertools.chain.from_iterable(options.sequence_bias or ()),
+        "bad_words_ids": itertools.chain.from_iterable(options.bad_words or ()),
         "forced_bos_token_id": [] if bos is None else [bos],
         "forced_eos_token_id": options.forced_eos_token_id,
     }

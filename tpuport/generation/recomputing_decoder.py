@@ -18,8 +18,9 @@ from transformers import DynamicCache
 
 from tpuport import compat
 from tpuport.compilation import use_weights_in_loop
-from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
+from tpuport.generation.decoder import LOOP, Decoder, Inputs
 from tpuport.generation.decoding_cache import has_fixed_cache
+from tpuport.generation.loop_state import State
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.model_inputs import vocabulary_size
 from tpuport.generation.padding_check import are_close

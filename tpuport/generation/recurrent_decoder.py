@@ -17,8 +17,9 @@ from transformers.cache_utils import Cache, DynamicLayer
 from tpuport import compat
 from tpuport.compilation import use_weights_in_loop
 from tpuport.errors import PortError
-from tpuport.generation.decoder import LOOP, Decoder, Inputs, State
+from tpuport.generation.decoder import LOOP, Decoder, Inputs
 from tpuport.generation.fixed_layers import FixedLayer
+from tpuport.generation.loop_state import State
 from tpuport.generation.padding_check import hides_padding
 from tpuport.generation.residual_stream import summed_once
 from tpuport.generation.row_caches import (

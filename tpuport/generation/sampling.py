@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from tpuport.errors import PortError
-from tpuport.generation import logits_processors
+from tpuport.generation import logits_filters
 from tpuport.generation.beam_search import BeamSettings, beam_settings
 from tpuport.generation.generation_options import Options
 from tpuport.generation.guidance import Guidance
@@ -139,7 +139,7 @@ def _filter(scores: jax.Array, settings: SamplingSettings) -> jax.Array:
     processors = settings.processors
     scores = scores / settings.temperature
     if processors is not None and processors.top_h is not None:
-        scores = logits_processors.filter_top_h(scores, processors)
+        scores = logits_filters.filter_top_h(scores, processors)
     is_cut = (settings.top_k > 0) | (settings.top_p < 1.0)
     scores = jax.lax.cond(
         is_cut, lambda s: _top_k_top_p(s, settings), lambda s: s, scores
@@ -152,17 +152,17 @@ def _filter(scores: jax.Array, settings: SamplingSettings) -> jax.Array:
     )
     if processors is not None and processors.min_tokens is not None:
         keep = keep | (
-            probabilities >= logits_processors.least_kept(probabilities, processors)
+            probabilities >= logits_filters.least_kept(probabilities, processors)
         )
     scores = jnp.where((settings.min_p > 0.0) & ~keep, -jnp.inf, scores)
     if processors is None:
         return scores
     if processors.typical_p is not None:
-        scores = logits_processors.filter_typical(scores, processors)
+        scores = logits_filters.filter_typical(scores, processors)
     if processors.epsilon_cutoff is not None:
-        scores = logits_processors.filter_epsilon(scores, processors)
+        scores = logits_filters.filter_epsilon(scores, processors)
     if processors.eta_cutoff is not None:
-        scores = logits_processors.filter_eta(scores, processors)
+        scores = logits_filters.filter_eta(scores, processors)
     return scores
 
 

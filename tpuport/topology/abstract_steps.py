@@ -22,14 +22,16 @@ from tpuport.checkpoint.device_layout import (
 from tpuport.compilation import claim_cache, prepare_arguments, use_weights
 from tpuport.compilation.host_inputs import values_known
 from tpuport.errors import PortError
-from tpuport.generation.decoder import Decoder, State
+from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoder_choice import decoder_class
 from tpuport.generation.fixed_layers import FixedLayer
+from tpuport.generation.loop_state import State
 from tpuport.generation.prompts import bucket_length
 from tpuport.generation.recurrent_decoder import state_sharding
 from tpuport.generation.row_caches import RowCaches
 from tpuport.generation.sampling import EOS_SLOTS, SamplingSettings
 from tpuport.library_classes import is_transformers_cache
+from tpuport.mappings import without
 from tpuport.patches import transformers_rotary
 from tpuport.temporary import temporary_attributes
 from tpuport.topology.abstract_weights import abstract_array, device_dtype
@@ -120,8 +122,8 @@ def forward(
             tuple(tensor.shape), device_dtype(tensor.dtype), sharding=sharding
         )
 
-    plain_arrays = [abstract_leaf(index) for index in plain]
-    donated_arrays = [abstract_leaf(index) for index in donated]
+    plain_arrays = list(map(abstract_leaf, plain))
+    donated_arrays = list(map(abstract_leaf, donated))
     arguments = _add_rotary_tables(
         model, call, weights, plain_arrays, donated_arrays, mesh
     )
@@ -173,7 +175,7 @@ def _add_rotary_tables(
             jax.tree.map(without_sharding, donated),
         )  # fmt: skip
     whole = replicated_sharding(mesh)
-    tables = {name: value for name, value in arguments.items() if name not in weights}
+    tables = without(arguments, weights)
     return arguments | jax.tree.map(lambda table: abstract_array(table, whole), tables)
 
 
