@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport.errors import PortError
+from tpuport.mappings import group_by
 from tpuport.sharding.quantized_parts import part_shardings
 from tpuport.sharding.sharding_rules import ShardingRules
 from tpuport.sharding.specs import (
@@ -329,11 +330,13 @@ class _Audit:
 
 def _table_rows(report: AuditReport) -> list[tuple[str, ...]]:
     """A row for each rule and spec; weights that share both are summed up."""
-    groups: defaultdict[tuple[str, str], list[Placement]] = defaultdict(list)
-    for placement in report.placements:
-        groups[placement.pattern or "(no rule)", format_spec(placement.spec)].append(
-            placement
-        )
+    groups = group_by(
+        report.placements,
+        lambda placement: (
+            placement.pattern or "(no rule)",
+            format_spec(placement.spec),
+        ),
+    )
     rows = []
     for (pattern, spec), placements in groups.items():
         first = placements[0]

@@ -10,6 +10,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import starmap
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -250,7 +251,7 @@ def _as_rules(rules: Mapping[str, Any] | Iterable[Rule]) -> tuple[Rule, ...]:
         case ShardingRules():
             return rules.rules
         case Mapping():
-            return tuple(_as_rule(pattern, spec) for pattern, spec in rules.items())
+            return tuple(starmap(_as_rule, rules.items()))
     return tuple(rules)
 
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
+from tpuport.mappings import without
 from tpuport.temporary import temporary_attributes
 
 
@@ -203,7 +204,7 @@ def encode_event(event: Event) -> dict[str, Any]:
 
 def decode_event(message: dict[str, Any]) -> Event:
     """The event that `encode_event` made this message of."""
-    fields = {name: value for name, value in message.items() if name != "event"}
+    fields = without(message, {"event"})
     return _EVENTS[message["event"]](**fields)
 
 

@@ -323,9 +323,10 @@ def _used_bytes(
     fit, by the refusal.
     """
     required = _required_bytes(compilation.refusal)
-    if required is None or (known or 0) > capacity:
+    known_bytes = known or 0
+    if required is None or known_bytes > capacity:
         return known
-    return max(required, known or 0)
+    return max(required, known_bytes)
 
 
 def _failure(compilation: Compilation, memory: Memory) -> Failure | None:

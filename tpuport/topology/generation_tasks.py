@@ -5,6 +5,7 @@ after it.
 import dataclasses
 
 from tpuport.errors import PortError
+from tpuport.mappings import without
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,7 @@ def _check_positive(task: Prefill | Decode) -> None:
         from tpuport.generation.option_values import check_kv_cache
 
         check_kv_cache(task.kv_cache)
-    sizes = {name: value for name, value in vars(task).items() if name != "kv_cache"}
+    sizes = without(vars(task), {"kv_cache"})
     for name, value in sizes.items():
         # None is a default that depends on the other fields.
         if value is not None and value < 1:

@@ -121,7 +121,7 @@ class Lowered:
             self.unit,
             versions(),
             type(self.model).__name__,
-            [os.environ.get(name) for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")],
+            list(map(os.environ.get, ("LIBTPU_INIT_ARGS", "XLA_FLAGS"))),
             {name: describe_input(value) for name, value in self.inputs.items()},
             self._source_lines(),
             # A program with loops that does not fit is reported as the one without

@@ -3,6 +3,7 @@ suits it.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import starmap
 from math import prod
 from typing import Any, Final, NamedTuple
 
@@ -178,7 +179,7 @@ class _Search:
         return next(iter(self.refusals.values()))
 
     def ranked_outcomes(self) -> tuple[SplitOutcome, ...]:
-        compiled = [outcome_of(split, report) for split, report in self.reports.items()]
+        compiled = list(starmap(outcome_of, self.reports.items()))
         refused = [
             SplitOutcome(split, why=error.what)
             for split, error in self.refusals.items()

@@ -5,6 +5,7 @@ see it, as torch does.
 import dataclasses
 import dis
 import inspect
+import itertools
 import types
 from collections.abc import Iterator
 from typing import Final
@@ -49,10 +50,8 @@ def find_flags(model: torch.nn.Module) -> list[Flag]:
     searched.
     """
     # Blocks of a class share their flags.
-    flags = dict.fromkeys(
-        flag for module in model.modules() for flag in _flags_of(module)
-    )
-    return list(flags)[:_MOST_FLAGS]
+    flags = itertools.chain.from_iterable(map(_flags_of, model.modules()))
+    return list(dict.fromkeys(flags))[:_MOST_FLAGS]
 
 
 def _flags_of(module: torch.nn.Module) -> Iterator[Flag]:

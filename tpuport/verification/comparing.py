@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import inspect
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 from typing import Final
 
 import torch
@@ -244,7 +245,7 @@ def _operator_matches(runs: Runs, call: ModuleCall) -> list[_Match]:
 
 def _operators(recording: Recording, call: ModuleCall) -> list[Event]:
     return [
-        event for event in recording.events if event.kind == "op" and event.call == call
+        event for event in recording.events if (event.kind, event.call) == ("op", call)
     ]
 
 
@@ -282,7 +283,7 @@ def dtype_differences(runs: Runs) -> list[Mismatch]:
         for match in _operator_matches(runs, call):
             # An operator that was given another dtype is not to blame; the one that
             # gave it is.
-            if not all(same_dtype(*dtypes) for dtypes in _dtypes(match.inputs())):
+            if not all(starmap(same_dtype, _dtypes(match.inputs()))):
                 continue
             event = match.torch
             for device_note, note in match.outputs().pairs():

@@ -11,11 +11,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Final
 
+from tpuport.mappings import group_by, without
 from tpuport.sharding.inference.candidates import Candidate, Candidates, dealt_pairs
 from tpuport.sharding.inference.factors import Dimension, Factor, leading_leaf
 from tpuport.sharding.inference.head_units import find_chain, units
@@ -228,24 +228,17 @@ class _Chooser:
             if not is_concerned:
                 yield candidate
                 continue
-            remaining = {
-                name: dimension
-                for name, dimension in candidate.seeds.items()
-                if name not in decided
-            }
+            remaining = without(candidate.seeds, decided)
             yield from self.candidates.find(remaining, self.choice.settled)
 
     def _groups(self, candidates: Iterable[Candidate]) -> list[Group]:
-        members: defaultdict[frozenset[tuple[str, int]], list[Candidate]] = defaultdict(
-            list
-        )
-        for candidate in candidates:
-            key = frozenset(
+        def key(candidate: Candidate) -> frozenset[tuple[str, int]]:
+            return frozenset(
                 (template(name), dimension)
                 for name, dimension in candidate.seeds.items()
             )
-            members[key].append(candidate)
-        return list(map(self._group, members.values()))
+
+        return list(map(self._group, group_by(candidates, key).values()))
 
     def _group(self, candidates: list[Candidate]) -> Group:
         names = frozenset().union(*(candidate.seeds for candidate in candidates))

@@ -5,7 +5,7 @@ for each weight.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from math import gcd
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from jax.sharding import Mesh, PartitionSpec
 
 from tpuport.errors import PortError
+from tpuport.mappings import names_of_each
 from tpuport.sharding.inference.choosing import Choice, choose
 from tpuport.sharding.inference.model_trace import trace_model
 from tpuport.sharding.inference.reasons import Reasons
@@ -89,10 +90,9 @@ def infer_plan(model: Any, inputs: Any, mesh: Mesh | None = None) -> InferredPla
 
 def _tied_names(model: Any) -> list[tuple[str, ...]]:
     """The names of each weight; several if modules share it."""
-    names: defaultdict[int, list[str]] = defaultdict(list)
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names[id(parameter)].append(name)
-    return [tuple(group) for group in names.values()]
+    return list(
+        map(tuple, names_of_each(model.named_parameters(remove_duplicate=False)))
+    )
 
 
 def _plan_weight(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any, Final, NamedTuple
 
+from tpuport.attention.mask import broadcasts_to
 from tpuport.sharding.inference.factors import (
     Dimension,
     Dimensions,
@@ -183,23 +184,12 @@ def _elementwise(equation: Any, inputs: Sequence[Value]) -> Operation:
     if len(output_shapes) != 1:
         return _fresh(equation, inputs)
     [shape] = output_shapes
-    if not all(_is_broadcast(value.shape, shape) for value in arrays):
+    if not all(broadcasts_to(value.shape, shape) for value in arrays):
         return _fresh(equation, inputs)
     dimensions = [
         _common_dimension(arrays, index, size) for index, size in enumerate(shape)
     ]
     return _operation(equation, inputs, dimensions)
-
-
-def _is_broadcast(shape: Shape, target: Shape) -> bool:
-    """Whether an array of one shape becomes the other by repeating dimensions of size
-    1.
-    """
-    if len(shape) != len(target):
-        return False
-    return all(
-        size in (1, repeated) for size, repeated in zip(shape, target, strict=True)
-    )
 
 
 def _common_dimension(arrays: Sequence[Value], index: int, size: int) -> Dimension:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
+from tpuport.mappings import group_by
 from tpuport.sharding.inference.weight_plan import WeightPlan
 
 # A part of a dotted name that counts blocks, layers or experts.
@@ -22,21 +22,19 @@ def patterns_of(decisions: Mapping[str, WeightPlan]) -> dict[str, list[WeightPla
     Args:
         decisions: by name; names of a tied weight have the same one.
     """
-    by_template: defaultdict[tuple[str, ...], list[WeightPlan]] = defaultdict(list)
     # By identity: a tied weight is in `decisions` under each of its names.
-    for decision in {
-        id(decision): decision for decision in decisions.values()
-    }.values():
-        template = tuple(
-            _generalize(name, _number_positions(name)) for name in decision.names
-        )
-        by_template[template].append(decision)
+    distinct = {id(decision): decision for decision in decisions.values()}.values()
     patterns: dict[str, list[WeightPlan]] = {}
-    for members in by_template.values():
+    for members in _grouped(distinct, _template):
         for group, any_number in _divide(members):
             # Groups of two templates may have one pattern, if one of them is tied.
             patterns.setdefault(_pattern(group, any_number), []).extend(group)
     return patterns
+
+
+def _template(decision: WeightPlan) -> tuple[str, ...]:
+    """The names of a weight, whose numbers may be any."""
+    return tuple(_generalize(name, _number_positions(name)) for name in decision.names)
 
 
 def _number_positions(name: str) -> list[int]:
@@ -48,7 +46,7 @@ def _number_positions(name: str) -> list[int]:
 
 def _generalize(name: str, positions: Iterable[int]) -> str:
     """The regex for a name, with any number at these positions."""
-    parts = [re.escape(part) for part in name.split(".")]
+    parts = list(map(re.escape, name.split(".")))
     for position in positions:
         parts[position] = r"\d+"
     return r"\.".join(parts)
@@ -87,10 +85,7 @@ def _grouped(
     """The members in groups of one key each, in the order of the first of each
     group.
     """
-    groups: defaultdict[Hashable, list[WeightPlan]] = defaultdict(list)
-    for member in members:
-        groups[key(member)].append(member)
-    return list(groups.values())
+    return list(group_by(members, key).values())
 
 
 def _pattern(group: Sequence[WeightPlan], any_number: bool) -> str:

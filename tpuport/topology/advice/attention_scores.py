@@ -22,7 +22,7 @@ from tpuport.jaxprs import (
     source_frames,
     sub_jaxprs,
 )
-from tpuport.topology.advice.data_movement import group_by
+from tpuport.mappings import group_by
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.hlo import HBM, Array
 from tpuport.topology.hlo.memory_traffic import stores_arrays

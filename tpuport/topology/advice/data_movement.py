@@ -6,9 +6,10 @@ import collections
 import functools
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
+from tpuport.mappings import only
 from tpuport.topology.hlo import Instruction, Program, Value, ValueFlow
 
 Item = TypeVar("Item")
@@ -180,11 +181,7 @@ class DataMovement:
             for parameter in parameters
             for name in _QUOTED.findall(parameter.op_name)
         }
-        return {
-            name: parameter
-            for name, parameter in named.items()
-            if name in self._weights
-        }
+        return only(named, self._weights)
 
     def independent_products(self, weight: str) -> tuple[Instruction, ...]:
         """The products with a weight; none if one of them depends on the result of
@@ -279,16 +276,6 @@ def primitive(instruction: Instruction) -> str:
     string.
     """
     return instruction.op_name.rpartition("/")[2].partition("[")[0]
-
-
-def group_by(
-    items: Iterable[Item], key: Callable[[Item], Key]
-) -> dict[Key, list[Item]]:
-    """The items by their keys, both in their order."""
-    groups: dict[Key, list[Item]] = collections.defaultdict(list)
-    for item in items:
-        groups[key(item)].append(item)
-    return groups
 
 
 def sent_bytes(collectives: Iterable[Instruction]) -> int:

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, Sharding
 from torch.utils import _pytree as pytree
 
 from tpuport.jaxprs import Visit, walk_equations
+from tpuport.mappings import without
 from tpuport.topology.advice.data_movement import (
     CacheCollectives,
     DataMovement,
@@ -146,11 +147,7 @@ class Evidence:
         """The axes that weights are sharded over: all but those of the batch and of the
         sequence.
         """
-        return {
-            axis: size
-            for axis, size in self.axis_sizes.items()
-            if axis not in ("dp", "sp")
-        }
+        return without(self.axis_sizes, ("dp", "sp"))
 
     @property
     def config(self) -> Any:

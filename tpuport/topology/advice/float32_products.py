@@ -7,6 +7,7 @@ torch refuses mixed dtypes, tpuport does as well, while it traces.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -21,8 +22,8 @@ from tpuport.jaxprs import (
     source_frames,
     sub_jaxprs,
 )
+from tpuport.mappings import group_by
 from tpuport.topology.advice.attention_scores import is_own_attention
-from tpuport.topology.advice.data_movement import group_by
 from tpuport.topology.compile_report import Source
 from tpuport.topology.hlo import innermost_source
 from tpuport.topology.kernels import product_flops
@@ -180,7 +181,7 @@ class _Walk:
                 products_of_parts,
                 key=lambda products: sum(product.flops for product in products),
             )
-        return [product for products in products_of_parts for product in products]
+        return list(itertools.chain.from_iterable(products_of_parts))
 
     def _enter(self, part: SubJaxpr, times: int, devices: int) -> list[Float32Product]:
         operands = part.operands or (None,) * len(part.jaxpr.invars)
@@ -204,7 +205,7 @@ class _Walk:
         return self._origins.get(variable)
 
     def _result_origin(self, equation: Equation) -> Origin | None:
-        if not any(_is_float32(result) for result in equation.outvars):
+        if not any(map(_is_float32, equation.outvars)):
             return None
         source = self._source(equation)
         before = equation.invars[0].aval.dtype if equation.invars else None

@@ -55,9 +55,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         return
     total = sum(collective.count for collective in evidence.report.collectives)
     # The line that most of them come from is where to look first.
-    lines = Counter(
-        evidence.compiled.source(collective) for collective in (*sums, *gathers)
-    )
+    lines = Counter(map(evidence.compiled.source, (*sums, *gathers)))
     embeddings = _width_sharded_embeddings(evidence)
     yield Hit(
         f"{count_noun(norms, 'all-reduce')} of norms' sums and "

@@ -1,5 +1,6 @@
 """TPC002: large weights that every device has whole."""
 
+import itertools
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Final
@@ -112,7 +113,7 @@ def _find_unsharded_model(
 def _describe(
     evidence: Evidence, kinds: list[list[str]], axis: str, parts: int, trial: Trial
 ) -> Hit:
-    names = [name for kind in kinds for name in kind]
+    names = list(itertools.chain.from_iterable(kinds))
     total = device_weight_bytes(evidence, names)
     descriptions = [_describe_kind(evidence, kind) for kind in kinds[:_MOST_NAMED]]
     if len(kinds) > _MOST_NAMED:

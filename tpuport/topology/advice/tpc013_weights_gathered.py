@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from tpuport.mappings import group_by
 from tpuport.plurals import count_noun
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes
 from tpuport.topology.advice.cache_inputs import CacheInputs
@@ -10,7 +11,6 @@ from tpuport.topology.advice.data_movement import (
     MOVES,
     ProductCollective,
     count_executions,
-    group_by,
     sent_bytes,
 )
 from tpuport.topology.advice.evidence import Evidence

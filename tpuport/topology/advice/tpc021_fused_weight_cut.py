@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
+from tpuport.mappings import group_by
 from tpuport.plurals import count_noun
 from tpuport.topology.advice.advice_rules import (
     AdviceRule,
@@ -12,7 +13,6 @@ from tpuport.topology.advice.advice_rules import (
 )
 from tpuport.topology.advice.data_movement import (
     ProductCollective,
-    group_by,
     sent_bytes,
 )
 from tpuport.topology.advice.evidence import Evidence

@@ -94,7 +94,7 @@ def find_products(program: ClosedJaxpr, weights: Collection[str]) -> Products:
     tracked = {name: _Tracked(name) for name in weights}
     # The weights are one mapping: the name of such an argument is "weights['embed']".
     names = [search_group(_QUOTED, argument) for argument in argument_names(program)]
-    _Tracker(products, 1).run(program.jaxpr, [tracked.get(name) for name in names])
+    _Tracker(products, 1).run(program.jaxpr, list(map(tracked.get, names)))
     return products
 
 

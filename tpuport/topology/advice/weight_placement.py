@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from tpuport.mappings import group_by, only
 from tpuport.sharding.specs import axis_names
 from tpuport.topology.abstract_weights import local_nbytes as device_bytes
 from tpuport.topology.abstract_weights import nbytes as whole_bytes
-from tpuport.topology.advice.data_movement import group_by
 from tpuport.topology.advice.evidence import Evidence
 
 __all__ = ["device_bytes", "whole_bytes"]
@@ -71,7 +71,7 @@ def group_by_pattern(names: Iterable[str]) -> dict[str, list[str]]:
 
 def buffer_names(evidence: Evidence) -> set[str]:
     """Names of the model's buffers, which no sharding rule places."""
-    return {name for name, _ in evidence.model.named_buffers()}
+    return set(dict(evidence.model.named_buffers()))
 
 
 def replicated_weights(evidence: Evidence) -> list[str]:
@@ -98,7 +98,7 @@ def vocabulary_weights(evidence: Evidence) -> dict[str, Any]:
         for name, module in evidence.model.named_modules()
         if isinstance(module, torch.nn.Embedding) or module is head
     }
-    return {name: weight for name, weight in evidence.weights.items() if name in names}
+    return only(evidence.weights, names)
 
 
 def output_embedding(model: Any) -> Any:

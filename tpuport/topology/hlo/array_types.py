@@ -115,7 +115,7 @@ def _parse_array(dtype: str, dims: str, order: str, layout: str) -> Array:
         dtype,
         parse_numbers(dims.replace("<=", "")),
         parse_numbers(order),
-        tuple(parse_numbers(tile) for tile in filter(None, tiles)),
+        tuple(map(parse_numbers, filter(None, tiles))),
         int(search_group(_SPACE, layout, str(HBM))),
     )
 

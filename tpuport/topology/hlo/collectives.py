@@ -160,7 +160,7 @@ def parse_groups(attributes: str, devices: int) -> Groups:
     # groups.
     pairs = _PAIRS.search(attributes)
     if pairs is not None:
-        return _join_pairs([parse_numbers(pair) for pair in _LIST.findall(pairs[1])])
+        return _join_pairs(list(map(parse_numbers, _LIST.findall(pairs[1]))))
     text = search_group(_GROUPS, attributes)
     if text.startswith("mesh"):
         return _mesh_groups(text)
@@ -206,7 +206,7 @@ def _mesh_groups(text: str) -> Groups:
 
 
 def _rows(array: np.ndarray) -> Groups:
-    return [tuple(row) for row in array.tolist()]
+    return list(map(tuple, array.tolist()))
 
 
 def _mesh_devices(mesh: str, count: int) -> np.ndarray:

@@ -14,6 +14,7 @@ import jax
 from jax.extend.core import Jaxpr
 
 from tpuport.jaxprs import Equation, walk_equations
+from tpuport.mappings import only
 
 # By dimension.
 Split = tuple[frozenset[str], ...]
@@ -114,9 +115,7 @@ def dividing_axes(params: dict[str, Any]) -> dict[str, int]:
     """Sizes of the axes that a shard_map divides its work over."""
     specs = (*params["in_specs"], *params["out_specs"])
     # An entry of a spec is an axis, a tuple of axes, or None.
-    named = set(jax.tree.leaves([tuple(spec) for spec in specs]))
+    named = set(jax.tree.leaves(list(map(tuple, specs))))
     # In a shard_map inside of another, only the axes that the inner one adds.
     dividing = named & params["newly_manual_axes"]
-    return {
-        axis: size for axis, size in params["mesh"].shape.items() if axis in dividing
-    }
+    return only(params["mesh"].shape, dividing)

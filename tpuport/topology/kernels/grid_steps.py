@@ -56,7 +56,7 @@ class Environment:
 
     def read(self, variables: Iterable[Any]) -> list[StepValue]:
         """What is known of operands of an equation, or of results of the jaxpr."""
-        return [self._read_variable(variable) for variable in variables]
+        return list(map(self._read_variable, variables))
 
     def assign(self, variables: Iterable[Any], values: Iterable[StepValue]) -> None:
         """Store what is known of variables, in order; of those beyond the values
@@ -330,7 +330,7 @@ def count_block_bytes(
     if grid.steps == 0 or is_semaphore or is_in_hbm(block.block_aval):
         return BlockTraffic(0.0, True)
     shape = block.array_aval.shape
-    extents = [_block_extent(extent) for extent in block.block_shape]
+    extents = list(map(_block_extent, block.block_shape))
     indices = _block_indices(grid, block.index_map_jaxpr, prefetched)
     itemsize = item_bytes(block.array_aval)
     known = _known_numbers(indices)

@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from tpuport.jaxprs import Equation, SubJaxpr, sub_jaxprs, walk_equations
+from tpuport.mappings import without
 from tpuport.topology.kernels.axis_splits import (
     dividing_axes,
     result_splits,
@@ -93,7 +94,7 @@ def count_work(jaxpr: ClosedJaxpr) -> TracedWork:
     all rows, and each does those of its own groups.
     """
     counter = _Counter(_NO_GRID, rounds=0)
-    constants = [constant(value) for value in jaxpr.consts]
+    constants = list(map(constant, jaxpr.consts))
     work, _ = counter.run(
         jaxpr.jaxpr, [UNKNOWN] * len(jaxpr.jaxpr.invars), _Execution(), constants
     )
@@ -169,7 +170,7 @@ class _Counter:
     def _run_sub(
         self, sub_jaxpr: SubJaxpr, arguments: _Values, execution: _Execution
     ) -> _Outcome:
-        constants = [constant(value) for value in sub_jaxpr.consts]
+        constants = list(map(constant, sub_jaxpr.consts))
         return self.run(sub_jaxpr.jaxpr, arguments, execution, constants)
 
     def _other(
@@ -197,7 +198,7 @@ class _Counter:
             # `run_scoped` allocates the arguments of its jaxpr, and has its operands as
             # constants.
             arguments = operands[: len(callee.operands)]
-            constants = [constant(value) for value in callee.consts] or operands
+            constants = list(map(constant, callee.consts)) or operands
             work, outcome = self.run(callee.jaxpr, arguments, execution, constants)
             total = total + work
             is_plain = len(callees) == 1 and len(callee.operands) == len(
@@ -328,7 +329,7 @@ class _Counter:
             arguments.append(value)
         sizes = dividing_axes(equation.params)
         sending = sending_axes(body.jaxpr)
-        stationary = {axis: size for axis, size in sizes.items() if axis not in sending}
+        stationary = without(sizes, sending)
         inside = execution._replace(axes={**execution.axes, **stationary})
         work, _ = self._run_sub(body, arguments, inside)
         return work * math.prod(sizes.values()), _unknown(equation)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from tpuport.mappings import group_by
 from tpuport.topology import hlo
 from tpuport.topology.compile_report import Buffer, Source
 from tpuport.topology.hlo import Instruction, Value, ValueFlow
@@ -53,12 +54,8 @@ class LineArrays(NamedTuple):
 
 def group_by_line(buffers: Iterable[Buffer]) -> tuple[LineArrays, ...]:
     """Arrays by the line of code that makes them, what takes most first."""
-    groups: dict[tuple[str, int], list[Buffer]] = collections.defaultdict(list)
-    for buffer in buffers:
-        source = buffer.source or _NO_SOURCE
-        groups[source.file, source.line].append(buffer)
     lines = []
-    for group in groups.values():
+    for group in group_by(buffers, _line).values():
         largest_first = sorted(group, key=_total_nbytes, reverse=True)
         lines.append(
             LineArrays(
@@ -66,6 +63,11 @@ def group_by_line(buffers: Iterable[Buffer]) -> tuple[LineArrays, ...]:
             )
         )
     return tuple(sorted(lines, key=lambda line: -line.nbytes))
+
+
+def _line(buffer: Buffer) -> tuple[str, int]:
+    source = buffer.source or _NO_SOURCE
+    return source.file, source.line
 
 
 def _total_nbytes(buffer: Buffer) -> int:

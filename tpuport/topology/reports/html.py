@@ -4,6 +4,7 @@ wide screen.
 
 from html import escape
 from importlib import resources
+from itertools import starmap
 from typing import Any, Final
 
 from tpuport.topology.mesh_splits import RANKED_BY, tried_splits, untried_reasons
@@ -42,7 +43,7 @@ def page(document: dict[str, Any]) -> str:
         .read_text(encoding="utf-8")
     )
     # Numbered, so that the rows of the summary can link to them.
-    body = "".join(_result(index, result) for index, result in enumerate(results))
+    body = "".join(starmap(_result, enumerate(results)))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'

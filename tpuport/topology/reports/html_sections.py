@@ -4,6 +4,7 @@ import json
 from html import escape
 from typing import Any, Final
 
+from tpuport.mappings import without_nones
 from tpuport.topology.reports import quantities, roofline_plot
 from tpuport.topology.reports.html_markup import (
     card,
@@ -48,7 +49,7 @@ def _memory(memory: dict[str, Any]) -> str:
     """
     parts = quantities.memory_parts(memory)
     capacity = memory["capacity"]
-    sizes = {part: nbytes for part, nbytes in parts.items() if nbytes is not None}
+    sizes = without_nones(parts)
     # The bar is as long as what is larger: the capacity, or what is used.
     whole = max(capacity, sum(sizes.values()), memory["used"] or 0)
     bar = "".join(_bar_part(part, nbytes, whole) for part, nbytes in sizes.items())

@@ -212,7 +212,7 @@ def _type_schema(hint: Any) -> dict[str, Any]:
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if origin is types.UnionType:
-        return {"anyOf": [_type_schema(argument) for argument in arguments]}
+        return {"anyOf": list(map(_type_schema, arguments))}
     if origin is dict:
         return {"type": "object", "additionalProperties": _type_schema(arguments[1])}
     # All others are tuples of any length.
@@ -224,7 +224,7 @@ def _field_descriptions(docstring: str) -> dict[str, str]:
     line or a description.
     """
     section = docstring.partition("Attributes:\n")[2].split("\n\n")[0]
-    text = " ".join(line.strip() for line in section.splitlines())
+    text = " ".join(map(str.strip, section.splitlines()))
     # Splits "a: first. b, c: second" into "", "a", "first. ", "b, c", "second".
     parts = re.split(r"(?:^|(?<=[.;] ))((?:\w+, )*\w+): ", text)
     descriptions = {}

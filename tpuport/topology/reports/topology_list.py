@@ -11,6 +11,7 @@ from rich.text import Text
 from tpuport.hardware import GENERATIONS, Generation
 from tpuport.hardware.listing import slice_rows
 from tpuport.hardware.slices import listed_slices
+from tpuport.mappings import group_by
 from tpuport.topology.reports import quantities
 from tpuport.topology.reports.text_layout import table
 
@@ -68,8 +69,6 @@ def _slices_of(generation: str) -> list[str]:
 
 def _figures_by_page(generation: Generation) -> dict[str, list[str]]:
     """The labels of the figures that each page states."""
-    labels_by_page: dict[str, list[str]] = {}
     # Most pages state several figures.
-    for figure, label in _FIGURES.items():
-        labels_by_page.setdefault(generation.sources[figure], []).append(label)
-    return labels_by_page
+    figures = group_by(_FIGURES, lambda figure: generation.sources[figure])
+    return {page: [_FIGURES[name] for name in names] for page, names in figures.items()}

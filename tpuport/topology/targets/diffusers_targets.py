@@ -5,6 +5,7 @@ component by component.
 import dataclasses
 import inspect
 from collections.abc import Callable
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,7 @@ from tpuport.checkpoint import building
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.config_values import name_wrong_fields, read_json
 from tpuport.errors import PortError
+from tpuport.mappings import without
 from tpuport.topology.targets import transformers_targets, user_code, vae_decoders
 from tpuport.topology.targets.config_files import ConfigFile
 from tpuport.topology.targets.denoiser_calls import (
@@ -77,7 +79,7 @@ def pipeline_targets(index: ConfigFile, options: Options) -> tuple[Target, ...]:
     # A decoder alone does not say how large the pipeline's images are: the denoiser
     # does.
     denoised = None
-    if any(_is_decoder(name, component) for name, component in selected.items()):
+    if any(starmap(_is_decoder, selected.items())):
         denoised = _denoised_size(index.directory, compiled, options)
     targets: list[Target] = []
     used_options: set[str] = set()
@@ -404,11 +406,7 @@ def _make_builder(
     torch_dtype: Any = as_torch_dtype(dtype)
 
     def build() -> torch.nn.Module:
-        raw = {
-            name: value
-            for name, value in config_file.raw.items()
-            if name != building.QUANTIZATION
-        }
+        raw = without(config_file.raw, {building.QUANTIZATION})
         with name_wrong_fields(
             config_file.raw, config_file.path, f"{model_class.__name__} cannot be built"
         ):

@@ -13,6 +13,7 @@ from tpuport.checkpoint import building, gguf_files
 from tpuport.checkpoint.device_layout import find_owner, parameter_groups
 from tpuport.checkpoint.quantized_layout import empty_weight
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor
+from tpuport.mappings import without
 from tpuport.quantization import install, quantizable_weights
 from tpuport.topology.targets.config_files import ConfigFile
 
@@ -37,9 +38,7 @@ def read_config(config_file: ConfigFile) -> ConfigFile:
         AutoModelForCausalLM, config_file.directory, name, {}
     )
     # The file leaves the dtype to whoever loads it.
-    raw = {
-        field: value for field, value in config.to_dict().items() if field != "dtype"
-    }
+    raw = without(config.to_dict(), {"dtype"})
     return dataclasses.replace(config_file, raw=raw)
 
 

@@ -130,7 +130,9 @@ def _describe(
     # A stack has these one behind the other, each with blocks of its own.
     pieces = 2 if weight.leaf == "gate_up_proj" and not transposed else 1
     rows = outputs // pieces
-    block = min(stored.block or rows, rows) if leading else stored.block or rows
+    block = stored.block or rows
+    if leading:
+        block = min(block, rows)
     blocks = pieces * -(-rows // block)
     if leading and (is_reordered or (pieces > 1 and rows % block)):
         return None
@@ -140,12 +142,10 @@ def _describe(
         dtype,
         LazyTensor((*leading, groups, group, outputs), stored.values),
         LazyTensor(scales, stored.scale),
-        None if stored.zero_point is None else LazyTensor(scales, stored.zero_point),
+        _part(scales, stored.zero_point),
         LazyTensor((inputs,), np.dtype(np.int32)) if is_reordered else None,
-        None
-        if stored.outer_scale is None
-        else LazyTensor((*leading, 1, blocks), stored.outer_scale),
-        None if stored.minimum is None else LazyTensor(scales, stored.minimum),
+        _part((*leading, 1, blocks), stored.outer_scale),
+        _part(scales, stored.minimum),
         # Only their number matters to a program.
         levels=None
         if stored.levels is None
@@ -154,3 +154,7 @@ def _describe(
         scheme=stored.name,
         transposed=transposed,
     )
+
+
+def _part(shape: tuple[int, ...], dtype: np.dtype | None) -> LazyTensor | None:
+    return None if dtype is None else LazyTensor(shape, dtype)

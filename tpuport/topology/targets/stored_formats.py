@@ -1,5 +1,6 @@
 """How a quantised checkpoint stores each weight, as its config says."""
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -181,25 +182,19 @@ def _gptq(
         group_size(config.get("group_size", DEFAULT_GROUP)), is_reordered=bool(config.get("desc_act")),
     )  # fmt: skip
     named = config.get("modules_in_block_to_quantize")
-    endings = (
-        None
-        if named is None
-        else tuple(name for names in named for name in _as_list(names))
-    )
+    # Every name ends with "".
+    endings = ("",)
+    if named is not None:
+        endings = tuple(itertools.chain.from_iterable(map(_as_list, named)))
     choose_any = _unless(
         [] if config.get("lm_head") else _default_exceptions(model), stored
     )
 
     def choose(weight: QuantizableWeight) -> StoredFormat | None:
         # Only what is in a block.
-        is_in_block = re.search(r"\.\d+\.", weight.checkpoint_path) or config.get(
-            "lm_head"
-        )
-        if not is_in_block or (
-            endings is not None and not weight.checkpoint_path.endswith(endings)
-        ):
-            return None
-        return choose_any(weight)
+        path = weight.checkpoint_path
+        is_in_block = re.search(r"\.\d+\.", path) or config.get("lm_head")
+        return choose_any(weight) if is_in_block and path.endswith(endings) else None
 
     return choose
 

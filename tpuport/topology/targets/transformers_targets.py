@@ -16,6 +16,7 @@ from tpuport.checkpoint import building
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.config_values import check_heads, name_wrong_fields
 from tpuport.errors import PortError
+from tpuport.mappings import without
 from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.targets import encoder_inputs, user_code
 from tpuport.topology.targets.config_files import ConfigFile
@@ -142,11 +143,7 @@ def _read_config(config_file: ConfigFile, trust_remote_code: bool) -> tuple[Any,
     """
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    raw = {
-        name: value
-        for name, value in config_file.raw.items()
-        if name != building.QUANTIZATION
-    }
+    raw = without(config_file.raw, {building.QUANTIZATION})
     model_type = str(config_file.raw.get("model_type"))
     is_known = model_type in CONFIG_MAPPING
     # The code of a type that transformers knows too is run only if the user says so.

@@ -3,6 +3,7 @@ HBM, time of the links.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -126,10 +127,10 @@ class WorkCounter:
         if instruction.operation != "async-start":
             return nbytes
         # What runs beside the core is in a computation of its own.
-        inside = [
+        inside = itertools.chain.from_iterable(
             self.program.computations[name].instructions for name in instruction.callees
-        ]
-        return nbytes + sum(self._hbm_bytes(part) for parts in inside for part in parts)
+        )
+        return nbytes + sum(map(self._hbm_bytes, inside))
 
     def _kind(self, instruction: Instruction) -> str:
         if self.collectives_of(instruction):

@@ -87,7 +87,7 @@ class _CanonicalForms:
         operands = [operand.type for operand in self._program.operands(instruction)]
         text = _METADATA.sub("", instruction.attributes)
         windows = search_group(_WINDOWS, instruction.attributes)
-        callees = [self._computation(name) for name in instruction.callees]
+        callees = list(map(self._computation, instruction.callees))
         return "\n".join(
             [
                 instruction.type,
@@ -107,14 +107,14 @@ class _CanonicalForms:
                 for index, instruction in enumerate(instructions)
             }
             self._computations[name] = "\n".join(
-                f"{[positions.get(operand) for operand in instruction.operands]}{self._inner_form(instruction)}"
+                f"{list(map(positions.get, instruction.operands))}{self._inner_form(instruction)}"
                 for instruction in instructions
             )
         return self._computations.get(name, "")
 
     def _inner_form(self, instruction: Instruction) -> str:
         text = _METADATA.sub("", instruction.attributes)
-        callees = [self._computation(callee) for callee in instruction.callees]
+        callees = list(map(self._computation, instruction.callees))
         return "\n".join(
             [instruction.type, _NAME.sub("%", _COMMENT.sub("", text)), *callees]
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from tpuport.hardware import Generation
+from tpuport.mappings import group_by
 from tpuport.topology.compile_report import (
     InstructionTime,
     LineTime,
@@ -77,12 +78,8 @@ def _group(
     spans: Iterable[Span], key: Callable[[Span], Key]
 ) -> list[tuple[Key, list[Span]]]:
     """Spans by key, the groups that take longest first."""
-    groups: dict[Key, list[Span]] = {}
-    for span in spans:
-        groups.setdefault(key(span), []).append(span)
-    return sorted(
-        groups.items(), key=lambda group: (-_seconds(group[1]), str(group[0]))
-    )
+    groups = group_by(spans, key).items()
+    return sorted(groups, key=lambda group: (-_seconds(group[1]), str(group[0])))
 
 
 def _largest(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from html import escape
 from importlib import resources
+from itertools import starmap
 from typing import Any, Final
 
 from tpuport.topology.reports.html_markup import (
@@ -38,10 +39,7 @@ def page(result: Mapping[str, Any]) -> str:
     kind, word = "bad", "findings"
     if result["ok"]:
         kind, word = "good", "ok"
-    findings = "".join(
-        _finding(number, finding)
-        for number, finding in enumerate(result["findings"], 1)
-    )
+    findings = "".join(starmap(_finding, enumerate(result["findings"], 1)))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
