@@ -108,3 +108,14 @@ def test_an_object_that_is_its_own_iterator(check):
                 if step > 1: break  #! TPU205
             return x
     """)
+
+
+def test_tensors_of_the_host_that_are_written_from_the_device(check_forward):
+    """The first write is an error of another family; once it is mended, the rest is what stops the trace."""
+    check_forward("""
+    seen = torch.zeros(4, dtype=torch.bool)
+    kept = torch.zeros(4, dtype=torch.bool)
+    seen[ids[0]] = True
+    kept[0] = True
+    return x[:, seen] + x[:, kept]  #! TPU101
+    """)
