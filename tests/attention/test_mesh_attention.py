@@ -142,6 +142,7 @@ def test_every_part_of_the_mask_at_once(shape: tuple, sizes: tuple) -> None:
     _check(inputs, mask, mesh=create_mesh(*shape), softcap=2.0, sinks_H=_draw(4, heads))
 
 
+@pytest.mark.slow  # test_ring.py, and the gradients of every input in test_xla_attention.py
 @pytest.mark.parametrize(
     ("sequence", "shape", "sizes"),
     [

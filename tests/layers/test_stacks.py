@@ -33,6 +33,7 @@ def expected() -> torch.Tensor:
         return built()(IDS).logits
 
 
+@pytest.mark.slow  # the blocks in few bits below, on two devices
 @pytest.mark.parametrize(
     "mesh",
     [
