@@ -129,8 +129,14 @@ def test_greedy_tokens_are_those_of_the_models_own_loop(reference: GPT, describe
     expected = [reference.sample(prompt, 24) for prompt in PROMPTS]
     assert len({tuple(row[-8:]) for row in expected}) == 3, "rows that say the same prove little"
     assert [row.tolist() for row in tpuport.generate(described, PROMPTS, max_new_tokens=24)] == expected
+
+
+@pytest.mark.slow  # the rows above, which do not depend on each other
+@mostly_cached
+def test_a_row_alone_is_what_it_is_among_others(reference: GPT, described: Any) -> None:
+    expected = [reference.sample(PROMPTS[0], 24)]
     alone = described.generate(torch.tensor(PROMPTS[:1]), max_new_tokens=24)
-    assert alone.tolist() == expected[:1]
+    assert alone.tolist() == expected
 
 
 @pytest.mark.slow  # test_beam_search.py, and the caches of rows of the test above

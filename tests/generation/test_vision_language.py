@@ -160,6 +160,12 @@ def test_positions_along_the_axes_of_an_image(qwen: tuple[Any, Any], grids: list
     expected = reference.generate(**batch, **OPTIONS)
     assert torch.equal(ported.generate(**batch, **OPTIONS), expected)
     assert (decoder.prefill.compilations, decoder.advance.compilations) == before
+
+
+@pytest.mark.slow  # rows without an image are those of every language model
+def test_text_alone(qwen: tuple[Any, Any]) -> None:
+    reference, ported = qwen
+    batch = _grid_batch([[1, 4, 8], [1, 8, 4]])
     text = {name: batch[name] for name in ("input_ids", "attention_mask")}
     text["input_ids"] = text["input_ids"].masked_fill(text["input_ids"] == _IMAGE, 7)
     assert torch.equal(ported.generate(**text, **OPTIONS), reference.generate(**text, **OPTIONS))

@@ -44,12 +44,20 @@ def test_longrope_on_either_side_of_its_switch() -> None:
         ids = _prompt(length)
         expected = reference.generate(ids, max_new_tokens=new)
         assert torch.equal(tpuport.generate(ported, ids, max_new_tokens=new), expected)
+    with pytest.raises(PortError, match="at most 21 new tokens"):
+        tpuport.generate(ported, _prompt(12), max_new_tokens=22)
+
+
+@pytest.mark.slow  # generation above, and the compiled dynamic model below
+def test_a_compiled_longrope_takes_the_table_of_its_length() -> None:
+    config = Phi3Config(
+        **SIZES, max_position_embeddings=128, original_max_position_embeddings=32, rope_parameters=LONG
+    )
+    reference, ported = _pair(config)
     compiled = tpuport.compile(ported)
     for length in (12, 40):
         got = compat.to_torch(compat.as_jax(compiled(_prompt(length)).logits))
         torch.testing.assert_close(got, reference(_prompt(length)).logits, atol=1e-4, rtol=1e-4)
-    with pytest.raises(PortError, match="at most 21 new tokens"):
-        tpuport.generate(ported, _prompt(12), max_new_tokens=22)
 
 
 @pytest.mark.parametrize(

@@ -162,12 +162,19 @@ MIXED = {"others": "Q4_K", "attn_v": "Q6_K", "ffn_down": "Q6_K", "output": "Q6_K
 def test_a_llama_is_that_of_transformers(tp, write_llama, mesh_of_size):
     directory = write_llama(MIXED)
     model = load(AutoModelForCausalLM, directory, gguf_file="model.gguf", mesh=mesh_of_size(tp=tp))
-    expected = assert_as_transformers(directory, model)
+    assert_as_transformers(directory, model)
     weights = {name: weight for name, _, _, weight in quantized_weights(model)}
     # Everything but the embedding, which no product reads.
     assert len(weights) == 7 * LAYERS + 1
     assert weights["model.layers.0.self_attn.q_proj.weight"].scheme == "GGUF Q4_K"
     assert weights["model.layers.0.mlp.down_proj.weight"].scheme == "GGUF Q6_K"
+
+
+@pytest.mark.slow  # the logits above, and generation in ../test_quantized_models.py
+def test_a_llama_generates_what_it_does_in_transformers(write_llama, mesh_of_size):
+    directory = write_llama(MIXED)
+    model = load(AutoModelForCausalLM, directory, gguf_file="model.gguf", mesh=mesh_of_size(tp=2))
+    expected = assert_as_transformers(directory, model)
     tokens = generate(model, IDS, max_new_tokens=6, do_sample=False, pad_token_id=0)
     reference = expected.generate(IDS, max_new_tokens=6, do_sample=False, pad_token_id=0)
     assert torch.equal(compat.to_torch(compat.to_jax(tokens)), reference)
