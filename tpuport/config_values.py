@@ -173,7 +173,7 @@ def name_wrong_fields(raw: Mapping[str, Any], path: str, what: str) -> Iterator[
         # The hub's validation errors begin with the name of their class, and have the
         # reason in a second line.
         if type(error).__module__.startswith("huggingface_hub"):
-            message = " ".join(line.strip() for line in str(error).splitlines()[:2])
+            message = " ".join(map(str.strip, str(error).splitlines()[:2]))
         raise PortError(f"{what}: {message}", where=path, fix=_fix(raw)) from error
 
 

@@ -95,9 +95,8 @@ def _kind(cls: type) -> str:
     # A namedtuple's constructor takes its fields one by one, unlike tuple's.
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return "record"
-    if issubclass(cls, np.generic) or tree_util.is_tree_node(
-        cls
-    ):  # np.float64 is a float, and an array too
+    # np.float64 is a float, and an array too.
+    if issubclass(cls, np.generic) or tree_util.is_tree_node(cls):
         return "child"
     # A configuration (PretrainedConfig, GenerationConfig) is what can be written to a
     # dictionary.

@@ -312,9 +312,8 @@ def _check_seconds(**options: Any) -> None:
 
 
 def _check_earlier_call(num_processes: int | None, process_id: int | None) -> None:
-    from jax._src.distributed import (
-        global_state,
-    )  # jax.process_index() would start the devices
+    # jax.process_index() would start the devices.
+    from jax._src.distributed import global_state
 
     earlier = (global_state.process_id, global_state.num_processes)
     if num_processes is not None and earlier != (process_id, num_processes):

@@ -111,9 +111,8 @@ def _replace_calls(model: torch.nn.Module) -> torch.nn.Module:
     model_calls.compile_call(model)
     saving.replace_save(model)
     model_sizes.replace_sizes(model)
-    if hasattr(
-        model, "can_generate"
-    ):  # a model of transformers, which has been imported then
+    # A model of transformers, which has been imported then.
+    if hasattr(model, "can_generate"):
         from tpuport.generation import model_generate
 
         model_generate.replace_generate(model)

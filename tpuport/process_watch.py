@@ -28,9 +28,7 @@ from tpuport.errors import PortError
 
 _SIGNS = "tpuport/signs_of_life/"
 _VERDICT = "tpuport/verdict"
-_LIBRARIES = tuple(
-    sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")
-)
+_LIBRARIES = tuple(map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 # Where a process is when it compiles, which one may do for minutes whose neighbour has
 # the program on disk.
 _COMPILER = os.path.join("jax", "_src", "compiler.py")  # noqa: PTH118 - compared with the end of a file's name
@@ -136,9 +134,8 @@ class Watch:
     """This process among the others."""
 
     def __init__(self, heartbeat_timeout: float, stall_timeout: float | None) -> None:
-        from jax._src.distributed import (
-            global_state,
-        )  # jax has no public name for its client
+        # jax has no public name for its client.
+        from jax._src.distributed import global_state
 
         self._state = global_state
         self._client: Any = global_state.client
@@ -343,9 +340,8 @@ _watch: Watch | None = None
 
 def start(heartbeat_timeout: float, stall_timeout: float | None) -> None:
     """Watch, in a process that has joined others."""
-    from jax._src.distributed import (
-        global_state,
-    )  # jax.process_count() would start the devices
+    # jax.process_count() would start the devices.
+    from jax._src.distributed import global_state
 
     global _watch
     if global_state.num_processes > 1:

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from itertools import starmap
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, overload
@@ -186,10 +187,7 @@ class Report(Sequence[Call]):
         return {"calls": calls, "forgotten": self.forgotten}
 
     def __rich__(self) -> Group:
-        entries = [
-            _render_call(call, count)
-            for call, count in zip(self, self.counts, strict=True)
-        ]
+        entries = list(starmap(_render_call, zip(self, self.counts, strict=True)))
         return Group(*entries, Text(self._caption()))
 
     def _caption(self) -> str:

@@ -282,9 +282,8 @@ def vmem_bytes(call: KernelCall, blocks: Blocks) -> int:
     dim, width = (-(-size // LANES) * LANES for size in (call.head_dim, call.value_dim))
     inputs = (blocks.query + blocks.key) * dim + blocks.key * call.value_dim
     outputs = blocks.query * (width + 2)
-    windows = (
-        2 * (inputs + outputs) * call.itemsize
-    )  # twice: one block is processed while the next arrives
+    # Twice: one block is processed while the next arrives.
+    windows = 2 * (inputs + outputs) * call.itemsize
     running = (call.value_dim + 16) * blocks.query * 4
     scores = blocks.compute * blocks.query * 4
     return windows + running + 9 * scores // 4

@@ -16,6 +16,7 @@ from tpuport.checkpoint import formats
 from tpuport.config_values import check_values, read_json
 from tpuport.errors import PortError
 from tpuport.library_classes import is_diffusers_class
+from tpuport.mappings import without
 
 QUANTIZATION = "quantization_config"
 """The field of a config that describes weights in few bits."""
@@ -123,7 +124,7 @@ def _check_kinds(raw: Mapping[str, Any], path: Path) -> None:
             )
     code = raw.get("auto_map")
     references = code.values() if isinstance(code, Mapping) else ()
-    is_right = all(_is_reference(reference) for reference in references)
+    is_right = all(map(_is_reference, references))
     if code is not None and not (isinstance(code, Mapping) and is_right):
         raise PortError(
             f"auto_map is {code!r:.60}, and not an object of names of classes",
@@ -160,9 +161,7 @@ def read_config(
             its own code.
     """
     if is_diffusers_class(model_class):
-        return {
-            name: value for name, value in raw.items() if name != QUANTIZATION
-        } | dict(options)
+        return without(raw, {QUANTIZATION}) | dict(options)
     config = _read_transformers_config(
         model_class, directory, raw, trust_remote_code, options
     )

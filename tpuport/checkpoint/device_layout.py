@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat
 from tpuport.errors import PortError
+from tpuport.mappings import names_of_each
 from tpuport.mesh import check_mesh, create_mesh
 from tpuport.sharding import ShardingRules, audit
 
@@ -136,19 +137,12 @@ def replicated_sharding(mesh: Mesh) -> NamedSharding:
 
 def parameter_groups(model: torch.nn.Module) -> list[list[str]]:
     """The names of each parameter of `model`: several in a group are tied weights."""
-    return _group_by_identity(model.named_parameters(remove_duplicate=False))
+    return names_of_each(model.named_parameters(remove_duplicate=False))
 
 
 def buffer_groups(model: torch.nn.Module) -> list[list[str]]:
     """The names of each buffer of `model`, grouped as those of parameters are."""
-    return _group_by_identity(model.named_buffers(remove_duplicate=False))
-
-
-def _group_by_identity(named: Iterable[tuple[str, torch.Tensor]]) -> list[list[str]]:
-    groups: dict[int, list[str]] = {}
-    for name, tensor in named:
-        groups.setdefault(id(tensor), []).append(name)
-    return list(groups.values())
+    return names_of_each(model.named_buffers(remove_duplicate=False))
 
 
 def find_owner(model: torch.nn.Module, name: str) -> tuple[Any, str]:

@@ -125,7 +125,7 @@ def _describe(path: Path, architecture: str, entries: list[Any]) -> GGUFFile:
     problems: list[str] = []
     for entry in entries:
         # ggml names the dimension first along which numbers follow one another.
-        shape = tuple(int(length) for length in reversed(entry.shape.tolist()))
+        shape = tuple(map(int, reversed(entry.shape.tolist())))
         kind = entry.tensor_type.name
         try:
             dtype, stored_shape = _stored_form(kind, shape)

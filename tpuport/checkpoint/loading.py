@@ -293,7 +293,7 @@ def _read_arrays(model: Any, plans: list[ArrayPlan]) -> None:
     """Create every array and put it into the model; after a second, a bar shows the
     bytes.
     """
-    sizes = [_local_bytes(plan) for plan in plans]
+    sizes = list(map(_local_bytes, plans))
     end = 0
     with tqdm(
         total=sum(sizes), desc="Loading weights", unit="B", unit_scale=True, delay=1.0

@@ -30,6 +30,7 @@ from tpuport.checkpoint.device_layout import (
     scatter,
 )
 from tpuport.errors import PortError
+from tpuport.mappings import without
 from tpuport.patches import registry
 from tpuport.plurals import count_noun
 from tpuport.quantization import (
@@ -314,7 +315,7 @@ def _named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     )
     tensors.update(model.named_buffers(remove_duplicate=False))
     parts = part_names(model)
-    return {name: tensor for name, tensor in tensors.items() if name not in parts}
+    return without(tensors, parts)
 
 
 def _target_dtypes(
@@ -337,10 +338,10 @@ def _target_dtypes(
         )
     override = dtype_overrides(model, dtype)
     # A state dict may hold more than tensors.
-    for name in dtypes.keys() & model.state_dict().keys():
-        if dtypes[name].is_floating_point:
-            dtypes[name] = override(name, dtype)
-    return dtypes
+    names = dtypes.keys() & model.state_dict().keys()
+    return dtypes | {
+        name: override(name, dtype) for name in names if dtypes[name].is_floating_point
+    }
 
 
 def _check_movable(model: torch.nn.Module, dtypes: dict[str, torch.dtype]) -> None:

@@ -23,6 +23,7 @@ from tpuport.checkpoint.lazy_tensors import (
     index_shape,
     transpose,
 )
+from tpuport.mappings import without_nones
 from tpuport.quantization import Scheme
 
 PARTS = (
@@ -69,7 +70,7 @@ class QuantizedTensor(LazyTensor):
     def parts(self) -> dict[str, LazyTensor]:
         """The tensors that are there, by the names of `QuantizedWeight`'s buffers."""
         tensors = {name: getattr(self, name) for name in PARTS}
-        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        return without_nones(tensors)
 
     @property
     def columns(self) -> int:
@@ -452,7 +453,7 @@ def _are_alike(tensors: Sequence[Any]) -> bool:
             for tensor in tensors
         )
         and not any(tensor.transposed for tensor in tensors)
-        and len({_form(tensor) for tensor in tensors}) == 1
+        and len(set(map(_form, tensors))) == 1
     )
 
 

@@ -1,6 +1,7 @@
 """Parsing arguments of commands: an error is a sentence with what to do."""
 
 import argparse
+import math
 import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -72,12 +73,19 @@ def non_negative_integer(text: str) -> int:
     return int(text)
 
 
+def number(text: str) -> float:
+    """The number that a text is; nan, with which every comparison is false, if it is
+    none.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def seconds(text: str) -> float:
     """The type of a timeout, of at least one second."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
+    value = number(text)
     # Also refuses nan.
     if not value >= 1:
         raise argparse.ArgumentTypeError(

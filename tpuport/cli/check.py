@@ -18,6 +18,7 @@ from tpuport.cli.arguments import (
 from tpuport.cli.compile_request import check_report
 from tpuport.cli.console import print_text, say, write_file
 from tpuport.cli.mesh_options import AXES
+from tpuport.mappings import without_nones
 from tpuport.rules_format import read_rules
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
         )
     check_report(options.format, options.output)
     sizes_by_axis = {axis: getattr(options, axis) for axis in AXES}
-    sizes = {axis: size for axis, size in sizes_by_axis.items() if size is not None}
+    sizes = without_nones(sizes_by_axis)
     rules = None
     if options.rules is not None:
         if not sizes:

@@ -291,7 +291,7 @@ def _render_text(renderable: Any, stream: Any) -> str:
         console.width = _FILE_COLUMNS
     console.print(renderable)
     # rich pads lines to the width.
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    return "\n".join(map(str.rstrip, buffer.getvalue().splitlines())) + "\n"
 
 
 def _print_report(report: str) -> None:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from tpuport.cli.arguments import CommandParser, UsageError, positive_integer
+from tpuport.cli.arguments import CommandParser, UsageError, number, positive_integer
 from tpuport.cli.mesh_options import (
     AXES,
     axis_sizes,
@@ -433,11 +433,7 @@ def _image_size(text: str) -> tuple[int, int]:
 
 
 def _effort(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    # Comparisons with nan are false.
+    value = number(text)
     if -1 <= value <= 1:
         return value
     raise argparse.ArgumentTypeError(f"{text!r} is not a number from -1 to 1")

@@ -74,9 +74,9 @@ def _report_model(name: str, as_json: bool) -> int:
             fix=f"{closest([name], known)}The page 'Models beside torch' lists all; tpuport check tries your own model",
         )
     if as_json:
-        text = json.dumps([dataclasses.asdict(result) for result in results], indent=2)
+        text = json.dumps(list(map(dataclasses.asdict, results)), indent=2)
     else:
-        text = "\n".join(_describe(result) for result in results)
+        text = "\n".join(map(_describe, results))
     print_text(text + "\n", "the results", fix="redirect them to a file")
     return int(any(result.fails for result in results))
 

@@ -7,6 +7,7 @@ from math import prod
 from typing import Final
 
 from tpuport.cli.arguments import UsageError
+from tpuport.mappings import without_nones
 
 AXES: Final = ("dp", "sp", "tp")
 
@@ -28,7 +29,7 @@ def axis_sizes(options: argparse.Namespace) -> dict[str, int]:
     """
     # 0 is a size that the user gave, and not a missing option.
     options_by_axis = {axis: getattr(options, axis) for axis in AXES}
-    sizes = {axis: size for axis, size in options_by_axis.items() if size is not None}
+    sizes = without_nones(options_by_axis)
     for axis, size in sizes.items():
         if size < 1 and size != -1:
             raise UsageError(

@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     # Anew, because importing a target applies its patches.
     statuses = [_with_failure(status, failures) for status in registry.statuses()]
     if options.format == "json":
-        patches = [_to_dict(status) for status in statuses]
+        patches = list(map(_to_dict, statuses))
         listing = json.dumps(
             {"schema": 1, "checked": options.check, "patches": patches}, indent=2
         )

@@ -30,7 +30,7 @@ def ask(name: str, timeout: float) -> dict[str, Any]:
             what = f"{probe.subject} did not answer within {timeout:g} seconds"
             return {"problem": {"what": what, "where": name, "fix": probe.slow_fix}}
         except ChildDiedError as error:
-            lines = " | ".join(line.strip() for line in error.last_lines[-_MAX_LINES:])
+            lines = " | ".join(map(str.strip, error.last_lines[-_MAX_LINES:]))
             what = f"asking {probe.subject} ended the process ({error.cause})"
             return {
                 "problem": {"what": what, "where": lines or name, "fix": _REINSTALL}

@@ -201,7 +201,7 @@ def _print_json(searches: "list[Search]", topology: str) -> None:
     from tpuport.attention.tuning.bundle_cache import versions
     from tpuport.attention.tuning.search import search_to_json
 
-    results = [search_to_json(search) for search in searches]
+    results = list(map(search_to_json, searches))
     report = {
         "schema": 1,
         "topology": topology,

@@ -6,8 +6,9 @@ is here and nowhere else. Names resolve on first use, so that versions can be ch
 before torch or jax is imported.
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from tpuport.lazy_names import lazy_name
 
 if TYPE_CHECKING:
     from tpuport.compat.convert import (
@@ -73,8 +74,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-    globals()[name] = value
-    return value
+    return lazy_name(__name__, _PUBLIC, name)

@@ -13,6 +13,7 @@ A cache that a function reads and does not return is not donated: no result coul
 its memory.
 """
 
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
@@ -201,7 +202,7 @@ def own_arrays(
             elements.
         to_copy, free: numbers of the arrays that are copied in any case, and in none.
     """
-    expected = Counter(id(element) for container in containers for element in container)
+    expected = Counter(map(id, itertools.chain.from_iterable(containers)))
     to_copy, free = set(to_copy), set(free)
     owned = []
     for number, array in enumerate(arrays):

@@ -101,7 +101,7 @@ class WatchedValues:
                 python_values.host_version(tensor) == version
                 for tensor, version in self._host_tensors
             )
-            and all(np.array_equal(array, copy) for array, copy in self._arrays)
+            and all(itertools.starmap(np.array_equal, self._arrays))
             and _torch_settings() == self.settings
         )
 

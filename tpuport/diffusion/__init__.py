@@ -2,8 +2,9 @@
 single program.
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from tpuport.lazy_names import lazy_name
 
 if TYPE_CHECKING:
     from tpuport.diffusion.denoising import denoise
@@ -20,8 +21,4 @@ __all__ = ["denoise", "port_pipeline", "restore", "take_back"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-    globals()[name] = value
-    return value
+    return lazy_name(__name__, _PUBLIC, name)

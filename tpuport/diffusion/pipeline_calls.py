@@ -265,9 +265,11 @@ def _wrap_callbacks(arguments: dict[str, Any]) -> None:
     on_step_end: Any = arguments.get("callback_on_step_end")
     if hasattr(on_step_end, "tensor_inputs"):
         arguments[_CALLBACK_INPUTS] = on_step_end.tensor_inputs
-    for name, value in arguments.items():
-        if name.startswith("callback") and callable(value):
-            arguments[name] = _with_host_tensors(value)
+    arguments |= {
+        name: _with_host_tensors(value)
+        for name, value in arguments.items()
+        if name.startswith("callback") and callable(value)
+    }
 
 
 def _with_host_tensors(callback: Callable) -> Callable:

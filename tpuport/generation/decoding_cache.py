@@ -125,9 +125,8 @@ def set_length(cache: Any, length: jax.Array) -> Any:
     cache.layers = [copy.copy(layer) for layer in cache.layers]
     for layer in cache.layers:
         if isinstance(layer, FixedLayer):
-            vars(layer).update(
-                length=length
-            )  # an array, in place of transformers' tensor
+            # An array, in place of transformers' tensor.
+            vars(layer).update(length=length)
         # Some layers take what the indexer of an earlier one has selected.
         if isinstance(layer, IndexedLayer) and layer.indexer_keys is not None:
             vars(layer).update(indexer_length=length)

@@ -60,9 +60,7 @@ def _figures_table() -> str:
         "a chip of", "HBM", "bf16 TFLOP/s", "int8 TOP/s", "fp8 TFLOP/s", "HBM GB/s", "ICI GB/s, both ways",
         "a link GB/s, one way", "torus", "TensorCores", "devices", "chips at most",
     )  # fmt: skip
-    return _table(
-        header, [_figures_row(generation) for generation in GENERATIONS.values()]
-    )
+    return _table(header, list(map(_figures_row, GENERATIONS.values())))
 
 
 def _figures_row(generation: Generation) -> tuple[str, ...]:

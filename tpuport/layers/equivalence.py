@@ -150,9 +150,8 @@ class Comparison:
         name = left.primitive
         if name is not right.primitive:
             return f"{name} in one, {right.primitive} in the other"
-        if len(left.invars) != len(right.invars) or len(left.outvars) != len(
-            right.outvars
-        ):
+        counts = len(left.invars), len(left.outvars)
+        if counts != (len(right.invars), len(right.outvars)):
             return f"{name} with other numbers of operands or results"
         for a, b in zip(left.invars, right.invars, strict=True):
             if not pairs.match(a, b):

@@ -132,9 +132,7 @@ class _Rewriter:
         # Most programs inside of others call no block.
         if not has_block_calls(jaxpr):
             return eval_jaxpr(jaxpr, closed.consts, *args)
-        jaxpr = jaxpr.replace(
-            eqns=[self._rewrite_inside(equation) for equation in jaxpr.eqns]
-        )
+        jaxpr = jaxpr.replace(eqns=list(map(self._rewrite_inside, jaxpr.eqns)))
         program = LiveProgram.of_jaxpr(jaxpr)
         calls = group_calls(program)
         selector = RunSelector(program)
@@ -278,7 +276,7 @@ class _Evaluation:
             else:
                 pending.append(remove_mark(self._program.equations[node]))
         self._evaluate_equations(pending)
-        return [self._read(result) for result in self._jaxpr.outvars]
+        return list(map(self._read, self._jaxpr.outvars))
 
     def _read(self, atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else self._values[atom]
@@ -380,7 +378,7 @@ class _Evaluation:
 
     def _stack_each(self, role: Each) -> Any:
         dtype = role.values[0].aval.dtype
-        values = [self._read(value) for value in role.values]
+        values = list(map(self._read, role.values))
         # Numbers stay a constant of the program, which the compiler can read.
         is_constant = all(isinstance(value, Literal) for value in role.values)
         module: Any = np if is_constant else jnp

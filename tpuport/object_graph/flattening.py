@@ -285,9 +285,9 @@ class _Builder:
             for number, node in structure.nodes
             if kind_of(node.cls) != "registered"
         ]
-        for number, node in own:
-            if number not in self.objects:
-                self.objects[number] = _empty(node)
+        self.objects |= {
+            number: _empty(node) for number, node in own if number not in objects
+        }
         # All exist before the first is filled, because objects may lead to each other.
         for number, node in own:
             self._fill(self.objects[number], node)
@@ -305,9 +305,8 @@ class _Builder:
                 return types.MethodType(function, self.resolve(owner))
         _, cls, references = reference
         values = list(map(self.resolve, references))
-        if hasattr(
-            cls, "_make"
-        ):  # a namedtuple, whose `__new__` takes fields one by one
+        # A namedtuple, whose `__new__` takes fields one by one.
+        if hasattr(cls, "_make"):
             return cls._make(values)
         if hasattr(cls, "n_sequence_fields"):  # torch.return_types
             return cls(values)

@@ -4,8 +4,9 @@ for them.
 Names resolve on first use; none of them imports torch.
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from tpuport.lazy_names import lazy_name
 
 if TYPE_CHECKING:
     from tpuport.patches.digests import digest as digest
@@ -28,8 +29,4 @@ __all__ = ["Patch", "before_tracing", "digest", "original", "register", "statuse
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-    globals()[name] = value
-    return value
+    return lazy_name(__name__, _PUBLIC, name)

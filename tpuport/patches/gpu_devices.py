@@ -73,11 +73,12 @@ def _without_cuda(
     device.
     """
     named_by_text = func in (torch.Tensor.to, torch.as_tensor)
-    positions: list[int] = []
-    for position, value in enumerate(args):
-        # Elsewhere a text such as "cuda" need not be a device.
-        if is_cuda(value) and (named_by_text or not isinstance(value, str)):
-            positions.append(position)
+    # Elsewhere a text such as "cuda" need not be a device.
+    positions = [
+        position
+        for position, value in enumerate(args)
+        if is_cuda(value) and (named_by_text or not isinstance(value, str))
+    ]
     if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
         positions.append(1)  # a number is a CUDA device
     if (

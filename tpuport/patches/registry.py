@@ -48,9 +48,8 @@ _patches: dict[str, Patch] = {}
 _origins: dict[str, str] = {}
 _applied: dict[str, "_Record"] = {}
 _refused: dict[str, tuple[State, str]] = {}
-_warned: set[str] = (
-    set()
-)  # texts logged since patches were enabled: each is logged once
+# Texts logged since patches were enabled: each is logged once.
+_warned: set[str] = set()
 _armed: set[str] = set()  # modules with a post-import hook
 _strictness: Strictness = "off"
 # The last explicit choice of a caller; `revert_all` forgets it.

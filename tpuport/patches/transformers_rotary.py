@@ -16,6 +16,7 @@ import jax
 import torch
 
 from tpuport import compat
+from tpuport.mappings import group_by
 
 
 class _Table(NamedTuple):
@@ -123,10 +124,8 @@ def by_length(model: torch.nn.Module) -> Iterator[None]:
     """Traced. Let `dynamic` modules use the table for the positions of each call,
     whatever came before.
     """
-    tables_by_module: dict[Any, list[_Table]] = {}
-    for table in _tables(model):
-        if table.is_dynamic:
-            tables_by_module.setdefault(table.module, []).append(table)
+    dynamic = [table for table in _tables(model) if table.is_dynamic]
+    tables_by_module = group_by(dynamic, lambda table: table.module)
     with contextlib.ExitStack() as stack:
         for module, tables in tables_by_module.items():
             stack.enter_context(_tables_from_positions(module, tables))

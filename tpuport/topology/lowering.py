@@ -247,9 +247,8 @@ def lower_for(
             _trace_with_values(trace, inputs) if is_library_model(owner) else trace(())
         )
         stage = traced.program.lower(lowering_platforms=("tpu",))
-    loops = getattr(
-        traced.step.function, "scanned", ()
-    )  # of a step without loops, a plain function
+    # A step without loops is a plain function.
+    loops = getattr(traced.step.function, "scanned", ())
     lower_unrolled = None
     if loops and scan_layers is None:
         lower_unrolled = functools.partial(

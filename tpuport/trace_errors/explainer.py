@@ -324,9 +324,8 @@ def _files_of(model: Any) -> list[str]:
     files: dict[str, None] = {}
     for part in dict.fromkeys(parts):
         file = None
-        with contextlib.suppress(
-            TypeError
-        ):  # of a class that Python code does not define
+        # Raised for a class that Python code does not define.
+        with contextlib.suppress(TypeError):
             file = inspect.getsourcefile(part)
         if file and owner_of(file, str(part.__module__)) > Owner.LIBRARY:
             files[file] = None

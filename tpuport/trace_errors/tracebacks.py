@@ -83,9 +83,8 @@ def path_to(error: BaseException) -> ErrorPath:
         seen.add(id(earlier))
         inner = list(_read_frames(earlier.__traceback__))
         if _holds_frames(earlier):
-            inner = _without_callers(
-                inner
-            )  # they may begin with the first call of the process
+            # They may begin with the first call of the process.
+            inner = _without_callers(inner)
         frames = _join(frames, inner)
         if not _holds_frames(earlier):
             error = earlier

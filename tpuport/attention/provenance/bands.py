@@ -41,8 +41,8 @@ Symbols = dict[Node, int]
 
 @dataclass(frozen=True)
 class Affine:
-    """Integers that grow evenly: `constant + sum(steps[axis] * index[axis]) +
-    sum(factor * scalar)`.
+    """Integers that grow evenly:
+    `constant + sum(steps[axis] * index[axis]) + sum(factor * scalar)`.
 
     Attributes:
         steps: for each axis; 0 along an axis of size 1.

@@ -266,9 +266,8 @@ def analysis(
         def remember(node: Node) -> Any:
             if function not in node.memo:
                 if node.graph.depth >= MAX_DEPTH or node.graph.count >= MAX_NODES:
-                    return unknown(
-                        node
-                    )  # not remembered: from elsewhere the node may be less deep
+                    # Not remembered: from elsewhere the node may be less deep.
+                    return unknown(node)
                 node.memo[function] = go_deeper(node, function)
             return node.memo[function]
 

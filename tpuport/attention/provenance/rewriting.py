@@ -4,6 +4,7 @@
 changes nothing.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -146,7 +147,7 @@ def _tile_as_broadcast(node: Node) -> Node:
     """A tiling as a broadcast of a new axis before each one, joined with it."""
     source = node.operands[0]
     pairs = zip(node.params["reps"], source.shape, strict=True)
-    shape = tuple(int(size) for pair in pairs for size in pair)
+    shape = tuple(map(int, itertools.chain.from_iterable(pairs)))
     broadcast = _broadcast(source, shape, tuple(range(1, len(shape), 2)))
     return reshape(broadcast, node.shape)
 

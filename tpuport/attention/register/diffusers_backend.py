@@ -245,10 +245,8 @@ def _has_known_form(module: Any) -> bool:
         tables = operator.attrgetter(*_DICTIONARIES)(module)
         operator.attrgetter(*_ATTRIBUTES)(module)
         arguments = inspect.signature(module.dispatch_attention_fn).parameters.keys()
-    except (
-        AttributeError,
-        TypeError,
-    ):  # an attribute is missing, or the dispatch is no function
+    # An attribute is missing, or the dispatch is no function.
+    except (AttributeError, TypeError):
         return False
     is_text_enum = isinstance(native, str) and isinstance(native, enum.Enum)
     return (

@@ -205,10 +205,11 @@ def _read(function: Callable, positions: Positions, parts: MaskParts) -> None:
 
 def _closure_values(function: Any) -> dict[str, Any]:
     values = dict(inspect.getclosurevars(function).nonlocals)
-    for name, value in values.items():
-        if isinstance(value, torch.Tensor):
-            values[name] = compat.to_jax(value)
-    return values
+    return values | {
+        name: compat.to_jax(value)
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor)
+    }
 
 
 def _reader_of(function: Callable) -> Any:

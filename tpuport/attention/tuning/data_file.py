@@ -4,11 +4,12 @@
 
 import datetime as dt
 import json
-from collections import defaultdict
+import operator
 from typing import Any
 
 from tpuport.attention.tuning.bundle_cache import versions
 from tpuport.attention.tuning.search import Search, search_to_json, steps_to_json
+from tpuport.mappings import group_by
 
 
 def build_data(searches: list[Search], generation: str, command: str) -> dict[str, Any]:
@@ -17,9 +18,8 @@ def build_data(searches: list[Search], generation: str, command: str) -> dict[st
     Its `grids` have the bundles of steps by kind of kernel; `shapes` the search for
     each shape, the fastest first.
     """
-    grids: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
-    for grid in map(steps_to_json, searches):
-        grids[grid["head_dim"], grid["dtype"], grid["has_band"]].append(grid)
+    kind = operator.itemgetter("head_dim", "dtype", "has_band")
+    grids = group_by(map(steps_to_json, searches), kind)
     shapes = list(map(search_to_json, searches))
     for shape in shapes:
         del shape["default"]  # what the default was before says nothing about this file

@@ -91,7 +91,7 @@ def _adapt_four_bits(
 ) -> LazyTensor:
     state = _read_state(weight, state_name)
     try:
-        outputs, inputs = (int(size) for size in state["shape"])
+        outputs, inputs = map(int, state["shape"])
         size = int(state["blocksize"])
     except (KeyError, TypeError, ValueError) as error:
         raise BadWeightError(

@@ -276,11 +276,10 @@ def _copied_elsewhere(
         )
     if not is_ported(data):
         return None
+    dtype = kwargs.get("dtype") or data.dtype
     if kind == "cpu":
-        return data.to("cpu", kwargs.get("dtype") or data.dtype)
-    return view_steps.on_twins(
-        torch.empty, data.shape, dtype=kwargs.get("dtype") or data.dtype, device=kind
-    )
+        return data.to("cpu", dtype)
+    return view_steps.on_twins(torch.empty, data.shape, dtype=dtype, device=kind)
 
 
 def _without_data(kwargs: dict[str, Any]) -> dict[str, Any]:

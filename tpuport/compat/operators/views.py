@@ -114,9 +114,8 @@ def narrow(tensor: Ported, dim: int, start: Any, length: int) -> torch.Tensor:
         return _aten.narrow.default(tensor, dim, int(start), length)
     first, axis = start.jax(), dim % tensor.ndim
     twin = aliasing.twin(tensor)
-    view_twin = view_steps.on_twins(
-        torch.narrow, twin, axis, 0, length
-    )  # raises if it is too long
+    # Raises if it is too long.
+    view_twin = view_steps.on_twins(torch.narrow, twin, axis, 0, length)
     # Counted from the end, as torch does.
     first = jnp.where(first < 0, first + tensor.shape[axis], first)
 

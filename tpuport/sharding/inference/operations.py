@@ -271,12 +271,12 @@ def _squeeze(equation: Any, inputs: Sequence[Value]) -> Operation:
 def _slice(equation: Any, inputs: Sequence[Value]) -> Operation:
     source = inputs[0]
     shape = _shape(equation.outvars[0])
-    dealt = {}
-    for index, size in enumerate(shape):
-        # A single position is on one device: nothing of it could be dealt to the
-        # others.
-        if 1 < size < source.shape[index]:
-            dealt[Axis(0, index)] = index
+    # A single position is on one device: nothing of it could be dealt to the others.
+    dealt = {
+        Axis(0, index): index
+        for index, size in enumerate(shape)
+        if 1 < size < source.shape[index]
+    }
     return _operation(
         equation, inputs, _carried(source, shape, _in_place(shape)), dealt=dealt
     )

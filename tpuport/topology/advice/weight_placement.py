@@ -105,10 +105,8 @@ def output_embedding(model: Any) -> Any:
     """The module that computes logits; None if the model does not say which."""
     try:
         return getattr(model, "get_output_embeddings", lambda: None)()
-    except (
-        AttributeError,
-        NotImplementedError,
-    ):  # some models of transformers have none
+    # Some models of transformers have none.
+    except (AttributeError, NotImplementedError):
         return None
 
 

@@ -71,9 +71,8 @@ class Frames:
             ).strip('"')
             stack.append((file, int(location.get("line", 0)), function))
             parent = _parent(row) - self._parent_offset
-            if (
-                parent >= number
-            ):  # parents come before their children, so this is the outermost
+            # Parents come before their children, so this is the outermost.
+            if parent >= number:
                 break
             number = parent
         return stack

@@ -231,9 +231,11 @@ def operations(costs: dict[str, Any], per: str = "") -> str:
             "counted elementwise: a product of a matrix and one vector is some 4 operations a weight where the "
             "model's are 2; nothing is computed twice"
         )
-    for field, phrase in _OPERATION_PHRASES.items():
-        if costs[field]:
-            parts.append(phrase.format(flops(costs[field])))
+    parts += [
+        phrase.format(flops(costs[field]))
+        for field, phrase in _OPERATION_PHRASES.items()
+        if costs[field]
+    ]
     return ", ".join(parts)
 
 
