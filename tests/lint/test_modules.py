@@ -11,11 +11,11 @@ from tpuport.lint.modules import (
     FunctionInfo,
     ModuleInfo,
     canonical,
-    definitions,
     is_file,
     package_root,
     search_directories,
 )
+from tpuport.lint.scope_statements import definitions
 
 
 def module(code: str, name: str = "pkg.sub.mod", is_package: bool = False) -> ModuleInfo:

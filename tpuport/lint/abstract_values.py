@@ -5,7 +5,7 @@ flags, strings), and `Unknown` may be either, so no error may rest on it. Values
 immutable and compared by content: equal calls are interpreted once.
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from tpuport.lint.work import meter
 
@@ -416,55 +416,6 @@ class Module(_ByContent):
     def __init__(self, info: Any) -> None:
         self.info = info
         self._set_key(id(info))
-
-
-class Arguments(NamedTuple):
-    """The values of a call's arguments.
-
-    Attributes:
-        positional: in order; what `*iterable` of unknown length passes is one of them.
-        keywords: by name.
-        is_counted: whether there are as many positional arguments as `positional` has.
-    """
-
-    positional: list[Value]
-    keywords: dict[str, Value]
-    is_counted: bool = True
-
-    @property
-    def first(self) -> Value:
-        """The first positional argument, `UNKNOWN` if there is none."""
-        return self.get(0)
-
-    def get(self, position: int, *names: str, default: Value = UNKNOWN) -> Value:
-        """An argument by position, or by the first of its names that is given."""
-        if position < len(self.positional):
-            return self.positional[position]
-        for name in names:
-            if name in self.keywords:
-                return self.keywords[name]
-        return default
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the call has no arguments."""
-        return not self.positional and not self.keywords
-
-    def without_first(self) -> "Arguments":
-        """What the first argument gets if it is called, or its method."""
-        return Arguments(self.positional[1:], self.keywords, self.is_counted)
-
-    def functions(self) -> list[Function]:
-        """The arguments that are functions of the linted code, in order."""
-        values = (*self.positional, *self.keywords.values())
-        return [value for value in values if isinstance(value, Function)]
-
-    @property
-    def first_function(self) -> Function | None:
-        """The first positional argument that is a function of the linted code."""
-        return next(
-            (value for value in self.positional if isinstance(value, Function)), None
-        )
 
 
 # --- questions that most of the interpreter asks ---

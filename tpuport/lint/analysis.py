@@ -8,8 +8,8 @@ import dataclasses
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from tpuport.lint import scenarios
 from tpuport.lint.abstract_values import (
@@ -29,25 +29,25 @@ from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.interpreter import TracingInterpreter
 from tpuport.lint.interpreter.call_record import Record
 from tpuport.lint.interpreter.compiled_methods import is_compiled_method
-from tpuport.lint.modules import (
-    ClassInfo,
-    FunctionInfo,
-    FunctionNode,
-    ModuleInfo,
-    definitions,
-)
+from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project
 from tpuport.lint.rules.rule import Rule
 from tpuport.lint.scanner import Scanner
 from tpuport.lint.source import SourceFile, garbage_collection_off
+from tpuport.lint.traced_functions import (
+    COMPILERS,
+    EntryPoint,
+    decorated_functions,
+    entry_point,
+    errors_of,
+    nested_functions,
+    position,
+    stopped_entries,
+    traced_name,
+)
 from tpuport.lint.work import WorkLimitError, meter
 
-# Functions that are passed to one of these, or decorated with one, are traced.
-_COMPILERS: Final = frozenset(
-    "torch.compile tpuport.compile jax.jit torchax.interop.jax_jit torchax.compile torch.jit.trace"
-    " torch_xla2.interop.jax_jit".split()
-)
 _COMPILED_ARGUMENTS: Final = frozenset({"model", "fun", "func"})
 # A file without one of these words is not searched for compilers; `re.compile` is too
 # common to count.
@@ -60,13 +60,6 @@ _LOOPS: Final = frozenset({"generate", "sample"})
 _PROCESSOR: Final = re.compile(r"(Attn|Attention)Processor")
 # A call in the linted code costs some thirty calls here, and may be forty deep.
 _RECURSION_LIMIT: Final = 20_000
-
-
-class EntryPoint(NamedTuple):
-    """A function that tracing starts from, and what its `self` is."""
-
-    function: FunctionInfo
-    receiver: Value | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,7 +143,7 @@ class Analyser:
             self._interpreter.stop_recording_calls()
             finding = _cut_off_finding(module, error)
             record.findings[finding.rule, finding.path] = finding
-            entries = _stopped_entries(entry_points, finding)
+            entries = stopped_entries(entry_points, finding)
         self._interpreter.stop_recording()
         self._interpreter.forget_calls()
         path = str(module.path)
@@ -162,7 +155,7 @@ class Analyser:
             findings=sorted(record.findings.values()),
             dependencies=tuple(sorted(dependencies)),
             entry_points=len(entry_points),
-            traced=frozenset(_traced_name(function) for function, _ in record.traced),
+            traced=frozenset(traced_name(function) for function, _ in record.traced),
             entries=entries,
         )
 
@@ -209,7 +202,7 @@ class Analyser:
                     self._interpreter.interpret_constructor(constructor, receiver)
                 )
         # In the order of the text, since a set has none that two runs share.
-        traced = sorted({function for function, _ in record.traced}, key=_position)
+        traced = sorted({function for function, _ in record.traced}, key=position)
         for function in traced:
             self._scanner.scan_traced(function)
         self._scanner.scan_rest(module, {function.node for function in traced})
@@ -241,7 +234,7 @@ class Analyser:
                 is_forward = entry.function.name == "forward" or not self._has_forward(
                     entry
                 )
-                for finding in _errors_of(
+                for finding in errors_of(
                     module, entry, self._reached(entry, records), scanned
                 ):
                     scenario = finding.scenario or (
@@ -291,8 +284,8 @@ class Analyser:
         # with real arguments.
         yield from self._model_methods(module)
         if _MAY_COMPILE.search("\n".join(module.lines)):
-            nested = _nested_functions(module)
-            yield from _decorated_functions(module, nested)
+            nested = nested_functions(module)
+            yield from decorated_functions(module, nested)
             yield from self._functions_passed_to_compilers(module, nested)
         yield from self._configured_functions(module)
 
@@ -329,7 +322,7 @@ class Analyser:
         """
         if not any("register_forward" in line for line in module.lines):
             return
-        nested = {info.name: info for info in _nested_functions(module).values()}
+        nested = {info.name: info for info in nested_functions(module).values()}
         for node in ast.walk(module.tree):
             match node:
                 case ast.Call(func=ast.Attribute(attr=name), args=[hook, *_]) if (
@@ -395,7 +388,7 @@ class Analyser:
         for node in ast.walk(module.tree):
             match node:
                 case ast.Call(func=function, args=arguments, keywords=keywords) if (
-                    module.dotted(function) in _COMPILERS
+                    module.dotted(function) in COMPILERS
                 ):
                     named = [
                         keyword.value
@@ -425,7 +418,7 @@ class Analyser:
         while isinstance(value, Partial):
             value = value.target
         if isinstance(value, Function):
-            yield _entry_point(value.info)
+            yield entry_point(value.info)
         elif isinstance(argument, ast.Name) and argument.id in nested_by_name:
             yield EntryPoint(nested_by_name[argument.id])
 
@@ -444,7 +437,7 @@ class Analyser:
     def _configured_functions(self, module: ModuleInfo) -> Iterator[EntryPoint]:
         """Functions and methods that a pattern of the settings matches."""
         yield from map(
-            _entry_point, filter(self._is_configured, module.functions_and_methods)
+            entry_point, filter(self._is_configured, module.functions_and_methods)
         )
 
     def _is_configured(self, function: FunctionInfo) -> bool:
@@ -465,33 +458,6 @@ def _add_warnings(record: Record, reached: Record) -> None:
     record.consulted |= reached.consulted
 
 
-def _errors_of(
-    module: ModuleInfo,
-    entry: EntryPoint,
-    reached: Record,
-    scanned: Mapping[str, list[Finding]],
-) -> Iterator[Finding]:
-    """The errors that stop an entry point: in what it calls, in its constructor, and
-    upon import of its file.
-
-    Args:
-        module: the file.
-        entry: the entry point.
-        reached: what it results in.
-        scanned: the errors that the scanner has found, by `path:qualname` of their
-            functions.
-    """
-    owner = class_of(entry.receiver)
-    places = {_traced_name(function) for function, _ in reached.traced} | {
-        f"{module.path}:"
-    }
-    if owner is not None:
-        places.add(f"{module.path}:{owner.qualname}.__init__")
-    yield from (finding for finding in reached.findings.values() if finding.stops_trace)
-    for place in sorted(scanned.keys() & places):
-        yield from scanned[place]
-
-
 def _cut_off_finding(module: ModuleInfo, error: WorkLimitError) -> Finding:
     """What tells that the analysis of a file has ended before its end."""
     innermost = error.route[-1] if error.route else "the module"
@@ -510,21 +476,6 @@ def _cut_off_finding(module: ModuleInfo, error: WorkLimitError) -> Finding:
     )
 
 
-def _stopped_entries(
-    entry_points: Iterable[EntryPoint], finding: Finding
-) -> tuple[TracedEntry, ...]:
-    """The entry points of a file whose analysis was cut off: none of them is known to
-    trace.
-    """
-    definitions = dict.fromkeys(
-        class_of(entry.receiver) or entry.function for entry in entry_points
-    )
-    names = sorted(
-        (definition.qualname, definition.node.lineno) for definition in definitions
-    )
-    return tuple(TracedEntry(*name, (Stop(key_of(finding)),)) for name in names)
-
-
 def _runs_loop(method: FunctionInfo) -> bool:
     """Whether a method calls `generate` or `sample`, which run on the host."""
     return any(
@@ -533,54 +484,3 @@ def _runs_loop(method: FunctionInfo) -> bool:
         and node.func.attr in _LOOPS
         for node in ast.walk(method.node)
     )
-
-
-def _traced_name(function: FunctionInfo) -> str:
-    return f"{function.module.path}:{function.qualname}"
-
-
-def _position(function: FunctionInfo) -> tuple[str, int, int]:
-    return str(function.module.path), function.node.lineno, function.node.col_offset
-
-
-def _nested_functions(module: ModuleInfo) -> dict[ast.AST, FunctionInfo]:
-    """The functions that are defined inside functions, by their definitions."""
-    nested: dict[ast.AST, FunctionInfo] = {}
-    for node, prefix, parent in definitions(module.tree):
-        if isinstance(node, FunctionNode) and isinstance(parent, FunctionNode):
-            nested[node] = FunctionInfo(node, module, None, prefix)
-    return nested
-
-
-def _decorated_functions(
-    module: ModuleInfo, nested: dict[ast.AST, FunctionInfo]
-) -> Iterator[EntryPoint]:
-    """Functions and methods with a compiler as a decorator."""
-    known = nested | {info.node: info for info in module.functions_and_methods}
-    for node, prefix, _ in definitions(module.tree):
-        is_compiled = any(
-            _is_compiler(module, decorator) for decorator in node.decorator_list
-        )
-        if is_compiled and isinstance(node, FunctionNode):
-            yield _entry_point(
-                known.get(node) or FunctionInfo(node, module, None, prefix)
-            )
-
-
-def _is_compiler(module: ModuleInfo, decorator: ast.expr) -> bool:
-    """Whether a decorator is a compiler, with or without options, or a partial
-    application of one.
-    """
-    if not isinstance(decorator, ast.Call):
-        return module.dotted(decorator) in _COMPILERS
-    name = module.dotted(decorator.func)
-    if name.rpartition(".")[2] == "partial" and decorator.args:
-        name = module.dotted(decorator.args[0])
-    return name in _COMPILERS
-
-
-def _entry_point(function: FunctionInfo) -> EntryPoint:
-    """A function as an entry point; a method's `self` is an instance of its class."""
-    if function.owner is None or function.is_a("staticmethod"):
-        return EntryPoint(function)
-    return EntryPoint(function, Instance(function.owner))

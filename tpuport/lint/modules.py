@@ -3,16 +3,23 @@ syntax alone.
 """
 
 import ast
-import collections
 import functools
 import itertools
 import keyword
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from tpuport.lint.gpu_packages import imported_names, is_failing_import
+from tpuport.lint.gpu_packages import imported_names
+from tpuport.lint.scope_statements import (
+    Definition,
+    assigned_names,
+    definitions,
+    failing_imports,
+    join_names,
+    statements_of_scope,
+    target_names,
+)
 
 # Packages that the linter knows from tables, and whose code it does not follow.
 NOT_FOLLOWED: Final = frozenset(
@@ -136,7 +143,7 @@ class ClassInfo:
         self.methods: dict[str, FunctionInfo] = {}
         self.assigned: dict[str, ast.expr | None] = {}
         self.annotated: dict[str, ast.expr] = {}
-        for statement in _statements_of_scope(node.body, module.top_package):
+        for statement in statements_of_scope(node.body, module.top_package):
             self._add_statement(statement)
 
     def __repr__(self) -> str:
@@ -153,7 +160,7 @@ class ClassInfo:
                 ):
                     self.methods[method.name] = method
             case ast.Assign(value=value):
-                self.assigned |= dict.fromkeys(_target_names(statement), value)
+                self.assigned |= dict.fromkeys(target_names(statement), value)
             case ast.AnnAssign(
                 target=ast.Name(id=name), value=value, annotation=annotation
             ):
@@ -208,9 +215,9 @@ class ModuleInfo:
         self.stars: list[str] = []
         self.star_names: dict[str, Any] = {}
         self.imported: dict[str, tuple[str, ...]] = {}
-        failing = list(_failing_imports(tree.body, self.top_package))
+        failing = list(failing_imports(tree.body, self.top_package))
         self.unavailable = frozenset(
-            itertools.chain.from_iterable(map(_assigned_names, failing))
+            itertools.chain.from_iterable(map(assigned_names, failing))
         )
         self.missing = frozenset(
             name
@@ -223,7 +230,7 @@ class ModuleInfo:
         self.values: dict[str, Any] = {}
         self.contexts: dict[str, Any] = {}
         self._class_by_node: dict[ast.ClassDef, ClassInfo] = {}
-        statements = _statements_of_scope(tree.body, self.top_package)
+        statements = statements_of_scope(tree.body, self.top_package)
         # Imports come first, because the dotted names of decorators and bases need them
         # wherever in the file they are. So a substitute for a library that may be
         # missing (`flash = None`) hides the library's name.
@@ -343,7 +350,7 @@ class ModuleInfo:
             ) if self.dotted(function) == "collections.namedtuple":
                 self._add_statement(_named_tuple(name, fields))
             case ast.Assign(value=value):
-                self.names |= dict.fromkeys(_target_names(statement), value)
+                self.names |= dict.fromkeys(target_names(statement), value)
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                 self.names[name] = value
 
@@ -384,23 +391,11 @@ class ModuleInfo:
         return canonical(".".join([head, *reversed(attributes)]))
 
 
-def join_names(prefix: str, name: str) -> str:
-    """The qualified name of something in a class or function, whose own is "" at module
-    level.
-    """
-    return f"{prefix}.{name}".removeprefix(".")
-
-
 def _decorator_names(module: ModuleInfo, decorators: list[ast.expr]) -> tuple[str, ...]:
     # Of a call, `@lru_cache(maxsize=1)`, the name of what is called.
     return tuple(
         module.dotted(getattr(decorator, "func", decorator)) for decorator in decorators
     )
-
-
-def _target_names(statement: ast.Assign) -> list[str]:
-    """The plain names among the targets `a = b = value`."""
-    return [target.id for target in statement.targets if isinstance(target, ast.Name)]
 
 
 def _named_tuple(name: str, fields: ast.expr) -> ast.ClassDef:
@@ -460,121 +455,6 @@ def canonical(name: str) -> str:
         if f"{name}.".startswith(f"{prefix}."):
             return short_prefix + name[len(prefix) :]
     return name
-
-
-DefinitionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-class Definition(NamedTuple):
-    """A function or class in a file.
-
-    Attributes:
-        node: its syntax.
-        prefix: qualified name of the function or class around it, "" at module level.
-        parent: the function or class around it.
-    """
-
-    node: DefinitionNode
-    prefix: str
-    parent: DefinitionNode | None
-
-
-def definitions(tree: ast.Module) -> Iterator[Definition]:
-    """All functions and classes of a file, in its order, however deeply they are
-    nested.
-    """
-    # A stack instead of recursion: generated code may be nested more deeply than Python
-    # recurses.
-    stack: list[tuple[ast.AST, str, DefinitionNode | None]] = [(tree, "", None)]
-    while stack:
-        node, prefix, parent = stack.pop()
-        if isinstance(node, ast.expr):
-            continue
-        if isinstance(node, DefinitionNode):
-            yield Definition(node, prefix, parent)
-            prefix = join_names(prefix, node.name)
-            parent = node
-        stack += [
-            (child, prefix, parent)
-            for child in reversed(list(ast.iter_child_nodes(node)))
-        ]
-
-
-def statements_within(node: ast.AST) -> Iterator[ast.AST]:
-    """Like `ast.walk`, but without expressions, which are nine nodes in ten."""
-    pending = collections.deque([node])
-    while pending:
-        node = pending.popleft()
-        yield node
-        pending.extend(
-            child
-            for child in ast.iter_child_nodes(node)
-            if not isinstance(child, ast.expr)
-        )
-
-
-def _statements_of_scope(body: list[ast.stmt], own_package: str) -> list[ast.stmt]:
-    """The statements of a body, and those inside `if`, `try`, `with` and loops, which
-    bind names at the same level.
-    """
-    statements: list[ast.stmt] = []
-    for statement in body:
-        bodies = _bodies(statement, own_package)
-        if not bodies:
-            statements.append(statement)
-        for inner_body in bodies:
-            statements += _statements_of_scope(inner_body, own_package)
-    return statements
-
-
-def _bodies(statement: ast.stmt, own_package: str) -> list[list[ast.stmt]]:
-    """The bodies of a compound statement without a scope of its own; of two bindings of
-    a name the last counts.
-    """
-    match statement:
-        case ast.If(body=body, orelse=orelse):
-            # If both branches bind a name, the condition is usually that of the better
-            # equipped machine.
-            return [orelse, body]
-        case ast.Try() | ast.TryStar():
-            handlers = [handler.body for handler in statement.handlers]
-            if is_failing_import(statement, own_package):
-                # The import is an import nevertheless: calls of what it binds are found
-                # by its name.
-                imports: list[ast.stmt] = [
-                    part
-                    for part in statement.body
-                    if isinstance(part, ast.Import | ast.ImportFrom)
-                ]
-                return [imports, *handlers, statement.finalbody]
-            return [*handlers, statement.body, statement.orelse, statement.finalbody]
-        case ast.With(body=body) | ast.For(body=body) | ast.While(body=body):
-            return [body]
-    return []
-
-
-def _failing_imports(
-    body: list[ast.stmt], own_package: str
-) -> Iterator[ast.Try | ast.TryStar]:
-    """Each `try` around an import of a package that a TPU machine cannot import."""
-    for statement in body:
-        match statement:
-            case ast.Try() | ast.TryStar() if is_failing_import(statement, own_package):
-                yield statement
-
-
-def _assigned_names(statement: ast.Try | ast.TryStar) -> Iterator[str]:
-    """The flags and functions that a `try` assigns."""
-    bodies = [
-        statement.body,
-        statement.orelse,
-        *(handler.body for handler in statement.handlers),
-    ]
-    for part in itertools.chain.from_iterable(
-        _statements_of_scope(body, "") for body in bodies
-    ):
-        if isinstance(part, ast.Assign):
-            yield from _target_names(part)
 
 
 def is_file(path: Path) -> bool:

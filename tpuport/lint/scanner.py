@@ -11,7 +11,8 @@ from typing import Any, Final
 from tpuport.lint.events import Definition, Event, Import, ModuleClass, Text, Use
 from tpuport.lint.gpu_packages import is_gpu_package
 from tpuport.lint.interpreter import TracingInterpreter
-from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, join_names
+from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
+from tpuport.lint.scope_statements import join_names
 
 # Text without one of these contains nothing that a rule wants to know from the scanner.
 _RELEVANT: Final = (

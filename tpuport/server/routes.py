@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tpuport.lint import source
 from tpuport.lint.findings import Finding
-from tpuport.lint.modules import definitions, join_names
+from tpuport.lint.scope_statements import definitions, join_names
 
 
 class RouteStep(NamedTuple):

@@ -12,7 +12,6 @@ from tpuport.lint.abstract_values import (
     STATIC,
     TRUE,
     UNKNOWN,
-    Arguments,
     Choice,
     Class,
     External,
@@ -32,7 +31,8 @@ from tpuport.lint.events import Call
 from tpuport.lint.gpu_packages import asks_for_gpu_package, is_gpu_package
 from tpuport.lint.interpreter import library, standard_library
 from tpuport.lint.interpreter.frame import Frame
-from tpuport.lint.interpreter.members import instantiate, super_attribute
+from tpuport.lint.interpreter.instantiation import instantiate
+from tpuport.lint.interpreter.members import super_attribute
 from tpuport.lint.interpreter.object_state import store_after_call
 from tpuport.lint.interpreter.python_builtins import call_builtin
 from tpuport.lint.interpreter.value_methods import (
@@ -43,6 +43,7 @@ from tpuport.lint.interpreter.value_methods import (
 from tpuport.lint.joins import (
     join_all,
 )
+from tpuport.lint.passed_arguments import Arguments
 
 # transformers asks these whether a tensor is a tracer, among others one of jax.jit
 # through torchax.

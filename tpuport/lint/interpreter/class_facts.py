@@ -23,7 +23,8 @@ from tpuport.lint.abstract_values import (
 from tpuport.lint.joins import (
     join_optional,
 )
-from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, statements_within
+from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
+from tpuport.lint.scope_statements import statements_within
 
 # Bases that make a class a module, whichever library they come from.
 _MODULE_BASES: Final = frozenset(

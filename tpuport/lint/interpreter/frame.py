@@ -19,7 +19,6 @@ from tpuport.lint.abstract_values import (
     STATIC,
     STR,
     UNKNOWN,
-    Arguments,
     Function,
     Instance,
     Mapping,
@@ -37,6 +36,7 @@ from tpuport.lint.joins import (
     join_optional,
 )
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
+from tpuport.lint.passed_arguments import Arguments
 from tpuport.lint.project import Project
 from tpuport.lint.work import WorkLimitError, meter
 
@@ -484,3 +484,13 @@ def known_ends(node: ast.expr) -> tuple[str, str]:
             return start.partition("{")[0], end.rpartition("}")[2]
         case _:
             return "", ""
+
+
+def set_receiver(frame: Frame, function: Function, values: Environment) -> None:
+    """What `self` is called in a frame, and what it is."""
+    if frame.parent is not None:
+        frame.self_name, frame.receiver = frame.parent.self_name, frame.parent.receiver
+    elif frame.owner is not None and values and not function.info.is_a("staticmethod"):
+        # The first parameter, whatever the method calls it.
+        frame.self_name = next(iter(values))
+        frame.receiver = function.bound or values[frame.self_name]

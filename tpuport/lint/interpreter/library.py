@@ -21,7 +21,6 @@ from tpuport.lint.abstract_values import (
     TENSOR,
     TRUE,
     UNKNOWN,
-    Arguments,
     External,
     Layer,
     Mapping,
@@ -39,6 +38,7 @@ from tpuport.lint.interpreter.tensor_functions import like, tensor_function
 from tpuport.lint.joins import (
     join_all,
 )
+from tpuport.lint.passed_arguments import Arguments
 
 _STATIC_FUNCTIONS: Final[dict[str, Value]] = {
     **dict.fromkeys(

@@ -5,8 +5,9 @@ defines that method.
 import ast
 from typing import Final
 
-from tpuport.lint.abstract_values import Arguments, Function, Instance, Value
+from tpuport.lint.abstract_values import Function, Instance, Value
 from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.passed_arguments import Arguments
 
 _BINARY: Final[dict[type[ast.operator], str]] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv", ast.Mod: "mod",

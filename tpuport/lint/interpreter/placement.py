@@ -15,7 +15,6 @@ from typing import Final
 from tpuport.lint.abstract_values import (
     NONE,
     UNKNOWN,
-    Arguments,
     Mapping,
     Sequence,
     Static,
@@ -26,6 +25,7 @@ from tpuport.lint.abstract_values import (
     tensor,
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES
+from tpuport.lint.passed_arguments import Arguments
 from tpuport.lint.work import meter
 
 # Functions that create a tensor of the host if they get no device. `as_tensor` may get

@@ -16,7 +16,6 @@ from tpuport.lint.abstract_values import (
     STATIC,
     STR,
     UNKNOWN,
-    Arguments,
     Class,
     Function,
     Instance,
@@ -40,6 +39,7 @@ from tpuport.lint.joins import (
     join,
     join_all,
 )
+from tpuport.lint.passed_arguments import Arguments
 
 _FIXED_RESULTS: Final[dict[str, Value]] = {
     "int": INT, "float": FLOAT, "bool": BOOL, "str": STR, "repr": STR, "format": STR, "hasattr": BOOL,

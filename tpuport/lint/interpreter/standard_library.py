@@ -12,7 +12,6 @@ from tpuport.lint.abstract_values import (
     FLOAT_TENSOR,
     INT,
     UNKNOWN,
-    Arguments,
     Instance,
     Mapping,
     Sequence,
@@ -23,6 +22,7 @@ from tpuport.lint.abstract_values import (
 from tpuport.lint.interpreter.arithmetic import arithmetic
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.joins import join, join_all
+from tpuport.lint.passed_arguments import Arguments
 
 _Handler = Callable[[Frame, Arguments, ast.Call], Value]
 

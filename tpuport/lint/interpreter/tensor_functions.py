@@ -22,7 +22,6 @@ from tpuport.lint.abstract_values import (
     STR,
     TENSOR,
     UNKNOWN,
-    Arguments,
     Sequence,
     Static,
     Tensor,
@@ -41,6 +40,7 @@ from tpuport.lint.interpreter import placement
 from tpuport.lint.joins import (
     join_all,
 )
+from tpuport.lint.passed_arguments import Arguments
 
 # Functions that create a tensor from shapes and Python values.
 FACTORIES: Final = frozenset(

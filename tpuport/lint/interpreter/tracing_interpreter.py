@@ -13,41 +13,44 @@ from tpuport.lint.abstract_values import (
     STATIC,
     TRUE,
     UNKNOWN,
-    Arguments,
     External,
     Function,
     Instance,
-    Mapping,
     Sequence,
-    Static,
     Tensor,
-    Unknown,
     Value,
     class_of,
 )
 from tpuport.lint.events import Event, FunctionEntry
-from tpuport.lint.findings import Finding
 from tpuport.lint.gpu_packages import is_kernel
 from tpuport.lint.interpreter import callables, control_flow, evaluation, execution
+from tpuport.lint.interpreter.bound_arguments import (
+    bound_values,
+    completed_result,
+    declared_values,
+    promised_result,
+)
 from tpuport.lint.interpreter.call_record import Record
 from tpuport.lint.interpreter.class_facts import NOT_BUILT, Classes
 from tpuport.lint.interpreter.compiled_methods import is_compiled_method
-from tpuport.lint.interpreter.frame import Environment, Frame, Interpreter
+from tpuport.lint.interpreter.frame import (
+    Environment,
+    Frame,
+    Interpreter,
+    set_receiver,
+)
 from tpuport.lint.interpreter.object_state import changed_object, is_plain_object
 from tpuport.lint.interpreter.parameters import (
     annotation_value,
-    as_named,
-    bound_parameter,
-    declared_value,
-    generalise,
 )
 from tpuport.lint.interpreter.python_builtins import is_builtin
-from tpuport.lint.joins import join_all, losses
+from tpuport.lint.interpreter.reported_findings import finding_at, position_of
+from tpuport.lint.joins import losses
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, canonical
+from tpuport.lint.passed_arguments import Arguments
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Binding, Project
-from tpuport.lint.rules.rule import Context, Hit, Rule, hits_of
-from tpuport.lint.source import node_span
+from tpuport.lint.rules.rule import Context, Rule, hits_of
 
 # Calls deeper than this return what their annotations promise; no model calls that deep
 # without recursion.
@@ -161,7 +164,7 @@ class TracingInterpreter(Interpreter):
         self, info: FunctionInfo, receiver: Value | None
     ) -> Environment:
         """What the parameters of an entry point are by its definition."""
-        return self._declared_values(Function(info, receiver), entry=True)
+        return declared_values(self, Function(info, receiver), entry=True)
 
     def interpret_call(
         self, info: FunctionInfo, receiver: Value | None, values: Environment
@@ -181,7 +184,7 @@ class TracingInterpreter(Interpreter):
         """Interpret a constructor for what it demands of packages that need a GPU."""
         record = self.start_recording()
         function = Function(info, receiver)
-        values = self._declared_values(function, entry=False)
+        values = declared_values(self, function, entry=False)
         self.constructs = True
         self._run(_Activation(function, values, depth=1, emitting=False, building={}))
         self.constructs = False
@@ -194,7 +197,7 @@ class TracingInterpreter(Interpreter):
         """
         record = self.start_recording()
         function = Function(info, receiver)
-        values = self._declared_values(function, entry=True)
+        values = declared_values(self, function, entry=True)
         self._call(_Activation(function, values, depth=0, emitting=False, host=True))
         self.records.pop()
         return record
@@ -207,7 +210,7 @@ class TracingInterpreter(Interpreter):
     def call_declared(
         self, caller: Frame, function: Function, entry: bool = False
     ) -> Value:
-        values = self._declared_values(function, entry)
+        values = declared_values(self, function, entry)
         return self._call(self._called_from(caller, function, values))
 
     def call_function(
@@ -217,7 +220,7 @@ class TracingInterpreter(Interpreter):
         if caller.host and is_elsewhere and not self._starts_trace(caller, function):
             # What a loop's file imports, a library's own loop for instance, calls
             # models in its own way.
-            return self._promised_result(function.info)
+            return promised_result(self, function.info)
         function, values = self._bind_arguments(function, arguments)
         activation = self._called_from(caller, function, values)
         if not caller.is_building(function.bound):
@@ -230,7 +233,7 @@ class TracingInterpreter(Interpreter):
         if is_base or (info.owner is not None and info.owner.node.name in NOT_BUILT):
             # What a base class of another file does after construction (weights, hooks)
             # sets no attribute we need.
-            return self._promised_result(info)
+            return promised_result(self, info)
         return self._run(activation._replace(building=caller.building))
 
     def _called_from(
@@ -264,7 +267,7 @@ class TracingInterpreter(Interpreter):
         function = Function(init, instance)
         if arguments is None or caller is None:
             activation = _Activation(
-                function, self._declared_values(function, entry=False), 1, False
+                function, declared_values(self, function, entry=False), 1, False
             )
         else:
             function, values = self._bind_arguments(function, arguments)
@@ -278,7 +281,7 @@ class TracingInterpreter(Interpreter):
         function, values, depth, emitting, entry, _, host = activation
         is_patched = bool(self.options.patched) and self._is_patched(function.info)
         if is_patched or is_kernel(function.info.decorators):
-            return self._promised_result(function.info)
+            return promised_result(self, function.info)
         closure = function.info.closure
         key = (
             function,
@@ -330,7 +333,7 @@ class TracingInterpreter(Interpreter):
         )
         if running is not None and isinstance(running.returned, Tensor):
             return running.returned
-        return self._promised_result(info)
+        return promised_result(self, info)
 
     def _is_patched(self, info: FunctionInfo) -> bool:
         """Whether a patch replaces a function, so that nothing in it is traced."""
@@ -345,7 +348,7 @@ class TracingInterpreter(Interpreter):
         function, values, depth, emitting, entry, building, host = activation
         info = function.info
         if depth > _DEPTH:
-            return self._promised_result(info)
+            return promised_result(self, info)
         frame = Frame(self, info.module, info, info.closure, depth)
         frame.emitting, frame.entry, frame.building, frame.host = (
             emitting,
@@ -354,7 +357,7 @@ class TracingInterpreter(Interpreter):
             host,
         )
         frame.env = dict(values)
-        _set_receiver(frame, function, values)
+        set_receiver(frame, function, values)
         if (
             building is None
             and frame.parent is None
@@ -388,52 +391,10 @@ class TracingInterpreter(Interpreter):
         if frame.yielded is not None:
             return Sequence("iterator", None, frame.yielded)
         if frame.returned is None:
-            return self._promised_result(info)
-        return self._completed(frame.returned, info)
-
-    def _completed(self, returned: Value, info: FunctionInfo) -> Value:
-        """What a function returns, with what its annotation promises where the body
-        leaves a value unknown.
-        """
-        match returned:
-            case Unknown():
-                return self._promised_result(info)
-            case Sequence(items=tuple(items)) if UNKNOWN in items:
-                promised = self._promised_result(info).items or ()
-            case _:
-                return returned
-        if len(promised) != len(items):
-            return returned
-        values = [
-            promise if item is UNKNOWN else item
-            for item, promise in zip(items, promised, strict=True)
-        ]
-        return Sequence(
-            returned.kind, tuple(values), join_all(values), returned.tensors
-        )
-
-    def _promised_result(self, info: FunctionInfo) -> Value:
-        """What a function's annotation says that it returns."""
-        if isinstance(info.node, ast.Lambda):
-            return UNKNOWN
-        return self.annotation(info.node.returns, info.module)
+            return promised_result(self, info)
+        return completed_result(self, frame.returned, info)
 
     # --- parameters ---
-
-    def _declared_values(self, function: Function, entry: bool) -> Environment:
-        """What the parameters are by the definition alone."""
-        info = function.info
-        values = bound_parameter(function)
-        for parameter in info.named_parameters[len(values) :]:
-            values[parameter.arg] = declared_value(self, info, parameter, entry)
-        variadic, keywords = info.node.args.vararg, info.node.args.kwarg
-        if variadic:
-            values[variadic.arg] = Sequence(
-                "tuple", None, self.annotation(variadic.annotation, info.module)
-            )
-        if keywords:
-            values[keywords.arg] = Mapping((), UNKNOWN)
-        return values
 
     def _bind_arguments(
         self, function: Function, arguments: Arguments
@@ -441,7 +402,7 @@ class TracingInterpreter(Interpreter):
         """A function and its parameters in a call; of one different call too many, by
         the declaration alone.
         """
-        values = self._bound_values(function, arguments)
+        values = bound_values(self, function, arguments)
         calls = self._different_calls[function.info]
         call = (function, tuple(values.items()))
         if (
@@ -454,53 +415,9 @@ class TracingInterpreter(Interpreter):
         if is_plain_object(self.classes, function.bound):
             # Each state of an object would be another call.
             function = Function(function.info, Instance(class_of(function.bound)))
-        return function, self._bound_values(
-            function, Arguments([], {}, is_counted=False)
+        return function, bound_values(
+            self, function, Arguments([], {}, is_counted=False)
         )
-
-    def _bound_values(self, function: Function, arguments: Arguments) -> Environment:
-        info = function.info
-        values = bound_parameter(function)
-        parameters = info.node.args
-        positional = info.positional_parameters[len(values) :]
-        names = [parameter.arg for parameter in positional]
-        by_name = arguments.keywords | dict(
-            zip(names, arguments.positional, strict=False)
-        )
-        for parameter in [*positional, *parameters.kwonlyargs]:
-            values[parameter.arg] = self._argument(
-                info, parameter, by_name.get(parameter.arg)
-            )
-        if parameters.vararg:
-            items = tuple(map(generalise, arguments.positional[len(positional) :]))
-            known_items = items if arguments.is_counted else None
-            values[parameters.vararg.arg] = Sequence(
-                "tuple", known_items, join_all(items)
-            )
-        if parameters.kwarg:
-            named = {parameter.arg for parameter in info.named_parameters}
-            others = arguments.keywords.items()
-            entries = tuple(
-                (name, generalise(value)) for name, value in others if name not in named
-            )
-            values[parameters.kwarg.arg] = Mapping(entries, UNKNOWN)
-        return values
-
-    def _argument(
-        self, info: FunctionInfo, parameter: ast.arg, value: Value | None
-    ) -> Value:
-        default = info.defaults.get(parameter.arg)
-        if value is None and default is not None:
-            value = self.module_expression(info.module, default)
-        if value is None or value is UNKNOWN:
-            return declared_value(self, info, parameter, False)
-        if value.origin == "item" and parameter.annotation is not None:
-            declared = declared_value(self, info, parameter, False)
-            # The function that takes it knows better what it is than the annotation of
-            # the dict.
-            if isinstance(declared, Static):
-                return declared
-        return as_named(generalise(value), parameter.arg)
 
     # --- names ---
 
@@ -566,7 +483,9 @@ class TracingInterpreter(Interpreter):
             # Nearly all answers are no.
             if answer:
                 for hit in hits_of(answer):
-                    self._add_finding(rule, hit, event.node, module, function)
+                    node = hit.node or event.node
+                    finding = finding_at(node, rule, hit, module, function, self.route)
+                    self.records[-1].add(position_of(finding), finding)
 
     def _context(self, module: ModuleInfo, function: str) -> Context:
         if function not in module.contexts:
@@ -578,35 +497,3 @@ class TracingInterpreter(Interpreter):
                 self.options.training,
             )
         return module.contexts[function]
-
-    def _add_finding(
-        self, rule: Rule, hit: Hit, node: ast.AST, module: ModuleInfo, function: str
-    ) -> None:
-        line, column, end_line, end_column = node_span(hit.node or node, module.lines)
-        path = str(module.path)
-        finding = Finding(
-            path=path,
-            line=line,
-            column=column,
-            end_line=end_line,
-            end_column=end_column,
-            rule=rule.id,
-            severity=hit.severity or rule.severity,
-            reason=hit.reason or rule.reason,
-            remedy=hit.remedy or rule.remedy,
-            function=function,
-            route=tuple(self.route),
-            fix=rule.fix if hit.fix is None else hit.fix,
-            stops=hit.stops,
-        )
-        self.records[-1].add((rule.id, path, line, column), finding)
-
-
-def _set_receiver(frame: Frame, function: Function, values: Environment) -> None:
-    """What `self` is called in a frame, and what it is."""
-    if frame.parent is not None:
-        frame.self_name, frame.receiver = frame.parent.self_name, frame.parent.receiver
-    elif frame.owner is not None and values and not function.info.is_a("staticmethod"):
-        # The first parameter, whatever the method calls it.
-        frame.self_name = next(iter(values))
-        frame.receiver = function.bound or values[frame.self_name]

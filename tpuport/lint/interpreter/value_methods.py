@@ -19,7 +19,6 @@ from tpuport.lint.abstract_values import (
     STR,
     TENSOR,
     UNKNOWN,
-    Arguments,
     Function,
     Instance,
     KeyValueCache,
@@ -47,6 +46,7 @@ from tpuport.lint.joins import (
     with_element,
     with_entry,
 )
+from tpuport.lint.passed_arguments import Arguments
 
 # Methods that return the module itself.
 _FLUENT: Final = frozenset(

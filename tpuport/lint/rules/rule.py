@@ -14,8 +14,9 @@ class Example:
     """Code that shows a rule, run by the tests under torchax and `jax.jit`.
 
     Attributes:
-        code: a module's text after `import math, torch; from torch import nn; import
-            torch.nn.functional as F`. It defines `class Model(nn.Module)`.
+        code: a module's text after its imports, which are `import math, torch`,
+            `from torch import nn` and `import torch.nn.functional as F`. It defines
+            `class Model(nn.Module)`.
         inputs: an expression: the tuple of arguments of the model's forward.
     """
 

@@ -1,0 +1,50 @@
+"""What a rule reports, as a finding at a line of a file."""
+
+import ast
+from collections.abc import Sequence
+
+from tpuport.lint.findings import Finding
+from tpuport.lint.modules import ModuleInfo
+from tpuport.lint.rules.rule import Hit, Rule
+from tpuport.lint.source import node_span
+
+
+def finding_at(
+    node: ast.AST,
+    rule: Rule,
+    hit: Hit,
+    module: ModuleInfo,
+    function: str,
+    route: Sequence[str],
+) -> Finding:
+    """The finding of a rule; what its hit leaves open is as the rule says.
+
+    Args:
+        node: what it is about.
+        rule: the rule.
+        hit: what the rule answered.
+        module: the file.
+        function: qualified name of the function around it.
+        route: how tracing gets there.
+    """
+    line, column, end_line, end_column = node_span(node, module.lines)
+    return Finding(
+        path=str(module.path),
+        line=line,
+        column=column,
+        end_line=end_line,
+        end_column=end_column,
+        rule=rule.id,
+        severity=hit.severity or rule.severity,
+        reason=hit.reason or rule.reason,
+        remedy=hit.remedy or rule.remedy,
+        function=function,
+        route=tuple(route),
+        fix=rule.fix if hit.fix is None else hit.fix,
+        stops=hit.stops,
+    )
+
+
+def position_of(finding: Finding) -> tuple[str, str, int, int]:
+    """What tells a finding from others: its rule, and where it stands."""
+    return finding.rule, finding.path, finding.line, finding.column
