@@ -91,8 +91,9 @@ def register() -> None:
         _listening = True
         # After `retract` the hooks of modules that are imported have been called, and
         # are not called again.
-        for name in filter(sys.modules.__contains__, _BASES):
-            _register_module(sys.modules[name])
+        for name in _BASES:
+            if name in sys.modules:
+                _register_module(sys.modules[name])
         if not _hooked:
             _hooked = True
             for name in _BASES:

@@ -21,7 +21,6 @@ has.
 """
 
 import functools
-from itertools import starmap
 from typing import Any
 
 import jax
@@ -240,12 +239,10 @@ def _call(
             attend_block, layout, [operand is not None for operand in optional]
         ),
         grid_spec=grid_spec,
-        out_shape=list(
-            starmap(
-                jax.ShapeDtypeStruct,
-                zip(shapes, (query.dtype, jnp.float32), strict=True),
-            )
-        ),
+        out_shape=[
+            jax.ShapeDtypeStruct(shape, dtype)
+            for shape, dtype in zip(shapes, (query.dtype, jnp.float32), strict=True)
+        ],
         # Only the steps over the keys of one block of queries depend on one another:
         # they share the scratch memory.
         compiler_params=pltpu.CompilerParams(

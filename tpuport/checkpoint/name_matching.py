@@ -396,7 +396,7 @@ def _absent_names(model: Any, match: Match) -> list[str]:
         names[0] for names in parameter_groups(model) if known.isdisjoint(names)
     ]
     # What the state dict has besides parameters are buffers.
-    known |= dict(model.named_parameters(remove_duplicate=False)).keys()
+    known |= {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return absent_parameters + [
         name for name in model.state_dict() if name not in known
     ]

@@ -67,9 +67,9 @@ class LoadedStorage(torch.UntypedStorage):
         return tensor
 
     def _show(self, layout: tuple) -> torch.Tensor:
-        dtype, *place = layout
+        dtype, *extent = layout
         return view_steps.on_twins(
-            lambda: torch.empty(0, dtype=dtype).set_(self._contents, *place)
+            lambda: torch.empty(0, dtype=dtype).set_(self._contents, *extent)
         )
 
     def _meet(self, layout: tuple, other: tuple) -> bool:

@@ -70,7 +70,7 @@ def build_tables(
         "timesteps": timesteps,
     }
     clone = _clone_with_timesteps(
-        scheduler, _without_nones(schedule), _without_nones(options)
+        scheduler, without_nones(schedule), without_nones(options)
     )
     count = len(clone.timesteps)
     if not 0 <= begin_index < count:
@@ -80,10 +80,6 @@ def build_tables(
             fix="number them from 0",
         )
     return probe_scheduler(clone, begin_index, step_options).tables
-
-
-def _without_nones(arguments: dict[str, Any]) -> dict[str, Any]:
-    return without_nones(arguments)
 
 
 def _clone_with_timesteps(

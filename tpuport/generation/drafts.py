@@ -167,8 +167,8 @@ class TextDrafter:
         is_text = state.present & (columns < state.length)
         starts = jnp.full(state.tokens.shape[:1], -1, jnp.int32)
         for size in range(1, self._ngram_size + 1):
-            found = _first_continuation(state.tokens, is_text, state.length, size)
-            starts = jnp.where(found >= 0, found, starts)
+            start = _first_continuation(state.tokens, is_text, state.length, size)
+            starts = jnp.where(start >= 0, start, starts)
         indices = jnp.minimum(
             starts[:, None] + jnp.arange(self.count), state.length - 1
         )

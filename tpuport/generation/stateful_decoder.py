@@ -43,7 +43,7 @@ class _Exchange:
     """
 
     before: dict[str, Any]
-    given: dict[str, jax.Array]
+    carried: dict[str, jax.Array]
     after: dict[str, jax.Array]
 
 
@@ -110,8 +110,8 @@ def _states_in_modules(
 
 def _give_states(model: torch.nn.Module, args: Any) -> None:
     exchange = _exchange.get()
-    given = {path: compat.wrap(state) for path, state in exchange.given.items()}
-    _assign(model, dict.fromkeys(exchange.before) | given)
+    states = {path: compat.wrap(state) for path, state in exchange.carried.items()}
+    _assign(model, dict.fromkeys(exchange.before) | states)
 
 
 def _collect_states(model: torch.nn.Module, args: Any, output: Any) -> None:

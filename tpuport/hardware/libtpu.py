@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 from tpuport.errors import PortError
 from tpuport.hardware.generations import GENERATIONS, generation_of_kind
 from tpuport.hardware.slices import parse_slice
-from tpuport.mappings import without
 from tpuport.schedules import recording_flags
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def compiler_options(generation: str) -> dict[str, str]:
     if hardware.fusion_vmem is not None:
         options["xla_tpu_scoped_vmem_limit_kib"] = str(hardware.fusion_vmem // 1024)
     flags = os.environ.get("LIBTPU_INIT_ARGS", "")
-    return without(options, flags)
+    return {name: value for name, value in options.items() if name not in flags}
 
 
 def compiled(

@@ -92,6 +92,11 @@ class Finding:
         )
 
     @property
+    def key(self) -> tuple[str, str, int, int]:
+        """What tells it from other findings: its rule, and where it starts."""
+        return self.rule, self.path, self.line, self.column
+
+    @property
     def message(self) -> str:
         """The reason, and the calls that have the finding if not all do."""
         return f"{self.reason} (in {self.scenario})" if self.scenario else self.reason

@@ -391,12 +391,11 @@ def _merge_duplicates(results: Iterable[FileResult]) -> Iterable[Finding]:
     worst: dict[tuple[str, str, int, int], Finding] = {}
     for result in results:
         for finding in result.findings:
-            key = (finding.rule, finding.path, finding.line, finding.column)
-            known = worst.setdefault(key, finding)
+            known = worst.setdefault(finding.key, finding)
             # Of equally severe findings the first in the order of findings, whichever
             # file was analysed first.
             if (finding.severity.rank, finding) < (known.severity.rank, known):
-                worst[key] = finding
+                worst[finding.key] = finding
     return worst.values()
 
 

@@ -46,14 +46,14 @@ def errors_of(
             functions.
     """
     owner = class_of(entry.receiver)
-    places = {traced_name(function) for function, _ in reached.traced} | {
+    traced = {traced_name(function) for function, _ in reached.traced} | {
         f"{module.path}:"
     }
     if owner is not None:
-        places.add(f"{module.path}:{owner.qualname}.__init__")
+        traced.add(f"{module.path}:{owner.qualname}.__init__")
     yield from (finding for finding in reached.findings.values() if finding.stops_trace)
-    for place in sorted(scanned.keys() & places):
-        yield from scanned[place]
+    for name in sorted(scanned.keys() & traced):
+        yield from scanned[name]
 
 
 def stopped_entries(

@@ -78,7 +78,7 @@ class QuantizationRules(Mapping[str, Any]):
         candidates = _candidates(model)
         schemes: dict[str, Scheme] = {}
         unused = set(self._rules)
-        names = list(dict(model.named_parameters(remove_duplicate=False)))
+        names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
         for name in names:
             pattern = next(
                 (pattern for pattern in self._rules if re.fullmatch(pattern, name)),

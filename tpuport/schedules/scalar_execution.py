@@ -204,7 +204,7 @@ def _arithmetic(
 ) -> Callable[[str, Sequence[Number]], Number]:
     def apply(variant: str, operands: Sequence[Number]) -> Number:
         known = [operand for operand in operands if operand is not None]
-        if (len(known), len(operands)) != (2, 2):
+        if len(known) != 2 or len(operands) != 2:
             return None
         return _signed(function(*known))
 

@@ -245,7 +245,7 @@ def _operator_matches(runs: Runs, call: ModuleCall) -> list[_Match]:
 
 def _operators(recording: Recording, call: ModuleCall) -> list[Event]:
     return [
-        event for event in recording.events if (event.kind, event.call) == ("op", call)
+        event for event in recording.events if event.kind == "op" and event.call == call
     ]
 
 

@@ -134,7 +134,7 @@ def adapt_awq(config: Mapping[str, Any], tensors: Tensors, dtype: np.dtype) -> A
     """
     bits = config.get("bits", config.get("w_bit"))
     version = str(config.get("version", "gemm")).lower()
-    if (bits, version) != (4, "gemm"):
+    if bits != 4 or version != "gemm":
         raise PortError(
             f"AWQ of {bits!r:.60} bits in the version {version!r:.60} is not supported, 4 in 'gemm' is",
             fix=_UNQUANTIZED,

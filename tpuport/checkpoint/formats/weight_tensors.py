@@ -81,7 +81,7 @@ def _needs_scale(dtype: np.dtype) -> bool:
     """Whether no weight has this dtype without being quantised; integers are refused
     where they become weights.
     """
-    return (kind_of(dtype), dtype.itemsize) == ("f", 1)
+    return kind_of(dtype) == "f" and dtype.itemsize == 1
 
 
 def collect(

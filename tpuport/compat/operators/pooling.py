@@ -122,9 +122,9 @@ def adaptive_max_pool(
     places = jnp.broadcast_to(
         jnp.arange(np.prod(spatial), dtype=jnp.int32).reshape(spatial), x.shape
     )
-    windows = list(
-        itertools.starmap(_adaptive_windows, zip(spatial, output_size, strict=True))
-    )
+    windows = [
+        _adaptive_windows(*sizes) for sizes in zip(spatial, output_size, strict=True)
+    ]
     results = [
         _greatest(x[..., *window], places[..., *window], rank)
         for window in itertools.product(*windows)

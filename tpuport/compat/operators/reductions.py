@@ -246,19 +246,18 @@ def vector_norm(
     def total(values: jax.Array) -> jax.Array:
         return jnp.sum(values, axis=axes, keepdims=keepdim)
 
-    match ord:
-        case math.inf:
-            norm = jnp.max(size, axis=axes, keepdims=keepdim, initial=0.0)
-        case 0:
-            norm = total((size != 0).astype(size.dtype))
-        case 1:
-            norm = total(size)
-        case 2:
-            norm = jnp.sqrt(total(jnp.square(size)))
-        case _ if ord == -math.inf:
-            norm = jnp.min(size, axis=axes, keepdims=keepdim)
-        case _:
-            norm = total(size**ord) ** (1 / ord)
+    if ord == math.inf:
+        norm = jnp.max(size, axis=axes, keepdims=keepdim, initial=0.0)
+    elif ord == -math.inf:
+        norm = jnp.min(size, axis=axes, keepdims=keepdim)
+    elif ord == 0:
+        norm = total((size != 0).astype(size.dtype))
+    elif ord == 1:
+        norm = total(size)
+    elif ord == 2:
+        norm = jnp.sqrt(total(jnp.square(size)))
+    else:
+        norm = total(size**ord) ** (1 / ord)
     return norm.astype(jnp.finfo(result_dtype).dtype)
 
 

@@ -43,8 +43,3 @@ def finding_at(
         fix=rule.fix if hit.fix is None else hit.fix,
         stops=hit.stops,
     )
-
-
-def position_of(finding: Finding) -> tuple[str, str, int, int]:
-    """What tells a finding from others: its rule, and where it stands."""
-    return finding.rule, finding.path, finding.line, finding.column

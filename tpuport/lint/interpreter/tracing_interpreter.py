@@ -44,7 +44,7 @@ from tpuport.lint.interpreter.parameters import (
     annotation_value,
 )
 from tpuport.lint.interpreter.python_builtins import is_builtin
-from tpuport.lint.interpreter.reported_findings import finding_at, position_of
+from tpuport.lint.interpreter.reported_findings import finding_at
 from tpuport.lint.joins import losses
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, canonical
 from tpuport.lint.passed_arguments import Arguments
@@ -485,7 +485,7 @@ class TracingInterpreter(Interpreter):
                 for hit in hits_of(answer):
                     node = hit.node or event.node
                     finding = finding_at(node, rule, hit, module, function, self.route)
-                    self.records[-1].add(position_of(finding), finding)
+                    self.records[-1].add(finding.key, finding)
 
     def _context(self, module: ModuleInfo, function: str) -> Context:
         if function not in module.contexts:

@@ -90,9 +90,8 @@ def infer_plan(model: Any, inputs: Any, mesh: Mesh | None = None) -> InferredPla
 
 def _tied_names(model: Any) -> list[tuple[str, ...]]:
     """The names of each weight; several if modules share it."""
-    return list(
-        map(tuple, names_of_each(model.named_parameters(remove_duplicate=False)))
-    )
+    named = model.named_parameters(remove_duplicate=False)
+    return list(map(tuple, names_of_each(named)))
 
 
 def _plan_weight(

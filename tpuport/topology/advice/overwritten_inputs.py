@@ -105,7 +105,7 @@ def find_overwritten(program: ClosedJaxpr) -> tuple[OverwrittenInput, ...]:
 def _growth(before: tuple[int, ...], after: tuple[int, ...]) -> int:
     """By how much one dimension grew; 0 if others differ too."""
     changes = [new - old for old, new in zip(before, after, strict=False) if new != old]
-    if (len(before), len(changes)) != (len(after), 1):
+    if len(before) != len(after) or len(changes) != 1:
         return 0
     return max(changes[0], 0)
 

@@ -83,7 +83,7 @@ def _infer(evidence: Evidence, axis: str) -> dict[str, Any]:
     # Imported late: only this advice needs it.
     from tpuport.sharding import infer_plan
 
-    if (evidence.report.task, axis) != ("forward", "tp"):
+    if evidence.report.task != "forward" or axis != "tp":
         return {}
     try:
         plan = infer_plan(evidence.model, dict(evidence.inputs), evidence.mesh)

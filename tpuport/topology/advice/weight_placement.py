@@ -71,7 +71,7 @@ def group_by_pattern(names: Iterable[str]) -> dict[str, list[str]]:
 
 def buffer_names(evidence: Evidence) -> set[str]:
     """Names of the model's buffers, which no sharding rule places."""
-    return set(dict(evidence.model.named_buffers()))
+    return {name for name, _ in evidence.model.named_buffers()}
 
 
 def replicated_weights(evidence: Evidence) -> list[str]:
