@@ -6,7 +6,7 @@ part of the program's key. The arguments are the weights of its modules, and eve
 tensor on the device, whatever refers to it. The key has the rest: attributes, hooks and
 classes of modules, containers, objects, configurations, variables of closures, globals
 of the user's functions, functions of the files that modules are defined in, tensors on
-the host by identity and version, and torch's own settings. So a change is seen by the
+the host by their values, and torch's own settings. So a change is seen by the
 next call, whatever it was.
 
 To compute the key takes milliseconds. It is kept as long as nothing has changed, which
@@ -32,6 +32,7 @@ import torch
 
 from tpuport import compat
 from tpuport.compilation import python_values
+from tpuport.compilation.host_tensors import HostTensors
 from tpuport.compilation.python_values import PLAIN, Entry, StateKey
 from tpuport.compilation.reachable import (
     ABSENT,
@@ -39,6 +40,7 @@ from tpuport.compilation.reachable import (
     cell_contents,
     is_global,
     is_library,
+    is_of_library,
     loaded_names,
     user_globals,
 )
@@ -93,6 +95,7 @@ class PythonState:
         nodes: the objects that make up the state, in the order of the key.
         tensors: on the device, that are not weights; arguments of the program beside
             these.
+        host_tensors: on the host.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class PythonState:
         self.modules = reachable.modules if modules is None else list(modules)
         self.nodes: list[Any] = []
         self.tensors: list[torch.Tensor] = []
+        self.host_tensors = HostTensors()
         self._paths: list[str] = []
         self._entries: list[Entry] = []
         self._watched = WatchedValues()
@@ -251,7 +255,8 @@ class PythonState:
 
     def _tensor_key(self, tensor: torch.Tensor) -> Hashable:
         if not compat.is_ported(tensor):
-            return Identity(tensor), self._watched.add_host_tensor(tensor)
+            version = self._watched.add_host_tensor(tensor)
+            return self.host_tensors.key_of(tensor, version)
         # A view of torchax's own computes its array.
         if not hasattr(tensor, "_elem"):
             return Identity(tensor)
@@ -450,7 +455,7 @@ class PythonState:
                 for name in names
                 if not name.startswith("_") and name != _NOTED_WHEN_SAVED
             ]
-        elif not (self._loads_any or _is_of_library(type(value))):
+        elif not (self._loads_any or is_of_library(type(value))):
             return sorted(self._loads)
         self._watched.add_size(attributes)
         return names
@@ -489,12 +494,3 @@ class PythonState:
 
 def _names_key(value: dict) -> Hashable:
     return tuple(map(python_values.value_key, value))
-
-
-def _is_of_library(cls: type) -> bool:
-    """Whether a class, or one that it is derived from, is a library's, whose code may
-    read any attribute.
-    """
-    return any(
-        base is not object and is_library(base.__module__) for base in cls.__mro__
-    )

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import torch
 
+from tpuport.compilation.host_inputs import HostInput
 from tpuport.compilation.reachable import OPAQUE_HOMES, is_library
 from tpuport.fields import slots
 from tpuport.static_values import Identity, exact_key
@@ -179,6 +180,8 @@ class StateKey(Generic[State]):
                         texts[f"{path}{label}"] = (
                             f"a tensor on the host, version {version}"
                         )
+                    case (HostInput() as values, *_):
+                        texts[f"{path}{label}"] = f"a tensor on the host, {values}"
         return texts
 
 

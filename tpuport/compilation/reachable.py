@@ -339,6 +339,15 @@ def _is_in_environment(package: types.ModuleType) -> bool:
     return not _INSTALLATION_FOLDERS.isdisjoint(folders)
 
 
+def is_of_library(cls: type) -> bool:
+    """Whether a class, or one that it is derived from, is a library's, whose code may
+    read any attribute.
+    """
+    return any(
+        base is not object and is_library(base.__module__) for base in cls.__mro__
+    )
+
+
 def user_globals(function: types.FunctionType) -> Mapping[str, Any]:
     """The globals of a function, or none if it is a library's."""
     names = function.__globals__

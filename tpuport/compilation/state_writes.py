@@ -8,6 +8,7 @@ call of the program each place gets what the function left there, as in torch.
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import itertools
@@ -23,6 +24,7 @@ from jax.core import Tracer
 from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from tpuport import compat, pytrees
+from tpuport.compilation.host_inputs import HostInput
 from tpuport.compilation.model_weights import WeightsInUse, sharded_as
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.python_values import PLAIN
@@ -58,6 +60,7 @@ class _Live:
         self.state = state
         self._arrays = arrays
         self._tensors: dict[int, torch.Tensor] = {}
+        self._copies: dict[int, Any] = {}
 
     @functools.cached_property
     def weights(self) -> list[dict[str, torch.Tensor]]:
@@ -71,6 +74,12 @@ class _Live:
         if index not in self._tensors:
             self._tensors[index] = make(self._arrays[index])
         return self._tensors[index]
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of a tensor that the trace made on the host: what the caller writes
+        to it is in no other call. Views stay views of one another.
+        """
+        return copy.deepcopy(tensor, self._copies)
 
 
 _Rebuild = Callable[[_Live], Any]
@@ -100,15 +109,18 @@ class StateWrites:
         contents: how to make the new contents of each list, set and variable.
         replaced: (number of a tensor of the state, or slot of a weight; number of the
             array that has its place now), for tensors that are in one place only.
+        host: the new values of tensors of the host that were written to, by number.
     """
 
     items: tuple[tuple[Location, tuple[_ItemChange, ...]], ...]
     contents: tuple[tuple[Location, _Rebuild], ...]
     replaced: tuple[tuple[int | WeightSlot, int], ...]
+    host: tuple[tuple[int, HostInput], ...]
 
     def apply(self, state: PythonState, arrays: Sequence[jax.Array]) -> None:
         """Assign what the program left, with the arrays that it returned."""
         live = _Live(state, arrays)
+        state.host_tensors.write(self.host)
         # All of them before the first is assigned: weights may change places.
         items = [
             (location, {name: rebuild(live) for name, rebuild in changes})
@@ -180,8 +192,10 @@ class StateTrace:
             model, name = self._shared[number]
             show_weight(tensor, in_use[model].tensors[name])
         self._before = take_snapshots(self._state)
+        self._host_before = self._state.host_tensors.values()
         try:
-            yield
+            with self._state.host_tensors.restored(self._host_before):
+                yield
         finally:
             for _, container, contents in self._before:
                 if not is_unchanged(container, contents):
@@ -224,9 +238,10 @@ class StateTrace:
             self._note_replaced(
                 [(old, after[name]) for name, old in before.items() if name in after]
             )
-        if not items and not contents:
+        host = self._state.host_tensors.find_writes(self._host_before)
+        if not items and not contents and not host:
             return None
-        return StateWrites(tuple(items), tuple(contents), tuple(self._replaced))
+        return StateWrites(tuple(items), tuple(contents), tuple(self._replaced), host)
 
     def _note_replaced(self, pairs: list[tuple[Any, Any]]) -> None:
         """Note the tensors of the state, and weights, among what one container had and
@@ -374,7 +389,7 @@ class StateTrace:
         if not compat.is_ported(tensor):
             if functorch.is_functorch_wrapped_tensor(tensor):
                 self._refuse(path, "a tensor inside of a transformation of torch.func")
-            return lambda live: tensor
+            return self._encode_host_tensor(tensor)
         array = compat.as_jax(tensor)
         try:
             # jax itself knows whether a value belongs to a trace that has ended.
@@ -389,6 +404,13 @@ class StateTrace:
         self._result_numbers[id(tensor)] = index
         make = _tensor_maker(tensor)
         return lambda live: live.tensor(index, make)
+
+    def _encode_host_tensor(self, tensor: torch.Tensor) -> _Rebuild:
+        number = self._state.host_tensors.find(tensor)
+        if number is not None:
+            return lambda live: live.state.host_tensors.tensors[number]
+        values = tensor if tensor.is_leaf else tensor.detach()
+        return lambda live: live.copy(values)
 
     def _refuse(self, path: str, what: str) -> NoReturn:
         raise PortError(
