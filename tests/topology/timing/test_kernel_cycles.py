@@ -69,6 +69,28 @@ def test_instructions_that_are_the_same_but_for_their_names_share_a_schedule() -
     assert cycles["fusion.1"] == cycles["fusion.2"] == shared
 
 
+def test_parameters_stand_in_any_order_in_the_text_of_a_reduction() -> None:
+    first, second = "%left = f32[] parameter(0)", "%right = f32[] parameter(1)"
+    regions = [
+        f"%region_{index} (left: f32[], right: f32[]) -> f32[] {{\n  {one}\n  {other}\n"
+        f"  ROOT %result = f32[] {operation}(%left, %right)\n}}\n"
+        for index, (one, other, operation) in enumerate(
+            [(first, second, "subtract"), (second, first, "subtract"), (first, second, "add")]
+        )
+    ]
+    reductions = [
+        f"  %reduce.{index} = f32[8] reduce(%x, %zero), dimensions={{1}}, to_apply=%region_{index}{WINDOW}\n"
+        for index in range(3)
+    ]
+    text = (
+        "HloModule jit_f, is_scheduled=true\n\n" + "\n".join(regions)
+        + f"\nENTRY %main (x: f32[8,128]) -> f32[8] {{\n  %x = {TILED} parameter(0)\n  %zero = f32[] constant(0)\n"
+        + "".join(reductions) + "  ROOT %last = f32[8] negate(%reduce.2)\n}\n"
+    )  # fmt: skip
+    cycles = count_cycles(hlo.parse(text), {"reduce.0": schedule("reduce.0")})
+    assert [cycles[f"reduce.{index}"].cycles for index in range(3)] == [100, 100, 900]
+
+
 @pytest.mark.parametrize(
     "other",
     [

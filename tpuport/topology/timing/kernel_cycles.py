@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from tpuport.schedules import KernelSchedule
 from tpuport.topology.hlo.array_types import search_group
-from tpuport.topology.hlo.instructions import Instruction
+from tpuport.topology.hlo.instructions import Computation, Instruction
 from tpuport.topology.hlo.program import Program
 
 _ESTIMATE: Final = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -100,7 +100,7 @@ class _CanonicalForms:
 
     def _computation(self, name: str) -> str:
         if name not in self._computations and name in self._program.computations:
-            instructions = self._program.computations[name].instructions
+            instructions = _in_order_of_use(self._program.computations[name])
             # Operands by their position, which does not depend on names.
             positions = {
                 instruction.name: str(index)
@@ -118,3 +118,26 @@ class _CanonicalForms:
         return "\n".join(
             [instruction.type, _NAME.sub("%", _COMMENT.sub("", text)), *callees]
         )
+
+
+def _in_order_of_use(computation: Computation) -> list[Instruction]:
+    """The instructions of which the result is made, each after its operands.
+
+    The text of a program has independent ones, such as the two parameters of a
+    reduction, in any order.
+    """
+    ordered: dict[str, Instruction] = {}
+    waiting = [computation.root]
+    while waiting:
+        instruction = waiting[-1]
+        operands = [
+            computation.named[name]
+            for name in instruction.operands
+            if name in computation.named and name not in ordered
+        ]
+        if operands:
+            waiting.extend(reversed(operands))
+            continue
+        ordered.setdefault(instruction.name, instruction)
+        waiting.pop()
+    return list(ordered.values())
