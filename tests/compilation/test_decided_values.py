@@ -10,6 +10,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import compile_compatible_method_lru_cache
 
 import tpuport
+from tpuport.attention.provenance import joined_sequences
 from tpuport.compilation import decided_values
 from tpuport.trace_errors import CannotTrace
 
@@ -121,6 +122,11 @@ class Remembers(Model):
         return self.layer(chosen) + self.coordinates(4, x.device)
 
 
+class Selects(Model):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x[x[:, 0] > 0])
+
+
 class WritesToWhatDecides(Model):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         mask = x[:, 0] > 0
@@ -221,6 +227,16 @@ def test_a_warning_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     assert "RealImages decides by values that it computes" in first
     assert "what it computes and decides by keeps changing" in second
     assert "decide shapes" in second
+
+
+def test_what_a_mask_selects_is_not_cut_into_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As HieraForPreTraining selects among thousands of rows, which took minutes to trace."""
+    cuts: list[Any] = []
+    as_part = joined_sequences.as_part
+    monkeypatch.setattr(joined_sequences, "as_part", lambda array: cuts.append(array) or as_part(array))
+    model, on_device = ported(Selects)
+    assert_agree(tpuport.compile(on_device), model, torch.randn(100, 4))
+    assert 0 < len(cuts) < 50
 
 
 @pytest.mark.parametrize("model_class", [WritesToWhatDecides, Draws, DecidesByProducts])

@@ -215,7 +215,8 @@ def _cut(target: Any) -> Callable[..., Any]:
 
     def cut(*args: Any, **kwargs: Any) -> Any:
         result = _call_replaced(target, args, kwargs)
-        tensors: Any = [result] if isinstance(result, torch.Tensor) else result
+        # What a mask selects is neither, and would be cut into its rows.
+        tensors: Any = result if isinstance(result, list | tuple) else [result]
         for tensor in filter(compat.is_ported, tensors):
             aliasing.substitute_array(tensor, joined_sequences.as_part(tensor.jax()))
         return result
