@@ -240,7 +240,7 @@ def _compiled(call: Call, samples: Sequence[Sample]) -> list[Any]:
     """Compile one program of all samples and run it."""
     inputs = [pytree.tree_flatten(_on_device(sample[:2])) for sample in samples]
     arrays = [[leaf.jax() if compat.is_ported(leaf) else None for leaf in leaves] for leaves, _ in inputs]
-    # What is no array does not leave the program: it stays here while the program is traced.
+    # What is not an array does not leave the program: it stays here while the program is traced.
     traces: list[Any] = []
 
     def program(arrays: list[list[Any]]) -> list[list[jax.Array]]:

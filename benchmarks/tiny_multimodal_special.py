@@ -83,7 +83,7 @@ def nemotron_image(model: Any, items: int, _: int) -> dict[str, Any]:
 
 
 def docling_image(model: Any, items: int, rows: int) -> dict[str, Any]:
-    """Tiles of each row, of which the mask says that they are no padding."""
+    """Tiles of each row, of which the mask says that they are not padding."""
     side = model.config.vision_config.image_size
     mask = torch.ones(rows, items // rows, dtype=torch.bool)
     return {"pixel_values": torch.randn(rows, items // rows, 3, side, side), "pixel_attention_mask": mask}

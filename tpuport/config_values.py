@@ -84,8 +84,8 @@ def check_values(raw: Mapping[str, Any], path: str) -> None:
 
 def _wrong_values(raw: Mapping[str, Any], prefix: str, depth: int) -> Iterator[str]:
     for name, value in raw.items():
-        # What is no number is left to the library: some models have a list with one for
-        # each layer.
+        # What is not a number is left to the library: some models have a list with one
+        # for each layer.
         if isinstance(value, int | float):
             # A part of a model may have none of something.
             yield from _wrong_number(name, value, prefix, smallest=0 if prefix else 1)

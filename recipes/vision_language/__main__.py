@@ -43,7 +43,7 @@ def read_image(file: Path) -> Any:
     """The image in red, green and blue.
 
     Raises:
-        PortError: the file is not there, or is no image that Pillow reads.
+        PortError: the file does not exist, or is not an image that Pillow reads.
     """
     from PIL import Image
 

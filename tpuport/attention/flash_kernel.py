@@ -10,10 +10,10 @@ measured in docs/attention.md:
   matrix unit is not waiting.
 - The scale is applied to differences of scores, in the exponent and in float32,
   together with the log2(e) that powers of two need. Scaled queries, which other kernels
-  take, are rounded once more, and by a factor that is no power of two.
+  take, are rounded once more, and by a factor that is not a power of two.
 - The values have one more row, of ones: the second product then sums the softmax as
   well. A key whose entry there is zero, and whose value is zero, is masked exactly and
-  at no cost, provided that its score is no new maximum.
+  at no cost, provided that its score is not a new maximum.
 
 Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D
 head dimension of queries and keys, C of values, S rows that a tile of the values' dtype

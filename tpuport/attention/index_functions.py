@@ -30,7 +30,7 @@ class IndexFunction:
         is_identity: whether it returns the score as it is.
 
     Raises:
-        TypeError: the result is no scalar.
+        TypeError: the result is not a scalar.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ class Mask:
         return ~visible.any(-1, keepdims=True)
 
     def _count_keys(self, queries: int, keys: int) -> jax.Array:
-        """Traced. [B or 1, Q], how many keys that are no padding are in each query's
+        """Traced. [B or 1, Q], how many keys that are not padding are in each query's
         band, without a [Q, T] array.
         """
         assert self.keys_BT is not None

@@ -177,7 +177,7 @@ def _find_parts(
         return (query,), (key,), (value,)
     queries, keys, values = (parts_along(array, 2) for array in (query, key, value))
     shared = SharedParts.of(keys, devices)
-    # A mode of padding that is no mask does not hide what is added to make shares
+    # A mode of padding that is not a mask does not hide what is added to make shares
     # equal.
     can_pad = shared.is_even or padding != "zero"
     if shared != SharedParts.of(values, devices) or not can_pad:

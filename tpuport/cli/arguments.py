@@ -32,7 +32,7 @@ class CommandParser(argparse.ArgumentParser):
         unknown: list[str] = []
         if what.startswith("unrecognized"):
             unknown = re.findall(r"--[\w-]+", what)
-        # A short option is no spelling mistake of a long one.
+        # A short option is not a spelling mistake of a long one.
         known = [
             option for option in self._option_string_actions if option.startswith("--")
         ]

@@ -47,7 +47,7 @@ def print_text(text: str, subject: str, fix: str) -> None:
     """Write text to standard output without changes, and escape what its encoding
     lacks.
 
-    A reader that stops reading, such as `head`, has seen enough; that is no error.
+    A reader that stops reading, such as `head`, has seen enough; that is not an error.
 
     Args:
         text: to write.

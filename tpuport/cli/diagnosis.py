@@ -191,7 +191,7 @@ def _memory_limit(total: int) -> int | None:
         "/sys/fs/cgroup/memory/memory.limit_in_bytes",
     ):
         text = _read(Path(file))
-        # "max" is no limit; version 1 writes a number beyond any memory.
+        # "max" is not a limit; version 1 writes a number beyond any memory.
         if text.isdigit() and 0 < int(text) < total:
             return int(text)
     return None

@@ -201,7 +201,7 @@ def _standard_input(path: str) -> Iterator[None]:
     """Let standard input be the text of a file, whether or not that exists.
 
     Raises:
-        PortError: it is no text.
+        PortError: it is not text.
     """
     from tpuport.lint import source
 
@@ -283,7 +283,7 @@ def _lint_and_report(options: argparse.Namespace) -> int:
         say(f'entry-points: no function in these files is "{pattern}"')
     if options.write_baseline:
         _report_baseline(report, options.baseline, settings)
-    # 2 stays: what could not be linted is no finding.
+    # 2 stays: what could not be linted is not a finding.
     if options.exit_zero and code == 1:
         return 0
     return code

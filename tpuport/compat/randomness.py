@@ -110,7 +110,7 @@ class _ProgramStream:
 
     Attributes:
         place: where the trace begins.
-        has_too_few_keys: whether some draws got a key that is no generator's.
+        has_too_few_keys: whether some draws got a key that is not a generator's.
         is_reseeded: whether the traced code has called `torch.manual_seed`.
     """
 
@@ -150,7 +150,7 @@ class _ProgramStream:
 
     def draws(self) -> Draws:
         """The draws so far from generators that are still there: a generator of the
-        trace alone is no argument.
+        trace alone is not an argument.
         """
         return tuple(
             (source, count)

@@ -61,7 +61,7 @@ def compile(
             the code decides by, such as "image_grid_thw": they stay on the host, or are
             read from the device, and are a part of the program, so that each other
             value compiles one. Of a model of transformers or diffusers, integers and
-            masks that are no tokens are found when its code asks for their values, and
+            masks that are not tokens are found when its code asks for their values, and
             a warning names them.
 
     Raises:

@@ -55,7 +55,7 @@ class HostText(str):
 
 
 class StateText(str):
-    """The description of a value that is no argument, such as an attribute of a
+    """The description of a value that is not an argument, such as an attribute of a
     module.
     """
 

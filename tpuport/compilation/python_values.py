@@ -56,8 +56,8 @@ def is_opaque(value: Any) -> bool:
 
 
 def value_key(value: Any) -> Hashable:
-    """The key of a value that is no container: by value if it says what equals it, by
-    identity if not.
+    """The key of a value that is not a container: by value if it says what equals it,
+    by identity if not.
     """
     cls = type(value)
     if cls in PLAIN:

@@ -243,7 +243,7 @@ class ReachableModules:
         """Look at what the user gave to an object of tpuport's, such as a compiled
         function.
 
-        Its code and its other objects are no part of the user's program. They remember
+        Its code and its other objects are not part of the user's program. They remember
         earlier calls, so that what is found would depend on them.
         """
         contents = [*getattr(value, "__dict__", {}).values()]

@@ -416,7 +416,7 @@ def _drop_unused_history(
     fields, first = len(layout.fields), layout.first_slot
     is_read = np.abs(coefficients).sum(axis=0)[:, first:] > 0  # [O, slots]
     live = is_read[:fields].any(axis=0)
-    # The bounded value is no history, and stays.
+    # The bounded value is not a history, and stays.
     live[len(layout.history) :] = True
     # A slot is live if an output depends on it, or a slot that is live.
     for _ in layout.slots:

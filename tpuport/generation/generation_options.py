@@ -93,7 +93,7 @@ class Options:
     without the prompt.
 
     Attributes:
-        num_beams: 1 is no beam search, which the next two are for.
+        num_beams: 1 means no beam search, which the next two are for.
         prompt_lookup: how many tokens of the text itself are a draft, and how many are
             looked for; None for no draft.
         prefill_chunk_size: columns of the prompt that run at a time, None for all.
@@ -322,7 +322,7 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str], model: Any) 
     Args:
         passed: the options that the caller gave.
     """
-    # What is no field of GenerationConfig is for the own `generate` of the model's
+    # What is not a field of GenerationConfig is for the own `generate` of the model's
     # class, if it has one.
     known = (
         vars(config).keys() - vars(GenerationConfig()).keys()

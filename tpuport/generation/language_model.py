@@ -39,7 +39,7 @@ class LanguageModel:
     `described.generate(...)` is `tpuport.generate(described, ...)`.
 
     Raises:
-        PortError: the model is no nn.Module, or a size is not positive.
+        PortError: the model is not an nn.Module, or a size is not positive.
     """
 
     # As a method, `tpuport.generate`, which sets it: that module imports this one.

@@ -378,7 +378,7 @@ class Step:
                 jnp.roll(source.tokens, back, axis=1),
                 jnp.roll(source.present, back, axis=1),
             )
-            # What `roll` brings around from the end is no earlier token.
+            # What `roll` brings around from the end is not an earlier token.
             is_token = is_token & (jnp.arange(is_token.shape[1]) >= back)
             column = self.length - back
             token = jnp.take(self.tokens, jnp.maximum(column, 0), axis=1)[:, None]

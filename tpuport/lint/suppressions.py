@@ -179,7 +179,7 @@ class _TokenReader:
             reason = "the comment names no rule: it suppresses nothing"
             self.problems.append(CommentProblem(line, column, end_column, reason))
             return
-        # A comma at the end is no mistake.
+        # A comma at the end is not a mistake.
         names = [part.strip() for part in ignore["ids"].split(",") if part.strip()]
         # Names are as good as ids: `ignore[item]` is `ignore[TPU201]`.
         ids = tuple(id_by_name().get(name.lower(), name.upper()) for name in names)

@@ -61,7 +61,7 @@ PLAIN = frozenset(
 )
 # More attributes would make the line of code in a message too long to read.
 _FIELDS_SHOWN = 4
-# NumPy arrays of this many bytes are no tables any more.
+# NumPy arrays of this many bytes are no longer tables.
 _LARGE_ARRAY = 1 << 20
 
 

@@ -365,7 +365,7 @@ def is_for_jax(graph: Graph) -> bool:
     """
     if not all(leaf is None or is_array(leaf) for leaf in graph.leaves):
         return False
-    # Classes derived from jax's containers are no nodes for it, and would be leaves.
+    # Classes derived from jax's containers are not nodes for it, and would be leaves.
     others = [
         node for _, node in graph.structure.nodes if node.cls not in JAX_CONTAINERS
     ]

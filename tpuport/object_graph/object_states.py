@@ -36,8 +36,8 @@ class State(NamedTuple):
         pending = [*self.attributes.values(), *self.item_values()]
         while pending:
             value = pending.pop()
-            # A tuple is no object of its own here: what it has belongs to the object
-            # that has the tuple.
+            # A tuple is not an object of its own here: what it has belongs to the
+            # object that has the tuple.
             if isinstance(value, tuple):
                 pending.extend(value)
             else:

@@ -117,7 +117,7 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         and `--write-rules` write.
 
         Raises:
-            PortError: the file cannot be read, or an entry is no rule; it names the
+            PortError: the file cannot be read, or an entry is not a rule; it names the
                 entry.
         """
         return cls.of_entries(read_rules(Path(path), str(path)))

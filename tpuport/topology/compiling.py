@@ -442,7 +442,7 @@ def _evidence(
             for array in step.cache
         ]
     # By their names in the program, where blocks in a loop have their weights stacked.
-    # Rotary tables are no weights.
+    # Rotary tables are not weights.
     arguments = step.arguments[0].items()
     weights = {
         name: value

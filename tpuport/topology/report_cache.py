@@ -44,8 +44,8 @@ def read(key: str) -> dict[str, Any] | None:
 
 
 def write(key: str, value: dict[str, Any]) -> None:
-    """Store plain values under a key. A directory that cannot be written is no error:
-    the cache only saves time.
+    """Store plain values under a key. A directory that cannot be written is not an
+    error: the cache only saves time.
     """
     file = _file_of(key)
     if file is None:

@@ -99,7 +99,7 @@ def deviation(
     values, torch_values, exact_values = map(_comparable, (ours, theirs, exact))
     if torch.equal(values, torch_values):
         return None
-    # Where float64 alone has an infinity or NaN, it is no referee, and torch is.
+    # Where float64 alone has an infinity or NaN, it is not a referee, and torch is.
     exact_values = torch.where(_is_number(exact_values), exact_values, torch_values)
     difference = _distance(values, exact_values)
     torch_difference = _distance(torch_values, exact_values)

@@ -85,7 +85,7 @@ def _reading_line(module_class: type, name: str) -> Source | None:
 
 
 def _functions_of(module_class: type) -> Iterator[types.FunctionType]:
-    """The methods and properties of a class and of its bases that are no library's,
+    """The methods and properties of a class and of its bases that are not a library's,
     apart from constructors.
     """
     bases = [base for base in module_class.__mro__ if _package(base) not in LIBRARIES]

@@ -42,8 +42,8 @@ def check(
         what to do, in order.
 
     Raises:
-        PortError: this is no torch.nn.Module, it is on the device or without values, or
-            it cannot be copied.
+        PortError: this is not a torch.nn.Module, it is on the device or without values,
+            or it cannot be copied.
     """
     if not isinstance(model, torch.nn.Module):
         raise PortError(

@@ -171,7 +171,7 @@ class CheckResult:
         if kinds:
             outcomes = (outcome for kind, outcome in _OUTCOMES.items() if kind in kinds)
             return f"{self.model} {next(outcomes, 'computes what torch does, with findings')}"
-        # What is no error.
+        # What is not an error.
         others = {finding.kind for finding in self.findings}
         reservations = (
             reservation for kind, reservation in _RESERVATIONS.items() if kind in others

@@ -27,7 +27,7 @@ from tpuport.verification.model_runs import describe
 _FIX: Final = "return (model, inputs): a torch.nn.Module with weights, and its arguments by name, a tuple, or a tensor"
 # Long enough to have positions that differ, and short enough for a CPU.
 _LENGTH: Final = 16
-# Integer inputs that are no tokens are classes, positions or time steps: small numbers
+# Integer inputs that are not tokens are classes, positions or time steps: small numbers
 # are in range everywhere.
 _LARGEST_NUMBER: Final = 8
 

@@ -213,7 +213,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", str(func))
-        # The shape of a tensor, its dtype and other properties are no operators.
+        # The shape of a tensor, its dtype and other properties are not operators.
         if name in ("__get__", "__set__"):
             return func(*args, **kwargs)
         frame = self._model_frame()

@@ -82,8 +82,8 @@ def _new_arrays(
             gc.enable()
     if not new:
         return new
-    # Arrays in reference cycles are no growth. Collecting takes seconds where there are
-    # millions of objects.
+    # Arrays in reference cycles are not growth. Collecting takes seconds where there
+    # are millions of objects.
     gc.collect()
     before = _live_arrays()
     model_runs.call_compiled(compiled, arguments)
@@ -208,7 +208,7 @@ def _same_in_rows(drawn: Sequence[torch.Tensor]) -> bool:
 
 
 def _has_equal_rows(values: torch.Tensor) -> bool:
-    # Numbers in a vector are no rows, and one row alone equals no other.
+    # Numbers in a vector are not rows, and one row alone equals no other.
     if values.ndim < 2 or len(values) < 2:
         return False
     return bool((values == values[:1]).all())

@@ -29,7 +29,7 @@ def compile_target(request: CompileRequest) -> tuple[Stage, list[CheckFinding]]:
         status = "failed"
         findings.append(_failure(error))
     if not summary and status == "passed":
-        # Nothing was compiled, which is no reason to say that it fits.
+        # Nothing was compiled, which is not a reason to say that it fits.
         status = "skipped"
     if status == "passed" and any(finding.severity == "error" for finding in findings):
         status = "findings"

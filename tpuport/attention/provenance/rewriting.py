@@ -233,7 +233,7 @@ def _simplify_gather(node: Node) -> Node:
 def _gather_as_slice(node: Node, indices: np.ndarray, axis: int) -> Node | None:
     source, count = node.operands[0], len(indices)
     first = int(indices[0])
-    # A single index gives 0, which is no step; it stays a gather of one slice.
+    # A single index gives 0, which is not a step; it stays a gather of one slice.
     step = int(indices[-1] - indices[0]) // max(1, count - 1)
     is_even = (indices == first + step * np.arange(count)).all()
     if not is_even or step == 0:

@@ -245,7 +245,7 @@ def _has_known_form(module: Any) -> bool:
         tables = operator.attrgetter(*_DICTIONARIES)(module)
         operator.attrgetter(*_ATTRIBUTES)(module)
         arguments = inspect.signature(module.dispatch_attention_fn).parameters.keys()
-    # An attribute is missing, or the dispatch is no function.
+    # An attribute is missing, or the dispatch is not a function.
     except (AttributeError, TypeError):
         return False
     is_text_enum = isinstance(native, str) and isinstance(native, enum.Enum)

@@ -230,13 +230,13 @@ LOWERINGS = (
         torch.arange, arange, "does not take an end that is named without a start"
     ),
     Lowering(
-        torch.empty_permuted, empty_permuted, "takes axes that are no permutation"
+        torch.empty_permuted, empty_permuted, "takes axes that are not a permutation"
     ),
     Lowering(torch.ops.aten.full.default, full, "warns of 64 bits"),
     Lowering(
         torch.ops.aten.empty_permuted.default,
         empty_permuted,
-        "takes axes that are no permutation",
+        "takes axes that are not a permutation",
     ),
     Lowering(_aten.arange.start_out, arange_out, _OUT),
     Lowering(_aten.arange.out, lambda end, *, out: arange_out(0, end, out=out), _OUT),

@@ -35,7 +35,7 @@ class Extremes(NamedTuple):
 
 def extremes(index: Any) -> Extremes | None:
     """The extremes of an index, a tensor or an array; None if it is traced, is empty,
-    or is no array of integers.
+    or is not an array of integers.
     """
     array = _array(index)
     if (
@@ -229,7 +229,7 @@ def _one_hot(arguments: dict[str, Any]) -> None:
 
 
 _OUT_OF_BOUNDS = "index {index} is out of bounds for dimension {dim} with size {size}"
-# Of functions that are no operators.
+# Of functions that are not operators.
 _ARGUMENTS = {
     functional.one_hot: ("self", "num_classes"),
     torch.take_along_dim: ("self", "indices", "dim"),

@@ -288,7 +288,7 @@ def bernoulli(
 
 
 def require_probabilities(probabilities: Any) -> None:
-    """Raise torch's error for what is no probability."""
+    """Raise torch's error for what is not a probability."""
     message = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
     if not isinstance(probabilities, jax.Array):
         message = f"bernoulli_ expects p to be in [0, 1], but got p={probabilities}"

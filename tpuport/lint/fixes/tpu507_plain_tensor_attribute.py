@@ -47,7 +47,7 @@ def _self_attribute(node: cst.CSTNode) -> str:
 
 def _runs_after_super_init(function: FunctionNode, line: cst.CSTNode) -> bool:
     """Whether the line is in `__init__`, behind `super().__init__()`: before it there
-    are no buffers.
+    are not buffers.
     """
     match function:
         case cst.FunctionDef(name=cst.Name(value="__init__"), body=body):

@@ -1,7 +1,7 @@
 """What an object's attributes are after code has changed them: the object's value in
 the frame is replaced.
 
-Only objects that are no modules are followed so: a buffer of transitions, a beam, the
+Only objects that are not modules are followed so: a buffer of transitions, a beam, the
 state of a line search. What a module's methods store in it outlives the call, and the
 facts about its class tell what that may be.
 """
@@ -16,7 +16,7 @@ from tpuport.lint.joins import join_all
 
 
 def is_plain_object(classes: Classes, value: Value | None) -> bool:
-    """Whether it is an instance of a class of the linted code that is no module."""
+    """Whether it is an instance of a class of the linted code that is not a module."""
     return isinstance(value, Instance) and not classes.is_module(value.info)
 
 

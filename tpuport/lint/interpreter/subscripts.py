@@ -80,7 +80,7 @@ def evaluate_subscript(frame: Frame, node: ast.Subscript) -> Value:
     # `x[()]` has none.
     first = next(iter(indices), UNKNOWN)
     match base:
-        # What has keys is no tensor, whatever it was taken for.
+        # What has keys is not a tensor, whatever it was taken for.
         case Tensor() if first.kind == "str":
             return UNKNOWN
         case Tensor():

@@ -332,7 +332,7 @@ def _narrow_choice(
 ) -> Value:
     """The options that may be instances of the classes, or those that may not."""
     infos = set(map(class_of, _values_of_classes(frame, classes)))
-    # One of them is no class of the linted code.
+    # One of them is not a class of the linted code.
     if None in infos:
         return value
 

@@ -95,7 +95,7 @@ class Rule:
         remedy: one sentence for a finding, on what to write instead.
         bad: code that has it; the tests run it and see it fail, or see the harm.
         good: what to write instead; traces, and equals eager torch.
-        quiet: code that looks alike and is no finding, each tested to be quiet.
+        quiet: code that looks alike and is not a finding, each tested to be quiet.
         harm: how the tests see that `bad` is bad: "error" (it does not trace) or the
             name of another check of theirs: "cuda" (it cannot run without a GPU),
             "import" (it cannot be imported), "leaks" (a second tracing meets a tracer

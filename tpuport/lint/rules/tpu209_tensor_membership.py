@@ -16,7 +16,7 @@ def check(event: Membership, context: Context) -> bool:
     tensors, but not a text.
     """
     container = event.container
-    # What texts are looked for in has keys, and is no tensor.
+    # What texts are looked for in has keys, and is not a tensor.
     if event.item.kind == "str":
         return False
     if not isinstance(container, Sequence):

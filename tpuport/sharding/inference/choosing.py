@@ -285,7 +285,7 @@ class _Chooser:
 
     def _looks_up_input(self, transfer: Transfer) -> bool:
         """Whether a sum is of rows that are looked up by an input, such as tokens;
-        positions are no input.
+        positions are not inputs.
         """
         operation = transfer.operation
         return operation.name == "gather" and self.program.depends_on_input(

@@ -88,7 +88,7 @@ class Program:
         }
 
     def is_idle(self, operation: Operation) -> bool:
-        """Whether no result depends on an operation, and it is no product.
+        """Whether no result depends on an operation, and it is not a product.
 
         Products count as used: of the last block of two streams, the compiler leaves
         out one, and it should be divided like those of the other blocks.

@@ -89,7 +89,7 @@ class CacheInputs:
 
     def joint_name(self, arrays: Iterable[OverwrittenInput]) -> str:
         """What arguments are called together: "past_key_values", "keys and values"."""
-        # What is no input of a forward call has the name that jax gives it.
+        # What is not an input of a forward call has the name that jax gives it.
         names = [(self.find(array) or array).name for array in arrays]
         stems = [re.split(r"[.\[]", name)[0] or "an argument" for name in names]
         return " and ".join(dict.fromkeys(stems))

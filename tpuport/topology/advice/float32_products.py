@@ -241,8 +241,8 @@ class _Walk:
         origins = dict.fromkeys(filter(None, map(self._of, operands)))
         sizes = [variable.aval.size for variable in (*operands, *equation.outvars)]
         if is_attention:
-            # The scores, which are meant to be float32, and in the kernel are no array
-            # in memory.
+            # The scores, which are meant to be float32, and in the kernel are not an
+            # array in memory.
             sizes.remove(max(sizes))
         yield Float32Product(
             kind, self._source(equation), tuple(origins), tuple(variable.aval.shape for variable in operands), times,

@@ -66,7 +66,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
             axis,
             parts,
         )
-        # A division that costs more than it saves is no advice.
+        # A division that costs more than it saves is not worth advising.
         if not trial.is_worse:
             yield _describe(evidence, matrices, axis, parts, trial)
 

@@ -16,7 +16,7 @@ from tpuport.topology.advice.weight_placement import (
     vocabulary_weights,
 )
 
-# A smaller table, such as one of labels, is no reason to change a model.
+# A smaller table, such as one of labels, is not a reason to change a model.
 _WORTH_PADDING: Final = 64 * MIB
 
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from tpuport.topology.reports import quantities
 
-# Of a step, for the matrix units: where they have less to do, their peak is no measure
-# of it.
+# Of a step, for the matrix units: where they have less to do, their peak is not a
+# measure of it.
 _LEAST_SHARE: Final = 0.01
 
 
