@@ -183,12 +183,7 @@ def test_a_cell_of_a_notebook_is_read_from_where_python_keeps_it() -> None:
     linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
     scope = {"__name__": "__main__"}
     exec(compile(text, name, "exec"), scope)
-
-    class Model(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return scope["forward"](x)  # type: ignore[operator]
-
-    failure = explained(Model(), torch.ones(2))
+    failure = explained(helpers.Calling(scope["forward"]), torch.ones(2))
     assert failure.source is not None
     assert (failure.source.file, failure.source.line, failure.rule) == (name, 3, "TPU205")
 
@@ -278,25 +273,17 @@ def test_compiling_for_a_described_tpu_raises_it(name: str) -> None:
 
 
 def test_a_refusal_out_of_the_models_code_has_its_line() -> None:
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = torch.ones(4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * self.scale
-
-    error = failed(Model(), torch.ones(2, 4))
+    error = failed(helpers.Scaling(), torch.ones(2, 4))
     assert isinstance(error, PortError)
     assert has_model_code(error)
-    failure = explain(error, Model())
+    failure = explain(error, helpers.Scaling())
     assert failure.rule == "TPU507"
     assert failure.source is not None
     assert failure.source.code == "return x * self.scale"
     assert "self.scale is neither a parameter nor a buffer" in failure.message
     assert not has_model_code(PortError("a mesh needs 3"))
     with pytest.raises(PortError, match="needs 3 devices") as raised:
-        compile_for(Model, {"x": torch.ones(2, 4)}, topology="v5e", tp=3)
+        compile_for(helpers.Scaling, {"x": torch.ones(2, 4)}, topology="v5e", tp=3)
     assert not has_model_code(raised.value), "what leads to the tracing is no code of the model"
 
 

@@ -2,6 +2,9 @@
 
 import functools
 
+import torch
+from torch import nn
+
 
 def checked(function):
     """A decorator between a model and its caller."""
@@ -33,3 +36,25 @@ def first_positive(values):
         if value > 0:  # Unfollowed TPU205
             return value
     return values[0]
+
+
+class Calling(nn.Module):
+    """A model whose code is somewhere else."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+class Scaling(nn.Module):
+    """A model with a tensor that no weight holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.ones(4)
+
+    def forward(self, x):
+        return x * self.scale
