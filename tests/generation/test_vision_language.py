@@ -106,6 +106,13 @@ def test_beams_have_the_image_of_their_prompt(llava: tuple[Any, Any], batch: dic
     assert torch.equal(ported.generate(**batch, **OPTIONS, num_beams=2), expected)
 
 
+def test_halves_of_pixels(llava: tuple[Any, Any], batch: dict[str, torch.Tensor]) -> None:
+    """As a checkpoint in bfloat16 wants them, a dtype that NumPy lacks."""
+    reference, ported = llava
+    halves = {**batch, "pixel_values": batch["pixel_values"].to(torch.bfloat16)}
+    assert torch.equal(ported.generate(**halves, **OPTIONS), reference.generate(**halves, **OPTIONS))
+
+
 def test_a_missing_image_is_an_error(llava: tuple[Any, Any], batch: dict[str, torch.Tensor]) -> None:
     with pytest.raises(PortError, match="do not fit its images"):
         llava[1].generate(**{**batch, "pixel_values": batch["pixel_values"][:1]}, **OPTIONS)

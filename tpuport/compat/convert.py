@@ -148,7 +148,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     return host.astype(target, copy=False)
 
 
-def to_torch(array: jax.Array) -> torch.Tensor:
+def to_torch(array: jax.Array | np.ndarray) -> torch.Tensor:
     """Copy an array (gathered from all its devices) into a torch tensor on the CPU,
     same shape and dtype.
 

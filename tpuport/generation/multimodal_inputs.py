@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from transformers import GenerationMixin
 
+from tpuport import compat
 from tpuport.compilation import HostInput
 from tpuport.errors import PortError
 from tpuport.generation.model_errors import NoLoop
@@ -105,7 +106,7 @@ def add_modalities(
         )
     length = prompts.length
     tensors: dict[str, Any] = {
-        name: torch.from_numpy(np.array(array)) for name, array in inputs.items()
+        name: compat.to_torch(array) for name, array in inputs.items()
     }
     tokens = torch.from_numpy(
         prompts.tokens[::rows_per_prompt, -length:].astype(np.int64)
@@ -122,7 +123,9 @@ def add_modalities(
     tokens = tokens.repeat_interleave(rows_per_prompt, dim=0)
     columns = prompts.tokens.shape[1]
     arguments: dict[str, Any] = {
-        name: _as_program_argument(tensor.numpy(), tuple(tokens.shape), columns)
+        name: _as_program_argument(
+            compat.to_numpy(tensor), tuple(tokens.shape), columns
+        )
         for name, tensor in tensors.items()
     }
     if _may_have_empty_images(model, tensors):
