@@ -13,6 +13,9 @@ from tpuport.checkpoint.formats.packed_tensors import in_memory, read_whole
 from tpuport.compat.digit_products import multiply_groups, split_digits
 from tpuport.compat.operators.quantized import QuantizedArray
 
+# As in the programs that call it: one by one, its operations take several times as long to compile.
+multiply = jax.jit(multiply_groups, static_argnums=(4, 5))
+
 # What an activation may lose: less than half of the last of 24 bits of the largest in its group.
 ROUNDING = 2.0**-24
 
@@ -29,7 +32,7 @@ def rows_of(count, groups=3, inputs=32, dtype=np.float32):
 @pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.float16])
 def test_digits_add_up_to_the_numbers(dtype, digits):
     rows = rows_of(4, dtype=dtype)
-    split, units = split_digits(jnp.asarray(rows), digits)
+    split, units = jax.jit(split_digits, static_argnums=1)(jnp.asarray(rows), digits)
     assert {digit.dtype for digit in split} == {jnp.dtype(jnp.int8)}
     places, units = np.asarray(split, np.float64), np.asarray(units, np.float64)
     numbers = rows.astype(np.float64)
@@ -51,7 +54,7 @@ def test_products_of_groups(rows, values_dtype, shift_outputs, joined):
     if shift_outputs is not None:
         shift = rng.integers(limits.min, limits.max + 1, (4, shift_outputs))
     activations = rows_of(rows, groups=4)
-    product = multiply_groups(
+    product = multiply(
         jnp.asarray(activations), jnp.asarray(values, values_dtype), jnp.asarray(scale, jnp.float32),
         None if shift is None else jnp.asarray(shift, jnp.int32), 3, joined,
     )  # fmt: skip
@@ -70,7 +73,7 @@ def test_products_of_groups_with_minima(outputs, joined):
     values, scale = rng.integers(0, 16, (4, 32, 6)), rng.uniform(0.5, 2, (4, 6))
     minimum = rng.uniform(0, 20, (4, outputs))
     activations = rows_of(3, groups=4)
-    product = multiply_groups(
+    product = multiply(
         jnp.asarray(activations), jnp.asarray(values, jnp.uint4), jnp.asarray(scale, jnp.float32), None, 3, joined,
         jnp.asarray(minimum, jnp.float32),
     )  # fmt: skip
@@ -85,7 +88,7 @@ def test_zeros_and_numbers_that_are_not_finite():
     rows = np.zeros((4, 2, 8), np.float32)
     rows[1, 0, 2], rows[2, 1, 3], rows[3] = np.nan, np.inf, 1
     values, scale = jnp.ones((2, 8, 3), jnp.int4), jnp.ones((2, 1))
-    products = np.asarray(multiply_groups(jnp.asarray(rows), values, scale, None, 3))
+    products = np.asarray(multiply(jnp.asarray(rows), values, scale, None, 3))
     assert (products[0] == 0).all()
     assert not np.isfinite(products[1:3]).any()
     np.testing.assert_allclose(products[3], 16, rtol=1e-6)
@@ -109,7 +112,7 @@ def int4_weight(dtype=np.float32, inputs=64):
 def test_a_weight_with_zero_points(leading):
     array, numbers = int4_weight()
     activations = np.random.default_rng(2).normal(size=(*leading, 256)).astype(np.float32)
-    product = array.multiply_digits(jnp.asarray(activations.reshape(*leading, 4, 64)), 1)
+    product = jax.jit(array.multiply_digits, static_argnums=1)(activations.reshape(*leading, 4, 64), 1)
     expected = activations.astype(np.float64) @ numbers.T
     assert product.shape == expected.shape
     np.testing.assert_allclose(product, expected, rtol=1e-5, atol=2e-5)
@@ -119,7 +122,7 @@ def test_a_product_in_bfloat16_is_rounded_once():
     """As near to the numbers as one in float32 that is rounded at the end; a weight that is rounded is not."""
     array, numbers = int4_weight(jnp.bfloat16)
     rows = jnp.asarray(np.random.default_rng(2).normal(size=(8, 256)), jnp.bfloat16)
-    product = array.multiply_digits(rows.reshape(8, 4, 64), 2)
+    product = jax.jit(array.multiply_digits, static_argnums=1)(rows.reshape(8, 4, 64), 2)
     exact = np.asarray(rows, np.float64) @ numbers.T
     assert product.dtype == jnp.bfloat16
     # Half of the last of eight bits.
@@ -140,7 +143,7 @@ def test_few_rows_have_the_gradient_of_the_numbers(on_tpu):
     array, numbers = int4_weight()
     activations = jnp.asarray(np.random.default_rng(4).normal(size=(3, 256)), jnp.float32)
     cotangent = np.random.default_rng(5).normal(size=(3, 6)).astype(np.float32)
-    gradient = jax.grad(lambda rows: jnp.sum(array.linear(rows) * cotangent))(activations)
+    gradient = jax.jit(jax.grad(lambda rows: jnp.sum(array.linear(rows) * cotangent)))(activations)
     np.testing.assert_allclose(gradient, cotangent @ numbers, rtol=1e-5, atol=1e-5)
 
 
@@ -152,7 +155,7 @@ def test_a_tpu_multiplies_few_rows_in_integers(inputs, rows, in_integers, on_tpu
     program = str(jax.make_jaxpr(array.linear)(jnp.zeros((rows, 4 * inputs))))
     assert program.count("preferred_element_type=int32") == in_integers
     random = np.random.default_rng(6).normal(size=(rows, 4 * inputs)).astype(np.float32)
-    np.testing.assert_allclose(array.linear(jnp.asarray(random)), random @ numbers.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(jax.jit(array.linear)(random), random @ numbers.T, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +172,7 @@ def test_blocks_of_a_gguf_file_are_multiplied_in_integers(kind, in_integers, on_
     row = np.random.default_rng(6).normal(size=512).astype(np.float32)
     program = str(jax.make_jaxpr(array.linear)(jnp.asarray(row)))
     assert program.count("preferred_element_type=int32") == in_integers
-    np.testing.assert_allclose(array.linear(jnp.asarray(row)), row @ numbers.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(jax.jit(array.linear)(row), row @ numbers.T, rtol=1e-4, atol=1e-4)
 
 
 def gguf_weight(kind):

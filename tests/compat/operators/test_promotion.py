@@ -77,15 +77,17 @@ BESIDE_HOST = {
 @pytest.mark.parametrize("name", BESIDE_HOST)
 def test_a_scalar_tensor_on_the_host_is_an_operand(name, jit):
     function = BESIDE_HOST[name]
-    for x, scalar in itertools.product(
-        (torch.tensor([-1.0, 2.0]), torch.tensor([-1.0, 2.0]).bfloat16(), torch.tensor([-1, 3])),
-        (torch.tensor(-2.0), torch.tensor(2)),
-    ):
-        expected = function(x, scalar)
-        on_device = (
-            tpuport.compile(lambda x, s=scalar: function(x, s)) if jit else lambda x, s=scalar: function(x, s)
-        )
-        result = on_device(x.to("jax"))
-        assert result.dtype == compat.torch_dtype(compat.jax_dtype(expected.dtype))
-        tolerance = 1e-2 if expected.dtype == torch.bfloat16 else 1e-6
-        torch.testing.assert_close(result.cpu(), expected.to(result.dtype), rtol=tolerance, atol=tolerance)
+    floats, integers = torch.tensor([-1.0, 2.0]), torch.tensor([-1, 3])
+    cases = list(
+        itertools.product((floats, floats.bfloat16(), integers), (torch.tensor(-2.0), torch.tensor(2)))
+    )
+
+    def results(*tensors):
+        return [function(x, scalar) for x, (_, scalar) in zip(tensors, cases, strict=True)]
+
+    on_device = tpuport.compile(results) if jit else results
+    expected = results(*(x for x, _ in cases))
+    for result, reference in zip(on_device(*(x.to("jax") for x, _ in cases)), expected, strict=True):
+        assert result.dtype == compat.torch_dtype(compat.jax_dtype(reference.dtype))
+        tolerance = 1e-2 if reference.dtype == torch.bfloat16 else 1e-6
+        torch.testing.assert_close(result.cpu(), reference.to(result.dtype), rtol=tolerance, atol=tolerance)
