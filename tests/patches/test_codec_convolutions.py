@@ -9,7 +9,13 @@ from transformers.models.mimi.modeling_mimi import MimiEncoder
 
 import tpuport
 
-SIZES = {"num_filters": 4, "hidden_size": 16, "upsampling_ratios": [4, 2], "audio_channels": 1}
+SIZES = {
+    "num_filters": 4,
+    "hidden_size": 16,
+    "upsampling_ratios": [4, 2],
+    "audio_channels": 1,
+    "num_lstm_layers": 1,
+}
 MODELS = {
     "encodec": lambda: EncodecModel(EncodecConfig(**SIZES, codebook_size=8, codebook_dim=16)).encoder,
     "encodec, not causal": lambda: (
