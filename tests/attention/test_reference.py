@@ -1,7 +1,5 @@
 """The definition against torch's SDPA and against float64 formulas."""
 
-from functools import partial
-
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
@@ -10,8 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from tpuport.attention import attention
-from tpuport.attention.reference import apply_sinks, attention_with_lse
+from tpuport.attention import reference
+from tpuport.attention.reference import apply_sinks
+
+# Compiled as a whole: compiling each of their operations takes five times as long.
+attention = jax.jit(reference.attention, static_argnames=("scale", "softcap"))
+attention_with_lse = jax.jit(reference.attention_with_lse, static_argnames=("scale", "softcap", "dropout_p"))
 
 
 def _inputs(seed: int, batch: int, heads: int, kv_heads: int, queries: int, keys: int, dim: int) -> tuple:
@@ -59,9 +61,7 @@ def test_equals_the_formula(
     }
     mask = None if mask_shape == "none" else rng.random(shape[mask_shape]) < 0.6
     sinks = rng.normal(size=heads).astype(np.float32) if with_sinks else None
-    # Compiled as a whole: compiling each of its operations takes five times as long.
-    run = jax.jit(partial(attention, scale=0.3, softcap=softcap))
-    got = run(q, k, v, mask, sinks_H=sinks)
+    got = attention(q, k, v, mask, scale=0.3, softcap=softcap, sinks_H=sinks)
     np.testing.assert_allclose(got, _formula(q, k, v, mask, 0.3, softcap, sinks), atol=2e-5)
 
 
