@@ -120,15 +120,17 @@ def of_function(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Verdi
     # They read lengths of the host too in a way that no traced program can.
     if name in PACKING:
         return Verdict((f"shape:{name}",), final=True)
-    # Eager torch keeps ends that are tensors, torchax asks for numbers.
+    # Eager torch keeps ends that are tensors; without a device, tpuport asks for numbers.
+    has_device = kwargs.get("device") is not None
     if name in ("linspace", "logspace") and any(True for _ in tensors_in((*args[:2], *kwargs.values()))):
-        return Verdict((f"value:{name}",))
+        return Verdict(() if has_device else (f"value:{name}",))
     # On the CPU it checks what its windows add up to, which tpuport's operator leaves out.
     if name == "istft":
         return Verdict(final=True)
     # On the CPU the fill is read as a number; on a device that is named, torchax broadcasts it.
-    if name == "full" and kwargs.get("device") is not None:
-        return Verdict(final=True)
+    if name == "full" and has_device:
+        sizes = next(tensors_in((*args[:1], kwargs.get("size"))), None)
+        return Verdict(() if sizes is None else ("value:full",), final=True)
     return Verdict()
 
 
@@ -274,6 +276,8 @@ class FunctionMode(TorchFunctionMode):
         self.host = Host()
         # Inside a call that names a device.
         self.placing = False
+        # How many functions are running, one inside another.
+        self.depth = 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -289,10 +293,12 @@ class FunctionMode(TorchFunctionMode):
         # It makes a tensor where the one is that it belongs to.
         self.placing |= name == "new_tensor" and args[0] not in self.host
         self.quiet += verdict.final
+        self.depth += 1
         try:
             result = func(*args, **kwargs)
         finally:
             self.quiet -= verdict.final
+            self.depth -= 1
             is_placed, self.placing = self.placing, was_placing
         if name == "__bool__" and line is not None and line == self.opposed:
             self.opposed = None
@@ -307,8 +313,9 @@ class FunctionMode(TorchFunctionMode):
         if name == "one_hot" or is_selected:
             self.host.remove(result)
         # Packing and padding fill new tensors: the values from what they get first, the sizes from the sizes.
-        if name in PACKING:
-            for part, source in zip(result, args[:2], strict=True):
+        if name in PACKING or name == "pad_sequence":
+            parts = [result] if name == "pad_sequence" else result
+            for part, source in zip(parts, args[: len(parts)], strict=True):
                 (self.host.add if self.host.has_all(source) else self.host.remove)(part)
         if name in (*TENSOR_FACTORIES, "from_numpy") and not any(True for _ in tensors_in(list(args))):
             (self.host.remove if is_placed else self.host.add)(result)
@@ -346,7 +353,9 @@ class DispatchMode(TorchDispatchMode):
     def _place(self, name: str, operands: list[Any], result: Any) -> None:
         """A result is of the host if all its operands are; a new tensor, if a factory makes it without a device."""
         is_new = name == "lift_fresh" or not any(True for _ in tensors_in(operands))
-        can_be_new = not self.functions.placing and name in FACTORIES
+        # No function is running where a class makes a tensor of sizes, `torch.FloatTensor(2, 3)`: on the device.
+        is_of_class = name == "empty" and not self.functions.depth
+        can_be_new = not self.functions.placing and not is_of_class and name in FACTORIES
         chooses_number = name == "where" and not all(isinstance(x, torch.Tensor) for x in operands)
         is_of_host = can_be_new if is_new else self.functions.host.has_all(operands) and not chooses_number
         if is_of_host:

@@ -38,6 +38,7 @@ VALUES = [
     "X.expand(COUNT, 3)",
     "torch.arange(COUNT)",
     "torch.full((2,), COUNT)",
+    "torch.full((2, COUNT), 1.0, device='cpu')",
     "torch.linspace(0, COUNT, 3)",
     "torch.logspace(start=COUNT, end=3, steps=2)",
     "F.pad(X, (0, COUNT))",
@@ -58,6 +59,8 @@ DEVICE_VALUES = [
     "F.one_hot(torch.tensor([1]), 3).tolist()",
     "torch.rand(2).tolist()",
     "X.new_tensor([1.0]).item()",
+    "torch.BoolTensor(2, 3).fill_(True).any().item()",
+    "torch.FloatTensor(2).sum().item()",
 ]
 SHAPES = [
     "X.nonzero()",
@@ -79,6 +82,7 @@ SHAPES = [
     "torch.split(X, list(INTS), dim=1)",
     "torch.nn.utils.rnn.pack_padded_sequence(X[None], [2], batch_first=True)",
     "torch.nn.utils.rnn.pad_packed_sequence(PACKED)",
+    "torch.nn.utils.rnn.pack_sequence([X, X[:1]])",
 ]
 CLEAN = [
     "torch.tril_indices(3, 3).tolist()",
@@ -108,7 +112,9 @@ CLEAN = [
     "torch.nn.utils.rnn.pad_sequence([X, X])",
     "torch.full((2,), X.sum(), device=torch.device('cpu'))",
     "torch.istft(SPECTRUM, 8, window=WINDOW)",
+    "torch.linspace(0, COUNT, 3, device='cpu')",
     # Tensors of the host.
+    "torch.FloatTensor([1.0]).item()",
     "torch.tensor([1, 2]).tolist(), (1 - torch.arange(3)).sum().item()",
     "torch.where(torch.tensor(True), torch.ones(1), torch.zeros(1)).item()",
     "torch.arange(9)[torch.tensor(3)].item()",
