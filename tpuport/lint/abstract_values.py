@@ -131,7 +131,8 @@ class Tensor(Value):
             `x.transpose(...)`).
         origin: where it comes from, as far as a rule needs that: "mask" (a name or a
             comparison says so), "parameter", "buffer" or ""; "item" if only the
-            annotation of a dict says that it is a tensor.
+            annotation of a dict says that it is a tensor; "element" if it is one of
+            another tensor, and may have no dimensions if they are not known.
         host: it was created in traced code without a device: an ordinary tensor of the
             host, which has values.
         several: it is of the host and certainly has more than one element, so no
@@ -381,6 +382,16 @@ class Instance(_ByContent):
     def __init__(self, info: Any, fields: tuple[tuple[str, Value], ...] = ()) -> None:
         self.info, self.fields = info, fields
         self._set_key(id(info), fields)
+
+
+class Interpreted(_ByContent):
+    """A function that has been interpreted: a call of it returns `result`."""
+
+    __slots__ = ("result",)
+
+    def __init__(self, result: Value) -> None:
+        self.result = result
+        self._set_key(result)
 
 
 class Partial(_ByContent):

@@ -93,6 +93,14 @@ class FunctionInfo:
         return self.positional_parameters + self.node.args.kwonlyargs
 
     @functools.cached_property
+    def calls_parameter(self) -> bool:
+        """Whether it, or a function inside it, calls what one of them gets."""
+        nodes = list(ast.walk(self.node))
+        names = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        calls = (node.func for node in nodes if isinstance(node, ast.Call))
+        return not names.isdisjoint(getattr(callee, "id", "") for callee in calls)
+
+    @functools.cached_property
     def defaults(self) -> dict[str, ast.expr]:
         """Default expressions by parameter."""
         arguments = self.node.args

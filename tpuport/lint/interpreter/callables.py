@@ -17,6 +17,7 @@ from tpuport.lint.abstract_values import (
     External,
     Function,
     Instance,
+    Interpreted,
     Layer,
     Mapping,
     Method,
@@ -231,6 +232,12 @@ def _call_layer(
     return result
 
 
+def _call_interpreted(
+    frame: Frame, callee: Interpreted, arguments: Arguments, node: ast.Call
+) -> Value:
+    return callee.result
+
+
 def _call_choice(
     frame: Frame, callee: Choice, arguments: Arguments, node: ast.Call
 ) -> Value:
@@ -383,6 +390,7 @@ _HANDLERS: Final[dict[type, Callable[[Frame, Any, Arguments, ast.Call], Value]]]
     External: _call_external,
     Method: _call_method,
     Partial: _call_partial,
+    Interpreted: _call_interpreted,
     Layer: _call_layer,
     Sequence: _call_sequence,
     Choice: _call_choice,

@@ -351,7 +351,7 @@ class Frame:
                     iterated.exact,
                     ndim,
                     view=True,
-                    origin=iterated.origin,
+                    origin=iterated.origin or "element",
                     host=iterated.host,
                 )
             case Sequence(items=(_, *_) as items):

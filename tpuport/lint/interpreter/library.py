@@ -14,7 +14,6 @@ from tpuport.lint.abstract_values import (
     FLOAT_TENSOR,
     INT,
     INT_TENSOR,
-    PACKED_SEQUENCE,
     PACKED_SEQUENCES,
     SHAPE,
     STATIC,
@@ -238,7 +237,8 @@ def _namespaced(name: str, arguments: Arguments) -> Value:
 
 _UTILITIES: Final = "torch.nn.utils."
 _UTILITY_RESULTS: Final[dict[str, Value]] = {
-    "rnn.pack_sequence": PACKED_SEQUENCE,
+    # Its lengths are those of the sequences in the list, which are parts of shapes.
+    "rnn.pack_sequence": packed_sequence(sizes_on_host=True),
     # The lengths are on the host, wherever the sequences are.
     "rnn.pad_packed_sequence": Sequence(
         "tuple", (FLOAT_TENSOR, tensor("int", host=True)), UNKNOWN
@@ -274,7 +274,7 @@ def _packed(lengths: Value) -> Value:
     """
     is_of_host = isinstance(lengths, Tensor) and lengths.host
     is_of_numbers = isinstance(lengths, Static) or (
-        isinstance(lengths, Sequence) and lengths.element.kind == "int"
+        isinstance(lengths, Sequence) and isinstance(lengths.element, Static)
     )
     return packed_sequence(sizes_on_host=is_of_host or is_of_numbers)
 

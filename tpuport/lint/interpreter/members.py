@@ -23,6 +23,7 @@ from tpuport.lint.abstract_values import (
     External,
     Function,
     Instance,
+    Interpreted,
     KeyValueCache,
     Layer,
     Mapping,
@@ -364,6 +365,7 @@ _HANDLERS: Final[dict[type, Callable[[Frame, Any, str], Value]]] = {
     Namespace: _of_namespace,
     KeyValueCache: _of_cache,
     Unknown: _of_unknown,
+    Interpreted: _of_unknown,
 }
 
 

@@ -214,9 +214,11 @@ def _indexed_tensor(base: Tensor, indices: list[Value]) -> Value:
     # Indexing with tensors or lists copies, and may give any number of dimensions.
     if any(isinstance(index, Tensor | Sequence) for index in indices):
         return tensor(base.dtype, base.exact, origin=base.inherited_origin)
-    ndim = base.ndim
+    ndim, origin = base.ndim, base.inherited_origin
+    kinds = [index.kind for index in indices]
     if ndim >= 0:
         # An integer removes a dimension, None adds one.
-        kinds = [index.kind for index in indices]
         ndim = max(ndim + kinds.count("none") - kinds.count("int"), 0)
-    return tensor(base.dtype, base.exact, ndim, view=True, origin=base.inherited_origin)
+    elif set(kinds) == {"int"}:
+        origin = origin or "element"
+    return tensor(base.dtype, base.exact, ndim, view=True, origin=origin)

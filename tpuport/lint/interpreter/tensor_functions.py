@@ -67,9 +67,7 @@ _BOOLEAN: Final = (
     "eq ne lt le gt ge greater greater_equal less less_equal not_equal isnan isinf isfinite isclose logical_and"
     " logical_or logical_not logical_xor isin isposinf isneginf isreal signbit"
 )
-_INTEGER: Final = (
-    "argmax argmin argsort bincount searchsorted bucketize count_nonzero multinomial"
-)
+_INTEGER: Final = "argsort bincount searchsorted bucketize count_nonzero multinomial"
 _FLOATING: Final = (
     "softmax log_softmax sigmoid exp log sqrt rsqrt sin cos tan tanh var std erf linear gelu silu relu"
     " layer_norm rms_norm group_norm scaled_dot_product_attention interpolate conv1d conv2d conv3d"
@@ -191,6 +189,12 @@ def _reduction(call: _TensorCall) -> Value:
     if call.name in {"sum", "prod"} and call.arguments == Arguments([first], {}):
         ndim = 0
     return tensor(*requested_dtype(call.arguments.keywords, family), ndim)
+
+
+def _position(call: _TensorCall) -> Value:
+    """Positions of extremes; without `dim`, of the whole tensor's."""
+    is_whole = call.arguments == Arguments([call.first], {})
+    return tensor("int", ndim=0 if is_whole else -1)
 
 
 def _parts(call: _TensorCall) -> Value:
@@ -350,6 +354,7 @@ _HANDLERS: Final[dict[str, _Handler]] = {
     **dict.fromkeys("sum cumsum prod cumprod".split(), _reduction),
     **dict.fromkeys(FACTORIES, _factory),
     **dict.fromkeys(_BOOLEAN.split(), _boolean),
+    **dict.fromkeys(("argmax", "argmin"), _position),
     **dict.fromkeys(_PARTS.split(), _parts),
     **dict.fromkeys(_VALUES_AND_INDICES.split(), _values_and_indices),
     **dict.fromkeys("aminmax var_mean std_mean frexp".split(), _pair),

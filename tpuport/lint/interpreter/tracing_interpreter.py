@@ -33,6 +33,7 @@ from tpuport.lint.interpreter.bound_arguments import (
 from tpuport.lint.interpreter.call_record import Record
 from tpuport.lint.interpreter.class_facts import NOT_BUILT, Classes
 from tpuport.lint.interpreter.compiled_methods import is_compiled_method
+from tpuport.lint.interpreter.decorators import interpret_wrappers
 from tpuport.lint.interpreter.frame import (
     Environment,
     Frame,
@@ -40,9 +41,7 @@ from tpuport.lint.interpreter.frame import (
     set_receiver,
 )
 from tpuport.lint.interpreter.object_state import changed_object, is_plain_object
-from tpuport.lint.interpreter.parameters import (
-    annotation_value,
-)
+from tpuport.lint.interpreter.parameters import annotation_value
 from tpuport.lint.interpreter.python_builtins import is_builtin
 from tpuport.lint.interpreter.reported_findings import finding_at
 from tpuport.lint.joins import losses
@@ -376,7 +375,7 @@ class TracingInterpreter(Interpreter):
             result = self._result(frame, info)
             if frame.receivers:
                 record.receiver = changed_object(frame.receiver, frame.receivers)
-            return result
+            return interpret_wrappers(frame, info, values, result)
         finally:
             self.route.pop()
             self._frames.pop()

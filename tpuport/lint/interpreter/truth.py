@@ -13,6 +13,7 @@ from tpuport.lint.abstract_values import (
     GIVEN_CACHE,
     NONE,
     PACKED_SEQUENCE,
+    PACKED_SEQUENCES,
     STATIC,
     TENSOR,
     TRUE,
@@ -361,6 +362,9 @@ def _narrow_to_classes(frame: Frame, value: Value, classes: ast.expr) -> Value |
             return without_none(value)
         case [Sequence() | Mapping()], (Sequence() | Mapping()):
             return value
+        # Where its sizes are is known where it was packed.
+        case [kind], Namespace() if {kind, value} <= set(PACKED_SEQUENCES):
+            return value
         case [kind], _:
             return kind
         case _:
@@ -443,6 +447,8 @@ def _is_of_kind(frame: Frame, value: Value, kind: Value | None) -> Answer:
         case Sequence(kind=kind_of_value), Sequence(kind=kind_of_class) if (
             kind_of_value == kind_of_class
         ):
+            return True
+        case Namespace(), Namespace() if {value, kind} <= set(PACKED_SEQUENCES):
             return True
         case Instance(), Instance():
             # The variable may hold an instance of a subclass that the interpreter does

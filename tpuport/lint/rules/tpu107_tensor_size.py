@@ -11,11 +11,11 @@ from tpuport.lint.rules.event_queries import (
     is_method_of_tensor,
     operands,
 )
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
-_FACTORIES: Final = tuple(
-    "zeros ones empty rand randn eye arange linspace logspace randperm".split()
-)
+_FACTORIES: Final = tuple("zeros ones empty rand randn eye arange randperm".split())
+# Their ends may be tensors where a device is named, their number of steps may not.
+_RANGES_OF_STEPS: Final = ("linspace", "logspace")
 _METHODS: Final = tuple(
     "view reshape expand repeat unflatten tile new_zeros new_ones new_empty resize_".split()
 )
@@ -25,20 +25,44 @@ _TAKING_NUMBERS: Final = tuple(
     "topk kthvalue roll unfold select diagonal diag_embed rot90 unsqueeze squeeze transpose movedim flatten cumsum "
     "cumprod softmax log_softmax max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d".split()
 )
-_RESIZING: Final = (
-    "interpolate",
-    "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d",
-    "upsample",
-)
+# Which arguments of these are sizes or counts: by position, the tensor that they work
+# on being 0, and by name.
+_SIZES: Final[dict[str, tuple[slice, tuple[str, ...]]]] = {
+    # The second argument is the value.
+    "full": (slice(1), ("size",)),
+    "new_full": (slice(1, 2), ("size",)),
+    **dict.fromkeys(_RANGES_OF_STEPS, (slice(2, 3), ("steps",))),
+    **dict.fromkeys(("tril", "triu"), (slice(1, 2), ("diagonal",))),
+    # Only the widths: what is padded is a tensor, and so may the value be.
+    "pad": (slice(1, 2), ("pad",)),
+    "as_strided": (slice(1, None), ("size", "stride")),
+    **dict.fromkeys(
+        "interpolate adaptive_avg_pool1d adaptive_avg_pool2d upsample".split(),
+        (slice(1, 3), ("size",)),
+    ),
+}
 
 
-def check(event: Call, context: Context) -> bool:
+def check(event: Call, context: Context) -> Answer:
     """Sizes of factories, of reshapes and of padding, and what else operators take as
     numbers.
     """
     numbers = _further_arguments(event) if _takes_numbers(event) else _sizes(event)
-    return any(map(has_tensor, numbers))
+    if any(map(has_tensor, numbers)):
+        return True
+    if "device" in event.keywords or not any(map(is_traced, _ends(event))):
+        return False
+    return Hit(
+        reason="without `device=` the points are computed on the host, where the ends have no values while tracing",
+        remedy="name the device, `torch.linspace(start, end, steps, device=x.device)`: then the ends may be tensors",
+    )
+
+
+def _ends(event: Call) -> list[Value | None]:
+    """The first and the last point of `torch.linspace` and `torch.logspace`."""
+    if not is_call_of(event, *_RANGES_OF_STEPS):
+        return []
+    return [*event.args[:2], *map(event.keywords.get, ("start", "end"))]
 
 
 def _sizes(event: Call) -> list[Value | None]:
@@ -50,22 +74,14 @@ def _sizes(event: Call) -> list[Value | None]:
         return [*arguments, keywords.get("size"), keywords.get("end")]
     if is_method_of_tensor(event, *_METHODS):
         return [*event.args]
-    # The second argument is the value.
-    if is_call_of(event, "full", "new_full"):
-        return [*event.args[:1]]
     if is_call_of(event, "randint"):
         return [*event.args, *map(keywords.get, ("low", "high", "size"))]
-    if is_call_of(event, "tril", "triu"):
-        return [*arguments[1:2], keywords.get("diagonal")]
-    # Only the widths: what is padded is a tensor, and so may the value be.
-    if is_call_of(event, "pad"):
-        return arguments[1:2]
-    if is_call_of(event, "as_strided"):
-        return [*arguments[1:], keywords.get("size"), keywords.get("stride")]
     if is_call_of(event, "narrow"):
         return [value for value in arguments[2:] if is_traced(value)]
-    if is_call_of(event, *_RESIZING):
-        return [*arguments[1:3], keywords.get("size")]
+    name = event.name.rpartition(".")[2]
+    if name in _SIZES and is_call_of(event, name):
+        positions, names = _SIZES[name]
+        return [*arguments[positions], *map(keywords.get, names)]
     return []
 
 
@@ -115,6 +131,12 @@ class Model(nn.Module):
         "(torch.randn(2, 4), torch.tensor([4, 2]))",
     ),
     quiet=(
+        # With a device, the ends are tensors like any other.
+        Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.linspace(x.min(), x.max(), 5, device=x.device)
+"""),
         # Sizes from `.shape` are Python ints while tracing.
         Example(
             """

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tpuport.lint.abstract_values import PACKED_SEQUENCES, Layer, Namespace
+from tpuport.lint.abstract_values import PACKED_SEQUENCE, Layer, Namespace
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Rule
@@ -13,12 +13,12 @@ _PACKED: Final = frozenset(
 
 
 def check(event: Call, context: Context) -> bool:
-    """Packing, whatever the sequences are, and layers that take a packed sequence: all
-    of these read lengths.
+    """Packing, whatever the sequences are, and layers that take a packed sequence whose
+    sizes are traced: all of these read lengths.
     """
     match event:
         case Call(receiver=Layer(), args=[Namespace() as sequence, *_]):
-            return sequence in PACKED_SEQUENCES
+            return sequence == PACKED_SEQUENCE
     head, _, last = event.name.rpartition(".")
     return head == "torch.nn.utils.rnn" and last in _PACKED
 

@@ -1,6 +1,6 @@
 """TPU113: writes through a boolean mask that read it too."""
 
-from tpuport.lint.abstract_values import is_traced
+from tpuport.lint.abstract_values import Value, is_traced
 from tpuport.lint.events import Subscript
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.event_queries import is_mask
@@ -8,7 +8,7 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 
 def check(event: Subscript, context: Context) -> Answer:
-    """`x[mask] += v`, and a mask beside an index of integers; a plain `x[mask] = v`
+    """`x[mask] += v`, and a mask beside a list of positions; a plain `x[mask] = v`
     traces.
     """
     # A read is TPU101.
@@ -18,7 +18,7 @@ def check(event: Subscript, context: Context) -> Answer:
     if event.operator is not None:
         return Hit(node=event.statement)
     # Alone, a mask is a choice between old and new values, which has a known shape.
-    if not any(is_traced(index) and not is_mask(index) for index in event.indices):
+    if not any(map(_is_of_positions, event.indices)):
         return False
     return Hit(
         reason="a boolean mask beside an index of integers becomes a list of positions, whose length is not known",
@@ -28,13 +28,21 @@ def check(event: Subscript, context: Context) -> Answer:
     )
 
 
+def _is_of_positions(index: Value) -> bool:
+    """Whether it is a traced tensor of several positions; beside a single one, which
+    has no dimensions, a mask stays what it is.
+    """
+    is_single = index.ndim == 0 or (index.ndim, index.origin) == (-1, "element")
+    return is_traced(index) and not is_mask(index) and not is_single
+
+
 _INPUTS = "(torch.randn(2, 4), torch.tensor([[True, False, True, True], [False, True, True, False]]))"
 
 RULE = Rule(
     id="TPU113",
     name="boolean-mask-write",
     severity=Severity.ERROR,
-    summary="`x[mask] *= value`, and a mask beside an index of integers: `x[mask, index] = value`",
+    summary="`x[mask] *= value`, and a mask beside a list of positions: `x[mask, positions] = value`",
     why="An augmented assignment first reads `x[mask]`, whose length depends on values that do not exist "
     "while the program is traced, and ends with `NonConcreteBooleanIndexError`. A mask beside integers would "
     "have to become a list of positions, whose length is unknown too. A plain `x[mask] = value` traces: with "
@@ -71,6 +79,20 @@ class Model(nn.Module):
         return y
 """,
             _INPUTS,
+        ),
+        # So it is in a row that a single position names.
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x, mask, rows: torch.Tensor):
+        y = x.clone()
+        y[rows[0], mask] = 0.0
+        y[x.sum(-1).argmax(), mask] = 1.0
+        for row in rows:
+            y[row, mask] = 2.0
+        return y
+""",
+            "(torch.randn(2, 4), torch.tensor([True, False, True, True]), torch.tensor([1, 0]))",
         ),
         # A slice has a known length.
         Example(

@@ -1,0 +1,214 @@
+"""What the linter once got wrong in networks that nobody here had seen, by cause.
+
+Each case stands beside a near twin that the linter must tell apart. A line that ends in `#! TPU201` is an error, and
+there is no other. Where a case has inputs, its `Model` runs too: with an error it cannot be traced, and without one it
+gives what torch gives.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from tpuport.lint.rules import Example
+
+
+def not_run(code: str) -> Example:
+    return Example(code, inputs="")
+
+
+CASES = {
+    "sizes of a packed sequence": not_run("""
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
+
+class Recurrent(nn.Module):
+    def forward(self, x, hidden=None):
+        is_packed = isinstance(x, PackedSequence)
+        if is_packed:
+            x, sizes, order, _ = x
+            rows = int(sizes[0])
+        else:
+            sizes, rows = None, x.size(0)
+        hidden = x.new_zeros(rows, 4)
+        if sizes is not None:
+            start = 0
+            for size in sizes.tolist():
+                start += size
+        return x[:rows], hidden
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.recurrent = Recurrent()
+        self.lstm = nn.LSTM(4, 4)
+
+    def forward(self, x, lengths: torch.Tensor):
+        numbers = lengths[lengths.argsort()].tolist()  #! TPU202
+        packed = pack_padded_sequence(x, numbers, batch_first=True)  #! TPU111
+        parts = pack_sequence([x[0], x[1]])  #! TPU111
+        if parts.batch_sizes[0] > 1:
+            x = x + 1
+        return self.recurrent(packed), self.lstm(parts), x
+"""),
+    "sizes of a packed sequence that a call gets": not_run("""
+from torch.nn.utils.rnn import PackedSequence
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 4)
+
+    def forward(self, x):
+        if not isinstance(x, PackedSequence):
+            return self.lstm(x)
+        y, _ = self.lstm(x)  #! TPU111
+        return y.data, int(x.batch_sizes[0])  #! TPU204
+"""),
+    "a packed sequence whose sizes are numbers": Example(
+        """
+from torch.nn.utils.rnn import PackedSequence
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 4)
+
+    def forward(self, x):
+        y, _ = self.lstm(PackedSequence(x.flatten(0, 1), torch.tensor([2, 2, 2])))
+        return y.data[: int(y.batch_sizes[0])]
+""",
+        "(torch.randn(2, 3, 4),)",
+    ),
+    "a mask beside one position": Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, rows: torch.Tensor):
+        y = x.clone()
+        y[rows[0], x[0] > 0] = 0.0
+        y[x.sum(-1).argmax(), x[0] < 0] = 1.0
+        for row in rows:
+            y[row, x[1] > 1] = 2.0
+        return y
+""",
+        "(torch.randn(2, 4), torch.tensor([1, 0]))",
+    ),
+    "a mask beside several positions": Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        y = x.clone()
+        y[x.argmax(-1), x[0, :2] > -9] = 0.0  #! TPU113
+        return y
+""",
+        "(torch.randn(2, 2),)",
+    ),
+    "sizes of full": Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, count: torch.Tensor):
+        return torch.full(size=(2, count), fill_value=1.0)  #! TPU107
+""",
+        "(torch.randn(2, 4), torch.tensor(3))",
+    ),
+    "ends of a range without a device": not_run("""
+class Model(nn.Module):
+    def forward(self, x, count: torch.Tensor):
+        points = torch.linspace(0, x.max(), 5)  #! TPU107
+        return points, torch.logspace(start=x.min(), end=1, steps=5)  #! TPU107
+"""),
+    "ends of a range on the device": Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.linspace(x.min(), end=x.max(), steps=5, device=x.device)
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    "steps of a range": Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, count: torch.Tensor):
+        return torch.linspace(0, 1, count, device=x.device)  #! TPU107
+""",
+        "(torch.randn(2, 4), torch.tensor(3))",
+    ),
+    "a decorator whose wrapper reads": Example(
+        """
+import functools
+
+def checked(function):
+    @functools.wraps(function)
+    def wrapper(self, x, *args, **kwargs):
+        if torch.isnan(x).any():  #! TPU205
+            raise ValueError("not a number")
+        return function(self, x, *args, **kwargs)
+    return wrapper
+
+class Model(nn.Module):
+    def forward(self, x):
+        return self.inner(x, scale=2)
+
+    @checked
+    def inner(self, x, scale=1):
+        return x * scale
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    "a decorator with options, of a forward": Example(
+        """
+def limited(limit):
+    def decorator(function):
+        def wrapper(*args, **kwargs):
+            y = function(*args, **kwargs)
+            return y / 2 if y.abs().max() > limit else y  #! TPU205
+        return wrapper
+    return decorator
+
+class Model(nn.Module):
+    @limited(3.0)
+    def forward(self, x):
+        return x * 2
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    "decorators that read nothing": Example(
+        """
+TABLE = {}
+
+def register(name):
+    def decorator(function):
+        TABLE[name] = function
+        return function
+    return decorator
+
+def doubled(function):
+    def wrapper(*args):
+        if len(args) > 1 and args[-1].shape[0] > 1:
+            return function(*args) * 2
+        return function(*args)
+    return wrapper
+
+class Model(nn.Module):
+    @register("inner")
+    @doubled
+    def inner(self, x):
+        return x + 1
+
+    def forward(self, x):
+        return self.inner(x) + x.sum()
+""",
+        "(torch.randn(2, 4),)",
+    ),
+}
+
+
+@pytest.mark.parametrize("example", CASES.values(), ids=CASES)
+def test_the_errors_are_these(assert_errors: Callable[[Example], None], example: Example) -> None:
+    assert_errors(example)
+
+
+RUNNABLE = {name: example for name, example in CASES.items() if example.inputs}
+
+
+@pytest.mark.parametrize("example", RUNNABLE.values(), ids=RUNNABLE)
+def test_the_errors_are_true(assert_true: Callable[[Example], None], example: Example) -> None:
+    assert_true(example)
