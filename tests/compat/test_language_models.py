@@ -12,6 +12,7 @@ _SIZES = {
     "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2,
 }  # fmt: skip
+_ONE_LAYER = {"num_hidden_layers": 1}
 _GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 _EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _MORE_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
@@ -19,10 +20,10 @@ _LAYERS = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_atten
 _MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 8}
 
 FAST = {
-    "llama": {},
+    "llama": _ONE_LAYER,
     "gpt_oss": {**_EXPERTS, **_LAYERS},
-    "qwen3_moe": _MORE_EXPERTS,
-    "mamba": {"state_size": 8},
+    "qwen3_moe": {**_ONE_LAYER, **_MORE_EXPERTS},
+    "mamba": {**_ONE_LAYER, "state_size": 8},
 }
 # Also those whose layers a fast one has too.
 SLOW = {

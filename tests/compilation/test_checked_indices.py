@@ -124,7 +124,7 @@ def test_after_an_error_the_callers_objects_are_as_before() -> None:
 
 
 SIZES = {
-    "vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
     "num_key_value_heads": 2, "max_position_embeddings": 32, "pad_token_id": 0, "eos_token_id": None,
 }  # fmt: skip
 

@@ -33,10 +33,12 @@ def generator(seed: int) -> torch.Generator:
 
 
 SIZES = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0,
 }  # fmt: skip
-ALTERNATING = {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
+ALTERNATING = {
+    "num_hidden_layers": 2, "sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
 ENCODER = {key: SIZES[key] for key in list(SIZES)[:5]} | {"max_position_embeddings": 64, "pad_token_id": 0}
 FAMILIES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "LlamaForCausalLM": (SIZES, {"causal"}),
@@ -51,13 +53,13 @@ FAMILIES: dict[str, tuple[dict[str, Any], set[str]]] = {
     ),
     "MixtralForCausalLM": (SIZES | {"num_local_experts": 4}, {"causal"}),
     "Llama4ForCausalLM": (
-        SIZES | {"attention_chunk_size": 5, "layer_types": ["chunked_attention", "full_attention"],
-                 "num_local_experts": 2, "intermediate_size_mlp": 32},
+        SIZES | {"num_hidden_layers": 2, "layer_types": ["chunked_attention", "full_attention"],
+                 "attention_chunk_size": 5, "num_local_experts": 2, "intermediate_size_mlp": 32},
         {"causal, segments", "causal"},
     ),
     "BertModel": (ENCODER, {""}),
     "ModernBertModel": (
-        ENCODER | {"local_attention": 6, "global_attn_every_n_layers": 2},
+        ENCODER | {"num_hidden_layers": 2, "local_attention": 6, "global_attn_every_n_layers": 2},
         {"", "band 3 before, 3 after"},
     ),
 }  # fmt: skip
