@@ -6,6 +6,7 @@
     python -m benchmarks.coverage --topology v5e:2x2              also compile each for a TPU
     python -m benchmarks.coverage --only '*Blip*' --check 'generate*' --again    only some checks
     python -m benchmarks.coverage --table                         write docs/coverage.md from what is stored
+    PYTHONPATH=DIRECTORY python -m benchmarks.coverage --only '*FastVlm*' --again    with timm, which is there
 
 A tiny model with random weights of each class runs in a process of its own (`benchmarks.coverage_checks` says what is
 tried), so that one that crashes, hangs or needs too much memory costs only itself. What is stored in
@@ -34,11 +35,12 @@ os.environ.setdefault(
 )
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # functions under torch.compile run as they are written
 
-from benchmarks import tiny_models
+from benchmarks import stand_ins, tiny_models
 from benchmarks.coverage_checks import NEW_TOKENS
 from benchmarks.coverage_lint import expectations
 from benchmarks.coverage_table import page, results
 
+stand_ins.allow_torchvision_of_gpus()
 ROOT = Path(__file__).resolve().parents[1]
 STORED = ROOT / "docs" / "data" / "coverage.json"
 PAGE = ROOT / "docs" / "coverage.md"

@@ -68,12 +68,18 @@ PREPARATIONS: dict[str, Preparation] = {
         settings={"composer_to_feature_token": {f"composer{number}": 20 + number for number in range(1, 22)}}
     ),
     **{
-        f"SeamlessM4T{version}ForTextToSpeech": Preparation(
+        f"SeamlessM4T{version}{kind}": Preparation(
             settings={**_ENGLISH, **_CHARACTERS}, options={"tgt_lang": "eng"}
         )
         for version in ("", "v2")
+        for kind in ("ForTextToSpeech", "Model")
     },
 }
+
+
+def has_forward(model: torch.nn.Module) -> bool:
+    """Whether a model can be called: some classes only generate, with models of their own."""
+    return type(model).forward is not torch.nn.Module.forward
 
 
 def preparation(model: Any) -> Preparation:
@@ -103,5 +109,7 @@ def result(output: Any) -> torch.Tensor:
     if isinstance(output, list):
         return torch.nn.utils.rnn.pad_sequence(list(map(torch.as_tensor, output)), batch_first=True)
     if isinstance(output, tuple):
-        return torch.as_tensor(output[0])
+        # Of what a model writes and says the latter, without its length.
+        parts = list(map(torch.as_tensor, output))
+        return next((part for part in parts if part.is_floating_point()), parts[0])
     return torch.as_tensor(output)

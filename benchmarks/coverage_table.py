@@ -54,6 +54,9 @@ $ python -m benchmarks.coverage --only 'transformers:Llama*' --again
 - **new programs**: how many programs the second call of the same shapes compiled, which should be none. "Once": a
   model that keeps something of its first call, as Qwen2-VL the offset of positions, has another state from then on;
   the third call compiled nothing.
+- Classes that read images with a model of timm, or sound with torchaudio, run where these are installed apart:
+  `pip install --target DIRECTORY --no-deps timm torchvision`, and `PYTHONPATH=DIRECTORY` before the command. Classes
+  without a `forward` only generate.
 - **tpuport of**: the day of the last change of the package that the row was made with, and the versions of torch and
   of the library where they were others than above. A row without a day is from before these were recorded.
 - **lint**: whether `tpuport lint` expects the class to trace, without running it and without the functions that patches

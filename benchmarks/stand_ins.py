@@ -92,5 +92,9 @@ def install() -> None:
     """Let Python find stand-ins for what is not installed."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())  # type: ignore[arg-type]
-    # torchvision registers more for its own operators when it is imported, and its build for GPUs lacks them here.
+    allow_torchvision_of_gpus()
+
+
+def allow_torchvision_of_gpus() -> None:
+    """Let torchvision's build for GPUs be imported: it registers more for its own operators, which it lacks here."""
     sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("_meta_registrations"))

@@ -90,9 +90,9 @@ def _installed_apart() -> list[Path]:
 
 def _multimodal(name: str) -> Tiny | None:
     """A model that reads images, videos or audio beside tokens; None for others, and where no prompt is known."""
-    from benchmarks import tiny_multimodal, tiny_transformers
+    from benchmarks import tiny_generating, tiny_multimodal, tiny_transformers
 
-    if name not in tiny_multimodal.names():
+    if name not in tiny_multimodal.names() or tiny_generating.only_generates(name):
         return None
     try:
         model, prompts = tiny_multimodal.build(name, tiny_transformers.construct)
@@ -108,7 +108,11 @@ def _part_of_another(name: str) -> tuple[torch.nn.Module, list[dict[str, Any]]] 
     """A model that another class of its type has inside, with the arguments that it gets there."""
     from benchmarks import tiny_transformers
 
-    types_with_it = [classes for classes in tiny_transformers.by_type().values() if name in classes]
+    by_type = tiny_transformers.by_type()
+    types = [model_type for model_type, classes in by_type.items() if name in classes]
+    # The type of a part, such as "voxtral_realtime_text", begins with that of the whole.
+    wholes = [whole for whole in by_type if any(model_type.startswith(whole) for model_type in types)]
+    types_with_it = [by_type[whole] for whole in (*types, *wholes)]
     # A class that cannot be built either would look for itself in others.
     others = [other for classes in types_with_it for other in classes if other != name]
     for other in dict.fromkeys(others):

@@ -13,7 +13,7 @@ import torch
 from transformers.models.auto import modeling_auto
 
 from benchmarks import tiny_multimodal_inputs as inputs_of
-from benchmarks import tiny_multimodal_table, tiny_transformers_table
+from benchmarks import tiny_multimodal_table, tiny_timm, tiny_transformers_table
 from benchmarks.tiny_configs import TEXT_TOKENS
 
 MODALITIES = ("image", "video", "audio")
@@ -46,6 +46,7 @@ _LAYOUTS = {
 _LISTED_ELSEWHERE = frozenset(
     {"AudioFlamingo3ForConditionalGeneration", "MusicFlamingoForConditionalGeneration"}
 )
+_CONFIGS = {**tiny_multimodal_table.CONFIGS, **tiny_timm.MULTIMODAL_CONFIGS}
 Call = dict[str, Any]
 
 
@@ -66,7 +67,7 @@ def build(name: str, construct: Callable[..., Any]) -> tuple[Any, dict[str, Call
         RuntimeError: no small configuration and inputs that are known here run; it says what each came to.
     """
     reasons: list[str] = []
-    given = tiny_transformers_table.lookup(tiny_multimodal_table.CONFIGS, name) or {}
+    given = tiny_transformers_table.lookup(_CONFIGS, name) or {}
     for mode in ("narrow", "equal", "own", "wide"):
         # Few patches are quickest, but not every class takes them.
         for vision in ({"image_size": None}, {}):

@@ -13,6 +13,8 @@ from transformers.models.auto import modeling_auto
 
 from benchmarks import (
     tiny_configs,
+    tiny_generating,
+    tiny_timm,
     tiny_transformers_images,
     tiny_transformers_mixed,
     tiny_transformers_sound,
@@ -24,12 +26,14 @@ CONFIGS = {
     **tiny_transformers_images.CONFIGS,
     **tiny_transformers_mixed.CONFIGS,
     **tiny_transformers_sound.CONFIGS,
+    **tiny_timm.CONFIGS,
 }
 INPUTS = {
     **table.INPUTS,
     **tiny_transformers_images.INPUTS,
     **tiny_transformers_mixed.INPUTS,
     **tiny_transformers_sound.INPUTS,
+    **tiny_timm.INPUTS,
 }
 BATCH, LENGTH = 2, 16
 LARGEST = 60_000_000  # parameters: what builds and runs in a few seconds
@@ -76,6 +80,8 @@ def build(name: str) -> tuple[torch.nn.Module, list[dict[str, Any]]]:
     Raises:
         RuntimeError: If no combination of small sizes and inputs that is known here runs.
     """
+    if tiny_generating.only_generates(name):
+        return tiny_generating.build(name)
     reasons: list[str] = []
     for mode in ("narrow", "equal", "own", "wide"):
         try:

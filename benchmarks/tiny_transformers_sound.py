@@ -14,6 +14,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     }},
     "Csm": {"num_codebooks": 4, "depth_decoder_config": {"num_codebooks": 4}},
     "Gemma4AudioModel": {"output_proj_dims": 64, "subsampling_conv_channels": [16, 8]},
+    # 25 codes a second from 24,000 samples, as checkpoints have it.
+    "HiggsAudioV2Tokenizer": {
+        "acoustic_model_config": {
+            "downsampling_ratios": [8, 5, 4, 2, 3], "upsampling_ratios": [8, 5, 4, 2, 3], "encoder_hidden_size": 2,
+        },
+    },
     "KyutaiSpeechToText": {"num_codebooks": 4, "codec_config": {"num_quantizers": 4}},
     "MuseSparkAudioModel": {"num_hidden_layers": 4},
     # With smaller weights all codes are those of silence.
@@ -53,6 +59,9 @@ def _speech_of_text() -> dict[str, Any]:
 
 
 INPUTS: dict[str, Any] = {
+    # It needs torchaudio, which is not among this project's packages; beside a torch for CPUs its Python alone, without
+    # `torchaudio/lib/*.so`.
+    "HiggsAudioV2Tokenizer": lambda: {"input_values": torch.randn(BATCH, 1, 7680)},
     "SpeechT5ForSpeechToText": lambda: {"decoder_input_ids": torch.randint(5, 80, (BATCH, 6))},
     "Clap": lambda: {
         "input_features": torch.randn(BATCH, 1, 1001, 64), "is_longer": torch.tensor([[True], [False]]),

@@ -8,6 +8,7 @@ import torch
 from benchmarks import (
     coverage,
     coverage_checks,
+    coverage_generation,
     coverage_lint,
     coverage_prompts,
     coverage_table,
@@ -50,6 +51,22 @@ def test_images_and_videos_are_compared_in_every_form():
     record = last_record("transformers:Qwen2_5_VLForConditionalGeneration")
     for form in ("generate", "generate_batch", "generate_video", "generate_mesh"):
         assert record[form]["verdict"] == "equal"
+
+
+@pytest.mark.slow  # what it is built with is below, and how such classes generate in test_own_generate.py
+@pytest.mark.parametrize("name", ["BarkModel", "Qwen3OmniMoeForConditionalGeneration"])
+def test_a_class_without_forward_generates_what_it_does_in_torch(name):
+    record = last_record(f"transformers:{name}")
+    assert record["generate"]["verdict"] == "equal"
+    assert "forward" not in record
+
+
+def test_a_class_without_forward_has_the_options_of_its_own_generate():
+    tiny = tiny_models.build("transformers:Qwen3OmniMoeForConditionalGeneration")
+    assert not coverage_generation.has_forward(tiny.call)
+    assert not tiny.prompts
+    [call] = tiny.inputs
+    assert coverage_checks._generate(tiny.call, call).shape == (1, 12)
 
 
 def test_prompts_have_several_images_and_padding():
@@ -156,10 +173,10 @@ def test_a_class_that_cannot_be_built_says_why():
 
 def test_the_page_says_why_a_class_is_not_among_them():
     versions = {"torch": "1", "transformers": "2", "diffusers": "3"}
-    known = {"name": "transformers:BarkModel", "status": "not built", "reason": "NotImplementedError"}
+    known = {"name": "transformers:DinatModel", "status": "not built", "reason": "ImportError"}
     unknown = {"name": "transformers:Other", "status": "not built", "reason": "ValueError: no | such"}
     lines = coverage_table.page([known, unknown], versions, 6).splitlines()
-    assert f"| {coverage_unbuilt.REASONS['BarkModel']} | `BarkModel` |" in lines
+    assert f"| {coverage_unbuilt.REASONS['DinatModel']} | `DinatModel` |" in lines
     assert "| `ValueError: no \\| such` | `Other` |" in lines
 
 
