@@ -170,6 +170,90 @@ class Model(nn.Module):
 """,
         "(torch.randn(2, 4),)",
     ),
+    "a table that a function's decorator fills": Example(
+        """
+LOSSES = {}
+
+def register(name):
+    def wrap(function):
+        LOSSES[name] = function
+        return function
+    return wrap
+
+@register("scaled")
+def scaled(x):
+    return x / x.sum().item()  #! TPU201
+
+@register("plain")
+def plain(x):
+    return x / x.shape[0]
+
+class Model(nn.Module):
+    def __init__(self, kind="scaled"):
+        super().__init__()
+        self.loss = LOSSES[kind]
+
+    def forward(self, x):
+        return self.loss(x) + LOSSES["plain"](x)
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    "a table that an object's method fills": Example(
+        """
+class Registry:
+    def __init__(self):
+        self.table = {}
+
+    def register(self, name=None):
+        def wrap(function):
+            self.table[name or function.__name__] = function
+            return function
+        return wrap
+
+    def get(self, name):
+        return self.table[name]
+
+OPERATIONS = Registry()
+
+@OPERATIONS.register()
+def mean(x):
+    return x if x.mean() > 0 else -x  #! TPU205
+
+@OPERATIONS.register(name="rows")
+def count(x):
+    return x if x.shape[0] > 0 else -x
+
+class Model(nn.Module):
+    def forward(self, x):
+        return OPERATIONS.get("mean")(x) + OPERATIONS.get("rows")(x)
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    "a table of what the model does not call": Example(
+        """
+READERS = {}
+
+def reader(function):
+    READERS[function.__name__] = function
+    return function
+
+def traced(function):
+    return function
+
+@reader
+def first(x):
+    return x.flatten()[0].item()
+
+@traced
+def second(x):
+    return x + 1
+
+class Model(nn.Module):
+    def forward(self, x):
+        return second(x) * len(READERS)
+""",
+        "(torch.randn(2, 4),)",
+    ),
     "decorators that read nothing": Example(
         """
 TABLE = {}

@@ -43,6 +43,7 @@ from tpuport.lint.interpreter.frame import (
 from tpuport.lint.interpreter.object_state import changed_object, is_plain_object
 from tpuport.lint.interpreter.parameters import annotation_value
 from tpuport.lint.interpreter.python_builtins import is_builtin
+from tpuport.lint.interpreter.registries import filled
 from tpuport.lint.interpreter.reported_findings import finding_at
 from tpuport.lint.joins import losses
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, canonical
@@ -455,7 +456,7 @@ class TracingInterpreter(Interpreter):
     def _resolve_name(self, module: ModuleInfo, name: str) -> Value:
         bound = self.project.lookup(module, name)
         if isinstance(bound, ast.expr):
-            value = self.module_expression(module, bound)
+            value = filled(self, module, name, self.module_expression(module, bound))
             # A module's flag may be set by whoever imports the module, but no package
             # is installed by that.
             is_open = value in (TRUE, FALSE) and name not in module.unavailable
