@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import diffusers
+import jax
 import numpy as np
 import pytest
 import torch
@@ -72,13 +73,30 @@ def test_every_call_is_that_of_the_native_backend(registered: None, case: dict[s
     tensors = operands(**({"heads": 4} | sizes))
     expected = dispatch.dispatch_attention_fn(*tensors, **case)
     attention.explain(clear=True)
-    with compat.environment():
-        given = {name: ported(value) for name, value in case.items()}
-        got = dispatch.dispatch_attention_fn(*map(ported, tensors), **given, backend=NAME)
-    torch.testing.assert_close(values(got), expected, atol=2e-6, rtol=2e-6)
+
+    def run(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None) -> jax.Array:
+        given = case if mask is None else case | {"attn_mask": compat.wrap(mask)}
+        with compat.environment():
+            out = dispatch.dispatch_attention_fn(
+                *map(compat.wrap, (query, key, value)), **given, backend=NAME
+            )
+            return compat.as_jax(out)
+
+    given_mask = case.pop("attn_mask", None)
+    arrays = map(compat.to_jax, tensors)
+    got = jax.jit(run)(*arrays, None if given_mask is None else compat.to_jax(given_mask))
+    torch.testing.assert_close(compat.to_torch(got), expected, atol=2e-6, rtol=2e-6)
     (call,) = attention.explain(clear=True)
     assert call.source == "diffusers"
     assert kind in call.mask
+
+
+def test_a_call_outside_of_programs(registered: None) -> None:
+    tensors, hidden = operands(heads=4), mask(2, 5)
+    expected = dispatch.dispatch_attention_fn(*tensors, attn_mask=hidden)
+    with compat.environment():
+        got = dispatch.dispatch_attention_fn(*map(ported, tensors), attn_mask=ported(hidden), backend=NAME)
+    torch.testing.assert_close(values(got), expected, atol=2e-6, rtol=2e-6)
 
 
 def test_tensors_of_the_host_stay_with_torch(registered: None) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -239,16 +240,21 @@ def test_attention_is_that_of_transformers(case: dict[str, Any]) -> None:
     mask = case.pop("attention_mask", None)
     module = Attention()
     expected, _ = sdpa_attention_forward(module, q, k, v, mask, **case)
-    with compat.environment():
-        tensors = {name: on_device(value) for name, value in case.items()}
-        got, weights = transformers_attention(
-            module, on_device(q), on_device(k), on_device(v), on_device(mask), **tensors
-        )
-    assert weights is None
+    bias = case.pop("position_bias", None)
+
+    def run(*arrays: jax.Array | None) -> jax.Array:
+        with compat.environment():
+            *given, bias = [None if array is None else compat.wrap(array) for array in arrays]
+            got, weights = transformers_attention(module, *given, position_bias=bias, **case)
+            assert weights is None
+            return compat.as_jax(got)
+
+    inputs = [None if tensor is None else compat.to_jax(tensor) for tensor in (q, k, v, mask, bias)]
+    got = compat.to_torch(jax.jit(run)(*inputs))
     seen = torch.ones(2, 4, dtype=torch.bool) if mask is None or mask.ndim < 4 else None
     seen = mask.broadcast_to(2, mask.shape[1], 4, 4).any(-1)[:, 0] if seen is None else seen
     rows = seen[:, : q.shape[2]]
-    np.testing.assert_allclose(compat.to_torch(compat.as_jax(got))[rows], expected[rows], atol=2e-6)
+    np.testing.assert_allclose(got[rows], expected[rows], atol=2e-6)
 
 
 @pytest.mark.parametrize("has_sinks", [False, True])
