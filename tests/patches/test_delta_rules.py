@@ -1,5 +1,6 @@
 """Linear attention in a loop over chunks, against transformers' own on the CPU, for prompts of several chunks."""
 
+import functools
 import importlib
 from typing import Any
 
@@ -56,13 +57,13 @@ def test_chunks(model: str, name: str, by_channel: bool, tokens: int, with_state
     assert f"{model.replace('_', '-')}.delta-rule" in registry.applied()
     # Kimi's has as many heads of keys as of values.
     groups = 1 if by_channel else 2
-    options: dict[str, Any] = _inputs(tokens, by_channel=by_channel, groups=groups)
-    options |= {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
+    tensors = _inputs(tokens, by_channel=by_channel, groups=groups)
     if with_state:
-        options["initial_state"] = torch.ones(ROWS, groups * HEADS, WIDTH, WIDTH + 1)
-    expected = function(**options)
-    with compat.environment():
-        actual = function(**_on_device(options))
+        tensors["initial_state"] = torch.ones(ROWS, groups * HEADS, WIDTH, WIDTH + 1)
+    run = functools.partial(function, output_final_state=True, use_qk_l2norm_in_kernel=True)
+    expected = run(**tensors)
+    # Outside of programs, as below, each operation before and after the loop is compiled by itself.
+    actual = tpuport.compile(lambda tensors: run(**tensors))(tensors)
     for mine, theirs in zip(actual, expected, strict=True):
         np.testing.assert_allclose(np.asarray(compat.as_jax(mine)), theirs.numpy(), rtol=2e-5, atol=2e-6)
 
