@@ -170,6 +170,30 @@ class Model(nn.Module):
 """,
         "(torch.randn(2, 4),)",
     ),
+    "arrays of NumPy beside tensors": Example(
+        """
+import numpy as np
+
+def symmetric(count, backend=np):
+    pairs = np.triu(np.ones((count, count)), 1).astype(bool)
+    if pairs.sum() > 0:
+        pairs = pairs | pairs.T
+    if pairs.shape[0] * pairs.size > 4 and (pairs.flat[0] or pairs.real.max() > 0):
+        pairs = pairs[pairs.any(-1)]
+    return pairs
+
+class Model(nn.Module):
+    def forward(self, x):
+        pairs = symmetric(3)
+        if pairs.any():
+            x = x + 1
+        y = x | x.T
+        if y.any():  #! TPU205
+            x = x + 1
+        return x
+""",
+        "(torch.ones(2, 2, dtype=torch.int32),)",
+    ),
     "a table that a function's decorator fills": Example(
         """
 LOSSES = {}

@@ -55,6 +55,11 @@ _TENSOR_ATTRIBUTES: Final[dict[str, Value]] = {
     "layout": STATIC, "is_leaf": BOOL, "is_sparse": BOOL, "is_meta": BOOL, "is_quantized": BOOL, "names": STATIC,
     "itemsize": INT, "nbytes": INT, "is_nested": BOOL, "is_mps": FALSE, "is_cpu": BOOL, "grad_fn": STATIC,
 }  # fmt: skip
+_ARRAY_ATTRIBUTES: Final[dict[str, Value]] = {
+    **dict.fromkeys(("T", "flat", "real", "imag"), STATIC),
+    **dict.fromkeys(("size", "ndim"), INT),
+    "shape": SHAPE,
+}
 _DTYPE_ATTRIBUTES: Final = {
     "type": STR, "is_floating_point": BOOL, "is_complex": BOOL, "itemsize": INT,
 }  # fmt: skip
@@ -112,8 +117,11 @@ def _of_static(frame: Frame, base: Static, name: str) -> Value:
     match base.kind, name:
         # Settings read other settings, apart from the methods of a configuration that
         # is a dict.
-        case ("config", "get" | "to_dict") | ("str" | "", _):
+        case ("config", "get" | "to_dict") | ("str", _):
             return Method(base, name)
+        # Python objects of which nothing else is known are arrays of NumPy above all.
+        case "", _:
+            return _ARRAY_ATTRIBUTES.get(name) or Method(base, name)
         case "config", _:
             return CONFIG
         case "device", "type":
