@@ -39,7 +39,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("int4:32", "fp8"
 
 def compile_decode(quantize=None, batch=1):
     step = Decode(batch=batch, max_cache_len=64)
-    return compile_for(build, step, topology="v5e:2x2", tp=DEVICES, quantize=quantize)
+    return compile_for(build, step, topology="v5e:2x2", tp=DEVICES, quantize=quantize, effort=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def build_gguf(kind):
 )
 def test_blocks_of_a_gguf_file_are_read_once(kind, bits, dense):
     step = Decode(batch=1, max_cache_len=64)
-    report = compile_for(build_gguf(kind), step, topology="v5e:2x2", tp=DEVICES)
+    report = compile_for(build_gguf(kind), step, topology="v5e:2x2", tp=DEVICES, effort=0.0)
     in_integers = sum(dtypes <= {"s4", "u4", "s8"} for dtypes in operand_dtypes(report))
     assert in_integers == 7 * LAYERS
     assert report.memory.weights == pytest.approx(PRODUCTS * bits / 8 / DEVICES + DENSE_BYTES, rel=0.01)
@@ -150,7 +150,9 @@ def wide_buffers(report):
 @pytest.mark.parametrize("scheme", ["int8", pytest.param("int4", marks=pytest.mark.slow), *SLOW])
 def test_products_of_several_rows_write_no_wide_weight(scheme):
     x = torch.empty(16, 8192, dtype=torch.bfloat16, device="meta")
-    report = compile_for(FeedForward, {"x": x}, topology="v5e:1x1", dtype="bfloat16", quantize=scheme)
+    report = compile_for(
+        FeedForward, {"x": x}, topology="v5e:1x1", dtype="bfloat16", quantize=scheme, effort=0.0
+    )
     assert wide_buffers(report) == []
     assert report.costs.hbm_bytes <= 1.05 * report.memory.weights
 

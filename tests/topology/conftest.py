@@ -1,0 +1,21 @@
+"""Programs for TPUs are compiled with the least effort, in half of the time.
+
+Tests that hold a program to the bytes that it moves ask for what users have: `compile_for(..., effort=0.0)`.
+"""
+
+import os
+from collections.abc import Iterator
+
+import jax
+import pytest
+
+LEAST = -1.0
+
+
+@pytest.fixture(scope="package", autouse=True)
+def least_effort() -> Iterator[None]:
+    before = jax.config.jax_exec_time_optimization_effort
+    if not os.environ.get("TPUPORT_THOROUGH"):
+        jax.config.update("jax_exec_time_optimization_effort", LEAST)
+    yield
+    jax.config.update("jax_exec_time_optimization_effort", before)
