@@ -67,6 +67,20 @@ def test_numbers_on_the_device_make_a_tensor_of_the_host():
         torch.empty((), device="meta").item()
 
 
+MADE_BY_CLASS = {
+    "sizes": lambda x: x + torch.Tensor(2, 3).fill_(0.5),
+    "a shape": lambda x: x * torch.Tensor(x.shape).fill_(2),
+    "nothing": lambda x: torch.cat([torch.Tensor(), x.flatten()]),
+    "a tensor": lambda x: torch.Tensor(x) * 2,
+}
+
+
+@pytest.mark.parametrize("name", MADE_BY_CLASS)
+def test_a_program_makes_tensors_by_their_class(name):
+    x, make = torch.arange(6.0).reshape(2, 3), MADE_BY_CLASS[name]
+    torch.testing.assert_close(tpuport.compile(make)(x.to("jax")).cpu(), make(x), rtol=0, atol=0)
+
+
 def test_new_tensor_takes_the_dtype_of_its_model(agree):
     agree(lambda x: x.new_tensor([1, 2]), torch.zeros(1).bfloat16())
 

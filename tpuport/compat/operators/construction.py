@@ -12,7 +12,7 @@ import torch
 from jax.core import Tracer
 
 from tpuport.compat.convert import as_jax, assign, is_ported, jax_dtype, to_jax, wrap
-from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.declarations import Lowering, Method, on_arrays
 from tpuport.compat.view_steps import on_twins
 
 Number = int | float
@@ -258,4 +258,18 @@ LOWERINGS = (
     Lowering(torch.asarray, asarray, "has no lowering, and torch reads the values"),
     Lowering(torch.Tensor.new_tensor, new_tensor, "gives a tensor without values"),
 )
-METHODS = ()
+
+
+def _init_tensor(
+    tensor: Any, elem: Any = None, env: Any = None, requires_grad: bool = False
+) -> None:
+    if "_elem" not in tensor.__dict__:
+        tensor._elem, tensor._env = elem, env
+
+
+METHODS = (
+    Method(
+        "Tensor", "__init__", _init_tensor,
+        "Python calls it with the sizes of `torch.Tensor(3, 4)`, which torch has made by then",
+    ),
+)  # fmt: skip
