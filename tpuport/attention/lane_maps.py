@@ -248,7 +248,7 @@ def _select(array: jax.Array, lanes: Lanes) -> jax.Array:
 
 def _is_worth_a_product(lanes: Lanes) -> bool:
     """Whether the features are in so many pieces that a product is faster."""
-    runs = 1 + np.count_nonzero(np.diff(lanes.lane) != 1)
+    runs = 1 + int(np.count_nonzero(np.diff(lanes.lane) != 1))
     return runs > _FEW_RUNS
 
 
