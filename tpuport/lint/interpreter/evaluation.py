@@ -28,7 +28,7 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.events import Arithmetic, Comparison, Membership, Truth
 from tpuport.lint.interpreter import overloading, placement
-from tpuport.lint.interpreter.arithmetic import arithmetic, broadcast_ndim
+from tpuport.lint.interpreter.arithmetic_values import arithmetic, broadcast_ndim
 from tpuport.lint.interpreter.callables import evaluate_call, evaluate_starred
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.members import attribute

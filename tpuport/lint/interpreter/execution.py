@@ -31,7 +31,7 @@ from tpuport.lint.events import (
 )
 from tpuport.lint.gpu_packages import asks_for_gpu_package
 from tpuport.lint.interpreter import overloading
-from tpuport.lint.interpreter.arithmetic import arithmetic
+from tpuport.lint.interpreter.arithmetic_values import arithmetic
 from tpuport.lint.interpreter.frame import (
     Frame,
     copy_environment,

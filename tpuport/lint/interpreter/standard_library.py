@@ -19,7 +19,7 @@ from tpuport.lint.abstract_values import (
     Value,
     tensor,
 )
-from tpuport.lint.interpreter.arithmetic import arithmetic
+from tpuport.lint.interpreter.arithmetic_values import arithmetic
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.joins import join, join_all
 from tpuport.lint.passed_arguments import Arguments
