@@ -3,10 +3,10 @@
 import re
 from typing import Final
 
-from tpuport.lint.abstract_values import Static
+from tpuport.lint.abstract_values import Static, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.event_queries import following_text, is_method_of_tensor
+from tpuport.lint.rules.event_queries import following_text
 from tpuport.lint.rules.rule import Context, Example, Rule
 
 # Rules of the family TPU2 report these.
@@ -17,9 +17,9 @@ def check(event: Call, context: Context) -> bool:
     """A tensor sent to the host, unless the next call reads it there, which has a rule
     of its own.
     """
-    if not is_method_of_tensor(event, "cpu", "to") or _READ.match(
-        following_text(event.call, context)
-    ):
+    if event.name not in ("cpu", "to") or not is_traced(event.receiver):
+        return False
+    if _READ.match(following_text(event.call, context)):
         return False
     # The device is the first argument or a keyword; one that is not a literal is left
     # alone.
@@ -57,6 +57,14 @@ class Model(nn.Module):
 
     def save(self, x, path):
         torch.save(x.cpu(), path)
+"""),
+        # The tensor is on the host already.
+        Example("""
+class Model(nn.Module):
+    def forward(self, x, mask=None):
+        mask = torch.ones(x.shape[-1]) if mask is None else mask
+        columns = torch.arange(x.shape[-1]).to(mask.device)
+        return x * (columns >= 0).to(x.device)
 """),
     ),
     events=(Call,),
