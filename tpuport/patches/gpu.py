@@ -20,7 +20,7 @@ from tpuport import compat
 from tpuport.errors import PortError
 from tpuport.patches import gpu_devices, gpu_distributed, gpu_torch
 from tpuport.patches.gpu_calls import Call, Calls
-from tpuport.patches.package_stand_ins import PACKAGES, Finder
+from tpuport.patches.gpu_stand_ins import PACKAGES, Finder
 from tpuport.temporary import ABSENT, restore_attribute
 
 _lock = threading.RLock()
