@@ -71,12 +71,14 @@ def agree(request):
     """Run `function` on host tensors in torch, and on their copies through torchax; compare every output.
 
     Eagerly, each step is a program of its own, and all of them take longer to compile than the one under jit. The same
-    lowerings run in both forms, so the first test of each function shows that eagerly it is no other.
+    lowerings run in both forms, so the first test of each function shows that eagerly it is no other. `long` is for
+    those of which not even the first is worth it. `make test-all` runs all of them eagerly.
     """
-    is_sample = request.node.stash[_FIRST] or bool(os.environ.get("TPUPORT_THOROUGH"))
+    is_thorough = bool(os.environ.get("TPUPORT_THOROUGH"))
 
-    def check(function, *tensors, tolerance=1e-5, eager=True, jit=True):
-        eager = eager and (is_sample or not jit)
+    def check(function, *tensors, tolerance=1e-5, eager=True, jit=True, long=False):
+        is_sample = request.node.stash[_FIRST] and not long
+        eager = eager and (is_sample or is_thorough or not jit)
         reference = _outputs(function(*(tensor.clone() for tensor in tensors)))
         arrays = [compat.to_jax(tensor) for tensor in tensors]
         for traced in [False] * eager + [True] * jit:

@@ -9,13 +9,11 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-LEAST = -1.0
-
 
 @pytest.fixture(scope="package", autouse=True)
 def least_effort() -> Iterator[None]:
     before = jax.config.jax_exec_time_optimization_effort
     if not os.environ.get("TPUPORT_THOROUGH"):
-        jax.config.update("jax_exec_time_optimization_effort", LEAST)
+        jax.config.update("jax_exec_time_optimization_effort", -1.0)
     yield
     jax.config.update("jax_exec_time_optimization_effort", before)

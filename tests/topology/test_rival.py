@@ -170,12 +170,9 @@ def committed():
     return json.loads(topology.OUT.read_text())
 
 
-PROMPTS = ("prefill 4096", "prefill 4096, int8")
-
-
 def test_the_committed_comparison_holds_what_is_said_of_every_task(committed) -> None:
     assert committed["rival"].keys() == topology.TASKS.keys() | topology.INT8_TASKS.keys()
-    for name in PROMPTS:
+    for name in ("prefill 4096", "prefill 4096, int8"):
         assert committed["rival"][name]["ratios"].keys() == {topology.SAME_KERNEL, topology.SPLASH}
     for row in committed["rival"].values():
         assert row["ours"]["collectives"] == 67
