@@ -1,5 +1,6 @@
 """Values that a model of a library computes and decides by: computed before each call, a part of the program's key."""
 
+import functools
 import logging
 from typing import Any
 
@@ -122,6 +123,16 @@ class Remembers(Model):
         return self.layer(chosen) + self.coordinates(4, x.device)
 
 
+class RemembersByLength(Remembers):
+    """Has them in one of Python's caches, as OmDet-Turbo does its anchors."""
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019 - as libraries write it
+    def coordinates(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, length: int, device: torch.device
+    ) -> torch.Tensor:
+        return torch.arange(length, device=device, dtype=torch.float32) / length
+
+
 class Selects(Model):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layer(x[x[:, 0] > 0])
@@ -143,6 +154,35 @@ class DecidesByProducts(Model):
 class Draws(Model):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[torch.rand_like(x[:, 0]) > 0.5]
+
+
+class AddsNoise(Model):
+    """Draws before it decides, as ConsistencyDecoderVAE does: not by what it has drawn."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        noise = torch.rand_like(x)
+        chosen = x[:, 0] > 0
+        return self.layer(x[chosen]), x[chosen] + noise[chosen]
+
+
+class CountsPositions(Model):
+    """Takes a size from positions that it has made itself, as VJEPA 2 does: it follows from shapes alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        positions = torch.arange(len(x), device=x.device)
+        return self.layer(x).repeat(2, positions.max() + 1)  # type: ignore[arg-type]
+
+
+class MovesToPositions(Model):
+    """Moves a mask to where its positions are, as transformers' masks do; nothing can decide by it."""
+
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> Any:
+        parts = x.split(sizes.tolist())
+        positions = torch.arange(len(x), device=x.device)
+        known = positions.new_ones((), dtype=torch.bool)
+        is_large = self.layer(x) > 0
+        mask = known & is_large[:, 0].to(known.device)
+        return parts[1], mask, is_large.to(positions), is_large.to(device=known.device, dtype=torch.int32)
 
 
 def ported(model_class: type[Model], **mesh: Any) -> tuple[Model, Model]:
@@ -210,8 +250,9 @@ def test_sizes_in_buffers() -> None:
     assert_agree(compiled, model, torch.randn(7, 4))
 
 
-def test_what_a_trace_remembers_is_computed_anew() -> None:
-    model, on_device = ported(Remembers)
+@pytest.mark.parametrize("model_class", [Remembers, RemembersByLength])
+def test_what_a_trace_remembers_is_computed_anew(model_class: type[Model]) -> None:
+    model, on_device = ported(model_class)
     compiled = tpuport.compile(on_device)
     for rows in (3, 5):
         assert_agree(compiled, model, torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows)))
@@ -237,6 +278,37 @@ def test_what_a_mask_selects_is_not_cut_into_its_rows(monkeypatch: pytest.Monkey
     model, on_device = ported(Selects)
     assert_agree(tpuport.compile(on_device), model, torch.randn(100, 4))
     assert 0 < len(cuts) < 50
+
+
+def test_sizes_that_follow_from_shapes(caplog: pytest.LogCaptureFixture) -> None:
+    model, on_device = ported(CountsPositions)
+    compiled = tpuport.compile(on_device)
+    for rows in (3, 5, 3):
+        assert_agree(compiled, model, torch.randn(rows, 4))
+    assert compiled.program.compilations == 2
+    assert not [record for record in caplog.records if "decides" in record.getMessage()]
+
+
+def test_what_is_drawn_and_does_not_decide() -> None:
+    model, on_device = ported(AddsNoise)
+    compiled = tpuport.compile(on_device)
+    noises = []
+    for seed in (0, 1, 1):
+        x = torch.randn(6, 4, generator=torch.Generator().manual_seed(seed))
+        features, noisy = tpuport.to_cpu(compiled(x))
+        with torch.no_grad():
+            expected, _ = model(x)
+        torch.testing.assert_close(features, expected)
+        noises.append(noisy - x[x[:, 0] > 0])
+        assert noises[-1].min() > -1e-6
+        assert noises[-1].max() < 1
+    assert compiled.program.compilations == 2
+    assert not torch.equal(noises[1], noises[2])
+
+
+def test_what_moves_to_known_positions_stays_in_the_program() -> None:
+    model, on_device = ported(MovesToPositions)
+    assert_agree(tpuport.compile(on_device), model, torch.randn(6, 4), torch.tensor([2, 4]))
 
 
 @pytest.mark.parametrize("model_class", [WritesToWhatDecides, Draws, DecidesByProducts])

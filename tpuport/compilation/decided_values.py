@@ -23,24 +23,33 @@ logger = logging.getLogger("tpuport")
 
 # The values in the order in which the code asks for them.
 Path = tuple[HostInput, ...]
-_PRODUCTS: Final = frozenset(
-    {"dot_general", "ragged_dot_general", "conv_general_dilated"}
-)
+# By what nothing can decide the operations that compute it. Every draw makes a key of
+# its words.
+_UNDECISIVE: Final[dict[str, frozenset[str]]] = {
+    "what its weights compute, which is rounded in another way than in torch": frozenset(
+        {"dot_general", "ragged_dot_general", "conv_general_dilated"}
+    ),
+    "random numbers, which are others than torch's": frozenset({"random_wrap"}),
+}
 # Each takes a trace to find.
 _MOST_STEPS: Final = 64
 # `run(arrays..., answers=...)` traces the function with these answers.
 Run = Callable[..., Any]
 
 
-def depends_on_products(traced: Any) -> bool:
-    """Whether a result of a traced program depends on products of matrices or on
-    convolutions.
-
-    They are rounded in another way on each device, so that a decision by them may be
-    another one than in torch.
+def _check_decisive(traced: Any) -> None:
+    """PortError if a result of a traced program depends on what is another number in
+    torch: products and convolutions, which each device rounds in its own way, or random
+    numbers.
     """
     visits = walk_equations(without_dead_code(traced))
-    return any(visit.equation.primitive.name in _PRODUCTS for visit in visits)
+    names = {visit.equation.primitive.name for visit in visits}
+    for kind, of_kind in _UNDECISIVE.items():
+        if names & of_kind:
+            raise PortError(
+                f"the code decides by {kind}",
+                where="a value that it asks for while tracing",
+            )
 
 
 class _StepProgram:
@@ -59,23 +68,19 @@ class _StepProgram:
     def __call__(self, run: Run, arrays: tuple) -> Path:
         self._run = run
         try:
-            if depends_on_products(self._compiled.trace(*arrays).jaxpr):
-                raise PortError(
-                    "the code decides by what its weights compute, which is rounded in another way than in torch",
-                    where="a value that it asks for while tracing",
-                )
+            _check_decisive(self._compiled.trace(*arrays).jaxpr)
             return tuple(map(HostInput.of, self._compiled(*arrays)))
         finally:
             # It refers to the call, and a program outlives it.
             self._run = None
 
     def _trace(self, *arrays: Any) -> list[Any]:
-        """Traced. The arrays that are asked for. MoreKeysNeeded if they may be
-        random.
+        """Traced. The arrays that are asked for, none of which is random, so that draws
+        may get any key.
         """
         assert self._run is not None
         answers = AskedValues([value.as_tensor() for value in self._path])
-        with randomness.program_stream(None):
+        with randomness.any_stream():
             try:
                 self._run(*arrays, answers=answers)
                 self.is_last = True

@@ -159,7 +159,7 @@ def use_weights(
         # Programs give keys to what is drawn; where code is only looked at, any will
         # do.
         stack.enter_context(randomness.any_stream())
-        stack.enter_context(cached_methods.without_caches())
+        stack.enter_context(cached_methods.without_caches(models))
         # Attention is tpuport's, unless the user has registered another.
         meshes = list(map(model_mesh, models))
         stack.enter_context(attention.use_on_meshes(meshes))

@@ -93,10 +93,12 @@ class ValueDecisions:
         except Exception as error:  # noqa: BLE001 - the first error is the one that is raised
             logger.debug("not traced with the values that it asks for: %s", error)
             decided = None
-        if not decided:
+        if decided is None:
             self._computed = None
             return False
-        warn_of_decided(self._function_name, decided)
+        # Without any, all that it asks for follows from shapes.
+        if decided:
+            warn_of_decided(self._function_name, decided)
         return True
 
     def add_computed(self, call: PreparedCall) -> PreparedCall:

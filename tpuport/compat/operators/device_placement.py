@@ -178,8 +178,11 @@ def as_move(
     """`x.cuda()` of a tensor on the host, in compiled code, as `x.to("cuda")`: to the
     device of the program.
 
-    So is `x.type_as(y)`, as `x.to(y)`.
+    So is `x.type_as(y)`, as `x.to(y)`. And what is traced stays in the program if it is
+    to go where positions are that the trace knows.
     """
+    if func is torch.Tensor.to and outside.takes_host_tensors():
+        return func, *_stay_traced(args, kwargs)
     if func is torch.Tensor.type_as and not is_ported(args[0]) and is_ported(args[1]):
         return torch.Tensor.to, args, kwargs
     if func is not torch.Tensor.cuda or is_ported(args[0]):
@@ -192,6 +195,30 @@ def as_move(
     if device is not None and _kind_of(device) != "jax":
         return func, args, kwargs
     return torch.Tensor.to, (tensor, "jax"), options
+
+
+def _stay_traced(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """The arguments of `to` for a traced tensor, without the host in them; others as
+    they are.
+
+    `mask.to(positions.device)` names the host, where a trace keeps positions that it
+    knows; in torch both are on the device.
+    """
+    tensor, *targets = args
+    if not outside.is_traced(tensor):
+        return args, kwargs
+    kwargs = {name: _without_host(value) for name, value in kwargs.items()}
+    return (tensor, *map(_without_host, targets)), kwargs
+
+
+def _without_host(target: Any) -> Any:
+    """What `to` is given, with the device for the host; of a tensor there, the
+    dtype.
+    """
+    if isinstance(target, torch.Tensor) and _is_on_host(target):
+        return target.dtype
+    is_device = isinstance(target, str | torch.device)
+    return "jax" if is_device and _kind_of(target) == "cpu" else target
 
 
 def _written_out(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
