@@ -14,7 +14,7 @@ def on_a_tpu(monkeypatch):
     options = {"xla_cpu_enable_fast_math": False}
     monkeypatch.setattr(compiled_program, "generation_of_kind", lambda kind: "v6e")
     monkeypatch.setattr(compiled_program, "local_generation", lambda: "v6e")
-    monkeypatch.setattr(compiled_program, "compiler_options", lambda generation: options)
+    monkeypatch.setattr(compiled_program, "compiler_options", lambda generation, updates_cache: options)
     return options
 
 

@@ -22,6 +22,7 @@ from transformers.generation.streamers import BaseStreamer
 import tpuport
 from tests.generation.character_tokens import character_tokenizer
 from tpuport import PortError, compat
+from tpuport.compilation import compiled_program
 from tpuport.generation import decoder_for
 
 
@@ -42,6 +43,21 @@ class AtLength(StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         return input_ids.shape[1] >= 23 + 2 * torch.arange(len(input_ids))
+
+
+def test_on_a_tpu_the_loop_is_compiled_as_one_that_updates_a_cache(
+    llama: tuple, prompts: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {}
+
+    def options(generation: str, updates_cache: bool) -> dict[str, str]:
+        asked[generation, updates_cache] = None
+        return {}
+
+    monkeypatch.setattr(compiled_program, "generation_of_kind", lambda kind: "v6e")
+    monkeypatch.setattr(compiled_program, "compiler_options", options)
+    tpuport.generate(llama[1], *prompts, max_new_tokens=2)
+    assert list(asked) == [("v6e", False), ("v6e", True)], "the prompt, and the tokens after it"
 
 
 def test_several_end_ids_and_padding_after_them(llama: tuple, prompts: tuple) -> None:

@@ -142,7 +142,7 @@ def test_a_closed_standard_error_does_no_harm() -> None:
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_the_compiler_knows_its_options(generation: str) -> None:
     topology = described(SMALLEST_SLICES[generation])
-    options = compiler_options(generation)
+    options = compiler_options(generation, updates_cache=True)
     x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
     assert "negate" in compiled(jnp.negative, x, topology=topology, compiler_options=options).as_text()
 

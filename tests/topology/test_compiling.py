@@ -261,6 +261,19 @@ def test_a_step_of_decoding_and_a_prompt_hold_weights_and_cache(decoded) -> None
         assert report.advice == ()
 
 
+def test_a_step_of_decoding_writes_no_more_of_its_cache_than_a_column() -> None:
+    config = LlamaConfig(
+        hidden_size=512, intermediate_size=512, num_hidden_layers=1, num_attention_heads=4, vocab_size=256,
+        max_position_embeddings=1024,
+    )  # fmt: skip
+    step = Decode(1, 1024)
+    report = compile_for(
+        lambda: LlamaForCausalLM(config), step, topology="v6e:1x1", dtype="bfloat16", effort=0.0
+    )
+    # Keys written back whole would be another 17%.
+    assert report.costs.hbm_bytes <= report.memory.weights + report.memory.cache
+
+
 def test_the_collectives_are_two_a_layer_with_those_of_embedding_and_logits(decoded) -> None:
     for report in decoded:
         assert {collective.axes for collective in report.collectives} == {("tp",)}
@@ -306,8 +319,11 @@ def test_two_runs_give_the_same_plain_values(decoded, anew: bool) -> None:
 
 def test_programs_are_compiled_with_the_options_of_their_generation() -> None:
     stage = SimpleNamespace(compile=lambda compiler_options: compiler_options)
-    options = compiling._run_compiler(SimpleNamespace(generation="v6e", stage=stage), -1.0, {})
-    assert options == {"exec_time_optimization_effort": -1.0, **compiler_options("v6e")}
+    for task in ("forward", "decode"):
+        lowered = SimpleNamespace(generation="v6e", task=task, stage=stage)
+        options = compiling._run_compiler(lowered, -1.0, {})
+        of_task = compiler_options("v6e", updates_cache=task == "decode")
+        assert options == {"exec_time_optimization_effort": -1.0, **of_task}
 
 
 def test_a_model_that_cannot_be_traced_says_where() -> None:

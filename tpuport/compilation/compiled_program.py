@@ -99,6 +99,7 @@ class Program:
         check_indices: whether the program checks its indices; None: if
             TPUPORT_CHECK_INDICES asks for it. Nothing is donated then, so that the
             caller has everything after an error.
+        updates_cache: as in `compiler_options`.
         jit_options: for `jax.jit`.
 
     Attributes:
@@ -113,9 +114,11 @@ class Program:
         describe: Callable[..., dict[str, str]] | None = None,
         epoch: Callable[..., Hashable] | None = None,
         check_indices: bool | None = None,
+        updates_cache: bool = False,
         **jit_options: Any,
     ) -> None:
         self.name = name
+        self._updates_cache = updates_cache
         self.compilations = 0
         if check_indices is None:
             check_indices = index_checks.asked_for_by_environment()
@@ -157,7 +160,7 @@ class Program:
 
     def _jitted(self, arguments: Any) -> Any:
         """The jitted function with the compiler's options for these arguments."""
-        options = _options_of(arguments)
+        options = _options_of(arguments, self._updates_cache)
         key = tuple(options.items())
         if key not in self._jitted_by_options:
             self._jitted_by_options[key] = self._jit(compiler_options=options)
@@ -312,7 +315,7 @@ class Program:
             self._descriptions.clear()
 
 
-def _options_of(arguments: Any) -> dict[str, str]:
+def _options_of(arguments: Any, updates_cache: bool) -> dict[str, str]:
     """The options with which a program for these arguments is compiled."""
     # Asked for at each call: before the first, the answer would start jax before
     # several processes join.
@@ -326,7 +329,9 @@ def _options_of(arguments: Any) -> dict[str, str]:
         # Not the default device's: on a host with TPUs, arrays may be on the CPU.
         device = next(iter(array.sharding.device_set))
         generation = generation_of_kind(device.device_kind)
-    return compiler_options(generation) if generation is not None else {}
+    if generation is None:
+        return {}
+    return compiler_options(generation, updates_cache=updates_cache)
 
 
 def _first_array(tree: Any) -> jax.Array | None:

@@ -96,7 +96,10 @@ class Decoder:
             self.run_prompt, f"{name} prefill", static_argnames=("slots", "parts")
         )
         self.advance = Program(
-            self.run_loop, f"{name} decode", donate_argnames=("state",)
+            self.run_loop,
+            f"{name} decode",
+            updates_cache=True,
+            donate_argnames=("state",),
         )
 
     @property

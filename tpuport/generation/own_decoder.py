@@ -58,7 +58,10 @@ class OwnDecoder(Decoder):
             self.run_prompt, f"{name} prefill", static_argnames=("slots",)
         )
         self.advance = Program(
-            self.run_loop, f"{name} decode", donate_argnames=("state",)
+            self.run_loop,
+            f"{name} decode",
+            updates_cache=True,
+            donate_argnames=("state",),
         )
 
     @property

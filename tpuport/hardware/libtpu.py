@@ -90,9 +90,14 @@ def described(name: str) -> "TopologyDescription":
         raise _explain_refusal(name, str(error)) from None
 
 
-def compiler_options(generation: str) -> dict[str, str]:
+def compiler_options(generation: str, *, updates_cache: bool = False) -> dict[str, str]:
     """Options of libtpu with which programs for a generation are compiled, but for what
     LIBTPU_INIT_ARGS sets.
+
+    Args:
+        generation: as in `GENERATIONS`.
+        updates_cache: whether each step of the program writes a few columns of large
+            arrays that it reads once: a decoding loop.
     """
     hardware = GENERATIONS[generation]
     # Heads that are exchanged for positions go on beside the products that come next.
@@ -101,6 +106,11 @@ def compiler_options(generation: str) -> dict[str, str]:
         options["xla_tpu_enable_dot_strength_reduction"] = "false"
     if hardware.fusion_vmem is not None:
         options["xla_tpu_scoped_vmem_limit_kib"] = str(hardware.fusion_vmem // 1024)
+    if updates_cache:
+        # XLA moves an array to VMEM for uses that read at least this share of what is
+        # copied there and back, by default half: a cache that is read once would be
+        # updated in VMEM and written back whole.
+        options["xla_tpu_msa_inefficient_use_to_copy_ratio"] = "0.75"
     flags = os.environ.get("LIBTPU_INIT_ARGS", "")
     return {name: value for name, value in options.items() if name not in flags}
 

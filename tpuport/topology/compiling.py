@@ -238,7 +238,11 @@ def _compile(lowered: Lowered, effort: float | None) -> Compilation:
 def _run_compiler(
     lowered: Lowered, effort: float | None, options: dict[str, Any]
 ) -> Any:
-    options = {**compiler_options(lowered.generation), **options}
+    updates_cache = lowered.task == "decode"
+    options = {
+        **compiler_options(lowered.generation, updates_cache=updates_cache),
+        **options,
+    }
     if effort is not None:
         options = {"exec_time_optimization_effort": float(effort), **options}
     with _without_cache():
