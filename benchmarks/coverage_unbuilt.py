@@ -3,8 +3,10 @@
 _DETECTRON = "it needs detectron2, which is not among the packages of PyPI"
 _NATTEN = "it needs functions of natten (`natten2dqkrpb`) that its releases for this torch no longer have"
 _SESSION = (
-    "a call takes a session that it fills in Python, frame by frame; only calls of tensors are compared here"
+    'a call takes a session, which has a device (`inference_device="jax"`) and is filled frame by frame: here calls '
+    "of tensors alone are compared, and sessions in `tests/compilation/test_video_sessions.py`"
 )
+_LARGE_SESSION = "a call takes a session, as those of SAM 2, and no small configuration of its detector and tracker is known"
 
 # By class, from its own code or from what it raises.
 REASONS = {
@@ -21,6 +23,6 @@ REASONS = {
     "LayoutLMv2Model": _DETECTRON,
     "Sam2VideoModel": _SESSION,
     "Sam3TrackerVideoModel": _SESSION,
-    "Sam3VideoModel": _SESSION,
+    "Sam3VideoModel": _LARGE_SESSION,
 }
 NOT_RUN = "a small configuration and inputs are known now; it has not been run yet"

@@ -127,6 +127,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
         "bridge_connector": [16, 16], "out_point_positions2D": [[16, 8], [8, 2]],
     },
+    "VJEPA2": {"crop_size": 32, "patch_size": 8, "frames_per_clip": 4},
     "VideoMAEForPreTraining": {"image_size": 32, "num_frames": 4},
     "ZoeDepth": {
         "backbone_config": {
@@ -184,6 +185,7 @@ INPUTS: dict[str, Any] = {
     "VideoLlama3Vision": lambda: {
         "grid_thw": torch.tensor([[1, 4, 4]] * BATCH), "merge_sizes": torch.tensor([2] * BATCH),
     },
+    "VJEPA2": lambda: {"pixel_values_videos": torch.randn(BATCH, 4, 3, 32, 32)},
     "VideoMAEForPreTraining": lambda: {
         "pixel_values": torch.randn(BATCH, 4, 3, 32, 32),
         "bool_masked_pos": torch.tensor([[True, False] * 4, [False, True] * 4]),

@@ -450,6 +450,10 @@ NO_VALUES = {
     "PagedAttentionCache": "the block pool of transformers' continuous batching server",
     "AssistantVocabTranslatorCache": "translation tables of token ids, kept on the class",
     "OmDetTurboLRUCache": "a dictionary with a bound",
+    "Sam2VideoInferenceCache": "a part of a session, which calls fill in place",
+    "Sam3TrackerVideoInferenceCache": "the same",
+    "Sam3VideoInferenceCache": "the same",
+    "EdgeTamVideoInferenceCache": "the same",
 }
 
 

@@ -26,7 +26,6 @@ logger = logging.getLogger("tpuport")
 
 # Caches of single models that have no common base, by the models' names.
 _MODEL_CACHES = {
-    "edgetam_video": "EdgeTamVideoInferenceCache",
     "kyutai_speech_to_text": "KyutaiSpeechToTextConv1dPaddingCache",
     "mimi": "MimiConv1dPaddingCache",
     "muse_spark": "MuseSparkAudioConv1dCacheLayer MuseSparkAudioConv1dPaddingCache",
@@ -38,9 +37,6 @@ _MODEL_CACHES = {
     ),
     "pocket_tts_audio_tokenizer": "PocketTTSAudioTokenizerConv1dPaddingCache",
     "reformer": "ReformerDynamicCache",
-    "sam2_video": "Sam2VideoInferenceCache",
-    "sam3_tracker_video": "Sam3TrackerVideoInferenceCache",
-    "sam3_video": "Sam3VideoInferenceCache",
     "vibevoice_acoustic_tokenizer": (
         "VibeVoiceAcousticTokenizerConv1dCacheLayer VibeVoiceAcousticTokenizerConv1dPaddingCache"
     ),

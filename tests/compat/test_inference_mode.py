@@ -1,5 +1,7 @@
 """`torch.inference_mode` around what runs on the device: torch's own values and views, in it and after it."""
 
+import copy
+
 import pytest
 import torch
 
@@ -51,3 +53,17 @@ def test_inference_mode_around_a_model():
     for value in (tpuport.to_cpu(result), result.cpu(), target):
         torch.testing.assert_close(value, Gated()(x))
     assert first.shape == (5, 1)
+
+
+def test_views_of_arguments_in_compiled_code() -> None:
+    """What an argument is was made before; a method of a library has the decorator on itself, as SAM 2's have."""
+    model = tpuport.port(torch.nn.Linear(4, 4))
+
+    @torch.inference_mode()
+    def predict(layer, x, frames):
+        rows = layer(x.unsqueeze(0))
+        return rows, x.t(), x.detach().view(-1)[3], layer(frames[0].to(x.device).permute(1, 0))
+
+    x, frames = torch.randn(5, 4), {0: torch.randn(4, 3)}
+    expected = predict(tpuport.to_cpu(copy.deepcopy(model)), x, frames)
+    torch.testing.assert_close(tpuport.to_cpu(tpuport.compile(predict)(model, x, frames)), expected)

@@ -146,13 +146,18 @@ def _torch_function(
 
 
 def _run_function(func: Any, args: tuple, kwargs: dict | None) -> Any:
+    run = _run_inside
     if _running.is_inside or environment().enabled:
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+        run = _run_in_environment
     if _has_inference_tensor((args, kwargs)):
-        return _run_inside(func, args, kwargs)
+        return run(func, args, kwargs)
     with without_inference_mode():
-        return _run_inside(func, args, kwargs)
+        return run(func, args, kwargs)
+
+
+def _run_in_environment(func: Any, args: tuple, kwargs: dict | None) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **(kwargs or {}))
 
 
 def _has_inference_tensor(arguments: Any) -> bool:
