@@ -6,7 +6,9 @@ _SESSION = (
     'a call takes a session, which has a device (`inference_device="jax"`) and is filled frame by frame: here calls '
     "of tensors alone are compared, and sessions in `tests/compilation/test_video_sessions.py`"
 )
-_LARGE_SESSION = "a call takes a session, as those of SAM 2, and no small configuration of its detector and tracker is known"
+_LARGE_SESSION = (
+    "a call takes a session, as those of SAM 2; no small configuration of its detector and tracker is known"
+)
 
 # By class, from its own code or from what it raises.
 REASONS = {
