@@ -20,6 +20,7 @@ from benchmarks import (
     tiny_strangers_judged,
     tiny_strangers_later,
     tiny_strangers_mended,
+    tiny_strangers_ninth,
     tiny_strangers_others,
     tiny_strangers_sequences,
     tiny_strangers_seventh,
@@ -41,6 +42,7 @@ MODELS = (
     | tiny_strangers_sixth.MODELS
     | tiny_strangers_seventh.MODELS
     | tiny_strangers_eighth.MODELS
+    | tiny_strangers_ninth.MODELS
 )
 
 stand_ins.install()
