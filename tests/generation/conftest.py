@@ -22,10 +22,10 @@ from transformers import (
 import tpuport
 
 _SIZES = {
-    "vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
-_SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
+_SLIDING = ["sliding_attention", "full_attention"]
 CONFIGS: dict[str, PretrainedConfig] = {
     # Of the tests that are not about the family: one layer, as each of them compiles it.
     "llama": LlamaConfig(**_SIZES | {"num_hidden_layers": 1}),
@@ -34,10 +34,11 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "gemma3": Gemma3TextConfig(**_SIZES, head_dim=8, sliding_window=8, layer_types=_SLIDING, query_pre_attn_scalar=8),
     "phi3": Phi3Config(**_SIZES),
     "gpt2": GPT2Config(
-        vocab_size=128, n_embd=32, n_layer=3, n_head=4, n_positions=256, pad_token_id=0, bos_token_id=1, eos_token_id=2
+        vocab_size=128, n_embd=32, n_layer=2, n_head=4, n_positions=256, pad_token_id=0, bos_token_id=1, eos_token_id=2
     ),
     "gpt_oss": GptOssConfig(
-        **_SIZES, head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=8, layer_types=_SLIDING,
+        **_SIZES | {"num_hidden_layers": 3}, head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=8,
+        layer_types=[*_SLIDING, "sliding_attention"],
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     ),
     "marian": MarianConfig(

@@ -26,12 +26,12 @@ from tpuport.generation.generation_options import read_options
 from tpuport.generation.prompts import pad_prompts
 
 _LATENT = {
-    "vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8,
     "v_head_dim": 8, "moe_intermediate_size": 16, "n_routed_experts": 8, "num_experts_per_tok": 2,
     "first_k_dense_replace": 1, "topk_group": 1, "max_position_embeddings": 256,
 }  # fmt: skip
-_FALCON = {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+_FALCON = {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
 OTHERS: dict[str, PretrainedConfig] = {
     "falcon, one head": FalconConfig(**_FALCON),
     "falcon, few heads": FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),

@@ -18,7 +18,7 @@ TEXT, GLYPHS, IMAGE = 7, 6, 5
 def build(cls=HunyuanVideo15Transformer3DModel, **changes):
     torch.manual_seed(0)
     config = {
-        "in_channels": 9, "out_channels": 4, "num_attention_heads": 2, "attention_head_dim": 16, "num_layers": 2,
+        "in_channels": 9, "out_channels": 4, "num_attention_heads": 2, "attention_head_dim": 16, "num_layers": 1,
         "num_refiner_layers": 1, "mlp_ratio": 2.0, "patch_size": 1, "text_embed_dim": 24, "text_embed_2_dim": 12,
         "image_embed_dim": 20, "rope_axes_dim": (4, 6, 6), "target_size": 16, "task_type": "t2v",
     }  # fmt: skip

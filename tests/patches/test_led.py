@@ -13,8 +13,8 @@ from tpuport.errors import PortError
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 
 CONFIG = LEDConfig(
-    vocab_size=96, d_model=16, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2,
-    decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, attention_window=[4, 4],
+    vocab_size=96, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+    decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, attention_window=[4],
     max_encoder_position_embeddings=64, max_decoder_position_embeddings=32, bos_token_id=1, eos_token_id=2,
     pad_token_id=0, decoder_start_token_id=2,
 )  # fmt: skip
