@@ -93,25 +93,27 @@ def change_lora(pipe: Any, folder: Any) -> Any:
     yield "unloaded", call_flux(pipe)
 
 
-# Each change compiles the transformer; the later ones are methods of the pipeline as loading is.
-@pytest.mark.parametrize("changes", [3, pytest.param(8, marks=pytest.mark.slow)])
-def test_lora(lora: Any, changes: int) -> None:
+def assert_changes_as_in_torch(pipe: Any, lora: Any, changes: int) -> None:
+    """Carry out so many of the changes on the ported pipeline, and compare what it makes after each."""
     with torch.no_grad():
         expected = dict(itertools.islice(change_lora(flux(), lora), changes))
     changed = [name for name in ("none", "loaded", "scaled", "weighted", "fused") if name in expected]
     for one, other in itertools.combinations(changed, 2):
         assert not torch.allclose(expected[one], expected[other], **TOLERANCE)
-    pipe = tpuport.port(flux())
     for name, latents in itertools.islice(change_lora(pipe, lora), changes):
         torch.testing.assert_close(latents, expected[name], **TOLERANCE, msg=name)
     assert not any(weight.requires_grad for weight in pipe.transformer.parameters())
 
 
-def test_a_scale_of_lora_does_not_compile_again(lora: Any) -> None:
+@pytest.mark.slow  # the first three below: each compiles, and the later ones are methods of the pipeline as loading is
+def test_lora(lora: Any) -> None:
+    assert_changes_as_in_torch(tpuport.port(flux()), lora, changes=8)
+
+
+def test_lora_that_is_loaded_and_scaled_does_not_compile_again(lora: Any) -> None:
     pipe = tpuport.port(flux())
-    pipe.load_lora_weights(lora)
     vae = pipe.vae.decoder.forward
-    call_flux(pipe, joint_attention_kwargs={"scale": 0.3})
+    assert_changes_as_in_torch(pipe, lora, changes=3)
     count = pipe.transformer.forward.program.compilations
     call_flux(pipe, joint_attention_kwargs={"scale": 0.3})
     assert pipe.transformer.forward.program.compilations == count
@@ -129,7 +131,7 @@ def test_lora_is_sharded_as_the_model_was(lora: Any) -> None:
     assert "tp" in tpuport.compat.as_jax(after).sharding.spec
 
 
-@pytest.mark.slow  # test_lora above
+@pytest.mark.slow  # the adapter beside weights as they are above
 def test_lora_beside_quantised_weights(lora: Any) -> None:
     theirs = flux()
     # What the values of quantised weights stand for.
