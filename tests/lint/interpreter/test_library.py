@@ -16,6 +16,17 @@ def test_torch(check_forward):
     """)
 
 
+def test_what_torch_says_of_itself(check_forward):
+    check_forward("""
+        before = torch.are_deterministic_algorithms_enabled()
+        if before and torch.is_anomaly_enabled(): x = x + 1
+        if torch.get_deterministic_debug_mode() > 1 or torch.get_float32_matmul_precision() == "high": x = x + 1
+        if torch.is_signed(x) or torch.is_conj(x): x = x + 1
+        if torch.isnan(x).any(): x = x + 1  #! TPU205
+        if torch.isclose(x, x + before).all(): x = x + 1  #! TPU205
+    """)
+
+
 def test_numbers_of_python(check_forward):
     check_forward("""
         n = math.ceil(x.shape[1] / 2)

@@ -41,24 +41,27 @@ from tpuport.lint.passed_arguments import Arguments
 
 _STATIC_FUNCTIONS: Final[dict[str, Value]] = {
     **dict.fromkeys(
-        "finfo iinfo Generator get_default_device set_default_dtype manual_seed seed initial_seed get_rng_state"
-        " set_rng_state broadcast_shapes result_type promote_types can_cast get_autocast_dtype"
-        " get_autocast_gpu_dtype get_num_threads set_num_threads set_grad_enabled no_grad enable_grad inference_mode"
-        " autocast memory_format strided preserve_format channels_last contiguous_format typename _check _assert"
-        " set_float32_matmul_precision compile".split(),
+        "finfo iinfo Generator manual_seed seed initial_seed broadcast_shapes result_type promote_types can_cast"
+        " no_grad enable_grad inference_mode autocast memory_format strided preserve_format channels_last"
+        " contiguous_format typename _check _assert compile".split(),
         STATIC,
     ),
-    **dict.fromkeys(
-        "is_tensor is_floating_point is_complex is_storage is_grad_enabled is_inference_mode_enabled"
-        " is_autocast_cpu_enabled is_deterministic_algorithms_warn_only_enabled is_nonzero equal allclose is_same_size"
-        " is_conj is_neg".split(),
-        BOOL,
-    ),
+    "equal": BOOL,
+    "allclose": BOOL,
     "device": DEVICE,
     "dtype": DTYPE,
     "get_default_dtype": DTYPE,
     "Size": SHAPE,
     "numel": INT,
+}
+# What torch says of itself or of a tensor, by the verb: `get_num_threads`. All of these
+# are Python's values; `isnan` is another word.
+_BY_VERB: Final[dict[str, Value]] = {
+    "is": BOOL,
+    "are": BOOL,
+    "get": STATIC,
+    "set": STATIC,
+    "use": STATIC,
 }
 _PYTHON_NAMESPACES: Final = (
     "torch.cuda", "torch.backends", "torch.distributed", "torch.jit", "torch.compiler", "torch._dynamo",
@@ -202,6 +205,9 @@ def _top_level(name: str, arguments: Arguments) -> Value:
         return _is_tensor(arguments.first)
     if name in _STATIC_FUNCTIONS:
         return _STATIC_FUNCTIONS[name]
+    verb = name.partition("_")[0]
+    if verb in _BY_VERB:
+        return _BY_VERB[verb]
     if name in TENSOR_CLASSES:
         return tensor(TENSOR_CLASSES[name])
     # Other classes are not tensors: `torch.Event`, `torch.optim.Adam`.
