@@ -188,6 +188,16 @@ def has_fixed_cache(config: PretrainedConfig) -> bool:
     return True
 
 
+def has_own_layers(config: PretrainedConfig) -> bool:
+    """Whether layers of fixed shape are of a model's own class: Unlimited-OCR's views
+    parts of one buffer, which are arrays of their own from one program to the next.
+    """
+    if not has_fixed_cache(config):
+        return False
+    layers = StaticCache(config=config, max_cache_len=1).layers
+    return any(type(layer).__module__ != StaticCache.__module__ for layer in layers)
+
+
 def has_states(config: PretrainedConfig) -> bool:
     """Whether a layer of the cache keeps states of a recurrence, which have seen every
     column, padding too.

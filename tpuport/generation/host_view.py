@@ -25,6 +25,7 @@ from transformers.cache_utils import Cache
 
 from tpuport import checkpoint, compat, pytrees, trace_errors
 from tpuport.compilation import CompiledFunction
+from tpuport.generation.decoding_cache import has_own_layers
 from tpuport.trace_errors import CannotTrace
 
 logger = logging.getLogger("tpuport")
@@ -191,6 +192,7 @@ def run_general_generate(view: Any, *args: Any, **kwargs: Any) -> Any:
     settings = kwargs.get("generation_config") or view.generation_config
     is_chosen = settings.cache_implementation is not None
     is_chosen |= "past_key_values" in kwargs or "cache_implementation" in kwargs
+    is_chosen |= has_own_layers(view.config)
     if not type(view)._can_compile_fullgraph or is_chosen:
         return _general.generate(view, *args, **kwargs)
     if kwargs.get("generation_config") is None:
