@@ -192,7 +192,9 @@ def _worst_reason(record: Record) -> str:
     worst = next((name for name in ORDER if name in reasons and name != "equal"), None)
     if worst is None:
         return ""
-    return " ".join(reasons[worst].split())
+    class_name = record["name"].partition(":")[2]
+    known = coverage_unbuilt.REFUSED.get(class_name) if worst == "refused" else None
+    return known or " ".join(reasons[worst].split())
 
 
 def _unbuilt_rows(records: Sequence[Record]) -> Iterator[str]:

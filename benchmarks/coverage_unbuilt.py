@@ -1,4 +1,4 @@
-"""Why classes have no row in docs/coverage.md: what keeps `benchmarks.tiny_models` from building them."""
+"""Why classes have no row in docs/coverage.md, and why those are refused that no program can compute as torch does."""
 
 _DETECTRON = "it needs detectron2, which is not among the packages of PyPI"
 _NATTEN = "it needs functions of natten (`natten2dqkrpb`) that its releases for this torch no longer have"
@@ -27,4 +27,21 @@ REASONS = {
     "Sam3TrackerVideoModel": _SESSION,
     "Sam3VideoModel": _LARGE_SESSION,
 }
-NOT_RUN = "a small configuration and inputs are known now; it has not been run yet"
+
+_KEYPOINTS = (
+    "its convolutions decide how many keypoints there are, and rounding alone finds others (819 for 822)"
+)
+_DURATIONS = (
+    "the length of its result follows from durations that its weights compute, and rounding may change it"
+)
+# By class, of those whose program cannot be what torch computes.
+REFUSED = {
+    "FastSpeech2ConformerModel": _DURATIONS,
+    "FastSpeech2ConformerWithHifiGan": _DURATIONS,
+    "FlavaForPreTraining": "it selects by codes that its image tokenizer computes; the number of them is not known",
+    "GlmImageModel": "it looks for the ends of images among tokens of which its image tokenizer computes some",
+    "LightGlueForKeypointMatching": _KEYPOINTS,
+    "SuperGlueForKeypointMatching": _KEYPOINTS,
+    "SuperPointForKeypointDetection": _KEYPOINTS,
+    "VitsModel": f"{_DURATIONS}; and they are drawn",
+}

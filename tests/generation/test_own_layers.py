@@ -15,7 +15,7 @@ SMALL: dict[str, Any] = {
 
 
 def test_whose_layers_are_a_models_own() -> None:
-    own = transformers.UnlimitedOcrForConditionalGeneration.config_class(text_config=SMALL)
+    own: Any = transformers.UnlimitedOcrForConditionalGeneration.config_class(**{"text_config": SMALL})
     assert has_own_layers(own)
     for general in (
         transformers.Gemma2Config(**SMALL),
