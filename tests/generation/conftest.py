@@ -37,8 +37,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
         vocab_size=128, n_embd=32, n_layer=2, n_head=4, n_positions=256, pad_token_id=0, bos_token_id=1, eos_token_id=2
     ),
     "gpt_oss": GptOssConfig(
-        **_SIZES | {"num_hidden_layers": 3}, head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=8,
-        layer_types=[*_SLIDING, "sliding_attention"],
+        **_SIZES, head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=8, layer_types=_SLIDING,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     ),
     "marian": MarianConfig(

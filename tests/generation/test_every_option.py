@@ -1,5 +1,6 @@
 """Every field of GenerationConfig: it gives what it gives in transformers, changes nothing there, or is refused."""
 
+import copy
 import inspect
 from typing import Any
 
@@ -239,6 +240,37 @@ def test_what_has_an_effect_has_it_as_in_transformers(llama: tuple, prompts: tup
     base = BASE | needed
     _, expected = _compare(llama, prompts, name, base | options)
     assert differ(expected, _generate(reference.generate, prompts, name, base)), "the option changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("of_model", "options"),
+    [
+        (
+            {"eos_token_id": END, "repetition_penalty": 1.6},
+            {"eos_token_id": None, "repetition_penalty": None},
+        ),
+        (
+            {"top_k": 4, "temperature": 0.3},
+            {"top_k": None, "temperature": None, "do_sample": True, "max_new_tokens": 1},
+        ),
+    ],
+)
+def test_none_takes_the_place_of_what_the_model_has(
+    llama: tuple, prompts: tuple, of_model: Options, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, mask = prompts
+    end = int(llama[0].generate(ids, attention_mask=mask, max_new_tokens=8)[1, 22])
+    outputs = []
+    for model in llama:
+        config = copy.deepcopy(model.generation_config)
+        config.update(**with_end(of_model, end))
+        monkeypatch.setattr(model, "generation_config", config)
+        outputs.append(model.generate(ids, attention_mask=mask, **BASE | options))
+    expected, actual = outputs
+    if not options.get("do_sample"):
+        assert end in expected.sequences[1, :-1], "the model's end would show nothing"
+        assert torch.equal(actual.sequences, expected.sequences)
+    torch.testing.assert_close(actual.scores[0], expected.scores[0])
 
 
 def test_what_has_no_effect_has_none(llama: tuple, prompts: tuple) -> None:

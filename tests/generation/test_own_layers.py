@@ -1,9 +1,14 @@
 """Caches of fixed shape whose layers are a model's own class, which programs do not get: parts of one buffer."""
 
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+import torch
 import transformers
 
+from tpuport import PortError
+from tpuport.generation import host_view
 from tpuport.generation.decoding_cache import has_own_layers
 
 SMALL: dict[str, Any] = {
@@ -24,3 +29,17 @@ def test_whose_layers_are_a_models_own() -> None:
         transformers.BltConfig(),
     ):
         assert not has_own_layers(general)
+
+
+def test_such_a_cache_is_refused_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    model_class: Any = transformers.UnlimitedOcrForConditionalGeneration
+    view = SimpleNamespace(
+        config=model_class.config_class(text_config=SMALL), generation_config=transformers.GenerationConfig()
+    )
+    monkeypatch.setattr(host_view, "module_of", lambda view: torch.nn.Identity())
+    with pytest.raises(PortError, match="cache of fixed shape") as refused:
+        host_view.run_general_generate(view, cache_implementation="static")
+    assert refused.value.where == "cache_implementation='static'"
+    view.generation_config.cache_implementation = "static"
+    with pytest.raises(PortError, match="cache of fixed shape"):
+        host_view.run_general_generate(view)

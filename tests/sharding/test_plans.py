@@ -122,6 +122,14 @@ def test_gpt2_keeps_its_matrices_transposed(tiny):
     assert actual["transformer.h.0.attn.c_attn.weight"] == P(None, None)
 
 
+def test_an_embedding_may_be_a_parameter(tiny, monkeypatch):
+    # As Perceiver's, which is not a module.
+    model = tiny("llama", on="meta")
+    expected = specs(model)
+    monkeypatch.setattr(model, "get_input_embeddings", lambda: model.lm_head.weight)
+    assert specs(model) == expected
+
+
 def test_a_plan_entry_that_matches_nothing_is_logged_and_makes_no_rule(tiny, caplog):
     with caplog.at_level(logging.INFO, "tpuport"):
         rules = ShardingRules.from_model(tiny("qwen3_moe", on="meta"))

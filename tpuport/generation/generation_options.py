@@ -291,7 +291,8 @@ def merge_configs(
         # The caller's length comes before the max_new_tokens that came with the
         # checkpoint.
         config.max_new_tokens = None
-    if config.top_k is None and read_bool("do_sample", config.do_sample):
+    is_default = config.top_k is None and "top_k" not in named
+    if is_default and read_bool("do_sample", config.do_sample):
         config.top_k = _DEFAULT_TOP_K
     return config
 

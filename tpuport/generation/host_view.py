@@ -25,6 +25,7 @@ from transformers.cache_utils import Cache
 
 from tpuport import checkpoint, compat, pytrees, trace_errors
 from tpuport.compilation import CompiledFunction
+from tpuport.errors import PortError
 from tpuport.generation.decoding_cache import has_own_layers
 from tpuport.trace_errors import CannotTrace
 
@@ -190,9 +191,17 @@ def run_general_generate(view: Any, *args: Any, **kwargs: Any) -> Any:
     says that they can take one.
     """
     settings = kwargs.get("generation_config") or view.generation_config
-    is_chosen = settings.cache_implementation is not None
+    chosen = kwargs.get("cache_implementation") or settings.cache_implementation
+    own_layers = has_own_layers(view.config)
+    if own_layers and "static" in (chosen or ""):
+        name = type(module_of(view)).__name__
+        raise PortError(
+            f"a cache of fixed shape of {name} has layers that share a buffer, which programs cannot",
+            where=f"cache_implementation={chosen!r}",
+            fix="leave it out: its cache grows",
+        )
+    is_chosen = chosen is not None or own_layers
     is_chosen |= "past_key_values" in kwargs or "cache_implementation" in kwargs
-    is_chosen |= has_own_layers(view.config)
     if not type(view)._can_compile_fullgraph or is_chosen:
         return _general.generate(view, *args, **kwargs)
     if kwargs.get("generation_config") is None:

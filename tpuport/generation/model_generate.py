@@ -15,9 +15,9 @@ from tpuport.errors import PortError
 from tpuport.generation.generating import run_generate
 from tpuport.generation.generation_options import merge_configs
 from tpuport.generation.host_view import ModuleCalls
+from tpuport.generation.option_values import without_absent
 from tpuport.generation.own_generate import has_own_generate, run_own_generate
 from tpuport.generation.whisper_processors import detect_silence, read_processors
-from tpuport.mappings import without_nones
 
 # torch's generators give 64 bits; a seed has to be positive.
 _SEEDS = 2**31
@@ -74,8 +74,7 @@ class ModelGenerate:
             "negative_prompt_attention_mask": negative_prompt_attention_mask, "assistant_model": assistant_model,
             **options,
         }  # fmt: skip
-        # Left out, an argument has the meaning of None for transformers.
-        arguments = without_nones(arguments)
+        arguments = without_absent(arguments)
         if has_own_generate(self.model):
             assistant = {
                 name: arguments.pop(name)
@@ -105,7 +104,7 @@ class ModelGenerate:
         The arguments have the order of transformers' `generate`; `synced_gpus` has no
         effect.
         """
-        options = without_nones(options)
+        options = without_absent(options)
         timestamps = None
         if has_own_generate(self.model) and logits_processor:
             detect_silence(logits_processor, options.get("decoder_input_ids"))

@@ -6,14 +6,30 @@ import contextlib
 import math
 import numbers
 import operator
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
+from transformers import GenerationConfig
 
 from tpuport.errors import PortError
 
 # Ids and counts are int32 on the device.
 LARGEST_INT: Final = 2**31 - 1
+
+
+def without_absent(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that say something to transformers.
+
+    None is as good as nothing for what is not an option. As an option, it takes the
+    place of what the model's generation config has.
+    """
+    fields = vars(GenerationConfig())
+    return {
+        name: value
+        for name, value in arguments.items()
+        if value is not None or name in fields
+    }
 
 
 def read_int(name: str, value: Any, default: int | None = 0) -> Any:

@@ -23,7 +23,8 @@ from tpuport.compilation import settings_key
 from tpuport.errors import PortError
 from tpuport.generation.host_view import ModuleCalls, make_view, run_general_generate
 from tpuport.generation.model_errors import NoLoop
-from tpuport.mappings import without, without_nones
+from tpuport.generation.option_values import without_absent
+from tpuport.mappings import without
 from tpuport.trace_errors import CannotTrace
 
 logger = logging.getLogger("tpuport")
@@ -178,10 +179,7 @@ def _of_transformers(arguments: Mapping[str, Any]) -> dict[str, Any]:
     named |= arguments["options"]
     prompt = named.pop("input_ids")
     if isinstance(prompt, Mapping):
-        named = {
-            **prompt,
-            **without_nones(named),
-        }
+        named = {**prompt, **without_absent(named)}
     else:
         named["inputs"] = prompt
     for name, cls in (
@@ -191,8 +189,4 @@ def _of_transformers(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if named.get(name):
             named[name] = cls(named[name])
     ours = (*_OF_THE_DEVICE, "compile_config")
-    return {
-        name: value
-        for name, value in named.items()
-        if value is not None and name not in ours
-    }
+    return without(without_absent(named), ours)

@@ -359,6 +359,8 @@ def _vocabulary_modules(model: Any) -> Iterator[int]:
     """The ids of the modules whose rows are the vocabulary: the input embedding and the
     head.
     """
+    import torch
+
     from tpuport.quantization import find_weight
 
     for getter in ("get_input_embeddings", "get_output_embeddings"):
@@ -366,5 +368,6 @@ def _vocabulary_modules(model: Any) -> Iterator[int]:
             module = getattr(model, getter)()
         except (AttributeError, NotImplementedError):
             continue  # a model without embeddings may have the method and fail in it
-        if module is not None and find_weight(module) is not None:
+        # Perceiver has a parameter there.
+        if isinstance(module, torch.nn.Module) and find_weight(module) is not None:
             yield id(module)
