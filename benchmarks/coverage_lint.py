@@ -13,6 +13,8 @@ Expectation = dict[str, str]
 _NEVER_IMPORTED = "modular_*.py"
 # These call the original unless `generate` has looked at the images.
 _ONLY_IN_GENERATE = "tpuport.patches.transformers_images:"
+# Ported models have the tables that its wrappers would compute in a call.
+_PREPARED = "transformers.modeling_rope_utils:dynamic_rope_update"
 
 
 def expectations(library: str) -> dict[str, Expectation]:
@@ -29,7 +31,8 @@ def expectations(library: str) -> dict[str, Expectation]:
 
 def patched_everywhere() -> tuple[str, ...]:
     """The functions that patches replace in every traced call."""
-    return tuple(patch.target for patch in PATCHES if not patch.replacement.startswith(_ONLY_IN_GENERATE))
+    targets = (patch.target for patch in PATCHES if not patch.replacement.startswith(_ONLY_IN_GENERATE))
+    return (*targets, _PREPARED)
 
 
 def expectation(verdict: EntryVerdict) -> Expectation:

@@ -171,6 +171,29 @@ def test_each_class_has_the_error_in_its_own_calls(tmp_path: Path, run: str) -> 
     }
 
 
+# A copy of a library's model: with the options of most models, the wrapper's branch is never taken.
+DECORATED = """
+from transformers.modeling_rope_utils import dynamic_rope_update
+
+class Rotary(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.rope_type = config.rope_type
+
+    @dynamic_rope_update
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor):
+        return x * position_ids
+"""
+
+
+def test_what_decorators_of_installed_libraries_add_is_not_traced(tmp_path: Path) -> None:
+    path = tmp_path / "rotary.py"
+    path.write_text(HEAD + DECORATED)
+    report = lint_paths([path], Settings(), Run(cache_directory=tmp_path / "cache"))
+    assert verdicts(report) == {"model Rotary": []}
+    assert report.outside == ()
+
+
 def test_what_a_patch_replaces_is_not_traced(tmp_path: Path) -> None:
     settings = Settings(patched=("package.model:Base.forward", "other:Base.encode_image"))
     assert lint_calls(tmp_path, Settings())["Always"]

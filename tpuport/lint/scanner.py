@@ -18,7 +18,7 @@ from tpuport.lint.scope_statements import join_names
 _RELEVANT: Final = (
     "cuda autocast compile dynamo distributed pin_memory non_blocking half float16 float64 double"
     " load_inline cpp_extension triton Stream stream nccl flash_attn xformers sageattention apex bitsandbytes"
-    " inference_mode lru_cache nvtx CUDA jit .cpu backends deepspeed megatron sequence_parallel"
+    " lru_cache nvtx CUDA jit .cpu backends deepspeed megatron sequence_parallel"
 ).split()
 _DEVICE: Final = re.compile(r"(cuda|cpu|gpu|mps|xpu|npu)(:\d+)?$")
 # Names of devices; a `device_type` is only compared, or that of autocast.

@@ -90,7 +90,7 @@ _BY_MESSAGE: Final = (
     (
         re.compile(r"Operator with name (\S+) has no lowering"),
         ErrorKind(
-            "operator", None, ("TPU1", "TPU3"), ("TPU601",), "torchax has no lowering of {0}",
+            "operator", None, ("TPU1", "TPU3"), (), "torchax has no lowering of {0}",
             "write it with operators that have one, or guard it where its result is not needed",
         ),
     ),

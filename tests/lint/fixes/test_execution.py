@@ -42,7 +42,6 @@ FEW = settings(
         ("TPU401", "torch.float64", "return (x.to(torch.float64) * 2).float()", MASK),
         ("TPU401", "x.double()", "return (x.double() * 2).float()", MASK),
         ("TPU404", 'float("-inf")', 'return x.masked_fill(mask, float("-inf")).softmax(-1)', MASK),
-        ("TPU601", "torch.inference_mode()", "with torch.inference_mode():\n    y = x * 2\nreturn y", MASK),
     ],
 )
 def test_the_same_before_and_after(
@@ -228,3 +227,10 @@ def test_one_tensor_reordered(shape: list, data, fix, as_forward, evaluate) -> N
     before = as_forward("return torch.cat([x[~mask], x[mask]])")
     after = fix(before, ("TPU101", "x[mask]"), unsafe=True)
     assert torch.equal(evaluate(after, x, mask), evaluate(before, x, mask))
+
+
+def test_imports_that_are_needed_are_added(fix) -> None:
+    text = '"""Doc."""\n\nfrom torch import cat\n\n\ndef f(x, mask):\n    return cat([x[~mask], x[mask]])\n'
+    after = fix(text, ("TPU101", "x[mask]"), unsafe=True)
+    assert "torch.argsort(" in after
+    assert "\nimport torch\n" in after

@@ -359,41 +359,6 @@ def test_state_of_classes(tmp_path: Path, code: str, expected: list[str]) -> Non
     assert rules_found_in(tmp_path, code, "TPU5") == expected
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        (
-            """
-            class Model(nn.Module):
-                @torch.inference_mode()
-                def forward(self, x):
-                    return x
-            """,
-            ["TPU601 error"],
-        ),
-        (
-            """
-            class Model(nn.Module):
-                @torch.no_grad()
-                def forward(self, x):
-                    return x
-            """,
-            [],
-        ),
-        (
-            """
-            def main(model, x):
-                with torch.inference_mode():
-                    return model(x)
-            """,
-            [],
-        ),
-    ],
-)
-def test_the_call_boundary(tmp_path: Path, code: str, expected: list[str]) -> None:
-    assert rules_found_in(tmp_path, code, "TPU6") == expected
-
-
 def test_a_gpu_function_called_without_a_condition_is_told_where_its_import_was_guarded(
     tmp_path: Path,
 ) -> None:

@@ -32,9 +32,12 @@ def interpret_wrappers(
     scope = Frame(frame.interpreter, info.module, None, info.closure, frame.depth)
     wrapped = result
     for node in reversed(getattr(info.node, "decorator_list", [])):
-        # Most decorators register, describe or mark the function and give it back.
+        # Most decorators register, describe or mark the function and give it back; and
+        # an installed library's wrappers hold branches that this function never takes.
         match scope.evaluate(getattr(node, "func", node)):
-            case Function(info=FunctionInfo(calls_parameter=True)):
+            case Function(info=FunctionInfo(calls_parameter=True, module=module)) if (
+                module.top_package == info.module.top_package
+            ):
                 decorator = scope.evaluate(node)
                 wrapper = _wrapper(scope, decorator, wrapped)
                 wrapped = _call(frame, wrapper, _passed(info, values), wrapped)

@@ -17,7 +17,6 @@ FAMILIES = {
     "TPU3": "GPU-only code",
     "TPU4": "dtype and numerics",
     "TPU5": "state and retracing",
-    "TPU6": "call boundary",
 }
 
 
