@@ -111,7 +111,12 @@ class ModelGenerate:
             logits_processor, timestamps, own_options = read_processors(
                 logits_processor
             )
-            options = own_options | options
+            # An option whose processor a class makes itself, it says to be None.
+            options |= {
+                name: value
+                for name, value in own_options.items()
+                if options.get(name) is None
+            }
         input_ids = options.pop("input_ids", inputs)
         if inputs is not None and input_ids is not inputs:
             # As in transformers: the decoder's, beside what an encoder reads.
