@@ -91,15 +91,15 @@ class Decoder:
         self.assisted: dict[tuple, Decoder] = {}
         self._variants: dict[str, Decoder] = {}
         self._parameters = inspect.signature(model.forward).parameters
-        name = type(model).__name__
+        self._make_programs(type(model).__name__, "slots", "parts")
+
+    def _make_programs(self, name: str, *prompt_statics: str) -> None:
         self.prefill = Program(
-            self.run_prompt, f"{name} prefill", static_argnames=("slots", "parts")
+            self.run_prompt, f"{name} prefill", static_argnames=prompt_statics
         )
+        loop = f"{name} decode"
         self.advance = Program(
-            self.run_loop,
-            f"{name} decode",
-            updates_cache=True,
-            donate_argnames=("state",),
+            self.run_loop, loop, updates_cache=True, donate_argnames=("state",)
         )
 
     @property

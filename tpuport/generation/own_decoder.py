@@ -18,7 +18,7 @@ import torch
 from jax.sharding import Mesh
 
 from tpuport import compat, pytrees
-from tpuport.compilation import Program, collect_weights, use_weights_in_loop
+from tpuport.compilation import collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import written_columns
 from tpuport.generation.decoder import LOOP, Decoder, Inputs
@@ -53,16 +53,7 @@ class OwnDecoder(Decoder):
         # Weakly, because the language model is what keeps its decoder alive.
         self._language_model = weakref.ref(language_model)
         self.mesh = mesh
-        name = type(language_model.model).__name__
-        self.prefill = Program(
-            self.run_prompt, f"{name} prefill", static_argnames=("slots",)
-        )
-        self.advance = Program(
-            self.run_loop,
-            f"{name} decode",
-            updates_cache=True,
-            donate_argnames=("state",),
-        )
+        self._make_programs(type(language_model.model).__name__, "slots")
 
     @property
     def language_model(self) -> LanguageModel:
