@@ -112,6 +112,7 @@ class Encoder(nn.Module):
     @finite
     def mark(self, x, rows, mask):
         y = x.clone()
+        y[y < -1] *= 0.5
         y[rows[0], mask] = 0.0
         y[x.sum((1, 2)).argmax(), mask] = 1.0
         return y
