@@ -10,6 +10,7 @@ import torch
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
+    BertConfig,
     FSMTConfig,
     FSMTForConditionalGeneration,
     PretrainedConfig,
@@ -17,6 +18,9 @@ from transformers import (
     ProphetNetForConditionalGeneration,
     T5Config,
     T5ForConditionalGeneration,
+    VisionEncoderDecoderConfig,
+    VisionEncoderDecoderModel,
+    ViTConfig,
 )
 
 import tpuport
@@ -67,7 +71,10 @@ UNCACHED: dict[str, tuple[type, PretrainedConfig]] = {
 def build(name: str) -> Any:
     """A model whose weights are large enough that greedy decoding has clear winners."""
     model_class, config = (CONFIGS | UNCACHED)[name]
-    model = model_class(config).eval()
+    return with_large_weights(model_class(config).eval())
+
+
+def with_large_weights(model: Any) -> Any:
     generator = torch.Generator().manual_seed(7)
     for parameter in model.parameters():
         if parameter.ndim > 1:
@@ -155,6 +162,25 @@ def test_outputs_of_the_encoder(pair: Callable, texts: dict) -> None:
     inputs = {"encoder_outputs": outputs, "attention_mask": texts["attention_mask"]}
     wanted = reference.generate(**texts, max_new_tokens=5)
     assert torch.equal(ported.generate(**inputs, max_new_tokens=5), wanted)
+
+
+@pytest.mark.slow  # plain values of a decoder that reads images: test_vision_language.py
+def test_plain_values_that_the_encoder_reads() -> None:
+    """Here a switch, without which ViT refuses images of another size."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    encoder = ViTConfig(image_size=8, patch_size=4, **sizes)
+    decoder = BertConfig(vocab_size=40, max_position_embeddings=32, **sizes)
+    config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+        encoder, decoder, decoder_start_token_id=1, pad_token_id=0, eos_token_id=None
+    )
+    reference = with_large_weights(VisionEncoderDecoderModel(config).eval())
+    ported = tpuport.port(copy.deepcopy(reference), mesh=tpuport.create_mesh(devices=jax.devices()[:1]))
+    images = torch.randn(2, 3, 16, 12, generator=torch.Generator().manual_seed(1))
+    call = {"pixel_values": images, "interpolate_pos_encoding": True, "max_new_tokens": 6}
+    expected = reference.generate(**call)
+    assert len(expected.unique()) > 3
+    assert torch.equal(ported.generate(**call), expected)
+    assert decoder_for(ported).prefill.compilations == 1, "it ran on the host"
 
 
 def test_texts_in_a_list(pair: Callable) -> None:

@@ -99,6 +99,18 @@ def test_other_images_compile_nothing(llava: tuple[Any, Any], batch: dict[str, t
     assert (decoder.prefill.compilations, decoder.advance.compilations) == before
 
 
+def test_plain_values_that_the_model_reads(llava: tuple[Any, Any], batch: dict[str, torch.Tensor]) -> None:
+    reference, ported = llava
+    results = []
+    for layer in (-1, -2):
+        expected = reference.generate(**batch, **OPTIONS, vision_feature_layer=layer)
+        assert torch.equal(ported.generate(**batch, **OPTIONS, vision_feature_layer=layer), expected)
+        results.append(expected)
+    assert not torch.equal(*results), "the value changes nothing"
+    with pytest.raises(PortError, match="pixel_values is not a tensor"):
+        ported.generate(**{**batch, "pixel_values": "a.png"}, **OPTIONS)
+
+
 @pytest.mark.slow  # test_beam_search.py, with the images of rows above
 def test_beams_have_the_image_of_their_prompt(llava: tuple[Any, Any], batch: dict[str, torch.Tensor]) -> None:
     reference, ported = llava

@@ -106,7 +106,10 @@ class EncoderDecoder(Decoder):
         """Traced. Run the encoder and the decoder's prompt [B, P]: float32 logits
         [B, V], and what the loop carries.
         """
-        inputs = {name: shard_rows(self.mesh, array) for name, array in inputs.items()}
+        inputs = dict(inputs) | {
+            name: shard_rows(self.mesh, array)
+            for name, array in model_inputs.arrays_of(inputs).items()
+        }
         encoded = EncodedCache(
             cache=() if self._is_uncached else self._make_cache(slots),
             encoder_outputs=self._encode(arrays, inputs),
@@ -234,14 +237,12 @@ class EncoderDecoder(Decoder):
         if ENCODER_OUTPUTS in inputs:
             return BaseModelOutput(last_hidden_state=inputs[ENCODER_OUTPUTS])  # type: ignore[arg-type]
         arguments = {
-            name: array
-            for name, array in inputs.items()
+            name: model_inputs.as_argument(value)
+            for name, value in inputs.items()
             if name in self._encoder_parameters and not name.startswith("decoder_")
         }
         with use_weights_in_loop(self.model, arrays, LOOP):
-            outputs = self.model.get_encoder()(
-                **compat.as_torch(arguments), return_dict=True
-            )
+            outputs = self.model.get_encoder()(**arguments, return_dict=True)
         return compat.as_jax(outputs)
 
     def _decode(
@@ -267,9 +268,13 @@ class EncoderDecoder(Decoder):
         arguments |= self._positions(tokens, mask, first)
         if self.model.config.model_type in _MASKING_BY_TEXT:
             arguments["input_ids"] = tokens
+        given = encoded.inputs | arguments
         with use_weights_in_loop(self.model, arrays, LOOP), fixed_tables(self.model):
             output = self.model(
-                **compat.as_torch(encoded.inputs | arguments),
+                **{
+                    name: model_inputs.as_argument(value)
+                    for name, value in given.items()
+                },
                 encoder_outputs=compat.as_torch(encoded.encoder_outputs),
                 past_key_values=None
                 if self._is_uncached

@@ -42,12 +42,15 @@ from tpuport.generation.length_limits import (
     cache_length,
 )
 from tpuport.generation.model_errors import explained_for_generate
-from tpuport.generation.model_inputs import split_inputs, vocabulary_size
+from tpuport.generation.model_inputs import (
+    read_inputs,
+    split_inputs,
+    vocabulary_size,
+)
 from tpuport.generation.multimodal_inputs import (
     add_modalities,
     check_reads,
     modality_contents,
-    read_modalities,
 )
 from tpuport.generation.option_values import check_kv_cache
 from tpuport.generation.own_decoder import OwnDecoder
@@ -273,7 +276,7 @@ def run_generate(
         tokens, mask = check_prompt(
             token_ids, attention_mask, request.pad, request.eos, vocabulary
         )
-        inputs = read_modalities(inputs)
+        inputs = read_inputs(inputs, model)
         contents = modality_contents(inputs, len(tokens))
     if isinstance(model, LanguageModel):
         check_only_left(mask)

@@ -1,23 +1,28 @@
 """What `generate` passes on to a model beside its token ids: audio features, images,
-masks, by their names.
+masks, and plain values, by their names.
 
 The names are those in the model's signature; a decoder's class says which of them its
 models take (`Decoder.input_names`). All others are options of the generation. The
 values are read on the host, and become arguments of the prompt's program, so that other
-values compile nothing.
+values compile nothing; plain ones become a part of its key.
 """
 
-from collections.abc import Mapping
+import dataclasses
+import inspect
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, Final
 
+import jax
 import numpy as np
 import torch
 from transformers import GenerationConfig
 
 from tpuport import compat
+from tpuport.compilation import HostInput
 from tpuport.errors import PortError
 from tpuport.generation.model_errors import NoLoop
 from tpuport.mappings import without
+from tpuport.static_values import exact_key
 
 # `generate` makes these itself; others ask for more results, which it does not return.
 _OWN: Final = frozenset(
@@ -45,6 +50,61 @@ def split_inputs(
     }
     options = without(arguments, names)
     return inputs, options
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A plain value among the inputs that the model's code reads, such as
+    `interpolate_pos_encoding=True`: a part of the program's key.
+
+    Attributes:
+        key: tells 1 from True; value: as the caller gave it.
+    """
+
+    key: Hashable
+    value: Any = dataclasses.field(compare=False)
+
+
+def read_inputs(inputs: Mapping[str, Any], *modules: Any) -> dict[str, Any]:
+    """The inputs on the host, by the signatures of the modules that read them: an array
+    each, or a `Setting`; PortError for what is neither.
+    """
+    return {
+        name: Setting(exact_key(value), value)
+        if _is_setting(name, value, modules)
+        else read_array(value, name)
+        for name, value in inputs.items()
+    }
+
+
+def _is_setting(name: str, value: Any, modules: Iterable[Any]) -> bool:
+    """Whether an input is a plain value, and not one in place of a tensor."""
+    signatures = [inspect.signature(module.forward).parameters for module in modules]
+    annotations = [
+        str(parameters[name].annotation)
+        for parameters in signatures
+        if name in parameters
+    ]
+    is_plain = isinstance(value, bool | int | float | str)
+    return is_plain and not any("Tensor" in annotation for annotation in annotations)
+
+
+def arrays_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs that are no settings."""
+    return {
+        name: value for name, value in inputs.items() if not isinstance(value, Setting)
+    }
+
+
+def as_argument(value: Any) -> Any:
+    """Traced. An input of a program as the model's code gets it."""
+    match value:
+        case HostInput():
+            return value.as_tensor()
+        case Setting():
+            return value.value
+    return compat.as_torch(value)
 
 
 def read_array(value: Any, name: str) -> np.ndarray:

@@ -18,13 +18,14 @@ import numpy as np
 from transformers.generation import utils
 
 from tpuport import compat
-from tpuport.compilation import HostInput, use_weights_in_loop
+from tpuport.compilation import use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import model_inputs
 from tpuport.generation.decoder import LOOP, Decoder, Inputs
 from tpuport.generation.decoding_cache import has_cross_layers
 from tpuport.generation.deferred_checks import collect_checks
 from tpuport.generation.loop_state import State
+from tpuport.generation.model_inputs import Setting, as_argument
 from tpuport.generation.multimodal_inputs import POSITIONS, REAL_IMAGES, TOKEN_TYPES
 from tpuport.generation.residual_stream import summed_once
 from tpuport.patches import transformers_images
@@ -53,12 +54,14 @@ class MultimodalCache:
             may take fewer positions than tokens, along several axes.
         token_types: of the next token by the name of the argument, [B, 1].
         inputs_fit: whether the model's own checks of the prompt hold, a bool scalar.
+        settings: plain values by the name of the argument, which each call gets.
     """
 
     cache: Any
     position_offsets: jax.Array
     token_types: dict[str, jax.Array]
     inputs_fit: jax.Array
+    settings: dict[str, Setting]
 
 
 def reads_modalities(model: Any) -> bool:
@@ -101,13 +104,13 @@ class MultimodalDecoder(Decoder):
         positions = inputs.pop(POSITIONS, numbers)
         real_images = inputs.pop(REAL_IMAGES, None)
         token_types = {name: inputs[name] for name in TOKEN_TYPES if name in inputs}
-        arguments = {name: _as_argument(value) for name, value in inputs.items()}
+        arguments = {name: as_argument(value) for name, value in inputs.items()}
         with (
             trace_lock,
             summed_once(self.model, self.mesh),
             compat.host_tensors_as_constants(),
             transformers_images.known_images(
-                None if real_images is None else _as_argument(real_images)
+                None if real_images is None else as_argument(real_images)
             ),
             collect_checks(tokens) as checks,
         ):
@@ -123,6 +126,11 @@ class MultimodalDecoder(Decoder):
                 for name, types in token_types.items()
             },
             inputs_fit=jnp.stack(checks).all() if checks else jnp.asarray(True),
+            settings={
+                name: value
+                for name, value in inputs.items()
+                if isinstance(value, Setting)
+            },
         )
         return logits, carried
 
@@ -134,11 +142,10 @@ class MultimodalDecoder(Decoder):
         carried: MultimodalCache = state.cache
         offsets = carried.position_offsets
         positions = (number.reshape(-1, *[1] * (offsets.ndim - 1)) + offsets)[..., None]
-        types = {
-            name: compat.wrap(array) for name, array in carried.token_types.items()
-        }
+        given = carried.token_types | carried.settings
+        arguments = {name: as_argument(value) for name, value in given.items()}
         logits, cache = self._call(
-            arrays, token, present, positions, carried.cache, types, is_prompt=False
+            arrays, token, present, positions, carried.cache, arguments, is_prompt=False
         )
         return logits, dataclasses.replace(carried, cache=cache)
 
@@ -203,7 +210,3 @@ def _without_masks(model: Any) -> Iterator[None]:
         yield
     finally:
         del vars(model)[name]
-
-
-def _as_argument(value: Any) -> Any:
-    return value.as_tensor() if isinstance(value, HostInput) else compat.wrap(value)

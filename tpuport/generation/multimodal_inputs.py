@@ -2,8 +2,9 @@
 token ids and their mask.
 
 Integers and masks, such as the grid of each image's patches or the valid frames of a
-recording, decide shapes: they stay on the host and are a part of the program's key. All
-else is an argument of the prompt's program, so that other values compile nothing.
+recording, decide shapes: they stay on the host and are a part of the program's key, and
+so are plain values, such as a switch of the image encoder. All else is an argument of
+the prompt's program, so that other values compile nothing.
 """
 
 import copy
@@ -20,8 +21,9 @@ from tpuport import compat
 from tpuport.compilation import HostInput
 from tpuport.errors import PortError
 from tpuport.generation.model_errors import NoLoop
-from tpuport.generation.model_inputs import read_array
+from tpuport.generation.model_inputs import Setting, arrays_of
 from tpuport.generation.prompts import Prompts
+from tpuport.mappings import without
 
 POSITIONS: Final = "position_ids"
 # Which images [rows, images] are more than padding. No argument of a model.
@@ -36,21 +38,15 @@ TOKEN_TYPES: Final[dict[str, Callable[[jax.Array], jax.Array]]] = {
 }
 
 
-def read_modalities(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The inputs on the host; PortError for what is not a tensor."""
-    return {name: read_array(value, name) for name, value in inputs.items()}
-
-
-def modality_contents(inputs: Mapping[str, np.ndarray], rows: int) -> list[bytes]:
+def modality_contents(inputs: Mapping[str, Any], rows: int) -> list[bytes]:
     """What each row's random draws depend on beside its tokens; of inputs that are not
     divided by rows, all of them.
     """
-    if not inputs:
+    arrays = list(arrays_of(inputs).values())
+    if not arrays:
         return []
-    by_row = [array for array in inputs.values() if len(array) == rows]
-    shared = b"".join(
-        array.tobytes() for array in inputs.values() if len(array) != rows
-    )
+    by_row = [array for array in arrays if len(array) == rows]
+    shared = b"".join(array.tobytes() for array in arrays if len(array) != rows)
     return [
         shared + b"".join(array[row].tobytes() for array in by_row)
         for row in range(rows)
@@ -83,7 +79,7 @@ def add_modalities(
     prompts: Prompts,
     rows: int,
     rows_per_prompt: int,
-    inputs: Mapping[str, np.ndarray],
+    inputs: Mapping[str, Any],
 ) -> Prompts:
     """Prompts with the inputs of their images, videos and audio, for as many rows, and
     with the model's positions.
@@ -105,8 +101,10 @@ def add_modalities(
             fix="give a number of rows that dp divides, or port the model to a mesh with dp=1",
         )
     length = prompts.length
+    arrays = arrays_of(inputs)
+    settings: dict[str, Setting] = without(inputs, arrays)
     tensors: dict[str, Any] = {
-        name: compat.to_torch(array) for name, array in inputs.items()
+        name: compat.to_torch(array) for name, array in arrays.items()
     }
     tokens = torch.from_numpy(
         prompts.tokens[::rows_per_prompt, -length:].astype(np.int64)
@@ -128,9 +126,11 @@ def add_modalities(
         )
         for name, tensor in tensors.items()
     }
+    arguments |= settings
     if _may_have_empty_images(model, tensors):
         pixels = tensors["pixel_values"].flatten(2)
         arguments[REAL_IMAGES] = HostInput.of((pixels != 0).any(-1).numpy())
+    tensors |= {name: setting.value for name, setting in settings.items()}
     positions = _own_positions(model, tokens, mask, tensors)
     if positions is not None:
         arguments[POSITIONS] = _pad_columns(positions, columns)

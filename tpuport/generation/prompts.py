@@ -18,6 +18,7 @@ from tpuport import compat
 from tpuport.errors import PortError
 from tpuport.generation.generation_options import Options
 from tpuport.generation.model_errors import NoLoop
+from tpuport.generation.model_inputs import arrays_of
 
 
 class Prompts(NamedTuple):
@@ -29,7 +30,7 @@ class Prompts(NamedTuple):
         real_rows: how many rows the user asked for; more fill up the batch to a
             multiple of dp.
         length: of the prompt, before the bucket's own left padding.
-        inputs: further inputs of the model, [rows, ...] each.
+        inputs: further inputs of the model, [rows, ...] each, or a `Setting`.
         source_length: columns of the encoder's token ids before the bucket's padding; 0
             for an encoder that reads none, None for a model without an encoder.
         padding_is_context: whether logits processors see the padding of the user's
@@ -41,7 +42,7 @@ class Prompts(NamedTuple):
     keys: np.ndarray
     real_rows: int
     length: int
-    inputs: Mapping[str, np.ndarray] = types.MappingProxyType({})
+    inputs: Mapping[str, Any] = types.MappingProxyType({})
     source_length: int | None = None
     padding_is_context: bool = True
 
@@ -253,7 +254,7 @@ def pad_prompts(
     row_multiple: int,
     *,
     uses_buckets: bool = True,
-    inputs: Mapping[str, np.ndarray] = types.MappingProxyType({}),
+    inputs: Mapping[str, Any] = types.MappingProxyType({}),
     contents: Sequence[bytes] = (),
     source_length: int | None = None,
     padding_is_context: bool = True,
@@ -267,7 +268,7 @@ def pad_prompts(
 
     Args:
         inputs: further inputs of the model, [B, ...] each, whose rows are those of the
-            tokens.
+            tokens, or a `Setting`.
         contents: what a row's random draws depend on beside its tokens, for each row.
         source_length, padding_is_context: as in `Prompts`.
         takes_padding: whether a row may be padded at all.
@@ -307,7 +308,8 @@ def pad_prompts(
         keys=keys,
         real_rows=real_rows,
         length=length,
-        inputs={name: array[numbers] for name, array in inputs.items()},
+        inputs=dict(inputs)
+        | {name: array[numbers] for name, array in arrays_of(inputs).items()},
         source_length=source_length,
         padding_is_context=padding_is_context,
     )

@@ -17,7 +17,13 @@ from tpuport import compat
 from tpuport.errors import PortError
 from tpuport.generation.encoder_decoder import ENCODER_OUTPUTS
 from tpuport.generation.generation_options import merge_configs
-from tpuport.generation.model_inputs import check_rows, read_array, vocabulary_size
+from tpuport.generation.model_inputs import (
+    arrays_of,
+    check_rows,
+    read_array,
+    read_inputs,
+    vocabulary_size,
+)
 from tpuport.generation.prompts import bucket_length, read_token_ids
 from tpuport.plurals import count_noun
 
@@ -43,7 +49,7 @@ class Source(NamedTuple):
         tokens: int32 [B, P], the decoder's prompt; mask: bool of the same shape, False
             at padding.
         inputs: the encoder's inputs by name, and further ones of the decoder, [B, ...]
-            each.
+            each, or a `Setting`.
         contents: of each row's input, what its random draws depend on.
         length: columns of the encoder's token ids, without the bucket's padding; 0 if
             it reads something else.
@@ -51,7 +57,7 @@ class Source(NamedTuple):
 
     tokens: np.ndarray
     mask: np.ndarray
-    inputs: dict[str, np.ndarray]
+    inputs: dict[str, Any]
     contents: list[bytes]
     length: int
 
@@ -103,9 +109,9 @@ def read_source(
         )
     if name == "input_ids":
         inputs[name] = read_token_ids(inputs[name])
-    arrays = {key: read_array(value, key) for key, value in inputs.items()}
+    arrays = read_inputs(inputs, model, model.get_encoder())
     rows = arrays[name].shape[0]
-    check_rows(arrays, rows, name)
+    check_rows(arrays_of(arrays), rows, name)
     contents = _contents(arrays, name)
     length = 0
     if name == "input_ids":
