@@ -2,6 +2,8 @@
 
 import pytest
 
+from tpuport.lint import work
+
 DEEP = "def deep(x: torch.Tensor):\n    return x.item()\n"
 CALLER = "\n\nclass Model(nn.Module):\n    def forward(self, x: torch.Tensor):\n        return {}(x)\n"
 LAYOUTS = {
@@ -154,3 +156,19 @@ def test_an_installed_library_is_followed(tree, monkeypatch: pytest.MonkeyPatch)
     tree.write("work/model.py", "from somelib import deep" + CALLER.format("deep"))
     monkeypatch.syspath_prepend(site)
     assert tree.stops("work/model.py") == ["env/site-packages/somelib/ops.py deep: x.item()"]
+
+
+@pytest.mark.parametrize("calls", [1, 20])
+def test_an_installed_library_ends_no_analysis(tree, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    """What takes too much work returns what its annotation says, and the file's own lines are read to the end."""
+    body = "".join(f"    x{number} = x.relu()\n" for number in range(500))
+    tree.write("env/site-packages/somelib/__init__.py", f"def costly(x, n) -> torch.Tensor:\n{body}")
+    lines = "".join(f"        x = costly(x, '{number}')\n" for number in range(calls))
+    caller = CALLER.replace("        return", f"{lines}        return").format(
+        "torch.relu(x).tolist() or len"
+    )
+    tree.write("work/model.py", "from somelib import costly" + caller)
+    monkeypatch.syspath_prepend(tree.root / "env" / "site-packages")
+    monkeypatch.setattr(work.meter, "limit", 1_000)
+    assert tree.stops("work/model.py") == ["work/model.py Model.forward: torch.relu(x).tolist() or len(x)"]
+    assert work.meter.units < 1_000

@@ -23,12 +23,13 @@ from tpuport.lint.abstract_values import (
     class_of,
     is_tensor,
 )
+from tpuport.lint.components import component_methods
 from tpuport.lint.diagnostics import make_finding
 from tpuport.lint.entry_verdicts import Stop, TracedEntry, key_of
 from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.interpreter import TracingInterpreter
 from tpuport.lint.interpreter.call_record import Record
-from tpuport.lint.interpreter.compiled_methods import is_compiled_method
+from tpuport.lint.interpreter.compiled_methods import LOOPS, is_compiled_method
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project
@@ -55,7 +56,6 @@ _MAY_COMPILE: Final = re.compile(r"\b(?:jit|jax_jit|trace|(?<!\bre\.)compile)\b"
 # A file without one of these demands no package that needs a GPU.
 _MAY_DEMAND: Final = re.compile(r"_(available|installed)\b|\b(?i:has|have)_")
 _HOOKS: Final = frozenset({"register_forward_hook", "register_forward_pre_hook"})
-_LOOPS: Final = frozenset({"generate", "sample"})
 # diffusers calls an attention processor instead of the attention module's own forward.
 _PROCESSOR: Final = re.compile(r"(Attn|Attention)Processor")
 # A call in the linted code costs some thirty calls here, and may be forty deep.
@@ -148,7 +148,7 @@ class Analyser:
         self._interpreter.forget_calls()
         path = str(module.path)
         dependencies = self._project.dependencies({path, *record.consulted}) - {path}
-        if meter.is_exhausted:
+        if meter.is_exhausted or meter.cuts:
             # The next file must not take half an interpretation for a whole one.
             self._reset()
         return Outcome(
@@ -288,6 +288,7 @@ class Analyser:
             yield from decorated_functions(module, nested)
             yield from self._functions_passed_to_compilers(module, nested)
         yield from self._configured_functions(module)
+        yield from component_methods(self._interpreter, module)
 
     def _model_methods(self, module: ModuleInfo) -> Iterator[EntryPoint]:
         """The forward of each module, and the `__call__` of each attention
@@ -350,7 +351,7 @@ class Analyser:
         """
         classes = self._interpreter.classes
         for info in module.classes:
-            names = {"__call__"} if info.node.name.endswith("Pipeline") else _LOOPS
+            names = {"__call__"} if info.node.name.endswith("Pipeline") else LOOPS
             for name in sorted(names & info.methods.keys()):
                 if name == "__call__" or classes.is_module(info):
                     yield EntryPoint(info.methods[name], Instance(info))
@@ -481,6 +482,6 @@ def _runs_loop(method: FunctionInfo) -> bool:
     return any(
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
-        and node.func.attr in _LOOPS
+        and node.func.attr in LOOPS
         for node in ast.walk(method.node)
     )

@@ -128,6 +128,15 @@ class Project:
                     return True
         return False
 
+    def is_installed_elsewhere(self, module: ModuleInfo, caller: ModuleInfo) -> bool:
+        """Whether a module belongs to an installed package that another one's is not
+        of.
+        """
+        return (
+            module.top_package != caller.top_package
+            and self._package_root(module.path) in self._search_directories
+        )
+
     def _locate(self, dotted: str, importer: Path) -> _Location:
         parts = dotted.split(".")
         if max(len(part.encode()) for part in parts) > _MAX_NAME_LENGTH:

@@ -5,6 +5,8 @@ copied or compared, so a limit ends the analysis at the same place on every mach
 time would not.
 """
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -37,13 +39,15 @@ class WorkMeter:
         units: those spent since the last reset; tokens: of the modules that were used
             since then.
         limit, most_tokens: after how many the analysis ends.
+        cuts: number of calls of other packages since then that took too much.
     """
 
-    __slots__ = ("_modules", "limit", "most_tokens", "tokens", "units")
+    __slots__ = ("_modules", "cuts", "limit", "most_tokens", "tokens", "units")
 
     def __init__(self) -> None:
         self.units = 0
         self.tokens = 0
+        self.cuts = 0
         self.limit = LIMIT
         self.most_tokens = MOST_TOKENS
         self._modules: set[Path] = set()
@@ -55,7 +59,7 @@ class WorkMeter:
 
     def reset(self) -> None:
         """Start to count anew, for another file."""
-        self.units = self.tokens = 0
+        self.units = self.tokens = self.cuts = 0
         self._modules.clear()
 
     def use_module(self, path: Path, tokens: int) -> None:
@@ -65,6 +69,26 @@ class WorkMeter:
         if path not in self._modules:
             self._modules.add(path)
             self.tokens += tokens
+
+    @contextlib.contextmanager
+    def ending_call(self) -> Iterator[None]:
+        """A call of another package, which ends where the file's work does: the file
+        goes on as if it had not been made.
+
+        After one that has ended so, all others may take a part only, less and less.
+        """
+        start, limit = self.units, self.limit
+        if self.cuts:
+            self.limit = min(limit, start + (limit >> 2 + self.cuts))
+        try:
+            yield
+        except WorkLimitError:
+            if self.tokens > self.most_tokens:
+                raise
+            self.cuts += 1
+            self.units = start
+        finally:
+            self.limit = limit
 
 
 meter: Final = WorkMeter()

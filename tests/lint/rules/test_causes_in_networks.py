@@ -306,6 +306,82 @@ class Model(nn.Module):
 """,
         "(torch.randn(2, 4),)",
     ),
+    "dimensions in a tensor": Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        order = torch.cat((torch.tensor([1, 0], device=x.device), torch.arange(2, x.ndim, device=x.device)))
+        return x.permute(*order) + x.sum()  #! TPU107
+""",
+        "(torch.randn(2, 4, 3),)",
+    ),
+    "dimensions in a tensor of the host": Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        order = torch.cat((torch.tensor([1, 0]), torch.arange(2, x.ndim)))
+        return x.permute(*order) + x.sum()
+""",
+        "(torch.randn(2, 4, 3),)",
+    ),
+    "the last dimension of what is not known": not_run("""
+import models
+
+class Model(nn.Module):
+    def forward(self, x):
+        boxes = models.build("boxes")(x)
+        likely = boxes[..., 4] > 0.5
+        table = models.build("table")(x)
+        known = table["scores"] > 0.5
+        return boxes[likely], table[known]  #! TPU101
+"""),
+    "a module without a forward": not_run("""
+class Output(nn.Module):
+    def reduce(self, x, batch, count=None):
+        if count is None:
+            count = int(batch.max().item() + 1)  #! TPU201
+        return x.new_zeros(count).index_add(0, batch, x)
+
+    def show(self, x):
+        print(x.sum().item())
+
+    def named(self, name):
+        return float(getattr(self, name).sum())
+
+class Model(nn.Module):
+    def __init__(self, output):
+        super().__init__()
+        self.output = output
+
+    def forward(self, x, batch):
+        return self.output.reduce(x, batch)
+
+    def measure(self, x):
+        return x.sum().item()
+"""),
+    "a class that a registry builds": not_run("""
+from mylibrary import SAMPLERS, TRANSFORMS
+
+@SAMPLERS.register_module()
+class Hardest:
+    def __init__(self, ignored=255):
+        self.ignored = ignored
+
+    def sample(self, logits, label):
+        mask = label.squeeze(1) != self.ignored
+        return logits.softmax(1)[mask]  #! TPU101
+
+@TRANSFORMS.register_module()
+class Flip:
+    def transform(self, results: dict):
+        if results["flip"].sum() > 0:
+            results["img"] = results["img"][..., ::-1]
+        return results
+
+class Plain:
+    def sample(self, logits, label):
+        return logits.softmax(1)[label > 0]
+"""),
 }
 
 

@@ -12,6 +12,9 @@ _COMPILED: Final = frozenset(
 # `get_text_features`, `forward_features`.
 _VARIANT: Final = re.compile(r"(encode|decode|embed|forward)_\w+|get_\w+_features")
 
+# Methods of modules that loop on the host, and call what is compiled.
+LOOPS: Final = frozenset({"generate", "sample"})
+
 
 def is_compiled_method(name: str) -> bool:
     """Whether a module's method of that name is compiled, if it gets tensors."""

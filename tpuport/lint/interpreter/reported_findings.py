@@ -2,10 +2,11 @@
 
 import ast
 from collections.abc import Sequence
+from typing import Any
 
 from tpuport.lint.findings import Finding
 from tpuport.lint.modules import ModuleInfo
-from tpuport.lint.rules.rule import Hit, Rule
+from tpuport.lint.rules.rule import Context, Hit, Rule
 from tpuport.lint.source import node_span
 
 
@@ -43,3 +44,22 @@ def finding_at(
         fix=rule.fix if hit.fix is None else hit.fix,
         stops=hit.stops,
     )
+
+
+def context_of(module: ModuleInfo, function: str, options: Any) -> Context:
+    """What the rules are told of a function, by its qualified name.
+
+    Args:
+        module: the file.
+        function: the name.
+        options: `analysis.Options`.
+    """
+    if function not in module.contexts:
+        module.contexts[function] = Context(
+            function,
+            options.torchax,
+            module.lines,
+            str(module.path),
+            options.training,
+        )
+    return module.contexts[function]

@@ -130,9 +130,18 @@ def _item_of_other(frame: Frame, base: Value, first: Value, index: ast.expr) -> 
 
 
 def _is_of_dimensions(index: ast.expr) -> bool:
-    """Whether it is an index of several dimensions, such as `:, 0`."""
+    """Whether it is an index of several dimensions, such as `:, 0` and `..., 4`."""
     parts = tuple_elements(index)
-    return len(parts) > 1 and any(isinstance(part, ast.Slice) for part in parts)
+    return len(parts) > 1 and any(map(_is_of_any_size, parts))
+
+
+def _is_of_any_size(part: ast.expr) -> bool:
+    """Whether a part of an index leaves a dimension, `:` or `...`."""
+    match part:
+        case ast.Slice() | ast.Constant(value=builtins.Ellipsis):
+            return True
+        case _:
+            return False
 
 
 def _keeps_size(part: ast.expr) -> bool:

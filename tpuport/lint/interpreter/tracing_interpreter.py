@@ -44,13 +44,14 @@ from tpuport.lint.interpreter.object_state import changed_object, is_plain_objec
 from tpuport.lint.interpreter.parameters import annotation_value
 from tpuport.lint.interpreter.python_builtins import is_builtin
 from tpuport.lint.interpreter.registries import filled
-from tpuport.lint.interpreter.reported_findings import finding_at
+from tpuport.lint.interpreter.reported_findings import context_of, finding_at
 from tpuport.lint.joins import losses
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, canonical
 from tpuport.lint.passed_arguments import Arguments
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Binding, Project
-from tpuport.lint.rules.rule import Context, Rule, hits_of
+from tpuport.lint.rules.rule import Rule, hits_of
+from tpuport.lint.work import meter
 
 # Calls deeper than this return what their annotations promise; no model calls that deep
 # without recursion.
@@ -345,6 +346,17 @@ class TracingInterpreter(Interpreter):
         return self._patched[info]
 
     def _run(self, activation: _Activation) -> Value:
+        """Run a function, or take what one of another package promises."""
+        info = activation.function.info
+        if not self._frames or not self.project.is_installed_elsewhere(
+            info.module, self._frames[-1].module
+        ):
+            return self._run_body(activation)
+        with meter.ending_call():
+            return self._run_body(activation)
+        return promised_result(self, info)
+
+    def _run_body(self, activation: _Activation) -> Value:
         function, values, depth, emitting, entry, building, host = activation
         info = function.info
         if depth > _DEPTH:
@@ -477,7 +489,7 @@ class TracingInterpreter(Interpreter):
     # --- rules ---
 
     def report(self, event: Event, module: ModuleInfo, function: str) -> None:
-        context = self._context(module, function)
+        context = context_of(module, function, self.options)
         for rule in self._listeners[type(event)]:
             answer = rule.check(event, context)
             # Nearly all answers are no.
@@ -486,14 +498,3 @@ class TracingInterpreter(Interpreter):
                     node = hit.node or event.node
                     finding = finding_at(node, rule, hit, module, function, self.route)
                     self.records[-1].add(finding.key, finding)
-
-    def _context(self, module: ModuleInfo, function: str) -> Context:
-        if function not in module.contexts:
-            module.contexts[function] = Context(
-                function,
-                self.options.torchax,
-                module.lines,
-                str(module.path),
-                self.options.training,
-            )
-        return module.contexts[function]

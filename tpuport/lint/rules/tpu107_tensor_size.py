@@ -23,6 +23,7 @@ _METHODS: Final = tuple(
 # of numbers.
 _TAKING_NUMBERS: Final = tuple(
     "topk kthvalue roll unfold select diagonal diag_embed rot90 unsqueeze squeeze transpose movedim flatten cumsum "
+    "permute swapaxes moveaxis flip "
     "cumprod softmax log_softmax max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d".split()
 )
 # Which arguments of these are sizes or counts: by position, the tensor that they work
