@@ -1,5 +1,6 @@
 """Models compiled for a described TPU: what the report says, against arithmetic, and what is refused."""
 
+import functools
 import json
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 from diffusers.models.transformers.transformer_hunyuan_video15 import HunyuanVideo15Transformer3DModel
+from jax.experimental.compilation_cache import compilation_cache
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import tpuport
@@ -348,6 +350,37 @@ def test_attention_can_be_chosen() -> None:
     assert len(made.key) == 64
     other = lower_for(Attending, {"x": x}, topology="v6e", dp=4, attention="xla", dtype="bfloat16")
     assert other.key != made.key
+
+
+def test_programs_of_a_described_tpu_are_kept_out_of_jax_s_cache(tmp_path, recwarn) -> None:
+    settings = {
+        "jax_enable_compilation_cache": True,
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    relu = functools.partial(compile_for, torch.nn.ReLU, {"input": torch.empty(8, 128)}, topology="v6e:1x1")
+    relu()  # what tracing runs on this machine is compiled now
+    try:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        # jax remembers that this first program of a process was to be cached.
+        jax.jit(lambda x: x + 1)(1.0)
+        entries = set(tmp_path.iterdir())
+        assert entries
+        for _ in range(2):
+            assert relu().fits
+        assert set(tmp_path.iterdir()) == entries
+        # And it goes on with programs for this machine.
+        jax.jit(lambda x: x + 2)(1.0)
+        assert set(tmp_path.iterdir()) > entries
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+    assert not [warning for warning in recwarn if "compilation cache" in str(warning.message)]
 
 
 def test_a_mesh_of_ones_own() -> None:

@@ -20,6 +20,7 @@ from tpuport.hardware.libtpu import (
     generation_of,
     start_backends,
     tpu_chips,
+    without_compilation_cache,
 )
 from tpuport.hardware.slices import SMALLEST_SLICES, Slice, legal_slices, parse_slice
 
@@ -27,4 +28,5 @@ __all__ = [
     "GENERATIONS", "GIB", "LIBTPU_ENVIRONMENT", "SMALLEST_SLICES", "Figure", "Generation", "Slice",
     "assume_generation", "compiled", "compiler_options", "described", "generation_of", "generation_of_kind",
     "legal_slices", "local_generation", "parse_slice", "start_backends", "target_generation", "tpu_chips",
+    "without_compilation_cache",
 ]  # fmt: skip

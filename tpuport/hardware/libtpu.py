@@ -145,11 +145,36 @@ def compiled(
     def new_function(*arguments: Any) -> Any:
         return function(*arguments)
 
-    return (
-        jax.jit(new_function, **jit_options)
-        .lower(*jax.tree.map(add_sharding, arguments))
-        .compile()
+    lowered = jax.jit(new_function, **jit_options).lower(
+        *jax.tree.map(add_sharding, arguments)
     )
+    with without_compilation_cache():
+        return lowered.compile()
+
+
+@contextlib.contextmanager
+def without_compilation_cache() -> Iterator[None]:
+    """Keep jax from caching programs of a described TPU: it could not load them where
+    there is no TPU.
+    """
+    import jax
+
+    config: Any = jax.config
+    before = config.jax_enable_compilation_cache
+    _enable_compilation_cache(False)
+    try:
+        yield
+    finally:
+        _enable_compilation_cache(before)
+
+
+def _enable_compilation_cache(enabled: bool) -> None:
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    jax.config.update("jax_enable_compilation_cache", enabled)
+    # jax reads the setting once, when it compiles the first program of a process.
+    compilation_cache.reset_cache()
 
 
 def _explain_refusal(name: str, message: str) -> PortError:

@@ -6,13 +6,12 @@ would make: weights by the same rules, attention by the same kernel, rotary tabl
 the arguments, the same decoding loop.
 """
 
-import contextlib
 import dataclasses
 import functools
 import logging
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Unpack
@@ -23,7 +22,11 @@ from jax.errors import JaxRuntimeError
 
 from tpuport import schedules, trace_errors
 from tpuport.errors import PortError
-from tpuport.hardware import GENERATIONS, compiler_options
+from tpuport.hardware import (
+    GENERATIONS,
+    compiler_options,
+    without_compilation_cache,
+)
 from tpuport.quantization import quantized_weights
 from tpuport.schedules import KernelSchedule
 from tpuport.topology import abstract_steps, hlo, kernels, roofline, timing
@@ -245,22 +248,8 @@ def _run_compiler(
     }
     if effort is not None:
         options = {"exec_time_optimization_effort": float(effort), **options}
-    with _without_cache():
+    with without_compilation_cache():
         return lowered.stage.compile(compiler_options=options)
-
-
-@contextlib.contextmanager
-def _without_cache() -> Iterator[None]:
-    """Keep jax from caching programs of a described TPU: it could not load them where
-    there is no TPU.
-    """
-    config: Any = jax.config
-    before = config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", before)
 
 
 def _compile_despite_memory(
