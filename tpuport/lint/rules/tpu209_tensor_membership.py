@@ -10,6 +10,9 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 # These look for a hash, and a tensor's hash is its identity.
 _HASHED: Final = frozenset({"set", "dict_views"})
 
+# A tensor is not equal to one of these, whatever its values are.
+_NEVER_EQUAL: Final = frozenset({"str", "none"})
+
 
 def check(event: Membership, context: Context) -> bool:
     """A tensor looked for in a list, or anything looked for in a tensor or a list of
@@ -21,9 +24,11 @@ def check(event: Membership, context: Context) -> bool:
         return False
     if not isinstance(container, Sequence):
         return is_traced(container)
-    return container.kind not in _HASHED and (
-        container.tensors or is_traced(event.item)
-    )
+    if container.kind in _HASHED:
+        return False
+    parts = container.items or (container.element,)
+    is_compared = any(part.kind not in _NEVER_EQUAL for part in parts)
+    return container.tensors or (is_compared and is_traced(event.item))
 
 
 RULE = Rule(
@@ -63,6 +68,15 @@ class Model(nn.Module):
         return x * 2 if x.shape[0] in (1, 2) and self.mode in ["a", "b"] else x
 """,
             "(torch.randn(2, 4),)",
+        ),
+        # No tensor equals a text.
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x, layers: torch.Tensor):
+        return x if layers in ["all", "last"] else x * layers
+""",
+            "(torch.randn(2, 4), torch.ones(4))",
         ),
     ),
     events=(Membership,),
