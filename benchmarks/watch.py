@@ -30,11 +30,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from tpuport.patches.builtin import PATCHES
+
 COUNTED = ("value", "shape")  # the families that no traced program can run
 NEVER = (
     str(Path(torch.__file__).parent),
     str(Path(__file__).resolve()),
 )  # a conversion inside torch is its caller's
+
+# Torch's own functions that patches of tpuport replace in traced code.
+REPLACED = frozenset(patch.target for patch in PATCHES if patch.target.startswith("torch."))
 
 VALUE_FUNCTIONS = frozenset(
     "__bool__ __int__ __float__ __complex__ __index__ __contains__ __repr__ __format__ __array__ __dlpack__ item "
@@ -199,6 +204,8 @@ class Watched:
         """Put `kinds` down to the innermost frame of model code that is running, and say which line it is at."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not self.inside(frame.f_code.co_filename):
+            if f"{frame.f_globals.get('__name__')}:{frame.f_code.co_qualname}" in REPLACED:
+                return None
             frame = frame.f_back
         if frame is None:
             return None
