@@ -17,6 +17,8 @@ INTS = torch.tensor([1, 2])
 WINDOW = torch.hann_window(8)
 SPECTRUM = torch.stft(torch.arange(32.0), 8, window=WINDOW, return_complex=True)
 PACKED = torch.nn.utils.rnn.pack_padded_sequence(torch.ones(1, 2, 3), [2], batch_first=True)
+LAYER = torch.nn.TransformerEncoderLayer(3, 1, batch_first=True)
+ENCODER = torch.nn.TransformerEncoder(LAYER, 1, enable_nested_tensor=False)
 
 VALUES = [
     "COUNT.item()",
@@ -131,7 +133,7 @@ def run(directory: Path, *lines: str, opposed: int = 0):
         "torch": torch, "F": torch.nn.functional, "math": math, "np": pytest.importorskip("numpy"),
         "X": X.clone(), "COUNT": COUNT, "MASK": MASK, "INTS": INTS, "WINDOW": WINDOW,
         "SPECTRUM": SPECTRUM, "PACKED": PACKED, "LINEAR": torch.nn.Linear(3, 2),
-        "ENCODER": torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(3, 1, batch_first=True), 1, enable_nested_tensor=False),
+        "ENCODER": ENCODER,
     }  # fmt: skip
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
     with watch([directory], Line(str(path), opposed)) as seen:
