@@ -177,11 +177,11 @@ def expect_tokens(
         # The decoder begins with its own token; ids, frames and images are the encoder's.
         inputs = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
     row = _first_row(inputs)
-    row.pop("attention_mask", None)
+    if not coverage_generation.preparation(model).needs_mask:
+        row.pop("attention_mask", None)
     forms = {"generate": row}
-    if config.is_encoder_decoder:
-        forms["generate_batch"] = inputs
-    elif set(inputs) == {"input_ids", "attention_mask"}:
+    forms["generate_batch"] = inputs
+    if not config.is_encoder_decoder and "attention_mask" in inputs:
         # Two rows, the second padded on the left.
         forms["generate_batch"] = {**inputs, "attention_mask": inputs["attention_mask"].flip(-1)}
     return {form: (call, _torch_tokens(model, call)) for form, call in forms.items()}

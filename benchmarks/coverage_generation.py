@@ -28,11 +28,13 @@ class Preparation(NamedTuple):
         settings: fields of the model's generation configuration that its class has no defaults for.
         options: arguments of `generate`.
         inputs: makes the call from the model and the inputs of its forward.
+        needs_mask: whether one prompt has a mask, too.
     """
 
     settings: Mapping[str, Any] = _NOTHING
     options: Mapping[str, Any] = _NOTHING
     inputs: Callable[[Any, Call], Call] = lambda _, inputs: inputs
+    needs_mask: bool = False
 
 
 def _sound_alone(model: Any, _: Call) -> Call:
@@ -46,6 +48,19 @@ def _text_to_speak(model: Any, inputs: Call) -> Call:
     ids[:, -1] = model.config.audio_bos_token_id
     mask[1, :3] = 0
     return {"input_ids": ids, "attention_mask": mask}
+
+
+def _with_a_mask(_: Any, inputs: Call) -> Call:
+    """Texts of which the second is padded on the left."""
+    mask = torch.ones_like(inputs["input_ids"])
+    mask[1, :3] = 0
+    return {"input_ids": inputs["input_ids"], "attention_mask": mask}
+
+
+def _fewer_tokens_than_sound(_: Any, inputs: Call) -> Call:
+    """A few tokens of the text, which cannot be longer than the sound: its frames have 16."""
+    tokens = {name: inputs[name][:, :6] for name in ("input_ids", "attention_mask")}
+    return {**tokens, "input_features": inputs["input_features"]}
 
 
 # The codebooks begin one after the other, with a token that is none of the 300 codes.
@@ -67,6 +82,10 @@ PREPARATIONS: dict[str, Preparation] = {
     "Pop2Piano": Preparation(
         settings={"composer_to_feature_token": {f"composer{number}": 20 + number for number in range(1, 22)}}
     ),
+    "VibeVoiceFor": Preparation(
+        options={"return_dict_in_generate": True}, inputs=_with_a_mask, needs_mask=True
+    ),
+    "VoxtralRealtimeFor": Preparation(inputs=_fewer_tokens_than_sound),
     **{
         f"SeamlessM4T{version}{kind}": Preparation(
             settings={**_ENGLISH, **_CHARACTERS}, options={"tgt_lang": "eng"}

@@ -91,6 +91,8 @@ def _picture_candidates(model: Any, vision: Any, features: set[str]) -> Iterator
         return processed
 
     yield pictures
+    # Some take sizes for an encoder of several sizes, which is not the default one (LLaVA).
+    yield lambda items, _: {"pixel_values": images(vision, items)}
     yield lambda items, _: {"pixel_values": images(vision, items)[:, None]}
     yield functools.partial(_by_row, vision, features)
 

@@ -15,6 +15,7 @@ from transformers import (
     ParakeetCTCConfig,
     ParakeetForCTC,
 )
+from transformers.utils.generic import ModelOutput
 
 import tpuport
 from tpuport.generation.host_view import ModuleCalls, make_view
@@ -128,6 +129,46 @@ def test_the_cache_that_code_passed_goes_on() -> None:
     ids = torch.arange(5, 17).reshape(2, 6)
     wanted = model.generate(ids)
     assert torch.equal(tpuport.port(model).generate(ids), wanted)
+
+
+class MakesAnotherCache(KeepsItsCache):
+    """It returns one more cache than it was passed, as Voxtral's does, which has one of its sound."""
+
+    def forward(self, input_ids: Any = None, past_key_values: Any = None) -> Any:  # type: ignore[override]
+        output = super().forward(input_ids, past_key_values=past_key_values)
+        other = super().forward(input_ids[:, :1], past_key_values=DynamicCache(config=self.config))
+        caches = {"past_key_values": output.past_key_values, "sound_past_key_values": other.past_key_values}
+        return ModelOutput(logits=output.logits, **caches)
+
+
+def test_each_cache_goes_on_as_itself() -> None:
+    torch.manual_seed(0)
+    model = MakesAnotherCache(LLAMA).eval()
+    ids = torch.arange(5, 17).reshape(2, 6)
+    wanted = model.generate(ids)
+    assert torch.equal(tpuport.port(model).generate(ids), wanted)
+
+
+class TakesTheSecond(LlamaForCausalLM):
+    """A loop of its own behind the general `generate`, with noise, as VibeVoice's has one that makes sound."""
+
+    def _sample(self, input_ids: torch.Tensor, **_: Any) -> torch.Tensor:  # type: ignore[override]
+        for _ in range(4):
+            logits = self(input_ids).logits[:, -1]
+            noise = torch.randn(logits.shape, device=next(self.model.parameters()).device)
+            input_ids = torch.cat([input_ids, (logits + noise).topk(2).indices[:, 1:]], 1)
+        return input_ids
+
+
+def test_a_loop_of_ones_own_behind_the_general_generate() -> None:
+    torch.manual_seed(0)
+    reference = TakesTheSecond(LLAMA).eval()
+    ported = tpuport.port(copy.deepcopy(reference), mesh=tpuport.create_mesh(devices=jax.devices()[:1]))
+    tokens = []
+    for model in (reference, ported):
+        torch.manual_seed(3)
+        tokens.append(model.generate(torch.arange(5, 17).reshape(2, 6), max_new_tokens=4))
+    assert torch.equal(*tokens)
 
 
 def test_a_generate_of_ones_own() -> None:

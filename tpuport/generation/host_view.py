@@ -15,7 +15,7 @@ import functools
 import logging
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import jax
@@ -36,6 +36,16 @@ _STATES: Final = ("output_hidden_states", "output_attentions")
 _PROMPTS: Final = frozenset({"inputs", "input_ids", "inputs_embeds"})
 # Its own types ask for a model.
 _general: Any = GenerationMixin
+# Methods of transformers' `generate` that the loop on the device stands for.
+_STEPS: Final = ("_sample", "_get_logits_processor", "_prepare_model_inputs")
+
+
+def has_own_loop(cls: type) -> bool:
+    """Whether a class of models has a loop of its own behind `generate`, or inputs or
+    processors of its own in transformers' loop.
+    """
+    general = {name: getattr(_general, name) for name in _STEPS}
+    return any(getattr(cls, name, step) is not step for name, step in general.items())
 
 
 class ModuleCalls:
@@ -68,9 +78,9 @@ class ModuleCalls:
         pytrees.register_used(output)
         if not self._keeps_caches:
             return checkpoint.to_cpu(output)
-        caches = [value for value in (*args, *kwargs.values()) if _is_cache(value)]
+        passed = _caches_passed(args, kwargs, output)
         return jax.tree.map(
-            functools.partial(_fetch, caches=caches), output, is_leaf=_is_cache
+            functools.partial(_fetch, passed=passed), output, is_leaf=_is_cache
         )
 
     def leave_to_host(self, module: torch.nn.Module, error: CannotTrace) -> None:
@@ -131,16 +141,36 @@ def _is_cache(value: Any) -> bool:
     return isinstance(value, Cache)
 
 
-def _fetch(value: Any, caches: list[Cache]) -> Any:
+def _caches_passed(
+    args: tuple, kwargs: Mapping[str, Any], output: Any
+) -> dict[int, Cache]:
+    """By the id of a cache in the result the caller's own one: that of the same name,
+    or the only one.
+    """
+    named = dict(output) if isinstance(output, Mapping) else {}
+    by_name = {
+        id(named[name]): value
+        for name, value in kwargs.items()
+        if _is_cache(value) and name in named
+    }
+    given = [value for value in (*args, *kwargs.values()) if _is_cache(value)]
+    leaves = jax.tree.leaves(output, is_leaf=_is_cache)
+    returned = [leaf for leaf in leaves if _is_cache(leaf)]
+    is_one = len(given) == len(returned) == 1
+    return by_name or ({id(returned[0]): given[0]} if is_one else {})
+
+
+def _fetch(value: Any, passed: Mapping[int, Cache]) -> Any:
     """A result on the host; of a cache the caller's own object, which code goes on
     with, in the state it has now.
     """
     if not _is_cache(value):
         return checkpoint.fetch(value)
-    if len(caches) != 1 or type(caches[0]) is not type(value):
+    own = passed.get(id(value))
+    if type(own) is not type(value):
         return value
-    vars(caches[0]).update(vars(value))
-    return caches[0]
+    vars(own).update(vars(value))
+    return own
 
 
 class InnerGenerate(GenerationMixin):
@@ -154,10 +184,9 @@ class InnerGenerate(GenerationMixin):
         loop of its own, or asks for what the loop on the device does not give.
         """
         own = vars(self).get("generate")
-        cls: Any = type(self)
         if (
             own is None
-            or cls._sample is not _general._sample
+            or has_own_loop(type(self))
             or _is_for_general_loop(self, args, kwargs)
         ):
             return run_general_generate(self, *args, **kwargs)
@@ -246,6 +275,11 @@ class _Viewing:
         # forward into the module.
         if name not in _OF_HOOKS:
             super().__setattr__(name, value)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Any]]:
+        """As of a module; weights of devices are on the host."""
+        for name, parameter in super().named_parameters(*args, **kwargs):  # type: ignore[misc]
+            yield name, _beside(self, parameter)
 
     @property
     def device(self) -> torch.device:

@@ -21,7 +21,12 @@ from transformers.utils.generic import ModelOutput
 
 from tpuport.compilation import settings_key
 from tpuport.errors import PortError
-from tpuport.generation.host_view import ModuleCalls, make_view, run_general_generate
+from tpuport.generation.host_view import (
+    ModuleCalls,
+    has_own_loop,
+    make_view,
+    run_general_generate,
+)
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.option_values import without_absent
 from tpuport.mappings import without
@@ -33,18 +38,19 @@ _general: Any = GenerationMixin
 
 
 def has_own_generate(model: Any) -> bool:
-    """Whether a model's class defines a `generate`, in place of transformers' general
-    one.
+    """Whether a model's class defines a `generate`, or the loop behind it, in place of
+    transformers' general one.
     """
     generate = getattr(type(model), "generate", None)
     is_general = generate is None or generate is _general.generate
     # Not every class with one, such as SpeechT5's, is derived from `GenerationMixin`.
-    return isinstance(model, torch.nn.Module) and not is_general
+    is_own = not is_general or has_own_loop(type(model))
+    return isinstance(model, torch.nn.Module) and is_own
 
 
 def run_own_generate(model: Any, calls: ModuleCalls, arguments: dict[str, Any]) -> Any:
-    """Run the own `generate` of a ported model's class with these arguments, by name;
-    `inputs` is the first.
+    """Run `generate` of a ported model's class with these arguments, by name; `inputs`
+    is the first.
     """
     if "kv_cache" in arguments:
         raise PortError(
@@ -56,6 +62,8 @@ def run_own_generate(model: Any, calls: ModuleCalls, arguments: dict[str, Any]) 
     arguments.pop("compile_config", None)
     first = [arguments.pop("inputs")] if "inputs" in arguments else []
     own: Callable = type(model).generate
+    if own is _general.generate:
+        own = run_general_generate
     return own(make_view(model, calls), *first, **arguments)
 
 
