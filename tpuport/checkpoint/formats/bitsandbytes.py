@@ -9,7 +9,8 @@ itself be quantised: `nested_quant_map[absmax] * nested_absmax + nested_offset`.
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -97,12 +98,14 @@ def _adapt_four_bits(
         raise BadWeightError(
             f"{state_name} has no shape of a matrix or no block size"
         ) from error
-    if size < 1 or inputs % size:
-        raise BadWeightError(
-            f"blocks of {size} numbers would cross its rows of {inputs}, which is not supported"
-        )
-    packed = weight.get("weight", (outputs * inputs // 2, 1), "u")
+    if size < 1:
+        raise BadWeightError(f"{state_name} has blocks of {size} numbers")
+    packed = weight.get("weight", (-(-outputs * inputs // 2), 1), "u")
     levels = read_whole(weight.get("weight.quant_map", (16,), "f")).tolist()
+    if inputs % size:
+        # A scale that belongs to two rows has no place among those of an output.
+        scales = _scales(weight, state, (1, -(-outputs * inputs // size)))
+        return _make_wide(packed, levels, scales, size, (outputs, inputs), dtype)
     # The bytes of a row follow one another.
     rows = dataclasses.replace(packed, shape=(outputs, inputs // 2))
     values = unpack(rows, 1, 4, integer_dtype(4, signed=False), shifts=(4, 0))
@@ -114,6 +117,28 @@ def _adapt_four_bits(
         levels=tuple(levels),
         scheme=f"bitsandbytes {kind}",
     )
+
+
+def _make_wide(
+    packed: LazyTensor,
+    levels: Sequence[float],
+    scales: LazyTensor,
+    size: int,
+    shape: tuple[int, int],
+    dtype: np.dtype,
+) -> LazyTensor:
+    """A weight whose blocks of `size` numbers cross its rows, as an ordinary one."""
+    count = prod(shape)
+
+    def compute(reader: Reader) -> np.ndarray:
+        pairs = packed.read(reader, full_index(packed.shape), packed.dtype)
+        numbers = np.stack((pairs >> 4, pairs & 0xF), -1).reshape(-1)[:count]
+        blocks = scales.read(reader, full_index(scales.shape), np.dtype(np.float32))
+        table = np.asarray(levels, np.float32)
+        weight = table[numbers] * np.repeat(blocks.reshape(-1), size)[:count]
+        return weight.reshape(shape)
+
+    return Converted(shape, dtype, compute)
 
 
 def _read_state(weight: WeightTensors, name: str) -> dict[str, Any]:
@@ -130,7 +155,7 @@ def _read_state(weight: WeightTensors, name: str) -> dict[str, Any]:
 def _scales(
     weight: WeightTensors, state: Mapping[str, Any], shape: tuple[int, int]
 ) -> LazyTensor:
-    """The scale of each block, [outputs, blocks of a row]."""
+    """The scale of each block, as [outputs, blocks of a row] or [1, all blocks]."""
     count = shape[0] * shape[1]
     stored = weight.get("weight.absmax", (count,), "uf")
     if kind_of(stored.dtype) == "f":

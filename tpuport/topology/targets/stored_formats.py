@@ -226,9 +226,12 @@ def _bitsandbytes(
 
     def choose(weight: QuantizableWeight) -> StoredFormat | None:
         # The library replaces linear layers alone.
-        return (
-            choose_any(weight) if isinstance(weight.module, torch.nn.Linear) else None
-        )
+        if not isinstance(weight.module, torch.nn.Linear):
+            return None
+        # Blocks that cross rows are made wide.
+        if stored.group is not None and weight.module.in_features % stored.group:
+            return None
+        return choose_any(weight)
 
     return choose
 
