@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tpuport.lint import source
-from tpuport.lint.abstract_values import Class, External, Function, Module, Value
+from tpuport.lint.abstract_values import (
+    UNKNOWN,
+    Class,
+    External,
+    Function,
+    Module,
+    Value,
+)
 from tpuport.lint.modules import (
     NOT_FOLLOWED,
     ClassInfo,
@@ -296,6 +303,19 @@ class Project:
         return (
             External(canonical(f"{torch_modules[0]}.{name}")) if torch_modules else None
         )
+
+
+def imported_name(module: ModuleInfo, name: str) -> Value:
+    """What an import binds a name to: `f` on the right-hand side of
+    `f = torch.compile(f)`.
+    """
+    match module.imported.get(name):
+        case ("import", dotted):
+            return External(dotted)
+        case ("from", dotted, member):
+            return External(canonical(f"{dotted}.{member}"))
+        case _:
+            return UNKNOWN
 
 
 class Binding(Value):

@@ -9,6 +9,7 @@ from tpuport.lint.abstract_values import (
     Mapping,
     Sequence,
     Value,
+    class_of,
 )
 from tpuport.lint.interpreter.frame import Environment, Frame
 from tpuport.lint.modules import FunctionInfo
@@ -29,6 +30,20 @@ def interpret_wrappers(
     """
     if not info.decorators:
         return result
+    # Wrappers work for any function, so a few calls of one show what they do.
+    kinds = frozenset((type(value), value.kind) for value in values.values())
+    key = (
+        info, frame.emitting, class_of(frame.receiver), kinds, type(result), result.kind
+    )  # fmt: skip
+    wrapped = frame.interpreter.remembered(
+        key, lambda: _wrapped_result(frame, info, values, result)
+    )
+    return wrapped if result is UNKNOWN else result
+
+
+def _wrapped_result(
+    frame: Frame, info: FunctionInfo, values: Environment, result: Value
+) -> Value:
     scope = Frame(frame.interpreter, info.module, None, info.closure, frame.depth)
     wrapped = result
     for node in reversed(getattr(info.node, "decorator_list", [])):
@@ -41,7 +56,7 @@ def interpret_wrappers(
                 decorator = scope.evaluate(node)
                 wrapper = _wrapper(scope, decorator, wrapped)
                 wrapped = _call(frame, wrapper, _passed(info, values), wrapped)
-    return wrapped if result is UNKNOWN else result
+    return wrapped
 
 
 def _wrapper(scope: Frame, decorator: Value, result: Value) -> Value:

@@ -89,6 +89,10 @@ class Interpreter(Evaluator):
         """What calling a function of the linted code returns."""
 
     @abstractmethod
+    def remembered(self, key: Any, run: Callable[[], Value]) -> Value:
+        """What a part gives; of a key that has been run, what that gave and found."""
+
+    @abstractmethod
     def call_declared(
         self, caller: "Frame", function: Function, entry: bool = False
     ) -> Value:

@@ -4,6 +4,7 @@ and the rules that listen.
 
 import ast
 import collections
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from tpuport.lint.abstract_values import (
@@ -46,10 +47,10 @@ from tpuport.lint.interpreter.python_builtins import is_builtin
 from tpuport.lint.interpreter.registries import filled
 from tpuport.lint.interpreter.reported_findings import context_of, finding_at
 from tpuport.lint.joins import losses
-from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, canonical
+from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
 from tpuport.lint.passed_arguments import Arguments
 from tpuport.lint.patterns import matches_function
-from tpuport.lint.project import Binding, Project
+from tpuport.lint.project import Binding, Project, imported_name
 from tpuport.lint.rules.rule import Rule, hits_of
 from tpuport.lint.work import meter
 
@@ -99,6 +100,7 @@ class TracingInterpreter(Interpreter):
             for event in rule.events:
                 self._listeners[event].append(rule)
         self._remembered: dict[tuple[Any, ...], Record] = {}
+        self._remembered_parts: dict[Any, Record] = {}
         self._running: set[tuple[Any, ...]] = set()
         self._frames: list[Frame] = []
         self._different_calls: dict[FunctionInfo, set[Any]] = collections.defaultdict(
@@ -156,6 +158,7 @@ class TracingInterpreter(Interpreter):
         files before it.
         """
         self._remembered.clear()
+        self._remembered_parts.clear()
         self._different_calls.clear()
         self.records = [Record()]
 
@@ -284,15 +287,8 @@ class TracingInterpreter(Interpreter):
         if is_patched or is_kernel(function.info.decorators):
             return promised_result(self, function.info)
         closure = function.info.closure
-        key = (
-            function,
-            emitting,
-            entry,
-            host,
-            tuple(values.items()),
-            id(closure),
-            self.constructs,
-        )
+        call = (function, emitting, entry, host, tuple(values.items()))
+        key = (*call, id(closure), self.constructs)
         remembered = self._remembered.get(key)
         self.changed_receiver = None
         if remembered is not None:
@@ -316,6 +312,19 @@ class TracingInterpreter(Interpreter):
         if closure is None:
             self._remembered[key] = record
         self.changed_receiver = record.receiver
+        return record.result
+
+    def remembered(self, key: Any, run: Callable[[], Value]) -> Value:
+        known = self._remembered_parts.get(key)
+        if known is not None:
+            self.records[-1].absorb(known)
+            return known.result
+        record = self.start_recording()
+        try:
+            record.result = run()
+        finally:
+            self.stop_recording()
+        self._remembered_parts[key] = record
         return record.result
 
     def _is_deep_in(self, info: FunctionInfo) -> bool:
@@ -449,21 +458,9 @@ class TracingInterpreter(Interpreter):
         if name not in module.values:
             # Modules may import each other's names in a circle, and then it is this
             # that they find.
-            module.values[name] = self._imported_name(module, name)
+            module.values[name] = imported_name(module, name)
             module.values[name] = self._resolve_name(module, name)
         return module.values[name]
-
-    def _imported_name(self, module: ModuleInfo, name: str) -> Value:
-        """What an import binds a name to: `f` on the right-hand side of
-        `f = torch.compile(f)`.
-        """
-        match module.imported.get(name):
-            case ("import", dotted):
-                return External(dotted)
-            case ("from", dotted, member):
-                return External(canonical(f"{dotted}.{member}"))
-            case _:
-                return UNKNOWN
 
     def _resolve_name(self, module: ModuleInfo, name: str) -> Value:
         bound = self.project.lookup(module, name)
