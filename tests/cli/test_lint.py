@@ -273,6 +273,17 @@ def test_start_up_does_little(project: Path) -> None:
     assert modules.isdisjoint({"libcst", "multiprocessing", "difflib", "rich", "typer", "xml"})
 
 
+def test_a_run_that_has_all_results_imports_no_interpreter(project: Path) -> None:
+    (project / "model.py").write_text(MODEL)
+    code = "import sys; from tpuport.cli import main; main(['lint', 'model.py']); print(*sys.modules)"
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    first, second = (set(run.stdout.splitlines()[-1].split()) for run in runs)
+    assert "tpuport.lint.analysis" in first - second
+
+
 def test_colors_and_progress_on_a_terminal_only(project: Path) -> None:
     (project / "model.py").write_text(MODEL)
     plain = subprocess.run([*COMMAND, "model.py"], capture_output=True, check=False)

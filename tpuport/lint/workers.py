@@ -147,6 +147,9 @@ def analyse_files(
         settings: `settings.jobs` is the number of processes; 0 for the number of cores.
         handle_result: receives each result, in this process, as soon as it is there.
     """
+    # An analyser takes longer to import than a run that has all results already.
+    if not paths:
+        return
     sizes = {path: _file_size(path) for path in paths}
     chunks = _divide_into_chunks(sizes)
     jobs = min(settings.jobs or _core_count(), len(chunks))
