@@ -383,6 +383,12 @@ def test_programs_of_a_described_tpu_are_kept_out_of_jax_s_cache(tmp_path, recwa
     assert not [warning for warning in recwarn if "compilation cache" in str(warning.message)]
 
 
+def test_a_missing_plan_is_warned_of_once(caplog) -> None:
+    lowered = lower_for(torch.nn.ReLU, {"input": torch.empty(8, 128)}, topology="v6e:2x2", tp=4)
+    lowered.lower_with({})
+    assert caplog.text.count("ReLU has no tensor-parallel plan") == 1
+
+
 def test_a_mesh_of_ones_own() -> None:
     mesh = tpuport.create_mesh(dp=2, tp=2, devices=described("v6e").devices)
     made = lower_for(Attending, {"x": torch.empty(1, 8, 256)}, topology="v6e", mesh=mesh, rules=RULES)

@@ -120,14 +120,22 @@ def plan_shardings(
         PortError: the audit found rules that match nothing, axes that do not divide, or
             the like.
     """
-    if rules is None:
-        # A single device needs no plan, and a model without one no warning.
-        rules = ShardingRules.from_model(model) if mesh.size > 1 else ShardingRules({})
+    rules = rules_or_plan(rules, model, mesh)
     audit(rules, shapes, mesh, allow=allowed_names(allow)).raise_on_errors()
     shardings = rules.shardings(shapes, mesh)
     for names in groups:
         shardings.update(dict.fromkeys(names, shardings[names[0]]))
     return shardings
+
+
+def rules_or_plan(
+    rules: ShardingRules | None, model: torch.nn.Module, mesh: Mesh
+) -> ShardingRules:
+    """These rules; without any, the model's own plan."""
+    if rules is not None:
+        return rules
+    # A single device needs no plan, and a model without one no warning.
+    return ShardingRules.from_model(model) if mesh.size > 1 else ShardingRules({})
 
 
 def replicated_sharding(mesh: Mesh) -> NamedSharding:

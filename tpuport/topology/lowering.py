@@ -25,7 +25,11 @@ from jax.sharding import Mesh
 from tpuport import layers, trace_errors
 from tpuport.attention import attention_settings
 from tpuport.attention.call_report import Call, call_counts
-from tpuport.checkpoint.device_layout import as_torch_dtype, check_mesh_and_rules
+from tpuport.checkpoint.device_layout import (
+    as_torch_dtype,
+    check_mesh_and_rules,
+    rules_or_plan,
+)
 from tpuport.compilation.host_inputs import Candidates, find_candidates, find_needed
 from tpuport.errors import PortError
 from tpuport.hardware import assume_generation, described, generation_of, parse_slice
@@ -231,6 +235,8 @@ def lower_for(
     check_mesh_and_rules(mesh, rules)
     weight_dtype = as_torch_dtype(dtype)
     quantize_abstract(owner, quantize, weight_dtype)
+    # Once, and not for each trial: a model without a plan is warned of.
+    rules = rules_or_plan(rules, owner, mesh)
     weights = abstract_weights(owner, mesh, rules, weight_dtype, allow)
     task = _TASK_NAMES.get(type(inputs), "forward")
     started = time.perf_counter()
@@ -257,9 +263,8 @@ def lower_for(
         )  # fmt: skip
 
     def lower_with(overrides: Mapping[str, Any]) -> Lowered:
-        own_rules = ShardingRules.from_model(owner) if rules is None else rules
         return lower_for(
-            owner, inputs, topology=topology, mesh=mesh, rules=own_rules.override(overrides), dtype=dtype, allow=allow,
+            owner, inputs, topology=topology, mesh=mesh, rules=rules.override(overrides), dtype=dtype, allow=allow,
             quantize=quantize, scan_layers=scan_layers, unit=unit, attention=attention,
         )  # fmt: skip
 
