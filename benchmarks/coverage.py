@@ -196,7 +196,8 @@ def publish(records: dict[str, dict[str, Any]]) -> None:
     store(STORED, records)
     records = load(STORED)
     ordered = [records[name] for name in sorted(records)]
-    PAGE.write_text(page(ordered, versions(), NEW_TOKENS), encoding="utf-8")
+    waiting = [name for name in chosen(LIBRARIES, (), 1) if name not in records]
+    PAGE.write_text(page(ordered, versions(), NEW_TOKENS, waiting), encoding="utf-8")
     modules = {name: module for library in LIBRARIES for name, module in defining_modules(library).items()}
     shipped = results(ordered, versions(), modules)
     lines = ",\n".join(json.dumps(model) for model in shipped["models"])

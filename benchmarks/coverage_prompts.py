@@ -1,6 +1,7 @@
 """Generation from images, videos and audio, as `benchmarks.coverage` tries it, beside transformers' own."""
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -59,8 +60,14 @@ def compare_contents(model: Any, call: Call, theirs: Any, effect: float, options
 
 
 def deviation_of_logits(first: Any, second: Any) -> float:
-    """The largest difference of logits [steps][B, V], as a part of the largest of the second."""
+    """The largest difference of logits [steps][B, V], as a part of the largest of the second.
+
+    The least number of the dtype, by which a model hides tokens (Chameleon those of images), is none of a size.
+    """
     ours, theirs = (
         torch.stack([torch.as_tensor(step).float() for step in steps]) for steps in (first, second)
     )
-    return float((ours - theirs).abs().max() / theirs.abs().max())
+    hidden = theirs == torch.finfo(theirs.dtype).min
+    if not torch.equal(ours[hidden], theirs[hidden]):
+        return math.inf
+    return float((ours - theirs)[~hidden].abs().max() / theirs[~hidden].abs().max())

@@ -35,7 +35,7 @@ _HEADER = """# Models beside torch
 
 Model classes of transformers {transformers} and diffusers {diffusers}, tiny and with random weights, through tpuport
 and through torch {torch} on the CPU, in float32: {count} of them. [The last section](#not-run) says why
-{unbuilt_count} more are not among them.
+{unbuilt_count} more are not among them, and which have not been run yet.
 
 ```console
 $ python -m benchmarks.coverage                                    # all of them, which takes hours; continues
@@ -47,10 +47,12 @@ $ python -m benchmarks.coverage --only 'transformers:Llama*' --again
 - **dp2 x sp2 x tp2**: the same on eight devices.
 - **generate**: `model.generate` of the ported model, greedy, {new_tokens} tokens, one prompt. Where no program can
   repeat a model's steps, it is transformers' own loop over compiled calls (docs/generate.md), which a warning says.
-- **padded batch**: the same for two prompts, one of them padded on the left. Classes that take images have two in each
-  prompt, of several sizes where they take such; the logits of each token are compared too, and other images have to
-  change them. **videos** and **audio** are the same with one of those in each prompt, **dp2 x tp2** is the same on four
-  devices.
+- **padded batch**: the same for two prompts, one of them padded on the left if the class takes a mask. Classes that
+  take images have two in each prompt, of several sizes where they take such; the logits of each token are compared
+  too, and other images have to change them. **videos** and **audio** are the same with one of those in each prompt,
+  **dp2 x tp2** is the same on four devices.
+- An empty cell is a check that does not apply: of a class that does not generate, or has nothing but `generate`; of
+  videos and audio where it takes none; of four devices where it takes text alone.
 - **new programs**: how many programs the second call of the same shapes compiled, which should be none. "Once": a
   model that keeps something of its first call, as Qwen2-VL the offset of positions, has another state from then on;
   the third call compiled nothing.
@@ -66,6 +68,8 @@ $ python -m benchmarks.coverage --only 'transformers:Llama*' --again
 
 `tpuport doctor --model llama` prints the rows of a type, and `tpuport.port` warns of a class that is known to fail.
 """
+# What a class's name ends in.
+_KIND = re.compile(r"(For[A-Z]\w*|Backbone|Model|)$")
 _CLASS_GROUPS = (
     (re.compile(r"ForCausalLM|LMHeadModel"), "Causal language models"),
     (
@@ -98,8 +102,14 @@ def results(records: Iterable[Record], versions: dict[str, str], modules: dict[s
     return {"versions": {name: versions[name] for name in ("transformers", "diffusers")}, "models": models}
 
 
-def page(records: Sequence[Record], versions: dict[str, str], new_tokens: int) -> str:
-    """The page, in Markdown."""
+def page(
+    records: Sequence[Record], versions: dict[str, str], new_tokens: int, waiting: Sequence[str] = ()
+) -> str:
+    """The page, in Markdown.
+
+    Args:
+        waiting: names of classes without a record.
+    """
     unbuilt = [record for record in records if record["status"] == "not built"]
     built = [record for record in records if record["status"] != "not built"]
     lines = [_HEADER.format(count=len(built), unbuilt_count=len(unbuilt), new_tokens=new_tokens, **versions)]
@@ -108,7 +118,7 @@ def page(records: Sequence[Record], versions: dict[str, str], new_tokens: int) -
         groups.setdefault(group(record["name"]), []).append(record)
     for title in sorted(groups, key=_group_order):
         lines += [f"## {title}", "", *_counts(groups[title]), "", *_rows(groups[title], versions), ""]
-    lines += ["## Not run", "", *_unbuilt_rows(unbuilt)]
+    lines += ["## Not run", "", *_unbuilt_rows(unbuilt), *_waiting_lines(waiting)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -207,6 +217,16 @@ def _unbuilt_rows(records: Sequence[Record]) -> Iterator[str]:
         classes.setdefault(reason, []).append(f"`{class_name}`")
     for reason, names in sorted(classes.items()):
         yield f"| {reason} | {', '.join(names)} |"
+
+
+def _waiting_lines(names: Sequence[str]) -> Iterator[str]:
+    """How many classes of each kind have not been run yet."""
+    if not names:
+        return
+    kinds = Counter(_KIND.search(name)[0] for name in names)  # type: ignore[index]
+    counts = ", ".join(f"{count} `...{kind}`" if kind else str(count) for kind, count in kinds.most_common())
+    yield ""
+    yield f"{len(names)} classes have not been run yet, most of them models above with another head: {counts}."
 
 
 def _cell(text: str) -> str:

@@ -109,7 +109,12 @@ def prompts(model: Any, reasons: list[str]) -> dict[str, Callable[[int], Call]]:
 def other_contents(call: Call) -> Call:
     """The call with other images, videos and audio of the same sizes."""
     return {
-        name: value.flip(0) + 0.5 if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        name: 0.5 - 1.5 * value.flip(0)
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
+        # The codes of sound that Inkling reads.
+        else value.flip(-1)
+        if name == "audio_input_ids"
+        else value
         for name, value in call.items()
     }
 

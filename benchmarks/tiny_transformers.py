@@ -43,7 +43,10 @@ MAPPINGS = (
     "MASK_GENERATION TABLE_QUESTION_ANSWERING ZERO_SHOT_IMAGE_CLASSIFICATION VIDEO_CLASSIFICATION "
     "TEXT_TO_WAVEFORM TEXT_TO_SPECTROGRAM KEYPOINT_DETECTION KEYPOINT_MATCHING TIME_SERIES_PREDICTION "
     "MULTIMODAL_LM IMAGE_CLASSIFICATION AUDIO_CLASSIFICATION BASE PRETRAINING SEQUENCE_CLASSIFICATION RNNT TDT "
-    "AUDIO_XVECTOR IMAGE_TO_IMAGE DECISION IMAGE_MATTING POSE_ESTIMATION"
+    "AUDIO_XVECTOR IMAGE_TO_IMAGE DECISION IMAGE_MATTING POSE_ESTIMATION TOKEN_CLASSIFICATION QUESTION_ANSWERING "
+    "DOCUMENT_QUESTION_ANSWERING VISUAL_QUESTION_ANSWERING MULTIPLE_CHOICE NEXT_SENTENCE_PREDICTION TEXT_ENCODING "
+    "AUDIO_FRAME_CLASSIFICATION BACKBONE MASKED_IMAGE_MODELING CAUSAL_IMAGE_MODELING NORMAL_ESTIMATION "
+    "POINTMAP_ESTIMATION TEXT_RECOGNITION TABLE_RECOGNITION TIME_SERIES_CLASSIFICATION TIME_SERIES_REGRESSION"
 ).split()
 
 
@@ -215,7 +218,11 @@ class Inputs:
             made["mm_token_type_ids"] = (made["input_ids"] == find(self.config, *IMAGE_TOKENS)).long()
         given = table.lookup(INPUTS, self.name)
         extra = {key: value for key, value in (given() if given else {}).items() if key in self.parameters}
-        return {**made, **extra}
+        made = {**made, **extra}
+        if self.name.endswith("ForMultipleChoice"):
+            # Of each row two choices.
+            made = {name: torch.stack([value, value.flip(0)], 1) for name, value in made.items()}
+        return made
 
     def input_ids(self) -> Any:
         if self.main not in ("input_ids", "pixel_values", "input_features", "input_values") and (

@@ -24,6 +24,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "MuseSparkAudioModel": {"num_hidden_layers": 4},
     # With smaller weights all codes are those of silence.
     "NeuCodec": {"quantization_dim": 128, "num_key_value_heads": 4, "initializer_range": 0.1},
+    # It drops out values of the spectrogram in evaluation, too.
+    "SpeechT5ForTextToSpeech": {"speech_decoder_prenet_dropout": 0.0},
+    "SpeechT5Model": {"speech_decoder_prenet_dropout": 0.0},
     "VibeVoiceFor": {"audio_config": _FEW_FILTERS, "semantic_model_config": _FEW_FILTERS},
     "VibeVoiceAcoustic": _FEW_FILTERS,
     "Wav2Vec2BertForCTC": {"vocab_size": 256},
@@ -99,7 +102,9 @@ INPUTS: dict[str, Any] = {
     "SpeechT5ForTextToSpeech": _speech_of_text,
     "VibeVoiceAcousticTokenizerDecoder": lambda: {"hidden_states": torch.randn(BATCH, 64, 4)},
     "VibeVoiceAcousticTokenizerEncoder": lambda: {"hidden_states": torch.randn(BATCH, 1, 6400)},
-    "VibeVoiceAcousticTokenizerModel": lambda: {"input_values": torch.randn(BATCH, 1, 6400)},
+    "UnivNet": lambda: {"noise_sequence": torch.randn(BATCH, 96, 64)},
+    # Without noise that is drawn.
+    "VibeVoiceAcousticTokenizerModel": lambda: {"input_values": torch.randn(BATCH, 1, 6400), "sample": False},
     # Eight frames for each of 16 tokens.
     "VoxtralRealtime": lambda: {"input_features": torch.randn(BATCH, 128, 128)},
     "Xcodec2": lambda: {"input_values": torch.randn(BATCH, 1, 3200), "input_features": torch.randn(BATCH, 10, 64)},

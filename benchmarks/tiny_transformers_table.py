@@ -250,6 +250,8 @@ INPUTS: dict[str, Any] = {
     "Blip2QFormer": lambda: {
         "query_embeds": torch.randn(BATCH, 8, 64), "encoder_hidden_states": torch.randn(BATCH, 10, 64),
     },
+    # Which patches of 16 x 16 are hidden, which are drawn otherwise.
+    "ViTMAE": lambda: {"noise": torch.rand(BATCH, 196)},
     "MgpstrFor": lambda: {"pixel_values": torch.rand(BATCH, 3, 32, 128)},
     "VitPoseFor": lambda: {"pixel_values": torch.rand(BATCH, 3, 256, 192)},
     "Clvp": lambda: {"input_features": torch.rand(BATCH, 80, 40)},

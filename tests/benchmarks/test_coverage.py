@@ -141,6 +141,16 @@ def compared(model, change=0.0):
     return coverage_checks.attempt(lambda: coverage_checks.compare_calls(model, expected, mesh=None))
 
 
+def test_hidden_logits_are_no_size():
+    """Chameleon hides the tokens of images by the least number, beside which every difference would be small."""
+    least = torch.finfo(torch.float32).min
+    ours, theirs, unhidden = (
+        [torch.tensor([[first, last]])] for first, last in ((least, 1), (least, 2), (0, 2))
+    )
+    assert coverage_prompts.deviation_of_logits(ours, theirs) == 0.5
+    assert coverage_prompts.deviation_of_logits(unhidden, theirs) == float("inf")
+
+
 def test_verdicts():
     assert compared(Doubled(3, 3))["verdict"] == "equal"
     assert compared(Doubled(3, 3), change=1e-3)["verdict"] == "different"
@@ -178,6 +188,16 @@ def test_the_page_says_why_a_class_is_not_among_them():
     lines = coverage_table.page([known, unknown], versions, 6).splitlines()
     assert f"| {coverage_unbuilt.REASONS['DinatModel']} | `DinatModel` |" in lines
     assert "| `ValueError: no \\| such` | `Other` |" in lines
+
+
+def test_the_page_counts_what_has_not_been_run():
+    records = [{"name": LLAMA, "status": "not built", "reason": "none"}]
+    names = [
+        f"transformers:{name}" for name in ("BertForMultipleChoice", "BeitBackbone", "LukeForMultipleChoice")
+    ]
+    page = coverage_table.page(records, coverage.versions(), 6, names)
+    assert "3 classes have not been run yet" in page
+    assert "2 `...ForMultipleChoice`, 1 `...Backbone`." in page
 
 
 def test_the_page_names_the_worst_verdict():
