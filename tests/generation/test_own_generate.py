@@ -169,6 +169,9 @@ def test_a_loop_of_ones_own_behind_the_general_generate() -> None:
         torch.manual_seed(3)
         tokens.append(model.generate(torch.arange(5, 17).reshape(2, 6), max_new_tokens=4))
     assert torch.equal(*tokens)
+    of_seeds = [tpuport.generate(ported, tokens[0], max_new_tokens=4, seed=seed) for seed in (5, 5, 6)]
+    assert torch.equal(*of_seeds[:2])
+    assert not torch.equal(*of_seeds[1:])
 
 
 def test_a_generate_of_ones_own() -> None:

@@ -213,12 +213,25 @@ def _is_for_general_loop(view: Any, args: tuple, kwargs: dict[str, Any]) -> bool
     return not (has_prompt or view.config.is_encoder_decoder)
 
 
-def run_general_generate(view: Any, *args: Any, **kwargs: Any) -> Any:
+def run_general_generate(
+    view: Any, *args: Any, seed: int | None = None, **kwargs: Any
+) -> Any:
     """Run transformers' general `generate` on a view, a call for each token.
 
     With a cache of fixed shape all steps share a program; of some classes transformers
     says that they can take one.
+
+    Args:
+        seed: of all draws; None draws from torch's generator, as torch does.
     """
+    with contextlib.ExitStack() as stack:
+        if seed is not None:
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            torch.manual_seed(seed)
+        return _run_with_cache(view, args, kwargs)
+
+
+def _run_with_cache(view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     settings = kwargs.get("generation_config") or view.generation_config
     chosen = kwargs.get("cache_implementation") or settings.cache_implementation
     own_layers = has_own_layers(view.config)

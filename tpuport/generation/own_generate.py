@@ -169,9 +169,9 @@ def _run_general_generate(error: PortError, arguments: Mapping[str, Any]) -> Any
     model = arguments["model"]
     view = make_view(model, vars(model)["generate"].module_calls)
     try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(arguments["seed"])
-            output = run_general_generate(view, **_of_transformers(arguments))
+        output = run_general_generate(
+            view, seed=arguments["seed"], **_of_transformers(arguments)
+        )
     except Exception as host_error:
         # What the user can act on is why the usual way fails.
         raise error from host_error
