@@ -335,6 +335,16 @@ class Model(nn.Module):
         known = table["scores"] > 0.5
         return boxes[likely], table[known]  #! TPU101
 """),
+    "what is indexed by its own comparison": not_run("""
+class Model(nn.Module):
+    def __init__(self, table):
+        super().__init__()
+        self.kept = table[table > 0]
+
+    def forward(self, batch):
+        points, limit = batch["points"], batch["limit"]
+        return points[points > limit], batch["names"][limit > 1]  #! TPU101
+"""),
     "a module without a forward": not_run("""
 class Output(nn.Module):
     def reduce(self, x, batch, count=None):

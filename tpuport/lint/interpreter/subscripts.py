@@ -5,6 +5,7 @@ import builtins
 from typing import Any, Final
 
 from tpuport.lint.abstract_values import (
+    BOOL_TENSOR,
     INT,
     NONE,
     NOT_CONSTANT,
@@ -76,6 +77,11 @@ def evaluate_subscript(frame: Frame, node: ast.Subscript) -> Value:
     """`x[...]` as it is read."""
     base = frame.evaluate(node.value)
     indices = evaluate_indices(frame, node, base)
+    # `x[x > 0]`: no other object has its own comparison as an index, in traced code.
+    is_own = (base, *indices) == (UNKNOWN, UNKNOWN) and _is_own_comparison(node)
+    if is_own and frame.building is None:
+        base = TENSOR
+        indices[0] = BOOL_TENSOR
     frame.report(Subscript(node, base, indices))
     # `x[()]` has none.
     first = next(iter(indices), UNKNOWN)
@@ -109,6 +115,15 @@ def evaluate_subscript(frame: Frame, node: ast.Subscript) -> Value:
             return item(frame, base, first)
         case _:
             return _item_of_other(frame, base, first, node.slice)
+
+
+def _is_own_comparison(node: ast.Subscript) -> bool:
+    """Whether what is indexed is compared in the index."""
+    match node.slice:
+        case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE()]):
+            return ast.dump(left) == ast.dump(node.value)
+        case _:
+            return False
 
 
 def _item_of_other(frame: Frame, base: Value, first: Value, index: ast.expr) -> Value:
