@@ -109,8 +109,11 @@ def test_sequences_that_double(
 
 @pytest.mark.slow
 def test_a_file_of_100_000_lines(project: Path) -> None:
-    method = "    def m{0}(self, x):\n        y = x + {0}\n        return self.m{1}(y)\n\n"
-    body = "".join(method.format(number, number + 1) for number in range(24_999))
+    # Of 500,000 tokens and more nothing is read.
+    method = (
+        "    def m{0}(self, x):\n        # a comment\n        y = x + {0}\n        return self.m{1}(y)\n\n"
+    )
+    body = "".join(method.format(number, number + 1) for number in range(20_000))
     forward = "    def forward(self, x, mask):\n        x = self.m0(x)\n        return x[mask > 0]\n"
     text = "from torch import nn\n\n\nclass Model(nn.Module):\n" + forward + body
     (project / "long.py").write_text(text)
