@@ -123,14 +123,6 @@ class KeepsItsCache(LlamaForCausalLM):
         return torch.cat(tokens, 1)
 
 
-def test_the_cache_that_code_passed_goes_on() -> None:
-    torch.manual_seed(0)
-    model = KeepsItsCache(LLAMA).eval()
-    ids = torch.arange(5, 17).reshape(2, 6)
-    wanted = model.generate(ids)
-    assert torch.equal(tpuport.port(model).generate(ids), wanted)
-
-
 class MakesAnotherCache(KeepsItsCache):
     """It returns one more cache than it was passed, as Voxtral's does, which has one of its sound."""
 
@@ -141,9 +133,10 @@ class MakesAnotherCache(KeepsItsCache):
         return ModelOutput(logits=output.logits, **caches)
 
 
-def test_each_cache_goes_on_as_itself() -> None:
+@pytest.mark.parametrize("cls", [KeepsItsCache, MakesAnotherCache])
+def test_the_cache_that_code_passed_goes_on(cls: type[LlamaForCausalLM]) -> None:
     torch.manual_seed(0)
-    model = MakesAnotherCache(LLAMA).eval()
+    model = cls(LLAMA).eval()
     ids = torch.arange(5, 17).reshape(2, 6)
     wanted = model.generate(ids)
     assert torch.equal(tpuport.port(model).generate(ids), wanted)

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import tpuport
 from benchmarks import hunyuan_compile
 from tpuport.errors import PortError
-from tpuport.hardware import compiler_options
+from tpuport.hardware import compiled, compiler_options
 from tpuport.sharding import ShardingRules
 from tpuport.topology import Decode, Prefill, compile_for, compiling, described, lower_for
 from tpuport.trace_errors import CannotTrace
@@ -372,6 +372,7 @@ def test_programs_of_a_described_tpu_are_kept_out_of_jax_s_cache(tmp_path, recwa
         assert entries
         for _ in range(2):
             assert relu().fits
+        compiled(jnp.sin, jax.ShapeDtypeStruct((8, 128), jnp.float32), topology=described("v6e:1x1"))
         assert set(tmp_path.iterdir()) == entries
         # And it goes on with programs for this machine.
         jax.jit(lambda x: x + 2)(1.0)

@@ -6,6 +6,7 @@ That the parts are those that `tpuport.load` makes, tests/checkpoint asserts for
 import pytest
 
 from tpuport.errors import PortError
+from tpuport.quantization import quantized_weights
 from tpuport.topology import compile_for
 from tpuport.topology.targets import resolve
 
@@ -59,6 +60,17 @@ def test_a_chip_holds_and_moves_the_bytes_of_the_format(quantization, bits, tmp_
     report = compile_for(target.build, target.inputs, topology="v5e:2x2", tp=4)
     assert report.memory.weights == pytest.approx(PRODUCTS * bits / 8 / 4 + DENSE_BYTES, rel=0.01)
     assert report.costs.hbm_bytes <= 1.05 * (report.memory.weights + report.memory.cache)
+
+
+def test_weights_whose_blocks_would_cross_rows_are_wide(tmp_path, tiny):
+    sizes = {"hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 1}
+    four_bits = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    [target] = resolve(
+        tiny.write(tmp_path, LLAMA | sizes | {"quantization_config": four_bits}), task="decode"
+    )
+    names = {name for name, *_ in quantized_weights(target.build())}
+    # All others have 96 inputs, a block and a half.
+    assert names == {"model.layers.0.mlp.down_proj.weight"}
 
 
 @pytest.mark.parametrize(
