@@ -242,6 +242,7 @@ def measure(model: torch.nn.Module, inputs: Mapping[str, Any], rules: ShardingRu
 
 def compare(subject: Subject) -> Comparison:
     """Both plans of a model, measured with one block and with two."""
+    tpuport.enable()
     costs: dict[str, list[Cost]] = {"published": [], "inferred": []}
     for layers in (1, 2):
         model, inputs = subject.build(layers)
@@ -295,7 +296,6 @@ def main() -> None:
     )
     parser.add_argument("--only", metavar="NAME", nargs="*", help="models with this in their name")
     options = parser.parse_args()
-    tpuport.enable()
     comparisons: list[Comparison] = []
     failures: list[str] = []
     for subject in subjects():
