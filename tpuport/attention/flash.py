@@ -74,6 +74,7 @@ def flash(
     softcap: float | None = None,
     padding: str = "exact",
     blocks: tuple[int, int, int] | None = None,
+    in_rounds: bool = True,
     interpret: bool = False,
 ) -> tuple[Float[Array, "B H Q C"], Float[Array, "B H Q"]]:
     """Traced. Attention without a score matrix in memory, and the log of its softmax's
@@ -89,6 +90,8 @@ def flash(
             is wrong, and wrong on every device.
         blocks: rows of queries, keys of a step of the kernel, keys of a chunk of it;
             None takes the tuned ones.
+        in_rounds: whether a step may fetch several blocks of keys together, and compute
+            them in rounds of a loop.
         interpret: run the kernel itself on any device, slowly, for tests.
 
     Raises:
@@ -115,9 +118,11 @@ def flash(
     chosen_blocks = _choose_blocks(
         query_BHQD, key_BKTD, value_BKTC, mask, padding, blocks
     )
+    rounds = 1
+    if in_rounds:
+        rounds = _choose_rounds(query_BHQD, value_BKTC, mask, chosen_blocks)
     static = _Static(
-        mask.left, mask.right, offset, float(scale), softcap, padding, chosen_blocks,
-        _choose_rounds(query_BHQD, value_BKTC, mask, chosen_blocks),
+        mask.left, mask.right, offset, float(scale), softcap, padding, chosen_blocks, rounds,
         vmem_limit_bytes(needed=_vmem_needed(query_BHQD, value_BKTC, chosen_blocks)), interpret,
     )  # fmt: skip
     return _flash(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from tpuport.attention import block_sizes
@@ -15,9 +16,11 @@ from tpuport.attention.tuning.bundle_cache import Measurements, cache_file, vers
 from tpuport.attention.tuning.bundle_compiler import Compilation, Compiler, kernel_bundles
 from tpuport.attention.tuning.bundle_schedule import KernelBundles
 from tpuport.attention.tuning.search import Search, Task, search, search_all, search_to_json, steps_to_json
+from tpuport.attention.tuning.search import program as search_program
 from tpuport.attention_shapes import NAMED, Shape, parse_shape
 from tpuport.errors import PortError
 from tpuport.hardware import GENERATIONS
+from tpuport.jaxprs import walk_equations
 
 LARGE = Shape("large", 1, 4, 4, 9000, 9000, 128)
 FAST = (1024, 512)  # the formula's best sizes of queries and chunks
@@ -279,6 +282,15 @@ KINDS = [
     {"band": "causal", "padding": "none", "tail": False},
     {"band": "window", "padding": "none", "tail": True},
 ]
+
+
+def test_a_step_that_is_measured_has_one_block_of_keys() -> None:
+    """Where memory has room for several, a call would compute them in a loop, whose body the schedule has once."""
+    kind = Task(LARGE, "bfloat16").kind
+    function, arguments = search_program(**kind, blocks=[2048, 1024, 512], tail=False, generation="v6e")
+    equations = [visit.equation for visit in walk_equations(jax.make_jaxpr(function)(*arguments))]
+    (call,) = [equation for equation in equations if equation.primitive.name == "pallas_call"]
+    assert call.params["grid_mapping"].grid == (2, 4, 4, 4)
 
 
 @pytest.mark.slow  # test_bundle_compiler.py has the real compiler

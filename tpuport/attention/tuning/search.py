@@ -244,6 +244,8 @@ def program(
                 scale=head_dim**-0.5,
                 padding=mode,
                 blocks=(rows, keys, compute),
+                # The body of a loop is in the schedule once, and hides a step's parts.
+                in_rounds=False,
             )
 
     def array(heads: int, n: int) -> jax.ShapeDtypeStruct:
