@@ -483,6 +483,7 @@ print(json.dumps(seen), flush=True)
 """
 
 
+@pytest.mark.slow  # the habits above; test_activation.py has torch on the CPU
 def test_the_rest_of_torch_is_left_alone():
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-c", REST_OF_TORCH]

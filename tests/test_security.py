@@ -179,8 +179,8 @@ def test_trusted_code_runs(tmp_path, monkeypatch):
     assert marker.exists()
 
 
+@pytest.mark.slow  # the refusal below
 def test_loading_connects_to_nothing(checkpoint, tmp_path):
-    """Loading a checkpoint connects to nothing: code that its configuration names elsewhere is refused."""
     code = (
         "import tpuport\nfrom transformers import AutoModelForCausalLM\n"
         "tpuport.load(AutoModelForCausalLM, sys.argv[1])\nprint('loaded')\n"
@@ -190,6 +190,10 @@ def test_loading_connects_to_nothing(checkpoint, tmp_path):
                  cwd=tmp_path, code={0})  # fmt: skip
     assert "loaded" in output
     assert "socket." not in output
+
+
+def test_code_elsewhere_is_refused(tmp_path):
+    """Loading a checkpoint connects to nothing: code that its configuration names elsewhere is refused."""
     marker = own_code(tmp_path / "own")
     config = json.loads((tmp_path / "own" / "config.json").read_text())
     config["auto_map"]["AutoConfig"] = "someone/else--modeling_own.OwnConfig"

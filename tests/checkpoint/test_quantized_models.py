@@ -174,6 +174,7 @@ def test_loading_gives_what_porting_gives(saved, mesh_of_size):
     assert len(expected) == 14
 
 
+@pytest.mark.slow  # test_to_cpu.py moves models
 def test_a_quantised_model_moves_to_another_mesh_and_dtype(llama, mesh_of_size):
     model = tpuport.port(copy.deepcopy(llama), quantize="int8")
     before = tpuport.to_cpu(model(input_ids=IDS).logits)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import tpuport
 
 _CODE = """
@@ -49,6 +51,7 @@ print("equal", len(compiled), len(results))
 """
 
 
+@pytest.mark.slow  # operators/ has each form without that switch
 def test_float64_is_torchs():
     environment = os.environ | {"JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu"}
     environment["PYTHONPATH"] = str(Path(tpuport.__file__).parents[1])

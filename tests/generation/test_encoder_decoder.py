@@ -155,6 +155,7 @@ def test_the_decoder_begins_with_ids(pair: Callable, texts: dict) -> None:
     assert torch.equal(ported.generate(**texts, decoder_start_token_id=[4, 5, 6], **options), wanted)
 
 
+@pytest.mark.slow  # the tokens above
 def test_outputs_of_the_encoder(pair: Callable, texts: dict) -> None:
     reference, ported = pair("t5")
     with torch.no_grad():
@@ -257,6 +258,7 @@ def test_refused_before_compiling(arguments: dict, message: str, pair: Callable)
         tpuport.generate(ported, **arguments)
 
 
+@pytest.mark.slow  # test_processed_generation.py
 def test_processors_read_the_encoder_s_tokens(pair: Callable, texts: dict) -> None:
     reference, ported = pair("bart")
     options = {

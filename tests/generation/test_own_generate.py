@@ -153,6 +153,7 @@ class TakesTheSecond(LlamaForCausalLM):
         return input_ids
 
 
+@pytest.mark.slow  # the generate of one's own below
 def test_a_loop_of_ones_own_behind_the_general_generate() -> None:
     torch.manual_seed(0)
     reference = TakesTheSecond(LLAMA).eval()

@@ -220,6 +220,7 @@ def test_on_a_mesh(reference: GPT, cached: bool) -> None:
     assert [row.tolist() for row in rows] == [reference.sample(prompt, 16) for prompt in PROMPTS]
 
 
+@pytest.mark.slow  # the cache above, within its length
 def test_a_window_moves_on_where_a_cache_ends() -> None:
     reference = make(length=16)
     model = tpuport.port(copy.deepcopy(reference))

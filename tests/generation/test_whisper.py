@@ -126,6 +126,7 @@ def test_what_the_loop_does_not_give_is_refused(whisper: Pair) -> None:
         whisper.ported.generate(features(_FRAMES), language="en", return_token_timestamps=True)
 
 
+@pytest.mark.slow  # the same loop over segments with a language and a task
 def test_segments_that_are_improbable_or_silent(whisper: Pair) -> None:
     spoken = features(_FRAMES)
     options = {"language": "en", "return_timestamps": True, "temperature": (0.0,), "logprob_threshold": -0.1}

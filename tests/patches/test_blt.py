@@ -49,6 +49,7 @@ def small_model(longest: int | None) -> BltForCausalLM:
     return BltForCausalLM(config).eval()
 
 
+@pytest.mark.slow  # columns without a patch above
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 def test_rows_with_patches_of_other_lengths() -> None:
     model = small_model(4)

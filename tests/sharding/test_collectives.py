@@ -99,6 +99,7 @@ def test_an_embedding_cut_over_its_width_would_cost_gathers_in_every_norm(measur
     assert layer["all-gather"] >= 2
 
 
+@pytest.mark.slow  # the layers above
 def test_tied_embeddings_cost_no_more(measured):
     assert measured("gemma3_text", PREFILL, tie_word_embeddings=True) == (
         {"all-reduce": 2},

@@ -45,6 +45,7 @@ def int8_step():
     return compile_decode("int8")
 
 
+@pytest.mark.slow  # test_quantized_programs.py; tests/generation/test_int8_cache.py has the cache itself
 def test_a_step_moves_the_bytes_of_the_cache(int8_step):
     nbytes = tpuport.kv_cache_bytes(CONFIG, ROWS, COLUMNS, torch.bfloat16, kv_cache="int8")
     assert int8_step.memory.cache == nbytes // DEVICES

@@ -191,6 +191,7 @@ def test_types_of_blocks(kind, write_llama, mesh_of_size):
     )
 
 
+@pytest.mark.slow  # the Llama on two devices above
 def test_factors_that_devices_would_have_to_divide_are_multiplied_out(write_llama, mesh_of_size):
     directory = write_llama({"others": "Q4_K"}, feed_forward=768)
     model = load(AutoModelForCausalLM, directory, gguf_file="model.gguf", mesh=mesh_of_size(tp=2))

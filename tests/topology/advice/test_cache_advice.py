@@ -218,6 +218,7 @@ def test_what_compile_donates_is_what_the_remedy_says() -> None:
     assert (len(donated), len(others)) == (2, 1)
 
 
+@pytest.mark.slow  # the memory that comes back overwritten above
 def test_a_cache_that_grows_is_compiled_for_each_token(advice, models) -> None:
     [finding] = advice(functools.partial(Stepping, grows=True), stepping(models), dp=4, tp=1)
     assert finding.rule == "TPC020"

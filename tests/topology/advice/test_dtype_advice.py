@@ -7,6 +7,7 @@ import torch
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype", "ignore:float64 becomes float32")
 
 
+@pytest.mark.slow  # the float32 buffer below
 def test_a_model_that_stays_in_float32(advice, models) -> None:
     inputs, rules = {"tokens": models.tokens(2, 256)}, models.rules(models.BLOCKS)
     [finding] = advice(models.Blocks, inputs, rules=rules, dtype=None)

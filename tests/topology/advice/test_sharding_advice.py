@@ -180,6 +180,7 @@ def test_heads_that_divide_are_all_right(advice, models) -> None:
     assert findings == ()
 
 
+@pytest.mark.slow  # the few weights that a plan leaves whole above
 def test_a_vocabulary_that_every_device_holds(advice, models) -> None:
     changed = models.rules(models.BLOCKS, head=PartitionSpec())
     [finding] = advice(lambda: models.Blocks(1), {"tokens": models.tokens(2, 16)}, rules=changed)
@@ -238,6 +239,7 @@ def gathering(weights, x):
     return x
 
 
+@pytest.mark.slow  # the sharded width above
 def test_weights_that_are_gathered_in_each_step(programs) -> None:
     mesh = programs(dp=4)
     weights = {f"{name}.weight": mesh.array((1024, 1024), "dp", None) for name in "ab"}
