@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tpuport.compat.operators import declarations
 from tpuport.temporary import ABSENT, restore_attribute
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def install(environment: Any) -> None:
             lowering.target, ABSENT
         )
         # torchax has no call that undoes this, hence the copies of its table's entries.
-        environment.override_op_definition(lowering.target, lowering.function)
+        function = declarations.with_torch_names(lowering.target, lowering.function)
+        environment.override_op_definition(lowering.target, function)
         logger.debug("operator %s: %s", lowering.target, lowering.reason)
     for method in methods():
         owner = _owner(method.owner)

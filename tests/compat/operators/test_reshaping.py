@@ -56,6 +56,22 @@ REPEATS = {
 }
 
 
+# torch's parser takes NumPy's names, too.
+NAMED = {
+    "repeat_interleave": lambda x: x.repeat_interleave(2, axis=-2),
+    "argsort": lambda x: torch.argsort(input=x, axis=1, descending=True),
+    "tensor_split": lambda x: torch.tensor_split(input=x, sections=2, axis=-1)[0],
+    "take_along_dim": lambda x: torch.take_along_dim(input=x, indices=x[:1].long() * 0, axis=0),
+    "narrow": lambda x: torch.narrow(input=x, axis=2, start=1, length=2),
+    "sum": lambda x: torch.sum(x, axis=1, keepdims=True),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_takes_names_of_numpy(agree, name):
+    agree(NAMED[name], X, tolerance=0)
+
+
 @pytest.mark.parametrize("name", REPEATS)
 def test_repeats(agree, name):
     agree(REPEATS[name], X, tolerance=0)
