@@ -25,6 +25,7 @@ from benchmarks import (
     tiny_strangers_sequences,
     tiny_strangers_seventh,
     tiny_strangers_sixth,
+    tiny_strangers_tenth,
     tiny_strangers_vision,
 )
 
@@ -43,6 +44,7 @@ MODELS = (
     | tiny_strangers_seventh.MODELS
     | tiny_strangers_eighth.MODELS
     | tiny_strangers_ninth.MODELS
+    | tiny_strangers_tenth.MODELS
 )
 
 stand_ins.install()
