@@ -9,10 +9,21 @@ from typing import Any
 import diffusers
 import torch
 
-from benchmarks import tiny_diffusers_parts, tiny_diffusers_table, tiny_diffusers_transformers
+from benchmarks import (
+    exported_models,
+    tiny_diffusers_companions,
+    tiny_diffusers_parts,
+    tiny_diffusers_table,
+    tiny_diffusers_transformers,
+)
 from benchmarks.tiny_diffusers_table import Small
 
-TABLE = tiny_diffusers_table.TABLE | tiny_diffusers_transformers.TABLE | tiny_diffusers_parts.TABLE
+TABLE = {
+    **tiny_diffusers_table.TABLE,
+    **tiny_diffusers_transformers.TABLE,
+    **tiny_diffusers_parts.TABLE,
+    **tiny_diffusers_companions.TABLE,
+}
 
 BATCH, TOKENS, TEXT, SIDE, FRAMES = 2, 16, 8, 16, 5
 
@@ -55,8 +66,8 @@ def candidates() -> dict[str, type[Any]]:
 
 def names() -> list[str]:
     """Class names: those of the table first, which matter most."""
-    found = candidates()
-    return [*TABLE, *(name for name in sorted(found) if name not in TABLE)]
+    found = {*candidates(), *exported_models.names("diffusers")}
+    return [*TABLE, *sorted(found.difference(TABLE))]
 
 
 def shrink(model_class: type[Any]) -> dict[str, Any]:

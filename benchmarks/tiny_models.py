@@ -105,25 +105,19 @@ def _multimodal(name: str) -> Tiny | None:
 
 
 def _part_of_another(name: str) -> tuple[torch.nn.Module, list[dict[str, Any]]] | None:
-    """A model that another class of its type has inside, with the arguments that it gets there."""
+    """A model that another class of its type or its module has inside, with the arguments that it gets there."""
     from benchmarks import tiny_transformers
 
-    by_type = tiny_transformers.by_type()
-    types = [model_type for model_type, classes in by_type.items() if name in classes]
-    # The type of a part, such as "voxtral_realtime_text", begins with that of the whole.
-    wholes = [whole for whole in by_type if any(model_type.startswith(whole) for model_type in types)]
-    types_with_it = [by_type[whole] for whole in (*types, *wholes)]
-    # A class that cannot be built either would look for itself in others.
-    others = [other for classes in types_with_it for other in classes if other != name]
-    for other in dict.fromkeys(others):
+    for other in tiny_transformers.kin(name):
         try:
             whole = _multimodal(other) or Tiny(*tiny_transformers.build(other), [])
         except Exception:  # noqa: BLE001 - the next class may be one that can be built
             continue
         model: Any = whole.call
         parts = [module for module in model.modules() if type(module).__name__ == name]
-        if parts:
-            return parts[0], _arguments_of(parts[0], model, whole.inputs)
+        calls = _arguments_of(parts[0], model, whole.inputs) if parts else []
+        if calls:
+            return parts[0], calls
     return None
 
 
@@ -132,15 +126,22 @@ def _arguments_of(
 ) -> list[dict[str, Any]]:
     """The arguments of a part's first call in each call of a model, by their names, without those that are None."""
     signature = inspect.signature(part.forward)
+    from benchmarks import coverage_generation
+
+    run: Any = model if coverage_generation.has_forward(model) else model.generate
     first_calls: list[dict[str, Any]] = []
     for call in calls:
         arguments: list[inspect.BoundArguments] = []
-        hook = part.register_forward_pre_hook(
-            lambda _, args, kwargs, arguments=arguments: arguments.append(signature.bind(*args, **kwargs)),
-            with_kwargs=True,
-        )
-        with hook, torch.no_grad():
-            model(**copy.deepcopy(call))
+
+        def keep(
+            module: Any, args: Any, kwargs: Any, arguments: list[inspect.BoundArguments] = arguments
+        ) -> None:
+            # A cache changes in the call.
+            if not arguments:
+                arguments.append(copy.deepcopy(signature.bind(*args, **kwargs)))
+
+        with part.register_forward_pre_hook(keep, with_kwargs=True), torch.no_grad():
+            run(**copy.deepcopy(call))
         if arguments:
             named = dict(arguments[0].arguments)
             named |= named.pop("kwargs", {})

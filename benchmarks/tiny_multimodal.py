@@ -42,9 +42,13 @@ _LAYOUTS = {
     "video": (("video", "whole"), ("video", "by frame"), ("image", "by frame")),
     "audio": (("audio", "whole"),),
 }
-# By transformers, as encoder-decoders.
+# By transformers, as encoder-decoders, or not at all.
 _LISTED_ELSEWHERE = frozenset(
-    {"AudioFlamingo3ForConditionalGeneration", "MusicFlamingoForConditionalGeneration"}
+    {
+        "AudioFlamingo3ForConditionalGeneration",
+        "Ernie4_5_VL_MoeForConditionalGeneration",
+        "MusicFlamingoForConditionalGeneration",
+    }
 )
 _CONFIGS = {**tiny_multimodal_table.CONFIGS, **tiny_timm.MULTIMODAL_CONFIGS}
 Call = dict[str, Any]

@@ -40,6 +40,7 @@ _HYBRID: dict[str, Any] = {
             "moe_intermediate_size": 32,
 }  # fmt: skip
 
+_ERNIE = {"text_config": {"rope_parameters": {**_AXES, "mrope_section": [3, 3, 2]}}}
 CONFIGS: dict[str, dict[str, Any]] = {
     "Aria": {"projector_patch_to_query_dict": {16: 8}, "image_token_index": 250},
     "AudioFlamingo3": {"audio_config": {"max_source_positions": 64}},
@@ -77,7 +78,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "vocabulary_map": {"<image>": 250, "<|extra_200|>": 251, **_EMU3_TOKENS},
         "vq_config": {"codebook_size": 32, "base_channels": 32, "hidden_size": 128},
     },
-    "Ernie4_5_VLMoe": {"text_config": {"rope_parameters": {**_AXES, "mrope_section": [3, 3, 2]}}},
+    "Ernie4_5_VLMoe": _ERNIE,
+    "Ernie4_5_VL_Moe": _ERNIE,
     "FunAsrNano": {"adaptor_config": {"intermediate_size": 16}},
     "Gemma4For": {"vision_config": GEMMA4_VISION, "audio_config": _GEMMA4_AUDIO},
     "Gemma4Unified": {

@@ -40,6 +40,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "PeVideoEncoder": {"vision_config": _VIT},
     "PeVideoModel": {"video_config": {"vision_config": _VIT}},
+    "TimmBackbone": {"backbone": "resnet10t"},
+    "TimmWrapper": {"architecture": "resnet10t"},
 }
 # Of classes that generate text.
 MULTIMODAL_CONFIGS: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Tiny transformers models: every class of the automatic mappings, as far as small defaults suit it."""
+"""Tiny transformers models: every class that it exports, as far as small defaults suit it."""
 
 import copy
 import inspect
@@ -12,11 +12,13 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from benchmarks import (
+    exported_models,
     tiny_configs,
     tiny_generating,
     tiny_timm,
     tiny_transformers_images,
     tiny_transformers_mixed,
+    tiny_transformers_parts,
     tiny_transformers_sound,
 )
 from benchmarks import tiny_transformers_table as table
@@ -26,6 +28,7 @@ CONFIGS = {
     **tiny_transformers_images.CONFIGS,
     **tiny_transformers_mixed.CONFIGS,
     **tiny_transformers_sound.CONFIGS,
+    **tiny_transformers_parts.CONFIGS,
     **tiny_timm.CONFIGS,
 }
 INPUTS = {
@@ -33,6 +36,7 @@ INPUTS = {
     **tiny_transformers_images.INPUTS,
     **tiny_transformers_mixed.INPUTS,
     **tiny_transformers_sound.INPUTS,
+    **tiny_transformers_parts.INPUTS,
     **tiny_timm.INPUTS,
 }
 BATCH, LENGTH = 2, 16
@@ -66,15 +70,24 @@ def by_type() -> dict[str, list[str]]:
     return {model_type: list(dict.fromkeys(found)) for model_type, found in sorted(classes.items())}
 
 
-def unlisted(name: str) -> bool:
-    """Whether a class is a wrapper of another library's models."""
-    return name.startswith("Timm")
-
-
 def names() -> list[str]:
-    """Class names: first one of every model type, then another of every type, and so on."""
+    """Class names: first one of every model type, then another of every type, and so on, then those without a type."""
     columns = itertools.zip_longest(*by_type().values())
-    return list(dict.fromkeys(name for column in columns for name in column if name and not unlisted(name)))
+    of_types = [name for column in columns for name in column if name]
+    return list(dict.fromkeys([*of_types, *exported_models.names("transformers")]))
+
+
+def kin(name: str) -> list[str]:
+    """The other classes of a class's types, of what these are parts of, and of its module."""
+    classes = by_type()
+    types = [model_type for model_type, members in classes.items() if name in members]
+    # The type of a part, such as "voxtral_realtime_text", begins with that of the whole.
+    wholes = [whole for whole in classes if any(model_type.startswith(whole) for model_type in types)]
+    found = [member for model_type in (*types, *wholes) for member in classes[model_type]]
+    modules = transformers._class_to_module
+    module = modules.get(name)
+    found += [other for other in exported_models.names("transformers") if modules[other] == module]
+    return [other for other in dict.fromkeys(found) if other != name]
 
 
 def build(name: str) -> tuple[torch.nn.Module, list[dict[str, Any]]]:
@@ -96,13 +109,14 @@ def build(name: str) -> tuple[torch.nn.Module, list[dict[str, Any]]]:
         if not calls and (call := attempt(model, {"unmasked": 1}, reasons)) is not None:
             calls = [call]
         if calls:
-            return model, several(name, list({str(shapes(call)): call for call in calls}.values()))
+            different = list({str(shapes(call)): call for call in calls}.values())
+            return model, [*different, *(call for call in others(name, calls[0]) if runs(model, call))]
     raise RuntimeError(" | ".join(dict.fromkeys(reasons)))
 
 
-def several(name: str, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The calls, and the first again: with a mask of ones, with none, and with labels where they are token ids."""
-    first_call, more = calls[0], []
+def others(name: str, first_call: dict[str, Any]) -> list[dict[str, Any]]:
+    """The call again: with a mask of ones, with none, and with labels where they are token ids."""
+    more = []
     if (mask := first_call.get("attention_mask")) is not None:
         more.append({**first_call, "attention_mask": torch.ones_like(mask)})
         more.append({key: value for key, value in first_call.items() if key != "attention_mask"})
@@ -110,7 +124,18 @@ def several(name: str, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
     has_labels = name.endswith(("ForCausalLM", "LMHeadModel")) and not name.startswith("Musicgen")
     if has_labels and "input_ids" in first_call:
         more.append({**first_call, "labels": first_call["input_ids"]})
-    return [*calls, *more]
+    return more
+
+
+def runs(model: torch.nn.Module, call: dict[str, Any]) -> bool:
+    """Whether the model takes a call; some take none without a mask."""
+    try:
+        with torch.no_grad():
+            # Some models change when they are called: Mimi's codebook keeps what it computed.
+            copy.deepcopy(model)(**call)
+    except Exception:  # noqa: BLE001 - whatever it raises, torch takes no such call
+        return False
+    return True
 
 
 def brief(error: Exception) -> str:

@@ -37,6 +37,7 @@ _LC_NET: dict[str, Any] = {
 _DEPTH_PART = {"image_size": 32, "patch_size": 8}
 _PATCHES = {"image_size": 64, "patch_size": 16}
 
+_SAPIENS = {"num_key_value_heads_per_layer": [4, 2], "num_key_value_attention_heads": 2}
 _SAM_PROMPT = {"image_size": 128, "hidden_size": 64}
 _SAM_LEVELS = [[32, 32], [16, 16], [8, 8]]
 _SAM2: dict[str, Any] = {
@@ -99,6 +100,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "PPDocLayoutV3": {"backbone_config": _HG_NET, "encoder_in_channels": [32, 32, 64], "x4_feat_dim": 16},
     "PPOCRV5ServerDet": {**_TEXT_DETECTION, "backbone_config": _HG_NET},
+    "PPOCRV5ServerRec": {"backbone_config": _HG_NET},
     "PPOCRV6MediumDet": {**_TEXT_DETECTION, "backbone_config": _LC_NET},
     "PPOCRV6SmallDet": {"layer_list_out_channels": [16, 32, 32, 64], "backbone_config": _LC_NET},
     "PerceiverForImageClassificationConv": {
@@ -109,16 +111,20 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "d_latents": 32, "num_latents": 8, "num_self_attends_per_block": 2, "d_model": 261, "image_size": 224,
         "num_cross_attention_heads": 1,
     },
+    "Sapiens2Backbone": _SAPIENS,
     "Sapiens2For": {
         "head_config": {
             "upsample_out_channels": [32], "upsample_kernel_sizes": [4], "conv_out_channels": [32],
             "conv_kernel_sizes": [1],
         },
-        "num_key_value_heads_per_layer": [4, 2], "num_key_value_attention_heads": 2,
+        **_SAPIENS,
     },
     "Sam2Model": _SAM2,
     "Sam3TrackerModel": _SAM3,
     "ShieldGemma2": {"mm_tokens_per_image": 4, "yes_token_index": 100, "no_token_index": 101},
+    # As many as there are stages, all of which it undoes.
+    "SwinForMasked": {"num_layers": 4},
+    "Swinv2ForMasked": {"num_layers": 4},
     "UVDoc": {
         "backbone_config": {
             "resnet_head": [[3, 16], [16, 16]], "stage_configs": [[[16, 1]], [[16, 2], [16, 3]]],
@@ -153,6 +159,16 @@ def _patches_side_by_side() -> dict[str, Any]:
     return {"pixel_values": torch.randn(1, 3, 16, 48 * 16), "target_sizes": torch.tensor([[4, 4], [4, 8]])}
 
 
+def _line() -> dict[str, Any]:
+    """The image of a line of text."""
+    return {"pixel_values": torch.randn(BATCH, 3, 48, 96)}
+
+
+def _hidden_patches() -> dict[str, Any]:
+    """An image of 56 x 56 patches, some of which are hidden."""
+    return {"pixel_values": torch.randn(BATCH, 3, 224, 224), "bool_masked_pos": torch.rand(BATCH, 3136) < 0.4}
+
+
 def _classes_of_tasks() -> dict[str, Any]:
     """Two images, one to be searched for two classes and one for three."""
     return {
@@ -172,6 +188,11 @@ INPUTS: dict[str, Any] = {
     "MiniCPMOcrVision": _patches_side_by_side,
     "MiniCPMV4_7Vision": _patches_side_by_side,
     "OmDetTurbo": _classes_of_tasks,
+    # Its default configuration halves both sides in each stage, those of checkpoints mostly the height.
+    "PPOCRV5MobileRecFor": lambda: {"pixel_values": torch.randn(BATCH, 3, 96, 192)},
+    "PPOCRV5ServerRecFor": _line,
+    "PPOCRV6SmallRecFor": _line,
+    "PPOCRV6TinyRecFor": _line,
     "PerceiverForImageClassificationConv": dict,
     "PerceiverForImageClassificationFourier": dict,
     "Sam2Model": lambda: {
@@ -182,6 +203,8 @@ INPUTS: dict[str, Any] = {
         "pixel_values": torch.randn(BATCH, 3, 112, 112), "input_points": torch.rand(BATCH, 1, 2, 2) * 100,
         "input_labels": torch.ones(BATCH, 1, 2).int(),
     },
+    "SwinForMasked": _hidden_patches,
+    "Swinv2ForMasked": _hidden_patches,
     "VideoLlama3Vision": lambda: {
         "grid_thw": torch.tensor([[1, 4, 4]] * BATCH), "merge_sizes": torch.tensor([2] * BATCH),
     },

@@ -79,6 +79,10 @@ _DRAFTING_TEXT: dict[str, Any] = {
     "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 16, "num_kv_shared_layers": 2,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
 }  # fmt: skip
+_GLM_IMAGE: dict[str, Any] = {
+    "image_token_id": _IMAGE, "image_start_token_id": 251, "image_end_token_id": 252,
+    "vq_config": {"num_embeddings": 32, "embed_dim": 64, "latent_channels": 64},
+}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "Blip2ForImageTextRetrieval": {"qformer_config": {"use_qformer_text_input": True}},
     "ColModernVBert": {"vlm_config": {"image_token_id": _IMAGE, "vision_config": _PATCHES}},
@@ -91,12 +95,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "EmbeddingGemma2": {"image_token_id": _IMAGE, "vision_config": GEMMA4_VISION},
     "Gemma4UnifiedAssistant": {"text_config": _DRAFTING_TEXT, "backbone_hidden_size": 64},
     "Gemma3ForSequence": {"mm_tokens_per_image": 4},
-    "GlmImageModel": {
-        "image_token_id": _IMAGE,
-        "image_start_token_id": 251,
-        "image_end_token_id": 252,
-        "vq_config": {"num_embeddings": 32, "embed_dim": 64, "latent_channels": 64},
-    },
+    "GlmImageFor": _GLM_IMAGE,
+    "GlmImageModel": _GLM_IMAGE,
     # Wider than the block that it drafts and what it is drafted from.
     "MuseGlimmerAssistant": {"sliding_window": 64},
     "NeoMME": {"image_token_id": _IMAGE, "patch_size": 4},
@@ -125,6 +125,7 @@ INPUTS: dict[str, Any] = {
         "attention_mask": padded(BATCH, LENGTH), "bool_masked_pos": torch.rand(BATCH, 14, 14) < 0.4,
     },
     "Gemma4UnifiedAssistant": _draft,
+    "GlmImageFor": _pictures_to_change,
     "GlmImageModel": _pictures_to_change,
     "MuseGlimmerAssistant": lambda: {
         "noise_embeds": torch.randn(BATCH, 16, 64), "context_hidden_states": torch.randn(BATCH, 8, 2 * 64),

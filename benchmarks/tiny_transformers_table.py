@@ -86,6 +86,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "vision_config": {"output_channels": 64, "num_pos_feats": 32},
         "prompt_encoder_config": {"image_embedding_size": 14},
     },
+    "T5GemmaEncoder": {"is_encoder_decoder": False},
     "T5ForSequence": {"decoder_start_token_id": 0},
     "T5Gemma2Encoder": {"text_config": {"dropout_rate": 0.0}, "mm_tokens_per_image": 4},
     "TimeSeriesTransformer": SERIES,
@@ -184,6 +185,13 @@ def questions() -> dict[str, Any]:
     return {"input_ids": texts, "attention_mask": padded(BATCH, LENGTH)}
 
 
+def question_and_text() -> dict[str, Any]:
+    """A question, and behind two separators a text, with one at its end."""
+    texts = ids(BATCH, LENGTH)
+    texts[:, [6, 7, 13]] = 2
+    return {"input_ids": texts, "attention_mask": padded(BATCH, LENGTH)}
+
+
 def image_positions() -> dict[str, Any]:
     """Which two tokens of each text stand for its image."""
     return {"image_embeds_position_mask": torch.tensor([[0] + [1] * 2 + [0] * 13] * BATCH).bool()}
@@ -199,6 +207,10 @@ INPUTS: dict[str, Any] = {
     "TimesFm": lambda: {"past_values": [torch.rand(40), torch.rand(64)], "freq": [0, 1]},
     "Perceiver": lambda: {"inputs": ids(BATCH, LENGTH)},
     "PerceiverForImageClassificationLearned": lambda: {"inputs": None},
+    "LongformerForMultipleChoice": question_and_text,
+    "LongformerForQuestionAnswering": question_and_text,
+    # Two numbers a row, of sums that cancel: those of two rows alone may by chance be nearer to float64 than is usual.
+    "MobileBertForNextSentence": lambda: {"input_ids": ids(8, LENGTH), "attention_mask": padded(8, LENGTH)},
     "SplinterForPreTraining": questions,
     "OneFormer": lambda: {"task_inputs": ids(BATCH, 77)},
     "MusicgenMelodyForCausalLM": lambda: {"input_ids": ids(4 * BATCH, LENGTH)},

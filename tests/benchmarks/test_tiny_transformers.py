@@ -36,3 +36,10 @@ def test_a_model_that_is_a_part_of_another_gets_the_arguments_that_it_has_there(
     assert {"input_ids", "pixel_values"} <= tiny.inputs[0].keys()
     with torch.no_grad():
         assert torch.isfinite(tiny.call(**tiny.inputs[0]).last_hidden_state).all()
+
+
+def test_a_call_that_torch_does_not_take_is_none_of_the_inputs():
+    """BrosSpadeEE cannot do without a mask, which others are also called without."""
+    tiny = tiny_models.build("transformers:BrosSpadeEEForTokenClassification")
+    assert len(tiny.inputs) == 2
+    assert all("attention_mask" in call for call in tiny.inputs)
