@@ -44,10 +44,18 @@ def _names(interpreter: TracingInterpreter, info: ClassInfo) -> Iterable[str]:
         return info.methods if is_registered else ()
     is_called_by_name = (
         classes.torch_base(info) == "torch.nn.Module"
-        and not classes.forwards(info)
-        and not any(map(is_compiled_method, info.methods))
+        and all(_is_left_to_others(forward.info) for forward in classes.forwards(info))
+        and all(
+            _is_left_to_others(method) or not is_compiled_method(name)
+            for name, method in info.methods.items()
+        )
     )
     return sorted(info.methods.keys() - LOOPS) if is_called_by_name else ()
+
+
+def _is_left_to_others(method: FunctionInfo) -> bool:
+    """Whether subclasses write it: callers know the base by its other methods."""
+    return method.is_a("abstractmethod")
 
 
 def _returns_value(method: FunctionInfo) -> bool:

@@ -392,6 +392,60 @@ class Plain:
     def sample(self, logits, label):
         return logits.softmax(1)[label > 0]
 """),
+    "fields of a dataclass whose base is none": not_run("""
+import dataclasses
+
+class Named:
+    names: dict = {}
+
+    def known(self, name, other):
+        return name in self.names
+
+@dataclasses.dataclass
+class Rays(Named):
+    origins: torch.Tensor
+    length: torch.Tensor
+
+class Model(nn.Module):
+    def forward(self, x, name: str, number: int):
+        rays = Rays(x, x * 2)
+        if number in rays.names:
+            return x
+        if rays.origins.sum() > 0:  #! TPU205
+            return rays.length
+        return x
+"""),
+    "what torch takes for a mask": not_run("""
+class Model(nn.Module):
+    def __init__(self, assigner):
+        super().__init__()
+        self.assigner = assigner
+
+    def forward(self, x):
+        chosen, hidden, other = self.assigner(x)
+        scores = torch.masked_select(x, chosen)  #! TPU103
+        faded = x.masked_fill(hidden, 0.0)
+        scores = scores * x[chosen]  #! TPU101
+        return scores, faded[hidden], x[other]  #! TPU101
+"""),
+    "methods of a base whose forward others write": not_run("""
+from abc import abstractmethod
+
+class Head(nn.Module):
+    @abstractmethod
+    def forward(self, x):
+        ...
+
+    def loss(self, scores: torch.Tensor, labels):
+        return scores.log_softmax(1)[scores > 0].mean()  #! TPU101
+
+class Whole(nn.Module):
+    def forward(self, x):
+        return x
+
+    def loss(self, scores: torch.Tensor, labels):
+        return scores.log_softmax(1)[scores > 0].mean()
+"""),
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tpuport.lint.abstract_values import (
+    BOOL_TENSOR,
     FALSE,
     NONE,
     STATIC,
@@ -34,7 +35,7 @@ from tpuport.lint.interpreter import library, standard_library
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.instantiation import instantiate
 from tpuport.lint.interpreter.members import super_attribute
-from tpuport.lint.interpreter.object_state import store_after_call
+from tpuport.lint.interpreter.object_state import store, store_after_call
 from tpuport.lint.interpreter.python_builtins import call_builtin
 from tpuport.lint.interpreter.value_methods import (
     call_instance,
@@ -82,7 +83,21 @@ def evaluate_call(frame: Frame, node: ast.Call) -> Value:
     frame.interpreter.changed_receiver = None
     result = apply(frame, callee, arguments, node)
     store_after_call(frame, node.func, callee)
+    _recognize_mask(frame, node, callee)
     return result
+
+
+def _recognize_mask(frame: Frame, node: ast.Call, callee: Value) -> None:
+    """After `torch.masked_select(x, mask)` or `x.masked_fill(mask, 0)`, a name of which
+    nothing was known has booleans: torch takes nothing else there.
+    """
+    match node:
+        case ast.Call(func=ast.Attribute(attr=name), args=arguments) if name.startswith(
+            "masked_"
+        ):
+            for mask in arguments[isinstance(callee, External) :][:1]:
+                if isinstance(mask, ast.Name) and frame.lookup(mask.id) is UNKNOWN:
+                    store(frame, mask, BOOL_TENSOR)
 
 
 def _passes_everything_on(frame: Frame, node: ast.Call) -> bool:

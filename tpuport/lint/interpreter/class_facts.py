@@ -269,6 +269,22 @@ class Classes:
                 fields[name] = self._evaluator.annotation(annotation, ancestor.module)
         return fields
 
+    def constructor_fields(self, info: ClassInfo) -> Iterable[str]:
+        """The fields that a dataclass's constructor takes, in its order. What a base
+        that is no dataclass annotates is not among them.
+        """
+        ancestors = self.mro(info)
+        decorated = [
+            ancestor
+            for ancestor in ancestors
+            if "dataclass" in last_names(ancestor.decorators)
+        ]
+        return dict.fromkeys(
+            name
+            for ancestor in reversed(decorated or ancestors)
+            for name in ancestor.annotated
+        )
+
     def attributes(self, info: ClassInfo) -> dict[str, Value]:
         """What `__init__` sets on `self`, interpreted with the declared types of its
         parameters.

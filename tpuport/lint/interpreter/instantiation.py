@@ -96,7 +96,7 @@ def _field_values(
     frame: Frame, info: ClassInfo, arguments: Arguments
 ) -> dict[str, Value]:
     """Values of a dataclass's fields, in the order of the arguments."""
-    names = frame.interpreter.classes.declared_fields(info)
+    names = frame.interpreter.classes.constructor_fields(info)
     return {
         **dict(zip(names, arguments.positional, strict=False)),
         **arguments.keywords,
