@@ -3,24 +3,35 @@
     python benchmarks/attention_cost.py                 the tables of docs/attention.md: v6e, v5e, v5p
     python benchmarks/attention_cost.py --topology v6e
 
-No TPU is needed: the real compiler schedules each kernel for a described one. A core executes a bundle a cycle when
-nothing stalls. Figures are bundles for 2048 x 2048 pairs of a query and a key, of one head of size 128 in bfloat16, at
-8,192 queries and keys.
+No TPU is needed: the real compiler schedules each kernel for a described one. The schedule's scalar instructions are
+executed, as for the estimates of `tpuport compile`, so that loops and conditions count as often as they run; starting a
+copy between memories is added, as docs/time.md describes it. Figures are cycles of a core for 2048 x 2048 pairs of a
+query and a key, of one head of size 128 in bfloat16, at 8,192 queries and keys. Where two cores share the heads, as on
+v5p, they are cycles of both.
 """
 
 import argparse
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+from tpuport import schedules
+from tpuport.attention.flash import flash
+from tpuport.attention.mask import Mask
+from tpuport.hardware import GENERATIONS, assume_generation, compiled, described
 
 HEADS, LENGTH, DIM = 6, 8192, 128
 PAIRS = 2048 * 2048
+# What the kernels' instructions are called.
+KERNELS = ("tpuport_flash", "splash_mha")
 # What guides and ports give jax's kernel, and what it needs where those do not fit into vector memory.
 GUIDE, SMALL = (2048, 2048, 1024), (1024, 1024, 512)
 ROWS = {
@@ -42,10 +53,7 @@ def program(
     segments: bool = False,
     padding: str = "",
 ) -> tuple:
-    """(function, abstract arguments) for `tpuport.attention.tuning.bundle_compiler.Compiler`."""
-    import jax
-    import jax.numpy as jnp
-
+    """(function, abstract arguments) of a call."""
     one = jax.ShapeDtypeStruct((1, HEADS, LENGTH, DIM), jnp.bfloat16)
     row = jax.ShapeDtypeStruct((1, LENGTH), jnp.bool_)
     if blocks is not None:
@@ -54,10 +62,6 @@ def program(
 
 
 def _splash(blocks: list[int], save: bool, segments: bool) -> Callable:
-    import jax.numpy as jnp
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-
     query, key, compute = blocks
     made = kernel.make_splash_mha(
         masks.MultiHeadMask([masks.FullMask((LENGTH, LENGTH))] * HEADS),
@@ -73,10 +77,6 @@ def _splash(blocks: list[int], save: bool, segments: bool) -> Callable:
 
 
 def _ours(padding: str, generation: str) -> Callable:
-    from tpuport.attention.flash import flash
-    from tpuport.attention.mask import Mask
-    from tpuport.hardware import assume_generation
-
     def run(q: Any, k: Any, v: Any, real: Any) -> Any:
         with assume_generation(generation):
             mask = Mask(keys_BT=real) if padding else Mask()
@@ -85,49 +85,41 @@ def _ours(padding: str, generation: str) -> Callable:
     return run
 
 
-def blocks_of(row: dict[str, Any], generation: str) -> tuple[int, int, int]:
-    from tpuport.attention.block_sizes import block_sizes
-
-    if "blocks" in row:
-        return row["blocks"]
-    return block_sizes(
-        heads=HEADS, queries=LENGTH, keys=LENGTH, head_dim=DIM, value_dim=DIM, dtype="bfloat16",
-        masked=row.get("padding") == "segment_ids", generation=generation,
-    )  # fmt: skip
-
-
 def measure(topology: str) -> dict[str, float | None]:
-    """Bundles for 2048 x 2048 pairs, by row; None where the kernel does not compile."""
-    from tpuport.attention.tuning.bundle_compiler import Compiler
-
+    """Cycles for 2048 x 2048 pairs, by row; None where the kernel does not compile."""
     generation = topology.partition(":")[0]
-    found: dict[str, float | None] = {}
-    with Compiler(topology) as compiler:
-        for name, row in ROWS.items():
-            result = compiler.count("benchmarks.attention_cost:program", row | {"generation": generation})
-            if result.failure:
-                sys.stderr.write(f"{name} on {topology}: {result.failure[:200]}\n")
-                found[name] = None
-                continue
-            query, key, _ = blocks_of(row, generation)
-            (kernel,) = result.kernels
-            found[name] = kernel.bundles * PAIRS / (query * key)
-    return found
+    hardware = GENERATIONS[generation]
+    start_cycles = hardware.copy_start.value * hardware.clock
+    figures: dict[str, float | None] = {}
+    for name, row in ROWS.items():
+        function, arguments = program(generation, **row)
+        try:
+            with schedules.record() as recorded:
+                compiled(function, *arguments, topology=described(topology))
+        except jax.errors.JaxRuntimeError as error:
+            sys.stderr.write(f"{name} on {topology}: {str(error)[:200]}\n")
+            figures[name] = None
+            continue
+        (kernel,) = [schedule for key, schedule in recorded.items() if key.startswith(KERNELS)]
+        cycles = kernel.cycles + kernel.copies * start_cycles
+        figures[name] = cycles * PAIRS / (HEADS * LENGTH**2)
+    return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--topology", action="append", help="v6e, v5e or v5p; more than once for more")
     chosen = parser.parse_args().topology or ["v6e", "v5e", "v5p"]
-    tables = {topology: measure(topology) for topology in chosen}
+    with schedules.recording_flags():
+        tables = {topology: measure(topology) for topology in chosen}
     write = lambda cells: sys.stdout.write("| " + " | ".join(cells) + " |\n")  # noqa: E731
     write(["", *chosen, *(f"{name}, of the best jax splash" for name in chosen)])
     write(["---", *["---:"] * (2 * len(chosen))])
     best = {t: min(v for n, v in tables[t].items() if "jax" in n and "no mask" in n and v) for t in chosen}
     for name in ROWS:
         values = [(tables[t][name], best[t]) for t in chosen]
-        bundles = [f"{value:,.0f}" if value else "out of vector memory" for value, _ in values]
-        write([name, *bundles, *(f"{value / least:.3f}" if value else "" for value, least in values)])
+        cycles = [f"{value:,.0f}" if value else "out of vector memory" for value, _ in values]
+        write([name, *cycles, *(f"{value / least:.3f}" if value else "" for value, least in values)])
 
 
 if __name__ == "__main__":
