@@ -33,9 +33,9 @@ _MEANING = {
 }
 _HEADER = """# Models beside torch
 
-Model classes of transformers {transformers} and diffusers {diffusers}, tiny and with random weights, through tpuport
-and through torch {torch} on the CPU, in float32: {count} of them. [The last section](#not-run) says why
-{unbuilt_count} more are not among them, and which have not been run yet.
+The {exported_count} model classes that transformers {transformers} and diffusers {diffusers} export, tiny and with
+random weights, through tpuport and through torch {torch} on the CPU, in float32: {count} of them are compared, and
+[the last section](#not-run) says why {unbuilt_count} are not.
 
 ```console
 $ python -m benchmarks.coverage                                    # all of them, which takes hours; continues
@@ -68,8 +68,7 @@ $ python -m benchmarks.coverage --only 'transformers:Llama*' --again
 
 `tpuport doctor --model llama` prints the rows of a type, and `tpuport.port` warns of a class that is known to fail.
 """
-# What a class's name ends in.
-_KIND = re.compile(r"(For[A-Z]\w*|Backbone|Model|)$")
+_WAITING = "it has not been run yet"
 _CLASS_GROUPS = (
     (re.compile(r"ForCausalLM|LMHeadModel"), "Causal language models"),
     (
@@ -112,13 +111,18 @@ def page(
     """
     unbuilt = [record for record in records if record["status"] == "not built"]
     built = [record for record in records if record["status"] != "not built"]
-    lines = [_HEADER.format(count=len(built), unbuilt_count=len(unbuilt), new_tokens=new_tokens, **versions)]
+    counts = {
+        "count": len(built),
+        "unbuilt_count": len(unbuilt) + len(waiting),
+        "exported_count": len(records) + len(waiting),
+    }
+    lines = [_HEADER.format(new_tokens=new_tokens, **counts, **versions)]
     groups: dict[str, list[Record]] = {}
     for record in sorted(built, key=lambda record: record["name"]):
         groups.setdefault(group(record["name"]), []).append(record)
     for title in sorted(groups, key=_group_order):
         lines += [f"## {title}", "", *_counts(groups[title]), "", *_rows(groups[title], versions), ""]
-    lines += ["## Not run", "", *_unbuilt_rows(unbuilt), *_waiting_lines(waiting)]
+    lines += ["## Not run", "", *_unbuilt_rows(unbuilt, waiting)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -203,30 +207,22 @@ def _worst_reason(record: Record) -> str:
     if worst is None:
         return ""
     class_name = record["name"].partition(":")[2]
-    known = coverage_unbuilt.REFUSED.get(class_name) if worst == "refused" else None
+    known = coverage_unbuilt.REFUSED.get(class_name) if worst in ("refused", "raw error") else None
     return known or " ".join(reasons[worst].split())
 
 
-def _unbuilt_rows(records: Sequence[Record]) -> Iterator[str]:
+def _unbuilt_rows(records: Sequence[Record], waiting: Sequence[str]) -> Iterator[str]:
     yield "| reason | classes |"
     yield "| --- | --- |"
     classes: dict[str, list[str]] = {}
-    for record in sorted(records, key=lambda record: record["name"]):
+    for record in records:
         class_name = record["name"].partition(":")[2]
         reason = coverage_unbuilt.REASONS.get(class_name) or _cell(record["reason"])
-        classes.setdefault(reason, []).append(f"`{class_name}`")
+        classes.setdefault(reason, []).append(class_name)
+    for name in waiting:
+        classes.setdefault(_WAITING, []).append(name.partition(":")[2])
     for reason, names in sorted(classes.items()):
-        yield f"| {reason} | {', '.join(names)} |"
-
-
-def _waiting_lines(names: Sequence[str]) -> Iterator[str]:
-    """How many classes of each kind have not been run yet."""
-    if not names:
-        return
-    kinds = Counter(_KIND.search(name)[0] for name in names)  # type: ignore[index]
-    counts = ", ".join(f"{count} `...{kind}`" if kind else str(count) for kind, count in kinds.most_common())
-    yield ""
-    yield f"{len(names)} classes have not been run yet, most of them models above with another head: {counts}."
+        yield f"| {reason} | {', '.join(f'`{name}`' for name in sorted(names))} |"
 
 
 def _cell(text: str) -> str:

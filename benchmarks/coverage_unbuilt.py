@@ -13,15 +13,23 @@ _LARGE_SESSION = (
 # By class, from its own code or from what it raises.
 REASONS = {
     "ControlNetXSAdapter": "its `forward` refuses to run but as a part of `UNetControlNetXSModel`",
+    "ChameleonVQVAE": "it has no `forward`: `ChameleonModel` calls its `encode`",
+    "DinatBackbone": _NATTEN,
     "DinatForImageClassification": _NATTEN,
     "DinatModel": _NATTEN,
     "EdgeTamVideoModel": _SESSION,
+    "Emu3VQVAE": "it has no `forward`: `Emu3Model` calls its `encode`",
+    "EsmFold2Model": (
+        "a call takes the tokens, atoms, bonds and chains of a complex of molecules; no small ones are known here"
+    ),
     "Gemma4AssistantForCausalLM": (
         "transformers cannot construct it: it wants all layers to share keys, and then says 'The set of layer types "
         "producing a cache is different than the set of layer types using them'"
     ),
     "GlmImageVQVAE": "it has no `forward`: `GlmImageModel` calls its `encode`",
+    "LayoutLMv2ForQuestionAnswering": _DETECTRON,
     "LayoutLMv2ForSequenceClassification": _DETECTRON,
+    "LayoutLMv2ForTokenClassification": _DETECTRON,
     "LayoutLMv2Model": _DETECTRON,
     "Sam2VideoModel": _SESSION,
     "Sam3TrackerVideoModel": _SESSION,
@@ -34,12 +42,15 @@ _KEYPOINTS = (
 _DURATIONS = (
     "the length of its result follows from durations that its weights compute, and rounding may change it"
 )
+_IMAGE_ENDS = "it looks for the ends of images among tokens of which its image tokenizer computes some"
 # By class, of those whose program cannot be what torch computes.
 REFUSED = {
+    "EsmForProteinFolding": "it checks that the numbers of residues have 64 bits, and on the device they have 32",
     "FastSpeech2ConformerModel": _DURATIONS,
     "FastSpeech2ConformerWithHifiGan": _DURATIONS,
     "FlavaForPreTraining": "it selects by codes that its image tokenizer computes; the number of them is not known",
-    "GlmImageModel": "it looks for the ends of images among tokens of which its image tokenizer computes some",
+    "GlmImageForConditionalGeneration": _IMAGE_ENDS,
+    "GlmImageModel": _IMAGE_ENDS,
     "LightGlueForKeypointMatching": _KEYPOINTS,
     "SuperGlueForKeypointMatching": _KEYPOINTS,
     "SuperPointForKeypointDetection": _KEYPOINTS,

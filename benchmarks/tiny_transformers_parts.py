@@ -45,7 +45,7 @@ _RAG: dict[str, Any] = {
 CONFIGS: dict[str, dict[str, Any]] = {
     "BayesianDetector": {"watermarking_depth": 3},
     "Blip2TextModelWith": {"qformer_config": {"use_qformer_text_input": True}},
-    "BridgeTowerForContrastive": {"contrastive_hidden_size": 64},
+    "BridgeTowerForContrastive": {"contrastive_hidden_size": 64, "logit_scale_init_value": 2.6592},
     "CLIPSegForImage": {"extract_layers": [0, 1], "vision_config": {"image_size": 64, "patch_size": 16}},
     "ClapAudio": SOUND["Clap"]["audio_config"],
     "ClapText": {},
@@ -149,6 +149,8 @@ INPUTS: dict[str, Any] = {
         "input_ids": torch.randint(0, 20, (BATCH, 10)), "attention_mask": padded(BATCH, 10),
     },
     "FastSpeech2ConformerHifiGan": lambda: {"spectrogram": torch.randn(BATCH, 12, 80)},
+    # Padding has equal scores, of which torch may take any.
+    "FlaubertForQuestionAnswering": lambda: {"attention_mask": torch.ones(BATCH, LENGTH, dtype=torch.long)},
     "FlavaImageCodebook": lambda: {"pixel_values": torch.rand(BATCH, 3, 112, 112)},
     "FlavaMultimodal": lambda: {"hidden_states": torch.randn(BATCH, LENGTH, 64)},
     "GPT2DoubleHeads": _choices,
@@ -182,6 +184,7 @@ INPUTS: dict[str, Any] = {
     "SpeechT5ForSpeechToSpeech": _speech_to_speech,
     "SpeechT5HifiGan": lambda: {"spectrogram": torch.randn(BATCH, 12, 80)},
     "ViltForImagesAndText": lambda: {"pixel_values": torch.rand(BATCH, 2, 3, 224, 224), "pixel_mask": None},
+    "XLMForQuestionAnswering": lambda: {"attention_mask": torch.ones(BATCH, LENGTH, dtype=torch.long)},
     "VisualBertForRegion": lambda: {
         "visual_embeds": torch.randn(BATCH, 4, 64), "visual_attention_mask": padded(BATCH, 4),
         "region_to_phrase_position": torch.tensor([[1, 4, -1], [2, 7, 9]]),

@@ -1,5 +1,8 @@
 """A sample of the table of models, and the verdicts of models that are different or refused on purpose."""
 
+import importlib
+import inspect
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +16,7 @@ from benchmarks import (
     coverage_prompts,
     coverage_table,
     coverage_unbuilt,
+    exported_models,
     tiny_models,
 )
 from tpuport import lint
@@ -190,14 +194,37 @@ def test_the_page_says_why_a_class_is_not_among_them():
     assert "| `ValueError: no \\| such` | `Other` |" in lines
 
 
-def test_the_page_counts_what_has_not_been_run():
-    records = [{"name": LLAMA, "status": "not built", "reason": "none"}]
-    names = [
-        f"transformers:{name}" for name in ("BertForMultipleChoice", "BeitBackbone", "LukeForMultipleChoice")
-    ]
+def test_the_page_names_what_has_not_been_run():
+    records = [{"name": LLAMA, "status": "ran"}]
+    names = [f"transformers:{name}" for name in ("LukeForMultipleChoice", "BeitBackbone")]
     page = coverage_table.page(records, coverage.versions(), 6, names)
-    assert "3 classes have not been run yet" in page
-    assert "2 `...ForMultipleChoice`, 1 `...Backbone`." in page
+    assert page.startswith("# Models beside torch\n\nThe 3 model classes that transformers")
+    assert "| it has not been run yet | `BeitBackbone`, `LukeForMultipleChoice` |" in page
+
+
+@pytest.mark.parametrize("library", coverage.LIBRARIES)
+def test_the_page_has_every_class_that_a_library_exports(library):
+    page = coverage.PAGE.read_text(encoding="utf-8")
+    assert [name for name in exported_models.names(library) if f"`{name}`" not in page] == []
+
+
+@pytest.mark.slow  # to import all takes half a minute; the test above has the sources of both
+@pytest.mark.parametrize(
+    ("library", "base"), [("transformers", "PreTrainedModel"), ("diffusers", "ModelMixin")]
+)
+def test_exported_models_are_those_of_the_libraries(library, base):
+    package = importlib.import_module(library)
+    classes = {name: getattr(package, name) for name in dir(package)}
+    models = {
+        name: value
+        for name, value in classes.items()
+        if inspect.isclass(value) and issubclass(value, classes[base])
+    }
+    bases = models.keys() - set(exported_models.names(library))
+    assert models.keys() - bases == set(exported_models.names(library))
+    for name in bases:
+        assert re.search("Pre[Tt]rained|ModelMixin", name)
+        assert models[name].forward is torch.nn.Module.forward
 
 
 def test_the_page_names_the_worst_verdict():
