@@ -220,8 +220,10 @@ def test_exported_models_are_those_of_the_libraries(library, base):
         for name, value in classes.items()
         if inspect.isclass(value) and issubclass(value, classes[base])
     }
-    bases = models.keys() - set(exported_models.names(library))
-    assert models.keys() - bases == set(exported_models.names(library))
+    found = set(exported_models.names(library))
+    bases = models.keys() - found
+    # Where a package is missing, the library has something else in the place of a model.
+    assert all(hasattr(classes[name], "_backends") for name in found - models.keys())
     for name in bases:
         assert re.search("Pre[Tt]rained|ModelMixin", name)
         assert models[name].forward is torch.nn.Module.forward
