@@ -6,7 +6,7 @@
 No TPU is needed: the real compiler schedules each kernel for a described one. The schedule's scalar instructions are
 executed, as for the estimates of `tpuport compile`, so that loops and conditions count as often as they run; starting a
 copy between memories is added, as docs/time.md describes it. Figures are cycles of a core for 2048 x 2048 pairs of a
-query and a key, of one head of size 128 in bfloat16, at 8,192 queries and keys. Where two cores share the heads, as on
+query and a key, of one head of size 128 in bfloat16. Where two cores share the heads, as on
 v5p, they are cycles of both.
 """
 
@@ -28,7 +28,7 @@ from tpuport.attention.flash import flash
 from tpuport.attention.mask import Mask
 from tpuport.hardware import GENERATIONS, assume_generation, compiled, described
 
-HEADS, LENGTH, DIM = 6, 8192, 128
+HEADS, DIM = 6, 128
 PAIRS = 2048 * 2048
 # What the kernels' instructions are called.
 KERNELS = ("tpuport_flash", "splash_mha")
@@ -48,29 +48,30 @@ ROWS = {
 
 def program(
     generation: str,
+    length: int,
     blocks: list[int] | None = None,
     save: bool = False,
     segments: bool = False,
     padding: str = "",
 ) -> tuple:
     """(function, abstract arguments) of a call."""
-    one = jax.ShapeDtypeStruct((1, HEADS, LENGTH, DIM), jnp.bfloat16)
-    row = jax.ShapeDtypeStruct((1, LENGTH), jnp.bool_)
+    one = jax.ShapeDtypeStruct((1, HEADS, length, DIM), jnp.bfloat16)
+    row = jax.ShapeDtypeStruct((1, length), jnp.bool_)
     if blocks is not None:
-        return _splash(blocks, save, segments), (one, one, one, row)
+        return _splash(length, blocks, save, segments), (one, one, one, row)
     return _ours(padding, generation), (one, one, one, row)
 
 
-def _splash(blocks: list[int], save: bool, segments: bool) -> Callable:
+def _splash(length: int, blocks: list[int], save: bool, segments: bool) -> Callable:
     query, key, compute = blocks
     made = kernel.make_splash_mha(
-        masks.MultiHeadMask([masks.FullMask((LENGTH, LENGTH))] * HEADS),
+        masks.MultiHeadMask([masks.FullMask((length, length))] * HEADS),
         block_sizes=kernel.BlockSizes(block_q=query, block_kv=key, block_kv_compute=compute),
         head_shards=1, q_seq_shards=1, save_residuals=save,
     )  # fmt: skip
 
     def run(q: Any, k: Any, v: Any, real: Any) -> Any:
-        ids = kernel.SegmentIds(jnp.ones(LENGTH, jnp.int32), real[0].astype(jnp.int32)) if segments else None
+        ids = kernel.SegmentIds(jnp.ones(length, jnp.int32), real[0].astype(jnp.int32)) if segments else None
         return made(q[0], k[0], v[0], segment_ids=ids)
 
     return run
@@ -85,14 +86,14 @@ def _ours(padding: str, generation: str) -> Callable:
     return run
 
 
-def measure(topology: str) -> dict[str, float | None]:
+def measure(topology: str, length: int) -> dict[str, float | None]:
     """Cycles for 2048 x 2048 pairs, by row; None where the kernel does not compile."""
     generation = topology.partition(":")[0]
     hardware = GENERATIONS[generation]
     start_cycles = hardware.copy_start.value * hardware.clock
     figures: dict[str, float | None] = {}
     for name, row in ROWS.items():
-        function, arguments = program(generation, **row)
+        function, arguments = program(generation, length, **row)
         try:
             with schedules.record() as recorded:
                 compiled(function, *arguments, topology=described(topology))
@@ -102,16 +103,18 @@ def measure(topology: str) -> dict[str, float | None]:
             continue
         (kernel,) = [schedule for key, schedule in recorded.items() if key.startswith(KERNELS)]
         cycles = kernel.cycles + kernel.copies * start_cycles
-        figures[name] = cycles * PAIRS / (HEADS * LENGTH**2)
+        figures[name] = cycles * PAIRS / (HEADS * length**2)
     return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--topology", action="append", help="v6e, v5e or v5p; more than once for more")
-    chosen = parser.parse_args().topology or ["v6e", "v5e", "v5p"]
+    parser.add_argument("--length", type=int, default=8192, help="queries and keys, a multiple of 2048")
+    options = parser.parse_args()
+    chosen = options.topology or ["v6e", "v5e", "v5p"]
     with schedules.recording_flags():
-        tables = {topology: measure(topology) for topology in chosen}
+        tables = {topology: measure(topology, options.length) for topology in chosen}
     write = lambda cells: sys.stdout.write("| " + " | ".join(cells) + " |\n")  # noqa: E731
     write(["", *chosen, *(f"{name}, of the best jax splash" for name in chosen)])
     write(["---", *["---:"] * (2 * len(chosen))])
