@@ -421,11 +421,15 @@ class Model(nn.Module):
         super().__init__()
         self.assigner = assigner
 
+    def masked_mean(self, values, weight):
+        return (values * weight).sum()
+
     def forward(self, x):
-        chosen, hidden, other = self.assigner(x)
+        chosen, hidden, other, rows = self.assigner(x)
         scores = torch.masked_select(x, chosen)  #! TPU103
         faded = x.masked_fill(hidden, 0.0)
-        scores = scores * x[chosen]  #! TPU101
+        scores = scores * x[chosen] + self.masked_mean(rows, x)  #! TPU101
+        x = x[rows]
         return scores, faded[hidden], x[other]  #! TPU101
 """),
     "methods of a base whose forward others write": not_run("""

@@ -60,6 +60,8 @@ _WRAP_FIRST: Final = frozenset(
     " torch.no_grad torch.compiler.disable torch._dynamo.disable".split()
 )
 _CHECKPOINT_OPTIONS: Final = frozenset({"use_reentrant", "context_fn"})
+# Functions and methods of torch that take a mask, without a last "_".
+_MASKED: Final = frozenset({"masked_fill", "masked_scatter", "masked_select"})
 
 
 def evaluate_call(frame: Frame, node: ast.Call) -> Value:
@@ -92,8 +94,8 @@ def _recognize_mask(frame: Frame, node: ast.Call, callee: Value) -> None:
     nothing was known has booleans: torch takes nothing else there.
     """
     match node:
-        case ast.Call(func=ast.Attribute(attr=name), args=arguments) if name.startswith(
-            "masked_"
+        case ast.Call(func=ast.Attribute(attr=name), args=arguments) if (
+            name.rstrip("_") in _MASKED
         ):
             for mask in arguments[isinstance(callee, External) :][:1]:
                 if isinstance(mask, ast.Name) and frame.lookup(mask.id) is UNKNOWN:
