@@ -27,17 +27,17 @@ def names(library: str) -> tuple[str, ...]:
     }
 
     def ancestors(name: str) -> list[str]:
-        found = [name]
-        for ancestor in found:
+        lineage = [name]
+        for ancestor in lineage:
             bases, _ = definitions.get(ancestor, ((), ""))
-            found += [base for base in bases if base not in found]
-        return found
+            lineage += [base for base in bases if base not in lineage]
+        return lineage
 
     def is_model(name: str) -> bool:
-        line = ancestors(name)
-        if name not in definitions or _ROOTS[library] not in line:
+        lineage = ancestors(name)
+        if name not in definitions or _ROOTS[library] not in lineage:
             return False
-        runs = any("def forward(" in definitions[parent][1] for parent in line if parent in definitions)
+        runs = any("def forward(" in definitions[parent][1] for parent in lineage if parent in definitions)
         return runs or not _BASE_NAME.search(name)
 
     return tuple(sorted(filter(is_model, package._class_to_module)))
@@ -53,7 +53,7 @@ def _sources(root: Path, modules: set[str]) -> Iterator[Path]:
 def _definitions(source: str) -> Iterator[tuple[str, list[str], str]]:
     """Of each class in a file its name, its bases, and its text."""
     for text in re.split(r"^(?=class )", source, flags=re.MULTILINE):
-        found = _DEFINITION.match(text)
+        definition = _DEFINITION.match(text)
         # Libraries have another class of a name that tells of packages which are not installed.
-        if found and "DummyObject" not in found[2]:
-            yield found[1], re.findall(r"\w+", found[2]), text
+        if definition and "DummyObject" not in definition[2]:
+            yield definition[1], re.findall(r"\w+", definition[2]), text
