@@ -494,3 +494,11 @@ def test_a_package_of_the_linted_code_is_not_one_that_needs_a_gpu(
         for finding in analyser.analyse(read(tmp_path / name, name)).findings
     ]
     assert findings == expected
+
+
+def test_a_type_of_tensors_on_the_gpu_says_how_to_make_one_on_the_device(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text("import torch\n\nX = torch.cuda.FloatTensor(3)\ntorch.cuda.synchronize()\n")
+    tensor, synchronized = Analyser(Options(rules=all_rules())).analyse(read(path, str(path))).findings
+    assert "torch.zeros(n, device=x.device)" in tensor.remedy
+    assert "device=" not in synchronized.remedy

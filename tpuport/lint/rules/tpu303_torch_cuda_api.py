@@ -1,5 +1,6 @@
 """TPU303: functions of `torch.cuda`."""
 
+import dataclasses
 from typing import Final
 
 from tpuport.lint.events import Use
@@ -34,9 +35,17 @@ def check(event: Use, context: Context) -> Answer:
         )
     if function in _HARMLESS | _STREAMS or function.startswith("amp."):
         return False
-    return gpu_hit(event)
+    hit = gpu_hit(event)
+    if hit and function.endswith("Tensor"):
+        return dataclasses.replace(hit, reason=_TYPE, remedy=_TENSOR)
+    return hit
 
 
+_TYPE: Final = "a tensor of this type is made on the GPU"
+_TENSOR: Final = (
+    "make it where the model is: `torch.zeros(n, device=x.device)`, or `torch.empty`"
+    " or `torch.tensor` with `device=`"
+)
 _DEVICES: Final = "count TPU devices with `jax.device_count()`, or leave the mesh to `tpuport.create_mesh`"
 
 
