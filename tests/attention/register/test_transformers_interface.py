@@ -1,5 +1,6 @@
 """Attention of transformers' models through tpuport's functions, against transformers' own."""
 
+import copy
 from typing import Any
 
 import jax
@@ -167,6 +168,28 @@ def test_a_causal_mask_is_left_out_as_in_transformers() -> None:
         with torch.no_grad():
             expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
         got = compiled(input_ids=ids, attention_mask=mask).last_hidden_state
+        np.testing.assert_allclose(compat.to_torch(compat.as_jax(got)), expected, atol=2e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+def test_a_mask_without_order_is_left_out_as_in_transformers() -> None:
+    """Phi-4's attention of images is causal by itself, so that it is so where no patch is masked."""
+    config = transformers.Phi4MultimodalConfig().vision_config
+    config.update(
+        {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    )
+    config.update({"image_size": 28, "patch_size": 7, "crop_size": 28, "attn_implementation": "sdpa"})
+    torch.manual_seed(0)
+    model = transformers.Phi4MultimodalVisionModel(config).eval()
+    pixels = torch.randn(2, 3, 28, 28, generator=generator(1))
+    whole = torch.ones(2, 4, 4, dtype=torch.bool)
+    padded = whole.clone()
+    padded[1, 3:] = False
+    compiled = tpuport.compile(tpuport.port(copy.deepcopy(model)))
+    for mask in (padded, whole, None):
+        with torch.no_grad():
+            expected = model(pixels, patch_attention_mask=mask).last_hidden_state
+        got = compiled(pixels, patch_attention_mask=mask).last_hidden_state
         np.testing.assert_allclose(compat.to_torch(compat.as_jax(got)), expected, atol=2e-5)
 
 

@@ -93,9 +93,10 @@ def transformers_mask(
         # Musicgen's codebooks are rows of ids, and so of the mask, but several of them
         # one row of states.
         padding = padding[:: max(1, len(padding) // batch_size)]
-        if may_be_none and mask.right == 0:
+        if may_be_none and q_length > 1:
             # For attention that is not causal by itself, such as Aimv2's and
-            # PaliGemma's, None means another result.
+            # PaliGemma's, or that is, beside a mask without order, such as that of
+            # Phi-4's images, None means another result.
             left_out_if = functools.partial(jnp.all, padding)
         mask = replace(mask, keys_BT=intersect(mask.keys_BT, padding))
     elif may_be_none:

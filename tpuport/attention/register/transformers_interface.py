@@ -231,8 +231,12 @@ def _mask_of_call(
     if attention_mask is not None:
         mask, note = _mask_structure(attention_mask, scores)
         left_out_if = getattr(attention_mask, "left_out_if", None)
-        if left_out_if is not None and not is_causal:
-            mask = Mask(dense=compat.as_jax(attention_mask) | left_out_if())
+        if left_out_if is not None and is_causal != (mask.right == 0):
+            given = compat.as_jax(attention_mask)
+            left_out = jnp.ones_like(given)
+            if is_causal:
+                left_out = jnp.tril(left_out)
+            mask = Mask(dense=jnp.where(left_out_if(), left_out, given))
             note = "a mask that transformers leaves out where no row has padding"
     # One query is the newest token, which sees every key; aligned with the first key it
     # would see only that.
