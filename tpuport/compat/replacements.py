@@ -10,13 +10,13 @@ environment that this module completes.
 
 import functools
 import importlib
+import inspect
 import logging
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tpuport.compat.operators import declarations
 from tpuport.temporary import ABSENT, restore_attribute
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def install(environment: Any) -> None:
             lowering.target, ABSENT
         )
         # torchax has no call that undoes this, hence the copies of its table's entries.
-        function = declarations.with_torch_names(lowering.target, lowering.function)
+        function = _with_torch_names(lowering.target, lowering.function)
         environment.override_op_definition(lowering.target, function)
         logger.debug("operator %s: %s", lowering.target, lowering.reason)
     for method in methods():
@@ -127,3 +127,28 @@ def _owner(name: str) -> Any:
     if name in ("Distribution", "VonMises"):
         return getattr(importlib.import_module("torch.distributions"), name)
     return getattr(importlib.import_module("torchax.tensor"), name)
+
+
+# Of the functions that torch writes in C, whose parser takes both.
+_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+
+
+def _with_torch_names(target: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, taking arguments by all names that a function of torch has for
+    them.
+
+    Args:
+        target: what it stands for. Overloads of operators get torch's names alone.
+        function: gets `input` as its first argument.
+    """
+    if not (inspect.isbuiltin(target) or inspect.ismethoddescriptor(target)):
+        return function
+
+    @functools.wraps(function)
+    def named(*args: Any, **kwargs: Any) -> Any:
+        kwargs = {_NUMPY_NAMES.get(name, name): kwargs[name] for name in kwargs}
+        if "input" in kwargs:
+            args = (kwargs.pop("input"), *args)
+        return function(*args, **kwargs)
+
+    return named

@@ -4,7 +4,6 @@ each with its reason.
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -56,28 +55,3 @@ def on_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
         return env.j2t_iso(function(*args, **kwargs))
 
     return lowering
-
-
-# Of the functions that torch writes in C, whose parser takes both.
-_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
-
-
-def with_torch_names(target: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, taking arguments by all names that a function of torch has for
-    them.
-
-    Args:
-        target: what it stands for. Overloads of operators get torch's names alone.
-        function: gets `input` as its first argument.
-    """
-    if not (inspect.isbuiltin(target) or inspect.ismethoddescriptor(target)):
-        return function
-
-    @functools.wraps(function)
-    def named(*args: Any, **kwargs: Any) -> Any:
-        kwargs = {_NUMPY_NAMES.get(name, name): kwargs[name] for name in kwargs}
-        if "input" in kwargs:
-            args = (kwargs.pop("input"), *args)
-        return function(*args, **kwargs)
-
-    return named
