@@ -133,6 +133,8 @@ def _owner(name: str) -> Any:
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 
 
+# One object for each, so that what was installed can be told from what is.
+@functools.cache
 def _with_torch_names(target: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, taking arguments by all names that a function of torch has for
     them.
