@@ -43,7 +43,9 @@ $ python -m benchmarks.coverage --only 'transformers:Llama*' --again
 ```
 
 - **forward**: `tpuport.compile(model)` with each of several calls. Float64 is the referee: a result that is
-  farther from it than torch's by more than rounding is different.
+  farther from it than torch's by more than rounding is different. A model that no program can compute, because a
+  length follows from what it computes, is called itself: its code runs on the host, over compiled calls of its
+  modules, which a warning says, and the last column.
 - **dp2 x sp2 x tp2**: the same on eight devices.
 - **generate**: `model.generate` of the ported model, greedy, {new_tokens} tokens, one prompt. Where no program can
   repeat a model's steps, it is transformers' own loop over compiled calls (docs/generate.md), which a warning says.
@@ -195,7 +197,7 @@ def age(record: Record, versions: dict[str, str]) -> str:
 
 
 def _worst_reason(record: Record) -> str:
-    """Why a model is not equal in everything: the reason of its worst check, or ""."""
+    """Why a model is not equal in everything, or not one program: the reason of its worst check, or ""."""
     reasons = {
         record[check]["verdict"]: record[check].get("reason", "")
         for check in reversed(CHECKS)
@@ -205,7 +207,8 @@ def _worst_reason(record: Record) -> str:
         reasons["crashed"] = record["reason"]
     worst = next((name for name in ORDER if name in reasons and name != "equal"), None)
     if worst is None:
-        return ""
+        # Of a model that runs on the host.
+        return " ".join(record.get("forward", {}).get("reason", "").split())
     class_name = record["name"].partition(":")[2]
     known = coverage_unbuilt.REFUSED.get(class_name) if worst in ("refused", "raw error") else None
     return known or " ".join(reasons[worst].split())

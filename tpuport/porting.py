@@ -10,7 +10,7 @@ from tpuport import checkpoint
 from tpuport.checkpoint import model_sizes, saving
 from tpuport.compilation import LostValue, keep_shared, model_calls
 from tpuport.errors import PortError
-from tpuport.library_classes import is_pipeline
+from tpuport.library_classes import is_library_model, is_pipeline
 from tpuport.model_results import warn_of_failures
 
 _DEVICE_MAP = "hf_device_map"
@@ -108,7 +108,7 @@ def _refuse_translated(model: Any) -> None:
 
 def _replace_calls(model: torch.nn.Module) -> torch.nn.Module:
     """Let a ported model's own call, and its `generate`, run on the device."""
-    model_calls.compile_call(model)
+    model_calls.compile_call(model, _call_on_host if is_library_model(model) else None)
     saving.replace_save(model)
     model_sizes.replace_sizes(model)
     # A model of transformers, which has been imported then.
@@ -120,6 +120,15 @@ def _replace_calls(model: torch.nn.Module) -> torch.nn.Module:
         # has such a map.
         vars(model).setdefault(_DEVICE_MAP, _PORTED_MAP)
     return model
+
+
+def _call_on_host(model: torch.nn.Module) -> model_calls.CallOnHost:
+    """What runs a call that no program can compute, of a model whose code is not the
+    user's to change.
+    """
+    from tpuport.generation.host_forward import HostForward
+
+    return HostForward(model)
 
 
 def _restore_calls(model: torch.nn.Module) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import PretrainedConfig, PreTrainedModel
 
 from benchmarks import (
     coverage,
@@ -162,6 +163,34 @@ def test_verdicts():
     refused = compared(ReadsAValue(3, 3))
     assert refused["verdict"] == "refused"
     assert "TPU205" in refused["reason"]
+
+
+class RepeatsRows(PreTrainedModel):
+    """A model of a library, whose own call runs on the host."""
+
+    config_class = PretrainedConfig
+
+    def __init__(self):
+        super().__init__(PretrainedConfig())
+        self.doubled = Doubled(3, 3)
+
+    def forward(self, x):
+        return x.repeat_interleave(self.doubled(x)[:, 0].abs().int() + 1, dim=0)
+
+
+def test_a_model_that_runs_on_the_host_says_why():
+    check = compared(RepeatsRows())
+    assert check["verdict"] == "equal"
+    assert "sum of the repeats" in check["reason"]
+    assert coverage_table.new_programs({"forward": check}) == "0"
+    versions = {"torch": "1", "transformers": "2", "diffusers": "3"}
+    page = coverage_table.page(
+        [{"name": "transformers:RepeatsRows", "status": "ran", "forward": check}], versions, 6
+    )
+    assert "runs on the host" in next(
+        line for line in page.splitlines() if line.startswith("| `RepeatsRows`")
+    )
+    assert compared(RepeatsRows(), change=1e-3)["verdict"] == "different"
 
 
 @pytest.mark.parametrize(

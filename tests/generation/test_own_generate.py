@@ -112,6 +112,21 @@ def test_steps_that_ask_for_values_share_a_program(caplog: pytest.LogCaptureFixt
     assert caplog.text.count("transformers' own loop") == 1, "it is said once"
 
 
+def test_inputs_that_the_loop_on_the_device_does_not_pass_on() -> None:
+    """transformers' loop, on the host: as of every other argument of a model's forward."""
+    torch.manual_seed(0)
+    reference = LlamaForCausalLM(LLAMA).eval()
+    model = tpuport.port(copy.deepcopy(reference), mesh=tpuport.create_mesh(devices=jax.devices()[:1]))
+    embedded = torch.randn(2, 4, 16)
+    mask = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
+    options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": 4, "do_sample": False}
+    wanted = reference.generate(inputs_embeds=embedded, **options)
+    assert not torch.equal(wanted, reference.generate(inputs_embeds=-embedded, **options))
+    assert torch.equal(model.generate(inputs_embeds=embedded, **options), wanted)
+    with pytest.raises(tpuport.PortError, match="needs a prompt"):
+        model.generate(**options)
+
+
 class KeepsItsCache(LlamaForCausalLM):
     """Its own `generate` goes on with the cache that it passed, as DiffusionGemma's does for each step of a canvas."""
 

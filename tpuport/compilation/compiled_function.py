@@ -63,7 +63,7 @@ from tpuport.compilation.prepared_call import (
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.shared_tensors import weights_in_state
 from tpuport.compilation.state_writes import StateTrace, check_leaks
-from tpuport.compilation.value_decisions import ValueDecisions, advise_static
+from tpuport.compilation.value_decisions import ValueDecisions, advise
 from tpuport.errors import PortError
 from tpuport.library_classes import is_library_model
 from tpuport.tracing import is_tracing, trace_lock
@@ -219,7 +219,7 @@ class CompiledFunction:
                     return self._run_stage(stage, args, kwargs)
                 if not needed or not is_of_library:
                     # Own code may be meant for any values, so that its author decides.
-                    advice = advise_static(needed or candidates.others)
+                    advice = advise(self._function, needed or candidates.others)
                     with trace_errors.explained(
                         self._function,
                         catch=trace_errors.is_of_code,

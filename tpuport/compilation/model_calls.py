@@ -9,7 +9,7 @@ import inspect
 import itertools
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import torch
@@ -19,7 +19,27 @@ from tpuport import compat
 from tpuport.compilation import torch_transforms
 from tpuport.compilation.compiled_function import CompiledFunction
 from tpuport.compilation.model_weights import is_on_host
+from tpuport.trace_errors import CannotTrace
 from tpuport.tracing import is_tracing
+
+
+class CallOnHost(Protocol):
+    """Calls of a model that no program can compute, as code of the host."""
+
+    def knows(self, args: tuple, kwargs: dict[str, Any]) -> bool:
+        """Whether a call of this form is one of them."""
+        ...
+
+    def leave_to_host(
+        self, args: tuple, kwargs: dict[str, Any], error: CannotTrace
+    ) -> None:
+        """Know calls of this form from now on; the error if the host cannot help."""
+
+    def run(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run a call of this form; its result is on the device."""
+
+
+MakeCallOnHost = Callable[[torch.nn.Module], CallOnHost]
 
 
 class ModelCall:
@@ -29,19 +49,29 @@ class ModelCall:
     While the model is a part of something that is traced, runs operation by operation
     in torchax's environment, or is on the host again, it is the model's own forward.
 
+    Args:
+        make_on_host: makes `on_host` of the model; None if all its calls are to be
+            programs.
+
     Attributes:
         module: the model.
         original: its own forward, bound.
         compiled: the `CompiledFunction` underneath; its `program.compilations` counts.
+        on_host: for calls that no program can compute; None until there is one.
     """
 
     def __init__(
-        self, module: torch.nn.Module, original: Callable | None = None
+        self,
+        module: torch.nn.Module,
+        make_on_host: MakeCallOnHost | None = None,
+        original: Callable | None = None,
     ) -> None:
         self.module = module
         self.original: Callable = original or module.forward
         functools.update_wrapper(self, self.original)
         self._compiled: CompiledFunction | None = None
+        self._make_on_host = make_on_host
+        self.on_host: CallOnHost | None = None
 
     @property
     def __self__(self) -> torch.nn.Module:
@@ -99,7 +129,25 @@ class ModelCall:
         _check_token_ids(
             self.module, kwargs.get("input_ids", args[0] if args else None)
         )
-        return self.compiled(*args, **kwargs)
+        return self._run_compiled(args, kwargs)
+
+    def _run_compiled(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run a program, or the code on the host where there can be none."""
+        if self.on_host is None or not self.on_host.knows(args, kwargs):
+            try:
+                return self.compiled(*args, **kwargs)
+            except CannotTrace as error:
+                self._leave_to_host(args, kwargs, error)
+        assert self.on_host is not None
+        return self.on_host.run(args, kwargs)
+
+    def _leave_to_host(
+        self, args: tuple, kwargs: dict[str, Any], error: CannotTrace
+    ) -> None:
+        if self._make_on_host is None:
+            raise error
+        self.on_host = self.on_host or self._make_on_host(self.module)
+        self.on_host.leave_to_host(args, kwargs, error)
 
     def _is_on_host(self) -> bool:
         """Whether torch itself has moved the model back: `model.cpu()`."""
@@ -124,10 +172,11 @@ class ModelCall:
         # A copy of a model has its copy here already, whose attributes are not all
         # there yet.
         module = memo.get(id(self.module), self.module)
-        return type(self)(module, _bound_to(module, self.original))
+        original = _bound_to(module, self.original)
+        return type(self)(module, self._make_on_host, original)
 
     def __reduce__(self) -> tuple[type, tuple]:
-        return type(self), (self.module,)
+        return type(self), (self.module, self._make_on_host)
 
 
 def _check_token_ids(model: torch.nn.Module, ids: Any) -> None:
@@ -171,12 +220,17 @@ def _bound_to(module: torch.nn.Module, original: Callable) -> Callable:
     return original if function is None else function.__get__(module)
 
 
-def compile_call(model: torch.nn.Module) -> None:
+def compile_call(
+    model: torch.nn.Module, make_on_host: MakeCallOnHost | None = None
+) -> None:
     """Let a ported model's own call run its compiled program. Does nothing the second
     time.
+
+    Args:
+        make_on_host: as of `ModelCall`.
     """
     if not isinstance(vars(model).get("forward"), ModelCall):
-        model.forward = ModelCall(model)
+        model.forward = ModelCall(model, make_on_host)
 
 
 def restore_call(model: torch.nn.Module) -> None:

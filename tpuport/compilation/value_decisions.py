@@ -8,18 +8,21 @@ from then on.
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import jax
+import torch
 
 from tpuport.compat import autocast, randomness
 from tpuport.compilation.call_arguments import shapes_key
 from tpuport.compilation.decided_values import DecidedValues, warn_of_decided
 from tpuport.compilation.host_inputs import Candidates, HostInput, find_needed
 from tpuport.compilation.prepared_call import PreparedCall
+from tpuport.library_classes import is_library_model
 from tpuport.tracing import trace_lock
 
 logger = logging.getLogger("tpuport")
+_OWN_CALL: Final = "call the ported model itself, which runs on the host then, over compiled calls of its modules"
 
 
 class ValueDecisions:
@@ -129,10 +132,14 @@ class ValueDecisions:
             return computed.find(key, run, (weights, tensors, donated))
 
 
-def advise_static(names: Sequence[str]) -> str:
-    """What the user can do about code that asks for values of these inputs; "" without
-    any.
+def advise(function: Any, names: Sequence[str]) -> str:
+    """What the user can do about a function that asks for values, beside changing its
+    code, or "".
+
+    Args:
+        names: of inputs whose values it may ask for.
     """
-    if not names:
-        return ""
-    return f"tpuport.compile(..., static={list(names)!r}), if few different values occur: each compiles a program"
+    if names:
+        return f"tpuport.compile(..., static={list(names)!r}), if few different values occur: each compiles a program"
+    is_model = isinstance(function, torch.nn.Module) and is_library_model(function)
+    return _OWN_CALL if is_model else ""

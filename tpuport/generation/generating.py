@@ -43,6 +43,7 @@ from tpuport.generation.length_limits import (
 )
 from tpuport.generation.model_errors import explained_for_generate
 from tpuport.generation.model_inputs import (
+    check_passed_on,
     read_inputs,
     split_inputs,
     vocabulary_size,
@@ -256,6 +257,7 @@ def run_generate(
         input_ids, attention_mask, options, names
     )
     inputs, options = split_inputs(names, options)
+    check_passed_on(model, options)
     prompts_of_lengths = None
     if attention_mask is None:
         prompts_of_lengths = pad_list(input_ids, on_right=is_encoder_decoder(model))

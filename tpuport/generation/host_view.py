@@ -84,16 +84,11 @@ class ModuleCalls:
         )
 
     def leave_to_host(self, module: torch.nn.Module, error: CannotTrace) -> None:
-        """Run a module's own code on the host from now on, if it asks for values and
-        has modules; else the error.
+        """Run a module's own code on the host from now on; the error if that would not
+        help.
         """
-        is_whole = module is self._model()
-        has_modules = next(module.children(), None) is not None
-        has_hooks = bool(module._forward_hooks or module._forward_pre_hooks)
-        asks_for_values = isinstance(
-            error.__cause__, Exception
-        ) and trace_errors.asks_for_values(error.__cause__)
-        if is_whole or has_hooks or not (asks_for_values and has_modules):
+        # The model's own call has tried it already.
+        if module is self._model() or not can_run_on_host(module, error):
             raise error
         logger.warning(
             "%s runs on the host, over compiled calls of its modules: %s",
@@ -126,6 +121,19 @@ class ModuleCalls:
                 module.forward, type(module).__name__, [module]
             )
         return self.functions[id(module)]
+
+
+def can_run_on_host(module: torch.nn.Module, error: CannotTrace) -> bool:
+    """Whether a module that cannot be traced can run as code of the host: if it asks
+    for values, and has modules, whose calls are compiled.
+    """
+    has_modules = next(module.children(), None) is not None
+    has_hooks = bool(module._forward_hooks or module._forward_pre_hooks)
+    cause = error.__cause__
+    asks_for_values = isinstance(cause, Exception) and trace_errors.asks_for_values(
+        cause
+    )
+    return asks_for_values and has_modules and not has_hooks
 
 
 def _without_views(value: Any) -> Any:
@@ -165,12 +173,21 @@ def _fetch(value: Any, passed: Mapping[int, Cache]) -> Any:
     with, in the state it has now.
     """
     if not _is_cache(value):
-        return checkpoint.fetch(value)
+        return _on_host(value)
     own = passed.get(id(value))
     if type(own) is not type(value):
         return value
     vars(own).update(vars(value))
     return own
+
+
+def _on_host(value: Any) -> Any:
+    """A tensor of the device on the host, where integers have 64 bits, as torch's own:
+    it indexes, and writes into such, with nothing else.
+    """
+    fetched = checkpoint.fetch(value)
+    is_narrowed = fetched is not value and fetched.dtype is torch.int32
+    return fetched.to(torch.int64) if is_narrowed else fetched
 
 
 class InnerGenerate(GenerationMixin):
@@ -277,7 +294,7 @@ class _Viewing:
         value = object.__getattribute__(self, name)
         if name == "_modules":
             return {key: _beside(self, module) for key, module in value.items()}
-        return checkpoint.fetch(value) if compat.is_ported(value) else value
+        return _on_host(value) if compat.is_ported(value) else value
 
     def __getattr__(self, name: str) -> Any:
         # Parameters, buffers and modules, which are in dictionaries of their own.
@@ -320,7 +337,7 @@ def _beside(view: Any, value: Any) -> Any:
     """A module as a view beside another one; a tensor on the host."""
     if isinstance(value, torch.nn.Module):
         return make_view(value, _calls_of(view))
-    return checkpoint.fetch(value) if compat.is_ported(value) else value
+    return _on_host(value) if compat.is_ported(value) else value
 
 
 @functools.cache

@@ -122,7 +122,8 @@ class ModelGenerate:
             # As in transformers: the decoder's, beside what an encoder reads.
             options["decoder_input_ids"], input_ids = input_ids, inputs
         # An encoder's inputs have other names too.
-        if input_ids is None and not self.model.config.is_encoder_decoder:
+        has_prompt = input_ids is not None or "inputs_embeds" in options
+        if not has_prompt and not self.model.config.is_encoder_decoder:
             raise PortError(
                 "generate() of a ported model needs a prompt",
                 where="input_ids",

@@ -21,6 +21,7 @@ from tpuport import compat
 from tpuport.compilation import HostInput
 from tpuport.errors import PortError
 from tpuport.generation.model_errors import NoLoop
+from tpuport.generation.option_values import without_absent
 from tpuport.mappings import without
 from tpuport.static_values import exact_key
 
@@ -50,6 +51,21 @@ def split_inputs(
     }
     options = without(arguments, names)
     return inputs, options
+
+
+def check_passed_on(model: Any, options: Mapping[str, Any]) -> None:
+    """NoLoop for inputs of a model among the options: what the loop on the device does
+    not pass on, such as embeddings in place of token ids.
+    """
+    forward = getattr(model, "forward", None)
+    taken = input_names(inspect.signature(forward).parameters) if forward else ()
+    unread = sorted(without_absent(options).keys() & set(taken))
+    if unread:
+        raise NoLoop(
+            f"the loop on the device does not pass on the model's {', '.join(unread)}",
+            where=f"{type(model).__name__}.generate",
+            fix="leave them out",
+        )
 
 
 @jax.tree_util.register_static
