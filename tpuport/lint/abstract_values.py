@@ -241,15 +241,20 @@ class Sequence(_ByContent):
 
 class Mapping(_ByContent):
     """A dict: `entries` for the keys that the source text tells, `element` for all
-    others.
+    others; it `is_open` if these are whatever a caller passes by name.
     """
 
-    __slots__ = ("element", "entries")
+    __slots__ = ("element", "entries", "is_open")
 
-    def __init__(self, entries: tuple[tuple[Any, Value], ...], element: Value) -> None:
-        self.entries, self.element = entries, element
+    def __init__(
+        self,
+        entries: tuple[tuple[Any, Value], ...],
+        element: Value,
+        is_open: bool = False,
+    ) -> None:
+        self.entries, self.element, self.is_open = entries, element, is_open
         meter.units += len(entries) >> 2
-        self._set_key(entries, element)
+        self._set_key(entries, element, is_open)
 
     @property
     def values(self) -> list[Value]:

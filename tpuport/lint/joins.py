@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from tpuport.lint.abstract_values import (
@@ -30,6 +30,7 @@ from tpuport.lint.abstract_values import (
 )
 
 _T = TypeVar("_T")
+_Join = Callable[[Value, Value], Value]
 
 
 class Losses:
@@ -88,6 +89,23 @@ def _join_objects(left: Value, right: Value) -> Value:
     return choice([left, right])
 
 
+def carried(before: Value, after: Value) -> Value:
+    """What a loop's next run finds, by what the last one found and what it left.
+
+    `total = 0; for ...: total = total + x.sum()` leaves a tensor, since loops over
+    layers do run: also in an entry of a dict and in an attribute.
+    """
+    match before, after:
+        case Static(), Tensor():
+            return after
+        case Instance(), Instance() if before.info is after.info:
+            return Instance(after.info, _common_fields(before, after, carried))
+        case Mapping(), Mapping():
+            return _join_mappings(before, after, carried)
+        case _:
+            return join(before, after)
+
+
 def join_all(values: Iterable[Value]) -> Value:
     """The join of several values; `UNKNOWN` if there are none."""
     remaining = iter(values)
@@ -131,10 +149,12 @@ def choice(values: list[Value]) -> Value:
             return UNKNOWN
 
 
-def _common_fields(left: Instance, right: Instance) -> tuple[tuple[str, Value], ...]:
+def _common_fields(
+    left: Instance, right: Instance, joined: _Join = join
+) -> tuple[tuple[str, Value], ...]:
     right_fields = dict(right.fields)
     joint = (
-        (name, join(value, right_fields[name]))
+        (name, joined(value, right_fields[name]))
         for name, value in left.fields
         if name in right_fields
     )
@@ -149,7 +169,7 @@ def _join_tensor(left: Tensor, right: Value) -> Value:
             _common(left.ndim, right.ndim, -1),
             left.optional | right.optional,
             left.view | right.view,
-            _common(left.origin, right.origin, ""),
+            _joint_origin(left, right),
             # What is traced in one branch fails where this branch runs.
             left.host and right.host,
             left.several and right.several,
@@ -168,6 +188,18 @@ def _join_tensor(left: Tensor, right: Value) -> Value:
     if isinstance(right, Static) and not left.host:
         losses.count += 1
     return UNKNOWN
+
+
+_MASK_OR_NUMBERS: Final = frozenset({"bool", "float"})
+
+
+def _joint_origin(left: Tensor, right: Tensor) -> str:
+    """The origin of one of two tensors. Where one is of booleans and the other of
+    floats, what indexes is a mask: torch takes no float there.
+    """
+    if {left.dtype, right.dtype} == _MASK_OR_NUMBERS:
+        return "mask"
+    return _common(left.origin, right.origin, "")
 
 
 def _or_none(value: Value) -> Value:
@@ -204,17 +236,28 @@ def joint_element(left: Sequence, right: Sequence) -> Value:
     return join(left.element, right.element)
 
 
-def _join_mappings(left: Mapping, right: Mapping) -> Value:
+def _join_mappings(left: Mapping, right: Mapping, joined: _Join = join) -> Value:
     names = [name for name, _ in left.entries]
     right_names = [name for name, _ in right.entries]
     if names != right_names:
         # Sorted, so that the order does not depend on which branch comes first.
         names = sorted({*names, *right_names}, key=repr)
-    entries = tuple((name, _joint_entry(name, left, right)) for name in names)
-    return Mapping(entries, join(left.element, right.element))
+    entries = tuple((name, _joint_entry(name, left, right, joined)) for name in names)
+    is_open = left.is_open or right.is_open
+    return Mapping(entries, _joint_others(left, right), is_open)
 
 
-def _joint_entry(name: Any, left: Mapping, right: Mapping) -> Value:
+def _joint_others(left: Mapping, right: Mapping) -> Value:
+    """What either dict has at other keys. An empty one says nothing about later
+    entries.
+    """
+    for empty, other in ((left, right), (right, left)):
+        if not empty.entries and empty.element is UNKNOWN:
+            return other.element
+    return join(left.element, right.element)
+
+
+def _joint_entry(name: Any, left: Mapping, right: Mapping, joined: _Join) -> Value:
     """What two dicts have at a key. A tensor that only one of them is known to have is
     the other's too.
 
@@ -225,7 +268,7 @@ def _joint_entry(name: Any, left: Mapping, right: Mapping) -> Value:
     for value, other in (values, values[::-1]):
         if other is UNKNOWN and is_traced(value):
             return value
-    return join(*values)
+    return joined(*values)
 
 
 # --- containers ---
@@ -245,14 +288,28 @@ def with_element(container: Sequence, value: Value) -> Sequence:
     )
 
 
+# How many elements a longer list has says little.
+_MOST_APPENDED: Final = 8
+
+
+def with_last(container: Sequence, value: Value) -> Sequence:
+    """The list after `container.append(value)`."""
+    if container.items is None or len(container.items) >= _MOST_APPENDED:
+        return with_element(container, value)
+    items = (*container.items, value)
+    return Sequence(container.kind, items, join_all(items))
+
+
 def with_entry(mapping: Mapping, key: Any, value: Value) -> Mapping:
     """The dict after `dict[key] = value`; the key is `NOT_CONSTANT` if the source text
     does not tell it.
     """
     if key is not NOT_CONSTANT:
         others = tuple(entry for entry in mapping.entries if entry[0] != key)
-        return Mapping((*others, (key, value)), mapping.element)
+        return Mapping((*others, (key, value)), mapping.element, mapping.is_open)
     # A dict that has been empty so far says nothing about its values.
     return Mapping(
-        mapping.entries, join(mapping.element, value) if mapping.entries else value
+        mapping.entries,
+        join(mapping.element, value) if mapping.entries else value,
+        mapping.is_open,
     )

@@ -12,11 +12,13 @@ class Arguments(NamedTuple):
         positional: in order; what `*iterable` of unknown length passes is one of them.
         keywords: by name.
         is_counted: whether there are as many positional arguments as `positional` has.
+        is_open: whether others may be passed by name: `f(x, **kwargs)`.
     """
 
     positional: list[Value]
     keywords: dict[str, Value]
     is_counted: bool = True
+    is_open: bool = False
 
     @property
     def first(self) -> Value:
@@ -39,7 +41,9 @@ class Arguments(NamedTuple):
 
     def without_first(self) -> "Arguments":
         """What the first argument gets if it is called, or its method."""
-        return Arguments(self.positional[1:], self.keywords, self.is_counted)
+        return Arguments(
+            self.positional[1:], self.keywords, self.is_counted, self.is_open
+        )
 
     def functions(self) -> list[Function]:
         """The arguments that are functions of the linted code, in order."""

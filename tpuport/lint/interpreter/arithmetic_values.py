@@ -6,6 +6,7 @@ from tpuport.lint.abstract_values import (
     FLOAT,
     STATIC,
     UNKNOWN,
+    Mapping,
     Sequence,
     Static,
     Tensor,
@@ -30,6 +31,9 @@ def arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
             )
         case Static(), Static():
             return _static_arithmetic(left, operator, right)
+        case Mapping(), Mapping() if isinstance(operator, ast.BitOr):
+            entries = dict(left.entries) | dict(right.entries)
+            return Mapping(tuple(entries.items()), left.element)
         case Sequence(), Sequence() if isinstance(operator, ast.Add):
             return _concatenated(left, right)
         case (Sequence() as sequence, _) | (_, Sequence() as sequence) if is_repetition:

@@ -39,7 +39,8 @@ def declared_values(
             "tuple", None, interpreter.annotation(variadic.annotation, info.module)
         )
     if keywords:
-        values[keywords.arg] = Mapping((), UNKNOWN)
+        # `**kwargs: Unpack[Options]` says which ones there may be.
+        values[keywords.arg] = Mapping((), UNKNOWN, keywords.annotation is None)
     return values
 
 
@@ -55,7 +56,7 @@ def bound_values(
     by_name = arguments.keywords | dict(zip(names, arguments.positional, strict=False))
     for parameter in [*positional, *parameters.kwonlyargs]:
         values[parameter.arg] = _argument(
-            interpreter, info, parameter, by_name.get(parameter.arg)
+            interpreter, info, parameter, by_name.get(parameter.arg), arguments.is_open
         )
     if parameters.vararg:
         items = tuple(map(generalise, arguments.positional[len(positional) :]))
@@ -67,7 +68,7 @@ def bound_values(
         entries = tuple(
             (name, generalise(value)) for name, value in others if name not in named
         )
-        values[parameters.kwarg.arg] = Mapping(entries, UNKNOWN)
+        values[parameters.kwarg.arg] = Mapping(entries, UNKNOWN, arguments.is_open)
     return values
 
 
@@ -76,9 +77,10 @@ def _argument(
     info: FunctionInfo,
     parameter: ast.arg,
     value: Value | None,
+    is_open: bool,
 ) -> Value:
     default = info.defaults.get(parameter.arg)
-    if value is None and default is not None:
+    if value is None and default is not None and not is_open:
         value = interpreter.module_expression(info.module, default)
     if value is None or value is UNKNOWN:
         return declared_value(interpreter, info, parameter, False)

@@ -136,17 +136,18 @@ def _evaluate_arguments(frame: Frame, node: ast.Call) -> Arguments:
     """The values of a call's arguments. Stars are spread if their parts are known."""
     positional, is_counted = evaluate_starred(frame, node.args)
     keywords: dict[str, Value] = {}
+    is_open = False
     for keyword in node.keywords:
         match keyword.arg, frame.evaluate(keyword.value):
             case str(name), value:
                 keywords[name] = value
-            # Entries of `**mapping` whose keys are not known could be any argument, so
-            # they are dropped.
-            case None, Mapping(entries=entries):
+            # Entries of `**mapping` whose keys are not known could be any argument.
+            case None, Mapping(entries=entries) as mapping:
+                is_open |= mapping.is_open
                 keywords.update(
                     (key, entry) for key, entry in entries if isinstance(key, str)
                 )
-    return Arguments(positional, keywords, is_counted)
+    return Arguments(positional, keywords, is_counted, is_open)
 
 
 def evaluate_starred(frame: Frame, nodes: list[ast.expr]) -> tuple[list[Value], bool]:

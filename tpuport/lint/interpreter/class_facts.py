@@ -36,6 +36,8 @@ NOT_BUILT: Final = frozenset(
 )
 _OUTPUTS: Final = frozenset("ModelOutput BaseOutput".split())
 _ENUMERATIONS: Final = frozenset("Enum StrEnum IntEnum ExplicitEnum Flag".split())
+_DICTS: Final = frozenset("dict OrderedDict UserDict defaultdict Dict".split())
+_LISTS: Final = frozenset("list UserList List".split())
 _STANDARD_LIBRARY: Final = frozenset("object abc typing enum builtins".split())
 
 Answer = TypeVar("Answer")
@@ -45,8 +47,12 @@ class Evaluator(ABC):
     """What facts about classes need of the interpreter."""
 
     @abstractmethod
-    def module_expression(self, module: ModuleInfo, node: ast.expr) -> Value:
-        """An expression evaluated among a module's names."""
+    def module_expression(
+        self, module: ModuleInfo, node: ast.expr, receiver: Instance | None = None
+    ) -> Value:
+        """An expression evaluated among a module's names; in a method `self` is the
+        receiver.
+        """
 
     @abstractmethod
     def annotation(self, node: ast.expr | None, module: ModuleInfo) -> Value:
@@ -193,6 +199,14 @@ class Classes:
         """Whether it is a `typing.NamedTuple`."""
         return "NamedTuple" in last_names(self.external_bases(info))
 
+    def is_dict(self, info: ClassInfo) -> bool:
+        """Whether it is a dict with attributes or methods of its own."""
+        return bool(_DICTS & last_names(self.external_bases(info)))
+
+    def is_list(self, info: ClassInfo) -> bool:
+        """Whether it is a list with attributes or methods of its own."""
+        return bool(_LISTS & last_names(self.external_bases(info)))
+
     def is_enumeration(self, info: ClassInfo) -> bool:
         """Whether it is an Enum."""
         return bool(_ENUMERATIONS & last_names(self.external_bases(info)))
@@ -319,9 +333,10 @@ class Classes:
         result: Value | None = None
         for ancestor in self.mro(info):
             for node in self._assignments_outside_init(ancestor)[name]:
-                result = join_optional(
-                    result, self._evaluator.module_expression(ancestor.module, node)
+                assigned = self._evaluator.module_expression(
+                    ancestor.module, node, Instance(info)
                 )
+                result = join_optional(result, assigned)
         return result
 
     @_stored
@@ -363,12 +378,13 @@ class Classes:
                     )
         return names
 
-    @_stored
     def entries_set_later(self, info: ClassInfo) -> dict[str, Value]:
-        """What methods other than `__init__` put into containers,
-        `self.x[key] = f(...)`: joined, by attribute.
-        """
-        entries: dict[str, Value] = {}
+        """What methods other than `__init__` put into containers: joined, by name."""
+        facts = vars(info)
+        if "entries_set_later" in facts:
+            return facts["entries_set_later"]
+        # What is added may be computed from what is there.
+        entries: dict[str, Value] = facts.setdefault("entries_set_later", {})
         for ancestor in reversed(self.mro(info)):
             methods = [
                 method.node
@@ -377,16 +393,27 @@ class Classes:
             ]
             for node in itertools.chain.from_iterable(map(statements_within, methods)):
                 match node:
+                    # `self.x[key] = f(...)`, `self.x.append(f(...))`
                     case ast.Assign(
                         targets=[ast.Subscript(value=container)],
-                        value=ast.Call() as call,
+                        value=ast.Call() as added,
                     ):
-                        name = _attribute_of_name(container)
-                        if name is not None:
-                            value = self._evaluator.module_expression(
-                                ancestor.module, call
-                            )
-                            entries[name] = join_optional(entries.get(name), value)
+                        pass
+                    case ast.Expr(
+                        value=ast.Call(
+                            func=ast.Attribute(value=container, attr="append"),
+                            args=[ast.Call() as added],
+                        )
+                    ):
+                        pass
+                    case _:
+                        continue
+                name = _attribute_of_name(container)
+                if name is not None:
+                    value = self._evaluator.module_expression(
+                        ancestor.module, added, Instance(info)
+                    )
+                    entries[name] = join_optional(entries.get(name), value)
         return entries
 
 

@@ -8,15 +8,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tpuport.lint.abstract_values import (
+    NONE,
     UNKNOWN,
-    Choice,
-    Class,
     Static,
-    Tensor,
     Value,
     is_traced,
 )
 from tpuport.lint.events import Iteration
+from tpuport.lint.interpreter.containers import told_apart
 from tpuport.lint.interpreter.execution import bind, refusal_of
 from tpuport.lint.interpreter.frame import (
     Environment,
@@ -24,9 +23,16 @@ from tpuport.lint.interpreter.frame import (
     copy_environment,
     merge,
     merge_optional,
+    path_of,
 )
-from tpuport.lint.interpreter.truth import decide, narrow, possible_branches
+from tpuport.lint.interpreter.object_state import store
+from tpuport.lint.interpreter.truth import (
+    decide,
+    narrow,
+    possible_branches,
+)
 from tpuport.lint.joins import (
+    carried,
     join,
     join_all,
     losses,
@@ -36,8 +42,6 @@ _NUMBERS: Final = frozenset({"int", "float", "bool"})
 # A loop's environment settles after a few runs: a name changes from Python object to
 # tensor, or to unknown.
 _LOOP_RUNS: Final = 3
-# A table of more classes is not looked through one by one.
-_MOST_RUNS: Final = 8
 
 
 def _if(frame: Frame, node: ast.If) -> bool:
@@ -59,7 +63,45 @@ def _if(frame: Frame, node: ast.If) -> bool:
         if is_traced(frame.evaluate_silently(node.test)):
             after |= _tensors_of_any(ends)
     frame.env = after
+    _keep_first_value(frame, node.test, ends)
     return True
+
+
+def _keep_first_value(frame: Frame, test: ast.expr, ends: list[Environment]) -> None:
+    """After `if not hasattr(self, "x"): self.x = ...` the attribute has the value of
+    the branch that sets it: in the other one it is there, since an earlier call set it.
+    """
+    attribute = _attribute_asked_for(test)
+    path = path_of(attribute) if attribute else None
+    if attribute is None or path is None:
+        return
+    values = [env[path] for env in ends if env.get(path, NONE) != NONE]
+    if len(values) == 1 < len(ends):
+        store(frame, attribute, join(values[0], NONE))
+
+
+def _attribute_asked_for(test: ast.expr) -> ast.Attribute | None:
+    """The attribute that a condition asks for, whether an object has it: `hasattr(self,
+    "x")`, `self.x is None`, `not self.x`.
+    """
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _attribute_asked_for(operand)
+        case ast.Compare(
+            left=subject,
+            ops=[ast.Is() | ast.IsNot()],
+            comparators=[ast.Constant(value=None)],
+        ):
+            return _attribute_asked_for(subject)
+        case ast.Call(
+            func=ast.Name(id="hasattr" | "getattr"),
+            args=[holder, ast.Constant(value=str(name)), *_],
+        ):
+            return ast.Attribute(holder, name, ast.Load())
+        case ast.Attribute():
+            return test
+        case _:
+            return None
 
 
 def _tensors_of_any(ends: list[Environment]) -> Environment:
@@ -98,27 +140,14 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         bind(frame, node.target, item, node.iter)
         return frame.execute(node.body)
 
-    if _are_told_apart(source, element):
-        for item in source.items or ():
+    items = told_apart(source)
+    if items is None:
+        _loop(frame, run)
+    else:
+        for item in items:
             if not _run_once(frame, functools.partial(run, item)):
                 break
-    else:
-        _loop(frame, run)
     frame.execute(node.orelse)
-
-
-def _are_told_apart(source: Value, element: Value) -> bool:
-    """Whether a loop is over a few classes or functions that are written down: each has
-    a run of its own.
-    """
-    items = source.items
-    if not items:
-        return False
-    return (
-        isinstance(element, Choice)
-        and len(items) <= _MOST_RUNS
-        and all(isinstance(item, Class) for item in items)
-    )
 
 
 def _run_once(frame: Frame, run: Callable[[], bool]) -> bool:
@@ -186,13 +215,7 @@ def _before_next_run(start: Environment, after: Environment) -> Environment:
     result = copy_environment(after)
     # Names that the run binds for the first time stay as the run leaves them.
     for name in start.keys() & after.keys():
-        match start[name], after[name]:
-            # `total = 0; for ...: total = total + x.sum()` leaves a tensor, since loops
-            # over layers do run.
-            case Static(), Tensor() as changed:
-                result[name] = changed
-            case value, changed:
-                result[name] = join(value, changed)
+        result[name] = carried(start[name], after[name])
     return result
 
 

@@ -11,15 +11,14 @@ from tpuport.lint.abstract_values import (
     UNKNOWN,
     Class,
     External,
+    Function,
     Instance,
     Mapping,
     Namespace,
     Sequence,
     Tensor,
-    Unknown,
     Value,
     class_of,
-    is_traced,
 )
 from tpuport.lint.events import (
     Arithmetic,
@@ -32,6 +31,7 @@ from tpuport.lint.events import (
 from tpuport.lint.gpu_packages import asks_for_gpu_package
 from tpuport.lint.interpreter import overloading
 from tpuport.lint.interpreter.arithmetic_values import arithmetic
+from tpuport.lint.interpreter.containers import replace, told_apart, with_item
 from tpuport.lint.interpreter.frame import (
     Frame,
     copy_environment,
@@ -39,16 +39,22 @@ from tpuport.lint.interpreter.frame import (
     path_of,
 )
 from tpuport.lint.interpreter.members import named_tuple_items
-from tpuport.lint.interpreter.object_state import store
+from tpuport.lint.interpreter.object_state import (
+    owner_of,
+    store,
+    store_after_call,
+)
+from tpuport.lint.interpreter.parameters import as_named
 from tpuport.lint.interpreter.placement import on_device
 from tpuport.lint.interpreter.subscripts import evaluate_indices
 from tpuport.lint.interpreter.truth import decide, narrow, remember_condition
 from tpuport.lint.joins import (
+    carried,
     join_all,
     join_optional,
-    with_element,
     with_entry,
 )
+from tpuport.lint.passed_arguments import Arguments
 from tpuport.lint.project import Binding
 
 # --- targets ---
@@ -58,14 +64,25 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.expr) -> None
     """Assign a value to a target; `source` is the expression that it came from."""
     match target:
         case ast.Name(id=name):
-            frame.env[name] = value
+            frame.env[name] = as_named(value, name)
             forget_attributes(frame.env, name)
+            if frame.parent is not None and name in frame.outside:
+                _bind_outside(frame.parent, name, value)
         case ast.Tuple() | ast.List():
             _unpack(frame, target.elts, value, source)
         case ast.Attribute():
             _store_attribute(frame, target, value)
         case ast.Subscript():
             _store_item(frame, target, value)
+
+
+def _bind_outside(frame: Frame, name: str, value: Value) -> None:
+    """Assign to a name of a function around this one, which may run any number of
+    times.
+    """
+    owner = owner_of(frame, name)
+    before = owner.env.get(name)
+    owner.env[name] = value if before is None else carried(before, value)
 
 
 def _unpack(
@@ -139,33 +156,26 @@ def _store_item(frame: Frame, target: ast.Subscript, value: Value) -> None:
     indices = evaluate_indices(frame, target, base)
     frame.report(Subscript(target, base, indices, True, None, frame.statement, value))
     _report_store_in_container(frame, target, value)
-    # Values are immutable, so the changed container takes the old one's place, if that
-    # has a name.
-    path = path_of(target.value)
-    if path is None:
+    _put(frame, target, base, indices, value)
+
+
+def _put(
+    frame: Frame, target: ast.Subscript, base: Value, indices: list[Value], value: Value
+) -> None:
+    """`base[index] = value`, where the target holds the base."""
+    changed = with_item(frame, target.value, base, indices, value)
+    if changed is not None:
+        replace(frame, target.value, changed)
         return
-    match base:
-        # What is written to, or where, has no values while tracing.
-        case Tensor(host=True) if any(map(is_traced, (value, *indices))):
-            store(frame, target.value, on_device(base))
-        case Mapping():
-            store(frame, target.value, with_entry(base, indices[0].constant, value))
-            match target.value:
-                case ast.Attribute(value=owner, attr=name) if (
-                    frame.building is not None and frame.is_self(owner)
-                ):
-                    frame.building[name] = frame.env[path]
-        # What has entries with names is a dict.
-        case Unknown() if (
-            indices[0].kind == "str" and "." not in path and frame.building is None
-        ):
-            store(
-                frame,
-                target.value,
-                with_entry(Mapping((), UNKNOWN), indices[0].constant, value),
-            )
-        case Sequence(kind="list"):
-            store(frame, target.value, with_element(base, value))
+    interpreter = frame.interpreter
+    owner = class_of(base)
+    method = owner and interpreter.classes.method(owner, "__setitem__")
+    if method:
+        called = ast.Attribute(target.value, "__setitem__", ast.Load())
+        function = Function(method, base)
+        interpreter.changed_receiver = None
+        interpreter.call_function(frame, function, Arguments([*indices, value], {}))
+        store_after_call(frame, called, function)
 
 
 def _report_store_in_container(
@@ -201,31 +211,58 @@ _COMPREHENSION_KINDS: Final = {
 def _comprehension(
     frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp
 ) -> Value:
-    element = _comprehension_element(frame, node.generators, node.elt)
-    return Sequence(_COMPREHENSION_KINDS[type(node)], None, element)
+    kind = _COMPREHENSION_KINDS[type(node)]
+    runs = [values[-1] for values in _runs(frame, node.generators, node.elt)]
+    element = join_all(runs)
+    # How many elements a condition leaves is not known, nor how many of a set differ.
+    is_counted = len(runs) > 1 and kind != "set" and not node.generators[0].ifs
+    return Sequence(kind, tuple(runs) if is_counted else None, element)
 
 
 def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Value:
-    return Mapping(
-        (), _comprehension_element(frame, node.generators, node.key, node.value)
-    )
+    result = Mapping((), UNKNOWN)
+    for key, value in _runs(frame, node.generators, node.key, node.value):
+        result = with_entry(result, key.constant, value)
+    return result
 
 
-def _comprehension_element(
+def _runs(
     frame: Frame, generators: list[ast.comprehension], *elements: ast.expr
-) -> Value:
-    """What the last of a comprehension's element expressions is."""
+) -> list[list[Value]]:
+    """What a comprehension's element expressions are, in each run that is told apart
+    from the others.
+    """
     env = copy_environment(frame.env)
-    for generator in generators:
-        source = frame.evaluate(generator.iter)
-        frame.report(Iteration(generator.iter, source))
-        bind(frame, generator.target, frame.element_of(source), generator.iter)
-        for condition in generator.ifs:
-            decide(frame, condition, "comprehension")
-            narrow(frame, condition, True)
-    values = [frame.evaluate(element) for element in elements]
+    first, *others = generators
+    source = _iterated(frame, first)
+    items = None if others else told_apart(source)
+    runs: list[list[Value]] = []
+    for item in items or (frame.element_of(source),):
+        frame.env = copy_environment(env)
+        is_entered = _enter(frame, first, item)
+        if items and not is_entered:
+            continue
+        for generator in others:
+            _enter(frame, generator, frame.element_of(_iterated(frame, generator)))
+        runs.append([frame.evaluate(element) for element in elements])
     frame.env = env
-    return values[-1]
+    return runs
+
+
+def _iterated(frame: Frame, generator: ast.comprehension) -> Value:
+    source = frame.evaluate(generator.iter)
+    frame.report(Iteration(generator.iter, source))
+    return source
+
+
+def _enter(frame: Frame, generator: ast.comprehension, element: Value) -> bool:
+    """Bind an element in a comprehension; False if a condition leaves it out."""
+    bind(frame, generator.target, element, generator.iter)
+    is_left = True
+    for condition in generator.ifs:
+        is_left &= decide(frame, condition, "comprehension") is not False
+        narrow(frame, condition, True)
+    return is_left
 
 
 EXPRESSION_HANDLERS: Final[dict[type[ast.AST], Callable[[Frame, Any], Value]]] = {
@@ -278,6 +315,8 @@ def _assign_augmented(frame: Frame, node: ast.AugAssign) -> None:
         indices = evaluate_indices(frame, target, base)
         frame.report(Subscript(target, base, indices, True, node.op, node, right))
         _report_store_in_container(frame, target, right)
+        left = frame.evaluate_silently(target)
+        _put(frame, target, base, indices, arithmetic(left, node.op, right))
         return
     left = frame.evaluate(target)
     overloaded = overloading.augmented_assignment(frame, left, node.op, right)
@@ -352,6 +391,10 @@ def _define_class(frame: Frame, node: ast.ClassDef) -> None:
     frame.env[node.name] = Class(frame.module.klass(node, frame.qualname))
 
 
+def _nonlocal(frame: Frame, node: ast.Nonlocal) -> None:
+    frame.outside += node.names
+
+
 def _import(frame: Frame, node: ast.Import) -> None:
     for alias in node.names:
         # `import a.b` binds `a`, `import a.b as c` binds the module itself to `c`.
@@ -382,6 +425,7 @@ STATEMENT_HANDLERS: Final[dict[type[ast.AST], Callable[[Frame, Any], bool | None
     ast.AsyncFunctionDef: _define_function,
     ast.ClassDef: _define_class,
     ast.Delete: _delete,
+    ast.Nonlocal: _nonlocal,
     ast.Import: _import,
     ast.ImportFrom: _import_from,
 }

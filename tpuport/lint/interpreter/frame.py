@@ -30,6 +30,7 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.events import Event
 from tpuport.lint.interpreter.class_facts import Classes, Evaluator
+from tpuport.lint.interpreter.computed_names import known_ends
 from tpuport.lint.joins import (
     join,
     join_all,
@@ -43,6 +44,8 @@ from tpuport.lint.work import WorkLimitError, meter
 # Values by name; what is known of attributes is stored under paths such as "self.x".
 Environment = dict[str, Value]
 
+# The field of an object that is a list, for what it holds as one.
+ELEMENTS: Final = "[]"
 _STATIC_ELEMENTS: Final[dict[str, Value]] = {"shape": INT, "config": CONFIG, "str": STR}
 
 
@@ -168,11 +171,12 @@ class Frame:
         statement: the statement that is being interpreted; `raising`: it is a `raise`.
         doubts: number of conditions around it that may turn out either way, and of
             `try`s.
+        outside: names of functions around this one that it binds itself.
     """
 
     __slots__ = (
         "building", "conditions", "depth", "doubts", "emitting", "entry", "env", "exits", "host", "info", "interpreter",
-        "module", "owner", "parent", "qualname", "raising", "receiver", "receivers", "returned", "self_name",
+        "module", "outside", "owner", "parent", "qualname", "raising", "receiver", "receivers", "returned", "self_name",
         "statement", "yielded",
     )  # fmt: skip
 
@@ -208,6 +212,7 @@ class Frame:
         self.building: Environment | None = None
         self.depth = depth
         self.doubts = 0
+        self.outside: list[str] = []
 
     def evaluate(self, node: ast.expr) -> Value:
         """What an expression may be. Rules hear of the events in it."""
@@ -386,6 +391,9 @@ class Frame:
                 return manager
 
     def _element_of_instance(self, iterated: Instance) -> Value:
+        elements = dict(iterated.fields).get(ELEMENTS)
+        if elements is not None:
+            return self.element_of(elements)
         iterator = self._call_method(iterated, "__iter__")
         # An iterator returns itself, and each element by another method.
         if isinstance(iterator, Instance):
@@ -468,26 +476,6 @@ def merge_optional(merged: Environment | None, env: Environment) -> Environment:
     branch.
     """
     return env if merged is None else merge(merged, env)
-
-
-def known_ends(node: ast.expr) -> tuple[str, str]:
-    """What a computed string starts and ends with: `"_" + mode`, `f"layer{i}"`,
-    `"layer%d" % i`.
-    """
-    match node:
-        case ast.Constant(value=str(text)):
-            return text, text
-        case ast.JoinedStr(values=[first, *_]):
-            return known_ends(first)[0], known_ends(node.values[-1])[1]
-        case ast.BinOp(op=ast.Add()):
-            return known_ends(node.left)[0], known_ends(node.right)[1]
-        case ast.BinOp(op=ast.Mod()):
-            return known_ends(node.left)[0].partition("%")[0], ""
-        case ast.Call(func=ast.Attribute(attr="format", value=template)):
-            start, end = known_ends(template)
-            return start.partition("{")[0], end.rpartition("}")[2]
-        case _:
-            return "", ""
 
 
 def set_receiver(frame: Frame, function: Function, values: Environment) -> None:

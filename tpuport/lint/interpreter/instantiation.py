@@ -14,7 +14,8 @@ from tpuport.lint.abstract_values import (
     Value,
     options_of,
 )
-from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.interpreter.containers import entries_by_name
+from tpuport.lint.interpreter.frame import ELEMENTS, Frame
 from tpuport.lint.modules import ClassInfo
 from tpuport.lint.passed_arguments import Arguments
 
@@ -37,6 +38,12 @@ def instantiate(frame: Frame, info: ClassInfo, arguments: Arguments) -> Value:
     init = classes.constructor(info)
     if init is not None:
         frame.interpreter.build(init, Instance(info), attributes, arguments, frame)
+    elif classes.is_list(info):
+        elements = frame.element_of(arguments.first)
+        items = arguments.first.items if arguments.positional else ()
+        attributes[ELEMENTS] = Sequence("list", items, elements)
+    elif classes.is_dict(info):
+        attributes |= entries_by_name(arguments)
     # Sorted, since objects with equal attributes are equal in whatever order they were
     # set.
     return Instance(info, _known_fields(dict(sorted(attributes.items()))))

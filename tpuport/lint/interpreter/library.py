@@ -357,7 +357,7 @@ def layer(name: str, arguments: Arguments) -> Value:
             family = data.dtype if isinstance(data, Tensor) else "float"
             return tensor(family, origin="parameter")
         case "ModuleList" | "ParameterList" if isinstance(first, Sequence):
-            return Sequence("modules", None, first.element)
+            return Sequence("modules", first.items, first.element)
         case "ModuleList":
             return Sequence("modules", None, UNKNOWN)
         case "ParameterList":
@@ -366,8 +366,17 @@ def layer(name: str, arguments: Arguments) -> Value:
             return _sequential(arguments.positional)
         case "ModuleDict":
             return first if arguments.positional else Mapping((), UNKNOWN)
+        case "ParameterDict":
+            return _parameters_by_name(first)
         case class_name:
             return _layer_class(name, class_name)
+
+
+def _parameters_by_name(given: Value) -> Value:
+    """A `ParameterDict` of what it gets."""
+    names = [key for key, _ in given.entries] if isinstance(given, Mapping) else []
+    entries = tuple((key, FLOAT_TENSOR) for key in names)
+    return Mapping(entries, UNKNOWN if entries else FLOAT_TENSOR)
 
 
 def _sequential(layers: list[Value]) -> Value:

@@ -40,7 +40,7 @@ from tpuport.lint.abstract_values import (
     tensor,
 )
 from tpuport.lint.interpreter import library
-from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.interpreter.frame import ELEMENTS, Frame
 from tpuport.lint.interpreter.placement import HOST_DEVICE, TRACED_DEVICE
 from tpuport.lint.joins import (
     join,
@@ -264,6 +264,9 @@ def _of_instance(frame: Frame, base: Instance, name: str) -> Value:
             return UNKNOWN
         case Static() if not classes.is_output(info):
             return _declared_field(frame, info, name, value)
+        # `field(default_factory=dict)`
+        case Unknown():
+            return classes.declared_fields(info).get(name, UNKNOWN)
         case _:
             return value
 
@@ -323,6 +326,8 @@ def _attribute_set_by_methods(frame: Frame, info: ClassInfo, name: str) -> Value
         case Mapping(entries=(), element=Unknown()):
             # `self.cache = {}` in `__init__`: other methods fill it.
             return Mapping((), classes.entries_set_later(info).get(name, UNKNOWN))
+        case Sequence(kind="list", items=()) if name in classes.entries_set_later(info):
+            return Sequence("list", None, classes.entries_set_later(info)[name])
         case Static(kind=kind) if value != NONE:
             # A constant that `__init__` sets may be changed later, so only its kind is
             # certain.
@@ -407,6 +412,9 @@ def item(frame: Frame, base: Instance, key: Value) -> Value:
     classes = frame.interpreter.classes
     if isinstance(key.constant, str):
         return _of_instance(frame, base, key.constant)
+    elements = dict(base.fields).get(ELEMENTS)
+    if elements is not None:
+        return frame.element_of(elements)
     method = classes.method(base.info, "__getitem__")
     if method is not None and not classes.is_output(base.info):
         return frame.interpreter.call_function(

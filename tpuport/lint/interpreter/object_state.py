@@ -27,12 +27,24 @@ def store(frame: Frame, target: ast.expr, value: Value) -> None:
     path = path_of(target)
     if path is None:
         return
+    # What a nested function changes belongs to the function that has the name.
+    frame = owner_of(frame, path.partition(".")[0])
     frame.env[path] = value
     match target:
         case ast.Attribute(value=holder, attr=name):
             owner = _plain_object(frame, holder)
             if owner is not None:
-                store(frame, holder, _with_field(owner, name, value))
+                store(frame, holder, with_field(owner, name, value))
+
+
+def owner_of(frame: Frame, name: str) -> Frame:
+    """The frame that binds a name: this one or one around it."""
+    owner: Frame | None = frame
+    while owner is not None:
+        if name in owner.env:
+            return owner
+        owner = owner.parent
+    return frame
 
 
 def _plain_object(frame: Frame, holder: ast.expr) -> Instance | None:
@@ -49,9 +61,13 @@ def _plain_object(frame: Frame, holder: ast.expr) -> Instance | None:
     return value if isinstance(value, Instance) and is_plain else None
 
 
-def _with_field(owner: Instance, name: str, value: Value) -> Instance:
-    fields: dict[str, Any] = dict(owner.fields)
-    fields[name] = value
+def with_field(owner: Instance, name: str, value: Value) -> Instance:
+    """The object after `owner.name = value`."""
+    return with_fields(owner, {**dict(owner.fields), name: value})
+
+
+def with_fields(owner: Instance, fields: dict[str, Any]) -> Instance:
+    """An object of the same class with these attributes."""
     # Sorted, since objects with equal attributes are equal in whatever order they were
     # set.
     return Instance(

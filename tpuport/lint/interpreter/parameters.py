@@ -248,8 +248,8 @@ def declared_value(
 
 
 def as_named(value: Value, name: str) -> Value:
-    """A parameter's value with what its name adds: `mask: Tensor` has booleans, as far
-    as nothing else is known.
+    """A value with what its name adds: `mask: Tensor` has booleans, as far as nothing
+    else is known.
     """
     if (
         isinstance(value, Tensor)
@@ -258,7 +258,9 @@ def as_named(value: Value, name: str) -> Value:
         and value.origin != "mask"
     ):
         return tensor(
+            ndim=value.ndim,
             optional=value.optional,
+            view=value.view,
             origin="mask",
             host=value.host,
             several=value.several,

@@ -31,8 +31,11 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.events import Iteration
 from tpuport.lint.interpreter import overloading
-from tpuport.lint.interpreter.frame import Frame, known_ends
+from tpuport.lint.interpreter.computed_names import known_ends
+from tpuport.lint.interpreter.containers import as_mapping, rows_of
+from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.members import attribute
+from tpuport.lint.interpreter.object_state import store
 from tpuport.lint.interpreter.placement import on_device
 from tpuport.lint.interpreter.truth import is_instance
 from tpuport.lint.joins import (
@@ -44,7 +47,7 @@ from tpuport.lint.passed_arguments import Arguments
 _FIXED_RESULTS: Final[dict[str, Value]] = {
     "int": INT, "float": FLOAT, "bool": BOOL, "str": STR, "repr": STR, "format": STR, "hasattr": BOOL,
     "issubclass": BOOL, "callable": BOOL, "id": INT, "hash": INT, "ord": INT, "chr": STR, "print": NONE,
-    "delattr": NONE, "complex": Static("complex"), "divmod": STATIC, "vars": STATIC,
+    "delattr": NONE, "complex": Static("complex"), "divmod": STATIC,
     "dir": STATIC, "any": BOOL, "all": BOOL, "input": STR, "bytes": STATIC,
     "range": Sequence("iterator", None, INT),
 }  # fmt: skip
@@ -177,6 +180,9 @@ def _setattr(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
             frame.set_by_name(
                 name, node.args[1], on_device(value) if is_moved else value
             )
+    match arguments.positional:
+        case [_, Static(constant=str(name)), value] if frame.building is None:
+            store(frame, ast.Attribute(node.args[0], name, ast.Store()), value)
     return NONE
 
 
@@ -184,10 +190,7 @@ def _enumerate(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     source = arguments.first
     for part in node.args[:1]:
         frame.report(Iteration(part, source))
-    element = frame.element_of(source)
-    return Sequence(
-        "iterator", None, Sequence("tuple", (INT, element), join(INT, element))
-    )
+    return rows_of(frame, [Sequence("iterator", None, INT), source])
 
 
 def _zip(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -196,8 +199,7 @@ def _zip(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     match node.args:
         case [ast.Starred()] if not arguments.is_counted:
             return _transposed(arguments.first)
-    elements = tuple(map(frame.element_of, arguments.positional))
-    return Sequence("iterator", None, Sequence("tuple", elements, join_all(elements)))
+    return rows_of(frame, arguments.positional)
 
 
 def _transposed(row: Value) -> Value:
@@ -278,6 +280,10 @@ def _dict(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
             return Mapping(tuple(arguments.keywords.items()), UNKNOWN)
 
 
+def _vars(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
+    return as_mapping(arguments.first)
+
+
 def _type(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     match arguments.positional:
         case [Instance(info=info)]:
@@ -290,7 +296,7 @@ _HANDLERS: Final[dict[str, Callable[[Frame, Arguments, ast.Call], Value]]] = {
     "len": _len, "isinstance": _isinstance, "getattr": _getattr, "setattr": _setattr, "enumerate": _enumerate,
     "zip": _zip, "map": _map, "filter": _filter, "max": _extreme, "min": _extreme, "sum": _element, "next": _element,
     "abs": _number, "round": _number, "pow": _number, "dict": _dict, "type": _type, "reversed": _reversed,
-    "slice": _slice,
+    "slice": _slice, "vars": _vars,
     **{name: functools.partial(_container, kind) for name, kind in _CONTAINER_KINDS.items()},
 }  # fmt: skip
 _BUILTIN_NAMES: Final = _OTHER_NAMES.union(_FIXED_RESULTS, _HANDLERS)

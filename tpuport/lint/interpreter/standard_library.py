@@ -12,15 +12,20 @@ from tpuport.lint.abstract_values import (
     FLOAT_TENSOR,
     INT,
     UNKNOWN,
+    Class,
     Instance,
     Mapping,
+    Namespace,
     Sequence,
+    Static,
     Tensor,
     Value,
     tensor,
 )
 from tpuport.lint.interpreter.arithmetic_values import arithmetic
+from tpuport.lint.interpreter.containers import as_mapping
 from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.interpreter.object_state import with_fields
 from tpuport.lint.joins import join, join_all
 from tpuport.lint.passed_arguments import Arguments
 
@@ -189,11 +194,21 @@ def _replaced(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     instance = arguments.first
     if not isinstance(instance, Instance):
         return instance
-    fields = dict(instance.fields) | arguments.keywords
-    return Instance(
-        instance.info,
-        tuple((name, value) for name, value in fields.items() if value is not UNKNOWN),
-    )
+    return with_fields(instance, dict(instance.fields) | arguments.keywords)
+
+
+def _fields(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
+    """`dataclasses.fields(instance)`."""
+    instance = arguments.first
+    if not isinstance(instance, Instance | Class):
+        return UNKNOWN
+    names = frame.interpreter.classes.constructor_fields(instance.info)
+    return _tuple(*(Namespace((("name", Static("str", name)),)) for name in names))
+
+
+def _attributes(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
+    """`dataclasses.asdict(instance)`."""
+    return as_mapping(arguments.first)
 
 
 def _mapped_tree(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -268,6 +283,8 @@ HANDLERS: Final[dict[str, _Handler]] = {
     **dict.fromkeys(("heapq.heappop", "random.choice"), _pop),
     "typing.cast": _cast,
     "dataclasses.replace": _replaced,
+    "dataclasses.fields": _fields,
+    "dataclasses.asdict": _attributes,
     **dict.fromkeys(("torch.utils._pytree.tree_map", "optree.tree_map"), _mapped_tree),
     **dict.fromkeys(
         ("torch.autograd.functional.jacobian", "torch.autograd.functional.hessian"), _derivative

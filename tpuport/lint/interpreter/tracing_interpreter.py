@@ -137,16 +137,10 @@ class TracingInterpreter(Interpreter):
         """What all remembered calls of a function on objects of a class resulted in, by
         their arguments.
         """
+        calls = self._remembered.items()
         return {
             values: remembered
-            for (
-                function,
-                emitting,
-                _,
-                _,
-                values,
-                *_,
-            ), remembered in self._remembered.items()
+            for (function, emitting, _, _, values, *_), remembered in calls
             if emitting and function.info is info and class_of(function.bound) is owner
         }
 
@@ -451,8 +445,13 @@ class TracingInterpreter(Interpreter):
             module.annotations[node] = annotation_value(self, node, module)
         return module.annotations[node]
 
-    def module_expression(self, module: ModuleInfo, node: ast.expr) -> Value:
-        return Frame(self, module).evaluate(node)
+    def module_expression(
+        self, module: ModuleInfo, node: ast.expr, receiver: Instance | None = None
+    ) -> Value:
+        frame = Frame(self, module)
+        if receiver is not None:
+            frame.env["self"] = receiver
+        return frame.evaluate(node)
 
     def global_name(self, module: ModuleInfo, name: str) -> Value:
         if name not in module.values:

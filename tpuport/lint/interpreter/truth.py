@@ -150,7 +150,8 @@ def _guarded(guard: Value | None, value: Value) -> Value:
     match guard, value:
         case (None, _) | (Static(kind="bool" | "none"), Tensor()):
             return value
-        case Tensor(), Static(constant=None):
+        # `done or count > limit`: a program that computes both has a tensor.
+        case Tensor(), Static(constant=None) | Static(kind="bool"):
             return guard
         case _:
             return join(guard, value)
@@ -431,7 +432,7 @@ def _is_any_of(frame: Frame, value: Value, kinds: list[Value | None]) -> Answer:
 
 def _is_of_kind(frame: Frame, value: Value, kind: Value | None) -> Answer:
     match value, kind:
-        case Static(kind="shape"), Sequence(kind="tuple"):
+        case (Static(kind="shape"), Sequence(kind="tuple")) | (Mapping(), Mapping()):
             return True
         case Static(kind="shape"), Tensor() | Mapping():
             return False
@@ -456,9 +457,11 @@ def _is_of_kind(frame: Frame, value: Value, kind: Value | None) -> Answer:
             return kind.info in frame.interpreter.classes.mro(value.info) or None
         case (
             (Tensor(), Static() | Sequence() | Mapping() | Namespace())
+            | (Sequence(), Mapping())
             | (Namespace(), Tensor() | Static())
             | (Static(), Tensor() | Sequence() | Mapping())
-            | (Sequence() | Mapping(), Tensor() | Static())
+            | (Sequence(), Tensor() | Static())
+            | (Mapping(), Tensor() | Static() | Sequence())
             | (Instance(), Tensor() | Static() | Sequence())
         ):
             return False

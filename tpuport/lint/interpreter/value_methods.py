@@ -36,8 +36,15 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.events import AttributeStore, Formatting
 from tpuport.lint.interpreter import library
-from tpuport.lint.interpreter.frame import Frame, path_of
-from tpuport.lint.interpreter.object_state import store
+from tpuport.lint.interpreter.containers import (
+    as_mapping,
+    entries_by_name,
+    entries_of,
+    keys_of,
+    replace,
+)
+from tpuport.lint.interpreter.frame import ELEMENTS, Frame
+from tpuport.lint.interpreter.object_state import with_field, with_fields
 from tpuport.lint.interpreter.placement import on_device
 from tpuport.lint.interpreter.tensor_functions import TENSOR_ONLY_METHODS, tensor_method
 from tpuport.lint.joins import (
@@ -45,6 +52,7 @@ from tpuport.lint.joins import (
     join_all,
     with_element,
     with_entry,
+    with_last,
 )
 from tpuport.lint.passed_arguments import Arguments
 
@@ -223,6 +231,9 @@ def _method_of_sequence(
             "insert",
             [_, value, *_],
         ):
+            if name == "append" and receiver.kind == "list":
+                _replace_receiver(frame, node, with_last(receiver, value), value)
+                return NONE
             return _grow(frame, node, receiver, value)
         case "extend" | "update", [values, *_]:
             return _grow(frame, node, receiver, frame.element_of(values))
@@ -255,57 +266,38 @@ def _replace_receiver(
     frame: Frame, node: ast.Call, container: Value, added: Value | None
 ) -> None:
     """Values are immutable, so a changed container is another value from now on."""
-    match node.func:
-        # `log["error"].append(x)`
-        case ast.Attribute(value=ast.Subscript(value=table, slice=key)):
-            _replace_entry(frame, table, key, container)
-            return
-        case ast.Attribute(value=holder):
-            path = path_of(holder)
-        # `append = items.append` hides which name the list has.
-        case _:
-            return
-    if path is None:
+    # `append = items.append` hides which name the list has.
+    if not isinstance(node.func, ast.Attribute):
         return
-    store(frame, holder, container)
+    holder = node.func.value
+    replace(frame, holder, container)
     match holder:
-        case ast.Attribute(value=ast.Name(id=owner), attr=name):
-            if frame.building is not None and owner == frame.self_name:
-                frame.building[name] = container
-            if added is not None:
-                frame.report(
-                    AttributeStore(
-                        node, frame.lookup(owner), name, added, in_container=True
-                    )
+        case ast.Attribute(value=ast.Name(id=owner), attr=name) if added is not None:
+            frame.report(
+                AttributeStore(
+                    node, frame.lookup(owner), name, added, in_container=True
                 )
-
-
-def _replace_entry(
-    frame: Frame, table: ast.expr, key: ast.expr, container: Value
-) -> None:
-    """A list in a dict is another value from now on."""
-    match frame.evaluate_silently(table):
-        case Mapping() as mapping if path_of(table) in frame.env:
-            constant = frame.evaluate_silently(key).constant
-            store(frame, table, with_entry(mapping, constant, container))
+            )
 
 
 def _method_of_mapping(
     frame: Frame, node: ast.Call, receiver: Mapping, name: str, arguments: Arguments
 ) -> Value:
     match name, arguments.positional:
+        case "setdefault", [key, default, *_]:
+            value = _entry(receiver, name, arguments.positional)
+            value = default if value is UNKNOWN else value
+            changed = with_entry(receiver, key.constant, value)
+            _replace_receiver(frame, node, changed, None)
+            return value
         case "get" | "pop" | "setdefault" | "__getitem__", [_, *_]:
             return _entry(receiver, name, arguments.positional)
         case "items", _:
-            return Sequence(
-                "iterator",
-                None,
-                Sequence("tuple", (STATIC, _any_entry(receiver)), UNKNOWN),
-            )
+            return entries_of(receiver)
         case "values", _:
             return Sequence("iterator", None, _any_entry(receiver))
         case "keys", _:
-            return Sequence("dict_views", None, STATIC)
+            return keys_of(receiver)
         case "copy", _:
             return receiver
         case "update", _:
@@ -317,11 +309,7 @@ def _method_of_mapping(
 def _update(
     frame: Frame, node: ast.Call, receiver: Mapping, arguments: Arguments
 ) -> None:
-    entries = dict(receiver.entries)
-    match arguments.first:
-        case Mapping(entries=added):
-            entries.update(added)
-    entries |= arguments.keywords
+    entries = dict(receiver.entries) | entries_by_name(arguments)
     _replace_receiver(
         frame, node, Mapping(tuple(entries.items()), receiver.element), None
     )
@@ -390,6 +378,10 @@ _INHERITED_METHODS: Final[dict[str, Value]] = {
         ("get_seq_length", "get_max_cache_shape", "is_gradient_checkpointing"), STATIC
     ),
 }
+_METHODS_OF_DICTS: Final = frozenset(
+    "items keys values get pop update setdefault".split()
+)
+_METHODS_OF_NAMED_TUPLES: Final = frozenset({"_replace", "_asdict"})
 _REGISTRATIONS: Final = frozenset(
     "register_buffer register_parameter add_module register_module".split()
 )
@@ -403,6 +395,19 @@ def _method_of_instance(
     """
     if name in _FLUENT:
         return receiver
+    classes = frame.interpreter.classes
+    if name in _METHODS_OF_DICTS and classes.is_dict(receiver.info):
+        return _method_of_dict(frame, node, receiver, name, arguments)
+    if name == "append" and ELEMENTS in dict(receiver.fields):
+        elements = dict(receiver.fields)[ELEMENTS]
+        if isinstance(elements, Sequence):
+            grown = with_last(elements, arguments.first)
+            _replace_receiver(frame, node, with_field(receiver, ELEMENTS, grown), None)
+        return NONE
+    if name in _METHODS_OF_NAMED_TUPLES:
+        fields = dict(receiver.fields) | arguments.keywords
+        changed = with_fields(receiver, fields)
+        return changed if name == "_replace" else as_mapping(changed)
     if name in _REGISTRATIONS:
         _register(frame, node, name, arguments)
         return NONE
@@ -411,6 +416,21 @@ def _method_of_instance(
         frame.building |= arguments.keywords
         return NONE
     return _INHERITED_METHODS.get(name) or call_unknown(frame, arguments, name)
+
+
+def _method_of_dict(
+    frame: Frame, node: ast.Call, receiver: Instance, name: str, arguments: Arguments
+) -> Value:
+    """A method of an object that is a dict: what it holds are its attributes too."""
+    if name == "update":
+        fields = dict(receiver.fields) | entries_by_name(arguments)
+        _replace_receiver(frame, node, with_fields(receiver, fields), None)
+        return NONE
+    if name == "setdefault":
+        name = "get"
+    return _method_of_mapping(
+        frame, node, Mapping(receiver.fields, UNKNOWN), name, arguments
+    )
 
 
 def _register(frame: Frame, node: ast.Call, method: str, arguments: Arguments) -> None:
