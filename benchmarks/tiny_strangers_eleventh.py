@@ -13,12 +13,11 @@ from benchmarks.tiny_strangers_parts import Build
 PACKAGES = (
     "allosaurus asteroid-filterbanks audio-diffusion-pytorch biapy boxmot carvekit ChatTTS cn-clip cogdl "
     "cornac deepod diffq dptb drugex geneformer glasses grelu icevision insightface instanseg-torch "
-    "InstructorEmbedding lampe lightzero medusa-llm metatrain multilingual-clip muq neuralhydrology "
-    "neuspell omnisafe opendelta openspeech-py pina-mathlab pororo pycorrector pycox pytabkit pytoda "
-    "pytorchcv realtabformer ruclip sample-factory satlaspretrain-models sbi scarches scglue selene-sdk "
-    "silentcipher simple-lama-inpainting simpletransformers tabdpt taming-transformers-rom1504 "
-    "tensorly-torch tevatron textbrewer timm-3d torch-em torchcde torchlibrosa torchsurv vissl wavmark "
-    "whisper-timestamped wtpsplit yolort"
+    "InstructorEmbedding lightzero medusa-llm metatrain multilingual-clip muq neuralhydrology neuspell "
+    "omnisafe opendelta openspeech-py pina-mathlab pororo pycorrector pycox pytabkit pytoda realtabformer "
+    "ruclip sample-factory satlaspretrain-models sbi scarches scglue selene-sdk silentcipher "
+    "simple-lama-inpainting simpletransformers taming-transformers-rom1504 tensorly-torch tevatron "
+    "textbrewer timm-3d torch-em torchcde torchlibrosa vissl wavmark whisper-timestamped wtpsplit yolort"
 ).split()
 
 
