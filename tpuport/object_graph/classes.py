@@ -9,7 +9,7 @@ import types
 from collections import OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -42,6 +42,7 @@ _LEAVES = (
 )  # fmt: skip
 # How jax and this module see these is settled, so that a class of theirs need not be
 # looked up in jax's registry.
+_CONTENTS = "cell_contents"
 _OWN_CONTAINERS = frozenset({*_CONTAINERS, tuple, types.NoneType})
 JAX_CONTAINERS = frozenset({list, dict, OrderedDict, defaultdict})
 _IS_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
@@ -124,6 +125,8 @@ def _own_kind(cls: type) -> str:
         return "tuple"
     if cls is types.MethodType:
         return "method"
+    if cls is types.CellType:
+        return "object"
     if cls in _OWN_CONTAINERS:
         return "object"
     library, *base_libraries = [
@@ -179,6 +182,11 @@ def _can_be_made(cls: type) -> bool:
 
 def attributes_of(value: Any) -> dict[str, Any]:
     """Attributes in their order, then those in slots."""
+    if isinstance(value, types.CellType):
+        # A variable that is not assigned yet has none.
+        with contextlib.suppress(ValueError):
+            return {_CONTENTS: value.cell_contents}
+        return {}
     # Not `vars`, which fails for objects that have slots only.
     attributes = dict(getattr(value, "__dict__", ()))
     for name in fields.slots(type(value)):
@@ -192,6 +200,11 @@ def set_attributes(instance: Any, attributes: dict[str, Any]) -> None:
     """Give an object these attributes and no others, whatever its properties and its
     `__setattr__` are.
     """
+    if isinstance(instance, types.CellType):
+        del instance.cell_contents
+        for contents in attributes.values():
+            instance.cell_contents = contents
+        return
     slots = fields.slots(type(instance))
     # `object.__setattr__`: a frozen dataclass refuses its own.
     for name in slots:
@@ -207,6 +220,53 @@ def set_attributes(instance: Any, attributes: dict[str, Any]) -> None:
         namespace.update(
             (name, value) for name, value in attributes.items() if name not in slots
         )
+
+
+class FunctionBody(NamedTuple):
+    """A function without what it has captured, equal to others from the same line.
+
+    Attributes:
+        code: its code; module: by which its globals are found.
+        name: as `__qualname__`.
+    """
+
+    code: types.CodeType
+    module: str
+    name: str
+
+    @classmethod
+    def of(cls, function: types.FunctionType) -> "FunctionBody | None":
+        """The body of a function that has captured tensors; None for others, and for
+        one that consists of more than its code and what it has captured.
+        """
+        module = sys.modules.get(function.__module__)
+        has_more = (
+            function.__defaults__ or function.__kwdefaults__ or vars(function)
+        ) or getattr(module, "__dict__", None) is not function.__globals__
+        if has_more or not _captures_tensors(function, set()):
+            return None
+        return cls(function.__code__, function.__module__, function.__qualname__)
+
+    def make(self, cells: Iterable[types.CellType]) -> types.FunctionType:
+        """A function that has captured these variables."""
+        names = vars(sys.modules[self.module])
+        function = types.FunctionType(self.code, names, None, None, tuple(cells))
+        function.__qualname__ = self.name
+        return function
+
+
+def _captures_tensors(function: types.FunctionType, seen: set[int]) -> bool:
+    """Whether a function, or one that it has captured, has captured tensors."""
+    seen.add(id(function))
+    return any(
+        isinstance(value, torch.Tensor | jax.Array)
+        or (
+            isinstance(value, types.FunctionType)
+            and id(value) not in seen
+            and _captures_tensors(value, seen)
+        )
+        for value in _cell_values(function)
+    )
 
 
 def arrays_inside(value: Any) -> list[str]:

@@ -9,7 +9,8 @@ referenced; `unflatten` makes new ones, or writes a changed state back into thos
 the caller has.
 
 A reference is the number of a leaf, or a tuple: ("object", number), ("tuple", class,
-references) or ("method", function, reference to its object).
+references), ("method", function, reference to its object) or ("function", body,
+references to the cells of the variables that it has captured).
 """
 
 import types
@@ -25,6 +26,7 @@ from tpuport.library_classes import is_transformers_cache
 from tpuport.object_graph.classes import (
     JAX_CONTAINERS,
     PLAIN,
+    FunctionBody,
     HostArray,
     arrays_inside,
     container_of,
@@ -162,6 +164,8 @@ class Flattener:
                 # identity.
                 return ("method", value.__func__, self._visit(value.__self__, name))
             case "leaf":
+                if cls is types.FunctionType and (body := FunctionBody.of(value)):
+                    return self._visit_function(value, body, name)
                 return self._visit_leaf(value, name)
             case "opaque":
                 refuse_tensors_inside(value, name)
@@ -180,6 +184,15 @@ class Flattener:
             type(value),
             tuple(self._visit(part, f"{name}.{label}") for label, part in parts),
         )
+
+    def _visit_function(
+        self, value: types.FunctionType, body: FunctionBody, name: str
+    ) -> Reference:
+        # Made anew in each call, such as a mask's function of indices, it has no
+        # identity that matters; what it has captured is an argument.
+        cells = zip(body.code.co_freevars, value.__closure__ or (), strict=True)
+        references = (self._visit(cell, f"{name}.{label}") for label, cell in cells)
+        return ("function", body, tuple(references))
 
     def _visit_new_object(self, value: Any, name: str) -> Reference:
         # The number comes before the visit, since an object may lead back to itself.
@@ -303,6 +316,8 @@ class _Builder:
                 return self.objects[number]
             case ("method", function, owner):
                 return types.MethodType(function, self.resolve(owner))
+            case ("function", body, cells):
+                return body.make(map(self.resolve, cells))
         _, cls, references = reference
         values = list(map(self.resolve, references))
         # A namedtuple, whose `__new__` takes fields one by one.

@@ -262,9 +262,14 @@ def test_a_mask_from_the_host():
     got = flex_attention(*map(on_device, (Q, K, V)), block_mask=mask)
     torch.testing.assert_close(got.cpu(), flex_attention(Q, K, V, block_mask=mask))
     program = tpuport.compile(lambda mask, *inputs: flex_attention(*inputs, block_mask=mask))
-    # What it looks up may change, and then a program would be another.
+    # What it looks up is an argument of the program.
+    for lengths in ([[30], [LENGTH]], [[LENGTH], [20]]):
+        real.copy_(torch.arange(LENGTH) < torch.tensor(lengths))
+        torch.testing.assert_close(program(mask, Q, K, V).cpu(), flex_attention(Q, K, V, block_mask=mask))
+    assert program.program.compilations == 1
+    # What the compiled function itself has captured may change, and a program would not see it.
     with pytest.raises(PortError, match=r"\[2, 40\] on the host"):
-        program(mask, Q, K, V)
+        tpuport.compile(lambda *inputs: flex_attention(*inputs, block_mask=mask))(Q, K, V)
     # Their functions have the same code.
     for width in (3, 8):
         mask = create_block_mask(within(width), None, None, LENGTH, LENGTH, device="cpu")
