@@ -63,6 +63,11 @@ def _fewer_tokens_than_sound(_: Any, inputs: Call) -> Call:
     return {**tokens, "input_features": inputs["input_features"]}
 
 
+def _without_answer(_: Any, inputs: Call) -> Call:
+    """A question about an image."""
+    return {name: inputs[name] for name in ("pixel_values", "input_ids", "attention_mask")}
+
+
 # The codebooks begin one after the other, with a token that is none of the 300 codes.
 _CODES_OF_SOUND = Preparation(
     settings={"decoder_start_token_id": 300, "pad_token_id": 300, "num_return_sequences": 1}
@@ -71,6 +76,8 @@ _CODES_OF_SOUND = Preparation(
 _CHARACTERS = {"id_to_text": {str(token): "ab" for token in range(300)}, "char_to_id": {"a": 5, "b": 6}}
 
 PREPARATIONS: dict[str, Preparation] = {
+    # Its forward wants an answer, which `generate` writes.
+    "BlipForQuestionAnswering": Preparation(inputs=_without_answer),
     # Without it the class forgets the tokens that it has generated.
     "Clvp": Preparation(options={"return_dict_in_generate": True}),
     "GradiumPhononTTS": Preparation(inputs=_text_to_speak),
@@ -91,7 +98,7 @@ PREPARATIONS: dict[str, Preparation] = {
             settings={**_ENGLISH, **_CHARACTERS}, options={"tgt_lang": "eng"}
         )
         for version in ("", "v2")
-        for kind in ("ForTextToSpeech", "Model")
+        for kind in ("ForSpeechToSpeech", "ForTextToSpeech", "Model")
     },
 }
 

@@ -31,28 +31,13 @@ REASONS = {
     "LayoutLMv2ForSequenceClassification": _DETECTRON,
     "LayoutLMv2ForTokenClassification": _DETECTRON,
     "LayoutLMv2Model": _DETECTRON,
+    "Qwen3OmniMoeCode2WavDecoderBlock": "it is one block of `Qwen3OmniMoeCode2Wav`, which gives it its number",
     "Sam2VideoModel": _SESSION,
     "Sam3TrackerVideoModel": _SESSION,
     "Sam3VideoModel": _LARGE_SESSION,
 }
 
-_KEYPOINTS = (
-    "its convolutions decide how many keypoints there are, and rounding alone finds others (819 for 822)"
-)
-_DURATIONS = (
-    "the length of its result follows from durations that its weights compute, and rounding may change it"
-)
-_IMAGE_ENDS = "it looks for the ends of images among tokens of which its image tokenizer computes some"
 # By class, of those whose program cannot be what torch computes.
 REFUSED = {
     "EsmForProteinFolding": "it checks that the numbers of residues have 64 bits, and on the device they have 32",
-    "FastSpeech2ConformerModel": _DURATIONS,
-    "FastSpeech2ConformerWithHifiGan": _DURATIONS,
-    "FlavaForPreTraining": "it selects by codes that its image tokenizer computes; the number of them is not known",
-    "GlmImageForConditionalGeneration": _IMAGE_ENDS,
-    "GlmImageModel": _IMAGE_ENDS,
-    "LightGlueForKeypointMatching": _KEYPOINTS,
-    "SuperGlueForKeypointMatching": _KEYPOINTS,
-    "SuperPointForKeypointDetection": _KEYPOINTS,
-    "VitsModel": f"{_DURATIONS}; and they are drawn",
 }

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.tiny_transformers_sound import CONFIGS as SOUND
-from benchmarks.tiny_transformers_table import BATCH, LENGTH, ids, padded
+from benchmarks.tiny_transformers_table import BATCH, LENGTH, ROTARY, ids, padded
 
 _CLVP = {"num_attention_heads": 2}
 _DEPTH = {"num_codebooks": 16, "vocab_size": 300, "backbone_hidden_size": 64}
@@ -42,6 +42,7 @@ _RAG: dict[str, Any] = {
     "vocab_size": 300, "n_docs": 2, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2,
     "decoder_start_token_id": 2,
 }  # fmt: skip
+_ERNIE: dict[str, Any] = {"rope_parameters": {**ROTARY["rope_parameters"], "mrope_section": [3, 3, 2]}}
 CONFIGS: dict[str, dict[str, Any]] = {
     "BayesianDetector": {"watermarking_depth": 3},
     "Blip2TextModelWith": {"qformer_config": {"use_qformer_text_input": True}},
@@ -56,16 +57,29 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "ConditionalDetrForSegmentation": {"encoder_attention_heads": 8, "decoder_attention_heads": 8},
     "CsmDepthDecoder": _DEPTH,
     "DiffusionGemmaEncoderText": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32},
+    # An eighth of 128 features in each of 64 channels.
+    "Dots3NoteAudio": {"adapter_input_size": 64, "conv_output_size": 64 * 16, "num_key_value_heads": 4},
+    "Ernie4_5_VL_MoeModel": {"text_config": _ERNIE, "image_token_id": 250},
+    "Ernie4_5_VL_MoeText": _ERNIE,
     "EsmForProteinFolding": _FOLDING,
+    "JanusVQVAE": {
+        "base_channels": 32, "channel_multiplier": [1, 1], "latent_channels": 32, "num_embeddings": 32,
+        "num_patches": 8,
+    },
     "MllamaVision": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 192},
+    "Phi4MultimodalAudio": {
+        "nemo_conv_channels": 64, "ext_pw_out_channel": 64, "depthwise_separable_out_channel": 64,
+    },
     "PerceiverForMultimodalAutoencoding": {
         **_PERCEIVER, "d_model": 704, "num_labels": 700, "num_frames": 2, "image_size": 16,
         "audio_samples_per_frame": 64, "samples_per_patch": 16, "output_shape": [1, 2, 16, 16],
     },
     "PerceiverForOpticalFlow": {**_PERCEIVER, "d_model": 322, "train_size": [16, 24]},
+    "Qwen2_5OmniToken2WavModel": {"bigvgan_config": {"upsample_initial_channel": 64}},
     "Qwen3OmniMoeTalkerFor": {"spatial_merge_size": 2, "text_config": {"shared_expert_intermediate_size": 32}},
     "Qwen3OmniMoeTalkerModel": {"shared_expert_intermediate_size": 32},
     "Rag": _RAG,
+    "SegGpt": {"num_hidden_layers": 4, "intermediate_hidden_state_indices": [2, 3], "merge_index": 1},
     # It drops out values of the spectrogram in evaluation, too.
     "SpeechT5ForSpeechToSpeech": {"speech_decoder_prenet_dropout": 0.0},
     "VibeVoiceModel": SOUND["VibeVoiceFor"],
@@ -128,6 +142,25 @@ def _boxes() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _pictures_of_patches() -> dict[str, Any]:
+    """An image of 4 x 4 patches a text, which becomes four tokens."""
+    texts = ids(BATCH, LENGTH)
+    texts[:, 2:6] = 250
+    kinds = (texts == 250).long()
+    return {
+        "input_ids": texts, "attention_mask": padded(BATCH, LENGTH), "mm_token_type_ids": kinds,
+        "moe_mm_token_type_ids": kinds, "pixel_values": torch.randn(16 * BATCH, 588),
+        "image_grid_thw": torch.tensor([[1, 4, 4]] * BATCH),
+    }  # fmt: skip
+
+
+def _embedded(length: int) -> Any:
+    """What makes embeddings of so many tokens in place of their ids."""
+    return lambda: {
+        "inputs_embeds": torch.randn(BATCH, length, 64), "input_ids": None, "attention_mask": padded(BATCH, length),
+    }  # fmt: skip
+
+
 def _speech_to_speech() -> dict[str, Any]:
     return {
         "input_values": torch.randn(BATCH, 4000), "attention_mask": padded(BATCH, 4000),
@@ -145,6 +178,11 @@ INPUTS: dict[str, Any] = {
         "input_ids": ids(BATCH, 4), "attention_mask": None, "backbone_last_hidden_state": torch.randn(BATCH, 64),
     },
     "DecisionTransformerGPT2": dict,
+    # Of 1280 samples one token; the second row ends earlier.
+    "Dots3NoteAudio": lambda: {
+        "input_features": torch.randn(BATCH, 128, 96), "chunk_sample_lengths": torch.tensor([96 * 160, 64 * 160]),
+    },
+    "Ernie4_5_VL_MoeModel": _pictures_of_patches,
     "EsmForProteinFolding": lambda: {
         "input_ids": torch.randint(0, 20, (BATCH, 10)), "attention_mask": padded(BATCH, 10),
     },
@@ -156,6 +194,7 @@ INPUTS: dict[str, Any] = {
     "GPT2DoubleHeads": _choices,
     "InstructBlipQFormer": _queries,
     "InstructBlipVideoQFormer": _queries,
+    "JanusVQVAE": lambda: {"pixel_values": torch.rand(BATCH, 3, 16, 16)},
     "LukeForEntityClassification": _entities(1),
     "LukeForEntityPair": _entities(2),
     "LukeForEntitySpan": _entities(3),
@@ -171,9 +210,18 @@ INPUTS: dict[str, Any] = {
         "subsampled_output_points": {"image": torch.arange(8), "audio": torch.arange(4), "label": None},
     },
     "PerceiverForOpticalFlow": lambda: {"inputs": torch.rand(BATCH, 2, 27, 16, 24)},
-    "Qwen3OmniMoeCode2WavTransformer": lambda: {
-        "inputs_embeds": torch.randn(BATCH, LENGTH, 64), "input_ids": None, "attention_mask": padded(BATCH, LENGTH),
+    "Phi4MultimodalAudio": lambda: {
+        "hidden_states": torch.randn(BATCH, 96, 80), "mask": padded(BATCH, 96).bool(),
     },
+    # In few steps: one evaluates its flow four times.
+    "Qwen2_5OmniToken2WavModel": lambda: {
+        "code": ids(1, 4), "conditioning": torch.randn(1, 64), "reference_mel": torch.randn(1, 10, 64), "num_steps": 3,
+    },
+    "Qwen3OmniMoeCode2Wav": lambda: {"codes": torch.randint(0, 200, (BATCH, 16, 6))},
+    "Qwen3OmniMoeCode2WavTransformer": _embedded(LENGTH),
+    "Qwen3OmniMoeTalkerCodePredictorModel": _embedded(LENGTH),
+    # What the talker was thinking, and the first of its codes.
+    "Qwen3OmniMoeTalkerCodePredictorModelFor": lambda: {**_embedded(2)(), "attention_mask": None},
     "Qwen3OmniMoeTalkerFor": lambda: {
         "inputs_embeds": torch.randn(BATCH, LENGTH, 64), "input_ids": None, "talker_input_ids": ids(BATCH, LENGTH),
     },
@@ -181,6 +229,7 @@ INPUTS: dict[str, Any] = {
     "SeamlessM4TCodeHifiGan": lambda: {
         "input_ids": ids(BATCH, 12), "spkr_id": torch.tensor([[0], [1]]), "lang_id": torch.tensor([[0], [1]]),
     },
+    "SeamlessM4TTextToUnit": _embedded(LENGTH),
     "SpeechT5ForSpeechToSpeech": _speech_to_speech,
     "SpeechT5HifiGan": lambda: {"spectrogram": torch.randn(BATCH, 12, 80)},
     "ViltForImagesAndText": lambda: {"pixel_values": torch.rand(BATCH, 2, 3, 224, 224), "pixel_mask": None},

@@ -74,8 +74,8 @@ INPUTS: dict[str, Any] = {
     "Wav2Vec2ConformerForXVector": _second_of_sound,
     "Wav2Vec2ForXVector": _second_of_sound,
     "Wav2Vec2Bert": _features(64, "attention_mask", dtype=torch.long),
-    "SeamlessM4TForSpeechToText": _features(64, "attention_mask", dtype=torch.long),
-    "SeamlessM4Tv2ForSpeechToText": _features(64, "attention_mask", dtype=torch.long),
+    "SeamlessM4TForSpeechTo": _features(64, "attention_mask", dtype=torch.long),
+    "SeamlessM4Tv2ForSpeechTo": _features(64, "attention_mask", dtype=torch.long),
     "FunAsrNanoEncoder": _features(560, "input_features_mask", dtype=torch.long),
     "Gemma3nAudioEncoder": lambda: {
         "audio_mel": torch.randn(BATCH, 96, 128), "audio_mel_mask": ~padded(BATCH, 96).bool(),
