@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks import (
     stand_ins,
     tiny_strangers_eighth,
+    tiny_strangers_eleventh,
     tiny_strangers_fifth,
     tiny_strangers_fourth,
     tiny_strangers_fresh,
@@ -45,6 +46,7 @@ MODELS = (
     | tiny_strangers_eighth.MODELS
     | tiny_strangers_ninth.MODELS
     | tiny_strangers_tenth.MODELS
+    | tiny_strangers_eleventh.MODELS
 )
 
 stand_ins.install()

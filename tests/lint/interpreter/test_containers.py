@@ -193,6 +193,31 @@ class Model(nn.Module):
 """)
 
 
+def test_what_a_dataclass_does_after_its_fields_are_set(check):
+    check("""
+import dataclasses
+
+@dataclasses.dataclass
+class Mixture:
+    logits: torch.Tensor
+    count: int = 2
+
+    def __post_init__(self):
+        if not torch.isfinite(self.logits).all():  #! TPU205
+            raise ValueError(self.logits)
+        self.top, self.half = self.logits.max(), self.count / 2
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        mixture = Mixture(x)
+        if mixture.top > 1:  #! TPU205
+            x = x + 1
+        if mixture.half > 1:
+            x = x + 1
+        return x
+""")
+
+
 def test_an_attribute_that_the_first_call_makes(check):
     check("""
 class Loss:

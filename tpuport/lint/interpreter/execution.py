@@ -232,9 +232,9 @@ def _runs(
     """What a comprehension's element expressions are, in each run that is told apart
     from the others.
     """
-    env = copy_environment(frame.env)
     first, *others = generators
     source = _iterated(frame, first)
+    env = frame.env
     items = None if others else told_apart(source)
     runs: list[list[Value]] = []
     for item in items or (frame.element_of(source),):

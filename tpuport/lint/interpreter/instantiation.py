@@ -33,7 +33,8 @@ def instantiate(frame: Frame, info: ClassInfo, arguments: Arguments) -> Value:
         info
     )
     if is_dataclass or classes.is_output(info):
-        return Instance(info, _known_fields(_field_values(frame, info, arguments)))
+        fields = _known_fields(_field_values(frame, info, arguments))
+        return _initialised(frame, Instance(info, fields))
     attributes: dict[str, Value] = {}
     init = classes.constructor(info)
     if init is not None:
@@ -108,6 +109,17 @@ def _field_values(
         **dict(zip(names, arguments.positional, strict=False)),
         **arguments.keywords,
     }
+
+
+def _initialised(frame: Frame, instance: Instance) -> Value:
+    """A dataclass's object after its `__post_init__`."""
+    interpreter = frame.interpreter
+    method = interpreter.classes.method(instance.info, "__post_init__")
+    if method is None or interpreter.classes.is_output(instance.info):
+        return instance
+    interpreter.changed_receiver = None
+    interpreter.call_function(frame, Function(method, instance), Arguments([], {}))
+    return interpreter.changed_receiver or instance
 
 
 def _known_fields(values: dict[str, Value]) -> tuple[tuple[str, Value], ...]:

@@ -227,13 +227,13 @@ def _method_of_sequence(
     frame: Frame, node: ast.Call, receiver: Sequence, name: str, arguments: Arguments
 ) -> Value:
     match name, arguments.positional:
+        case "append", [value, *_] if receiver.kind == "list":
+            _replace_receiver(frame, node, with_last(receiver, value), value)
+            return NONE
         case (("append" | "add" | "appendleft"), [value, *_]) | (
             "insert",
             [_, value, *_],
         ):
-            if name == "append" and receiver.kind == "list":
-                _replace_receiver(frame, node, with_last(receiver, value), value)
-                return NONE
             return _grow(frame, node, receiver, value)
         case "extend" | "update", [values, *_]:
             return _grow(frame, node, receiver, frame.element_of(values))
@@ -381,7 +381,6 @@ _INHERITED_METHODS: Final[dict[str, Value]] = {
 _METHODS_OF_DICTS: Final = frozenset(
     "items keys values get pop update setdefault".split()
 )
-_METHODS_OF_NAMED_TUPLES: Final = frozenset({"_replace", "_asdict"})
 _REGISTRATIONS: Final = frozenset(
     "register_buffer register_parameter add_module register_module".split()
 )
@@ -398,16 +397,16 @@ def _method_of_instance(
     classes = frame.interpreter.classes
     if name in _METHODS_OF_DICTS and classes.is_dict(receiver.info):
         return _method_of_dict(frame, node, receiver, name, arguments)
-    if name == "append" and ELEMENTS in dict(receiver.fields):
-        elements = dict(receiver.fields)[ELEMENTS]
-        if isinstance(elements, Sequence):
+    fields = dict(receiver.fields)
+    match name, fields.get(ELEMENTS):
+        case "append", Sequence() as elements:
             grown = with_last(elements, arguments.first)
             _replace_receiver(frame, node, with_field(receiver, ELEMENTS, grown), None)
-        return NONE
-    if name in _METHODS_OF_NAMED_TUPLES:
-        fields = dict(receiver.fields) | arguments.keywords
-        changed = with_fields(receiver, fields)
-        return changed if name == "_replace" else as_mapping(changed)
+            return NONE
+        case "_replace", _:
+            return with_fields(receiver, fields | arguments.keywords)
+        case "_asdict", _:
+            return as_mapping(receiver)
     if name in _REGISTRATIONS:
         _register(frame, node, name, arguments)
         return NONE
@@ -422,12 +421,13 @@ def _method_of_dict(
     frame: Frame, node: ast.Call, receiver: Instance, name: str, arguments: Arguments
 ) -> Value:
     """A method of an object that is a dict: what it holds are its attributes too."""
-    if name == "update":
-        fields = dict(receiver.fields) | entries_by_name(arguments)
-        _replace_receiver(frame, node, with_fields(receiver, fields), None)
-        return NONE
-    if name == "setdefault":
-        name = "get"
+    match name:
+        case "update":
+            fields = dict(receiver.fields) | entries_by_name(arguments)
+            _replace_receiver(frame, node, with_fields(receiver, fields), None)
+            return NONE
+        case "setdefault":
+            name = "get"
     return _method_of_mapping(
         frame, node, Mapping(receiver.fields, UNKNOWN), name, arguments
     )
