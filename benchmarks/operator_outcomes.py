@@ -7,7 +7,7 @@ import jax
 import torch
 from torch.utils import _pytree as pytree
 
-from tpuport import compat
+from tpuport.compat.convert import device_dtype
 from tpuport.errors import MissingDtypeError, PortError
 
 # Relative to each element, and to the largest element of a result: sums of other order round to that.
@@ -85,15 +85,10 @@ def _difference_of_form(actual: Any, expected: Any) -> str:
         )
     if not isinstance(actual, torch.Tensor):
         return f"{type(actual).__name__} for a tensor"
-    dtype = _narrowed(expected.dtype)
+    dtype = device_dtype(expected.dtype)
     if actual.dtype != dtype:
         return f"{actual.dtype} for {dtype}".replace("torch.", "")
     return "" if actual.shape == expected.shape else f"shape {list(actual.shape)} for {list(expected.shape)}"
-
-
-def _narrowed(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that a tensor of this one has on the device."""
-    return compat.torch_dtype(compat.jax_dtype(dtype))
 
 
 def _difference(actual: Any, expected: Any) -> str:

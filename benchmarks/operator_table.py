@@ -34,8 +34,8 @@ that the operator writes to. Where torch itself rounds, the same call in double 
 to three times torch's own is equal. Random results are compared by shape and dtype; their distribution is tested
 elsewhere. Sparse and quantized samples are left out, because jax has no such arrays.
 
-**64 bits.** Unless jax runs with `jax_enable_x64`, the device has 32 bits where torch has 64: int64 is int32, and
-float64 is float32. Here that counts as equal.
+**64 bits.** Unless jax runs with `jax_enable_x64`, the device has float32 where torch has float64. Here that counts as
+equal.
 """
 
 

@@ -74,8 +74,7 @@ def on_host(result):
     if isinstance(result, (list, tuple)):
         return [on_host(item) for item in result]
     if isinstance(result, torch.Tensor):
-        host = tpuport.to_cpu(result).detach()
-        return host.long() if host.dtype == torch.int32 else host
+        return tpuport.to_cpu(result).detach()
     return result
 
 

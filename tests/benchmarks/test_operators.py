@@ -35,13 +35,14 @@ def test_forms():
 @pytest.mark.parametrize(
     ("mine", "torchs", "reason"),
     [
-        (torch.ones(2), torch.ones(2, dtype=torch.int64), "float32 for int32"),
+        (torch.ones(2), torch.ones(2, dtype=torch.int64), "float32 for int64"),
         (torch.ones(2), torch.ones(2, 1), "shape [2] for [2, 1]"),
         (torch.tensor(True), True, "Tensor for bool"),
         (True, torch.tensor(True), "bool for a tensor"),
         ((torch.ones(2),), (torch.ones(2), 1), "1 outputs for 2"),
         (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.1]), "1 of 2 values: 2 for 2.1"),
-        (torch.tensor([1, 2]), torch.tensor([1, 3]), "int64 for int32"),
+        (torch.tensor([1, 2]), torch.tensor([1, 3]), "1 of 2 values: 2 for 3"),
+        (torch.tensor([1, 2]).int(), torch.tensor([1, 2]), "int32 for int64"),
     ],
 )
 def test_differences_are_named(mine, torchs, reason):

@@ -124,8 +124,8 @@ RESULTS = """
 TEMPLATES = [[line.strip() for line in lines.strip().splitlines()] for lines in (VIEWS, WRITES, RESULTS)]
 DTYPES = torch.float32, torch.float32, torch.bfloat16, torch.int64, torch.bool
 LENGTH = 10
-# The device has 32 bits.
-NARROW = {torch.int64: torch.int32, torch.float64: torch.float32}
+# The device has no float64.
+NARROW = {torch.float64: torch.float32}
 Tensors = dict[str, torch.Tensor]
 
 

@@ -173,7 +173,12 @@ def put_parameter(
 def put_buffer(
     model: torch.nn.Module, names: Iterable[str], tensor: torch.Tensor
 ) -> None:
-    """Make `tensor` the buffer that the model has under each of `names`."""
+    """Make `tensor` the buffer that the model has under each of `names`, of whose
+    integers the former buffer says how wide they are.
+    """
+    former = model.get_buffer(next(iter(names)))
+    if former.dtype is torch.int32:
+        tensor = compat.wrap(compat.to_jax(tensor), torch.int32)
     for name in names:
         module, leaf = find_owner(model, name)
         module._buffers[leaf] = tensor

@@ -182,7 +182,7 @@ def plan_port(
                 array = scatter(
                     model.get_parameter(first), dtypes[first], shardings[first]
                 )
-                put_parameter(model, names, compat.wrap(array))
+                put_parameter(model, names, compat.wrap(array, dtypes[first]))
             move_buffers(model, mesh, dtypes)
             _move_computed_weights(model, mesh)
         record_port(model, mesh)
@@ -218,7 +218,7 @@ def move_buffers(
             continue
         buffer = model.get_buffer(names[0])
         dtype = dtypes.get(names[0], buffer.dtype)
-        moved = compat.wrap(scatter(buffer, dtype, replicated_sharding(mesh)))
+        moved = compat.wrap(scatter(buffer, dtype, replicated_sharding(mesh)), dtype)
         _keep_if_narrowed(moved, buffer)
         put_buffer(model, names, moved)
 
@@ -405,9 +405,9 @@ def to_cpu(value: Any) -> Any:
     """Copy what is on the devices to the host, as plain torch tensors of the same shape
     and dtype.
 
-    Sharded arrays are gathered whole. Integers that the port converted to 32 bits stay
-    32 bits wide. A module's buffers of float64 and complex128 are again what they were
-    before the port, unless something has written to them.
+    Sharded arrays are gathered whole. Integers have the 64 bits that they have in
+    torch. A module's buffers of float64 and complex128 are again what they were before
+    the port, unless something has written to them.
 
     Args:
         value: a tensor on the device; any result of a compiled function, such as a
@@ -437,7 +437,7 @@ def fetch(leaf: Any) -> Any:
     if not isinstance(array, jax.Array):
         return leaf
     _check_fetchable(array, f"{array.dtype} {list(array.shape)}")
-    return compat.to_torch(array)
+    return compat.to_torch(leaf)
 
 
 def _check_fetchable(array: jax.Array, where: str) -> None:

@@ -2,6 +2,7 @@
 copy.
 """
 
+import dataclasses
 import sys
 from typing import Any
 
@@ -22,6 +23,13 @@ _BITS_BY_WIDTH = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
 _NARROW_INTEGERS = {
     jnp.dtype(jnp.int4): np.dtype(np.int8),
     jnp.dtype(jnp.uint4): np.dtype(np.uint8),
+}
+
+
+_NARROW = {
+    torch.float64: torch.float32,
+    torch.complex128: torch.complex64,
+    torch.uint64: torch.uint32,
 }
 
 
@@ -63,6 +71,13 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     return torch_dtype
 
 
+def device_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a tensor on the device that torch gives this one: integers of 64
+    bits keep it, float64 becomes float32.
+    """
+    return dtype if jax.config.read("jax_enable_x64") else _NARROW.get(dtype, dtype)
+
+
 def is_ported(tensor: Any) -> bool:
     """Whether a value is a torchax tensor."""
     # Nothing is torchax's before it has been imported, and importing it takes seconds.
@@ -70,15 +85,21 @@ def is_ported(tensor: Any) -> bool:
     return module is not None and isinstance(tensor, module.Tensor)
 
 
-def wrap(array: jax.Array) -> torch.Tensor:
-    """The torchax tensor of one array (tracers included), sharing it."""
+def wrap(array: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The torchax tensor of one array (tracers included), sharing it.
+
+    Args:
+        array: of any shape.
+        dtype: that torch gives the tensor. An array of int32 may be one of int64, as it
+            is by default, or of int32.
+    """
     env = environment()
     from torchax.tensor import Tensor
 
     # torch takes no operation on a tensor of inference mode apart, in the mode and
     # after it.
     with without_inference_mode():
-        return Tensor(array, env)
+        return Tensor(array, env, dtype=dtype and device_dtype(dtype))  # type: ignore[reportCallIssue]
 
 
 def assign(tensor: Any, array: jax.Array) -> Any:
@@ -93,13 +114,32 @@ def assign(tensor: Any, array: jax.Array) -> Any:
     return tensor
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class NarrowIntegers:
+    """What a program returns for a tensor of torch.int32, of which the array alone
+    would be torch's usual integers.
+
+    Attributes:
+        array: int32, of any shape.
+    """
+
+    array: Any
+
+
 def as_torch(tree: Any) -> Any:
     """A jax pytree with its `jax.Array` leaves as torchax tensors, nothing copied,
     other leaves as they are.
     """
     return jax.tree.map(
-        lambda leaf: wrap(leaf) if isinstance(leaf, jax.Array) else leaf, tree
+        _wrap_leaf, tree, is_leaf=lambda node: isinstance(node, NarrowIntegers)
     )
+
+
+def _wrap_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, NarrowIntegers):
+        return wrap(leaf.array, torch.int32)
+    return wrap(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
 def as_jax(tree: Any) -> Any:
@@ -148,14 +188,25 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     return host.astype(target, copy=False)
 
 
-def to_torch(array: jax.Array | np.ndarray) -> torch.Tensor:
-    """Copy an array (gathered from all its devices) into a torch tensor on the CPU,
-    same shape and dtype.
+def to_device(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a torch tensor on the host into a torchax tensor on jax's default device.
+
+    Raises:
+        PortError: as `to_jax`.
+    """
+    return wrap(to_jax(tensor), tensor.dtype)
+
+
+def to_torch(array: jax.Array | np.ndarray | torch.Tensor) -> torch.Tensor:
+    """Copy an array, or a torchax tensor (gathered from all its devices), into a torch
+    tensor on the CPU, same shape and dtype.
 
     Integers of four bits become integers of eight, the smallest that torch computes
     with.
     """
-    host = np.array(array)
+    host = np.array(as_jax(array))
+    if is_ported(array) and array.dtype is torch.int64:
+        host = host.astype(np.int64)
     if host.dtype in _NARROW_INTEGERS:
         host = host.astype(_NARROW_INTEGERS[host.dtype])
     dtype = torch_dtype(host.dtype)

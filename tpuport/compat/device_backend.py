@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.compat import view_steps
-from tpuport.compat.convert import is_ported, jax_dtype, to_jax, wrap
+from tpuport.compat.convert import is_ported, jax_dtype, to_device, to_jax, wrap
 
 logger = logging.getLogger("tpuport")
 
@@ -108,7 +108,7 @@ def _empty(
 ) -> torch.Tensor:
     """Zeros: jax has no memory without values."""
     dtype = dtype or torch.get_default_dtype()
-    tensor = wrap(jnp.zeros(tuple(size), jax_dtype(dtype)))
+    tensor = wrap(jnp.zeros(tuple(size), jax_dtype(dtype)), dtype)
     if tensor.dtype != dtype:
         # The contents of files are as wide as was asked for.
         tensor._wide_dtype = dtype  # type: ignore[attr-defined]
@@ -129,9 +129,7 @@ def _computing_on_host(function: Any) -> Callable[..., torch.Tensor]:
     def construct(
         *args: Any, device: Any = None, pin_memory: Any = None, **options: Any
     ) -> torch.Tensor:
-        return wrap(
-            to_jax(view_steps.on_twins(function, *args, device="cpu", **options))
-        )
+        return to_device(view_steps.on_twins(function, *args, device="cpu", **options))
 
     return construct
 

@@ -107,7 +107,9 @@ def make_step(
     arguments = args[1:]
 
     def read(array: jax.Array) -> jax.Array:
-        results = torch_pytree.tree_leaves(run(func, (wrap(array), *arguments), kwargs))
+        results = torch_pytree.tree_leaves(
+            run(func, (wrap(array, viewed.dtype), *arguments), kwargs)
+        )
         return results[index].jax()
 
     def find_write() -> Write | None:
@@ -124,7 +126,7 @@ def make_step(
             return _gathered_write(func, arguments, kwargs, viewed.shape)
         if viewed.dtype != view.dtype:
             return lambda array, values: run(
-                _aten.view.dtype, (wrap(values), viewed.dtype), {}
+                _aten.view.dtype, (wrap(values, view.dtype), viewed.dtype), {}
             ).jax()
         if viewed.numel() != view.numel():
             return None  # expanded

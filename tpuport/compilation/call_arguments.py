@@ -45,9 +45,10 @@ class Argument(NamedTuple):
             program, a static value a part of it. Weights of a module are arguments too,
             and the rest of it is in the state of the function. A host tensor is a part
             of it, and has its values while the program is traced.
-        content: the structure of a cache, the number of a random generator, the class
-            of a number, a weak reference to a module, the values of a host tensor, or
-            the static value.
+        content: of a tensor, torch.int32 if it has that dtype, of which the array says
+            nothing; the structure of a cache, the number of a random generator, the
+            class of a number, a weak reference to a module, the values of a host
+            tensor, or the static value.
     """
 
     name: str
@@ -100,13 +101,15 @@ class Layout(NamedTuple):
             arrays: of the tensors, in order.
             donated: for each cache the arrays in it.
         """
-        tensors, caches = iter(compat.as_torch(arrays)), iter(compat.as_torch(donated))
+        tensors, caches = iter(arrays), iter(compat.as_torch(donated))
         leaves: list[Any] = []
         for argument in self.arguments:
             content: Any = argument.content
             match argument.kind:
-                case "tensor" | "number":
-                    leaves.append(next(tensors))
+                case "tensor":
+                    leaves.append(compat.wrap(next(tensors), content))
+                case "number":
+                    leaves.append(compat.wrap(next(tensors)))
                 case "cache":
                     leaves.append(jax.tree_util.tree_unflatten(content, next(caches)))
                 case "generator":
@@ -289,7 +292,7 @@ def divide_arguments(
     for name, leaf in zip(graph.names, graph.leaves, strict=True):
         if is_array(leaf) and not is_static(name):
             arrays.append(usable_array(leaf, name))
-            arguments.append(Argument(name, "tensor", None))
+            arguments.append(Argument(name, "tensor", _integer_dtype(leaf)))
         elif traced and isinstance(leaf, int | float) and _fits(name, traced):
             arrays.append(jnp.asarray(leaf))
             arguments.append(Argument(name, "number", type(leaf)))
@@ -313,6 +316,12 @@ def divide_arguments(
     _check_donated(donated, arguments)
     layout = Layout(graph.structure, names, tuple(arguments))
     return DividedArguments(arrays, cache_arrays, generators, layout, graph)
+
+
+def _integer_dtype(leaf: Any) -> torch.dtype | None:
+    """torch.int32 for a tensor of that dtype, on the host or the device."""
+    is_narrow = isinstance(leaf, torch.Tensor) and leaf.dtype is torch.int32
+    return torch.int32 if is_narrow else None
 
 
 def _part_of_program(leaf: Any, name: str) -> Argument:

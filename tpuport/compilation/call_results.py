@@ -12,6 +12,7 @@ import torch
 
 from tpuport import compat, object_graph, pytrees
 from tpuport.compat import aliasing
+from tpuport.compat.convert import NarrowIntegers
 from tpuport.compilation.call_arguments import DividedArguments, Rebuilt, static_value
 from tpuport.compilation.model_weights import overwrite, write_weights
 from tpuport.compilation.python_state import PythonState
@@ -390,9 +391,10 @@ def _refuse_returned_views(leaves: list[Any], names: list[str]) -> None:
 
 
 def _as_array(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return compat.to_jax(value)
-    return jax.numpy.asarray(value)
+    if not isinstance(value, torch.Tensor):
+        return jax.numpy.asarray(value)
+    array = compat.to_jax(value)
+    return NarrowIntegers(array) if value.dtype is torch.int32 else array
 
 
 def _refuse_same(

@@ -481,4 +481,4 @@ class CompiledFunction:
 def _on_device(tensor: torch.Tensor) -> torch.Tensor:
     if compat.takes_host_tensors() and is_discrete(tensor):
         return tensor
-    return tensor if compat.is_ported(tensor) else compat.wrap(compat.to_jax(tensor))
+    return tensor if compat.is_ported(tensor) else compat.to_device(tensor)

@@ -93,7 +93,7 @@ def _host_tensor(value: Any) -> torch.Tensor:
     if isinstance(value, jax.Array):
         value = compat.wrap(value)
     if compat.is_ported(value):
-        return compat.to_torch(compat.as_jax(value)).to(value.dtype)
+        return compat.to_torch(value)
     return torch.as_tensor(value).detach().contiguous()
 
 

@@ -195,7 +195,11 @@ def _use_model_weights(
         stack.enter_context(rotary.use_tables(model, rotary_tables))
         # Last: what comes before looks at the model's own tensors.
         unstacked = layers.unstack_weights(arrays)
-        tensors = compat.as_torch(unstacked)
+        dtypes = {name: buffer.dtype for name, buffer in model.named_buffers()}
+        tensors = {
+            name: compat.wrap(array, dtypes.get(name))
+            for name, array in unstacked.items()
+        }
         # torch puts what the model has at the end into the dictionary that it is given.
         # In reverse order it gives back its own weights to a module that the model has
         # under two names.

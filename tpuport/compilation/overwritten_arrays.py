@@ -125,9 +125,8 @@ def _overwriting_results(
         written |= {(model, name): array for name, array in arrays.items()}
     replaced: dict[Slot, Any] = {}
     if result.layout is not None:
-        replaced |= {
-            number: result.output[index] for number, index in result.layout.replaced
-        }
+        arrays = jax.tree.leaves(result.output)
+        replaced |= {number: arrays[index] for number, index in result.layout.replaced}
     if result.state_changes is not None:
         for slot, index in result.state_changes.replaced:
             # Tensors of the state are numbered after those of the arguments.

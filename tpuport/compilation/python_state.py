@@ -127,9 +127,20 @@ class PythonState:
             *self._entries,
             *self._class_entries(),
             Entry("settings", others=self._watched.settings),
+            Entry("tensors", others=self._narrow_integers()),
         )
         self.key = StateKey(entries, tuple(self._paths), self)
         self._watched.remember()
+
+    def _narrow_integers(self) -> tuple[int, ...]:
+        """The numbers of the tensors of torch.int32, which their arrays do not tell
+        from those of int64.
+        """
+        return tuple(
+            number
+            for number, tensor in enumerate(self.tensors)
+            if tensor.dtype is torch.int32
+        )
 
     def is_current(self) -> bool:
         """Whether nothing has changed."""

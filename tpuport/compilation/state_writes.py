@@ -442,11 +442,13 @@ def _weight_like(slot: WeightSlot, index: int, new: torch.Tensor) -> _Rebuild:
 
 
 def _tensor_maker(tensor: torch.Tensor) -> Callable[[jax.Array], torch.Tensor]:
-    """How to make a tensor of an array: a parameter, if this one is."""
+    """How to make a tensor of an array: of this one's dtype, and a parameter if it
+    is.
+    """
+    dtype, requires_grad = tensor.dtype, tensor.requires_grad
     if not isinstance(tensor, torch.nn.Parameter):
-        return compat.wrap
-    requires_grad = tensor.requires_grad
-    return lambda array: torch.nn.Parameter(compat.wrap(array), requires_grad)
+        return lambda array: compat.wrap(array, dtype)
+    return lambda array: torch.nn.Parameter(compat.wrap(array, dtype), requires_grad)
 
 
 def check_leaks(state: PythonState) -> None:

@@ -174,7 +174,9 @@ class MixedDevices(TorchFunctionMode):
             and upload.version == version
         ):
             return upload.copy
-        copy = compat.wrap(process_watch.put(compat.to_jax(tensor), self._sharding))
+        copy = compat.wrap(
+            process_watch.put(compat.to_jax(tensor), self._sharding), tensor.dtype
+        )
         if version is not None:
             key, uploads = id(tensor), self._uploads
             reference = weakref.ref(tensor, lambda _: uploads.pop(key, None))

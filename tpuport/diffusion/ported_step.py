@@ -330,7 +330,9 @@ class PortedStep:
         sharding = compat.as_jax(sample).sharding
 
         def to_device(tensor: torch.Tensor) -> torch.Tensor:
-            return compat.wrap(process_watch.put(compat.to_jax(tensor), sharding))
+            return compat.wrap(
+                process_watch.put(compat.to_jax(tensor), sharding), tensor.dtype
+            )
 
         # diffusers registers its outputs as trees of torch.
         return torch_pytree.tree_map_only(torch.Tensor, to_device, result)

@@ -156,7 +156,7 @@ class ModelGenerate:
 
 
 def _on_host(value: Any) -> Any:
-    return compat.to_torch(compat.as_jax(value)) if compat.is_ported(value) else value
+    return compat.to_torch(value) if compat.is_ported(value) else value
 
 
 def replace_generate(model: Any) -> None:

@@ -123,7 +123,7 @@ def _read_tensor(value: Any, name: str) -> torch.Tensor:
         _check_dense(value, name)
     try:
         return (
-            compat.to_torch(compat.as_jax(value))
+            compat.to_torch(value)
             if compat.is_ported(value)
             else torch.as_tensor(value)
         )

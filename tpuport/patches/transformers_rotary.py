@@ -88,7 +88,7 @@ def prepare(model: torch.nn.Module) -> None:
                 frequencies = table.frequencies(
                     torch.device("cpu"), table.original_length + 1
                 )
-                setattr(table.module, name, compat.wrap(compat.to_jax(frequencies)))
+                setattr(table.module, name, compat.to_device(frequencies))
 
 
 def switch_length(model: torch.nn.Module) -> int | None:

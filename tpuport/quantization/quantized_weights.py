@@ -165,7 +165,7 @@ class QuantizedWeight(torch.nn.Module):
         was_ported = compat.is_ported(self.values)
         example = torch.zeros((), dtype=self.dtype)
         if was_ported:
-            example = compat.wrap(compat.to_jax(example))
+            example = compat.to_device(example)
         example = fn(example)
         self.dtype = example.dtype
         is_ported = compat.is_ported(example)

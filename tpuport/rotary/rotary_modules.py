@@ -207,4 +207,4 @@ class HostModule:
 def _on_host(buffer: torch.Tensor) -> torch.Tensor:
     if not compat.is_ported(buffer):
         return buffer
-    return compat.to_torch(compat.as_jax(buffer))
+    return compat.to_torch(buffer)

@@ -212,7 +212,7 @@ def _on_device(leaf: Any) -> Any:
     # Plain values, and what is on the device already, stay.
     if not isinstance(leaf, torch.Tensor) or compat.is_ported(leaf):
         return leaf
-    return compat.wrap(compat.to_jax(leaf))
+    return compat.to_device(leaf)
 
 
 def _transformer_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:

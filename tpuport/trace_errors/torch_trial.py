@@ -251,9 +251,6 @@ def _leaf_without_values(value: Any) -> Any:
     match value:
         case torch.device():
             return torch.device("meta")
-        case torch.Tensor(dtype=torch.int32) if _is_on_device(value):
-            # The device has no integers of 64 bits: torch would have had those.
-            return torch.empty(tuple(value.shape), dtype=torch.int64, device="meta")
         case torch.Tensor():
             return torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
     return value

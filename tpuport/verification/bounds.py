@@ -140,8 +140,10 @@ def total_distance(first: torch.Tensor, second: torch.Tensor) -> float:
 
 
 def same_dtype(ours: torch.dtype, theirs: torch.dtype) -> bool:
-    """Whether a dtype on the device is the one that torch has; 64 bits are 32 there."""
-    return compat.jax_dtype(ours) == compat.jax_dtype(theirs)
+    """Whether a dtype on the device is the one that torch has; float64 is float32
+    there.
+    """
+    return compat.device_dtype(ours) == compat.device_dtype(theirs)
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:

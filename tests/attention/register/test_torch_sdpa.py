@@ -26,7 +26,7 @@ def registered():
 
 
 def ported(tensor):
-    return compat.wrap(compat.to_jax(tensor)) if type(tensor) is torch.Tensor else tensor
+    return compat.to_device(tensor) if type(tensor) is torch.Tensor else tensor
 
 
 def call(q, k, v, mask=None, **options):

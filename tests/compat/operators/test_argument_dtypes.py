@@ -68,6 +68,9 @@ REFUSED = {
     "heaviside": (torch.heaviside, [_of(3, HALF), _of(3)]),
     "lerp of integers": (torch.lerp, [torch.ones(3).long()] * 3),
     "hypot of integers": (torch.hypot, [torch.ones(3).long()] * 2),
+    "one hot": (functional.one_hot, [torch.ones(3).int()]),
+    "classes": (functional.cross_entropy, [_of((2, 3)), torch.ones(2).int()]),
+    "classes of pixels": (functional.nll_loss, [_of((1, 3, 2, 2)), torch.ones(1, 2, 2).int()]),
     "softmax of integers": (_log_softmax, [torch.ones(3).long()]),
 }
 PROMOTED = {
@@ -86,7 +89,7 @@ PROMOTED = {
 def test_what_torch_refuses_is_refused(function, tensors):
     with pytest.raises(RuntimeError):
         function(*tensors)
-    device = compat.as_torch([compat.to_jax(tensor) for tensor in tensors])
+    device = list(map(compat.to_device, tensors))
     with compat.environment(), pytest.raises(Exception, match=r"dtype|not implemented|same"):
         function(*device)
 

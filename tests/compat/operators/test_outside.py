@@ -44,12 +44,11 @@ USES = {
 
 
 def _on_host(result):
-    """The same with its tensors on the host, and 32-bit indices as the 64-bit ones that torch has."""
+    """The same with its tensors on the host."""
     if isinstance(result, list):
         return [_on_host(item) for item in result]
     if isinstance(result, torch.Tensor):
-        host = tpuport.to_cpu(result)
-        return host.long() if host.dtype == torch.int32 else host
+        return tpuport.to_cpu(result)
     return result
 
 

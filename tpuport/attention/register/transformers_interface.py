@@ -231,7 +231,9 @@ def _mask_of_call(
     if attention_mask is not None:
         mask, note = _mask_structure(attention_mask, scores)
         left_out_if = getattr(attention_mask, "left_out_if", None)
-        if left_out_if is not None and is_causal != (mask.right == 0):
+        # Without padding, a mask that has the module's own order says the same.
+        has_own_order = mask.dense is None and mask.right == (0 if is_causal else None)
+        if left_out_if is not None and not has_own_order:
             given = compat.as_jax(attention_mask)
             left_out = jnp.ones_like(given)
             if is_causal:

@@ -147,6 +147,25 @@ def _numbers(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         )
 
 
+def _class_numbers(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """The targets of a loss."""
+    _wide_integers(function, args[1], (torch.int64, torch.uint8))
+
+
+def _one_hot(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    _wide_integers(function, args[0], (torch.int64,))
+
+
+def _wide_integers(
+    function: Any, tensor: torch.Tensor, dtypes: Sequence[torch.dtype]
+) -> None:
+    if tensor.dtype not in dtypes:
+        names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise RuntimeError(
+            f"{_describe(function, f'dtype {names}', [tensor])}; use .long()"
+        )
+
+
 def _tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
@@ -173,6 +192,9 @@ _RULES: dict[Any, _Rule] = {
         _of_one_dtype,
     ),
     torch.einsum: _einsum,
+    torch.nn.functional.one_hot: _one_hot,
+    _aten.nll_loss_forward: _class_numbers,
+    _aten.nll_loss2d_forward: _class_numbers,
     **dict.fromkeys((_aten._softmax, _aten._log_softmax), _floating),
     **dict.fromkeys((_aten.lerp, _aten.hypot, _aten.logaddexp, _aten.nextafter), _any_floating),
     **dict.fromkeys((_aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm, _aten.mv, _aten.dot), _numbers),

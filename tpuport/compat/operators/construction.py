@@ -11,7 +11,15 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from tpuport.compat.convert import as_jax, assign, is_ported, jax_dtype, to_jax, wrap
+from tpuport.compat.convert import (
+    as_jax,
+    assign,
+    is_ported,
+    jax_dtype,
+    to_device,
+    to_jax,
+    wrap,
+)
 from tpuport.compat.operators.declarations import Lowering, Method, on_arrays
 from tpuport.compat.view_steps import on_twins
 
@@ -35,11 +43,11 @@ def tensor(
         array = to_jax(data) if isinstance(data, torch.Tensor) else _stack(data)
         if dtype is not None:
             array = array.astype(jax_dtype(dtype))
-        return wrap(array)
+        return wrap(array, dtype or getattr(data, "dtype", None))
     if isinstance(data, torch.Tensor):
-        return wrap(to_jax(on_twins(data.to, dtype or data.dtype)))
+        return to_device(on_twins(data.to, dtype or data.dtype))
     # torch itself infers the dtype.
-    return wrap(to_jax(on_twins(torch.tensor, data, dtype=dtype)))
+    return to_device(on_twins(torch.tensor, data, dtype=dtype))
 
 
 def as_tensor(
@@ -85,12 +93,29 @@ def full(
     dtype: torch.dtype | None = None,
     **placement: Any,
 ) -> torch.Tensor:
-    """`torch.full` where torch's own functions call it, with a dtype that the device
-    has.
+    """`torch.full(size, fill_value)`.
+
+    Raises:
+        OverflowError: an integer that 32 bits do not hold.
     """
-    del placement
     dtype = dtype or torch.tensor(fill_value).dtype
-    return wrap(jnp.full(tuple(size), fill_value, jax_dtype(dtype)))
+    result = wrap(_filled(tuple(size), fill_value, jax_dtype(dtype)), dtype)
+    return result.requires_grad_(placement.get("requires_grad", False))
+
+
+def _filled(size: tuple[int, ...], value: Any, dtype: np.dtype) -> jax.Array:
+    if isinstance(value, int) and dtype == np.int32:
+        # Raises, where jax would cut off the bits that do not fit.
+        value = np.int32(value)
+    return jnp.full(size, value, dtype)
+
+
+def fill(
+    x: jax.Array, value: Any, *, dtype: torch.dtype | None = None, **placement: Any
+) -> jax.Array:
+    """Traced. A value in the shape of x, and in its dtype by default."""
+    del placement
+    return _filled(x.shape, value, x.dtype if dtype is None else jax_dtype(dtype))
 
 
 def arange(*bounds: Number, **options: Any) -> torch.Tensor:
@@ -115,7 +140,8 @@ def empty_permuted(
         raise RuntimeError(
             f"empty_permuted() expects a permutation of {len(size)} axes, not {physical_layout}"
         )
-    return wrap(jnp.zeros(size, jax_dtype(dtype or torch.get_default_dtype())))
+    dtype = dtype or torch.get_default_dtype()
+    return wrap(jnp.zeros(size, jax_dtype(dtype)), dtype)
 
 
 def arange_out(
@@ -179,7 +205,7 @@ def logspace(
         host = on_twins(
             torch.logspace, low, high, steps, base, dtype=dtype, device="cpu"
         )
-        return wrap(to_jax(host))
+        return to_device(host)
     target = jax_dtype(dtype)
     first, last = bounds
     exponents = jnp.linspace(
@@ -190,7 +216,7 @@ def logspace(
         # A power that is a whole number is not rounded down to the one below.
         nearest = jnp.round(values)
         values = jnp.where(jnp.abs(values - nearest) < 1e-5 * nearest, nearest, values)
-    return wrap(values.astype(target))
+    return wrap(values.astype(target), dtype)
 
 
 def _fill(
@@ -224,6 +250,7 @@ def _stack(data: Any) -> jax.Array:
 
 
 _aten = torch.ops.aten
+_CUT_OFF = "cuts an integer off that 32 bits do not hold"
 _OUT = "has no lowering, and torch makes tensors on another device by it"
 LOWERINGS = (
     Lowering(
@@ -232,7 +259,11 @@ LOWERINGS = (
     Lowering(
         torch.empty_permuted, empty_permuted, "takes axes that are not a permutation"
     ),
+    Lowering(torch.full, full, _CUT_OFF),
     Lowering(torch.ops.aten.full.default, full, "warns of 64 bits"),
+    Lowering(_aten.full_like.default, on_arrays(fill), _CUT_OFF),
+    Lowering(_aten.fill.Scalar, on_arrays(fill), _CUT_OFF),
+    Lowering(_aten.fill.Tensor, on_arrays(fill), _CUT_OFF),
     Lowering(
         torch.ops.aten.empty_permuted.default,
         empty_permuted,
@@ -261,7 +292,11 @@ LOWERINGS = (
 
 
 def _init_tensor(
-    tensor: Any, elem: Any = None, env: Any = None, requires_grad: bool = False
+    tensor: Any,
+    elem: Any = None,
+    env: Any = None,
+    requires_grad: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> None:
     if "_elem" not in tensor.__dict__:
         tensor._elem, tensor._env = elem, env

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat import aliasing, randomness, view_steps
-from tpuport.compat.convert import is_ported, to_jax, to_torch, wrap
+from tpuport.compat.convert import is_ported, to_device, to_torch
 from tpuport.compat.operators import outside
 from tpuport.errors import PortError
 from tpuport.mappings import without
@@ -85,7 +85,7 @@ def resolve(
         return _make_elsewhere(func, args, kwargs, kind), kwargs
     if func in _COMPUTED_ON_HOST and not any(map(is_ported, args)):
         host = view_steps.on_twins(func, *args, **kwargs | {"device": "cpu"})
-        return wrap(to_jax(host)), kwargs
+        return to_device(host), kwargs
     others = without(kwargs, {"device"})
     # What is like a tensor of the device needs no name for it, which the oldest of
     # these functions would not know.
@@ -237,7 +237,7 @@ def _written_out(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor
             where="out",
             fix="give a tensor of the right shape, or none, device=x.device",
         )
-    return out.copy_(wrap(to_jax(values)))
+    return out.copy_(to_device(values))
 
 
 def _device_kind(func: Any, args: tuple, kwargs: dict[str, Any]) -> str:
@@ -314,7 +314,7 @@ def _without_data(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on_host(value: Any) -> Any:
-    return to_torch(value.jax()) if is_ported(value) else value
+    return to_torch(value) if is_ported(value) else value
 
 
 LOWERINGS = ()

@@ -19,9 +19,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat import aliasing, autocast, narrowing
-from tpuport.compat.convert import is_ported, jax_dtype, torch_dtype
+from tpuport.compat.convert import device_dtype, is_ported, jax_dtype
 from tpuport.compat.host_sizes import sizes_as_numbers
-from tpuport.compat.operators import index_bounds
+from tpuport.compat.operators import index_bounds, integer_dtypes
 from tpuport.compat.replacements import original
 from tpuport.compat.view_steps import VIEWS, VIEWS_IN_PLACE, on_twins
 from tpuport.errors import MissingDtypeError, PortError
@@ -57,9 +57,8 @@ _LIKE_FIRST = {
     _aten.randint_like,
     _aten.bernoulli,
 }
-# jax has only one width of integers by default, and torch wants 64 bits of indices and
-# 32 bits of few things.
-_WIDENED = {torch.int32: torch.int64, torch.uint32: torch.int64}
+# torch has no operators for unsigned integers that jax has.
+_WIDENED = {torch.uint32: torch.int64}
 _REMEMBERED = 8192
 
 Strides = tuple[int, ...]
@@ -202,7 +201,7 @@ def _form(output: Any) -> Form | None:
     if not isinstance(output, torch.Tensor):
         return None
     strides = None if output.is_contiguous() else output.stride()
-    return Form(output.shape, torch_dtype(jax_dtype(output.dtype)), strides)
+    return Form(output.shape, device_dtype(output.dtype), strides)
 
 
 def conformed(name: str, outputs: Any, forms: Forms) -> Any:
@@ -236,7 +235,8 @@ def conformed(name: str, outputs: Any, forms: Forms) -> Any:
 
 
 def _give_form(tensor: Any, form: Form) -> Any:
-    tensor = _cast(tensor, form.dtype)
+    if is_ported(tensor) and tensor.dtype != form.dtype:
+        tensor = _cast(tensor, form.dtype)
     # An argument that was written to has its layout already.
     if (
         form.strides is not None
@@ -248,11 +248,11 @@ def _give_form(tensor: Any, form: Form) -> Any:
 
 
 def _cast(tensor: Any, dtype: torch.dtype) -> Any:
-    if tensor.dtype == dtype or not hasattr(tensor, "_elem"):
-        return tensor
-    # In place: the tensor may be an argument that the operator wrote to.
-    tensor._elem = tensor._elem.astype(jax_dtype(dtype))
-    return tensor
+    array_dtype = jax_dtype(dtype)
+    if tensor.jax().dtype != array_dtype:
+        # In place: the tensor may be an argument that the operator wrote to.
+        tensor._elem = tensor._elem.astype(array_dtype)
+    return integer_dtypes.declare(tensor, dtype)
 
 
 def checked_dispatch(
@@ -274,16 +274,37 @@ def _dispatch_as_torch(
 ) -> Any:
     _refuse_mixed_dtypes(self, function, args)
     if not _is_checked(function, args, kwargs):
-        return _laid_out(
-            function, args, kwargs, _run(self, function, types, args, kwargs)
-        )
+        outputs = _run(self, function, types, args, kwargs)
+        outputs = _with_integer_dtypes(function, args, kwargs, outputs)
+        return _laid_out(function, args, kwargs, outputs)
     # Raises where there is no lowering, which comes first.
     self._get_op_or_decomp(function)
     forms = expected(function, args, kwargs)
     outputs = _run(self, function, types, args, kwargs)
     if forms is None or function in _DEVICE_DEPENDENT:
-        return outputs
+        return _with_integer_dtypes(function, args, kwargs, outputs)
     return conformed(str(function), _laid_out(function, args, kwargs, outputs), forms)
+
+
+def _with_integer_dtypes(
+    function: Any, args: tuple, kwargs: dict[str, Any], outputs: Any
+) -> Any:
+    """Results that `conformed` does not see, with their integers as torch has them."""
+    leaves = pytree.tree_leaves((args, kwargs))
+    if not integer_dtypes.has_narrow(leaves):
+        return outputs
+
+    def find_dtypes() -> list[torch.dtype] | None:
+        try:
+            forms = expected(function, args, kwargs)
+        except (RuntimeError, IndexError, ValueError, TypeError):
+            # Torch's kernels do not take the device.
+            forms = None
+        if forms is None:
+            return None
+        return [form.dtype if form else torch.int64 for form in forms]
+
+    return integer_dtypes.declare_results(function, leaves, outputs, find_dtypes)
 
 
 def _laid_out(function: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from jax.core import Tracer
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat import narrowing, view_steps
-from tpuport.compat.convert import is_ported, to_jax, to_torch, wrap
+from tpuport.compat.convert import is_ported, to_device, to_jax, to_torch
 from tpuport.compat.inference_mode import without_inference_mode
 from tpuport.compat.operators.declarations import Method
 from tpuport.compat.replacements import original
@@ -72,7 +73,7 @@ def _dispatch(
     """
     if str(func) == "prims.copy_strided.default":
         # Of what torch composes an operator from; strides are nothing on the device.
-        return wrap(to_jax(args[0]))
+        return to_device(args[0])
     if _running.is_inside:
         # Its environment does not take this operator: what it says of itself ends the
         # loop.
@@ -122,7 +123,7 @@ def _to_text(tensor: Ported) -> str:
     """As torch prints a tensor on a device, or torchax a tensor that is traced."""
     if isinstance(tensor._elem, Tracer):
         return f"Tensor({type(tensor._elem)} {tensor._elem})"
-    text = repr(to_torch(tensor._elem))
+    text = repr(to_torch(tensor))
     return f"{text[:-1]}, device='{tensor.device}')"
 
 
@@ -179,7 +180,7 @@ def _reduce(tensor: Ported, protocol: int) -> Any:
     """Pickled, and saved by `torch.save`, as the tensor on the host; loading it needs
     no torchax.
     """
-    return to_torch(tensor.jax()).__reduce_ex__(protocol)
+    return to_torch(tensor).__reduce_ex__(protocol)
 
 
 def _to_jax(self: Any, tensors: Any) -> Any:
@@ -229,6 +230,8 @@ def _to_copy(self: Any, tensor: Any, dtype: torch.dtype | None, device: Any) -> 
     if is_ported(tensor) and device is not None:
         kind = "jax" if isinstance(device, int) else torch.device(device).type
         device = "jax" if kind == "cuda" else kind
+        # The array does not say how wide torch's integers are.
+        dtype = dtype or tensor.dtype
     return move(self, tensor, dtype, device)
 
 
@@ -300,7 +303,8 @@ def _refuse_mesh() -> Any:
 
 def _to_numpy(tensor: Ported, *, force: bool = False) -> Any:
     """As torch's, `force=True` takes a tensor with a gradient too."""
-    return original("Tensor", "numpy")(tensor.detach() if force else tensor)
+    array = original("Tensor", "numpy")(tensor.detach() if force else tensor)
+    return array.astype(np.int64) if tensor.dtype is torch.int64 else array
 
 
 def _to_host(environment: Any, arrays: Any) -> Any:

@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat import distributions, missing_cuda, randomness
-from tpuport.compat.convert import as_jax, is_ported, to_jax, wrap
+from tpuport.compat.convert import as_jax, is_ported, to_device, wrap
 from tpuport.compat.operators import samplers
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.samplers import (
@@ -151,9 +151,7 @@ def as_program_draw(
             where=f"{function.__name__} of {operands[0].dtype} {list(operands[0].shape)}",
             fix="create the tensor on the device of the others, device=x.device; weights belong into __init__",
         )
-    return torch_pytree.tree_map_only(
-        torch.Tensor, lambda tensor: wrap(to_jax(tensor)), (args, kwargs)
-    )
+    return torch_pytree.tree_map_only(torch.Tensor, to_device, (args, kwargs))
 
 
 def _next_key(self: Any, generator: torch.Generator | None = None) -> jax.Array:

@@ -13,29 +13,38 @@ import numpy as np
 import torch
 
 from tpuport.compat import aliasing, view_steps
-from tpuport.compat.convert import assign, is_ported, jax_dtype, to_jax, wrap
+from tpuport.compat.convert import assign, is_ported, jax_dtype, to_device, to_jax, wrap
 from tpuport.compat.operators.declarations import Lowering, Method, on_arrays
 from tpuport.compat.operators.samplers import is_known
 from tpuport.errors import PortError
 
 
-def view_dtype(x: jax.Array, dtype: torch.dtype) -> jax.Array:
-    """Traced. The same bits read as another dtype; the last dimension grows or shrinks
-    with the width.
+def view_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`tensor.view(dtype)`: the same bits read as another dtype; the last dimension
+    grows or shrinks with the width.
+
+    Raises:
+        PortError: torch has 64 bits where the device has 32.
     """
-    target = jax_dtype(dtype)
-    if dtype.itemsize != target.itemsize:
+    array, target = tensor.jax(), jax_dtype(dtype)  # type: ignore[attr-defined]
+    widths = (tensor.dtype.itemsize, dtype.itemsize)
+    if tensor.dtype != dtype and widths != (array.dtype.itemsize, target.itemsize):
         raise PortError(
-            f"the bits of a tensor cannot be read as {dtype}",
-            fix="run jax with jax_enable_x64",
+            f"the bits of {tensor.dtype} cannot be read as {dtype}: the device has 32 bits a number",
+            fix="run jax with jax_enable_x64, or read them on the host, x.cpu().view(dtype)",
         )
+    return wrap(_read_bits(array, target), dtype)
+
+
+def _read_bits(x: jax.Array, target: np.dtype) -> jax.Array:
+    """Traced. The same bits as numbers of another dtype of the device."""
     # jax reads the bits of no complex number; torch has its real part before the
     # imaginary one.
     if jnp.iscomplexobj(x) and target != x.dtype:
         parts = jnp.stack([x.real, x.imag], axis=-1)
-        return view_dtype(parts.reshape(*x.shape[:-1], 2 * x.shape[-1]), dtype)
+        return _read_bits(parts.reshape(*x.shape[:-1], 2 * x.shape[-1]), target)
     if jnp.issubdtype(target, jnp.complexfloating) and target != x.dtype:
-        parts = view_dtype(x, dtype.to_real())
+        parts = _read_bits(x, np.finfo(target).dtype)
         return jax.lax.complex(parts[..., 0::2], parts[..., 1::2])
     # jax gives the parts of an element a dimension of their own, and expects one.
     if target.itemsize < x.dtype.itemsize:
@@ -325,7 +334,7 @@ def _on_device(vector: torch.Tensor) -> torch.Tensor:
     # Wide numbers would be float32 there, which torch refuses to mix with them.
     if is_ported(vector) or vector.dtype in (torch.float64, torch.complex128):
         return vector
-    return wrap(to_jax(vector))
+    return to_device(vector)
 
 
 LOWERINGS = (
@@ -335,7 +344,7 @@ LOWERINGS = (
     ),
     Lowering(torch.tensor_split, tensor_split, "fails on indices in tensors"),
     Lowering(torch.Tensor.tensor_split, tensor_split, "fails on indices in tensors"),
-    Lowering(_aten.view.dtype, on_arrays(view_dtype), "takes the dtype for a shape"),
+    Lowering(_aten.view.dtype, view_dtype, "takes the dtype for a shape"),
     Lowering(
         torch.nn.functional.pad,
         pad,

@@ -162,7 +162,7 @@ def contiguous(
 
 def detach(tensor: Ported) -> torch.Tensor:
     """`tensor.detach()`: a view without a gradient."""
-    view = wrap(jax.lax.stop_gradient(tensor.jax()))
+    view = wrap(jax.lax.stop_gradient(tensor.jax()), tensor.dtype)
     step = view_steps.Step(
         "detach()", jax.lax.stop_gradient, lambda: lambda array, values: values
     )
@@ -179,7 +179,7 @@ def deepcopy(tensor: Ported, memo: dict[int, Any]) -> torch.Tensor:
     weights have to be.
     """
     # Another array, because a program may be given the memory of this one.
-    duplicate = wrap(tensor.jax().copy())
+    duplicate = wrap(tensor.jax().copy(), tensor.dtype)
     if isinstance(tensor, torch.nn.Parameter):
         duplicate = torch.nn.Parameter(duplicate, tensor.requires_grad)
     elif tensor.requires_grad:

@@ -1,0 +1,123 @@
+"""Integers of 64 bits and of 32, which the device counts alike: the dtype that a tensor
+has in torch.
+
+Code asks for it (`ids.dtype == torch.int64`), and torch decides by it what a sum gives.
+The arrays of both are of int32, so the tensor says which it is: one of 64 bits, as
+torch's integers are unless asked otherwise. With `jax_enable_x64`, the array says it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from tpuport.compat.convert import is_ported, wrap
+from tpuport.compat.operators.declarations import Method
+
+# A torchax tensor.
+Ported = Any
+
+_declared_dtype = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
+
+
+def _new(
+    cls: type,
+    elem: jax.Array,
+    env: Any,
+    requires_grad: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Ported:
+    """torchax's `Tensor.__new__`, with a dtype for integers whose array does not say
+    it.
+    """
+    dtype = dtype or _usual_dtype(elem)
+    has_gradients = dtype.is_floating_point or dtype.is_complex
+    return torch.Tensor._make_wrapper_subclass(
+        cls,
+        elem.shape,
+        dtype=dtype,
+        device=torch.device("meta"),
+        requires_grad=requires_grad and has_gradients,
+    )
+
+
+def _usual_dtype(array: jax.Array) -> torch.dtype:
+    """That of a tensor of which nothing is known but its array."""
+    # Imported here: the versions have to be checked before.
+    from torchax.ops import mappings
+
+    if array.dtype == np.int32 and not jax.config.read("jax_enable_x64"):
+        return torch.int64
+    return mappings.j2t_dtype(array.dtype)
+
+
+def _dtype(tensor: Ported) -> torch.dtype:
+    dtype = _usual_dtype(tensor._elem)
+    # The array may be another than the tensor was made with, and of another kind.
+    is_narrow = dtype is torch.int64 and _declared_dtype(tensor) is torch.int32
+    return torch.int32 if is_narrow else dtype
+
+
+def declare(tensor: Ported, dtype: torch.dtype) -> Ported:
+    """A tensor of integers, declared to be of a dtype that its array may stand for: a
+    new one, unless it is already.
+    """
+    if tensor.dtype is dtype:
+        return tensor
+    declared: Ported = wrap(tensor._elem, dtype)
+    alias = getattr(tensor, "_alias", None)
+    if alias is not None:
+        alias.storage.remove(tensor)
+        alias.storage.add(declared)
+        declared._alias = alias
+    declared._memory = getattr(tensor, "_memory", None)
+    return declared
+
+
+def has_narrow(leaves: list[Any]) -> bool:
+    """Whether a function is given integers of 32 bits, or is asked for them."""
+    return any(
+        leaf is torch.int32 or getattr(leaf, "dtype", None) is torch.int32
+        for leaf in leaves
+    )
+
+
+# Whatever their arguments are, these give positions and counts.
+_COUNTING = (torch.ops.aten.nonzero, torch.ops.aten.bincount)
+
+
+def declare_results(
+    function: Any,
+    leaves: list[Any],
+    outputs: Any,
+    find_dtypes: Callable[[], list[torch.dtype] | None],
+) -> Any:
+    """The results of a function, integers of the dtypes that torch gives them.
+
+    Args:
+        function: that has been called, with these leaves of its arguments.
+        outputs: its results.
+        find_dtypes: what torch says of these, None if it does not without values.
+    """
+    results, structure = pytree.tree_flatten(outputs)
+    asked = [leaf for leaf in leaves if isinstance(leaf, torch.dtype)]
+    dtypes = asked[:1] or find_dtypes()
+    if dtypes is None and getattr(function, "overloadpacket", None) not in _COUNTING:
+        # Of what is selected by values, which positions may follow.
+        dtypes = [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)][:1]
+    for index, (result, dtype) in enumerate(zip(results, dtypes or (), strict=False)):
+        if is_ported(result) and result.dtype is torch.int64:
+            results[index] = declare(result, dtype)
+    return pytree.tree_unflatten(results, structure)
+
+
+METHODS = (
+    Method(
+        "Tensor", "__new__", staticmethod(_new), "takes integers for those of 32 bits"
+    ),
+    Method("Tensor", "dtype", property(_dtype), "takes integers for those of 32 bits"),
+)
+LOWERINGS = ()
