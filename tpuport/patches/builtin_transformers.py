@@ -299,6 +299,15 @@ TRANSFORMERS_PATCHES = [
             ),
         )
     ),
+    Patch(
+        name="esm.predicted-score",
+        target="transformers.models.esm.openfold_utils.loss:compute_tm",
+        package="transformers",
+        versions=_VERSIONS,
+        why="it looks for the best alignment among those that are equal to it, whose number is a value",
+        replacement="tpuport.patches.esm:compute_tm",
+        source=("dd51164666c5a5281a3330ab4e1c1bcacb398d509ec0c932945cf215f5535c02",),
+    ),
     *(
         Patch(
             name=f"jetmoe.{name}",
