@@ -43,7 +43,7 @@ _LEAVES = (
 # How jax and this module see these is settled, so that a class of theirs need not be
 # looked up in jax's registry.
 _CONTENTS = "cell_contents"
-_OWN_CONTAINERS = frozenset({*_CONTAINERS, tuple, types.NoneType})
+_OWN_CONTAINERS = frozenset({*_CONTAINERS, tuple, types.NoneType, types.CellType})
 JAX_CONTAINERS = frozenset({list, dict, OrderedDict, defaultdict})
 _IS_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 PLAIN = frozenset(
@@ -125,8 +125,6 @@ def _own_kind(cls: type) -> str:
         return "tuple"
     if cls is types.MethodType:
         return "method"
-    if cls is types.CellType:
-        return "object"
     if cls in _OWN_CONTAINERS:
         return "object"
     library, *base_libraries = [
