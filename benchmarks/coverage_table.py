@@ -209,9 +209,7 @@ def _worst_reason(record: Record) -> str:
     if worst is None:
         # Of a model that runs on the host.
         return " ".join(record.get("forward", {}).get("reason", "").split())
-    class_name = record["name"].partition(":")[2]
-    known = coverage_unbuilt.REFUSED.get(class_name) if worst in ("refused", "raw error") else None
-    return known or " ".join(reasons[worst].split())
+    return " ".join(reasons[worst].split())
 
 
 def _unbuilt_rows(records: Sequence[Record], waiting: Sequence[str]) -> Iterator[str]:

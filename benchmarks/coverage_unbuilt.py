@@ -1,4 +1,4 @@
-"""Why classes have no row in docs/coverage.md, and why those are refused that no program can compute as torch does."""
+"""Why classes have no row in docs/coverage.md."""
 
 _DETECTRON = "it needs detectron2, which is not among the packages of PyPI"
 _NATTEN = "it needs functions of natten (`natten2dqkrpb`) that its releases for this torch no longer have"
@@ -35,9 +35,4 @@ REASONS = {
     "Sam2VideoModel": _SESSION,
     "Sam3TrackerVideoModel": _SESSION,
     "Sam3VideoModel": _LARGE_SESSION,
-}
-
-# By class, of those whose program cannot be what torch computes.
-REFUSED = {
-    "EsmForProteinFolding": "it checks that the numbers of residues have 64 bits, and on the device they have 32",
 }

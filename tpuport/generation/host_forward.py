@@ -95,4 +95,4 @@ def _put(tensor: torch.Tensor, mesh: Mesh) -> torch.Tensor:
     if compat.is_ported(tensor):
         return tensor
     array = compat.to_jax(tensor)
-    return compat.wrap(jax.device_put(array, replicated_sharding(mesh)))
+    return compat.wrap(jax.device_put(array, replicated_sharding(mesh)), tensor.dtype)

@@ -173,21 +173,12 @@ def _fetch(value: Any, passed: Mapping[int, Cache]) -> Any:
     with, in the state it has now.
     """
     if not _is_cache(value):
-        return _on_host(value)
+        return checkpoint.fetch(value)
     own = passed.get(id(value))
     if type(own) is not type(value):
         return value
     vars(own).update(vars(value))
     return own
-
-
-def _on_host(value: Any) -> Any:
-    """A tensor of the device on the host, where integers have 64 bits, as torch's own:
-    it indexes, and writes into such, with nothing else.
-    """
-    fetched = checkpoint.fetch(value)
-    is_narrowed = fetched is not value and fetched.dtype is torch.int32
-    return fetched.to(torch.int64) if is_narrowed else fetched
 
 
 class InnerGenerate(GenerationMixin):
@@ -294,7 +285,7 @@ class _Viewing:
         value = object.__getattribute__(self, name)
         if name == "_modules":
             return {key: _beside(self, module) for key, module in value.items()}
-        return _on_host(value) if compat.is_ported(value) else value
+        return checkpoint.fetch(value) if compat.is_ported(value) else value
 
     def __getattr__(self, name: str) -> Any:
         # Parameters, buffers and modules, which are in dictionaries of their own.
@@ -337,7 +328,7 @@ def _beside(view: Any, value: Any) -> Any:
     """A module as a view beside another one; a tensor on the host."""
     if isinstance(value, torch.nn.Module):
         return make_view(value, _calls_of(view))
-    return _on_host(value) if compat.is_ported(value) else value
+    return checkpoint.fetch(value) if compat.is_ported(value) else value
 
 
 @functools.cache
