@@ -25,6 +25,14 @@ def is_library_model(value: Any) -> bool:
     )
 
 
+def is_of_library(value: Any) -> bool:
+    """Whether this is a model of a class of transformers or diffusers itself, whose
+    code is not the user's to change.
+    """
+    is_own = type(value).__module__.startswith(("transformers.", "diffusers."))
+    return is_own and is_library_model(value)
+
+
 def is_pipeline(value: Any) -> bool:
     """Whether this is a pipeline of diffusers."""
     return _is_instance(value, "DiffusionPipeline", "diffusers")

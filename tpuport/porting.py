@@ -10,7 +10,7 @@ from tpuport import checkpoint
 from tpuport.checkpoint import model_sizes, saving
 from tpuport.compilation import LostValue, keep_shared, model_calls
 from tpuport.errors import PortError
-from tpuport.library_classes import is_library_model, is_pipeline
+from tpuport.library_classes import is_of_library, is_pipeline
 from tpuport.model_results import warn_of_failures
 
 _DEVICE_MAP = "hf_device_map"
@@ -108,7 +108,7 @@ def _refuse_translated(model: Any) -> None:
 
 def _replace_calls(model: torch.nn.Module) -> torch.nn.Module:
     """Let a ported model's own call, and its `generate`, run on the device."""
-    model_calls.compile_call(model, _call_on_host if is_library_model(model) else None)
+    model_calls.compile_call(model, _call_on_host if is_of_library(model) else None)
     saving.replace_save(model)
     model_sizes.replace_sizes(model)
     # A model of transformers, which has been imported then.

@@ -168,6 +168,7 @@ def test_verdicts():
 class RepeatsRows(PreTrainedModel):
     """A model of a library, whose own call runs on the host."""
 
+    __module__ = "transformers.models.repeats"
     config_class = PretrainedConfig
 
     def __init__(self):

@@ -43,6 +43,8 @@ class Durations(torch.nn.Module):
 
 
 class LibrarySpeaker(Speaker, PreTrainedModel):
+    # Code that is not the user's to change.
+    __module__ = "transformers.models.speaker"
     config_class = PretrainedConfig
 
     def __init__(self, config: PretrainedConfig) -> None:
@@ -50,6 +52,10 @@ class LibrarySpeaker(Speaker, PreTrainedModel):
         modules = Speaker()
         for name, module in modules.named_children():
             setattr(self, name, module)
+
+
+class DerivedSpeaker(LibrarySpeaker):
+    """A class of one's own."""
 
 
 IDS = torch.tensor([3, 7, 1, 12, 5, 9])
@@ -99,6 +105,8 @@ def test_what_is_refused(speaker: LibrarySpeaker) -> None:
     with pytest.raises(CannotTrace, match="sum of the repeats") as refusal:
         port(Speaker().eval())(IDS)
     assert "the ported model itself" not in str(refusal.value)
+    with pytest.raises(CannotTrace, match="sum of the repeats"):
+        port(DerivedSpeaker(PretrainedConfig()).eval())(IDS)
     hooked = port(speaker)
     hooked.register_forward_hook(lambda *_: None)
     with pytest.raises(CannotTrace, match="sum of the repeats"):

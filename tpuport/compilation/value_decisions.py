@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import jax
-import torch
 
 from tpuport.compat import autocast, randomness
 from tpuport.compilation.call_arguments import shapes_key
 from tpuport.compilation.decided_values import DecidedValues, warn_of_decided
 from tpuport.compilation.host_inputs import Candidates, HostInput, find_needed
 from tpuport.compilation.prepared_call import PreparedCall
-from tpuport.library_classes import is_library_model
+from tpuport.library_classes import is_of_library
 from tpuport.tracing import trace_lock
 
 logger = logging.getLogger("tpuport")
@@ -141,5 +140,4 @@ def advise(function: Any, names: Sequence[str]) -> str:
     """
     if names:
         return f"tpuport.compile(..., static={list(names)!r}), if few different values occur: each compiles a program"
-    is_model = isinstance(function, torch.nn.Module) and is_library_model(function)
-    return _OWN_CALL if is_model else ""
+    return _OWN_CALL if is_of_library(function) else ""

@@ -27,6 +27,7 @@ FORMS = {
         torch.zeros_like(n), n.new_zeros(2), n.new_tensor([1]), torch.full_like(w, 3, dtype=torch.int32),
         torch.zeros(2, dtype=torch.int32, device=n.device), torch.arange(3, device=n.device),
         torch.arange(3, device=n.device, dtype=torch.int32), torch.tensor([1, 2], device=n.device),
+        torch.full((2,), n[0, 1], device=n.device), torch.full((2,), n[0, 1] > 0, device=n.device),
     ],
     "composed": lambda w, n: [
         n.clone(), n.contiguous(), n.repeat_interleave(2), n.tril(), torch.bucketize(n, n[0], out_int32=True),

@@ -98,9 +98,17 @@ def full(
     Raises:
         OverflowError: an integer that 32 bits do not hold.
     """
-    dtype = dtype or torch.tensor(fill_value).dtype
-    result = wrap(_filled(tuple(size), fill_value, jax_dtype(dtype)), dtype)
+    value = as_jax(fill_value)
+    # Of a tensor, too, its number decides, which has torch's default width.
+    dtype = dtype or _number_dtype(value)
+    result = wrap(_filled(tuple(size), value, jax_dtype(dtype)), dtype)
     return result.requires_grad_(placement.get("requires_grad", False))
+
+
+def _number_dtype(value: Any) -> torch.dtype:
+    """The dtype that torch gives a number, of Python or of the device."""
+    kind = value.dtype if isinstance(value, jax.Array) else np.asarray(value).dtype
+    return torch.tensor(kind.type(0).item()).dtype
 
 
 def _filled(size: tuple[int, ...], value: Any, dtype: np.dtype) -> jax.Array:

@@ -85,8 +85,9 @@ def has_narrow(leaves: list[Any]) -> bool:
     )
 
 
-# Whatever their arguments are, these give positions and counts.
-_COUNTING = (torch.ops.aten.nonzero, torch.ops.aten.bincount)
+# Whatever their arguments are, these give integers of 64 bits: positions, counts, and
+# the number that a tensor is.
+_USUAL = (torch.ops.aten.nonzero, torch.ops.aten.bincount, torch.full)
 
 
 def declare_results(
@@ -105,7 +106,8 @@ def declare_results(
     results, structure = pytree.tree_flatten(outputs)
     asked = [leaf for leaf in leaves if isinstance(leaf, torch.dtype)]
     dtypes = asked[:1] or find_dtypes()
-    if dtypes is None and getattr(function, "overloadpacket", None) not in _COUNTING:
+    packet = getattr(function, "overloadpacket", function)
+    if dtypes is None and packet not in _USUAL:
         # Of what is selected by values, which positions may follow.
         dtypes = [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)][:1]
     for index, (result, dtype) in enumerate(zip(results, dtypes or (), strict=False)):
