@@ -259,7 +259,8 @@ def _trace_one(
 ) -> list[jax.Array]:
     """Traced. The arrays among a sample's outputs; everything else about them is appended to `traces`."""
     leaves = [
-        leaf if array is None else compat.wrap(array) for leaf, array in zip(leaves, arrays, strict=True)
+        leaf if array is None else compat.wrap(array, leaf.dtype)
+        for leaf, array in zip(leaves, arrays, strict=True)
     ]
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     try:
@@ -286,7 +287,7 @@ def _complete(trace: Any, arrays: list[jax.Array]) -> Any:
     outputs, structure, is_array = trace
     results = iter(arrays)
     leaves = [
-        compat.to_torch(next(results)) if array else leaf
+        compat.to_torch(compat.wrap(next(results), leaf.dtype)) if array else leaf
         for leaf, array in zip(outputs, is_array, strict=True)
     ]
     return pytree.tree_unflatten(leaves, structure)
@@ -295,7 +296,7 @@ def _complete(trace: Any, arrays: list[jax.Array]) -> Any:
 def _on_device(tree: Any) -> Any:
     def move(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return compat.wrap(compat.to_jax(leaf))
+            return compat.to_device(leaf)
         if isinstance(leaf, torch.device) or leaf == "cpu":
             return torch.device("jax")
         return leaf
@@ -305,7 +306,7 @@ def _on_device(tree: Any) -> Any:
 
 def _on_host(tree: Any) -> Any:
     def move(leaf: Any) -> Any:
-        return compat.to_torch(leaf.jax()) if compat.is_ported(leaf) else leaf
+        return compat.to_torch(leaf) if compat.is_ported(leaf) else leaf
 
     return pytree.tree_map(move, tree)
 
