@@ -39,6 +39,12 @@ def test_lu(agree, shape):
     agree(lambda x: tuple(torch.linalg.lu(x)), torch.randn(shape))
 
 
+@pytest.mark.filterwarnings("ignore:torch.lu is deprecated")
+def test_older_lu(agree):
+    x = torch.randn(2, 4, 3)
+    agree(lambda x: [*torch.lu(x), *x.lu(get_infos=True)], x)
+
+
 @pytest.mark.parametrize("data", [True, False])
 def test_lu_unpack(agree, data):
     def unpack(factors, pivots):

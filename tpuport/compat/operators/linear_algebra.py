@@ -143,8 +143,25 @@ def linear(
     return result if bias is None else result + bias
 
 
+def lu_function(
+    A: torch.Tensor,
+    pivot: bool = True,
+    get_infos: bool = False,
+    out: tuple[torch.Tensor, ...] | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """`torch.lu`, the older form of `torch.linalg.lu_factor_ex`."""
+    results = torch.linalg.lu_factor_ex(A, pivot=pivot)[: 3 if get_infos else 2]
+    if out is None:
+        return tuple(results)
+    return tuple(
+        destination.resize_(result.shape).copy_(result)
+        for destination, result in zip(out, results, strict=True)
+    )
+
+
 _aten = torch.ops.aten
 LOWERINGS = (
+    Lowering(torch.lu, lu_function, "always pivots, and counts in 64 bits"),
     Lowering(_aten.linalg_lu.default, on_arrays(lu), "cannot be traced"),
     Lowering(_aten.lu_unpack.default, on_arrays(lu_unpack), "cannot be traced"),
     Lowering(_aten.ormqr.default, on_arrays(ormqr), "has no lowering"),
