@@ -42,8 +42,9 @@ _LEAVES = (
 )  # fmt: skip
 # How jax and this module see these is settled, so that a class of theirs need not be
 # looked up in jax's registry.
-_CONTENTS = "cell_contents"
 _OWN_CONTAINERS = frozenset({*_CONTAINERS, tuple, types.NoneType, types.CellType})
+# The attribute of a cell, which holds a variable that a function has captured.
+_CONTENTS = "cell_contents"
 JAX_CONTAINERS = frozenset({list, dict, OrderedDict, defaultdict})
 _IS_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 PLAIN = frozenset(

@@ -62,8 +62,8 @@ def _dtype(tensor: Ported) -> torch.dtype:
 
 
 def declare(tensor: Ported, dtype: torch.dtype) -> Ported:
-    """A tensor of integers, declared to be of a dtype that its array may stand for: a
-    new one, unless it is already.
+    """A tensor of integers with this dtype of the two that its array may stand for: a
+    new one, unless it has it already.
     """
     if tensor.dtype is dtype:
         return tensor
@@ -111,7 +111,9 @@ def declare_results(
         # Of what is selected by values, which positions may follow.
         dtypes = [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)][:1]
     for index, (result, dtype) in enumerate(zip(results, dtypes or (), strict=False)):
-        if is_ported(result) and result.dtype is torch.int64:
+        # Another dtype may be asked for, or the first tensor's, than integers have.
+        is_usual = is_ported(result) and result.dtype is torch.int64
+        if is_usual and dtype is torch.int32:
             results[index] = declare(result, dtype)
     return pytree.tree_unflatten(results, structure)
 
