@@ -127,7 +127,17 @@ def _build() -> Any:
 
 
 def _add_dtypes() -> None:
-    """Let torchax wrap arrays of powers of two in eight bits, the scales of MXFP4."""
+    """Let torchax wrap arrays of powers of two in eight bits, the scales of MXFP4, and
+    make integers of 64 bits as jax has them, which it warns of otherwise.
+    """
     from torchax.ops import mappings
 
+    find_dtype = mappings.t2j_dtype
+
+    def existing_dtype(dtype: Any) -> Any:
+        if dtype is torch.int64:
+            return jax.dtypes.canonicalize_dtype(jnp.int64)
+        return find_dtype(dtype)
+
+    mappings.t2j_dtype = existing_dtype
     mappings.JAX_DTYPE_TO_TORCH[jnp.dtype(jnp.float8_e8m0fnu)] = torch.float8_e8m0fnu

@@ -347,7 +347,8 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str], model: Any) 
             ", ".join(assisted),
         )
     unsupported = without(unsupported, _ASSISTED)
-    if (config.num_beams or 1) == 1:
+    # What else a number of beams may be, such as a vector, is refused elsewhere.
+    if not isinstance(config.num_beams, int) or config.num_beams == 1:
         # transformers reads it in beam search alone, where it refuses it.
         unsupported.pop("low_memory", None)
     if config.prefill_chunk_size is not None and getattr(
