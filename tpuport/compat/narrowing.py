@@ -11,9 +11,8 @@ from types import FrameType
 
 import torch
 
+from tpuport.compat.convert import device_dtype
 from tpuport.trace_errors.libraries import Owner, owner_of
-
-_NARROW = {torch.float64: "float32", torch.complex128: "complex64"}
 
 
 class NarrowingWarning(UserWarning):
@@ -50,11 +49,13 @@ def warn(dtype: torch.dtype) -> None:
         frame = frame.f_back
     if frame is None:
         return
-    asked = str(dtype).removeprefix("torch.")
+    asked, narrow = (
+        str(name).removeprefix("torch.") for name in (dtype, device_dtype(dtype))
+    )
     # The registry lets each line warn once, as for any other warning.
     warnings.warn_explicit(
-        f"{asked} becomes {_NARROW[dtype]} on the device, with 7 digits instead of 16 (TPU401): ask for "
-        f"{_NARROW[dtype]}, or compute it on the host, before the call",
+        f"{asked} becomes {narrow} on the device, with 7 digits instead of 16 (TPU401): ask for "
+        f"{narrow}, or compute it on the host, before the call",
         NarrowingWarning,
         frame.f_code.co_filename,
         frame.f_lineno,

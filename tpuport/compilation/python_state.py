@@ -123,24 +123,16 @@ class PythonState:
         self._classes: dict[type, None] = {}
         self._files: dict[str, None] = {}
         self._walk([start or function, *reachable.functions, *self.modules])
+        # Their arrays do not tell int32 from int64.
+        are_int32 = tuple(tensor.dtype is torch.int32 for tensor in self.tensors)
         entries = (
             *self._entries,
             *self._class_entries(),
             Entry("settings", others=self._watched.settings),
-            Entry("tensors", others=self._narrow_integers()),
+            Entry("int32", others=are_int32),
         )
         self.key = StateKey(entries, tuple(self._paths), self)
         self._watched.remember()
-
-    def _narrow_integers(self) -> tuple[int, ...]:
-        """The numbers of the tensors of torch.int32, which their arrays do not tell
-        from those of int64.
-        """
-        return tuple(
-            number
-            for number, tensor in enumerate(self.tensors)
-            if tensor.dtype is torch.int32
-        )
 
     def is_current(self) -> bool:
         """Whether nothing has changed."""

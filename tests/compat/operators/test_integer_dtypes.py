@@ -102,6 +102,14 @@ def test_state_of_a_model_keeps_its_dtypes():
     torch.testing.assert_close(dict(host.named_buffers()), dict(reference.named_buffers()))
 
 
+def test_a_tensor_of_the_state_with_another_dtype_makes_another_program():
+    state = {"count": torch.zeros((), dtype=torch.int64, device="jax")}
+    step = tpuport.compile(lambda x: x + 10 if state["count"].dtype == torch.int64 else x)
+    assert int(step(torch.tensor(1))) == 11
+    state["count"] = state["count"].int()
+    assert int(step(torch.tensor(1))) == 1
+
+
 def test_host_and_back():
     for tensor in (WIDE, NARROW):
         ported = tensor.to("jax")
