@@ -42,7 +42,8 @@ CONFIGS: dict[str, PretrainedConfig] = {
         **_SIZES, **_ATTENTION, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8, mamba_chunk_size=16,
         max_position_embeddings=256,
     ),
-    # A cache class of its own, in which keys and values grow.
+    # A cache class of its own, in which keys and values grow, and its first layer has none, so that transformers
+    # makes the mask of a token for a single key: rows with padding then see nothing.
     "minimax": MiniMaxConfig(
         **_SIZES, **_ATTENTION, num_local_experts=2, num_experts_per_tok=1, block_size=8,
         layer_types=["linear_attention", "full_attention"], max_position_embeddings=256,
@@ -72,7 +73,7 @@ def make_pair(name: str, mesh: Any = None) -> tuple[Any, Any]:
         # Makes its own state as Mamba-2 does, and takes as little padding as RecurrentGemma.
         pytest.param("rwkv", False, marks=pytest.mark.slow),
         pytest.param("recurrent_gemma", False, marks=pytest.mark.slow),
-        pytest.param("minimax", True, marks=pytest.mark.slow),
+        pytest.param("minimax", False, marks=pytest.mark.slow),
     ],
 )
 def test_greedy_equals_transformers(name: str, ignores_padding: bool, prompts: tuple) -> None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import torch
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from transformers.cache_utils import CacheLayerMixin
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from tpuport import compat
 from tpuport.errors import PortError
@@ -222,6 +222,28 @@ class FixedLayer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         """Positions that fit."""
+        return self.slots
+
+
+class UnusedLayer(DynamicLayer):
+    """A layer without keys and values that transformers asks for the number of columns,
+    because it is the first of a cache whose other layers have them.
+    """
+
+    is_compileable = True
+
+    def __init__(self, slots: int) -> None:
+        super().__init__()
+        self.slots = slots
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Length and first position of the keys that the other layers return."""
+        return self.slots, 0
+
+    def get_seq_length(self) -> int:
+        """The last position, from which a query sees all columns that the mask
+        shows.
+        """
         return self.slots
 
 

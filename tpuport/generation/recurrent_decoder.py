@@ -18,7 +18,7 @@ from tpuport import compat
 from tpuport.compilation import use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation.decoder import LOOP, Decoder, Inputs
-from tpuport.generation.fixed_layers import FixedLayer
+from tpuport.generation.fixed_layers import FixedLayer, UnusedLayer
 from tpuport.generation.loop_state import State
 from tpuport.generation.padding_check import hides_padding
 from tpuport.generation.residual_stream import summed_once
@@ -37,15 +37,17 @@ class RecurrentDecoder(Decoder):
     """The compiled programs of a model that makes its cache itself."""
 
     takes_kv_cache = False
+    # What a prompt's trace finds out: see `_replace_unused_first_layer`.
+    _first_layer_is_unused = False
 
     @property
     def uses_buckets(self) -> bool:
-        """Whether the model's states ignore padding, which its first call finds out:
-        see `hides_padding`.
+        """Whether the model ignores padding, which its first call finds out: see
+        `hides_padding`.
         """
         if self._hides_padding is None:
             self._hides_padding = hides_padding(self)
-        return self._hides_padding
+        return self._hides_padding and not self._first_layer_is_unused
 
     def forward_prompt(
         self,
@@ -70,6 +72,7 @@ class RecurrentDecoder(Decoder):
                     value.layers = [
                         _fix_shape(layer, slots, self.mesh) for layer in value.layers
                     ]
+                    self._replace_unused_first_layer(value, slots)
             carried = self._carry(cache)
         return logits, carried
 
@@ -80,6 +83,8 @@ class RecurrentDecoder(Decoder):
         token, present, position = self.token_inputs(state)
         with use_weights_in_loop(self.model, arrays, LOOP):
             cache = put_together(state.cache.arrays, state.cache.layout)
+            if self._first_layer_is_unused:
+                present = _as_one_key(present)
             logits, cache = self._call(token, present, position, cache)
             carried = self._carry(cache)
         check_unchanged(
@@ -118,6 +123,23 @@ class RecurrentDecoder(Decoder):
             )
         return compat.as_jax(out.logits)[:, -1].astype(jnp.float32), new_cache
 
+    def _replace_unused_first_layer(self, cache: Cache, slots: int) -> None:
+        """Traced. Give the mask of later tokens the columns of the attention layers.
+
+        transformers asks the first layer how many keys there are. MiniMax's first layer
+        keeps its state elsewhere, and leaves that one empty: the mask is then that of
+        the first column for all of them, so that its padding matters.
+        """
+        has_attention = any(isinstance(layer, FixedLayer) for layer in cache.layers)
+        # transformers counts the distance to one key, where a window would count that
+        # to each column.
+        config = self.model.config.get_text_config(decoder=True)
+        if getattr(config, "sliding_window", None) is not None:
+            return
+        if has_attention and type(cache.layers[0]) is DynamicLayer:
+            cache.layers[0] = UnusedLayer(slots)
+            self._first_layer_is_unused = True
+
     def _carry(self, cache: dict[str, Any]) -> RowCaches:
         """Traced. The cache as the loop's carry."""
         arrays, layout = take_apart(cache)
@@ -132,6 +154,13 @@ class RecurrentDecoder(Decoder):
         return jax.lax.with_sharding_constraint(
             array, state_sharding(self.mesh, array.shape)
         )
+
+
+def _as_one_key(present: jax.Array) -> jax.Array:
+    """Traced. The columns [B, T] that a row sees where transformers makes the mask for
+    a single key: all of them if the first one is not padding, else none.
+    """
+    return present & present[:, :1]
 
 
 def state_sharding(mesh: Mesh, shape: tuple[int, ...]) -> NamedSharding:
