@@ -124,7 +124,11 @@ def choice(values: list[Value]) -> Value:
     called.
     """
     options: dict[Any, Value] = {}
-    for option in itertools.chain.from_iterable(map(options_of, values)):
+    parts = list(itertools.chain.from_iterable(map(options_of, values)))
+    if any(isinstance(part, Class) for part in parts):
+        # `kind = KINDS.get(kind) if isinstance(kind, str) else kind`
+        parts = [part for part in parts if part is not UNKNOWN]
+    for option in parts:
         match option:
             case Instance(info=info):
                 # Objects of one class become one option, with the attributes that they
@@ -152,11 +156,13 @@ def choice(values: list[Value]) -> Value:
 def _common_fields(
     left: Instance, right: Instance, joined: _Join = join
 ) -> tuple[tuple[str, Value], ...]:
-    right_fields = dict(right.fields)
+    fields, others = dict(left.fields), dict(right.fields)
     joint = (
-        (name, joined(value, right_fields[name]))
-        for name, value in left.fields
-        if name in right_fields
+        (
+            name,
+            _joint_part(fields.get(name, UNKNOWN), others.get(name, UNKNOWN), joined),
+        )
+        for name in _joint_names(fields, others)
     )
     return tuple((name, value) for name, value in joint if value is not UNKNOWN)
 
@@ -237,14 +243,21 @@ def joint_element(left: Sequence, right: Sequence) -> Value:
 
 
 def _join_mappings(left: Mapping, right: Mapping, joined: _Join = join) -> Value:
-    names = [name for name, _ in left.entries]
-    right_names = [name for name, _ in right.entries]
-    if names != right_names:
-        # Sorted, so that the order does not depend on which branch comes first.
-        names = sorted({*names, *right_names}, key=repr)
-    entries = tuple((name, _joint_entry(name, left, right, joined)) for name in names)
+    names = _joint_names(dict(left.entries), dict(right.entries))
+    entries = tuple(
+        (name, _joint_part(left.get(name), right.get(name), joined)) for name in names
+    )
     is_open = left.is_open or right.is_open
     return Mapping(entries, _joint_others(left, right), is_open)
+
+
+def _joint_names(left: dict[Any, Value], right: dict[Any, Value]) -> list[Any]:
+    """The names of both, in their order or, where they differ, in one that does not
+    depend on which branch comes first.
+    """
+    if list(left) == list(right):
+        return list(left)
+    return sorted({*left, *right}, key=repr)
 
 
 def _joint_others(left: Mapping, right: Mapping) -> Value:
@@ -257,14 +270,14 @@ def _joint_others(left: Mapping, right: Mapping) -> Value:
     return join(left.element, right.element)
 
 
-def _joint_entry(name: Any, left: Mapping, right: Mapping, joined: _Join) -> Value:
-    """What two dicts have at a key. A tensor that only one of them is known to have is
-    the other's too.
+def _joint_part(left: Value, right: Value, joined: _Join) -> Value:
+    """What two dicts have at a key, or two objects of a class as an attribute. A tensor
+    that only one of them is known to have is the other's too.
 
     `if not state: state["step"], state["mean"] = ...` fills a dict that a former call
     has filled otherwise.
     """
-    values = (left.get(name), right.get(name))
+    values = (left, right)
     for value, other in (values, values[::-1]):
         if other is UNKNOWN and is_traced(value):
             return value

@@ -183,3 +183,45 @@ def test_gradients_are_tensors(check_forward):
     if slope > 1: pass  #! TPU205
     return torch.where(slope)[0]  #! TPU102
     """)
+
+
+def test_classes_that_a_registry_builds_by_settings(check):
+    """Which of the few that are registered is not known; a class may be given in place of a name."""
+    check("""
+    class Registry:
+        def __init__(self):
+            self.kinds = {}
+        def register(self, kind):
+            self.kinds[kind.__name__] = kind
+            return kind
+        def build(self, settings):
+            arguments = dict(settings)
+            kind = arguments.pop("type")
+            kind = self.kinds.get(kind) if isinstance(kind, str) else kind
+            return kind(**arguments)
+
+    PARTS = Registry()
+
+    @PARTS.register
+    class Scale(nn.Module):
+        def forward(self, x):
+            return x.sum() * 2
+
+    @PARTS.register
+    class Head(nn.Module):
+        def loss(self, x, other):
+            return {"first": x.mean(), "second": other}
+        def count(self, x):
+            return x.shape[0]
+
+    class Model(nn.Module):
+        def __init__(self, scale, head):
+            super().__init__()
+            self.scale, self.head = PARTS.build(scale), PARTS.build(head)
+        def forward(self, x, other):
+            if self.scale(x) > 1: x = x * 2  #! TPU205
+            losses = self.head.loss(x, other)
+            if losses["first"] > 1: x = x * 2  #! TPU205
+            if self.head.count(x) > 1: x = x * 2
+            return x
+    """)

@@ -173,3 +173,24 @@ class Model(nn.Module):
             return c.q
         return x
 """)
+
+
+def test_objects_that_a_method_puts_into_a_list(check):
+    """What is said of the list by its assignments alone does not tell what the objects hold."""
+    check("""
+class Track:
+    def __init__(self, score, age):
+        self.score, self.age = score, age
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tracks = []
+
+    def forward(self, x):
+        for part in [{"score": x.sum()}, {"score": x.mean()}]:
+            self.tracks.append(Track(part["score"], len(self.tracks)))
+        if self.tracks[0].score > 1: x = x * 2  #! TPU205
+        if self.tracks[0].age > 1: x = x * 2
+        return x, [track for track in self.tracks if track.score > 0]  #! TPU205
+""")

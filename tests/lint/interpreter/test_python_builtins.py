@@ -49,6 +49,23 @@ def test_keys_by_which_builtins_compare(check_forward):
     """)
 
 
+def test_tensors_that_are_compared_to_sort(check_forward):
+    check_forward("""
+    parts = [x.sum(), x.mean()]
+    ordered = sorted(parts, key=lambda part: -part)  #! TPU212
+    rows = [(part, index) for index, part in enumerate(parts)]
+    best = max(rows, key=lambda row: row[0])  #! TPU212
+    last = max(rows, key=lambda row: row[1])
+    only = min([x.sum()], key=lambda part: part)
+    rows.sort(key=lambda row: row[0], reverse=True)  #! TPU212
+    rows.sort(key=lambda row: row[1])
+    parts.sort()  #! TPU212
+    sizes = list(x.shape)
+    sizes.sort()
+    return x.sort()
+    """)
+
+
 def test_bounds_of_slices_that_have_names(check_forward):
     check_forward("""
     n = mask.sum()

@@ -9,6 +9,7 @@ from tpuport.lint.abstract_values import (
     STATIC,
     UNKNOWN,
     Class,
+    Function,
     Instance,
     Mapping,
     Namespace,
@@ -19,6 +20,7 @@ from tpuport.lint.abstract_values import (
     Value,
     is_traced,
 )
+from tpuport.lint.events import Call
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.object_state import store, with_field
 from tpuport.lint.interpreter.placement import on_device
@@ -155,6 +157,21 @@ def rows_of(frame: Frame, sources: list[Value]) -> Value:
         Sequence("tuple", row, join_all(row)) for row in zip(*columns, strict=False)
     )
     return Sequence("iterator", rows, join_all(rows))
+
+
+def compare_by_key(
+    frame: Frame, values: Value, arguments: Arguments, node: ast.Call
+) -> None:
+    """Let the rules hear what `sorted`, `max`, `list.sort` and the like compare: what
+    the function `key` makes of the elements.
+    """
+    key = arguments.keywords.get("key")
+    if isinstance(key, Function):
+        element = Arguments([frame.element_of(values)], {})
+        result = frame.interpreter.call_function(frame, key, element)
+        items = None if values.items is None else (result,) * len(values.items)
+        compared = Sequence("iterator", items, result)
+        frame.report(Call(node, "builtins.sorted", None, [compared], {}, UNKNOWN))
 
 
 def told_apart(source: Value) -> tuple[Value, ...] | None:

@@ -205,7 +205,10 @@ def _of_partial(frame: Frame, base: Partial, name: str) -> Value:
 
 
 def _of_choice(frame: Frame, base: Choice, name: str) -> Value:
-    return join_all(attribute(frame, option, name) for option in base.options)
+    values = [attribute(frame, option, name) for option in base.options]
+    # An option whose class does not define it is not meant.
+    defined = [value for value in values if not isinstance(value, Method)]
+    return join_all(defined or values)
 
 
 def _of_mapping(frame: Frame, base: Mapping, name: str) -> Value:

@@ -32,7 +32,7 @@ from tpuport.lint.abstract_values import (
 from tpuport.lint.events import Iteration
 from tpuport.lint.interpreter import overloading
 from tpuport.lint.interpreter.computed_names import known_ends
-from tpuport.lint.interpreter.containers import as_mapping, rows_of
+from tpuport.lint.interpreter.containers import as_mapping, compare_by_key, rows_of
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.members import attribute
 from tpuport.lint.interpreter.object_state import store
@@ -54,6 +54,7 @@ _FIXED_RESULTS: Final[dict[str, Value]] = {
 _CONTAINER_KINDS: Final = {
     "list": "list", "tuple": "tuple", "set": "set", "frozenset": "set", "sorted": "list", "iter": "iterator",
 }  # fmt: skip
+_ORDERING: Final = frozenset({"sorted", "min", "max"})
 # Built-in names that are known, but whose calls say nothing.
 _OTHER_NAMES: Final = frozenset(
     "super object property staticmethod classmethod open locals globals".split()
@@ -72,15 +73,8 @@ def call_builtin(
     handler = _HANDLERS.get(name)
     if handler is None:
         return _FIXED_RESULTS.get(name, UNKNOWN)
-    key = arguments.keywords.get("key")
-    if (
-        name in {"sorted", "min", "max"}
-        and isinstance(key, Function)
-        and len(arguments.positional) == 1
-    ):
-        frame.interpreter.call_function(
-            frame, key, Arguments([frame.element_of(arguments.first)], {})
-        )
+    if name in _ORDERING and len(arguments.positional) == 1:
+        compare_by_key(frame, arguments.first, arguments, node)
     return handler(frame, arguments, node)
 
 

@@ -38,6 +38,7 @@ from tpuport.lint.events import AttributeStore, Formatting
 from tpuport.lint.interpreter import library
 from tpuport.lint.interpreter.containers import (
     as_mapping,
+    compare_by_key,
     entries_by_name,
     entries_of,
     keys_of,
@@ -80,6 +81,8 @@ def call_method(
     if isinstance(method.receiver, Tensor):
         _write_in_place(frame, node, method.receiver, method.name, arguments)
         return tensor_method(method.receiver, method.name, arguments)
+    if method.name == "sort":
+        compare_by_key(frame, method.receiver, arguments, node)
     handler = _METHOD_HANDLERS.get(type(method.receiver), _method_of_unknown)
     return handler(frame, node, method.receiver, method.name, arguments)
 

@@ -14,24 +14,26 @@ _COMPARING: Final = frozenset(
 
 
 def check(event: Call, context: Context) -> bool:
-    """`max`, `min`, `sorted`, `any`, `all` that compare tensors or ask them for their
-    truth.
+    """`max`, `min`, `sorted`, `any`, `all`, `list.sort` that compare tensors or ask
+    them for their truth.
     """
     # What is compared by a key is not the tensor.
-    if event.name not in _COMPARING or not event.args or "key" in event.keywords:
+    if "key" in event.keywords:
         return False
-    # `max(a, b)` compares its arguments, `max(values)` the elements of its only one.
-    if len(event.args) > 1 and event.name != "builtins.sorted":
-        return any(map(is_traced, event.args))
-    values = event.args[0]
-    if (
-        isinstance(values, Sequence)
-        and values.items is not None
-        and len(values.items) < 2
-    ):
-        # One element needs no comparison.
-        return False
-    return has_tensor(values)
+    match event:
+        case Call(name="sort", receiver=Sequence() as values):
+            pass
+        case Call(name=name, args=[values]) if name in _COMPARING:
+            pass
+        # `max(a, b)` compares its arguments, `max(values)` the elements of its only
+        # one.
+        case Call(name=name, args=[_, _, *_]) if name in _COMPARING:
+            return any(map(is_traced, event.args))
+        case _:
+            return False
+    # One element needs no comparison.
+    has_one = values.items is not None and len(values.items) < 2
+    return has_tensor(values) and not has_one
 
 
 RULE = Rule(
