@@ -3,7 +3,6 @@ everything else.
 """
 
 import ast
-import collections
 import dataclasses
 import itertools
 import re
@@ -48,6 +47,7 @@ from tpuport.lint.traced_functions import (
     traced_name,
 )
 from tpuport.lint.work import WorkLimitError, meter
+from tpuport.mappings import group_by
 
 _COMPILED_ARGUMENTS: Final = frozenset({"model", "fun", "func"})
 # A file without one of these words is not searched for compilers; `re.compile` is too
@@ -220,10 +220,10 @@ class Analyser:
         """
         stops = [finding for finding in findings if finding.stops_trace]
         # The scanner knows functions and no calls.
-        scanned: dict[str, list[Finding]] = collections.defaultdict(list)
-        for finding in stops:
-            if finding.rule.startswith("TPU3"):
-                scanned[f"{finding.path}:{finding.function}"].append(finding)
+        scanned = group_by(
+            (finding for finding in stops if finding.rule.startswith("TPU3")),
+            lambda finding: f"{finding.path}:{finding.function}",
+        )
         stops_of: dict[tuple[str, int], dict[str, str]] = {}
         for entry in entry_points:
             definition = class_of(entry.receiver) or entry.function

@@ -160,16 +160,19 @@ def _entry_verdicts(
         *collected.outside,
         *collected.unselected,
     )
-    by_key = {key_of(finding): finding for finding in findings if finding.stops_trace}
+    by_key = {
+        key_of(finding): _with_display(finding, session)
+        for finding in findings
+        if finding.stops_trace
+    }
     verdicts: list[EntryVerdict] = []
     for path, result in session.results.items():
         display = session.files[path]
         group = group_of(display, session.lines(path)) if result.entries else ""
         for entry in result.entries:
-            stops = (
+            errors = sorted(
                 _error_of(stop, by_key) for stop in entry.stops if stop.key in by_key
             )
-            errors = sorted(_with_display(finding, session) for finding in stops)
             cell, line = 0, entry.line
             if (notebook := session.notebook(path)) is not None:
                 cell, line = notebook.locate(entry.line)
@@ -183,7 +186,10 @@ def _entry_verdicts(
 
 def _error_of(stop: Stop, by_key: dict[str, Finding]) -> Finding:
     """The error as this entry point has it: another one may reach it in other calls."""
-    return dataclasses.replace(by_key[stop.key], scenario=stop.scenario)
+    error = by_key[stop.key]
+    if error.scenario == stop.scenario:
+        return error
+    return dataclasses.replace(error, scenario=stop.scenario)
 
 
 def _with_display(finding: Finding, session: Session) -> Finding:

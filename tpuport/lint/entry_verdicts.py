@@ -2,13 +2,14 @@
 define, apart from each other.
 """
 
-import collections
 import re
 from collections.abc import Iterable
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from tpuport.lint.findings import Finding
+from tpuport.mappings import group_by
 from tpuport.plurals import count_noun
 
 _TEST_FILE: Final = re.compile(r"(test_.*|.*_test|conftest)\.py")
@@ -93,9 +94,7 @@ def summary_lines(verdicts: Iterable[EntryVerdict], most: int) -> list[str]:
     """The verdicts in words, group by group; of what is not expected to trace the first
     ones by name.
     """
-    groups: dict[str, list[EntryVerdict]] = collections.defaultdict(list)
-    for verdict in verdicts:
-        groups[verdict.group].append(verdict)
+    groups = group_by(verdicts, attrgetter("group"))
     lines: list[str] = []
     for group in filter(groups.get, ("model", "script", "test")):
         members = groups[group]

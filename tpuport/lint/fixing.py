@@ -5,6 +5,7 @@ each is written in one step.
 import collections
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ from tpuport.lint.notebooks import ChangedCellsError, Notebook
 from tpuport.lint.paths import write_atomically
 from tpuport.lint.result_cache import Cache
 from tpuport.lint.session import Session
+from tpuport.mappings import group_by
 
 _MAX_ROUNDS: Final = 10
 
@@ -68,10 +70,10 @@ def label_fixes(session: Session, findings: Sequence[Finding]) -> FixLabels:
     code at its position may not allow that fix, or only an unsafe one, and what this
     run's own fixing has left can not be fixed at all.
     """
-    fixable: dict[str, list[Finding]] = collections.defaultdict(list)
-    for finding in findings:
-        if finding.fix is not Applicability.NONE:
-            fixable[finding.path].append(finding)
+    fixable = group_by(
+        (finding for finding in findings if finding.fix is not Applicability.NONE),
+        attrgetter("path"),
+    )
     # Fixing has changed texts that the cache knows, and may not have written them.
     cache = session.cache if session.run.fix is Applicability.NONE else None
     fix_by_identity = {id(finding): finding.fix for finding in findings}

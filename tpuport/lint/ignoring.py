@@ -5,9 +5,11 @@ reported from then on.
 import collections
 import dataclasses
 import io
+import itertools
 import re
 import tokenize
 from collections.abc import Iterable
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,7 @@ from tpuport.lint.diagnostics import is_diagnostic
 from tpuport.lint.findings import Finding
 from tpuport.lint.notebooks import CellPosition, Notebook
 from tpuport.lint.paths import write_atomically
+from tpuport.mappings import group_by
 
 _IGNORE: Final = re.compile(r"#\s*tpuport:\s*ignore\s*\[(?P<ids>[^\]]*)\]")
 # Tokens that stand for no text of a statement.
@@ -35,10 +38,8 @@ def add_ignores(findings: Iterable[Finding]) -> dict[str, int]:
     Raises:
         PortError: a file cannot be written; those before it are.
     """
-    by_file: dict[str, list[Finding]] = collections.defaultdict(list)
-    for finding in findings:
-        if not is_diagnostic(finding):
-            by_file[finding.path].append(finding)
+    written = itertools.filterfalse(is_diagnostic, findings)
+    by_file = group_by(written, attrgetter("path"))
     for path, of_file in by_file.items():
         _rewrite(Path(path), of_file)
     return {path: len(of_file) for path, of_file in by_file.items()}

@@ -8,11 +8,13 @@ import itertools
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from tpuport.lint.diagnostics import make_finding
 from tpuport.lint.findings import Finding
 from tpuport.lint.rule_catalogue import id_by_name, is_known_prefix
+from tpuport.mappings import group_by
 
 _COMMENT: Final = re.compile(r"#\s*tpuport:\s*(?P<content>.*)", re.DOTALL)
 _IGNORE: Final = re.compile(r"(?P<keyword>ignore-file|ignore)\s*\[(?P<ids>[^\]]*)\]")
@@ -329,14 +331,9 @@ def _with_covering_comments(
     A comment covers a finding that starts in its lines or, if it is about a single
     line, ends on it.
     """
-    at_line: dict[int, list[Suppression]] = {}
-    over_lines: list[Suppression] = []
-    for comment in suppressions.comments:
-        if comment.first == comment.last:
-            at_line.setdefault(comment.first, []).append(comment)
-        else:
-            over_lines.append(comment)
-    pending = sorted(over_lines, key=lambda comment: comment.first, reverse=True)
+    by_extent = group_by(suppressions.comments, lambda c: c.first == c.last)
+    at_line = group_by(by_extent.get(True, []), attrgetter("first"))
+    pending = sorted(by_extent.get(False, []), key=attrgetter("first"), reverse=True)
     active: list[Suppression] = []
     around: dict[int, list[Suppression]] = {}
     for line in sorted({finding.line for finding in findings}):

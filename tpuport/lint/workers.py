@@ -20,6 +20,7 @@ from tpuport.lint.diagnostics import make_finding
 from tpuport.lint.entry_verdicts import TracedEntry
 from tpuport.lint.findings import Finding
 from tpuport.lint.suppressions import Suppressions
+from tpuport.mappings import group_by
 
 # With less source than this, in bytes, starting processes costs more than it saves.
 _WORTH_PROCESSES: Final = 200_000
@@ -199,9 +200,7 @@ def _divide_into_chunks(sizes: dict[str, int]) -> list[list[str]]:
     """The files in chunks of one directory, the largest chunk first, so that all
     processes end at about one time.
     """
-    paths_by_directory: dict[str, list[str]] = collections.defaultdict(list)
-    for path in sizes:
-        paths_by_directory[os.path.dirname(path)].append(path)  # noqa: PTH120
+    paths_by_directory = group_by(sizes, os.path.dirname)
     chunks: list[list[str]] = []
     for paths in paths_by_directory.values():
         chunk: list[str] = []

@@ -20,9 +20,11 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from math import gcd, prod
+from operator import attrgetter
 from typing import Any, Final
 
 from tpuport.hardware import GENERATIONS, Generation, legal_slices, parse_slice
+from tpuport.mappings import group_by
 from tpuport.topology.compile_report import Collective, Costs, Estimate
 
 PARTS: Final = ("compute", "memory", "interconnect")
@@ -211,10 +213,8 @@ def _gather_seconds(along: tuple[Ring, ...]) -> float:
 
 def _by_place(rings: Iterable[Ring]) -> tuple[list[Ring], list[Ring]]:
     """The rings on a chip, and those between chips."""
-    by_place: dict[bool, list[Ring]] = {True: [], False: []}
-    for ring in rings:
-        by_place[ring.on_chip].append(ring)
-    return by_place[True], by_place[False]
+    by_place = group_by(rings, attrgetter("on_chip"))
+    return by_place.get(True, []), by_place.get(False, [])
 
 
 def _exchange_seconds(ring: Ring) -> float:

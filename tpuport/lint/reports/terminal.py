@@ -57,6 +57,9 @@ def printable(text: str) -> str:
     """Text of the linted code without the characters that control a terminal, tabs as
     four blanks.
     """
+    # Nearly every text is; nothing of category C counts as printable.
+    if text.isprintable():
+        return text
     # The carets below a line count on one column per blank.
     return "".join(map(_printable_character, text.replace("\t", "    ")))
 
