@@ -241,11 +241,8 @@ def flatten(value: Any) -> tuple[list[Any], Structure]:
 
 
 def _mapping_base(cls: type) -> Any:
-    if issubclass(cls, OrderedDict):
-        return OrderedDict
-    if issubclass(cls, dict):
-        return dict
-    return object
+    bases = (OrderedDict, dict, object)
+    return next(base for base in bases if issubclass(cls, base))
 
 
 def labels(structure: Structure) -> list[str]:

@@ -142,7 +142,7 @@ def _with_products_by_part(array: jax.Array) -> jax.Array:
     and these joined again.
     """
     parts = tuple(map(with_matrix_products, parts_along(array, 2)))
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=2)
+    return jnp.concatenate(parts, axis=2)
 
 
 def _is_empty(query: jax.Array, value: jax.Array) -> bool:

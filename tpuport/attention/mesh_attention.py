@@ -372,7 +372,7 @@ def _attend_on_device(arrays: Arrays, call: _MeshCall) -> Parts:
 
 
 def _join(parts: Parts) -> jax.Array:
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=2)
+    return jnp.concatenate(parts, axis=2)
 
 
 def _select_part(name: str, array: jax.Array, plan: ShardingPlan) -> jax.Array:

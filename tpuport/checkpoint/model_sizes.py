@@ -33,7 +33,7 @@ class ModelSize:
             # Parts are buffers, and four bits count as a byte there.
             are_counted = kwargs.get("return_buffers", args[0] if args else True)
             parts = [part for weight in weights for part in weight.parts.values()]
-            as_buffers = sum(part.nelement() * part.element_size() for part in parts)
+            as_buffers = sum(part.nbytes for part in parts)
             stored = sum(sum(weight.part_bytes.values()) for weight in weights)
             return counted - (as_buffers if are_counted else 0) + stored
         is_trainable_only = kwargs.get("only_trainable", args[0] if args else False)
@@ -49,7 +49,7 @@ class ModelSize:
 
 def replace_sizes(model: torch.nn.Module) -> None:
     """Let a model count its quantised weights, if it has any."""
-    if not any(True for _ in quantized_weights(model)):
+    if not any(quantized_weights(model)):
         return
     for name in (_COUNT, _FOOTPRINT):
         if callable(getattr(type(model), name, None)):

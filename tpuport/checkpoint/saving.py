@@ -30,7 +30,7 @@ class ModelSave:
         functools.update_wrapper(self, type(model).save_pretrained)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if any(True for _ in quantized_weights(self.model)):
+        if any(quantized_weights(self.model)):
             raise PortError(
                 "a model with quantised weights cannot be saved: no library reads them in this form",
                 where="save_pretrained",

@@ -8,6 +8,7 @@ from typing import Final
 
 from tpuport.cli.arguments import UsageError
 from tpuport.mappings import without_nones
+from tpuport.plurals import count_noun
 
 AXES: Final = ("dp", "sp", "tp")
 
@@ -79,9 +80,7 @@ def full_mesh(sizes: dict[str, int], devices: int, topology: str) -> dict[str, i
     mesh = requested | dict.fromkeys(free, devices // product)
     if prod(mesh.values()) == devices:
         return mesh
-    needed = f"{product} devices"
-    if product == 1:
-        needed = "1 device"
+    needed = count_noun(product, "device")
     if free:
         needed = f"a multiple of {needed}"
     raise UsageError(

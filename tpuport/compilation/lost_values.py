@@ -275,9 +275,11 @@ def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
         # the same.
         items[name] = former if lost.is_same(former) else lost
     # Counters that this trace has left alone are still lost.
-    for name, former in before.items():
-        if _is_lost_counter(former) and is_same(items.get(name, ABSENT), former.start):
-            items[name] = former
+    items |= {
+        name: former
+        for name, former in before.items()
+        if _is_lost_counter(former) and is_same(items.get(name, ABSENT), former.start)
+    }
     refill(container, items)
 
 

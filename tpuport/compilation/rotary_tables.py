@@ -70,13 +70,11 @@ def precompute_rotary(model: Any, *args: Any, **kwargs: Any) -> list[RotaryModul
         needs = find_table_needs([model], function, arrays)
     entries = [_make_table(model, need) for need in needs]
     served = {entry.name for entry in entries}
-    for name, module in find_rotary_modules(model).items():
-        if name not in served:
-            entries.append(
-                RotaryModule(
-                    name, type(module).__name__, "program", why=_reason(module)
-                )
-            )
+    entries += [
+        RotaryModule(name, type(module).__name__, "program", why=_reason(module))
+        for name, module in find_rotary_modules(model).items()
+        if name not in served
+    ]
     for entry in entries:
         logger.info("precomputed rotary: %s", entry)
     return entries

@@ -329,11 +329,12 @@ def _read_history(
     By name; those of a list by their index from its end.
     """
     candidates: dict[str, Any] = dict(vars(scheduler))
-    for name, value in vars(scheduler).items():
-        if isinstance(value, list):
-            candidates |= {
-                f"{name}.{index}": value[index] for index in range(-len(value), 0)
-            }
+    candidates |= {
+        f"{name}.{index}": value[index]
+        for name, value in vars(scheduler).items()
+        if isinstance(value, list)
+        for index in range(-len(value), 0)
+    }
     return {
         name: value.clone()
         for name, value in candidates.items()

@@ -4,6 +4,7 @@ options of the command line.
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -92,11 +93,12 @@ class Settings:
 
     def ignored_in(self, path: Path) -> tuple[str, ...]:
         """The prefixes that `per-file-ignores` lists for a file."""
-        ignored: list[str] = []
-        for pattern, prefixes in self.per_file_ignores:
-            if Excluder((pattern,), self.root).excludes(path):
-                ignored += prefixes
-        return tuple(ignored)
+        matching = [
+            prefixes
+            for pattern, prefixes in self.per_file_ignores
+            if Excluder((pattern,), self.root).excludes(path)
+        ]
+        return tuple(itertools.chain.from_iterable(matching))
 
 
 def find_settings(paths: Sequence[str | Path]) -> Settings:

@@ -83,11 +83,11 @@ def position(function: FunctionInfo) -> tuple[str, int, int]:
 
 def nested_functions(module: ModuleInfo) -> dict[ast.AST, FunctionInfo]:
     """The functions that are defined inside functions, by their definitions."""
-    nested: dict[ast.AST, FunctionInfo] = {}
-    for node, prefix, parent in definitions(module.tree):
-        if isinstance(node, FunctionNode) and isinstance(parent, FunctionNode):
-            nested[node] = FunctionInfo(node, module, None, prefix)
-    return nested
+    return {
+        node: FunctionInfo(node, module, None, prefix)
+        for node, prefix, parent in definitions(module.tree)
+        if isinstance(node, FunctionNode) and isinstance(parent, FunctionNode)
+    }
 
 
 def decorated_functions(

@@ -32,8 +32,8 @@ from tpuport.attention.provenance.graph import (
 )
 from tpuport.attention.provenance.primitives import (
     IDENTITIES,
+    axis_before_reshape,
     is_elementwise,
-    reshape_groups,
 )
 
 # Elementwise operations of one operand, which are not computed again for anything but
@@ -344,15 +344,15 @@ def _without(node: Node, axis: int, parameter: str) -> _Step:
 
 
 def _reshape(node: Node, axis: int) -> _Step | None:
-    for group in reshape_groups(node.operands[0].shape, node.shape):
-        if group.after == [axis] and len(group.before) == 1:
-            return _Step(
-                group.before,
-                lambda operands, sizes: lax.reshape(
-                    operands[0], _divided(node.shape, axis, sizes)
-                ),
-            )
-    return None
+    source = axis_before_reshape(node, axis)
+    if source is None:
+        return None
+    return _Step(
+        [source],
+        lambda operands, sizes: lax.reshape(
+            operands[0], _divided(node.shape, axis, sizes)
+        ),
+    )
 
 
 def _concatenation(node: Node, axis: int) -> _Step | None:

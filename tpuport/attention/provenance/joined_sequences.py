@@ -26,8 +26,8 @@ from tpuport.attention.provenance.graph import (
 )
 from tpuport.attention.provenance.primitives import (
     IDENTITIES,
+    axis_before_reshape,
     is_elementwise,
-    reshape_groups,
     run_operation,
 )
 
@@ -164,16 +164,14 @@ def _transposed(node: Node, axis: int) -> Parts | None:
 
 def _reshaped(node: Node, axis: int) -> Parts | None:
     """Of a reshape that leaves the axis as it is."""
-    for group in reshape_groups(node.operands[0].shape, node.shape):
-        if group.after == [axis] and len(group.before) == 1:
-            [source] = group.before
-            parts = _parts(node.operands[0], source)
-            before, after = node.shape[:axis], node.shape[axis + 1 :]
-            return parts and tuple(
-                lax.reshape(part, (*before, part.shape[source], *after))
-                for part in parts
-            )
-    return None
+    source = axis_before_reshape(node, axis)
+    if source is None:
+        return None
+    parts = _parts(node.operands[0], source)
+    before, after = node.shape[:axis], node.shape[axis + 1 :]
+    return parts and tuple(
+        lax.reshape(part, (*before, part.shape[source], *after)) for part in parts
+    )
 
 
 _RULES: Final[dict[str, Callable[[Node, int], Parts | None]]] = {

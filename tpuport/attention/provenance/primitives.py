@@ -138,6 +138,16 @@ def reshape_groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[Axis
     return [AxisGroup(old.tolist(), new.tolist()) for old, new in pairs]
 
 
+def axis_before_reshape(node: Node, axis: int) -> int | None:
+    """The axis of the operand that a reshape leaves as it is, as this one; None if the
+    reshape joins or splits it.
+    """
+    for group in reshape_groups(node.operands[0].shape, node.shape):
+        if group.after == [axis] and len(group.before) == 1:
+            return group.before[0]
+    return None
+
+
 @analysis(lambda node: False)
 def is_constant(node: Node) -> bool:
     """Whether nothing traced takes part in the node's value."""

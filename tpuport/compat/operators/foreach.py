@@ -81,11 +81,11 @@ def _overloads() -> list[Any]:
         for name in names
         if _is_of_single_tensors(name.removeprefix("_foreach_"))
     ]
-    overloads = [
-        getattr(packet, key) for packet in packets for key in packet.overloads()
-    ]
     return [
-        overload for overload in overloads if not overload._overloadname.endswith("out")
+        getattr(packet, name)
+        for packet in packets
+        for name in packet.overloads()
+        if not name.endswith("out")
     ]
 
 
