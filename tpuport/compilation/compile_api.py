@@ -53,9 +53,10 @@ def compile(
             What the function changes in objects is donated by itself, if nothing else
             refers to it.
         check_indices: True lets the program find indices outside of their dimension,
-            which are clamped or dropped otherwise, and the call raise torch's error
-            with the line of the code. For debugging: each call waits for its result,
-            and nothing is donated. None does so if the environment has
+            which are clamped or dropped otherwise, and integers beyond 2**31, which
+            wrap around. The call then raises torch's error, or one that names the
+            operator, with the line of the code. For debugging: each call waits for
+            its result, and nothing is donated. None does so if the environment has
             TPUPORT_CHECK_INDICES=1.
         static: names of tensors among the arguments and in their objects whose values
             the code decides by, such as "image_grid_thw": they stay on the host, or are

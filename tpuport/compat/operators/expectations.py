@@ -8,6 +8,7 @@ result cast. Strides of results decide which of their views torch copies.
 """
 
 import collections
+import functools
 import re
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from torch.utils._mode_utils import no_dispatch
 from tpuport.compat import aliasing, autocast, narrowing
 from tpuport.compat.convert import device_dtype, is_ported, jax_dtype
 from tpuport.compat.host_sizes import sizes_as_numbers
-from tpuport.compat.operators import index_bounds, integer_dtypes
+from tpuport.compat.operators import index_bounds, integer_dtypes, integer_overflow
 from tpuport.compat.replacements import original
 from tpuport.compat.view_steps import VIEWS, VIEWS_IN_PLACE, on_twins
 from tpuport.errors import MissingDtypeError, PortError
@@ -273,14 +274,18 @@ def _dispatch_as_torch(
     self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any]
 ) -> Any:
     _refuse_mixed_dtypes(self, function, args)
+    run = functools.partial(_run, self, types=types)
     if not _is_checked(function, args, kwargs):
-        outputs = _run(self, function, types, args, kwargs)
+        outputs = integer_overflow.run_checked(run, function, args, kwargs)
         outputs = _with_integer_dtypes(function, args, kwargs, outputs)
         return _laid_out(function, args, kwargs, outputs)
     # Raises where there is no lowering, which comes first.
     self._get_op_or_decomp(function)
     forms = expected(function, args, kwargs)
-    outputs = _run(self, function, types, args, kwargs)
+    if forms and forms[0] and forms[0].dtype is torch.int64:
+        outputs = integer_overflow.run_checked(run, function, args, kwargs)
+    else:
+        outputs = run(function, args=args, kwargs=kwargs)
     if forms is None or function in _DEVICE_DEPENDENT:
         return _with_integer_dtypes(function, args, kwargs, outputs)
     return conformed(str(function), _laid_out(function, args, kwargs, outputs), forms)

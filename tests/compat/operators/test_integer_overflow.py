@@ -1,0 +1,60 @@
+"""Integers of 64 bits that the device's 32 do not hold: an error, as every other result is torch's."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import tpuport
+from tpuport import PortError
+
+LARGE = torch.tensor([1, 2**30, 7])
+SMALL = torch.tensor([3, -4, 5])
+ROW = torch.tensor([0, 0, 1])
+OPERATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum of two": lambda x: x + x,
+    "difference": lambda x: -x * 2 - 1,
+    "product": lambda x: x * 3,
+    "power": lambda x: x**2,
+    "shift": lambda x: x << 2,
+    "cumulative sum": lambda x: torch.cat([x, x]).cumsum(0),
+    "product of all": lambda x: x.prod(),
+    "product of matrices": lambda x: x[None] @ x[:, None],
+    "contraction": lambda x: torch.einsum("i,i->", x, x),
+    "in place": lambda x: x.clone().mul_(5),
+    "by index": lambda x: torch.zeros_like(x).index_add(0, ROW.to(x.device), x + 2**30 - 1),
+    "scattered": lambda x: torch.zeros_like(x).scatter_add_(0, ROW.to(x.device), x + 2**30 - 1),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_error_in_place_of_a_wrapped_result(name: str) -> None:
+    operation = OPERATIONS[name]
+    assert operation(LARGE).abs().max() >= 2**31
+    with pytest.raises(PortError, match=r"beyond 2\*\*31(.|\n)*test_integer_overflow.py, line"):
+        operation(LARGE.to("jax"))
+    small = SMALL.clamp_min(0) if name == "shift" else SMALL
+    assert torch.equal(operation(small.to("jax")).cpu(), operation(small))
+
+
+def test_results_up_to_the_last_number_of_32_bits_are_torchs() -> None:
+    largest = torch.tensor([2**31 - 1, -(2**31)])
+    for operation in (lambda x: x + 0, lambda x: x * 1, lambda x: x.sum(), lambda x: -1 - x):
+        assert torch.equal(operation(largest.to("jax")).cpu(), operation(largest))
+
+
+def test_integers_of_32_bits_wrap_as_in_torch() -> None:
+    narrow = LARGE.to(torch.int32)
+    assert torch.equal((narrow.to("jax") * 3).cpu(), narrow * 3)
+    ported = narrow.to("jax")
+    assert torch.equal(torch.einsum("i,i->i", ported, ported).cpu(), torch.einsum("i,i->i", narrow, narrow))
+
+
+def test_a_program_that_checks_its_indices_tells_of_it() -> None:
+    def hash_ids(ids: torch.Tensor) -> torch.Tensor:
+        return ids * 1_000_003 % 97
+
+    compiled = tpuport.compile(hash_ids, check_indices=True)
+    assert torch.equal(compiled(SMALL).cpu(), hash_ids(SMALL))
+    with pytest.raises(RuntimeError, match=r"aten.mul.Tensor gives integers beyond 2\*\*31"):
+        compiled(LARGE)
