@@ -43,11 +43,22 @@ def test_results_up_to_the_last_number_of_32_bits_are_torchs() -> None:
         assert torch.equal(operation(largest.to("jax")).cpu(), operation(largest))
 
 
+def test_what_is_infinite_in_float32_and_a_small_integer_in_torch_is_no_error() -> None:
+    numbers, exponents = torch.tensor([0, 1, -1, 2]), torch.tensor([-1, -1, -3, -2])
+    ported = numbers.to("jax")
+    assert torch.equal((ported ** exponents.to("jax")).cpu(), numbers**exponents)
+    assert torch.equal((0 ** exponents.to("jax")).cpu(), 0**exponents)
+    assert torch.equal((ported << 64).cpu(), numbers << 64)
+
+
 def test_integers_of_32_bits_wrap_as_in_torch() -> None:
     narrow = LARGE.to(torch.int32)
     assert torch.equal((narrow.to("jax") * 3).cpu(), narrow * 3)
     ported = narrow.to("jax")
     assert torch.equal(torch.einsum("i,i->i", ported, ported).cpu(), torch.einsum("i,i->i", narrow, narrow))
+    matrices = narrow.expand(3, 3, 3)
+    in_place = torch.zeros(3, 3, dtype=torch.int32).to("jax").addbmm_(matrices.to("jax"), matrices.to("jax"))
+    assert torch.equal(in_place.cpu(), torch.zeros(3, 3, dtype=torch.int32).addbmm_(matrices, matrices))
 
 
 def test_a_program_that_checks_its_indices_tells_of_it() -> None:

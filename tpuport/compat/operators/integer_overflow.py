@@ -33,7 +33,6 @@ _COUNTING: Final = frozenset({
     "addmv", "baddbmm", "addbmm", "addr", "addcmul", "trace", "index_add", "scatter_add", "bitwise_left_shift",
     "__lshift__",
 })  # fmt: skip
-_SHIFTS: Final = ("bitwise_left_shift", "__lshift__")
 # Computed as a whole, of whatever dtype.
 _FUNCTIONS: Final = frozenset({
     torch.einsum, torch.nn.functional.linear, torch.linalg.matrix_power,
@@ -47,7 +46,8 @@ def run_checked(
 
     Args:
         run: runs either with arguments.
-        function: one whose result is of int64, if it is an operator.
+        function: one whose result is of int64, if it is an operator that does not write
+            in place.
 
     Raises:
         PortError: the result has wrapped around. A program that checks its indices
@@ -55,7 +55,7 @@ def run_checked(
     """
     estimated = _estimate(run, function, args, kwargs)
     output = run(function, args=args, kwargs=kwargs)
-    if estimated is not None:
+    if estimated is not None and output.dtype is torch.int64:
         _check(function, estimated, output.jax())
     return output
 
@@ -70,9 +70,9 @@ def _estimate(
     functional = _functional(function, leaves)
     if functional is None or not _are_integers(leaves):
         return None
-    if functional.__name__.startswith(_SHIFTS):
-        number, places = map(_as_float, args)
-        return number * 2.0**places
+    formula = _FORMULAS.get(functional.__name__.split(".")[0])
+    if formula:
+        return formula(*map(_as_float, args))
     # Positions stay what they are.
     positions = kwargs.get("index", *args[2:3]) if _takes_positions(function) else None
     floats = [leaf if leaf is positions else _in_float32(leaf) for leaf in leaves]
@@ -120,20 +120,45 @@ def _has_values(array: Any) -> bool:
 
 
 def _as_float(value: Any) -> Any:
-    return value.jax().astype(jnp.float32) if is_ported(value) else value
+    return value.jax().astype(jnp.float32) if is_ported(value) else float(value)
 
 
 def _in_float32(leaf: Any) -> Any:
     return wrap(_as_float(leaf)) if is_ported(leaf) else leaf
 
 
+def _shifted(number: jax.Array, places: jax.Array) -> jax.Array:
+    # Nothing is left of 64 bits that are moved by as many.
+    return jnp.where(places < 64, number * jnp.exp2(places), 0)
+
+
+def _power(base: jax.Array, exponent: jax.Array) -> jax.Array:
+    # An integer to a power below zero is -1, 0 or 1, also for 0.
+    return jnp.power(base, jnp.maximum(exponent, 0))
+
+
+# What float32 has no operator for, or another result.
+_FORMULAS: Final = {
+    "bitwise_left_shift": _shifted, "__lshift__": _shifted, "pow": _power,
+}  # fmt: skip
+
+
+def _is_wrapped(estimated: jax.Array, result: jax.Array) -> jax.Array:
+    return jnp.abs(estimated - result.astype(jnp.float32)) > _FAR
+
+
+@jax.jit  # one program instead of five
+def _has_wrapped(estimated: jax.Array, result: jax.Array) -> jax.Array:
+    return jnp.any(_is_wrapped(estimated, result))
+
+
 def _check(function: Any, estimated: jax.Array, result: jax.Array) -> None:
-    is_wrapped = jnp.abs(estimated - result.astype(jnp.float32)) > _FAR
     name = torch.overrides.resolve_name(function) or function
     what = f"{name} gives integers beyond 2**31, and the device counts in 32 bits"
-    if isinstance(is_wrapped, Tracer):
+    if isinstance(estimated, Tracer):
+        is_wrapped = _is_wrapped(estimated, result)
         index_checks.require(result, is_wrapped, RuntimeError, what)
-    elif bool(jnp.any(is_wrapped)):
+    elif _has_wrapped(estimated, result):
         raise PortError(
             what,
             where=user_line(),
