@@ -94,6 +94,10 @@ def test_a_name_means_what_it_was_bound_to_last() -> None:
         # A file of the same package is there.
         ("try:\n    from .ops import f\nexcept ImportError:\n    f = None", tuple),
         ("try:\n    from pkg.ops import f\nexcept ImportError:\n    f = None", tuple),
+        ("try:\n    import torch as f\nexcept ImportError:\n    f = None", tuple),
+        ("try:\n    import torch.nn.functional as f\nexcept ImportError:\n    f = None", tuple),
+        ("try:\n    from torch import nn as f\nexcept ImportError:\n    f = None", tuple),
+        ("try:\n    from torch import newest as f\nexcept ImportError:\n    f = None", ast.Constant),
         ("if fast:\n    from .ops import f\nelse:\n    def f(): pass", tuple),
         ("if fast:\n    def f(): pass\nelse:\n    f = None", FunctionInfo),
         ("from .ops import f\ndef f(): pass", FunctionInfo),

@@ -7,6 +7,7 @@ import functools
 import itertools
 import keyword
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -246,11 +247,7 @@ class ModuleInfo:
             if isinstance(statement, ast.Import | ast.ImportFrom):
                 self._add_import(statement)
         for statement in statements:
-            # An import of the file's own package, in its turn, hides a substitute
-            # before it.
-            if isinstance(statement, ast.ImportFrom) and self._is_from_own_package(
-                statement
-            ):
+            if isinstance(statement, ast.Import | ast.ImportFrom):
                 self._hide_substitutes(statement)
             self._add_statement(statement)
         # Few files have a class inside anything, and the search for one is a walk over
@@ -307,37 +304,40 @@ class ModuleInfo:
                     inner.append(self.klass(node, prefix))
         self.classes = inner + self.classes
 
-    def _is_from_own_package(self, statement: ast.ImportFrom) -> bool:
-        if statement.level > 0:
-            return True
-        return self.top_package != "" and f"{statement.module}.".startswith(
-            f"{self.top_package}."
-        )
-
     def _add_import(self, statement: ast.Import | ast.ImportFrom) -> None:
+        for name, binding in self._bindings(statement):
+            self._bind_import(name, binding)
+        if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
+            self.stars.append(self.absolute(statement))
+
+    def _bindings(
+        self, statement: ast.Import | ast.ImportFrom
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The names that an import binds, except by a star."""
         if isinstance(statement, ast.Import):
             for alias in statement.names:
                 # `import a.b` binds `a`, `import a.b as c` binds `c` to the submodule.
                 top = alias.name.partition(".")[0]
                 module = alias.name if alias.asname else top
-                self._bind_import(alias.asname or top, ("import", module))
+                yield alias.asname or top, ("import", module)
             return
         module = self.absolute(statement)
         for alias in statement.names:
             if alias.name != "*":
-                self._bind_import(
-                    alias.asname or alias.name, ("from", module, alias.name)
-                )
-            else:
-                self.stars.append(module)
+                yield alias.asname or alias.name, ("from", module, alias.name)
 
-    def _hide_substitutes(self, statement: ast.ImportFrom) -> None:
-        module = self.absolute(statement)
-        for alias in statement.names:
-            name = alias.asname or alias.name
+    def _hide_substitutes(self, statement: ast.Import | ast.ImportFrom) -> None:
+        """Let an import of what is always there, the file's own package or torch, hide
+        a substitute before it.
+        """
+        is_relative = getattr(statement, "level", 0) > 0
+        for name, binding in self._bindings(statement):
+            path = ".".join(binding[1:])
+            is_own = path.partition(".")[0] == self.top_package != ""
+            is_certain = is_relative or is_own or path in _PARTS_OF_TORCH
             # The order among imports is settled.
-            if alias.name != "*" and not isinstance(self.names.get(name), tuple):
-                self._bind_import(name, ("from", module, alias.name))
+            if is_certain and not isinstance(self.names.get(name), tuple):
+                self._bind_import(name, binding)
 
     def _bind_import(self, name: str, binding: tuple[str, ...]) -> None:
         self.names[name] = self.imported[name] = binding
@@ -437,6 +437,7 @@ def _named_tuple(name: str, fields: ast.expr) -> ast.ClassDef:
     return definition
 
 
+_PARTS_OF_TORCH: Final = {"torch", "torch.nn", "torch.nn.functional", "torch.Tensor"}
 _CANONICAL_MODULES: Final = {
     "torch.nn.parameter.Parameter": "torch.nn.Parameter",
     "torch.nn.common_types": "torch.nn",

@@ -349,3 +349,35 @@ class Model(nn.Module):
     def forward(self, x, nx):
         return nx.norm(x) + nx.dropout(x)
 """)
+
+
+def test_a_package_that_can_do_without_torch(errors):
+    """What stands in torch's place where it is missing does not hide torch."""
+    text = """
+try:
+    import torch
+    from torch import nn
+    import torch.nn.functional as F
+except Exception:
+    torch = nn = None
+    F = None
+
+class Model(nn.Module if nn is not None else object):
+    def __init__(self):
+        if nn is None:
+            raise RuntimeError("install torch")
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = F.relu(self.linear(x))
+        if y.sum() > 0:
+            return kept(y)
+        return y
+
+def kept(x):
+    if torch is None:
+        raise RuntimeError("install torch")
+    return x[torch.nonzero(x)]
+"""
+    assert errors(model=text) == {(19, "TPU205"), (26, "TPU102")}

@@ -74,3 +74,22 @@ def test_bounds_of_slices_that_have_names(check_forward):
     x = x[rows] + x[few] + x[tuple(parts)]  #! TPU108
     x[0, rows] = 1.0  #! TPU108
     """)
+
+
+def test_columns_of_what_a_function_returns_for_each_row(check):
+    """Each column is what the function returns at its place, not a mixture of all of them."""
+    check("""
+    def apply(function, *columns):
+        return tuple(map(list, zip(*map(function, *columns))))
+
+    class Model(nn.Module):
+        def forward(self, x, boxes):
+            masks, targets, counts = apply(self.single, x, boxes)
+            if sum(counts) > 3: x = x * 2
+            if sum(targets) > 3: x = x * 2  #! TPU205
+            return x.flatten()[torch.cat(masks, 0)]  #! TPU101
+        def single(self, x, box):
+            mask = torch.zeros_like(x).to(torch.bool)
+            mask[x.argmax()] = True
+            return mask, x.sum(), x.shape[0]
+    """)

@@ -54,6 +54,8 @@ _FIXED_RESULTS: Final[dict[str, Value]] = {
 _CONTAINER_KINDS: Final = {
     "list": "list", "tuple": "tuple", "set": "set", "frozenset": "set", "sorted": "list", "iter": "iterator",
 }  # fmt: skip
+# Of more elements, what any of them is says enough.
+_MOST_MAPPED: Final = 8
 _ORDERING: Final = frozenset({"sorted", "min", "max"})
 # Built-in names that are known, but whose calls say nothing.
 _OTHER_NAMES: Final = frozenset(
@@ -210,12 +212,19 @@ def _transposed(row: Value) -> Value:
 
 def _map(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     function, *sources = arguments.positional or [UNKNOWN]
-    if not sources:
-        return UNKNOWN
-    elements = Arguments(list(map(frame.element_of, sources)), {})
-    return Sequence(
-        "iterator", None, frame.interpreter.apply(frame, function, elements, node)
-    )
+
+    def result(*elements: Value) -> Value:
+        passed = Arguments(list(elements), {})
+        return frame.interpreter.apply(frame, function, passed, node)
+
+    match sources:
+        case []:
+            return UNKNOWN
+        # `map(list, zip(*rows))`: a list for each column
+        case [Sequence(items=(_, *_) as items)] if len(items) <= _MOST_MAPPED:
+            results = tuple(map(result, items))
+            return Sequence("iterator", results, join_all(results))
+    return Sequence("iterator", None, result(*map(frame.element_of, sources)))
 
 
 def _filter(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
