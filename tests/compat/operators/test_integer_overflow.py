@@ -23,6 +23,9 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "contraction": lambda x: torch.einsum("i,i->", x, x),
     "in place": lambda x: x.clone().mul_(5),
     "by index": lambda x: torch.zeros_like(x).index_add(0, ROW.to(x.device), x + 2**30 - 1),
+    "reduced": lambda x: torch.zeros_like(x).scatter_reduce_(0, ROW.to(x.device), x + 2**30 - 1, "sum"),
+    "convolution": lambda x: torch.nn.functional.conv1d(x[None, None], x[None, None]),
+    "sum but for nan": lambda x: torch.cat([x, x]).nansum(),
     "scattered": lambda x: torch.zeros_like(x).scatter_add_(0, ROW.to(x.device), x + 2**30 - 1),
 }
 

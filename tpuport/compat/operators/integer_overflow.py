@@ -31,7 +31,7 @@ _FAR: Final = 2.0**31
 _COUNTING: Final = frozenset({
     "add", "sub", "rsub", "mul", "square", "pow", "sum", "prod", "cumsum", "cumprod", "mm", "bmm", "mv", "dot", "addmm",
     "addmv", "baddbmm", "addbmm", "addr", "addcmul", "trace", "index_add", "scatter_add", "bitwise_left_shift",
-    "__lshift__",
+    "__lshift__", "nansum", "scatter_reduce", "convolution",
 })  # fmt: skip
 # Computed as a whole, of whatever dtype.
 _FUNCTIONS: Final = frozenset({
