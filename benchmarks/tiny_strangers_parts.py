@@ -1,6 +1,8 @@
 """What the tables of `benchmarks.tiny_strangers` share: how a model is named and built, and small inputs."""
 
 import importlib
+import importlib.util
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +18,17 @@ def get(path: str) -> Any:
     """What "module:name" names."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def bare(*packages: str) -> None:
+    """Let modules of these packages be imported without what an `__init__` does: it may load data, or all else."""
+    for package in packages:
+        outermost = package.partition(".")[0]
+        if package in sys.modules or importlib.util.find_spec(outermost) is None:
+            continue
+        spec = importlib.util.find_spec(package)
+        if spec is not None:
+            sys.modules[package] = importlib.util.module_from_spec(spec)
 
 
 def images(size: int = 32, channels: int = 3) -> torch.Tensor:
