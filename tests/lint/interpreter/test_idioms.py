@@ -381,3 +381,23 @@ def kept(x):
     return x[torch.nonzero(x)]
 """
     assert errors(model=text) == {(19, "TPU205"), (26, "TPU102")}
+
+
+def test_draws_that_are_repeated_until_they_are_within_bounds(check):
+    """torch asks each time whether all are; it draws weights while the model is built."""
+    check("""
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        nn.init.trunc_normal_(self.linear.weight, std=0.02)
+        self.apply(self._start)
+    def _start(self, part):
+        if isinstance(part, nn.Linear): nn.init.trunc_normal_(part.weight)
+    def forward(self, x):
+        noise, bias = torch.empty_like(x), torch.empty(2)
+        nn.init.trunc_normal_(noise, std=0.02)  #! TPU210
+        nn.init.trunc_normal_(bias, std=0.02)
+        nn.init.normal_(noise)
+        return self.linear(x + noise)
+""")
