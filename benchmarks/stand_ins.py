@@ -1,5 +1,6 @@
 """Modules in the place of packages that models are trained or configured with, where these are not installed."""
 
+import atexit
 import importlib.util
 import inspect
 import sys
@@ -98,7 +99,10 @@ class _Finder:
 def install() -> None:
     """Let Python find stand-ins for what is not installed."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())  # type: ignore[arg-type]
+        finder: Any = _Finder()
+        sys.meta_path.append(finder)
+        # What libraries import when Python ends, such as tabulate for torch's log, they use.
+        atexit.register(sys.meta_path.remove, finder)
     allow_torchvision_of_gpus()
 
 
