@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from transformers.generation.streamers import BaseStreamer
 
 from benchmarks import coverage_generation, coverage_prompts, tiny_models
 from benchmarks.agreement import reason, shorten
@@ -71,8 +72,14 @@ def _checks(
     yield "mesh", lambda: compare_calls(model, expected()[:1], mesh=small_mesh())
     for form, (call, theirs) in tokens.items():
         yield form, functools.partial(compare_tokens, model, call, theirs)
-    for form, call, on_mesh in coverage_prompts.forms(tiny.prompts) if tiny.prompts else ():
+    prompted = list(coverage_prompts.forms(tiny.prompts)) if tiny.prompts else []
+    for form, call, on_mesh in prompted:
         yield form, functools.partial(compare_prompts, model, call, on_mesh)
+    # Of one prompt: transformers' own streamers take no more.
+    streamed = [call for form, (call, _) in tokens.items() if form == "generate"]
+    streamed += [call for form, call, _ in prompted if form == "generate"]
+    for call in streamed:
+        yield "streamed", functools.partial(compare_streams, model, call)
     if topology is not None:
         yield "topology", lambda: compile_for(model, tiny.inputs[0], topology)
 
@@ -203,11 +210,10 @@ def _torch_tokens(model: Any, call: dict[str, Any], seed: int = SEEDS[0]) -> tor
         return error
 
 
-def _generate(model: Any, call: dict[str, Any], seed: int = SEEDS[0]) -> torch.Tensor:
+def _generate(model: Any, call: dict[str, Any], seed: int = SEEDS[0], **options: Any) -> torch.Tensor:
     """Generate greedily, in torch or here. A class's own code may draw, as DiffusionGemma its canvas: on the host."""
-    options = {}
     if coverage_generation.has_forward(model):
-        options = {"max_new_tokens": NEW_TOKENS, "do_sample": False}
+        options |= {"max_new_tokens": NEW_TOKENS, "do_sample": False}
     options |= coverage_generation.preparation(model).options
     torch.manual_seed(seed)
     return coverage_generation.result(model.generate(**copy.deepcopy(call), **options))
@@ -334,6 +340,41 @@ def _compare_sound(
     if not torch.equal(theirs, _torch_tokens(model, call, SEEDS[1])):
         return {"verdict": "not compared", "reason": "draws random numbers"}
     return {"verdict": "different", "reason": f"differs by {error:.0e} of the largest", "error": error}
+
+
+class _Recorder(BaseStreamer):
+    """Keeps the tokens that a streamer is given."""
+
+    def __init__(self) -> None:
+        self.tokens: list[torch.Tensor] = []
+        self.has_ended = False
+
+    def put(self, value: Any) -> None:
+        self.tokens.append(torch.as_tensor(value).flatten())
+
+    def end(self) -> None:
+        self.has_ended = True
+
+
+def compare_streams(model: torch.nn.Module, call: dict[str, Any]) -> Check:
+    """Generate with a streamer, in torch and here, and compare what each was given: the prompt, then each token."""
+    theirs, ours = _Recorder(), _Recorder()
+    try:
+        _generate(copy.deepcopy(model), call, streamer=theirs)
+    except Exception as error:  # noqa: BLE001 - that torch does not stream is the finding
+        return {"verdict": "torch fails", "reason": reason(error)}
+    _generate(ported(model), call, streamer=ours)
+    if not theirs.tokens:
+        return {"verdict": "torch fails", "reason": "the class's own generate gives a streamer nothing"}
+    expected, streamed = torch.cat(theirs.tokens), torch.cat(ours.tokens)
+    if torch.equal(streamed, expected) and len(ours.tokens) == len(theirs.tokens) and ours.has_ended:
+        return {"verdict": "equal"}
+    return {
+        "verdict": "different",
+        "reason": f"{[part.tolist() for part in ours.tokens]}, in torch {[part.tolist() for part in theirs.tokens]}"[
+            :_LONGEST_REASON
+        ],
+    }
 
 
 def compare_prompts(model: torch.nn.Module, call: dict[str, Any], on_mesh: bool) -> Check:

@@ -18,6 +18,7 @@ CHECKS = {
     "generate_video": "videos",
     "generate_audio": "audio",
     "generate_mesh": "dp2 x tp2",
+    "streamed": "streamed",
     "topology": "TPU program",
 }
 # From the worst.
