@@ -51,10 +51,32 @@ def test_a_sample_is_equal_in_every_check(name):
     assert 0 < record["forward"]["error"] < 1e-3
 
 
+def test_what_a_streamer_is_given_is_compared(monkeypatch):
+    tiny = tiny_models.build(LLAMA)
+    call = {"input_ids": tiny.inputs[0]["input_ids"][:1]}
+
+    class Hasty:
+        """Gives the streamer all tokens at once, where transformers gives one after the other."""
+
+        generation_config = tiny.call.generation_config
+        forward = type(tiny.call).forward
+
+        def generate(self, streamer, **inputs):
+            tokens = tiny.call.generate(**inputs)
+            streamer.put(tokens)
+            streamer.end()
+            return tokens
+
+    monkeypatch.setattr(coverage_checks, "ported", lambda model: model)
+    assert coverage_checks.compare_streams(tiny.call, call) == {"verdict": "equal"}
+    monkeypatch.setattr(coverage_checks, "ported", lambda model: Hasty())
+    assert coverage_checks.compare_streams(tiny.call, call)["verdict"] == "different"
+
+
 @pytest.mark.slow
 def test_images_and_videos_are_compared_in_every_form():
     record = last_record("transformers:Qwen2_5_VLForConditionalGeneration")
-    for form in ("generate", "generate_batch", "generate_video", "generate_mesh"):
+    for form in ("generate", "generate_batch", "generate_video", "generate_mesh", "streamed"):
         assert record[form]["verdict"] == "equal"
 
 
