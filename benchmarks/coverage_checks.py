@@ -367,7 +367,11 @@ def compare_streams(model: torch.nn.Module, call: dict[str, Any]) -> Check:
     if not theirs.tokens:
         return {"verdict": "torch fails", "reason": "the class's own generate gives a streamer nothing"}
     expected, streamed = torch.cat(theirs.tokens), torch.cat(ours.tokens)
-    if torch.equal(streamed, expected) and len(ours.tokens) == len(theirs.tokens) and ours.has_ended:
+    if (
+        torch.equal(streamed, expected)
+        and len(ours.tokens) == len(theirs.tokens)
+        and ours.has_ended == theirs.has_ended
+    ):
         return {"verdict": "equal"}
     return {
         "verdict": "different",
