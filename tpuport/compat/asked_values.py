@@ -155,7 +155,7 @@ class AskedValues(TorchFunctionMode):
                 raise
             first_error = error
         for chosen in _choices(func, args, kwargs):
-            self.ask([as_jax(tensor) for tensor in chosen])
+            self.ask(list(map(as_jax, chosen)))
             answered_args, answered_kwargs = _replace(
                 (args, kwargs), self._answer, chosen
             )

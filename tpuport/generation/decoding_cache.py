@@ -122,7 +122,7 @@ def set_length(cache: Any, length: jax.Array) -> Any:
     States of a recurrence stay as they are.
     """
     cache = copy.copy(cache)
-    cache.layers = [copy.copy(layer) for layer in cache.layers]
+    cache.layers = list(map(copy.copy, cache.layers))
     for layer in cache.layers:
         if isinstance(layer, FixedLayer):
             # An array, in place of transformers' tensor.
@@ -347,7 +347,7 @@ def _measure_position(config: PretrainedConfig) -> list[_PositionSize]:
             use_cache=True,
             return_dict=True,
         )
-    return [_measure_layer(layer) for layer in output.past_key_values.layers]
+    return list(map(_measure_layer, output.past_key_values.layers))
 
 
 def _measure_layer(layer: Any) -> _PositionSize:

@@ -153,7 +153,7 @@ def pad_list(
         isinstance(token, list | tuple) for row in rows for token in row
     ):
         return None
-    if len({len(row) for row in rows}) == 1:
+    if len(set(map(len, rows))) == 1:
         return None
     length = max(map(len, rows))
     tokens = [list(row)[:: -1 if on_right else 1] for row in rows]

@@ -158,7 +158,7 @@ class Notebook:
                 sections[-1].append(line)
             else:
                 raise ChangedCellsError("a line was put before the first cell")
-        if separators != [_separator(cell) for cell in self._cells]:
+        if separators != list(map(_separator, self._cells)):
             raise ChangedCellsError("the cells are not the same as before")
         # What is not Python must still be there, and a cell's magic must be its first
         # line.

@@ -47,7 +47,7 @@ _SHARED_FIELDS = ("id", "name", "severity", "summary", "why", "reason", "remedy"
 @functools.cache
 def all_entries() -> tuple[Entry, ...]:
     """Every diagnostic and rule, by id."""
-    entries = [_entry(source) for source in (*DIAGNOSTICS, *all_rules())]
+    entries = list(map(_entry, (*DIAGNOSTICS, *all_rules())))
     return tuple(sorted(entries, key=operator.attrgetter("id")))
 
 

@@ -90,7 +90,7 @@ class Report:
     @property
     def failed(self) -> bool:
         """Whether something could not be linted."""
-        return any(is_failure(finding) for finding in self.findings)
+        return any(map(is_failure, self.findings))
 
     @property
     def exit_code(self) -> int:
@@ -151,7 +151,7 @@ class Report:
         # The order is one of certainty: an error in the linted files comes before one
         # elsewhere.
         if self.failed:
-            failures = sum(is_failure(finding) for finding in self.findings)
+            failures = sum(map(is_failure, self.findings))
             return f"Whether it traces is not known: {count_noun(failures, 'path')} could not be linted."
         if self.stops:
             return self._verdict_on_stops()

@@ -64,7 +64,7 @@ class Suppressions:
     def to_json(self) -> list[Any]:
         """Plain lists, for the cache."""
         return [
-            [dataclasses.astuple(comment) for comment in self.comments],
+            list(map(dataclasses.astuple, self.comments)),
             list(self.problems),
         ]
 

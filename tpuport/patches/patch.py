@@ -74,9 +74,7 @@ class Patch:
                 where=where,
                 fix='write ">=1.0,<2.0"',
             ) from None
-        if not self.source or not all(
-            _DIGEST.fullmatch(digest) for digest in self.source
-        ):
+        if not self.source or not all(map(_DIGEST.fullmatch, self.source)):
             raise PortError(
                 "the patch does not say which source it was written for", where=where,
                 fix=f'give source=(tpuport.patches.digest("{self.target}"),), computed once and written down',

@@ -241,7 +241,7 @@ def statuses() -> list[Status]:
     """
     _load()
     with _lock:
-        return [_status(patch) for patch in _patches.values()]
+        return list(map(_status, _patches.values()))
 
 
 def _status(patch: Patch) -> Status:

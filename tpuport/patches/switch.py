@@ -98,7 +98,7 @@ def _is_compiling() -> bool:
 def _any_ported(values: Iterable[Any]) -> bool:
     if "torchax.tensor" not in sys.modules:
         return False  # no tensor can be on the device; torch need not be imported to know that
-    return any(_is_ported(value) for value in values)
+    return any(map(_is_ported, values))
 
 
 def _is_ported(value: Any, depth: int = 1) -> bool:

@@ -143,7 +143,7 @@ def rebind(modules: Iterable[ModuleType], pairs: Mapping[Any, Any]) -> int:
     # The old value stands beside the new one to keep it alive: its id must not be
     # reused.
     replacements = {id(old): (old, _final_replacement(old, pairs)) for old in pairs}
-    homes = {id(module) for module in modules}
+    homes = set(map(id, modules))
     wanted = homes | replacements.keys()
     count = 0
     for module in list(sys.modules.values()):

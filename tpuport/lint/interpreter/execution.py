@@ -244,7 +244,7 @@ def _runs(
             continue
         for generator in others:
             _enter(frame, generator, frame.element_of(_iterated(frame, generator)))
-        runs.append([frame.evaluate(element) for element in elements])
+        runs.append(list(map(frame.evaluate, elements)))
     frame.env = env
     return runs
 

@@ -17,7 +17,7 @@ _COMMANDS: Final = {
 
 def render(report: Report, options: Options) -> str:
     """The report as workflow commands, and the verdict."""
-    lines = [_annotation(finding) for finding in report.findings]
+    lines = list(map(_annotation, report.findings))
     if not options.quiet:
         lines.append(report.verdict())
     return "".join(f"{line}\n" for line in lines)

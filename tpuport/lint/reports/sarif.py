@@ -34,7 +34,7 @@ def render(report: Report, _: Options) -> str:
             "driver": {
                 "name": "tpuport lint",
                 "semanticVersion": __version__,
-                "rules": [_rule(entry) for entry in all_entries()],
+                "rules": list(map(_rule, all_entries())),
             }
         },
         # SARIF counts UTF-16 code units unless told otherwise.

@@ -44,7 +44,7 @@ def check(event: Arithmetic | Call | Comparison | Subscript, context: Context) -
         case Arithmetic(left=left, right=right) | Comparison(left=left, right=right):
             return _meet([left, right])
         case Subscript(base=Tensor(several=True)):
-            return any(is_traced(value) for value in (*event.indices, event.value))
+            return any(map(is_traced, (*event.indices, event.value)))
         case Call():
             return _is_operation(event) and (
                 _meet(_operands(event)) or _chooses_number(event)
