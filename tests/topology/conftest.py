@@ -1,6 +1,7 @@
 """Programs for TPUs are compiled with the least effort, in half of the time.
 
-Tests that hold a program to the bytes that it moves ask for what users have: `compile_for(..., effort=0.0)`.
+Tests that hold a program to the bytes that it moves ask for what users have: `compile_for(..., effort=0.0)`, or the
+fixture `usual_effort` where they call jax's compiler themselves.
 """
 
 import os
@@ -15,5 +16,13 @@ def least_effort() -> Iterator[None]:
     before = jax.config.jax_exec_time_optimization_effort
     if not os.environ.get("TPUPORT_THOROUGH"):
         jax.config.update("jax_exec_time_optimization_effort", -1.0)
+    yield
+    jax.config.update("jax_exec_time_optimization_effort", before)
+
+
+@pytest.fixture
+def usual_effort() -> Iterator[None]:
+    before = jax.config.jax_exec_time_optimization_effort
+    jax.config.update("jax_exec_time_optimization_effort", 0.0)
     yield
     jax.config.update("jax_exec_time_optimization_effort", before)

@@ -126,6 +126,7 @@ def test_the_loop_of_a_generation_holds_its_cache_once() -> None:
 
 
 @pytest.mark.slow  # the loop above, and the cache of a call on one chip below
+@pytest.mark.usefixtures("usual_effort")
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_decode_step_of_one_chip_overwrites_its_cache(rows: int) -> None:
     model = build_model(lambda: LlamaForCausalLM(CONFIG))

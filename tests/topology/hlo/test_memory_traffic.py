@@ -60,6 +60,7 @@ def test_a_cache_is_updated_in_place_if_it_is_donated(compile_program, array) ->
 
 
 @pytest.mark.slow  # the donated cache and the scans above
+@pytest.mark.usefixtures("usual_effort")
 def test_a_donated_cache_in_a_loop_is_updated_in_place(compile_program, array) -> None:
     def layers(caches, new, place):
         def layer(new, cache):
