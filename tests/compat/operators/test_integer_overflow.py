@@ -24,12 +24,21 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "in place": lambda x: x.clone().mul_(5),
     "by index": lambda x: torch.zeros_like(x).index_add(0, ROW.to(x.device), x + 2**30 - 1),
     "reduced": lambda x: torch.zeros_like(x).scatter_reduce_(0, ROW.to(x.device), x + 2**30 - 1, "sum"),
+    "put": lambda x: torch.zeros_like(x).put_(ROW.to(x.device), x + 2**30 - 1, accumulate=True),
+    "put by index": lambda x: torch.zeros_like(x).index_put_(
+        (ROW.to(x.device),), x + 2**30 - 1, accumulate=True
+    ),
+    "scattered with a sum": lambda x: torch.zeros_like(x).scatter_(
+        0, ROW.to(x.device), x + 2**30 - 1, reduce="add"
+    ),
+    "negation": lambda x: -(-(2**30) - x[1:2] - x.clamp_max(0)),
     "convolution": lambda x: torch.nn.functional.conv1d(x[None, None], x[None, None]),
     "sum but for nan": lambda x: torch.cat([x, x]).nansum(),
     "scattered": lambda x: torch.zeros_like(x).scatter_add_(0, ROW.to(x.device), x + 2**30 - 1),
 }
 
 
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter")
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_error_in_place_of_a_wrapped_result(name: str) -> None:
     operation = OPERATIONS[name]

@@ -23,7 +23,7 @@ from tpuport.compat import index_checks
 from tpuport.compat.convert import is_ported, wrap
 from tpuport.compat.user_frames import user_line
 from tpuport.errors import PortError
-from tpuport.mappings import without
+from tpuport.mappings import only, without
 
 # Half of what a wrap moves an integer by.
 _FAR: Final = 2.0**31
@@ -31,7 +31,7 @@ _FAR: Final = 2.0**31
 _COUNTING: Final = frozenset({
     "add", "sub", "rsub", "mul", "square", "pow", "sum", "prod", "cumsum", "cumprod", "mm", "bmm", "mv", "dot", "addmm",
     "addmv", "baddbmm", "addbmm", "addr", "addcmul", "trace", "index_add", "scatter_add", "bitwise_left_shift",
-    "__lshift__", "nansum", "scatter_reduce", "convolution",
+    "__lshift__", "nansum", "scatter_reduce", "scatter", "index_put", "put", "convolution", "neg", "abs",
 })  # fmt: skip
 # Computed as a whole, of whatever dtype.
 _FUNCTIONS: Final = frozenset({
@@ -73,9 +73,8 @@ def _estimate(
     formula = _FORMULAS.get(functional.__name__.split(".")[0])
     if formula:
         return formula(*map(_as_float, args))
-    # Positions stay what they are.
-    positions = kwargs.get("index", *args[2:3]) if _takes_positions(function) else None
-    floats = [leaf if leaf is positions else _in_float32(leaf) for leaf in leaves]
+    positions = _positions(function, args, kwargs)
+    floats = [leaf if id(leaf) in positions else _in_float32(leaf) for leaf in leaves]
     args, kwargs = pytree.tree_unflatten(floats, structure)
     return run(functional, args=args, kwargs=without(kwargs, {"dtype"})).jax()
 
@@ -110,9 +109,13 @@ def _is_wide(leaf: Any) -> bool:
     return is_ported(leaf) and leaf.dtype is torch.int64
 
 
-def _takes_positions(function: Any) -> bool:
-    schema = getattr(function, "_schema", None)
-    return schema is not None and any(a.name == "index" for a in schema.arguments)
+def _positions(function: Any, args: tuple, kwargs: dict[str, Any]) -> set[int]:
+    """The identities of tensors that are indices, and stay what they are."""
+    if function in _FUNCTIONS:
+        return set()
+    names = [argument.name for argument in function._schema.arguments]
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    return set(map(id, pytree.tree_leaves(only(arguments, {"index", "indices"}))))
 
 
 def _has_values(array: Any) -> bool:
