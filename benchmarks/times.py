@@ -92,12 +92,15 @@ def compile_program(program: Any, directory: Path) -> None:
         schedules.mkdir()
         fusions = _DEFAULT_FUSIONS.get(program.topology.partition(":")[0], "")
         os.environ["LIBTPU_INIT_ARGS"] = f"{dump_flags(schedules)} {_NO_OPTIONS} {fusions}".strip()
+        import jax
+
         import tpuport
         from benchmarks.times_attention import attention_of
         from tpuport.topology import kernels
         from tpuport.topology.compiling import compile_lowered
         from tpuport.topology.lowering import lower_for
 
+        jax.config.update("jax_use_shardy_partitioner", program.partitioner == "shardy")
         tpuport.enable()
         with attention_of(program.attention):
             lowered = lower_for(program.model, program.inputs(), **program.options())

@@ -37,6 +37,8 @@ class Program:
         topology, dp, sp, tp: the slice and the mesh.
         rules: of the weights; None takes the model's own.
         attention: as the publication computed it; None is tpuport's.
+        partitioner: of XLA, which divides the program: "shardy", or "gspmd", the older one.
+        scan_layers: as in `compile_for`.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Program:
     tp: int = 1
     rules: Rules | None = None
     attention: PublishedAttention | None = None
+    partitioner: str = "shardy"
+    scan_layers: bool | None = None
 
     @property
     def mesh(self) -> dict[str, int]:
@@ -56,7 +60,8 @@ class Program:
     def options(self) -> dict[str, Any]:
         """For `lower_for`."""
         rules = None if self.rules is None else ShardingRules(self.rules)
-        return {"topology": self.topology, **self.mesh, "rules": rules, "dtype": "bfloat16"}
+        options = {"rules": rules, "dtype": "bfloat16", "scan_layers": self.scan_layers}
+        return {"topology": self.topology, **self.mesh, **options}
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -196,16 +201,37 @@ WAN_ATTENTION: Final = PublishedAttention(
 # HunyuanVideo-1.5, 121 frames of 720 x 1280.
 
 
-def hunyuan(name: str, outputs: PartitionSpec, attention: PublishedAttention) -> Program:
+_HUNYUAN_BLOCKS: Final = 54
+
+
+def hunyuan(
+    name: str, outputs: PartitionSpec, attention: PublishedAttention, blocks: int = _HUNYUAN_BLOCKS,
+    **options: Any,
+) -> Program:  # fmt: skip
     """A step with guidance, two rows, on eight chips; `outputs` divides the layers that narrow."""
     return Program(
-        f"hunyuan-video-1.5-{name}-v6e-8", _hunyuan_model, _hunyuan_inputs, "v6e:2x4", tp=8,
-        rules=_hunyuan_rules(outputs), attention=attention,
+        f"hunyuan-video-1.5-{name}-v6e-8", lambda: _hunyuan_model(blocks), _hunyuan_inputs, "v6e:2x4", tp=8,
+        rules=_hunyuan_rules(outputs), attention=attention, **options,
     )  # fmt: skip
 
 
-def _hunyuan_model() -> Any:
-    return HunyuanVideo15Transformer3DModel(num_layers=54, target_size=960, task_type="t2v")
+def hunyuan_one_by_one(name: str, outputs: PartitionSpec) -> tuple[tuple[Program, int], ...]:
+    """The same with all blocks one after another, as the port runs them, and divided by GSPMD.
+
+    Blocks are alike: what two more of them take in a program of four, all others take too.
+    """
+    few, more = (
+        hunyuan(
+            f"{name}-{blocks}-blocks", outputs, HUNYUAN_SPLASH, blocks, partitioner="gspmd", scan_layers=False
+        )
+        for blocks in (2, 4)
+    )
+    pairs_left = (_HUNYUAN_BLOCKS - 2) // 2
+    return (few, 1 - pairs_left), (more, pairs_left)
+
+
+def _hunyuan_model(blocks: int) -> Any:
+    return HunyuanVideo15Transformer3DModel(num_layers=blocks, target_size=960, task_type="t2v")
 
 
 def _hunyuan_inputs() -> dict[str, Any]:
