@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import times
 from benchmarks.times_cases import CASES
+from benchmarks.times_programs import ROWWISE, hunyuan_one_by_one
 
 
 def record(name: str, published: float, estimated: float, doubt: str = "", generation: str = "v6e") -> dict:
@@ -39,13 +40,30 @@ def test_a_generation_that_only_the_judged_half_has_gets_no_factor():
     assert summary["judged half, with factors"] == summary["judged half, without factors"]
 
 
+def test_programs_of_few_blocks_stand_for_all_of_them():
+    few, more = hunyuan_one_by_one("rowwise", ROWWISE)
+    assert [few[0].name, more[0].name] == [
+        f"hunyuan-video-1.5-rowwise-{blocks}-blocks-v6e-8" for blocks in (2, 4)
+    ]
+    # A program with b blocks takes 7 + 3 b: that of 54 takes 169.
+    assert few[1] * (7 + 3 * 2) + more[1] * (7 + 3 * 4) == 7 + 3 * 54
+
+
+def test_the_stored_estimates_rank_what_was_measured():
+    stored = times.load()
+    whole, divided = (stored[f"hunyuan-video-1.5-{name}-v6e-8"] for name in ("replicated", "rowwise"))
+    assert whole["published_seconds"] < divided["published_seconds"]
+    assert whole["estimated_seconds"] < 0.98 * divided["estimated_seconds"]
+
+
 def test_names_are_unique_and_meshes_have_the_slices_devices():
     from tpuport.hardware import parse_slice
 
     assert len({case.name for case in CASES}) == len(CASES)
     for case in CASES:
         assert case.source.startswith("https://")
-        for program, count in case.parts:
-            assert count >= 1
+        # What is in another part as well is taken away.
+        assert sum(count for _, count in case.parts) >= 1
+        for program, _ in case.parts:
             devices = math.prod(program.mesh.values())
             assert devices in (1, parse_slice(program.topology).devices)
