@@ -7,10 +7,12 @@ import pytest
 import torch
 from diffusers import (
     AutoencoderKL,
+    ControlNetModel,
     DDIMScheduler,
     FlowMatchEulerDiscreteScheduler,
     FluxPipeline,
     FluxTransformer2DModel,
+    StableDiffusionControlNetPipeline,
     StableDiffusionPipeline,
     UNet2DConditionModel,
 )
@@ -279,3 +281,47 @@ def test_adapters() -> None:
     assert len({float(latents.sum()) for latents in expected.values()}) == len(expected) - 1
     for name, latents in change_adapter(tpuport.port(stable_diffusion())):
         torch.testing.assert_close(latents, expected[name], **TOLERANCE, msg=name)
+
+
+def control_net(seed: int) -> ControlNetModel:
+    """A ControlNet that has an effect: a new one adds zeros."""
+    torch.manual_seed(seed)
+    model = ControlNetModel(
+        block_out_channels=(8, 16), layers_per_block=1, cross_attention_dim=32, norm_num_groups=2, attention_head_dim=4,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), conditioning_embedding_out_channels=(4,),
+    )  # fmt: skip
+    last: Any = model.controlnet_cond_embedding.conv_out
+    for convolution in (last, *model.controlnet_down_blocks, model.controlnet_mid_block):
+        torch.nn.init.normal_(convolution.weight, std=0.3)
+    return model
+
+
+@pytest.mark.slow  # stacks as models, and pipelines with one ControlNet, in test_pipeline_families.py
+def test_a_stack_of_control_nets() -> None:
+    def pipeline() -> Any:
+        torch.manual_seed(0)
+        unet = UNet2DConditionModel(
+            block_out_channels=(8, 16), layers_per_block=1, sample_size=8, cross_attention_dim=32, norm_num_groups=2,
+            attention_head_dim=4, down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        )  # fmt: skip
+        pipe = StableDiffusionControlNetPipeline(
+            image_vae(), none, none, unet, [control_net(1), control_net(2)], DDIMScheduler(clip_sample=False), none,
+            none, requires_safety_checker=False,
+        )  # fmt: skip
+        pipe.set_progress_bar_config(disable=True)
+        return pipe
+
+    def call(pipe: Any, scales: list[float]) -> torch.Tensor:
+        images = [draw(1, 3, 16, 16, seed=seed).sigmoid() for seed in (2, 3)]
+        return pipe(
+            prompt_embeds=draw(1, 7, 32), negative_prompt_embeds=draw(1, 7, 32, seed=1), image=images, height=16,
+            width=16, controlnet_conditioning_scale=scales, num_inference_steps=2, output_type="latent",
+            generator=torch.Generator().manual_seed(0),
+        )[0]  # fmt: skip
+
+    reference, ported = pipeline(), tpuport.port(pipeline())
+    both, first = call(reference, [1.0, 0.5]), call(reference, [1.0, 0.0])
+    assert (both - first).abs().max() > 0.1
+    torch.testing.assert_close(call(ported, [1.0, 0.5]).cpu(), both, **TOLERANCE)
+    torch.testing.assert_close(call(ported, [1.0, 0.0]).cpu(), first, **TOLERANCE)
