@@ -55,7 +55,7 @@ $ python -m benchmarks.coverage --only 'transformers:Llama*' --again
   too, and other images have to change them. **videos** and **audio** are the same with one of those in each prompt,
   **dp2 x tp2** is the same on four devices.
 - **streamed**: what `model.generate` gives a streamer for one prompt: the same parts, in the same order, as
-  transformers' own. The check is younger than the others, and not every class has had it.
+  transformers' own, and whether it is told of the end.
 - An empty cell is a check that does not apply: of a class that does not generate, or has nothing but `generate`; of
   videos and audio where it takes none; of four devices where it takes text alone.
 - **new programs**: how many programs the second call of the same shapes compiled, which should be none. "Once": a
