@@ -66,9 +66,14 @@ def _estimate(
     """The result of what is about to run, in float32; None unless it counts in 64 bits
     what may be beyond 32, and somebody can be told.
     """
+    functional = _functional(function)
+    if functional is None:  # nearly always
+        return None
     leaves, structure = pytree.tree_flatten((args, kwargs))
-    functional = _functional(function, leaves)
-    if functional is None or not _are_integers(leaves):
+    if not _are_integers(leaves):
+        return None
+    # What torch makes of an operator is known already.
+    if function in _FUNCTIONS and not any(map(_is_wide, leaves)):
         return None
     formula = _FORMULAS.get(functional.__name__.split(".")[0])
     if formula:
@@ -79,12 +84,12 @@ def _estimate(
     return run(functional, args=args, kwargs=without(kwargs, {"dtype"})).jax()
 
 
-def _functional(function: Any, leaves: list[Any]) -> Any:
-    """What counts in 64 bits, and does not write into what it is computed of; None for
-    all else.
+def _functional(function: Any) -> Any:
+    """What counts, and does not write into what it is computed of; None for all
+    else.
     """
     if function in _FUNCTIONS:
-        return function if any(map(_is_wide, leaves)) else None
+        return function
     packet = getattr(function, "overloadpacket", None)
     name = getattr(packet, "__name__", "")
     if name not in _COUNTING:
@@ -170,4 +175,5 @@ def _check(function: Any, estimated: jax.Array, result: jax.Array) -> None:
 
 
 LOWERINGS = ()
+# `expectations` runs operators through `run_checked`.
 METHODS = ()
