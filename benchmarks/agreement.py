@@ -78,11 +78,11 @@ def record(name: str, *, traced: bool) -> dict[str, Any]:
             # The values do not suit the other side of a condition, so torch may refuse them in the end.
             if opposed is None or seen.inside(origin(error).filename):
                 return False
-        lambdas = {path: sorted(seen.lambdas.get(path, ())) for path in seen.ran.keys() | seen.lambdas.keys()}
-        ran_lines = {path: sorted(seen.ran.get(path, ())) for path in lambdas}
-        merge(
-            into, {path: {"ran": ran_lines[path], "notes": {}, "lambdas": lambdas[path]} for path in lambdas}
-        )
+        ran_lines = {
+            path: {"ran": sorted(lines), "notes": {}, "parts": sorted(seen.parts[path])}
+            for path, lines in seen.ran.items()
+        }
+        merge(into, ran_lines)
         merge(into, {path: {"ran": [], "notes": notes} for path, notes in seen.notes.items()})
         return True
 
@@ -144,9 +144,10 @@ def merge(files: dict[str, Any], more: dict[str, Any], by: str | None = None) ->
             note["kinds"] = sorted({*note["kinds"], *(kinds["kinds"] if stored else kinds)})
             names = kinds["by"] if stored else []
             note["by"] = [*note["by"], *names, *([by] if by else [])][:5]
-        for key in ("passed", "lambdas"):
-            if key in seen:
-                mine[key] = sorted({*mine.get(key, ()), *seen[key]})
+        if "passed" in seen:
+            mine["passed"] = sorted({*mine.get("passed", ()), *seen["passed"]})
+        if "parts" in seen:
+            mine["parts"] = sorted({*map(tuple, mine.get("parts", ())), *map(tuple, seen["parts"])})
 
 
 def work(name: str, *, traced: bool) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from benchmarks.watch import COUNTED
+from benchmarks.watch import COUNTED, Extent, partial
 
 
 class Finding(Protocol):
@@ -58,8 +58,8 @@ class Score:
         misses: Watched lines whose statement carries none.
         right: Errors on statements that ran and hold a watched line.
         wrong: Errors on statements that ran and hold none.
-        idle: How many errors stand on statements that never ran, in lambdas that were never called, or belong to
-            calls with an argument that no call passed: nothing is known of them.
+        idle: How many errors stand on statements or in parts of them that never ran (a lambda, a side of a condition),
+            or belong to calls with an argument that no call passed: nothing is known of them.
     """
 
     hits: list[Place] = field(default_factory=list)
@@ -159,7 +159,7 @@ def compare(
     source = Path(path).read_text(encoding="utf-8")
     where = spans(source)
     lines = source.splitlines()
-    lambdas = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Lambda)]
+    parts = partial(ast.parse(source))
     watched = counted(file, without, subject)
     wanted = {span_of(where, line) for line in watched}
     left_out = {span_of(where, line) for line in counted(file, subject=subject)} - wanted
@@ -173,9 +173,7 @@ def compare(
         place = Place(path, finding.line, f"{finding.rule}: {lines[finding.line - 1].strip()}")
         if span in wanted:
             tally.right.append(place)
-        elif (
-            span not in ran or _needs_other_call(finding, file) or _is_in_idle_lambda(finding, lambdas, file)
-        ):
+        elif span not in ran or _needs_other_call(finding, file) or _is_in_idle_part(finding, parts, file):
             tally.idle += 1
         elif span not in left_out:
             tally.wrong.append(place)
@@ -187,15 +185,11 @@ def _needs_other_call(finding: Finding, file: dict[str, Any]) -> bool:
     return argument is not None and "passed" in file and argument[2] not in file["passed"]
 
 
-def _is_in_idle_lambda(finding: Finding, lambdas: list[ast.Lambda], file: dict[str, Any]) -> bool:
-    """Whether a finding lies in a lambda that was never called; older observations do not tell."""
-    position = (finding.line, finding.column - 1)
-    around = [
-        node.lineno
-        for node in lambdas
-        if (node.lineno, node.col_offset) <= position < (node.end_lineno, node.end_col_offset)
-    ]
-    return "lambdas" in file and bool(around) and not set(around) & set(file["lambdas"])
+def _is_in_idle_part(finding: Finding, parts: list[Extent], file: dict[str, Any]) -> bool:
+    """Whether a finding lies in a part of a statement that never ran; older observations do not tell."""
+    place = Extent(finding.line, finding.column - 1, finding.line, finding.column - 1)
+    ran = [Extent(*code) for code in file.get("parts", ())]
+    return "parts" in file and any(part.holds(place) and not any(map(part.holds, ran)) for part in parts)
 
 
 def span_of(where: dict[int, Span], line: int) -> Span:

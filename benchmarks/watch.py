@@ -18,6 +18,7 @@ A run takes one side of each condition on a tensor, by the values that random we
 answers the first such condition on a line with its opposite, so that the code behind the other side runs too.
 """
 
+import ast
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -180,7 +181,7 @@ class Watched:
     Attributes:
         notes: By path and line, the kinds of what the line asked for.
         ran: By path, the lines that ran.
-        lambdas: By path, the first lines of the lambdas that were called, since the line that has one runs anyway.
+        parts: By path, where instructions are that ran, on lines with parts that may be left out (`partial`).
     """
 
     def __init__(self, roots: Iterable[str | Path]) -> None:
@@ -188,9 +189,11 @@ class Watched:
         self.roots = tuple(str(Path(root).resolve()) for root in roots)
         self.notes: dict[str, dict[int, set[str]]] = {}
         self.ran: dict[str, set[int]] = {}
-        self.lambdas: dict[str, set[int]] = {}
+        self.parts: dict[str, set[Extent]] = {}
         self._inside: dict[str, bool] = {}
         self._unseen: dict[CodeType, set[int]] = {}
+        self._partial: dict[str, set[int]] = {}
+        self._unseen_parts: dict[CodeType, dict[int, Extent]] = {}
 
     def inside(self, path: str) -> bool:
         """Whether the code at `path` is the model's: under a root, and neither torch's nor the watch's own."""
@@ -216,25 +219,77 @@ class Watched:
     def trace(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         """Follow a call for `sys.settrace`: only model code, and only until each of its lines has run once."""
         code = frame.f_code
-        if event != "call" or not self.inside(code.co_filename):
+        path = code.co_filename
+        if event != "call" or not self.inside(path):
             return None
-        if code.co_name == "<lambda>":
-            self.lambdas.setdefault(code.co_filename, set()).add(code.co_firstlineno)
-        unseen = self._unseen.get(code)
-        if unseen is None:
-            unseen = {line for _, _, line in code.co_lines() if line} - {code.co_firstlineno}
-            self._unseen[code] = unseen
-        if not unseen:
+        if code not in self._unseen:
+            lines = {line for _, _, line in code.co_lines() if line}
+            self._unseen[code] = lines - {code.co_firstlineno}
+            self._unseen_parts[code] = self._instructions(code, lines)
+        unseen, unseen_parts = self._unseen[code], self._unseen_parts[code]
+        if not unseen and not unseen_parts:
             return None
-        ran = self.ran.setdefault(code.co_filename, set())
+        ran, parts = self.ran.setdefault(path, set()), self.parts.setdefault(path, set())
+        frame.f_trace_opcodes = bool(unseen_parts)
 
         def local(frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
             if event == "line":
                 ran.add(frame.f_lineno)
                 unseen.discard(frame.f_lineno)
+            elif event == "opcode" and frame.f_lasti in unseen_parts:
+                parts.add(unseen_parts.pop(frame.f_lasti))
             return local
 
         return local
+
+    def _instructions(self, code: CodeType, lines: set[int]) -> dict[int, "Extent"]:
+        """Where the instructions are that are on lines with parts that may be left out, by their offsets."""
+        path = code.co_filename
+        if path not in self._partial:
+            parts = partial(ast.parse(Path(path).read_text(encoding="utf-8"))) if Path(path).exists() else []
+            self._partial[path] = {line for part in parts for line in range(part.line, part.end_line + 1)}
+        if not lines & self._partial[path]:
+            return {}
+        return {
+            2 * index: Extent(line, column or 0, end_line or line, end_column or 0)
+            for index, (line, end_line, column, end_column) in enumerate(code.co_positions())
+            if line in self._partial[path]
+        }
+
+
+class Extent(NamedTuple):
+    """From where to where code is: lines, from 1, and columns, from 0."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def holds(self, other: "Extent") -> bool:
+        """Whether other code lies in this one."""
+        return self[:2] <= other[:2] and other[2:] <= self[2:]
+
+
+def partial(tree: ast.AST) -> list[Extent]:
+    """The parts of statements that may not run although the statement does: sides of a condition, what a lambda
+    or a comprehension holds.
+    """
+    parts: list[ast.expr] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.BoolOp(values=[_, *values]):
+                parts += values
+            case ast.IfExp(body=body, orelse=orelse):
+                parts += (body, orelse)
+            case ast.Lambda(body=body):
+                parts.append(body)
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
+                parts += (node.elt, *(test for generator in node.generators for test in generator.ifs))
+            case ast.DictComp():
+                parts += (node.key, node.value)
+    return [
+        Extent(part.lineno, part.col_offset, part.end_lineno or 0, part.end_col_offset or 0) for part in parts
+    ]
 
 
 def under(path: str, roots: Iterable[str]) -> bool:
@@ -319,6 +374,10 @@ class FunctionMode(TorchFunctionMode):
         is_selected = name == "__getitem__" and any(x not in self.host for x in tensors_in(args[1]))
         if name == "one_hot" or is_selected:
             self.host.remove(result)
+        # What a tensor of the device is written to has its values from there.
+        is_write = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        if is_write and args and any(tensor not in self.host for tensor in tensors_in(list(args[1:]))):
+            self.host.remove([args[0], getattr(args[0], "_base", None)])
         # Packing and padding fill new tensors: the values from what they get first, the sizes from the sizes.
         if name in PACKING or name == "pad_sequence":
             parts = [result] if name == "pad_sequence" else result

@@ -121,13 +121,14 @@ def test_a_step_without_a_mask_needs_a_cache(path):
 
 
 @pytest.mark.parametrize(
-    ("called", "column", "wrong"), [([2], 29, 1), ([], 29, 0), ([], 5, 1), (None, 29, 1)]
+    ("ran", "column", "wrong"),
+    [([22], 23, 1), ([12], 23, 0), ([12], 5, 1), (None, 23, 1), ([46], 47, 1), ([39], 47, 0), ([], 35, 0)],
 )
-def test_an_error_in_a_lambda_that_was_never_called_is_not_judged(tmp_path, called, column, wrong):
+def test_an_error_in_a_part_that_never_ran_is_not_judged(tmp_path, ran, column, wrong):
     file = tmp_path / "code.py"
-    file.write_text("def f(x):\n    g, n = (lambda t: t.item()), x.item()\n", encoding="utf-8")
+    file.write_text("def f(x):\n    g, n = (lambda t: t.item()), (x if x else x.item())\n", encoding="utf-8")
     files = observed(str(file), [2])
-    if called is not None:
-        files[str(file)]["lambdas"] = called
+    if ran is not None:
+        files[str(file)]["parts"] = [(2, column, 2, column + 1) for column in ran]
     tally = score(files, [error(str(file), 2, column=column)])
     assert (len(tally.wrong), tally.idle) == (wrong, 1 - wrong)

@@ -199,6 +199,19 @@ def test_a_tensor_of_the_host_that_is_indexed_from_the_device_is_on_the_device(t
     assert notes == {3: {"select:index"}, 4: {"value:item"}}
 
 
+@pytest.mark.parametrize(
+    "write", ["t[0] = X[0, 0]", "t[0].copy_(X[0, 0])", "t.fill_(X.sum())", "t[MASK[0]] = X[0, 0]"]
+)
+def test_a_tensor_of_the_host_that_the_device_is_written_to_is_on_the_device(tmp_path, write):
+    for value, expected in (
+        (write, {4: {"value"}}),
+        (write.replace("X", "H").replace("MASK", "(H > 2)"), {}),
+    ):
+        lines = ["t, H = torch.zeros(3), torch.ones(2, 3)", value, "t.tolist()"]
+        notes, _ = run(tmp_path, *lines)
+        assert {n: families(kinds) for n, kinds in notes.items() if n == 4} == expected
+
+
 def test_a_tensor_of_the_host_beside_one_of_the_device_is_a_kind_of_its_own(tmp_path):
     notes, _ = run(
         tmp_path,
@@ -278,14 +291,29 @@ def test_code_outside_the_roots_is_neither_noted_nor_listed(tmp_path):
     assert seen.ran == {}
 
 
-def test_lambdas_that_are_called_are_told_from_those_that_are_only_defined(tmp_path):
+@pytest.mark.parametrize(
+    ("code", "ran"),
+    [
+        ("f = lambda: COUNT + 1", []),
+        ("(lambda: COUNT + 1)()", ["COUNT"]),
+        ("1 or COUNT + 1", []),
+        ("0 or COUNT + 1", ["COUNT"]),
+        ("COUNT if NO else INTS", ["INTS"]),
+        ("INTS if not NO else COUNT", ["INTS"]),
+        ("[COUNT for _ in range(0)]", []),
+        ("[COUNT for _ in range(1)]", ["COUNT"]),
+        ("[0 for _ in range(1) if COUNT]", ["COUNT"]),
+    ],
+)
+def test_parts_of_lines_that_ran_are_told_from_the_others(tmp_path, code, ran):
     path = tmp_path / "code.py"
-    path.write_text("unused = lambda x: x.item()\nused = lambda x: x + 1\n", encoding="utf-8")
+    path.write_text(f"def f(COUNT, INTS, NO):\n    {code}\n", encoding="utf-8")
     names = {}
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
     with watch([tmp_path]) as seen:
-        names["used"](X)
-    assert seen.lambdas == {str(path): {2}}
+        names["f"](1, 2, False)
+    pieces = {code[part.column - 4 : part.end_column - 4] for part in seen.parts[str(path)]}
+    assert [name for name in ("COUNT", "INTS") if name in pieces] == ran
 
 
 def test_nothing_is_watched_after_the_block(tmp_path):
