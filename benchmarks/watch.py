@@ -67,6 +67,17 @@ FACTORIES = frozenset(
     "lift_fresh zeros ones empty full arange linspace logspace eye empty_strided new_empty new_zeros range "
     "tril_indices triu_indices".split()
 )
+# They draw on the device, of tensors of the host too.
+DRAWS = (
+    "rand",
+    "normal",
+    "bernoulli",
+    "multinomial",
+    "poisson",
+    "binomial",
+    "_standard_gamma",
+    "_sample_dirichlet",
+)
 MOVES = frozenset("to type_as cuda".split())
 
 
@@ -424,7 +435,8 @@ class DispatchMode(TorchDispatchMode):
         can_be_new = not self.functions.placing and not is_of_class and name in FACTORIES
         chooses_number = name == "where" and not all(isinstance(x, torch.Tensor) for x in operands)
         is_of_host = can_be_new if is_new else self.functions.host.has_all(operands) and not chooses_number
-        if is_of_host:
+        is_draw = name.startswith(DRAWS) and not name.endswith("_")
+        if is_of_host and not is_draw:
             self.functions.host.add(result)
         else:
             self.functions.host.remove(result)

@@ -60,6 +60,8 @@ DEVICE_VALUES = [
     "torch.where(torch.tensor(True), 1, 2).item()",
     "F.one_hot(torch.tensor([1]), 3).tolist()",
     "torch.rand(2).tolist()",
+    "torch.normal(torch.zeros(2), torch.ones(2)).tolist()",
+    "torch.distributions.Beta(0.5, 0.5).sample().item()",
     "X.new_tensor([1.0]).item()",
     "torch.BoolTensor(2, 3).fill_(True).any().item()",
     "torch.FloatTensor(2).sum().item()",

@@ -109,6 +109,13 @@ def test_each_block_of_a_loop_draws_its_own(drawn: list[torch.Tensor]) -> None:
     assert len(drawn.unique()) == drawn.numel()
 
 
+@pytest.mark.parametrize("kind", ["Beta", "Gamma"])
+def test_distributions_of_numbers_draw_anew_in_each_call(kind: str) -> None:
+    distribution = getattr(torch.distributions, kind)
+    first, second = calls(tpuport.compile(lambda x: x + distribution(0.5, 0.5).sample()))
+    assert not torch.equal(first, second)
+
+
 def test_a_generator_of_each_call_is_no_new_program() -> None:
     function = tpuport.compile(
         lambda x, generator: torch.randn(x.shape, generator=generator, device=x.device)

@@ -224,7 +224,7 @@ class _ValidateKnownValues:
 
 _FUNCTION_NAMES = (
     "rand", "randn", "randint", "randperm", "normal", "rand_like", "randn_like", "randint_like", "bernoulli",
-    "multinomial", "poisson", "binomial",
+    "multinomial", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet",
 )  # fmt: skip
 _FILLING_NAMES = (
     "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "cauchy_", "log_normal_", "geometric_",
