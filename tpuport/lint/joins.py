@@ -224,6 +224,12 @@ def _join_sequences(left: Sequence, right: Sequence) -> Value:
         ):
             items = tuple(map(join, left_items, right_items))
             return Sequence(kind, items, join(left.element, right.element))
+        # Code that unpacks a tuple, or takes an element of it, has one that is filled:
+        # `except ValueError: return ()`.
+        case ((), tuple()) if kind == "tuple":
+            return right
+        case (tuple(), ()) if kind == "tuple":
+            return left
         case _:
             # One branch may have appended in a loop, so any length is possible.
             return Sequence(

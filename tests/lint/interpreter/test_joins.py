@@ -46,3 +46,12 @@ def test_lists_remember_their_tensors():
 def test_tensors_and_others():
     assert join(TENSOR, NONE) == tensor(optional=True)
     assert join(TENSOR, INT) is UNKNOWN
+
+
+def test_an_empty_tuple_leaves_the_elements_of_another_apart():
+    pair, nothing = Sequence("tuple", (INT, TENSOR), UNKNOWN), Sequence("tuple", (), UNKNOWN)
+    assert join(pair, nothing) == join(nothing, pair) == pair
+    # A list grows.
+    listed, empty = Sequence("list", (INT, TENSOR), UNKNOWN), Sequence("list", (), UNKNOWN)
+    assert join(listed, empty).items is None
+    assert join(pair, empty).items is None
