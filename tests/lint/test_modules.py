@@ -11,10 +11,10 @@ from tpuport.lint.modules import (
     FunctionInfo,
     ModuleInfo,
     canonical,
-    is_file,
     package_root,
     search_directories,
 )
+from tpuport.lint.regular_files import is_file
 from tpuport.lint.scope_statements import definitions
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpuport.lint.gpu_packages import imported_names
+from tpuport.lint.regular_files import is_file
 from tpuport.lint.scope_statements import (
     Definition,
     assigned_names,
@@ -168,6 +169,11 @@ class ClassInfo:
                     for decorator in method.decorators
                 ):
                     self.methods[method.name] = method
+            # `__call__ = decode`
+            case ast.Assign(value=ast.Name(id=name)) if name in self.methods:
+                self.methods |= dict.fromkeys(
+                    target_names(statement), self.methods[name]
+                )
             case ast.Assign(value=value):
                 self.assigned |= dict.fromkeys(target_names(statement), value)
             case ast.AnnAssign(
@@ -464,16 +470,6 @@ def canonical(name: str) -> str:
         if f"{name}.".startswith(f"{prefix}."):
             return short_prefix + name[len(prefix) :]
     return name
-
-
-def is_file(path: Path) -> bool:
-    """Whether the path is a file that may be looked at; False too for a name too long,
-    or in a closed directory.
-    """
-    try:
-        return path.is_file()
-    except OSError:
-        return False
 
 
 def package_root(path: Path) -> tuple[Path, str]:

@@ -25,10 +25,10 @@ from tpuport.lint.modules import (
     FunctionInfo,
     ModuleInfo,
     canonical,
-    is_file,
     package_root,
     search_directories,
 )
+from tpuport.lint.regular_files import is_file
 from tpuport.lint.work import MOST_TOKENS, meter
 
 # Number of parsed modules in memory, and of tokens in them all. 96 modules of models

@@ -33,3 +33,13 @@ def read_regular_file(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
         reason = f"it has {status.st_size:,} bytes, more than the {most_bytes:,} that are read"
         raise OSError(errno.EFBIG, reason, str(path))
     return path.read_bytes()
+
+
+def is_file(path: Path) -> bool:
+    """Whether the path is a file that may be looked at; False too for a name too long,
+    or in a closed directory.
+    """
+    try:
+        return path.is_file()
+    except OSError:
+        return False

@@ -194,3 +194,85 @@ class Model(nn.Module):
         if self.tracks[0].age > 1: x = x * 2
         return x, [track for track in self.tracks if track.score > 0]  #! TPU205
 """)
+
+
+def test_attributes_that_a_dict_of_the_object_holds(check):
+    check("""
+class Records:
+    def __init__(self, size):
+        self._fields = {}
+        self._size = size
+
+    def __setattr__(self, name, value):
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+        else:
+            self._fields[name] = value
+
+    def __getattr__(self, name):
+        if name == "_fields" or name not in self._fields:
+            raise AttributeError(name)
+        return self._fields[name]
+
+    def __getitem__(self, index):
+        chosen = Records(self._size)
+        for name, value in self._fields.items():
+            setattr(chosen, name, value[index])  #! TPU101
+        return chosen
+
+class Model(nn.Module):
+    def forward(self, x):
+        records = Records(x.shape[0])
+        records.scores = x[:, 0]
+        records.count = x.shape[0]
+        if records.count > 3 and records._size > 2:
+            x = x + 1
+        if records.scores.sum() > 0:  #! TPU205
+            x = x + 1
+        return x, records[records.scores > 0].scores
+""")
+
+
+def test_a_method_under_another_name(check):
+    check("""
+class Chooser:
+    def choose(self, scores, limit):
+        if limit > 1:
+            return scores[scores > limit]  #! TPU101
+        return scores
+
+    __call__ = choose
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.chooser = Chooser()
+
+    def forward(self, x):
+        return self.chooser(x, x.shape[0])
+""")
+
+
+def test_what_an_empty_attribute_is_annotated_as(check):
+    check("""
+from dataclasses import dataclass
+
+@dataclass
+class Track:
+    number: int
+    state: torch.Tensor
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tracks: dict[int, Track] = {}
+        self.lost: list[Track] = []
+        self.sizes: dict[str, int] = {}
+
+    def forward(self, x):
+        if self.tracks[0].number > 1 or self.sizes["x"] > 2:
+            x = x + 1
+        if self.tracks[0].state.sum() > 1:  #! TPU205
+            x = x + 1
+        return x, [track for track in self.lost if track.state.any()]  #! TPU205
+""")

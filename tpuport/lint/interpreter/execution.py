@@ -16,7 +16,9 @@ from tpuport.lint.abstract_values import (
     Mapping,
     Namespace,
     Sequence,
+    Static,
     Tensor,
+    Unknown,
     Value,
     class_of,
 )
@@ -40,6 +42,7 @@ from tpuport.lint.interpreter.frame import (
 )
 from tpuport.lint.interpreter.members import named_tuple_items
 from tpuport.lint.interpreter.object_state import (
+    is_plain_object,
     owner_of,
     store,
     store_after_call,
@@ -145,10 +148,33 @@ def _store_attribute(frame: Frame, target: ast.Attribute, value: Value) -> None:
         frame.building[target.attr] = join_optional(
             frame.building.get(target.attr), stored
         )
+    is_plain = is_plain_object(frame.interpreter.classes, base)
+    if is_plain and frame.building is None:
+        key = Static("str", target.attr)
+        if _call_setter(frame, target.value, base, "__setattr__", [key, value]):
+            return
     path = path_of(target)
     if path is not None:
         forget_attributes(frame.env, path)
         store(frame, target, value)
+
+
+def _call_setter(
+    frame: Frame, holder: ast.expr, base: Value, name: str, arguments: list[Value]
+) -> bool:
+    """Call the method by which an object sets an attribute or an item; False if it has
+    none.
+    """
+    interpreter = frame.interpreter
+    owner = class_of(base)
+    method = owner and interpreter.classes.method(owner, name)
+    if not method:
+        return False
+    function = Function(method, base)
+    interpreter.changed_receiver = None
+    interpreter.call_function(frame, function, Arguments(arguments, {}))
+    store_after_call(frame, ast.Attribute(holder, name, ast.Load()), function)
+    return True
 
 
 def _store_item(frame: Frame, target: ast.Subscript, value: Value) -> None:
@@ -167,15 +193,7 @@ def _put(
     if changed is not None:
         replace(frame, target.value, changed)
         return
-    interpreter = frame.interpreter
-    owner = class_of(base)
-    method = owner and interpreter.classes.method(owner, "__setitem__")
-    if method:
-        called = ast.Attribute(target.value, "__setitem__", ast.Load())
-        function = Function(method, base)
-        interpreter.changed_receiver = None
-        interpreter.call_function(frame, function, Arguments([*indices, value], {}))
-        store_after_call(frame, called, function)
+    _call_setter(frame, target.value, base, "__setitem__", [*indices, value])
 
 
 def _report_store_in_container(
@@ -301,9 +319,16 @@ def _assign_annotated(frame: Frame, node: ast.AnnAssign) -> None:
     if node.value is None:
         return
     value = frame.evaluate(node.value)
-    # What the expression is known to be is more exact than the annotation.
-    if value is UNKNOWN:
-        value = frame.interpreter.annotation(node.annotation, frame.module)
+    # What the expression is known to be is more exact than the annotation, unless it is
+    # a dict or an attribute's list that is still empty.
+    match value, node.target:
+        case (Unknown() | Mapping(entries=(), element=Unknown()), _) | (
+            Sequence(kind="list", items=()),
+            ast.Attribute(),
+        ):
+            annotated = frame.interpreter.annotation(node.annotation, frame.module)
+            if value is UNKNOWN or type(annotated) is type(value):
+                value = annotated
     bind(frame, node.target, value, node.value)
 
 

@@ -361,7 +361,18 @@ def _inherited_attribute(frame: Frame, base: Instance, name: str) -> Value:
     layer_base = classes.layer_base(base.info)
     if name in _LAYER_WEIGHTS and layer_base:
         return library.layer_attribute(layer_base, name)
-    return Method(base, name)
+    return _computed_attribute(frame, base, name)
+
+
+def _computed_attribute(frame: Frame, base: Instance, name: str) -> Value:
+    """What the class's `__getattr__` gives for a name; a method where it has none."""
+    getter = frame.interpreter.classes.method(base.info, "__getattr__")
+    value: Value = UNKNOWN
+    if getter is not None and not name.startswith("_"):
+        value = frame.interpreter.call_function(
+            frame, Function(getter, base), Arguments([Static("str", name)], {})
+        )
+    return Method(base, name) if value is UNKNOWN else value
 
 
 _HANDLERS: Final[dict[type, Callable[[Frame, Any, str], Value]]] = {

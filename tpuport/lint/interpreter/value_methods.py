@@ -406,6 +406,13 @@ def _method_of_instance(
             grown = with_last(elements, arguments.first)
             _replace_receiver(frame, node, with_field(receiver, ELEMENTS, grown), None)
             return NONE
+        # `super().__setattr__(name, value)`
+        case "__setattr__", _ if isinstance(arguments.first.constant, str):
+            changed = with_field(
+                receiver, arguments.first.constant, arguments.get(1, "value")
+            )
+            replace(frame, ast.Name(frame.self_name or ""), changed)
+            return NONE
         case "_replace", _:
             return with_fields(receiver, fields | arguments.keywords)
         case "_asdict", _:
