@@ -277,15 +277,17 @@ def _joint_others(left: Mapping, right: Mapping) -> Value:
 
 
 def _joint_part(left: Value, right: Value, joined: _Join) -> Value:
-    """What two dicts have at a key, or two objects of a class as an attribute. A tensor
-    that only one of them is known to have is the other's too.
+    """What two dicts have at a key, or two objects of a class as an attribute. A
+    tensor, or a dict of tensors, that only one of them is known to have is the other's
+    too.
 
     `if not state: state["step"], state["mean"] = ...` fills a dict that a former call
     has filled otherwise.
     """
     values = (left, right)
     for value, other in (values, values[::-1]):
-        if other is UNKNOWN and is_traced(value):
+        parts = value.values if isinstance(value, Mapping) else [value]
+        if other is UNKNOWN and any(map(is_traced, parts)):
             return value
     return joined(*values)
 

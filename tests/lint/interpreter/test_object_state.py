@@ -199,37 +199,45 @@ class Model(nn.Module):
 def test_attributes_that_a_dict_of_the_object_holds(check):
     check("""
 class Records:
-    def __init__(self, size):
+    def __init__(self, **fields):
         self._fields = {}
-        self._size = size
+        for name, value in fields.items():
+            self.put(name, value)
+
+    def put(self, name, value):
+        self._fields[name] = value
 
     def __setattr__(self, name, value):
         if name.startswith("_"):
             super().__setattr__(name, value)
         else:
-            self._fields[name] = value
+            self.put(name, value)
 
     def __getattr__(self, name):
         if name == "_fields" or name not in self._fields:
             raise AttributeError(name)
         return self._fields[name]
 
-    def __getitem__(self, index):
-        chosen = Records(self._size)
-        for name, value in self._fields.items():
-            setattr(chosen, name, value[index])  #! TPU101
-        return chosen
+    def best(self):
+        return self._fields["score"]
+
+    def many(self):
+        return self._fields["count"] > 3
 
 class Model(nn.Module):
     def forward(self, x):
-        records = Records(x.shape[0])
-        records.scores = x[:, 0]
-        records.count = x.shape[0]
-        if records.count > 3 and records._size > 2:
+        records = Records(score=x.max(), count=x.shape[0])
+        if records.count > 3 or records.many():
             x = x + 1
-        if records.scores.sum() > 0:  #! TPU205
+        if records.score > 0:  #! TPU205
             x = x + 1
-        return x, records[records.scores > 0].scores
+        records = Records(score=0.5)
+        if records.score > 0 or records.best() > 0:
+            x = x + 1
+        records.score = x.max()
+        if records.best() > 0:  #! TPU205
+            x = x + 1
+        return x
 """)
 
 
@@ -272,7 +280,46 @@ class Model(nn.Module):
     def forward(self, x):
         if self.tracks[0].number > 1 or self.sizes["x"] > 2:
             x = x + 1
-        if self.tracks[0].state.sum() > 1:  #! TPU205
+        if self.tracks[0].state > 1:  #! TPU205
             x = x + 1
-        return x, [track for track in self.lost if track.state.any()]  #! TPU205
+        return x, [track for track in self.lost if track.state > 2]  #! TPU205
+""")
+
+
+def test_methods_of_what_an_object_wraps(check):
+    check("""
+class Inner:
+    def __init__(self):
+        self.state = None
+
+    def reset(self, x):
+        self.state = x
+        return x
+
+    def step(self, x):
+        return x, {"size": x.shape[0]}
+
+class Wrapper:
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def step(self, x):
+        y, info = self.inner.step(x)
+        if y.shape[0] > 2:
+            info["episode"] = {"best": y.max()}
+        return y, info
+
+class Model(nn.Module):
+    def forward(self, x):
+        inner = Wrapper(Inner())
+        inner.reset(x)
+        y, info = inner.step(x)
+        if info["size"] > 1:
+            x = x + 1
+        if "episode" in info and info["episode"]["best"] > 1:  #! TPU205
+            x = x + 1
+        return x
 """)

@@ -9,7 +9,13 @@ facts about its class tell what that may be.
 import ast
 from typing import Any
 
-from tpuport.lint.abstract_values import UNKNOWN, Function, Instance, Value
+from tpuport.lint.abstract_values import (
+    UNKNOWN,
+    Function,
+    Instance,
+    Value,
+    class_of,
+)
 from tpuport.lint.interpreter.class_facts import Classes
 from tpuport.lint.interpreter.frame import Frame, forget_attributes, path_of
 from tpuport.lint.joins import join_all
@@ -97,6 +103,10 @@ def store_after_call(frame: Frame, function: ast.expr, callee: Value) -> None:
     if path is None or (
         frame.building is not None and path.split(".")[0] == frame.self_name
     ):
+        return
+    # `env.reset` of a wrapper may be the method of what it wraps.
+    held = class_of(frame.env.get(path, UNKNOWN))
+    if held not in (None, class_of(changed)):
         return
     forget_attributes(frame.env, path)
     store(frame, holder, changed)

@@ -183,7 +183,7 @@ def _method_of_static(
 ) -> Value:
     match receiver.kind:
         case "str":
-            return _method_of_string(frame, node, name, arguments)
+            return _method_of_string(frame, node, receiver, name, arguments)
         # `config.get("rope_scaling")` is a part of the configuration, or one of its
         # settings.
         case "config":
@@ -193,13 +193,16 @@ def _method_of_static(
 
 
 def _method_of_string(
-    frame: Frame, node: ast.Call, name: str, arguments: Arguments
+    frame: Frame, node: ast.Call, receiver: Static, name: str, arguments: Arguments
 ) -> Value:
     if name == "format":
         for part, value in zip(node.args, arguments.positional, strict=False):
             report_formatting(frame, part, value)
     if name in _STRING_METHODS:
         return STR
+    match name, receiver.constant, arguments.first.constant:
+        case "startswith" | "endswith", str(text), str(part):
+            return Static("bool", getattr(text, name)(part))
     return STATIC
 
 
