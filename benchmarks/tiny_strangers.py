@@ -27,6 +27,7 @@ from benchmarks import (
     tiny_strangers_seventh,
     tiny_strangers_sixth,
     tiny_strangers_tenth,
+    tiny_strangers_thirteenth,
     tiny_strangers_twelfth,
     tiny_strangers_vision,
 )
@@ -49,6 +50,7 @@ MODELS = (
     | tiny_strangers_tenth.MODELS
     | tiny_strangers_eleventh.MODELS
     | tiny_strangers_twelfth.MODELS
+    | tiny_strangers_thirteenth.MODELS
 )
 
 stand_ins.install()
