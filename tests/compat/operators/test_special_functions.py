@@ -24,6 +24,18 @@ def test_zeta(agree, power):
     agree(lambda q: torch.special.zeta(torch.full_like(q, power), q), X, tolerance=1e-4, eager=False)
 
 
+@pytest.mark.parametrize("power", [149.0, 151.0, 65536.0])
+def test_zeta_of_high_powers(agree, power):
+    q = torch.tensor([0.5, 1.0, 1.01, 1.5, 2.0, 6.0, 1e10])
+    agree(lambda q: torch.special.zeta(power, q), q, tolerance=1e-4)
+
+
+def test_the_scaled_error_function_and_what_it_is_for(agree):
+    x = torch.cat([torch.linspace(-10, 20, 301), torch.tensor([1e2, 1e4, 1e18, 1e30, torch.inf, -torch.inf])])
+    agree(lambda x: [torch.special.erfcx(x), torch.special.log_ndtr(-x)], x)
+    agree(lambda x: [torch.special.erfcx(x), torch.special.log_ndtr(x)], torch.tensor([-70_000, 0, 3, 50]))
+
+
 def test_bools_are_numbers(agree):
     agree(lambda x: [torch.special.bessel_j0(x > 0), torch.special.zeta(x > 0, 2.0)], X)
 

@@ -62,10 +62,26 @@ def zeta(s: Operand, q: Operand) -> jax.Array:
     total, positive = jax.lax.while_loop(
         lambda state: jnp.any(state[1] < 0), add_term, (jnp.zeros_like(start), start)
     )
-    values = total + jax.scipy.special.zeta(s, positive)
+    # Of a high power nothing is left but the first term, and jax has NaN.
+    low = jnp.minimum(s, _HIGHEST_POWER)
+    sums = jax.scipy.special.zeta(low, positive)
+    values = total + jnp.where(s > low, jnp.power(positive, -s), sums)
     values = jnp.where(is_whole & (q <= 0), jnp.inf, values)
     values = jnp.where(~is_whole & (q < 0) & (s != jnp.floor(s)), jnp.nan, values)
     return jnp.where(s == 1, jnp.inf, jnp.where(s < 1, jnp.nan, values))
+
+
+def erfcx(x: jax.Array) -> jax.Array:
+    """Traced. `exp(x * x) * erfc(x)`, also where that is infinity times zero."""
+    wide = _floating(x)
+    near = jnp.exp(wide * wide) * jax.lax.erfc(wide)
+    far = jnp.maximum(wide, _FAR)
+    # The asymptotic series, to the last term that float32 can see.
+    term = total = jnp.ones_like(far)
+    for number in range(1, 8):
+        term = term * (0.5 - number) / (far * far)
+        total = total + term
+    return jnp.where(wide < _FAR, near, total / (far * math.sqrt(math.pi)))
 
 
 def scaled_modified_bessel_k(order: int, x: jax.Array) -> jax.Array:
@@ -104,6 +120,11 @@ def spherical_bessel_j0(x: jax.Array) -> jax.Array:
         wide == 0, 1.0, jnp.where(jnp.isinf(wide), 0.0, jnp.sin(safe) / safe)
     )
 
+
+# From here the series of erfcx has all digits of float32.
+_FAR = 5.0
+# 2 to this power is beyond float32.
+_HIGHEST_POWER = 150.0
 
 # Cephes' expansions of exp(x) * sqrt(x) * K(x) beyond 2, without terms below float32.
 _BESSEL_K = (
@@ -150,6 +171,7 @@ LOWERINGS = (
         on_arrays(spherical_bessel_j0),
         _MISSING,
     ),
+    Lowering(_aten.special_erfcx.default, on_arrays(erfcx), "gives NaN beyond 9"),
     Lowering(_aten.digamma.default, on_arrays(digamma), "loses digits near poles"),
     Lowering(_aten.special_zeta.default, on_arrays(zeta), _NEGATIVE),
     Lowering(_aten.special_zeta.other_scalar, on_arrays(zeta), _NEGATIVE),
