@@ -23,6 +23,8 @@ CASES = {
         torch.tensor([3, 0, 200], dtype=torch.uint8).to(e.device).topk(2, largest=False)
     ),
     "values of topk among equals": lambda e, f: e.topk(4)[0],
+    "kth value": lambda e, f: [*f.kthvalue(2), *f.kthvalue(6, keepdim=True), *f[0, 0].kthvalue(1)],
+    "kth value of the least integers": lambda e, f: ((e[0] - 2) * 2**30).kthvalue(1)[0],
     "mode": lambda e, f: e.mode(),
     "mode of another dimension": lambda e, f: torch.mode(e, 0, keepdim=True),
     "mode of bools": lambda e, f: (e > 1).mode(),

@@ -69,6 +69,11 @@ def test_covariances(agree):
     agree(covariances, torch.randn(3, 5), torch.tensor([1, 2, 1, 3, 1]), torch.rand(5), tolerance=1e-4)
 
 
+def test_covariances_of_large_integers(agree):
+    x = torch.tensor([[2**31 - 1, 2**30, 2**31 - 129], [5, -(2**31), 2**30]])
+    agree(lambda x, counts: [torch.cov(x[0]), torch.cov(x, fweights=counts)], x, torch.tensor([3, 1, 2]))
+
+
 @pytest.mark.parametrize("weights", [torch.ones(2, 5).long(), torch.ones(5), torch.ones(4).long()], ids=str)
 def test_covariances_of_weights_that_torch_refuses(weights):
     x = torch.randn(3, 5)

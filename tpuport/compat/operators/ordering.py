@@ -53,6 +53,18 @@ def argsort(
     return sort(x, dim, descending)[1]
 
 
+def kthvalue(
+    x: jax.Array, k: int, dim: int = -1, keepdim: bool = False
+) -> tuple[jax.Array, ...]:
+    """Traced. The k-th of the sorted elements along a dimension and where it was."""
+    parts = sort(x, dim)
+    if x.ndim == 0:
+        return parts
+    return tuple(
+        jax.lax.index_in_dim(part, k - 1, dim % x.ndim, keepdim) for part in parts
+    )
+
+
 def topk(
     x: jax.Array,
     k: int,
@@ -169,6 +181,9 @@ LOWERINGS = (
     Lowering(torch.argsort, on_arrays(argsort), _ORDER),
     Lowering(torch.Tensor.argsort, on_arrays(argsort), _ORDER),
     Lowering(_aten.topk.default, on_arrays(topk), _TIES),
+    Lowering(
+        _aten.kthvalue.default, on_arrays(kthvalue), "takes -2**31 for the greatest"
+    ),
     Lowering(
         _aten.searchsorted.Tensor,
         on_arrays(searchsorted),

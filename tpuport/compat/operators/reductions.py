@@ -188,7 +188,8 @@ def cov(
         raise RuntimeError(
             f"cov(): expected input to have two or fewer dimensions but got {x.ndim}"
         )
-    rows = jnp.atleast_2d(x)
+    # Integers have sums of 64 bits in torch.
+    rows = jnp.atleast_2d(x) * 1.0
     _check_weights("fweights", fweights, jnp.integer, rows.shape[1])
     _check_weights("aweights", aweights, jnp.floating, rows.shape[1])
     weights: Any = jnp.ones(rows.shape[1], rows.dtype)
