@@ -81,3 +81,29 @@ def test_max_pool_backward(agree):
     x = torch.randn(2, 3, 8, 8)
     values, places = functional.max_pool2d(x, 3, 2, 1, return_indices=True)
     agree(backward, torch.randn_like(values), x, places)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_averages_of_integers(agree, rank):
+    """To the last digit, of windows in the padding and over the end too."""
+    pool = getattr(functional, f"avg_pool{rank}d")
+    options = itertools.product([2, 3], [1, 2], [0, 1], [False, True], [False, True])
+    x = torch.arange(2 * 5**rank).reshape(1, 2, *[5] * rank) * 1_000_003 - 10**7
+
+    def averages(x):
+        return [pool(x, *some) for some in options_of_rank] + [pool(x, 2, divisor_override=3)]
+
+    options_of_rank = list(options)
+    agree(averages, x // 2**rank, tolerance=0, eager=False)
+
+
+def test_averages_of_floats(agree):
+    agree(
+        lambda x: [
+            functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+            functional.avg_pool2d(x, (3, 2), ceil_mode=True),
+            functional.avg_pool1d(x[0], 2),
+            functional.avg_pool3d(x, 2, 2, divisor_override=3),
+        ],
+        X,
+    )

@@ -22,7 +22,12 @@ from torch.utils._mode_utils import no_dispatch
 from tpuport.compat import aliasing, autocast, narrowing
 from tpuport.compat.convert import device_dtype, is_ported, jax_dtype
 from tpuport.compat.host_sizes import sizes_as_numbers
-from tpuport.compat.operators import index_bounds, integer_dtypes, integer_overflow
+from tpuport.compat.operators import (
+    index_bounds,
+    integer_division,
+    integer_dtypes,
+    integer_overflow,
+)
 from tpuport.compat.replacements import original
 from tpuport.compat.view_steps import VIEWS, VIEWS_IN_PLACE, on_twins
 from tpuport.errors import MissingDtypeError, PortError
@@ -405,6 +410,7 @@ def _run(
     """
     run: Callable[..., Any] = original("Environment", "dispatch")
     index_bounds.check(function, args, kwargs)
+    integer_division.check(function, args, kwargs)
     try:
         return run(self, function, types, args, kwargs)
     except Exception as error:

@@ -55,6 +55,18 @@ def extremes(index: Any) -> Extremes | None:
     return Extremes(int(values.min()), int(values.max()))
 
 
+def may_hold(values: Any, number: int) -> bool:
+    """Whether integers, a number, a tensor or an array, lie around this one, or are not
+    known.
+    """
+    if isinstance(values, int):
+        return values == number
+    if isinstance(_array(values), Tracer):
+        return True
+    extreme = extremes(values)
+    return extreme is not None and extreme.low <= number <= extreme.high
+
+
 def _array(index: Any) -> Any:
     if is_ported(index):
         return index.jax()

@@ -21,17 +21,19 @@ from torch.utils import _pytree as pytree
 
 from tpuport.compat import index_checks
 from tpuport.compat.convert import is_ported, wrap
+from tpuport.compat.operators import index_bounds
 from tpuport.compat.user_frames import user_line
 from tpuport.errors import PortError
 from tpuport.mappings import only, without
 
 # Half of what a wrap moves an integer by.
 _FAR: Final = 2.0**31
-# Operators that lead beyond 32 bits, without those that write in place.
+# Operators that lead beyond 32 bits. Those that write in place run one of these.
 _COUNTING: Final = frozenset({
     "add", "sub", "rsub", "mul", "square", "pow", "sum", "prod", "cumsum", "cumprod", "mm", "bmm", "mv", "dot", "addmm",
     "addmv", "baddbmm", "addbmm", "addr", "addcmul", "trace", "index_add", "scatter_add", "bitwise_left_shift",
     "__lshift__", "nansum", "scatter_reduce", "scatter", "index_put", "put", "convolution", "neg", "abs",
+    "index_reduce", "_trilinear", "floor_divide", "div", "avg_pool2d", "avg_pool3d",
 })  # fmt: skip
 # Computed as a whole, of whatever dtype.
 _FUNCTIONS: Final = frozenset({
@@ -53,6 +55,12 @@ def run_checked(
         PortError: the result has wrapped around. A program that checks its indices
             raises a RuntimeError after the call.
     """
+    if not _counts(function):  # nearly always
+        return run(function, args=args, kwargs=kwargs)
+    total = _call_of_total(function, args, kwargs)
+    if total:
+        # Divided by a count, one that has wrapped around is not far any more.
+        run_checked(run, function, *total)
     estimated = _estimate(run, function, args, kwargs)
     output = run(function, args=args, kwargs=kwargs)
     if estimated is not None and output.dtype is torch.int64:
@@ -66,37 +74,43 @@ def _estimate(
     """The result of what is about to run, in float32; None unless it counts in 64 bits
     what may be beyond 32, and somebody can be told.
     """
-    functional = _functional(function)
-    if functional is None:  # nearly always
-        return None
     leaves, structure = pytree.tree_flatten((args, kwargs))
     if not _are_integers(leaves):
         return None
     # What torch makes of an operator is known already.
     if function in _FUNCTIONS and not any(map(_is_wide, leaves)):
         return None
-    formula = _FORMULAS.get(functional.__name__.split(".")[0])
+    formula = _FORMULAS.get(function.__name__.split(".")[0])
     if formula:
-        return formula(*map(_as_float, args))
+        return formula(*args)
     positions = _positions(function, args, kwargs)
     floats = [leaf if id(leaf) in positions else _in_float32(leaf) for leaf in leaves]
     args, kwargs = pytree.tree_unflatten(floats, structure)
-    return run(functional, args=args, kwargs=without(kwargs, {"dtype"})).jax()
+    return run(function, args=args, kwargs=without(kwargs, {"dtype"})).jax()
 
 
-def _functional(function: Any) -> Any:
-    """What counts, and does not write into what it is computed of; None for all
-    else.
-    """
+def _counts(function: Any) -> bool:
     if function in _FUNCTIONS:
-        return function
-    packet = getattr(function, "overloadpacket", None)
-    name = getattr(packet, "__name__", "")
-    if name not in _COUNTING:
-        name = name.removesuffix("_")
-    if name not in _COUNTING:
-        return None
-    return getattr(getattr(torch.ops.aten, name), function._overloadname)
+        return True
+    return getattr(_packet(function), "__name__", "") in _COUNTING
+
+
+def _packet(function: Any) -> Any:
+    return getattr(function, "overloadpacket", None)
+
+
+def _call_of_total(
+    function: Any, args: tuple, kwargs: dict[str, Any]
+) -> tuple[tuple, dict[str, Any]] | None:
+    """The arguments with which an operator that averages gives what it divides; None of
+    all else.
+    """
+    packet = _packet(function)
+    if packet in _REDUCTIONS and args[4:5] == ("mean",):
+        return (*args[:4], "sum"), kwargs
+    if packet in _AVERAGES and kwargs.get("divisor_override") != 1:
+        return args[:6], kwargs | {"divisor_override": 1}
+    return None
 
 
 def _are_integers(leaves: list[Any]) -> bool:
@@ -132,23 +146,36 @@ def _as_float(value: Any) -> Any:
 
 
 def _in_float32(leaf: Any) -> Any:
-    return wrap(_as_float(leaf)) if is_ported(leaf) else leaf
+    if is_ported(leaf):
+        return wrap(_as_float(leaf))
+    # A factor of integers is an integer in torch.
+    return int(leaf) if isinstance(leaf, float) else leaf
 
 
-def _shifted(number: jax.Array, places: jax.Array) -> jax.Array:
+def _shifted(number: Any, places: Any) -> jax.Array:
+    number, places = _as_float(number), _as_float(places)
     # Nothing is left of 64 bits that are moved by as many.
     return jnp.where(places < 64, number * jnp.exp2(places), 0)
 
 
-def _power(base: jax.Array, exponent: jax.Array) -> jax.Array:
+def _power(base: Any, exponent: Any) -> jax.Array:
     # An integer to a power below zero is -1, 0 or 1, also for 0.
-    return jnp.power(base, jnp.maximum(exponent, 0))
+    return jnp.power(_as_float(base), jnp.maximum(_as_float(exponent), 0))
+
+
+def _quotient(dividend: Any, divisor: Any) -> jax.Array | None:
+    # The one quotient beyond 32 bits is that of -2**31 and -1.
+    if not index_bounds.may_hold(divisor, -1):
+        return None
+    return _as_float(dividend) / _as_float(divisor)
 
 
 # What float32 has no operator for, or another result.
 _FORMULAS: Final = {
-    "bitwise_left_shift": _shifted, "__lshift__": _shifted, "pow": _power,
+    "bitwise_left_shift": _shifted, "__lshift__": _shifted, "pow": _power, "floor_divide": _quotient, "div": _quotient,
 }  # fmt: skip
+_REDUCTIONS: Final = {torch.ops.aten.scatter_reduce, torch.ops.aten.index_reduce}
+_AVERAGES: Final = {torch.ops.aten.avg_pool2d, torch.ops.aten.avg_pool3d}
 
 
 def _is_wrapped(estimated: jax.Array, result: jax.Array) -> jax.Array:

@@ -30,22 +30,12 @@ def max_pool(
     """
     rank = len(kernel_size)
     strides, paddings, dilations = (
-        _spread(items, rank) for items in (stride or kernel_size, padding, dilation)
+        spread(items, rank) for items in (stride or kernel_size, padding, dilation)
+    )
+    window = window_options(
+        x, kernel_size, strides, paddings, dilations, ceil_mode=ceil_mode
     )
     spatial = x.shape[x.ndim - rank :]
-    ends = [
-        _end(*sizes, ceil_mode=ceil_mode)
-        for sizes in zip(
-            spatial, kernel_size, strides, paddings, dilations, strict=True
-        )
-    ]
-    leading = x.ndim - rank
-    window = {
-        "window_dimensions": (1,) * leading + tuple(kernel_size),
-        "window_strides": (1,) * leading + strides,
-        "padding": ((0, 0),) * leading + tuple(zip(paddings, ends, strict=True)),
-        "window_dilation": (1,) * leading + dilations,
-    }
     values = jax.lax.reduce_window(x, _lowest(x.dtype), jax.lax.max, **window)
     places = jnp.arange(np.prod(spatial), dtype=jnp.int32).reshape(spatial)
     operands = jnp.broadcast_to(places, x.shape), jax.lax.stop_gradient(x)
@@ -58,7 +48,39 @@ def max_pool(
     return values, indices
 
 
-def _spread(items: int | Sequence[int], rank: int) -> tuple[int, ...]:
+def window_options(
+    x: jax.Array,
+    kernel_size: Sequence[int],
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    dilations: Sequence[int] | None = None,
+    *,
+    ceil_mode: bool,
+) -> dict[str, Any]:
+    """The options of `jax.lax.reduce_window` for windows over the last dimensions, as
+    many as torch has.
+    """
+    rank = len(kernel_size)
+    dilations = dilations or (1,) * rank
+    leading = x.ndim - rank
+    ends = [
+        _end(*sizes, ceil_mode=ceil_mode)
+        for sizes in zip(
+            x.shape[leading:], kernel_size, strides, paddings, dilations, strict=True
+        )
+    ]
+    return {
+        "window_dimensions": (1,) * leading + tuple(kernel_size),
+        "window_strides": (1,) * leading + tuple(strides),
+        "padding": ((0, 0),) * leading + tuple(zip(paddings, ends, strict=True)),
+        "window_dilation": (1,) * leading + tuple(dilations),
+    }
+
+
+def spread(items: int | Sequence[int], rank: int) -> tuple[int, ...]:
+    """A number for each of the windowed dimensions, of which there may be one for
+    all.
+    """
     items = (items,) if isinstance(items, int) else tuple(items)
     return items * rank if len(items) == 1 else items
 
@@ -105,7 +127,7 @@ def max_pool2d(
 ) -> Any:
     """`functional.max_pool2d`, through the operator."""
     result = torch.ops.aten.max_pool2d_with_indices.default(
-        x, _spread(kernel_size, 2), _spread(stride or kernel_size, 2), _spread(padding, 2), _spread(dilation, 2),
+        x, spread(kernel_size, 2), spread(stride or kernel_size, 2), spread(padding, 2), spread(dilation, 2),
         ceil_mode,
     )  # fmt: skip
     return result if return_indices else result[0]

@@ -137,7 +137,7 @@ def power(x: Operand, y: Operand) -> jax.Array:
     # Of integers, only 1 and -1 have an inverse; jax has garbage for the others, torch
     # has 0.
     inverse = jnp.where(x == 1, 1, jnp.where(x == -1, 1 - 2 * (y & 1), 0))
-    return jnp.where(y < 0, inverse, jnp.power(x, jnp.abs(y))).astype(dtype)
+    return jnp.where(y < 0, inverse, jnp.power(x, jnp.maximum(y, 0))).astype(dtype)
 
 
 def maximum(x: Operand, y: Operand) -> jax.Array:
