@@ -82,26 +82,26 @@ def interpret(
     with_cache = call(caches) if caches else {}
     passed = [name for name in optional if name in _STEP_INPUTS]
     in_loop = call([*caches, *passed]) if caches and passed else with_cache
-    with_all_but: Mapping[str, _Findings] = {}
+    if caches:
+        # The first call of a generation, in which models make a cache of their own.
+        call([name for name in optional if name not in caches])
     always = with_all.keys() & without.keys()
-    if record.findings.keys() - always and len(optional) <= _MOST_SINGLED_OUT:
-        with_all_but = {
-            name: call([other for other in optional if other != name])
-            for name in optional
-        }
+    with_all_but = _CallsWithout(optional, lambda names: probe(names).findings)
     with_first: dict[int, _Findings] = {0: without, len(optional): with_all}
     for key in record.findings.keys() - always:
         if key in with_cache and key not in without:
             scenario = f"in a step with a static cache as `{caches[0]}`"
             if key not in in_loop:
                 scenario += f", without {' and '.join(f'`{name}`' for name in passed)}"
-        elif key in with_all and len(optional) > _MOST_SINGLED_OUT:
+        elif len(optional) <= _MOST_SINGLED_OUT:
+            scenario = _scenario(key, with_all, without, with_all_but)
+        elif key in with_all:
             count = _fewest_arguments(
                 key, with_first, lambda count: probe(optional[:count]).findings
             )
             scenario = f"with `{optional[count - 1]}`"
         else:
-            scenario = _scenario(key, with_all, without, with_all_but)
+            scenario = "without optional arguments" if key in without else ""
         if scenario:
             finding = record.findings[key]
             record.findings[key] = dataclasses.replace(
@@ -258,23 +258,44 @@ def _fewest_arguments(
     return highest
 
 
+class _CallsWithout:
+    """The findings of the calls with all optional arguments but one, each of which is
+    made when its findings are asked for.
+    """
+
+    def __init__(
+        self, optional: list[str], call: Callable[[list[str]], _Findings]
+    ) -> None:
+        self._optional = optional
+        self._call = call
+        self._findings: dict[str, _Findings] = {}
+
+    def first(self, has: Callable[[_Findings], bool]) -> str:
+        """The first argument without which the findings have a property; "" if there is
+        none.
+        """
+        return next((name for name in self._optional if has(self._without(name))), "")
+
+    def _without(self, name: str) -> _Findings:
+        if name not in self._findings:
+            others = [other for other in self._optional if other != name]
+            self._findings[name] = self._call(others)
+        return self._findings[name]
+
+
 def _scenario(
     key: tuple[Any, ...],
     with_all: _Findings,
     without: _Findings,
-    with_all_but: Mapping[str, _Findings],
+    with_all_but: _CallsWithout,
 ) -> str:
     """The calls that have a finding, as they follow the function's name; "" if that is
     not known.
     """
     if key in with_all:
-        needed = [
-            name for name, findings in with_all_but.items() if key not in findings
-        ]
-        if not needed:
-            return "with optional arguments"
-        return f"with `{needed[0]}`"
-    excluded = [name for name, findings in with_all_but.items() if key in findings]
+        needed = with_all_but.first(lambda findings: key not in findings)
+        return f"with `{needed}`" if needed else "with optional arguments"
+    excluded = with_all_but.first(lambda findings: key in findings)
     if excluded:
-        return f"without `{excluded[0]}`"
+        return f"without `{excluded}`"
     return "without optional arguments" if key in without else ""
