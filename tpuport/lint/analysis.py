@@ -269,12 +269,15 @@ class Analyser:
             entry.function, class_of(entry.receiver)
         ).values():
             reached.absorb(call)
-        if any(finding.stops_trace for finding in reached.findings.values()):
-            own = scenarios.interpret(self._interpreter, *entry)
-            reached.findings = {
-                key: own.findings.get(key, known)
-                for key, known in reached.findings.items()
-            }
+        stops = {
+            key: finding
+            for key, finding in reached.findings.items()
+            if finding.stops_trace
+        }
+        if stops:
+            reached.findings = scenarios.findings_with_scenarios(
+                self._interpreter, *entry, stops
+            )
         return reached
 
     # --- entry points ---

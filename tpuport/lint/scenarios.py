@@ -13,6 +13,7 @@ pass the opposite of a flag's default: then with the default too.
 """
 
 import ast
+import bisect
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -56,58 +57,143 @@ def interpret(
     """What an entry point results in, each finding with the call that it needs, if not
     all calls have it.
     """
-    declared = interpreter.declared_parameters(info, receiver)
-    record = interpreter.interpret_call(info, receiver, declared)
-    optional = _optional_parameters(info, declared)
-    if not optional or not (record.findings or record.lost):
+    calls = _Calls(interpreter, info, receiver)
+    record = calls.make_usual()
+    calls.add_scenarios(record.findings)
+    return record
+
+
+def findings_with_scenarios(
+    interpreter: TracingInterpreter,
+    info: FunctionInfo,
+    receiver: Value | None,
+    findings: _Findings,
+) -> _Findings:
+    """Findings of an entry point that another one calls, each as its own calls have it,
+    if they have it.
+    """
+    calls = _Calls(interpreter, info, receiver)
+    known = calls.make_usual().findings
+    own = {key: known[key] for key in findings.keys() & known.keys()}
+    calls.add_scenarios(own)
+    return findings | own
+
+
+class _Calls:
+    """The calls of an entry point, by which of its optional arguments they give.
+
+    Attributes:
+        optional: the names of all of them; caches: of those that are caches.
+    """
+
+    def __init__(
+        self,
+        interpreter: TracingInterpreter,
+        info: FunctionInfo,
+        receiver: Value | None,
+    ) -> None:
+        self._interpreter = interpreter
+        self._info = info
+        self._receiver = receiver
+        self._declared = interpreter.declared_parameters(info, receiver)
+        self.optional = _optional_parameters(info, self._declared)
+        self.caches = [
+            name
+            for name in self.optional
+            if isinstance(self._declared[name], KeyValueCache)
+        ]
+        self._step_inputs = [name for name in self.optional if name in _STEP_INPUTS]
+        self._records: dict[tuple[Value, ...], Record] = {}
+
+    def make_usual(self) -> Record:
+        """What any call results in, where an optional argument may be given or not; and
+        if that is something, what single calls result in too.
+        """
+        record = self._interpreter.interpret_call(
+            self._info, self._receiver, self._declared
+        )
+        if self.optional and (record.findings or record.lost):
+            for arguments in self._usual:
+                record.absorb(self.make(arguments))
         return record
 
-    def probe(arguments: Iterable[str]) -> Record:
+    def make(self, arguments: Iterable[str]) -> Record:
         """What a call results in if only these optional arguments are given."""
         chosen = {
-            name: _given(declared[name]) if name in arguments else NONE
-            for name in optional
+            name: _given(self._declared[name]) if name in arguments else NONE
+            for name in self.optional
         }
-        return interpreter.interpret_call(info, receiver, {**declared, **chosen})
-
-    def call(arguments: Iterable[str]) -> _Findings:
-        result = probe(arguments)
-        record.absorb(result)
-        return result.findings
-
-    caches = [name for name in optional if isinstance(declared[name], KeyValueCache)]
-    with_all, without = call(optional), call(())
-    # A step of generation: from the tokens alone, and as tpuport's decoders call
-    # models.
-    with_cache = call(caches) if caches else {}
-    passed = [name for name in optional if name in _STEP_INPUTS]
-    in_loop = call([*caches, *passed]) if caches and passed else with_cache
-    if caches:
-        # The first call of a generation, in which models make a cache of their own.
-        call([name for name in optional if name not in caches])
-    always = with_all.keys() & without.keys()
-    with_all_but = _CallsWithout(optional, lambda names: probe(names).findings)
-    with_first: dict[int, _Findings] = {0: without, len(optional): with_all}
-    for key in record.findings.keys() - always:
-        if key in with_cache and key not in without:
-            scenario = f"in a step with a static cache as `{caches[0]}`"
-            if key not in in_loop:
-                scenario += f", without {' and '.join(f'`{name}`' for name in passed)}"
-        elif len(optional) <= _MOST_SINGLED_OUT:
-            scenario = _scenario(key, with_all, without, with_all_but)
-        elif key in with_all:
-            count = _fewest_arguments(
-                key, with_first, lambda count: probe(optional[:count]).findings
+        call = tuple(chosen.values())
+        if call not in self._records:
+            self._records[call] = self._interpreter.interpret_call(
+                self._info, self._receiver, {**self._declared, **chosen}
             )
-            scenario = f"with `{optional[count - 1]}`"
-        else:
-            scenario = "without optional arguments" if key in without else ""
-        if scenario:
-            finding = record.findings[key]
-            record.findings[key] = dataclasses.replace(
-                finding, scenario=f"{info.qualname} {scenario}"
+        return self._records[call]
+
+    @property
+    def _usual(self) -> list[list[str]]:
+        """The single calls that a function is interpreted for."""
+        calls = [self.optional, []]
+        if self.caches:
+            # A step of generation, as tpuport's decoders call models and from the
+            # tokens alone; and the first call, in which models make a cache of their
+            # own.
+            calls += [self.caches, self._step, self._without(self.caches)]
+        return calls
+
+    @property
+    def _step(self) -> list[str]:
+        return [*self.caches, *self._step_inputs]
+
+    def _without(self, names: list[str]) -> list[str]:
+        return [name for name in self.optional if name not in names]
+
+    def add_scenarios(self, findings: _Findings) -> None:
+        """Add to each finding the call that it needs, if not all calls have it."""
+        if not findings or not self.optional:
+            return
+        always = (
+            self.make(self.optional).findings.keys() & self.make([]).findings.keys()
+        )
+        for key in findings.keys() - always:
+            scenario = self._scenario(key)
+            if scenario:
+                findings[key] = dataclasses.replace(
+                    findings[key], scenario=f"{self._info.qualname} {scenario}"
+                )
+
+    def _scenario(self, key: tuple[Any, ...]) -> str:
+        """The calls that have a finding, as they follow the function's name; "" if that
+        is not known.
+        """
+
+        def has(arguments: list[str]) -> bool:
+            return key in self.make(arguments).findings
+
+        if self.caches and has(self.caches) and not has([]):
+            scenario = f"in a step with a static cache as `{self.caches[0]}`"
+            if has(self._step):
+                return scenario
+            inputs = " and ".join(f"`{name}`" for name in self._step_inputs)
+            return f"{scenario}, without {inputs}"
+        is_with_all = has(self.optional)
+        if len(self.optional) <= _MOST_SINGLED_OUT:
+            decisive = (
+                name
+                for name in self.optional
+                if has(self._without([name])) != is_with_all
             )
-    return record
+            name = next(decisive, "")
+            if name:
+                return f"with `{name}`" if is_with_all else f"without `{name}`"
+        elif is_with_all:
+            count = _fewest(
+                len(self.optional), lambda count: has(self.optional[:count])
+            )
+            return f"with `{self.optional[count - 1]}`"
+        if is_with_all:
+            return "with optional arguments"
+        return "without optional arguments" if has([]) else ""
 
 
 def interpret_defaults(
@@ -232,70 +318,8 @@ def _given(value: Value) -> Value:
     return without_none(value)
 
 
-def _fewest_arguments(
-    key: tuple[Any, ...],
-    with_first: dict[int, _Findings],
-    call: Callable[[int], _Findings],
-) -> int:
-    """With how many of the optional arguments, in their order, a finding appears that
-    it needs the last of.
-
-    Args:
-        key: of a finding that no call without arguments has.
-        with_first: the findings of calls by the number of arguments, which grows: for
-            none and for all at first.
-        call: makes the call with so many.
+def _fewest(most: int, has: Callable[[int], bool]) -> int:
+    """The smallest number up to `most` that has something which `most` has, and 0 has
+    not, where all larger ones have it too.
     """
-    lowest, highest = 0, max(with_first)
-    while highest - lowest > 1:
-        middle = (lowest + highest) // 2
-        if middle not in with_first:
-            with_first[middle] = call(middle)
-        if key in with_first[middle]:
-            highest = middle
-        else:
-            lowest = middle
-    return highest
-
-
-class _CallsWithout:
-    """The findings of the calls with all optional arguments but one, each of which is
-    made when its findings are asked for.
-    """
-
-    def __init__(
-        self, optional: list[str], call: Callable[[list[str]], _Findings]
-    ) -> None:
-        self._optional = optional
-        self._call = call
-        self._findings: dict[str, _Findings] = {}
-
-    def first(self, has: Callable[[_Findings], bool]) -> str:
-        """The first argument without which the findings have a property; "" if there is
-        none.
-        """
-        return next((name for name in self._optional if has(self._without(name))), "")
-
-    def _without(self, name: str) -> _Findings:
-        if name not in self._findings:
-            others = [other for other in self._optional if other != name]
-            self._findings[name] = self._call(others)
-        return self._findings[name]
-
-
-def _scenario(
-    key: tuple[Any, ...],
-    with_all: _Findings,
-    without: _Findings,
-    with_all_but: _CallsWithout,
-) -> str:
-    """The calls that have a finding, as they follow the function's name; "" if that is
-    not known.
-    """
-    if key in with_all:
-        needed = with_all_but.first(lambda findings: key not in findings)
-        return f"with `{needed}`" if needed else "with optional arguments"
-    excluded = with_all_but.first(lambda findings: key in findings)
-    if excluded:
-        return f"without `{excluded}`"
-    return "without optional arguments" if key in without else ""
+    return bisect.bisect_left(range(most), True, lo=1, key=has)

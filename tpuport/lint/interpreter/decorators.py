@@ -30,8 +30,13 @@ def interpret_wrappers(
     """
     if not info.decorators:
         return result
-    # Wrappers work for any function, so a few calls of one show what they do.
-    kinds = frozenset((type(value), value.kind) for value in values.values())
+    # Wrappers work for any function, so a few calls of one show what they do, and those
+    # from elsewhere, which know none of these parameters, only need one.
+    kinds = frozenset(
+        (type(value), value.kind)
+        for value in values.values()
+        if not all("." in name for name in info.decorators)
+    )
     key = (
         info, frame.emitting, class_of(frame.receiver), kinds, type(result), result.kind
     )  # fmt: skip

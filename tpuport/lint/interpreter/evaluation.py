@@ -1,6 +1,7 @@
 """What expressions may be: names, attributes, displays, operators."""
 
 import ast
+import functools
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -47,16 +48,23 @@ from tpuport.lint.joins import join_all
 
 
 def _constant(frame: Frame, node: ast.Constant) -> Value:
-    match node.value:
+    return constant_value(node.value)
+
+
+# Typed, since 1, 1.0 and True are equal.
+@functools.lru_cache(maxsize=10_000, typed=True)
+def constant_value(constant: Any) -> Value:
+    """The value of a constant in the text."""
+    match constant:
         case None:
             return NONE
         case bool(answer):
             return as_value(answer)
-        case int() | str() as constant:
+        case int() | str():
             return Static(type(constant).__name__, constant)
         # Other constants decide no branch, and telling them apart would only interpret
         # functions more often.
-        case float() | complex() | bytes() as constant:
+        case float() | complex() | bytes():
             return Static(type(constant).__name__)
         case _:
             return STATIC

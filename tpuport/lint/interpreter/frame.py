@@ -445,9 +445,8 @@ def forget_attributes(env: Environment, path: str) -> None:
     """
     meter.units += len(env) >> 4
     prefix = path + "."
-    for key in list(env):
-        if key.startswith(prefix):
-            del env[key]
+    for key in [key for key in env if key.startswith(prefix)]:
+        del env[key]
 
 
 def merge(left: Environment, right: Environment) -> Environment:

@@ -16,7 +16,7 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.interpreter.containers import entries_by_name
 from tpuport.lint.interpreter.frame import ELEMENTS, Frame
-from tpuport.lint.modules import ClassInfo
+from tpuport.lint.modules import ClassInfo, FunctionInfo
 from tpuport.lint.passed_arguments import Arguments
 
 
@@ -35,16 +35,40 @@ def instantiate(frame: Frame, info: ClassInfo, arguments: Arguments) -> Value:
     if is_dataclass or classes.is_output(info):
         fields = _known_fields(_field_values(frame, info, arguments))
         return _initialised(frame, Instance(info, fields))
-    attributes: dict[str, Value] = {}
     init = classes.constructor(info)
     if init is not None:
-        frame.interpreter.build(init, Instance(info), attributes, arguments, frame)
-    elif classes.is_list(info):
+        return _constructed(frame, info, init, arguments)
+    attributes: dict[str, Value] = {}
+    if classes.is_list(info):
         elements = frame.element_of(arguments.first)
         items = arguments.first.items if arguments.positional else ()
         attributes[ELEMENTS] = Sequence("list", items, elements)
     elif classes.is_dict(info):
         attributes |= entries_by_name(arguments)
+    return _object_with(info, attributes)
+
+
+def _constructed(
+    frame: Frame, info: ClassInfo, init: FunctionInfo, arguments: Arguments
+) -> Value:
+    """What `Class(...)` gives by its constructor; equal calls are interpreted once."""
+    interpreter = frame.interpreter
+
+    def build() -> Value:
+        attributes: dict[str, Value] = {}
+        interpreter.build(init, Instance(info), attributes, arguments, frame)
+        return _object_with(info, attributes)
+
+    positional, keywords, *openness = arguments
+    key = (
+        info, init, tuple(positional), tuple(keywords.items()), *openness,
+        frame.emitting, interpreter.constructs,
+    )  # fmt: skip
+    # What a class inside a function means depends on the frame around it.
+    return build() if init.closure else interpreter.remembered(key, build)
+
+
+def _object_with(info: ClassInfo, attributes: dict[str, Value]) -> Instance:
     # Sorted, since objects with equal attributes are equal in whatever order they were
     # set.
     return Instance(info, _known_fields(dict(sorted(attributes.items()))))

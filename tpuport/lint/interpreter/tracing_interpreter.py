@@ -22,7 +22,7 @@ from tpuport.lint.abstract_values import (
     Value,
     class_of,
 )
-from tpuport.lint.events import Event, FunctionEntry
+from tpuport.lint.events import Call, Event, FunctionEntry
 from tpuport.lint.gpu_packages import is_kernel
 from tpuport.lint.interpreter import callables, control_flow, evaluation, execution
 from tpuport.lint.interpreter.bound_arguments import (
@@ -51,7 +51,7 @@ from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
 from tpuport.lint.passed_arguments import Arguments
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Binding, Project, imported_name
-from tpuport.lint.rules.rule import Rule, hits_of
+from tpuport.lint.rules.rule import Rule, hits_of, listeners_of
 from tpuport.lint.work import meter
 
 # Calls deeper than this return what their annotations promise; no model calls that deep
@@ -95,10 +95,8 @@ class TracingInterpreter(Interpreter):
         self.project = project
         self.options = options
         self.classes = Classes(self)
-        self._listeners: dict[type[Event], list[Rule]] = collections.defaultdict(list)
-        for rule in options.rules:
-            for event in rule.events:
-                self._listeners[event].append(rule)
+        # By the class of the event, of calls by the name too.
+        self._listeners: dict[type[Event] | str, list[Rule]] = {}
         self._remembered: dict[tuple[Any, ...], Record] = {}
         self._remembered_parts: dict[Any, Record] = {}
         self._running: set[tuple[Any, ...]] = set()
@@ -314,9 +312,11 @@ class TracingInterpreter(Interpreter):
             self.records[-1].absorb(known)
             return known.result
         record = self.start_recording()
+        losses_before = losses.count
         try:
             record.result = run()
         finally:
+            record.lost |= losses.count > losses_before
             self.stop_recording()
         self._remembered_parts[key] = record
         return record.result
@@ -448,6 +448,9 @@ class TracingInterpreter(Interpreter):
     def module_expression(
         self, module: ModuleInfo, node: ast.expr, receiver: Instance | None = None
     ) -> Value:
+        # Most are defaults of parameters.
+        if isinstance(node, ast.Constant):
+            return evaluation.constant_value(node.value)
         frame = Frame(self, module)
         if receiver is not None:
             frame.env["self"] = receiver
@@ -485,8 +488,14 @@ class TracingInterpreter(Interpreter):
     # --- rules ---
 
     def report(self, event: Event, module: ModuleInfo, function: str) -> None:
+        key = event.name if isinstance(event, Call) else type(event)
+        listeners = self._listeners.get(key)
+        if listeners is None:
+            listeners = self._listeners[key] = listeners_of(event, self.options.rules)
+        if not listeners:
+            return
         context = context_of(module, function, self.options)
-        for rule in self._listeners[type(event)]:
+        for rule in listeners:
             answer = rule.check(event, context)
             # Nearly all answers are no.
             if answer:

@@ -122,6 +122,9 @@ def dtype_hits(event: Call, *dtypes: str) -> list[Hit]:
     """A hit at the first argument that names one of these dtypes: in `dtype=`,
     `.to(...)` or `.type(...)`.
     """
+    is_cast = event.name in {"to", "type"}
+    if not is_cast and "dtype" not in event.keywords:
+        return []
     pairs: list[tuple[ast.expr, Value]] = []
     # `finfo(torch.float16)` computes nothing in the dtype; a function without a name is
     # the linted code's.
@@ -134,9 +137,7 @@ def dtype_hits(event: Call, *dtypes: str) -> list[Hit]:
             (node, event.keywords["dtype"])
             for node in keyword_nodes(event.call, "dtype")
         ]
-    if event.name in {"to", "type"} and not any(
-        isinstance(node, ast.Starred) for node in event.call.args
-    ):
+    if is_cast and not any(isinstance(node, ast.Starred) for node in event.call.args):
         pairs += zip(event.call.args, event.args, strict=False)
     for node, value in pairs:
         dtype = dtype_of_argument(value)

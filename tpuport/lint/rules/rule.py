@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-from tpuport.lint.events import Event
+from tpuport.lint.events import Call, Event
 from tpuport.lint.findings import Applicability, Severity
 
 
@@ -104,6 +104,8 @@ class Rule:
             "precision", "memory", "complex", "slow" (the program does more), "unrolled"
             (it grows with the input), "recompiles", "dynamo".
         events: the event classes it wants.
+        calls: which events of calls it wants, by the whole name; None for all. It is
+            asked once for each name.
         check: returns True, a `Hit` or several for an event that breaks the rule; else
             False or None.
         fix: whether there is a mechanical rewrite, and how safe.
@@ -123,6 +125,20 @@ class Rule:
     events: tuple[type[Event], ...]
     check: Callable[[Any, Context], Answer]
     quiet: tuple[Example, ...] = ()
+    calls: Callable[[str], bool] | None = None
     harm: str = "error"
     fix: Applicability = Applicability.NONE
     until: str = ""
+
+
+def listeners_of(event: Event, rules: Iterable[Rule]) -> list[Rule]:
+    """The rules that want an event."""
+    listeners = [rule for rule in rules if type(event) in rule.events]
+    if not isinstance(event, Call):
+        return listeners
+    return [rule for rule in listeners if rule.calls is None or rule.calls(event.name)]
+
+
+def named(*names: str) -> Callable[[str], bool]:
+    """Whether the last part of a dotted name is one of these."""
+    return lambda name: name.rpartition(".")[2] in names

@@ -3,7 +3,7 @@
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.event_queries import is_call_of
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule, named
 
 
 def check(event: Call, context: Context) -> bool:
@@ -63,6 +63,7 @@ class Model(nn.Module):
         ),
     ),
     events=(Call,),
+    calls=named("nonzero", "argwhere", "where"),
     check=check,
     fix=Applicability.SAFE,
 )

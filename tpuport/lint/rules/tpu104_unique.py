@@ -3,7 +3,7 @@
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import is_call_of
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule, named
 
 
 def check(event: Call, context: Context) -> bool:
@@ -41,5 +41,6 @@ class Model(nn.Module):
         "(torch.tensor([3, 1, 3, 2]),)",
     ),
     events=(Call,),
+    calls=named("unique", "unique_consecutive"),
     check=check,
 )

@@ -4,7 +4,7 @@ from tpuport.lint.abstract_values import is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import argument, is_call_of, is_missing_or_none
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule, named
 
 
 def check(event: Call, context: Context) -> bool:
@@ -57,5 +57,6 @@ class Model(nn.Module):
         ),
     ),
     events=(Call,),
+    calls=named("repeat_interleave"),
     check=check,
 )

@@ -3,7 +3,7 @@
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import is_call_of
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule, named
 
 
 def check(event: Call, context: Context) -> bool:
@@ -51,5 +51,6 @@ class Model(nn.Module):
         ),
     ),
     events=(Call,),
+    calls=named("bincount"),
     check=check,
 )

@@ -11,7 +11,7 @@ from tpuport.lint.rules.event_queries import (
     is_method_of_tensor,
     operands,
 )
-from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule, named
 
 _FACTORIES: Final = tuple("zeros ones empty rand randn eye arange randperm".split())
 # Their ends may be tensors where a device is named, their number of steps may not.
@@ -149,5 +149,14 @@ class Model(nn.Module):
         ),
     ),
     events=(Call,),
+    calls=named(
+        *_FACTORIES,
+        *_RANGES_OF_STEPS,
+        *_METHODS,
+        *_TAKING_NUMBERS,
+        *_SIZES,
+        "randint",
+        "narrow",
+    ),
     check=check,
 )

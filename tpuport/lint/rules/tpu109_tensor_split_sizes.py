@@ -1,16 +1,20 @@
 """TPU109: `split` with sizes that are tensors."""
 
+from typing import Final
+
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import argument, has_tensor, is_call_of
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule, named
+
+_SPLITS: Final = frozenset(
+    {"split", "split_with_sizes", "tensor_split", "chunk", "unsafe_split"}
+)
 
 
 def check(event: Call, context: Context) -> bool:
     """Sizes or positions of a split, in a tensor or a list of tensors."""
-    if not is_call_of(
-        event, "split", "split_with_sizes", "tensor_split", "chunk", "unsafe_split"
-    ):
+    if not is_call_of(event, *_SPLITS):
         return False
     # Each function has its own name for the second argument.
     sizes = argument(
@@ -64,5 +68,6 @@ class Model(nn.Module):
         ),
     ),
     events=(Call,),
+    calls=named(*_SPLITS),
     check=check,
 )

@@ -4,7 +4,7 @@ from tpuport.lint.abstract_values import Static, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import argument, is_call_of
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule, named
 
 
 def check(event: Call, context: Context) -> bool:
@@ -45,5 +45,6 @@ class Model(nn.Module):
         "(torch.tensor([3, 1, 3, 2]),)",
     ),
     events=(Call,),
+    calls=named("one_hot"),
     check=check,
 )

@@ -5,7 +5,7 @@ from typing import Final
 from tpuport.lint.abstract_values import PACKED_SEQUENCE, Layer, Namespace
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule, named
 
 _PACKED: Final = frozenset(
     {"pack_padded_sequence", "pad_packed_sequence", "pack_sequence", "unpad_sequence"}
@@ -64,5 +64,6 @@ class Model(nn.Module):
         ),
     ),
     events=(Call,),
+    calls=named(*_PACKED, "forward"),
     check=check,
 )

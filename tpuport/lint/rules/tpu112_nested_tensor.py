@@ -9,10 +9,14 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 _OTHER_NAMES: Final = frozenset({"torch._nested_tensor_from_mask", "to_padded_tensor"})
 
 
+def _is_nested(name: str) -> bool:
+    # `to_padded_tensor` is a method that only nested tensors have.
+    return name.startswith("torch.nested.") or name in _OTHER_NAMES
+
+
 def check(event: Call, context: Context) -> bool:
     """Anything of `torch.nested`, and the methods of nested tensors."""
-    # `to_padded_tensor` is a method that only nested tensors have.
-    return event.name.startswith("torch.nested.") or event.name in _OTHER_NAMES
+    return _is_nested(event.name)
 
 
 RULE = Rule(
@@ -42,5 +46,6 @@ class Model(nn.Module):
         "(torch.randn(2, 4), torch.randn(3, 4))",
     ),
     events=(Call,),
+    calls=_is_nested,
     check=check,
 )

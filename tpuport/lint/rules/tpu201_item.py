@@ -3,7 +3,7 @@
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import is_call_of
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule, named
 
 
 def check(event: Call, context: Context) -> bool:
@@ -44,5 +44,6 @@ class Model(nn.Module):
         "(torch.randn(2, 4),)",
     ),
     events=(Call,),
+    calls=named("item"),
     check=check,
 )

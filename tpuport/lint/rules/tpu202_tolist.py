@@ -3,7 +3,7 @@
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import is_call_of
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule, named
 
 
 def check(event: Call, context: Context) -> bool:
@@ -39,5 +39,6 @@ class Model(nn.Module):
         "(torch.randn(2, 4), torch.tensor([1, 2]))",
     ),
     events=(Call,),
+    calls=named("tolist"),
     check=check,
 )

@@ -9,12 +9,17 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 # SciPy makes arrays of NumPy from what it gets.
 _LIBRARIES: Final = ("numpy.", "scipy.")
+_METHODS: Final = ("numpy", "__array__")
+
+
+def _may_read(name: str) -> bool:
+    return name in _METHODS or name.startswith(_LIBRARIES)
 
 
 def check(event: Call, context: Context) -> bool:
     """`.numpy()`, and functions of NumPy and SciPy that get a tensor."""
     if event.receiver is not None:
-        return is_call_of(event, "numpy", "__array__")
+        return is_call_of(event, *_METHODS)
     # NumPy computes with shapes and numbers as it does outside a trace.
     return event.name.startswith(_LIBRARIES) and any(map(has_tensor, event.args))
 
@@ -59,5 +64,6 @@ class Model(nn.Module):
         ),
     ),
     events=(Call,),
+    calls=_may_read,
     check=check,
 )

@@ -12,15 +12,16 @@ _CONVERSIONS: Final = frozenset(
 )
 
 
+def _is_conversion(name: str) -> bool:
+    # `math.prod` only multiplies, which a row of a tensor can do too.
+    return name in _CONVERSIONS or (name.startswith("math.") and name != "math.prod")
+
+
 def check(event: Call, context: Context) -> bool:
     """`int(t)` and its like, and functions of `math` that get a tensor."""
     # The tensor may be any of the arguments: `math.pow(2, x)`.
-    if event.receiver is not None or not any(map(is_traced, event.args)):
-        return False
-    # `math.prod` only multiplies, which a row of a tensor can do too.
-    return event.name in _CONVERSIONS or (
-        event.name.startswith("math.") and event.name != "math.prod"
-    )
+    is_traced_call = event.receiver is None and any(map(is_traced, event.args))
+    return is_traced_call and _is_conversion(event.name)
 
 
 RULE = Rule(
@@ -61,5 +62,6 @@ class Model(nn.Module):
         ),
     ),
     events=(Call,),
+    calls=_is_conversion,
     check=check,
 )

@@ -3,7 +3,7 @@
 from tpuport.lint.abstract_values import is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule, named
 
 
 def check(event: Call, context: Context) -> bool:
@@ -54,5 +54,6 @@ class Model(nn.Module):
         ),
     ),
     events=(Call,),
+    calls=named("range"),
     check=check,
 )

@@ -6,7 +6,7 @@ from tpuport.lint.abstract_values import Layer, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import is_call_of
-from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule, named
 
 _LINE_SEARCHES: Final = frozenset(
     {"torch.optim.lbfgs._strong_wolfe", "torch.optim.lbfgs._cubic_interpolate"}
@@ -65,5 +65,14 @@ class Model(nn.Module):
         "(torch.randn(2, 4), torch.randn(2, 4))",
     ),
     events=(Call,),
+    calls=named(
+        "step",
+        "_strong_wolfe",
+        "_cubic_interpolate",
+        "trunc_normal_",
+        "equal",
+        "allclose",
+        "is_nonzero",
+    ),
     check=check,
 )

@@ -6,7 +6,7 @@ from tpuport.lint.abstract_values import Sequence, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import has_tensor
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule, named
 
 _COMPARING: Final = frozenset(
     {"builtins.max", "builtins.min", "builtins.sorted", "builtins.any", "builtins.all"}
@@ -73,5 +73,6 @@ class Model(nn.Module):
         ),
     ),
     events=(Call,),
+    calls=named("sort", "max", "min", "sorted", "any", "all"),
     check=check,
 )

@@ -85,5 +85,6 @@ class Model(nn.Module):
 """),
     ),
     events=(Call,),
+    calls=lambda name: name in {*_FILLED, *_FROM_DATA, "new_full"},
     check=check,
 )

@@ -9,7 +9,7 @@ from tpuport.lint.events import (
     Subscript,
 )
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule, named
 
 
 def check(event: Arithmetic | Call | Subscript, context: Context) -> Answer:
@@ -66,5 +66,6 @@ class Model(nn.Module):
         ),
     ),
     events=(Arithmetic, Call, Subscript),
+    calls=named("index"),
     check=check,
 )

@@ -67,12 +67,21 @@ def _mixes_bounds(event: Call) -> bool:
     return has_number and any(map(is_traced, bounds))
 
 
+def _numbers_of(name: str) -> _Numbers | None:
+    return _FUNCTIONS.get(name) or _FUNCTIONS.get(name.removesuffix("_"))
+
+
+def _takes_numbers(name: str) -> bool:
+    last = name.rpartition(".")[2]
+    return last in _CLAMPS or _numbers_of(last) is not None
+
+
 def check(event: Call, context: Context) -> bool:
     """`x.add(y, alpha=t)`, `F.elu(x, t)`: torch converts the tensor to a number."""
     name = event.name.rpartition(".")[2]
     if name in _CLAMPS:
         return is_call_of(event, name) and _mixes_bounds(event)
-    numbers = _FUNCTIONS.get(name) or _FUNCTIONS.get(name.removesuffix("_"))
+    numbers = _numbers_of(name)
     # Of an unknown object, `nx.norm(x)`, the first argument may be the tensor.
     if (
         numbers is None
@@ -132,5 +141,6 @@ class Model(nn.Module):
         ),
     ),
     events=(Call,),
+    calls=_takes_numbers,
     check=check,
 )

@@ -123,5 +123,6 @@ class Model(nn.Module):
     ),
     harm="import",
     events=(Import, Call, Refusal),
+    calls=needs_gpu,
     check=check,
 )

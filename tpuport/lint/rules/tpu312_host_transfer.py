@@ -7,7 +7,7 @@ from tpuport.lint.abstract_values import Static, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.event_queries import following_text
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule, named
 
 # Rules of the family TPU2 report these.
 _READ: Final = re.compile(r"\s*\.(numpy|item|tolist)\(")
@@ -68,6 +68,7 @@ class Model(nn.Module):
 """),
     ),
     events=(Call,),
+    calls=named("cpu", "to"),
     check=check,
     # On a GPU, the host needs the copy: `.numpy()` may follow it in another line.
     fix=Applicability.UNSAFE,

@@ -3,7 +3,7 @@
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.event_queries import is_call_of, is_minus_infinity
-from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule, named
 
 
 def check(event: Call, context: Context) -> Answer:
@@ -55,6 +55,7 @@ class Model(nn.Module):
     ),
     harm="nan",
     events=(Call,),
+    calls=named("masked_fill", "masked_fill_", "where"),
     check=check,
     fix=Applicability.UNSAFE,
 )

@@ -12,7 +12,7 @@ from tpuport.lint.rules.event_queries import (
     is_call_of,
     is_minus_infinity,
 )
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule, named
 
 # A chunk, a block or a window has the same small size whatever the length is.
 _SMALL: Final = re.compile("chunk|block|window|patch|kernel")
@@ -115,5 +115,6 @@ class Model(nn.Module):
     ),
     harm="memory",
     events=(Call,),
+    calls=named("tril", "triu", "full", "new_full"),
     check=check,
 )

@@ -7,7 +7,7 @@ from tpuport.lint.abstract_values import Tensor, Unknown
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import following_text, is_call_of
-from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule, named
 
 _TABLES: Final = ("arange", "linspace", "logspace", "tril_indices", "triu_indices")
 _OTHERS: Final = ("ones", "zeros", "full", "eye", "tensor")
@@ -94,5 +94,6 @@ class Model(nn.Module):
     ),
     harm="slow",
     events=(Call,),
+    calls=named(*_TABLES, *_OTHERS),
     check=check,
 )

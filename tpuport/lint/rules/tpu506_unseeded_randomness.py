@@ -23,12 +23,14 @@ _SEEDS: Final = frozenset(
 )
 
 
+def _is_draw(name: str) -> bool:
+    module, _, function = name.rpartition(".")
+    return module in _MODULES and function not in _CONSTRUCTORS
+
+
 def check(event: Call, context: Context) -> bool:
     """A draw of Python or NumPy, or a seed of torch."""
-    module, _, function = event.name.rpartition(".")
-    is_host_draw = (
-        event.receiver is None and module in _MODULES and function not in _CONSTRUCTORS
-    )
+    is_host_draw = event.receiver is None and _is_draw(event.name)
     return is_host_draw or event.name in _SEEDS
 
 
@@ -75,5 +77,6 @@ class Model(nn.Module):
     ),
     harm="constant",
     events=(Call,),
+    calls=lambda name: _is_draw(name) or name in _SEEDS,
     check=check,
 )
