@@ -134,7 +134,7 @@ class Analyser:
             raise
 
     def _analyse_module(self, module: ModuleInfo) -> Outcome:
-        record = self._interpreter.start_recording()
+        record = self._interpreter.start_file(module)
         entry_points: dict[EntryPoint, None] = {}
         try:
             entry_points.update(dict.fromkeys(self._entry_points(module)))

@@ -119,7 +119,7 @@ class _Calls:
 
     def make(self, arguments: Iterable[str]) -> Record:
         """What a call results in if only these optional arguments are given."""
-        chosen = {
+        chosen: dict[str, Value] = {
             name: _given(self._declared[name]) if name in arguments else NONE
             for name in self.optional
         }

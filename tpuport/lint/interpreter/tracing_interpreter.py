@@ -3,8 +3,6 @@ and the rules that listen.
 """
 
 import ast
-import collections
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from tpuport.lint.abstract_values import (
@@ -38,16 +36,16 @@ from tpuport.lint.interpreter.decorators import interpret_wrappers
 from tpuport.lint.interpreter.frame import (
     Environment,
     Frame,
-    Interpreter,
     set_receiver,
 )
 from tpuport.lint.interpreter.object_state import changed_object, is_plain_object
 from tpuport.lint.interpreter.parameters import annotation_value
 from tpuport.lint.interpreter.python_builtins import is_builtin
+from tpuport.lint.interpreter.recorder import CallMemory, Recorder
 from tpuport.lint.interpreter.registries import filled
 from tpuport.lint.interpreter.reported_findings import context_of, finding_at
 from tpuport.lint.joins import losses
-from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
+from tpuport.lint.modules import FunctionInfo, ModuleInfo
 from tpuport.lint.passed_arguments import Arguments
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Binding, Project, imported_name
@@ -80,79 +78,23 @@ class _Activation(NamedTuple):
     host: bool = False
 
 
-class TracingInterpreter(Interpreter):
-    """Interprets functions and passes events to the rules.
-
-    Attributes:
-        records: what has been found in the calls that are being interpreted, the
-            innermost last. The first is that of no call, so that there always is one.
-    """
+class TracingInterpreter(Recorder):
+    """Interprets functions and passes events to the rules."""
 
     expression_handlers = evaluation.HANDLERS | execution.EXPRESSION_HANDLERS
     statement_handlers = execution.STATEMENT_HANDLERS | control_flow.HANDLERS
 
     def __init__(self, project: Project, options: Any) -> None:
+        super().__init__()
         self.project = project
         self.options = options
         self.classes = Classes(self)
         # By the class of the event, of calls by the name too.
         self._listeners: dict[type[Event] | str, list[Rule]] = {}
-        self._remembered: dict[tuple[Any, ...], Record] = {}
-        self._remembered_parts: dict[Any, Record] = {}
-        self._running: set[tuple[Any, ...]] = set()
         self._frames: list[Frame] = []
-        self._different_calls: dict[FunctionInfo, set[Any]] = collections.defaultdict(
-            set
-        )
         self.route = []
         self._patched: dict[FunctionInfo, bool] = {}
-        self.records = [Record()]
         self.changed_receiver = None
-
-    # --- records ---
-
-    def start_recording(self) -> Record:
-        """Record findings, traced functions and consulted files from now on."""
-        self.records.append(Record())
-        return self.records[-1]
-
-    def stop_recording(self) -> None:
-        """Stop the innermost record, and add it to the one around it."""
-        record = self.records.pop()
-        self.records[-1].absorb(record)
-
-    def stop_recording_calls(self) -> None:
-        """Stop all records but the file's, when the interpretation of the file is cut
-        off.
-        """
-        # The first is that of no call, the second the file's.
-        while len(self.records) > 2:
-            self.stop_recording()
-
-    def calls_of(
-        self, info: FunctionInfo, owner: ClassInfo | None
-    ) -> dict[tuple[tuple[str, Value], ...], Record]:
-        """What all remembered calls of a function on objects of a class resulted in, by
-        their arguments.
-        """
-        calls = self._remembered.items()
-        return {
-            values: remembered
-            for (function, emitting, _, _, values, *_), remembered in calls
-            if emitting and function.info is info and class_of(function.bound) is owner
-        }
-
-    def forget_calls(self) -> None:
-        """Drop what is remembered of calls.
-
-        To be called after each file: how exactly a function is interpreted depends on
-        how often it was called before, and a file's findings must not depend on the
-        files before it.
-        """
-        self._remembered.clear()
-        self._remembered_parts.clear()
-        self._different_calls.clear()
-        self.records = [Record()]
 
     # --- calls ---
 
@@ -167,7 +109,7 @@ class TracingInterpreter(Interpreter):
     ) -> Record:
         """Interpret a function from which tracing starts, with these parameters."""
         # Each call may interpret what it calls as often as any other.
-        self._different_calls.clear()
+        self._memory.variants.clear()
         record = self.start_recording()
         function = Function(info, receiver)
         self._call(_Activation(function, values, depth=0, emitting=True, entry=True))
@@ -281,7 +223,9 @@ class TracingInterpreter(Interpreter):
         closure = function.info.closure
         call = (function, emitting, entry, host, tuple(values.items()))
         key = (*call, id(closure), self.constructs)
-        remembered = self._remembered.get(key)
+        remembered = self._memory.calls.get(key)
+        if remembered is None and not entry and self._shared.accepts(function, values):
+            remembered = self._shared_record(key, activation)
         self.changed_receiver = None
         if remembered is not None:
             self.records[-1].absorb(remembered)
@@ -289,37 +233,49 @@ class TracingInterpreter(Interpreter):
             return remembered.result
         # Recursion with equal arguments would never end; that of a nested function has
         # other arguments at each level.
-        if key in self._running or depth > _DEPTH or self._is_deep_in(function.info):
+        if (
+            key in self._memory.running
+            or depth > _DEPTH
+            or self._is_deep_in(function.info)
+        ):
             return self._returned_so_far(function.info)
-        self._running.add(key)
+        self._memory.running.add(key)
         record = self.start_recording()
         losses_before = losses.count
         try:
             record.result = self._run(activation)
         finally:
-            self._running.discard(key)
+            self._memory.running.discard(key)
             record.lost |= losses.count > losses_before
             self.stop_recording()
         # A nested function's meaning depends on the frame around it, which changes.
         if closure is None:
-            self._remembered[key] = record
+            self._memory.calls[key] = record
         self.changed_receiver = record.receiver
         return record.result
 
-    def remembered(self, key: Any, run: Callable[[], Value]) -> Value:
-        known = self._remembered_parts.get(key)
-        if known is not None:
-            self.records[-1].absorb(known)
-            return known.result
-        record = self.start_recording()
-        losses_before = losses.count
-        try:
-            record.result = run()
-        finally:
-            record.lost |= losses.count > losses_before
-            self.stop_recording()
-        self._remembered_parts[key] = record
-        return record.result
+    def _shared_record(self, key: Any, activation: _Activation) -> Record:
+        """What a call results in that all files make alike; it is interpreted as if it
+        were the first one.
+        """
+        shared = self._shared
+        record = shared.get(key, self.route)
+        if record is None:
+            units, cuts = meter.units, meter.cuts
+            memory, self._memory = self._memory, CallMemory()
+            shared.is_running = True
+            try:
+                self._call(activation._replace(depth=1))
+            finally:
+                shared.is_running = False
+                inner, self._memory = self._memory, memory
+            record = inner.calls[key]
+            if not shared.keeps(record):
+                memory.calls |= inner.calls
+            elif meter.cuts == cuts:
+                shared.put(key, record, self.route, meter.units - units)
+        self._memory.calls[key] = record
+        return record
 
     def _is_deep_in(self, info: FunctionInfo) -> bool:
         """Whether a nested function has called itself several times."""
@@ -418,7 +374,7 @@ class TracingInterpreter(Interpreter):
         the declaration alone.
         """
         values = bound_values(self, function, arguments)
-        calls = self._different_calls[function.info]
+        calls = self._memory.variants[function.info]
         call = (function, tuple(values.items()))
         if (
             call in calls
