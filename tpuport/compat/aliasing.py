@@ -46,6 +46,9 @@ _OVERLAP = (
     "Please clone() the tensor before performing the operation."
 )
 
+# The writes of a number that torch allows to elements that share memory.
+_FILLS = {_aten.fill_.Scalar, _aten.zero_.default}
+
 # Of addresses, as of a GPU's.
 _ALIGNMENT = 512
 
@@ -168,8 +171,8 @@ def address(tensor: Ported) -> int:
     return memory.address
 
 
-def check_writable(tensor: Ported) -> None:
-    """Called before a write.
+def check_writable(tensor: Ported, *, fills: bool = False) -> None:
+    """Called before a write, which may fill the tensor with one number.
 
     Raises:
         RuntimeError: elements of an expanded view share memory, so that torch refuses
@@ -181,7 +184,7 @@ def check_writable(tensor: Ported) -> None:
     alias = getattr(tensor, "_alias", None)
     if alias is None:
         return
-    if has_overlap(tensor):
+    if has_overlap(tensor) and not fills:
         raise RuntimeError(_OVERLAP)
     if len(alias.storage.aliases) == 1:
         return
@@ -191,7 +194,7 @@ def check_writable(tensor: Ported) -> None:
     # One row of an expanded tensor: its elements have each a place of their own, which
     # the single view does not say.
     if all(step.has_known_places for step in alias.steps):
-        step = strided_step(alias.storage.layout, alias.twin)
+        step = strided_step(alias.storage.layout, alias.twin, of_equals=fills)
         if step.write is not None:
             alias.steps = (step,)
             return
@@ -382,6 +385,8 @@ def dispatch(
     # A tensor that becomes another view is not written to.
     if not _written_positions(func) or packet is _aten.as_strided_:
         return run(func, args, kwargs)
+    if func in _FILLS and getattr(args[0], "_alias", None) is not None:
+        return _fill(run, *args)
     written = list(_written_arguments(func, args, kwargs))
     for tensor in written:
         check_writable(tensor)
@@ -389,6 +394,18 @@ def dispatch(
     for tensor in written:
         propagate(tensor)
     return result
+
+
+def _fill(
+    run: Callable[[Any, tuple, dict], Any],
+    tensor: Ported,
+    number: int | float | complex | bool = 0,
+) -> Ported:
+    """Write one number to a tensor whose elements may share memory."""
+    check_writable(tensor, fills=True)
+    tensor._elem = run(_aten.full_like.default, (tensor, number), {})._elem
+    propagate(tensor)
+    return tensor
 
 
 def _dispatch_view(

@@ -141,9 +141,15 @@ def make_step(
     )
 
 
-def strided_step(layout: torch.Tensor, view: torch.Tensor) -> Step:
+def strided_step(
+    layout: torch.Tensor, view: torch.Tensor, *, of_equals: bool = False
+) -> Step:
     """From an array that has the elements of a layout to a view of the same memory,
     both tensors on the meta device.
+
+    Args:
+        of_equals: what is written is one number, so that it does not matter which of
+            the elements that share memory comes last.
 
     Raises (when it is read or written):
         PortError: the view shows memory that the layout has not.
@@ -156,7 +162,7 @@ def strided_step(layout: torch.Tensor, view: torch.Tensor) -> Step:
 
     def find_write() -> Write | None:
         places = order()
-        if len(np.unique(places)) < places.size:
+        if not of_equals and len(np.unique(places)) < places.size:
             return None
         return lambda array, values: (
             array.ravel().at[places].set(values.ravel()).reshape(array.shape)

@@ -238,6 +238,31 @@ def test_a_row_of_an_expanded_tensor_reaches_all(agree, name):
     agree(write, X[0])
 
 
+FILLED = {
+    "all": lambda wide: wide.fill_(7),
+    "of zeros": lambda wide: wide.zero_(),
+    "a part": lambda wide: wide[:2, 1:].fill_(5),
+    "turned": lambda wide: wide.transpose(0, 2).fill_(3),
+    "windows": lambda wide: wide[0].as_strided((2, 3), (1, 1)).fill_(2),
+}
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_a_number_fills_an_expanded_tensor(agree, name):
+    """Which torch allows, as all elements that share memory get the same."""
+
+    def write(x):
+        y = x.clone()
+        wide = y.expand(3, *y.shape)
+        alone = x[:1].clone().expand(3, -1, -1)
+        for tensor in (wide, alone):
+            FILLED[name](tensor)
+        y[0] += 1
+        return [y, wide, alone]
+
+    agree(write, X[0])
+
+
 def test_refused_as_in_torch():
     with compat.environment():
         x = torch.zeros(3, 1).to("jax")
@@ -255,8 +280,11 @@ def test_overlapping_windows_are_refused():
         x = torch.arange(5.0).to("jax")
         windows = x.unfold(0, 2, 1)
         with pytest.raises(PortError, match="unfold"):
-            windows.zero_()
+            windows.add_(1)
         assert x.tolist() == [*windows[:, 0].tolist(), 4.0]
+        windows.zero_()
+        assert not x.jax().any()
+        assert not windows.jax().any()
 
 
 @pytest.mark.usefixtures("small_heap")
