@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -107,3 +108,26 @@ def test_where_forking_is_not_safe_there_is_one_process_unless_asked(monkeypatch
     monkeypatch.setitem(sys.modules, "jax", object())
     assert workers._process_start_method(explicit=False) is None
     assert workers._process_start_method(explicit=True) == "spawn"
+
+
+def test_the_thread_that_waits_for_ctrl_c_leaves_forking_safe() -> None:
+    # The command line starts it before the analysis.
+    program = (
+        "from tpuport.cli import interrupts\n"
+        "from tpuport.lint import workers\n"
+        "interrupts.install(lambda: None)\n"
+        "print(workers._process_start_method(explicit=False))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "fork\n"
+
+
+def test_any_other_thread_does_not() -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        assert workers._process_start_method(explicit=False) is None
+    finally:
+        stop.set()
+        thread.join()

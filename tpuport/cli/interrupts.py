@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from tpuport.waiting_threads import start_waiting_thread
+
 EXIT_CODE: Final = 130
 # For a command to put away what it has begun.
 _SECONDS_TO_END: Final = 2.0
@@ -40,7 +42,7 @@ def install(end: Callable[[], Any]) -> None:
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, _interrupt)
     sys.unraisablehook = _without_interrupts(sys.unraisablehook)
-    threading.Thread(target=_end_after_signal, args=(read, end), daemon=True).start()
+    start_waiting_thread(_end_after_signal, read, end)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -9,7 +9,6 @@ import gc
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from tpuport.lint.entry_verdicts import TracedEntry
 from tpuport.lint.findings import Finding
 from tpuport.lint.suppressions import Suppressions
 from tpuport.mappings import group_by
+from tpuport.waiting_threads import may_fork
 
 # With less source than this, in bytes, starting processes costs more than it saves.
 _WORTH_PROCESSES: Final = 200_000
@@ -180,13 +180,11 @@ def _core_count() -> int:
 
 
 def _process_start_method(*, explicit: bool) -> str | None:
-    """How to start processes: forking is quick, and safe with a single thread. None to
-    start none.
+    """How to start processes: forking is quick, and safe if no other thread may hold a
+    lock. None to start none.
     """
-    has_threads = threading.active_count() > 1 or bool(
-        {"jax", "torch"} & sys.modules.keys()
-    )
-    if hasattr(os, "fork") and not has_threads:
+    has_libraries = bool({"jax", "torch"} & sys.modules.keys())
+    if hasattr(os, "fork") and may_fork() and not has_libraries:
         return "fork"
     return "spawn" if explicit else None
 
