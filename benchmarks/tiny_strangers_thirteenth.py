@@ -52,20 +52,24 @@ def is_read(package: str) -> bool:
 # What these do where they are imported asks for files or for further packages.
 bare(
     "agnes", "agnes.common", "basicts", "basicts.models", "basicts.models.Koopa", "change_detection_pytorch",
-    "collie", "dloc", "dloc.models", "dloc.models.disk", "dloc.models.disk.model", "ezflow", "faenet", "kiwi",
-    "lambeq", "lambeq.bobcat", "libreyolo", "libreyolo.models", "libreyolo.models.gtr", "libreyolo.models.rtmdet",
+    "collie", "dloc", "dloc.models", "dloc.models.d2net", "ezflow", "faenet", "kiwi", "lambeq",
+    "lambeq.bobcat", "legere", "libreyolo", "libreyolo.models", "libreyolo.models.gtr", "libreyolo.models.rtmdet",
     "libreyolo.postprocess", "mit_semseg", "mit_semseg.models", "mvector", "mvector.loss", "neural_cherche",
-    "neural_cherche.utils", "omnipose", "omnivoice", "omnivoice.models", "opencood", "opencood.data_utils",
-    "opencood.data_utils.datasets", "opencood.data_utils.post_processor", "opencood.loss", "opencood.utils",
-    "pie_models", "pie_models.models", "pyolov3", "pytorch_ssd", "pytorch_ssd.modeling", "recstudio",
+    "neural_cherche.utils", "omnipose",
+    "omnivoice", "omnivoice.models", "opencood", "opencood.data_utils", "opencood.data_utils.datasets",
+    "opencood.data_utils.post_processor", "opencood.loss", "opencood.utils",
+    "pie_models", "pie_models.models", "prediction_flow", "prediction_flow.pytorch",
+    "pyolov3", "pytorch_ner", "pytorch_ner.nn_modules", "pytorch_ssd", "pytorch_ssd.modeling", "recstudio",
     "recstudio.ann", "simulusion", "simulusion.models", "sleap_nn", "sleap_nn.inference", "sleap_nn.inference.ops",
-    "speakerlab", "stable_codec", "torch_molecule", "torch_molecule.generator", "torch_molecule.generator.digress",
-    "torchdrive", "univoc", "yourmt3", "yourmt3.model",
+    "speakerlab", "stable_codec", "torch_molecule", "torch_molecule.generator",
+    "torch_molecule.generator.digress", "torch_timeseries", "torch_timeseries.nn", "torchdock", "torchdock.model",
+    "torchdrive", "univoc", "wavegrad", "whisper_at", "yourmt3", "yourmt3.model",
 )  # fmt: skip
 
 _OUTLINED = "benchmarks.tiny_strangers_outlined"
 _UTTERED = "benchmarks.tiny_strangers_uttered"
 _PLAYED = "benchmarks.tiny_strangers_played"
+_PROLONGED = "benchmarks.tiny_strangers_prolonged"
 
 MODELS: dict[str, Build] = {
     "lightnet.RegionLoss": model(
@@ -282,5 +286,37 @@ MODELS: dict[str, Build] = {
     ),
     "landmarker.losses": model(
         f"{_OUTLINED}:Spread", {"features": torch.randn(2, 3, 4), "places": torch.randn(2, 3, 2)}
+    ),
+    "legere.CompactCRNN": model(f"{_PROLONGED}:Line", {"images": torch.rand(1, 1, 8, 40)}),
+    "whisper_at.decoding": model(f"{_PROLONGED}:Heard", {"start": torch.tensor([[3], [3]])}),
+    "prediction_flow.Interest": model(
+        f"{_PROLONGED}:Interested",
+        {
+            "query": torch.randn(3, 4),
+            "keys": torch.randn(3, 5, 4),
+            "lengths": torch.tensor([5, 3, 1]),
+            "others": torch.randn(3, 5, 4),
+        },
+    ),
+    "torch_timeseries.attention": model(f"{_PROLONGED}:Delayed", {"series": torch.randn(2, 8, 8)}),
+    "dloc.HardDetectionModule": model(f"{_PROLONGED}:Detected", {"images": torch.randn(1, 3, 12, 12)}),
+    "torchdock.LigandConformerTransform": model(
+        f"{_PROLONGED}:Turned",
+        {"atoms": torch.randn(2, 5, 3), "mask": torch.tensor([False, False, True, True, True])},
+    ),
+    "xnn.AIMNet2": model(
+        f"{_PROLONGED}:Bound",
+        {
+            "numbers": torch.tensor([1, 6, 8]),
+            "places": torch.tensor([[0.0, 0, 0], [1.1, 0, 0], [0, 1.5, 0]]),
+            "pairs": torch.tensor([[0, 1, 0, 2, 1, 2], [1, 0, 2, 0, 2, 1]]),
+        },
+    ),
+    "wavegrad.WaveGrad": model(
+        f"{_PROLONGED}:Noisy",
+        {"sound": torch.randn(1, 600), "mels": torch.randn(1, 128, 2), "noise": torch.tensor([0.5])},
+    ),
+    "pytorch_ner.BiLSTM": model(
+        f"{_PROLONGED}:Named", {"words": torch.randint(0, 20, (2, 5)), "lengths": torch.tensor([5, 3])}
     ),
 }
