@@ -1,5 +1,7 @@
 """Calls: functions, closures, lambdas, partials, generators, methods looked up by name, other files."""
 
+import pytest
+
 
 def test_functions_of_all_kinds(check):
     check("""
@@ -225,3 +227,30 @@ def test_classes_that_a_registry_builds_by_settings(check):
             if self.head.count(x) > 1: x = x * 2
             return x
     """)
+
+
+@pytest.mark.parametrize("decorator", ["guarded", "guarded()", "guarded(limit=2)"])
+def test_a_decorator_with_and_without_arguments(check, decorator):
+    check(f"""
+import functools
+
+def guarded(function=None, *, limit=1):
+    if function is None:
+        return functools.partial(guarded, limit=limit)
+
+    @functools.wraps(function)
+    def wrapper(self, x):
+        y = function(self, x)
+        if limit > 1 or x.shape[0] > 1:
+            y = y + 1
+        if y.max() > limit:  #! TPU205
+            raise ValueError
+        return y
+
+    return wrapper
+
+class Model(nn.Module):
+    @{decorator}
+    def forward(self, x):
+        return x * 2
+""")

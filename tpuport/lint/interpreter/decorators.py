@@ -7,6 +7,7 @@ from tpuport.lint.abstract_values import (
     Function,
     Interpreted,
     Mapping,
+    Partial,
     Sequence,
     Value,
     class_of,
@@ -66,10 +67,15 @@ def _wrapped_result(
 
 def _wrapper(scope: Frame, decorator: Value, result: Value) -> Value:
     """What a decorator makes of a function that returns `result`."""
+    wrapped = Interpreted(result)
     match decorator:
         case Function():
-            inner = Arguments([Interpreted(result)], {})
+            inner = Arguments([wrapped], {})
             return scope.interpreter.call_function(scope, decorator, inner)
+        # `if function is None: return partial(decorate, size=size)`
+        case Partial(target=Function() as target, args=args, keywords=keywords):
+            inner = Arguments([*args, wrapped], dict(keywords))
+            return scope.interpreter.call_function(scope, target, inner)
         case _:
             return UNKNOWN
 

@@ -18,6 +18,7 @@ from tpuport.lint.abstract_values import (
     UNKNOWN,
     External,
     Function,
+    Interpreted,
     KeyValueCache,
     Mapping,
     Sequence,
@@ -330,6 +331,7 @@ def _is_never_none(value: Value) -> bool:
             | KeyValueCache(present=True)
             | Static(kind="bool" | "int" | "float" | "str")
             | Function()
+            | Interpreted()
         ):
             return True
         case _:
