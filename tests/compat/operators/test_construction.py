@@ -103,6 +103,20 @@ def test_tensors_of_the_host_stay_on_the_host():
         assert not compat.is_ported(torch.zeros(2).new_tensor([1.0]))
 
 
+def test_integers_between_numbers_that_are_cut_off(agree):
+    def spaces(start, end):
+        like = {"dtype": torch.int64, "device": start.device}
+        return [
+            torch.linspace(4.3, -3, 50, **like),
+            torch.linspace(start, -3, 50, **like),
+            torch.linspace(start, end, 50, **like),
+            torch.linspace(0, end, 50, **like),
+            torch.logspace(0, end, 5, **like),
+        ]
+
+    agree(spaces, torch.tensor(4.3), torch.tensor(1.7), tolerance=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.complex64], ids=str)
 def test_powers_between_tensors(agree, dtype):
     def powers(start, end):

@@ -187,6 +187,42 @@ def logspace_out(
     return _fill(out, torch.logspace, start, end, steps, base)
 
 
+def linspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    *,
+    dtype: torch.dtype | None = None,
+    **placement: Any,
+) -> torch.Tensor:
+    """`torch.linspace`; integers, whose ends are cut off first, by torch itself where a
+    program does not compute them.
+    """
+    if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
+        bounds = list(map(as_jax, (start, end)))
+        if _are_known(bounds):
+            low, high = (np.asarray(bound).item() for bound in bounds)
+            host = on_twins(torch.linspace, low, high, steps, dtype=dtype, device="cpu")
+            return to_device(host)
+        first, last = map(jnp.trunc, bounds)
+        values = _cut_off(jnp.linspace(first, last, steps, dtype=jnp.float32))
+        return wrap(values.astype(jax_dtype(dtype)), dtype)
+    from torch import _refs  # as late as torch itself imports it
+
+    return _refs.linspace(start, end, steps, dtype=dtype, **placement)
+
+
+def _cut_off(values: jax.Array) -> jax.Array:
+    """Floats as integers, of which one that is whole does not become the one below."""
+    nearest = jnp.round(values)
+    is_whole = jnp.abs(values - nearest) < 1e-5 * jnp.maximum(jnp.abs(nearest), 1)
+    return jnp.trunc(jnp.where(is_whole, nearest, values))
+
+
+def _are_known(values: list[Any]) -> bool:
+    return not any(isinstance(value, Tracer) for value in values)
+
+
 def logspace(
     start: Any,
     end: Any,
@@ -208,22 +244,21 @@ def logspace(
             if is_complex
             else torch.get_default_dtype()
         )
-    if not any(isinstance(bound, Tracer) for bound in bounds):
+    if _are_known(bounds):
         low, high = (np.asarray(bound).item() for bound in bounds)
         host = on_twins(
             torch.logspace, low, high, steps, base, dtype=dtype, device="cpu"
         )
         return to_device(host)
     target = jax_dtype(dtype)
-    first, last = bounds
+    is_whole = jnp.issubdtype(target, jnp.integer)
+    first, last = map(jnp.trunc, bounds) if is_whole else bounds
     exponents = jnp.linspace(
         first, last, steps, dtype=jnp.promote_types(target, jnp.float32)
     )
     values = jnp.power(base, exponents)
-    if jnp.issubdtype(target, jnp.integer):
-        # A power that is a whole number is not rounded down to the one below.
-        nearest = jnp.round(values)
-        values = jnp.where(jnp.abs(values - nearest) < 1e-5 * nearest, nearest, values)
+    if is_whole:
+        values = _cut_off(values)
     return wrap(values.astype(target), dtype)
 
 
@@ -284,6 +319,12 @@ LOWERINGS = (
     Lowering(_aten.eye.m_out, eye_out, _OUT),
     Lowering(_aten.linspace.out, linspace_out, _OUT),
     Lowering(_aten.logspace.out, logspace_out, _OUT),
+    *(
+        Lowering(
+            getattr(_aten.linspace, overload), linspace, "rounds ends of integers late"
+        )
+        for overload in ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    ),
     *(
         Lowering(getattr(_aten.logspace, overload), logspace, "computes in float64")
         for overload in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
