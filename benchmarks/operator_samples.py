@@ -32,7 +32,7 @@ _UNINITIALIZED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new
 # Programs of more samples than this take the compiler long, and say less when it fails.
 _SAMPLES_A_PROGRAM = 25
 # Which of several equal elements they find first, torch leaves open.
-_OPEN_ORDER = {"argsort", "kthvalue", "median", "nanmedian", "sort", "topk"}
+_OPEN_ORDER = {"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", "topk"}
 _EXAMPLES = 4
 _NOT_CHECKED = re.compile(r"memory location|index -?\d+ is out of bounds|index out of range")
 # Of the others, torch itself makes one of these.
