@@ -22,3 +22,28 @@ def test_token_ids_beyond_the_vocabulary_raise_torchs_error() -> None:
         with pytest.raises(IndexError, match="index out of range in self"):
             ported(input_ids=wrong)
     assert tpuport.to_cpu(ported(good)).logits.isfinite().all()
+
+
+class Scale(torch.nn.Module):
+    """Has a factor that is learned, or not."""
+
+    def __init__(self, factor: torch.Tensor | torch.nn.Parameter) -> None:
+        super().__init__()
+        if isinstance(factor, torch.nn.Parameter):
+            self.factor = factor
+        else:
+            self.register_buffer("factor", factor)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor + (10 if isinstance(self.factor, torch.nn.Parameter) else 20)
+
+
+@pytest.mark.parametrize(
+    "factor", [torch.ones(2), torch.nn.Parameter(torch.ones(2))], ids=["buffer", "weight"]
+)
+def test_weights_are_parameters_and_buffers_are_not(factor: torch.Tensor) -> None:
+    model, x = Scale(factor).eval(), torch.arange(2.0)
+    expected = model(x).detach()
+    ported = tpuport.port(model)
+    assert torch.equal(tpuport.to_cpu(ported(x)), expected)
+    assert torch.equal(tpuport.to_cpu(tpuport.compile(ported)(x)), expected)

@@ -200,6 +200,9 @@ def _use_model_weights(
             name: compat.wrap(array, dtypes.get(name))
             for name, array in unstacked.items()
         }
+        for name in tensors.keys() - dtypes.keys():
+            # For `isinstance(self.weight, torch.nn.Parameter)`.
+            tensors[name]._is_param = True  # type: ignore[attr-defined]
         # torch puts what the model has at the end into the dictionary that it is given.
         # In reverse order it gives back its own weights to a module that the model has
         # under two names.
