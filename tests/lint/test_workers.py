@@ -118,7 +118,9 @@ def test_the_thread_that_waits_for_ctrl_c_leaves_forking_safe() -> None:
         "interrupts.install(lambda: None)\n"
         "print(workers._process_start_method(explicit=False))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout == "fork\n"
 
 

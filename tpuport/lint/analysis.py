@@ -34,7 +34,8 @@ from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project
 from tpuport.lint.rules.rule import Rule
 from tpuport.lint.scanner import Scanner
-from tpuport.lint.source import SourceFile, garbage_collection_off
+from tpuport.lint.scope_statements import all_nodes
+from tpuport.lint.source import SourceFile, contains, garbage_collection_off
 from tpuport.lint.traced_functions import (
     COMPILERS,
     EntryPoint,
@@ -55,6 +56,9 @@ _COMPILED_ARGUMENTS: Final = frozenset({"model", "fun", "func"})
 _MAY_COMPILE: Final = re.compile(r"\b(?:jit|jax_jit|trace|(?<!\bre\.)compile)\b")
 # A file without one of these demands no package that needs a GPU.
 _MAY_DEMAND: Final = re.compile(r"_(available|installed)\b|\b(?i:has|have)_")
+# A file with none of these has no match of the expressions, which take far longer.
+_COMPILES: Final = ("jit", "trace", "compile")
+_DEMANDS: Final = ("_available", "_installed", "has_", "have_")
 _HOOKS: Final = frozenset({"register_forward_hook", "register_forward_pre_hook"})
 # diffusers calls an attention processor instead of the attention module's own forward.
 _PROCESSOR: Final = re.compile(r"(Attn|Attention)Processor")
@@ -195,7 +199,7 @@ class Analyser:
         if (
             module.unavailable
             or module.missing
-            or _MAY_DEMAND.search("\n".join(module.lines))
+            or contains(module.lines, _MAY_DEMAND, _DEMANDS)
         ):
             for constructor, receiver in self._constructors(module):
                 record.absorb(
@@ -286,7 +290,7 @@ class Analyser:
         # Files define their parts first and the whole last; the whole calls its parts
         # with real arguments.
         yield from self._model_methods(module)
-        if _MAY_COMPILE.search("\n".join(module.lines)):
+        if contains(module.lines, _MAY_COMPILE, _COMPILES):
             nested = nested_functions(module)
             yield from decorated_functions(module, nested)
             yield from self._functions_passed_to_compilers(module, nested)
@@ -327,7 +331,7 @@ class Analyser:
         if not any("register_forward" in line for line in module.lines):
             return
         nested = {info.name: info for info in nested_functions(module).values()}
-        for node in ast.walk(module.tree):
+        for node in all_nodes(module.tree):
             match node:
                 case ast.Call(func=ast.Attribute(attr=name), args=[hook, *_]) if (
                     name in _HOOKS
@@ -389,7 +393,7 @@ class Analyser:
         self, module: ModuleInfo, nested: dict[ast.AST, FunctionInfo]
     ) -> Iterator[EntryPoint]:
         nested_by_name = {info.name: info for info in nested.values()}
-        for node in ast.walk(module.tree):
+        for node in all_nodes(module.tree):
             match node:
                 case ast.Call(func=function, args=arguments, keywords=keywords) if (
                     module.dotted(function) in COMPILERS
@@ -486,5 +490,5 @@ def _runs_loop(method: FunctionInfo) -> bool:
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in LOOPS
-        for node in ast.walk(method.node)
+        for node in all_nodes(method.node)
     )

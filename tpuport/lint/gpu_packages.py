@@ -3,6 +3,7 @@ asks whether they are there.
 """
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -54,6 +55,7 @@ def needs_gpu(function: str) -> bool:
     return is_gpu_package(function) and function not in _OF_HOST
 
 
+@functools.cache
 def asks_for_gpu_package(function: str) -> bool:
     """Whether a function of that bare name tells whether such a package is
     installed.

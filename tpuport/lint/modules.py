@@ -80,9 +80,11 @@ class FunctionInfo:
 
     def is_a(self, *names: str) -> bool:
         """Whether a decorator has one of these names, in whatever module it is."""
-        return any(
-            decorator.rpartition(".")[2] in names for decorator in self.decorators
-        )
+        return not self._decorator_names.isdisjoint(names)
+
+    @functools.cached_property
+    def _decorator_names(self) -> frozenset[str]:
+        return frozenset(name.rpartition(".")[2] for name in self.decorators)
 
     @functools.cached_property
     def positional_parameters(self) -> list[ast.arg]:

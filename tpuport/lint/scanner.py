@@ -12,7 +12,7 @@ from tpuport.lint.events import Definition, Event, Import, ModuleClass, Text, Us
 from tpuport.lint.gpu_packages import is_gpu_package
 from tpuport.lint.interpreter import TracingInterpreter
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
-from tpuport.lint.scope_statements import join_names
+from tpuport.lint.scope_statements import all_nodes, join_names
 
 # Text without one of these contains nothing that a rule wants to know from the scanner.
 _RELEVANT: Final = (
@@ -121,7 +121,7 @@ def _alternatives(test: ast.expr) -> list[ast.expr]:
 
 def _self_assignments(node: ast.AST) -> Iterator[ast.Attribute]:
     """The targets `self.name` in a method."""
-    for part in ast.walk(node):
+    for part in all_nodes(node):
         match part:
             case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Store()):
                 yield part

@@ -73,6 +73,8 @@ def findings_with_scenarios(
     if they have it.
     """
     calls = _Calls(interpreter, info, receiver)
+    if not calls.optional or findings.keys() <= calls.always:
+        return findings
     known = calls.make_usual().findings
     own = {key: known[key] for key in findings.keys() & known.keys()}
     calls.add_scenarios(own)
@@ -148,14 +150,18 @@ class _Calls:
     def _without(self, names: list[str]) -> list[str]:
         return [name for name in self.optional if name not in names]
 
+    @property
+    def always(self) -> set[Any]:
+        """The keys of the findings that calls with all optional arguments and with none
+        have.
+        """
+        return self.make(self.optional).findings.keys() & self.make([]).findings.keys()
+
     def add_scenarios(self, findings: _Findings) -> None:
         """Add to each finding the call that it needs, if not all calls have it."""
         if not findings or not self.optional:
             return
-        always = (
-            self.make(self.optional).findings.keys() & self.make([]).findings.keys()
-        )
-        for key in findings.keys() - always:
+        for key in findings.keys() - self.always:
             scenario = self._scenario(key)
             if scenario:
                 findings[key] = dataclasses.replace(

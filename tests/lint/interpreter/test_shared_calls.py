@@ -49,7 +49,9 @@ def analyse(directory: Path, *names: str) -> dict[str, FileResult]:
     return {name: workers.analyse_file(analyser, str(directory / name)) for name in names}
 
 
-def test_a_second_file_does_not_interpret_the_call_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_file_does_not_interpret_the_call_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run: list[str] = []
     original = TracingInterpreter._run_body
 

@@ -14,6 +14,7 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.interpreter import tensor_functions
 from tpuport.lint.modules import FunctionInfo
+from tpuport.lint.scope_statements import all_nodes
 
 # Names that the field gives to tensors, for parameters without annotation and default.
 _TENSOR_NAMES: Final = re.compile(
@@ -114,7 +115,7 @@ def evidence_of(info: FunctionInfo) -> _Evidence:
 
 def _collect_evidence(info: FunctionInfo) -> _Evidence:
     evidence = _Evidence(set(), set(), {})
-    for node in ast.walk(info.node):
+    for node in all_nodes(info.node):
         match node:
             # A constructor's `cfg.dtype` and `cfg.shape` are settings.
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if (

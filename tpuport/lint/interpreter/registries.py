@@ -9,6 +9,7 @@ from typing import Any
 from tpuport.lint.abstract_values import Instance, Mapping, Value
 from tpuport.lint.interpreter.frame import Interpreter
 from tpuport.lint.modules import FunctionInfo, ModuleInfo
+from tpuport.lint.scope_statements import all_nodes
 
 
 def filled(
@@ -49,7 +50,7 @@ def _writes_to(info: FunctionInfo, table: str) -> bool:
     """Whether a function, or one inside it, sets an item of the table."""
     targets = (
         node.value
-        for node in ast.walk(info.node)
+        for node in all_nodes(info.node)
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
     )
     return table in (getattr(target, "id", "") for target in targets)
