@@ -43,8 +43,8 @@ def nonzero_static(x: jax.Array, *, size: int, fill_value: int = -1) -> jax.Arra
     """Traced. The first `size` places of elements other than zero; rows without one
     have the fill value.
     """
-    if x.ndim == 0:
-        return jnp.zeros((size, 0), jnp.int32)
+    if x.ndim == 0 or x.size == 0:
+        return jnp.full((size, x.ndim), fill_value, jnp.int32)
     return jnp.stack(jnp.nonzero(x, size=size, fill_value=fill_value), axis=-1)
 
 
