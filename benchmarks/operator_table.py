@@ -39,9 +39,12 @@ equal.
 """
 
 
+# Since then int32 in place of int64 is different.
+_STRICT_SINCE = "2026-11-27"
 _LIMITED = """
-**Samples.** Of each operator, form and dtype, between {fewest} and {most} samples were run, or as many as there are;
-the database has up to some hundred. `--again` without `--samples` runs them all.
+**Samples.** For {complete:,} results, of an operator in a dtype each, all samples of the database were run:
+{by_dtype}. For the others it was between {fewest} and {most} of each form, or as many as there are; the database has
+up to some thousand. `--again` without `--samples` runs them all.
 """
 _RUNS = """
 **When.** {runs}
@@ -76,7 +79,13 @@ def page(entries: Sequence[dict[str, Any]], versions: dict[str, str]) -> str:
     )
     limits = {entry["samples"] for entry in entries if entry.get("samples")}
     if limits:
-        header += _LIMITED.format(fewest=min(limits), most=max(limits))
+        complete = Counter(entry["dtype"] for entry in entries if entry.get("samples") is None)
+        header += _LIMITED.format(
+            fewest=min(limits),
+            most=max(limits),
+            complete=complete.total(),
+            by_dtype=_listed([f"{count:,} of {dtype}" for dtype, count in complete.items()]) or "none",
+        )
     header += _RUNS.format(runs=_runs(entries)) + _usage(verdicts) + _VALUES
     return (
         "\n".join([header, *_summary(entries, verdicts, dtypes), *_exceptions(by_operator, verdicts)]) + "\n"
@@ -85,12 +94,13 @@ def page(entries: Sequence[dict[str, Any]], versions: dict[str, str]) -> str:
 
 def _runs(entries: Sequence[dict[str, Any]]) -> str:
     """How many results are of which day."""
-    days = Counter(entry.get("date", "") for entry in entries)
-    before = days.pop("", 0)
+    days = Counter(entry["date"] for entry in entries)
     parts = [f"{count:,} are of {day}" for day, count in sorted(days.items())]
-    if before:
-        parts.append(f"{before:,} are older, by a comparison that took a NaN for equal to any number")
-    return f"Of {len(entries):,} results, of an operator in a dtype each, {_listed(parts)}."
+    text = f"Of {len(entries):,} results, of an operator in a dtype each, {_listed(parts)}."
+    older = [entry for entry in entries if entry["date"] < _STRICT_SINCE]
+    if older:
+        text += f"\nThe {len(older):,} of before {_STRICT_SINCE} are by a comparison that took integers of 32 bits for 64."
+    return text
 
 
 def _usage(verdicts: dict[str, str]) -> str:

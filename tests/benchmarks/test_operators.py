@@ -77,9 +77,17 @@ def test_page():
         {"operator": "worse", "dtype": "float32", "forms": {}, "crashed": "killed"},
         {"operator": "good", "dtype": "float32", "forms": {"method, eager": {"counts": {"equal": 1}}}},
     ]
-    entries[2]["date"] = "2026-01-02"
+    for entry in entries:
+        entry |= {"date": "2026-11-27", "samples": 6}
+    entries[2] |= {"date": "2026-01-02", "samples": None}
     text = operator_table.page(entries, {"torch": "2.13.0"})
-    assert "1 are of 2026-01-02 and 2 are older" in text
+    assert (
+        "1 are of 2026-01-02 and 2 are of 2026-11-27.\nThe 1 of before 2026-11-27 are by a comparison" in text
+    )
+    assert (
+        "For 1 results, of an operator in a dtype each, all samples of the database were run:\n1 of float32."
+        in text
+    )
     assert "| `bad` | different | float32 | function, eager | `1 for 2` |" in text
     assert "| `worse` | crashed | float32 |  | `killed` |" in text
     assert text.endswith("`good`\n")
