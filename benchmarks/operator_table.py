@@ -99,7 +99,8 @@ def _runs(entries: Sequence[dict[str, Any]]) -> str:
     text = f"Of {len(entries):,} results, of an operator in a dtype each, {_listed(parts)}."
     older = [entry for entry in entries if entry["date"] < _STRICT_SINCE]
     if older:
-        text += f"\nThe {len(older):,} of before {_STRICT_SINCE} are by a comparison that took integers of 32 bits for 64."
+        count = f"{len(older):,}"
+        text += f"\nThe {count} of before {_STRICT_SINCE} are by a comparison that took integers of 32 bits for 64."
     return text
 
 

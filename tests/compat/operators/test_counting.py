@@ -88,7 +88,9 @@ def test_embedding_bag_with_weights(agree):
 def test_nonzero_static(agree):
     agree(lambda x: torch.nonzero_static(x, size=4, fill_value=7), torch.tensor([[0, 1], [1, 0], [0, 3]]))
     agree(lambda x: torch.nonzero_static(x, size=2), torch.tensor([0, 1, 1, 1]))
-    agree(lambda x: [torch.nonzero_static(x, size=2), torch.nonzero_static(x.sum(), size=2)], torch.ones(1, 0))
+    agree(
+        lambda x: [torch.nonzero_static(x, size=2), torch.nonzero_static(x.sum(), size=2)], torch.ones(1, 0)
+    )
 
 
 @pytest.mark.parametrize("with_replacement", [True, False])
