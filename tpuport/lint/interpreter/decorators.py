@@ -33,11 +33,9 @@ def interpret_wrappers(
         return result
     # Wrappers work for any function, so a few calls of one show what they do, and those
     # from elsewhere, which know none of these parameters, only need one.
-    kinds = frozenset(
-        (type(value), value.kind)
-        for value in values.values()
-        if not all("." in name for name in info.decorators)
-    )
+    are_own = not all("." in name for name in info.decorators)
+    values_told_apart = values.values() if are_own else ()
+    kinds = frozenset((type(value), value.kind) for value in values_told_apart)
     key = (
         info, frame.emitting, class_of(frame.receiver), kinds, type(result), result.kind
     )  # fmt: skip
