@@ -116,6 +116,29 @@ def test_distributions_of_numbers_draw_anew_in_each_call(kind: str) -> None:
     assert not torch.equal(first, second)
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        pytest.param(lambda x: torch.native_dropout(x, 0.5, True)[0], id="native_dropout"),
+        pytest.param(lambda x: torch.ops.aten.exponential(x), id="exponential"),
+        pytest.param(lambda x: torch.ops.aten.geometric(x, 0.1), id="geometric"),
+    ],
+)
+def test_operators_draw_anew_from_a_tensor_of_the_host(draw: Callable) -> None:
+    constant = torch.full((64,), -1.0)
+    first, second = calls(tpuport.compile(lambda x: draw(constant).to(x.device) + x.sum()))
+    assert not torch.equal(first, second)
+
+
+def test_what_does_not_train_stays_on_the_host() -> None:
+    def add(x: torch.Tensor) -> torch.Tensor:
+        constant = torch.full((4, 8), -1.0)
+        slopes = torch.nn.functional.rrelu(constant, training=False) + constant
+        return x + (slopes + torch.native_dropout(constant, 0.5, False)[0]).to(x.device)
+
+    torch.testing.assert_close(host(tpuport.compile(add)(X)), add(X))
+
+
 def test_a_generator_of_each_call_is_no_new_program() -> None:
     function = tpuport.compile(
         lambda x, generator: torch.randn(x.shape, generator=generator, device=x.device)
@@ -276,6 +299,14 @@ def _fill(x: torch.Tensor) -> torch.Tensor:
     return x + torch.empty(x.shape).normal_().to(x.device)
 
 
+def _draw_into(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.rand(8, out=torch.ones(8)).to(x.device)
+
+
+def _slope(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.nn.functional.rrelu(-torch.ones(8), training=True).to(x.device)
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -283,6 +314,8 @@ def _fill(x: torch.Tensor) -> torch.Tensor:
         (_seed, "torch.manual_seed was called in compiled code"),
         pytest.param(_seed_generator, "torch.Generator was seeded", marks=pytest.mark.slow),
         (_fill, "fills a tensor on the host"),
+        (_draw_into, "fills a tensor on the host"),
+        (_slope, "fills a tensor on the host"),
     ],
 )
 def test_draws_that_would_be_repeated_are_refused(function: Callable, message: str) -> None:

@@ -121,11 +121,26 @@ def is_all_true(tensor: Any) -> Any:
     return wrap(jnp.all(array)) if samplers.is_known(array) else torch.tensor(True)
 
 
-def is_program_draw(function: Any) -> bool:
-    """Whether a function of torch draws random numbers, which belong to the program
-    that is being traced.
+def is_program_draw(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a call of torch draws random numbers, which belong to the program that is
+    being traced.
     """
-    return function in _SAMPLERS and randomness.is_traced()
+    return (
+        function in _SAMPLERS
+        and randomness.is_traced()
+        and _is_training(function, args, kwargs)
+    )
+
+
+def _is_training(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a call draws, of those that do in training only."""
+    position = _TRAINING_POSITIONS.get(function)
+    if position is None:
+        return True
+    named = kwargs.get("training", kwargs.get("train", False))
+    training = args[position] if position < len(args) else named
+    # To dropout None is training.
+    return training is None or bool(training)
 
 
 def as_program_draw(
@@ -134,7 +149,7 @@ def as_program_draw(
     """The arguments of a function of torch: while a program is traced, a draw on the
     host becomes the program's.
     """
-    if not is_program_draw(function):
+    if not is_program_draw(function, args, kwargs):
         return args, kwargs
     operands = _tensors((args, kwargs))
     has_no_values = (
@@ -145,7 +160,8 @@ def as_program_draw(
         return args, kwargs
     if not operands:
         return args, kwargs | {"device": "jax"}
-    if function in _FILLING:
+    out = kwargs.get("out", kwargs.get("out0"))
+    if function in _FILLING or out is not None:
         raise PortError(
             "compiled code fills a tensor on the host with random numbers, which would be the same in each call",
             where=f"{function.__name__} of {operands[0].dtype} {list(operands[0].shape)}",
@@ -224,22 +240,41 @@ class _ValidateKnownValues:
 
 _FUNCTION_NAMES = (
     "rand", "randn", "randint", "randperm", "normal", "rand_like", "randn_like", "randint_like", "bernoulli",
-    "multinomial", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet",
+    "multinomial", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet", "native_dropout",
+)  # fmt: skip
+# Of operators that no function of torch's own has the name of.
+_OPERATOR_NAMES = (
+    "normal_functional", "uniform", "random", "exponential", "cauchy", "log_normal", "geometric",
+    "rrelu_with_noise_functional",
 )  # fmt: skip
 _FILLING_NAMES = (
     "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "cauchy_", "log_normal_", "geometric_",
 )  # fmt: skip
 _METHOD_NAMES = ("bernoulli", "multinomial")
+# What `rrelu` and `rrelu_` are made of; they fill the noise that they are given.
+_NOISY_NAMES = ("rrelu_with_noise", "rrelu_with_noise_")
+
+
+def _all_overloads(*names: str) -> set[Any]:
+    return set(itertools.chain.from_iterable(map(samplers.overloads, names)))
+
+
 _FILLING = frozenset(
-    [getattr(torch.Tensor, name) for name in _FILLING_NAMES]
-    + list(itertools.chain.from_iterable(map(samplers.overloads, _FILLING_NAMES)))
+    {getattr(torch.Tensor, name) for name in _FILLING_NAMES}
+    | _all_overloads(*_FILLING_NAMES, *_NOISY_NAMES)
 )
 _SAMPLERS = (
     _FILLING
     | {getattr(torch, name) for name in _FUNCTION_NAMES}
     | {getattr(torch.Tensor, name) for name in _METHOD_NAMES}
-    | set(itertools.chain.from_iterable(map(samplers.overloads, _FUNCTION_NAMES)))
+    | _all_overloads(*_FUNCTION_NAMES, *_OPERATOR_NAMES)
 )
+# Of those that draw in training only: where among the arguments they are told so.
+_TRAINING_POSITIONS = {
+    torch.native_dropout: 2,
+    **dict.fromkeys(_all_overloads("native_dropout"), 2),
+    **dict.fromkeys(_all_overloads(*_NOISY_NAMES, "rrelu_with_noise_functional"), 4),
+}
 
 _REASON = "draws on the device even if asked for the host, and does not know every form"
 _KEY_REASON = (

@@ -40,7 +40,7 @@ def dispatch(
     kwargs = kwargs or {}
     known = (
         None
-        if is_program_draw(func)
+        if is_program_draw(func, args, kwargs)
         else device_placement.compute_on_host(func, args, kwargs)
     )
     if known is not None:
