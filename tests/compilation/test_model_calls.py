@@ -1,5 +1,8 @@
 """A ported model's own call."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import transformers
@@ -47,3 +50,24 @@ def test_weights_are_parameters_and_buffers_are_not(factor: torch.Tensor) -> Non
     ported = tpuport.port(model)
     assert torch.equal(tpuport.to_cpu(ported(x)), expected)
     assert torch.equal(tpuport.to_cpu(tpuport.compile(ported)(x)), expected)
+
+
+def _shifted(self: Scale, x: torch.Tensor) -> torch.Tensor:
+    return x - self.factor
+
+
+@pytest.mark.parametrize("forward", [_shifted, staticmethod(lambda x: 3 * x)], ids=["method", "static"])
+def test_a_forward_that_its_class_gets_later_is_seen(monkeypatch: pytest.MonkeyPatch, forward: Any) -> None:
+    """As libraries of faster kernels replace those of transformers' classes."""
+    model, x = Scale(torch.ones(2)).eval(), torch.arange(2.0)
+    ported = tpuport.port(Scale(torch.ones(2)).eval())
+    calls: list[Callable] = [ported, tpuport.compile(ported), tpuport.compile(lambda x: ported(x))]
+    for call in calls:
+        assert torch.equal(tpuport.to_cpu(call(x)), model(x))
+    with monkeypatch.context() as patches:
+        patches.setattr(Scale, "forward", forward)
+        for call in calls:
+            assert torch.equal(tpuport.to_cpu(call(x)), model(x))
+    for call in calls:
+        assert torch.equal(tpuport.to_cpu(call(x)), model(x))
+    assert ported.forward.compiled.program.compilations == 1

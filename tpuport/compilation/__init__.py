@@ -20,10 +20,11 @@ from tpuport.compilation.model_weights import (
     settings_key,
     use_weights,
 )
+from tpuport.compilation.own_forward import OwnForward
 from tpuport.compilation.shared_tensors import keep_shared
 
 __all__ = [
-    "CompiledFunction", "HostInput", "LostValue", "ModelSnapshot", "Program", "WrittenInLoop", "check_constants",
-    "claim_cache", "cleared_if_spoiled", "collect_weights", "compile", "keep_shared", "prepare_arguments",
-    "settings_key", "use_persistent_cache", "use_weights", "use_weights_in_loop",
+    "CompiledFunction", "HostInput", "LostValue", "ModelSnapshot", "OwnForward", "Program", "WrittenInLoop",
+    "check_constants", "claim_cache", "cleared_if_spoiled", "collect_weights", "compile", "keep_shared",
+    "prepare_arguments", "settings_key", "use_persistent_cache", "use_weights", "use_weights_in_loop",
 ]  # fmt: skip

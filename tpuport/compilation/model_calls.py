@@ -19,6 +19,7 @@ from tpuport import compat
 from tpuport.compilation import torch_transforms
 from tpuport.compilation.compiled_function import CompiledFunction
 from tpuport.compilation.model_weights import is_on_host
+from tpuport.compilation.own_forward import OwnForward
 from tpuport.trace_errors import CannotTrace
 from tpuport.tracing import is_tracing
 
@@ -55,7 +56,8 @@ class ModelCall:
 
     Attributes:
         module: the model.
-        original: its own forward, bound.
+        own: its own forward.
+        original: its own forward as it is now, bound.
         compiled: the `CompiledFunction` underneath; its `program.compilations` counts.
         on_host: for calls that no program can compute; None until there is one.
     """
@@ -67,9 +69,8 @@ class ModelCall:
         original: Callable | None = None,
     ) -> None:
         self.module = module
-        self.original: Callable = original or module.forward
+        self.own = OwnForward(module, original)
         functools.update_wrapper(self, self.original)
-        self._compiled: CompiledFunction | None = None
         self._make_on_host = make_on_host
         self.on_host: CallOnHost | None = None
 
@@ -93,12 +94,12 @@ class ModelCall:
         raise torch_transforms.unseen("torch.jit.script", type(self.module).__name__)
 
     @property
+    def original(self) -> Callable:
+        return self.own.current
+
+    @property
     def compiled(self) -> CompiledFunction:
-        if self._compiled is None:
-            self._compiled = CompiledFunction(
-                self.original, type(self.module).__name__, [self.module]
-            )
-        return self._compiled
+        return self.own.compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program for these arguments.
@@ -172,11 +173,12 @@ class ModelCall:
         # A copy of a model has its copy here already, whose attributes are not all
         # there yet.
         module = memo.get(id(self.module), self.module)
-        original = _bound_to(module, self.original)
-        return type(self)(module, self._make_on_host, original)
+        given = self.own.given
+        given = given and _bound_to(module, given)
+        return type(self)(module, self._make_on_host, given)
 
     def __reduce__(self) -> tuple[type, tuple]:
-        return type(self), (self.module, self._make_on_host)
+        return type(self), (self.module, self._make_on_host, self.own.given)
 
 
 def _check_token_ids(model: torch.nn.Module, ids: Any) -> None:
@@ -236,9 +238,5 @@ def compile_call(
 def restore_call(model: torch.nn.Module) -> None:
     """Give a model the forward back that it had."""
     call = vars(model).get("forward")
-    if not isinstance(call, ModelCall):
-        return
-    del model.forward
-    # Unless it is the class's own, the model had a forward of its own.
-    if getattr(call.original, "__func__", None) is not type(model).forward:
-        model.forward = call.original
+    if isinstance(call, ModelCall):
+        call.own.restore()

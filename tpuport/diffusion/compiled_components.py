@@ -64,7 +64,8 @@ class CompiledForward:
 
     Attributes:
         module: the component.
-        original: its own forward, bound.
+        own: its own forward.
+        original: its own forward as it is now, bound.
         compiled: the `CompiledFunction` underneath.
         interceptor: a function `(run, args, kwargs) -> output` that is called instead
             of `run(args, kwargs)`.
@@ -72,14 +73,19 @@ class CompiledForward:
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module = module
-        self.original: Callable = module.forward
+        self.own = compilation.OwnForward(module)
         functools.update_wrapper(self, self.original)
         self.interceptor: Callable = lambda run, args, kwargs: run(args, kwargs)
-        self.compiled = compilation.CompiledFunction(
-            self.original, type(module).__name__, [module]
-        )
         # Once for each reason, and not in every call.
         self._log = functools.cache(self._log_reason)
+
+    @property
+    def original(self) -> Callable:
+        return self.own.current
+
+    @property
+    def compiled(self) -> compilation.CompiledFunction:
+        return self.own.compiled
 
     @property
     def scan_layers(self) -> bool:
@@ -89,7 +95,7 @@ class CompiledForward:
     @scan_layers.setter
     def scan_layers(self, enabled: bool) -> None:
         # None and not False: blocks that are stacked already then still run in a loop.
-        self.compiled.scan_layers = True if enabled else None
+        self.own.set_scan_layers(True if enabled else None)
 
     @property
     def program(self) -> compilation.Program:
@@ -172,13 +178,8 @@ def restore_forward(module: torch.nn.Module) -> None:
     replaced.
     """
     forward = vars(module).get("forward")
-    if not isinstance(forward, CompiledForward):
-        return
-    original = forward.original
-    del module.forward
-    # Unless it is the class's own, the module had a forward of its own.
-    if getattr(original, "__func__", None) is not type(module).forward:
-        module.forward = original
+    if isinstance(forward, CompiledForward):
+        forward.own.restore()
 
 
 class _UploadedArguments:
