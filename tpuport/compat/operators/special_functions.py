@@ -17,11 +17,10 @@ from tpuport.compat.operators.promotion import Operand
 def polygamma(n: int, x: jax.Array) -> jax.Array:
     """Traced. The n-th derivative of digamma."""
     wide = _floating(x)
-    values = (
-        _digamma(wide)
-        if n == 0
-        else (-1) ** (n + 1) * math.factorial(n) * zeta(n + 1, wide)
-    )
+    if n in _FIRST_POLYGAMMAS:
+        values = _FIRST_POLYGAMMAS[n](wide)
+    else:
+        values = (-1) ** (n + 1) * math.factorial(n) * zeta(n + 1, wide)
     return values.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else values
 
 
@@ -44,6 +43,26 @@ def _digamma(x: jax.Array) -> jax.Array:
     at_zero = jnp.copysign(jnp.inf, -x)
     negative = jnp.where(distance == 0, jnp.where(x == 0, at_zero, jnp.nan), reflected)
     return jnp.where(x < 0.5, negative, positive)
+
+
+def _trigamma(x: jax.Array) -> jax.Array:
+    # torch's own formula: what it gives at the poles, where it should be infinite, and
+    # near them follows from how pi * x is rounded.
+    pi = jnp.asarray(math.pi, x.dtype)
+    sine = jnp.sin(pi * x)
+    is_reflected = x < 0.5
+    total = jnp.where(is_reflected, -(pi * pi) / (sine * sine), 0.0)
+    at = jnp.where(is_reflected, 1 - x, x)
+    for _ in range(6):
+        total = total + 1 / (at * at)
+        at = at + 1
+    square = 1 / (at * at)
+    series = 1 + 1 / (2 * at) + square * (1 / 6 - square * (1 / 30 - square / 42))
+    total = total + series / at
+    return jnp.where(is_reflected, -total, total)
+
+
+_FIRST_POLYGAMMAS = {0: _digamma, 1: _trigamma}
 
 
 def zeta(s: Operand, q: Operand) -> jax.Array:
