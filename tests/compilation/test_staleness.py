@@ -1,12 +1,16 @@
 """Whatever changes after a function was compiled, the next call sees it, as torch does."""
 
 import collections
+import contextvars
 import copy
 import dataclasses
 import functools
+import importlib
 import sys
+import threading
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +60,83 @@ class Scaled(nn.Module):
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         return weight * self.factor
+
+
+def test_variables_of_contexts_and_threads() -> None:
+    scale: contextvars.ContextVar[float] = contextvars.ContextVar("scale")
+    thread = threading.local()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * scale.get(1.0) + getattr(thread, "shift", 0.0)
+
+    compiled = tpuport.compile(function)
+    changes = [
+        lambda: None,
+        lambda: scale.set(2.0),
+        lambda: setattr(thread, "shift", 3.0),
+        lambda: setattr(thread, "shift", 4.0),
+        lambda: delattr(thread, "shift"),
+    ]
+    for change in changes:
+        change()
+        torch.testing.assert_close(compiled(X).cpu(), function(X))
+    assert compiled.program.compilations == 4
+
+
+INSTALLED_FILES = {
+    "__init__.py": "",
+    "flags.py": "TABLE = {'gain': 1.0}\nOFFSET = 1.0\nclass Registry:\n    mode = 1.0\n",
+    "network.py": """
+from torch import nn
+from research_package import flags
+from research_package.flags import TABLE
+_POWER = 1
+class Network(nn.Module):
+    factors = {"first": 1.0}
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+    def forward(self, x):
+        x = self.linear(x) * TABLE["gain"] + flags.OFFSET
+        return x**_POWER * self.factors["first"] * flags.Registry.mode
+""",
+}
+
+
+def test_what_an_installed_package_of_research_code_decides_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages" / "research_package"
+    folder.mkdir(parents=True)
+    for name, text in INSTALLED_FILES.items():
+        (folder / name).write_text(text)
+    monkeypatch.syspath_prepend(str(folder.parent))
+    flags = importlib.import_module("research_package.flags")
+    network = importlib.import_module("research_package.network")
+    reference = network.Network()
+    model = tpuport.port(copy.deepcopy(reference))
+    changes = [
+        lambda: None,
+        lambda: flags.TABLE.update(gain=2.0),
+        lambda: setattr(flags, "OFFSET", 3.0),
+        lambda: setattr(flags.Registry, "mode", 4.0),
+        lambda: setattr(network, "_POWER", 2),
+        lambda: network.Network.factors.update(first=5.0),
+    ]
+    for change in changes:
+        change()
+        torch.testing.assert_close(model(X).cpu(), reference(X).detach())
+
+
+def test_states_that_are_equal_are_compared_once() -> None:
+    words = ["one", "two"]
+    first, second = (PythonState(lambda x: words[0]).key for _ in range(2))
+    other = PythonState(lambda x: words[1]).key
+    assert first is not second
+    assert first.entries is not second.entries
+    assert first == second
+    assert first.entries is second.entries
+    assert first != other
 
 
 class Layer(nn.Module):

@@ -18,10 +18,12 @@ be seen: the inside of objects of C extensions, and what code asks of the system
 as files, the time and environment variables.
 """
 
+import contextvars
 import functools
 import inspect
 import itertools
 import sys
+import threading
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -44,7 +46,7 @@ from tpuport.compilation.reachable import (
     loaded_names,
     user_globals,
 )
-from tpuport.compilation.watched_values import WatchedValues, lookup
+from tpuport.compilation.watched_values import WatchedValues, lookup, watched_items
 from tpuport.fields import slots
 from tpuport.library_classes import is_diffusers_class
 from tpuport.static_values import Identity
@@ -52,21 +54,6 @@ from tpuport.static_values import Identity
 # Dictionaries of a module whose values are weights: which names there are is in the
 # key, the values are arguments.
 _TENSOR_DICTS = ("_parameters", "_buffers")
-# Bookkeeping, which decides nothing: tpuport's own, that of the hooks below, and
-# torch.compile's.
-_IGNORED_ATTRIBUTES = frozenset({
-    "tpuport_mesh", "tpuport_pickling", "tpuport_state", "_output_capturing_hooks_installed", "_is_torch_compile",
-    # transformers looks these up once for each class, in the first call.
-    "_can_set_attn_implementation_cached_value", "_can_set_experts_implementation_cached_value",
-})  # fmt: skip
-# In a configuration of transformers: the model's class, which decides nothing.
-_NOTED_WHEN_SAVED = "architectures"
-# As items in a configuration of diffusers: the model's class, which is in the key
-# anyway, and the installed version.
-_ITEMS_NOTED_WHEN_SAVED = frozenset({"_class_name", "_diffusers_version"})
-# transformers installs these hooks in the first call that wants hidden states. They do
-# nothing in calls that do not.
-_IGNORED_HOOKS = "transformers.utils.output_capturing"
 # torch registers hooks under numbers that it never uses twice.
 _HOOKS = "_hooks"
 _METHOD_PARTS = ("__self__", "__func__")
@@ -290,10 +277,10 @@ class PythonState:
                 return Entry(type(value), items, _names_key(value))
             case list() | tuple() | set() | frozenset() | deque():
                 return Entry(type(value), self._describe_sequence(value, path))
-            case types.CellType():
-                self._watched.add_lookup(lambda: (cell_contents(value),))
-                contents = {"": cell_contents(value)}
-                return Entry("variable", self._keys_of(contents, path))
+            case types.CellType() | contextvars.ContextVar() | threading.local():
+                read = functools.partial(python_values.present_values, value)
+                self._watched.add_lookup(lambda: watched_items(read()))
+                return Entry("variable", self._keys_of(read(), path))
         return self._describe_object(value, path)
 
     def _keys_of(self, parts: Mapping[str, Any], path: str) -> Keys:
@@ -319,7 +306,7 @@ class PythonState:
         items = dict(dict.items(value))
         if is_diffusers_class(type(value)):
             # Unless the user's code reads them.
-            for name in _ITEMS_NOTED_WHEN_SAVED - self._loads:
+            for name in python_values.ITEMS_NOTED_WHEN_SAVED - self._loads:
                 items.pop(name, None)
         return items
 
@@ -337,7 +324,7 @@ class PythonState:
         dot = "." if path else ""
         parts: list[tuple[str, Hashable]] = []
         others: list[Hashable] = [classes]
-        for name in sorted(attributes.keys() - _IGNORED_ATTRIBUTES):
+        for name in sorted(attributes.keys() - python_values.IGNORED_ATTRIBUTES):
             value = attributes[name]
             if name == "_modules":
                 self._watched.add_dictionary(value)
@@ -377,7 +364,7 @@ class PythonState:
                 *(number in option for option in options),
             )
             for index, (number, hook) in enumerate(hooks.items())
-            if getattr(hook, "__module__", None) != _IGNORED_HOOKS
+            if getattr(hook, "__module__", None) != python_values.IGNORED_HOOKS
         )
 
     def _describe_function(self, function: types.FunctionType, path: str) -> Entry:
@@ -456,7 +443,7 @@ class PythonState:
             names = [
                 name
                 for name in names
-                if not name.startswith("_") and name != _NOTED_WHEN_SAVED
+                if not name.startswith("_") and name != python_values.NOTED_WHEN_SAVED
             ]
         elif not (self._loads_any or is_of_library(type(value))):
             return sorted(self._loads)
@@ -487,7 +474,7 @@ class PythonState:
         values = {
             f".{name}": value for name, value in list(vars(cls).items())
             if not (
-                name.startswith("__") or name in _IGNORED_ATTRIBUTES
+                name.startswith("__") or name in python_values.IGNORED_ATTRIBUTES
                 or callable(value) or isinstance(value, python_values.METHODS)
             )
         }  # fmt: skip

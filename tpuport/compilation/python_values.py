@@ -3,8 +3,11 @@ value alive.
 """
 
 import builtins
+import contextvars
 import enum
 import functools
+import sys
+import threading
 import types
 import weakref
 from collections import deque
@@ -16,7 +19,12 @@ import numpy as np
 import torch
 
 from tpuport.compilation.host_inputs import HostInput
-from tpuport.compilation.reachable import OPAQUE_HOMES, is_library
+from tpuport.compilation.reachable import (
+    ABSENT,
+    OPAQUE_HOMES,
+    cell_contents,
+    is_library,
+)
 from tpuport.fields import slots
 from tpuport.static_values import Identity, exact_key
 
@@ -32,10 +40,25 @@ METHODS = (types.FunctionType, property, staticmethod, classmethod)
 # What is described by what it refers to.
 _DESCRIBED = (
     torch.nn.Module, types.FunctionType, types.MethodType, functools.partial,
-    dict, list, tuple, set, frozenset, deque, types.CellType,
+    dict, list, tuple, set, frozenset, deque, types.CellType, contextvars.ContextVar, threading.local,
 )  # fmt: skip
 # What has a state of its own that no reference shows, or belongs to no user.
 _OPAQUE = (torch.Generator, types.ModuleType, types.BuiltinFunctionType, types.CodeType)
+# Bookkeeping, which decides nothing: tpuport's own, that of the hooks below, and
+# torch.compile's.
+IGNORED_ATTRIBUTES = frozenset({
+    "tpuport_mesh", "tpuport_pickling", "tpuport_state", "_output_capturing_hooks_installed", "_is_torch_compile",
+    # transformers looks these up once for each class, in the first call.
+    "_can_set_attn_implementation_cached_value", "_can_set_experts_implementation_cached_value",
+})  # fmt: skip
+# In a configuration of transformers: the model's class, which decides nothing.
+NOTED_WHEN_SAVED = "architectures"
+# As items in a configuration of diffusers: the model's class, which is in the key
+# anyway, and the installed version.
+ITEMS_NOTED_WHEN_SAVED = frozenset({"_class_name", "_diffusers_version"})
+# transformers installs these hooks in the first call that wants hidden states. They do
+# nothing in calls that do not.
+IGNORED_HOOKS = "transformers.utils.output_capturing"
 PYTHONS_OWN = frozenset({"builtins", "typing", "abc", "enum", "collections.abc"})
 
 
@@ -53,6 +76,20 @@ def is_opaque(value: Any) -> bool:
     return not (
         isinstance(getattr(value, "__dict__", None), dict) or slots(type(value))
     )
+
+
+def present_values(
+    variable: types.CellType | contextvars.ContextVar | threading.local,
+) -> dict[str, Any]:
+    """What a variable has now, by labels as of `Entry.parts`: of a closure, of a
+    context, or of a thread, which has several by name.
+    """
+    match variable:
+        case types.CellType():
+            return {"": cell_contents(variable)}
+        case contextvars.ContextVar():
+            return {"": variable.get(ABSENT)}
+    return {sys.intern(f".{name}"): part for name, part in vars(variable).items()}
 
 
 def value_key(value: Any) -> Hashable:
@@ -151,11 +188,15 @@ class StateKey(Generic[State]):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return (
-            isinstance(other, StateKey)
-            and self._hash == other._hash
-            and self.entries == other.entries
-        )
+        if not isinstance(other, StateKey) or self._hash != other._hash:
+            return False
+        if self.entries is other.entries:
+            return True
+        are_equal = self.entries == other.entries
+        if are_equal:
+            # Programs are looked up in every call, and this takes milliseconds.
+            self.entries = other.entries
+        return are_equal
 
     @property
     def state(self) -> State | None:

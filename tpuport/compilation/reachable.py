@@ -41,6 +41,9 @@ _LIBRARIES = (
     )
 )
 _INSTALLATION_FOLDERS = frozenset({"site-packages", "dist-packages"})
+# Installed packages that define parts of models that were reached: research code that
+# was installed, whose flags and tables decide as the user's own do.
+_model_packages: set[str] = set()
 # Of the standard library's objects only these lead to what a user gave them; a logger
 # or a thread leads everywhere.
 OPAQUE_HOMES = sys.stdlib_module_names - {
@@ -264,6 +267,7 @@ class ReachableModules:
         self._others[module] = None
         for part in module.modules():
             cls = type(part)
+            _note_package(part)
             if is_library(cls.__module__):
                 continue
             self._owners[cls] = None
@@ -319,10 +323,25 @@ def loaded_names(code: types.CodeType) -> LoadedNames:
 def is_library(module: str) -> bool:
     """Whether a module of Python belongs to a library, given its name.
 
-    So does everything that is installed, and not only linked, into an environment.
+    So does everything that is installed, and not only linked, into an environment,
+    except packages that define parts of the models.
     """
     package = module.partition(".")[0]
-    return package in _LIBRARIES or _is_installed(package)
+    return package in _LIBRARIES or (
+        package not in _model_packages and _is_installed(package)
+    )
+
+
+def _note_package(part: torch.nn.Module) -> None:
+    """Take the packages that define a part of a model for the user's.
+
+    Parts that hold nothing, such as a layer that rearranges, come from libraries that
+    serve all kinds of code.
+    """
+    if part._parameters or part._modules:
+        _model_packages.update(
+            cls.__module__.partition(".")[0] for cls in type(part).__mro__
+        )
 
 
 def _is_installed(package: str) -> bool:

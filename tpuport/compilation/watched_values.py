@@ -121,6 +121,11 @@ def lookup(
     return lambda: map(get, names, itertools.repeat(ABSENT))
 
 
+def watched_items(items: Mapping[str, Any]) -> Iterable[Any]:
+    """What a lookup gives for named values that may come and go."""
+    return itertools.chain((len(items),), items, items.values())
+
+
 def _torch_settings() -> tuple:
     """What modules do by that is in no object of theirs. `Program` knows of dtypes and
     autocast.
