@@ -105,3 +105,23 @@ def test_lerp_by_weights_that_are_broadcast(agree, shape):
     x, y = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
     agree(lambda x, y, weight: x.lerp(y, weight), x, y, torch.rand(shape))
     agree(lambda x, y, weight: x.transpose(1, 2).lerp(y.transpose(1, 2), weight), x, y, torch.rand(4, 1))
+
+
+@pytest.mark.parametrize("name", ["__and__", "__or__", "__xor__"])
+def test_operators_of_bits(agree, name):
+    operator = getattr(torch.ops.aten, name)
+    x = torch.tensor([2, 1, 0, 7, -3])
+    agree(lambda x: [operator.Scalar(x, 2), operator.Tensor(x, x + 1), operator.Scalar(x > 1, True)], x)
+
+
+@pytest.mark.filterwarnings("ignore:float64 becomes float32")
+def test_float_power_asks_the_whole_exponent_whether_it_is_odd(agree):
+    odd = 2**24 + 1
+    x, exponents = torch.tensor([-1.0, -1.0, -2.0, -0.0, 3.0]), torch.tensor([odd, odd + 1, -3, -1, 2])
+    agree(torch.float_power, x, exponents)
+    agree(
+        lambda x: [x.float_power(odd), x.float_power(float(odd)), torch.float_power(-1, x.long() * 0 + odd)],
+        x,
+    )
+    agree(lambda x: torch.float_power(x, 0.5), torch.tensor([4.0, -torch.inf]), eager=False)
+    agree(lambda x, y: torch.float_power(x.long(), y), x, exponents, eager=False)

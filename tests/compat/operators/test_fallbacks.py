@@ -80,3 +80,8 @@ def test_out_of_another_size_is_resized(agree):
         return torch.masked_select(x, mask, out=out), out
 
     agree(write, torch.randn(4), torch.tensor([True, False, True, True]), jit=False)
+
+
+@pytest.mark.filterwarnings("ignore:float64 becomes float32")
+def test_operators_without_a_default_overload(agree):
+    agree(lambda x: torch.ops.aten.float_power(x, 3), torch.tensor([-1.0, 2.0]))

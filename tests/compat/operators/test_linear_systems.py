@@ -76,3 +76,28 @@ def test_householder_reflectors(agree, shape, dtype):
         return [torch.view_as_real(part + 0j) for part in torch.geqrf(x)]
 
     agree(reflectors, torch.randn(shape, dtype=dtype), tolerance=1e-4, eager=False)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_systems_of_a_cholesky_factor(agree, upper, dtype):
+    matrix = torch.randn(3, 3, 3, dtype=dtype)
+    matrix = matrix @ matrix.mH + torch.eye(3)
+
+    def solve(matrix, right):
+        factor = torch.linalg.cholesky(matrix, upper=upper)
+        return [
+            torch.cholesky_solve(right, factor, upper),
+            torch.cholesky_solve(right[0], factor, upper),
+            torch.cholesky_inverse(factor, upper),
+        ]
+
+    agree(solve, matrix, torch.randn(3, 3, 2, dtype=dtype), tolerance=1e-3)
+
+
+def test_no_systems_of_a_cholesky_factor(agree):
+    agree(
+        lambda right, factor: torch.cholesky_solve(right, factor, True),
+        torch.ones(0, 3, 2),
+        torch.ones(0, 3, 3),
+    )

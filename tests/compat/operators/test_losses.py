@@ -53,6 +53,13 @@ def test_another_blank_and_no_batch(agree):
     agree(loss, LOG_PROBS[:, 0], TARGETS[0])
 
 
+def test_no_sample_is_torchs_error():
+    lengths = torch.zeros(0, dtype=torch.long, device="jax")
+    targets = torch.zeros(0, 3, dtype=torch.long, device="jax")
+    with pytest.raises(RuntimeError, match="log_probs tensor must not be empty"):
+        functional.ctc_loss(torch.zeros(5, 0, 4, device="jax"), targets, lengths, lengths)
+
+
 VARIANCES = {"of each element": (3, 4), "of each row": (3,), "of each row, kept": (3, 1)}
 
 

@@ -74,6 +74,18 @@ def test_max_unpool(agree, rank):
     agree(lambda x, places: unpool(x, places, 2), *pool(x, 2, return_indices=True))
 
 
+def test_empty_batches(agree):
+    x = torch.randn(0, 2, 6, 6)
+    agree(lambda x: functional.adaptive_max_pool2d(x, 4, return_indices=True), x, eager=False)
+    agree(lambda x, places: functional.max_unpool2d(x, places, 2), x, x.long(), eager=False)
+    agree(
+        lambda x, samples: functional.fractional_max_pool2d(x, 2, output_size=3, _random_samples=samples),
+        x,
+        torch.rand(0, 2, 2),
+        eager=False,
+    )
+
+
 def test_max_pool_backward(agree):
     def backward(gradient, x, places):
         return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, [3], [2], [1], [1], False, places)

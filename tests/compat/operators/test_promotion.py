@@ -90,3 +90,22 @@ def test_a_scalar_tensor_on_the_host_is_an_operand(name, jit):
         assert result.dtype == reference.dtype
         tolerance = 1e-2 if reference.dtype == torch.bfloat16 else 1e-6
         torch.testing.assert_close(result.cpu(), reference.to(result.dtype), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_high_powers_keep_their_digits(agree, dtype):
+    x = torch.tensor([0.99, 1.01, -1.01, 0.9], dtype=dtype)
+    tolerance = 2e-6 if dtype == torch.float32 else 1e-2
+    agree(lambda x: [x**17, x**300, x**1001, x**-101], x, tolerance=tolerance)
+
+
+def test_roots_of_infinity(agree):
+    x = torch.tensor([4.0, 0.0, -0.0, torch.inf, -torch.inf])
+    agree(lambda x: [x**0.5, x**-0.5, x.bfloat16() ** 0.5, x.half() ** 0.5], x)
+
+
+def test_integers_to_a_negative_power_are_torchs_error():
+    with pytest.raises(RuntimeError, match="Integers to negative integer powers"):
+        torch.tensor([2, 3], device="jax").pow(-1)
+    with pytest.raises(RuntimeError, match="without overflow"):
+        torch.ones(2, dtype=torch.float16, device="jax").pow(100_000)

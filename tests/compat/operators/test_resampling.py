@@ -95,3 +95,12 @@ def test_pixels_are_repeated_without_a_gather():
 def test_affine_grids(agree, shape):
     theta = torch.randn(shape[0], len(shape) - 2, len(shape) - 1)
     agree(lambda theta: functional.affine_grid(theta, shape, align_corners=False), theta)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_reflection_of_a_grid_far_outside(agree, mode):
+    def sample(x, grid):
+        return functional.grid_sample(x, grid, mode, "reflection", align_corners=False)
+
+    agree(sample, torch.randn(1, 2, 5, 7), torch.rand(1, 4, 3, 2) * 40 - 20, tolerance=1e-3)
+    agree(sample, torch.randn(1, 2, 3, 5, 4), torch.rand(1, 2, 2, 3, 3) * 9 - 4, tolerance=1e-3, eager=False)

@@ -8,9 +8,20 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.convert import is_ported, wrap
+from tpuport.compat import narrowing
+from tpuport.compat.convert import is_ported, jax_dtype, wrap
 from tpuport.compat.operators.declarations import Lowering, on_arrays
-from tpuport.compat.operators.promotion import Operand, compute, result_dtype
+from tpuport.compat.operators.promotion import (
+    COMPLEX,
+    Operand,
+    Sized,
+    compute,
+    kind_rank,
+    power,
+    result_dtype,
+    signed_power,
+)
+from tpuport.compat.operators.samplers import overloads
 from tpuport.errors import MissingDtypeError
 
 
@@ -152,6 +163,35 @@ def angle(x: jax.Array) -> jax.Array:
     return jnp.where(jnp.isnan(x), jnp.nan, jnp.where(x < 0, jnp.pi, 0)).astype(dtype)
 
 
+def float_power(x: Any, exponent: Any, *, out: Any = None) -> Any:
+    """`torch.float_power`, in the widest floating type that the device has.
+
+    Whether an exponent is odd, which decides the sign of a power of negative numbers,
+    is asked of the exponent as it is: the type may have fewer digits.
+    """
+    if out is not None:
+        return _aten.float_power(x, exponent, out=out)
+    result = _wide_power(x, exponent)
+    wide = torch.complex128 if result.dtype.is_complex else torch.float64
+    if result.dtype is not wide:
+        narrowing.warn(wide)
+    return result
+
+
+@on_arrays
+def _wide_power(x: Operand, exponent: Operand) -> jax.Array:
+    """Traced. The power in float64 or complex128, or what the device has for them."""
+    torch.broadcast_shapes(jnp.shape(x), jnp.shape(exponent))  # raises torch's error
+    is_complex = kind_rank(result_dtype(x, exponent)) == COMPLEX
+    base = jnp.asarray(x, jax_dtype(torch.complex128 if is_complex else torch.float64))
+    if not isinstance(exponent, Sized):
+        return power(base, exponent)
+    exponent = jnp.asarray(exponent)
+    is_integer = jnp.issubdtype(exponent.dtype, jnp.integer)
+    is_odd = exponent & 1 == 1 if is_integer and not is_complex else None
+    return signed_power(base, exponent.astype(base.dtype), is_odd)
+
+
 def isclose(
     x: Operand,
     y: Operand,
@@ -186,6 +226,15 @@ LOWERINGS = (
         on_arrays(hardtanh),
         "turns integers into floating-point numbers",
     ),
+    *(
+        Lowering(target, on_arrays(function), "computes the logical operation")
+        for name, function in (
+            ("__and__", jnp.bitwise_and),
+            ("__or__", jnp.bitwise_or),
+            ("__xor__", jnp.bitwise_xor),
+        )
+        for target in overloads(name)
+    ),
     Lowering(
         _aten.addbmm_.default,
         addbmm_,
@@ -204,6 +253,10 @@ LOWERINGS = (
     Lowering(torch.Tensor.__matmul__, matmul, _JOINS_HEADS),
     Lowering(
         _aten.complex.default, on_arrays(make_complex), "promotes what torch refuses"
+    ),
+    *(
+        Lowering(target, float_power, "rounds an exponent before it asks if it is odd")
+        for target in (torch.float_power, torch.Tensor.float_power)
     ),
     Lowering(torch.angle, on_arrays(angle), "forgets the dtype"),
     Lowering(_aten.angle.default, on_arrays(angle), "has no lowering"),

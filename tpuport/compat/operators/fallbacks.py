@@ -29,6 +29,10 @@ def operator_or_fallback(self: Any, function: Any) -> Any:
     from torchax.tensor import OperatorNotFound
 
     is_overload = isinstance(function, torch._ops.OpOverload)
+    is_packet = isinstance(function, torch._ops.OpOverloadPacket)
+    if is_packet and function not in self._ops and not hasattr(function, "default"):
+        # torch finds the overload; torchax would ask for a default one.
+        raise OperatorNotFound(f"{function} has no default overload")
     try:
         operator = original("Environment", "_get_op_or_decomp")(self, function)
     except OperatorNotFound:

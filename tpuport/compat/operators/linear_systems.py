@@ -54,6 +54,29 @@ def lu_solve_function(
     return lu_solve(factors, pivots, right)
 
 
+def cholesky_solve(
+    right: jax.Array, factor: jax.Array, upper: bool = False
+) -> jax.Array:
+    """Traced. X of A X = `right`, by A's Cholesky factor.
+
+    Args:
+        right: [..., N, K].
+        factor: [..., N, N], of which the lower triangle counts, or the `upper` one; the
+            dimensions before are broadcast with those of `right`.
+    """
+    shape = jnp.broadcast_shapes(factor.shape[:-2], right.shape[:-2])
+    lower = _adjoint(factor) if upper else factor
+    lower = jnp.broadcast_to(lower, (*shape, *factor.shape[-2:]))
+    right = jnp.broadcast_to(right, (*shape, *right.shape[-2:]))
+    return jax.scipy.linalg.cho_solve((lower, True), right)
+
+
+def cholesky_inverse(factor: jax.Array, upper: bool = False) -> jax.Array:
+    """Traced. The inverse of A, by its Cholesky factor [..., N, N]."""
+    identity = jnp.eye(factor.shape[-1], dtype=factor.dtype)
+    return cholesky_solve(identity, factor, upper)
+
+
 def logdet(x: jax.Array) -> jax.Array:
     """Traced. The logarithm of determinants; NaN for negative ones."""
     sign, logarithm = jnp.linalg.slogdet(x)
@@ -133,6 +156,16 @@ LOWERINGS = (
     ),
     Lowering(
         _aten.lu_solve.default, on_arrays(lu_solve_function), "has no complex systems"
+    ),
+    Lowering(
+        _aten.cholesky_solve.default,
+        on_arrays(cholesky_solve),
+        "transposes the batch with an upper factor, and conjugates nothing",
+    ),
+    Lowering(
+        _aten.cholesky_inverse.default,
+        on_arrays(cholesky_inverse),
+        "takes an upper factor for a lower one",
     ),
     *(
         Lowering(target, on_arrays(logdet), "drops the angle of a complex determinant")

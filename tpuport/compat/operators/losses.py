@@ -14,7 +14,7 @@ from torch.nn._reduction import legacy_get_string
 
 from tpuport.compat.convert import to_jax
 from tpuport.compat.operators.declarations import Lowering, on_arrays
-from tpuport.compat.operators.samplers import is_known
+from tpuport.compat.operators.samplers import is_known, require
 
 Lengths = jax.Array | Sequence[int]
 
@@ -72,6 +72,7 @@ def ctc_losses(
         [N, T, K] of torch's backward pass.
     """
     del zero_infinity
+    require(log_probs_TNC.size > 0, "log_probs tensor must not be empty")
     steps_N, sizes_N = jnp.asarray(input_lengths), jnp.asarray(target_lengths)
     labels_NK = _with_blanks(targets, sizes_N, blank)
     # A step goes on to the next label, or past a blank between two labels that differ.
@@ -129,7 +130,8 @@ def _with_blanks(targets: jax.Array, sizes_N: jax.Array, blank: int) -> jax.Arra
     is_label = jnp.arange(targets.shape[1]) < sizes_N[:, None]
     labels_NS = jnp.where(is_label, targets, blank)
     blanks_NS = jnp.full_like(labels_NS, blank)
-    pairs = jnp.stack([blanks_NS, labels_NS], axis=-1).reshape(labels_NS.shape[0], -1)
+    pairs = jnp.stack([blanks_NS, labels_NS], axis=-1)
+    pairs = jax.lax.collapse(pairs, 1)
     return jnp.pad(pairs, ((0, 0), (0, 1)), constant_values=blank)
 
 

@@ -3,6 +3,7 @@ places, and undone.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -172,7 +173,7 @@ def _greatest(
     all; and its place.
     """
     flat, flat_places = (
-        array.reshape(*array.shape[: array.ndim - rank], -1) for array in (x, places)
+        jax.lax.collapse(array, array.ndim - rank) for array in (x, places)
     )
     chosen = jnp.argmax(flat, axis=-1, keepdims=True)
     values, indices = (
@@ -217,10 +218,12 @@ def fractional_max_pool(
         shape[1 + axis], shape[1 + rank + axis] = index.shape[1:]
         places = places * spatial[axis] + index.reshape(shape)
     shape = (*x.shape[: x.ndim - rank], *output_size)
-    places = places.reshape(samples.shape[0], int(np.prod(output_size)), -1)
-    planes = x.reshape(samples.shape[0], 1, -1)
+    # Sizes in numbers: none can be left to -1 where the batch is empty.
+    count, size = math.prod(output_size), math.prod(kernel_size)
+    places = places.reshape(samples.shape[0], count, size)
+    planes = x.reshape(samples.shape[0], 1, math.prod(spatial))
     windows = jnp.take_along_axis(
-        planes, places.reshape(samples.shape[0], 1, -1), axis=2
+        planes, places.reshape(samples.shape[0], 1, count * size), axis=2
     ).reshape(places.shape)
     values, indices = _greatest(windows, places, 1)
     return values.reshape(shape), indices.reshape(shape)
@@ -271,11 +274,12 @@ def _at_places(
     *,
     add: bool,
 ) -> jax.Array:
-    planes, size = int(np.prod(leading)), int(np.prod(spatial))
+    planes, size = math.prod(leading), math.prod(spatial)
+    plane_shape = planes, math.prod(x.shape[len(leading) :])
     target = jnp.zeros((planes, size), x.dtype).at[
-        jnp.arange(planes)[:, None], indices.reshape(planes, -1)
+        jnp.arange(planes)[:, None], indices.reshape(plane_shape)
     ]  # fmt: skip
-    values = x.reshape(planes, -1)
+    values = x.reshape(plane_shape)
     return (target.add(values) if add else target.set(values)).reshape(
         *leading, *spatial
     )

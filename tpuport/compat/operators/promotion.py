@@ -8,6 +8,7 @@ operators), where rounding the scalar first would shift every element the same w
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 
 from tpuport.compat.convert import jax_dtype
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.samplers import require
 
 Sized = jax.Array | np.ndarray | np.number | np.bool_
 Operand = Sized | bool | int | float | complex
@@ -25,7 +27,7 @@ Operand = Sized | bool | int | float | complex
 _HALF = ("bfloat16", "float16")
 # Kinds of numbers, each of which contains the ones before it.
 _KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
-_FLOATING, _COMPLEX = 2, 3
+_FLOATING, COMPLEX = 2, 3
 
 
 def result_dtype(*operands: Operand) -> np.dtype:
@@ -58,7 +60,7 @@ def _combine(lower: Any, higher: Any) -> Any:
     if kind_rank(lower) <= kind_rank(higher):
         return higher
     # jax has no narrower complex type.
-    if kind_rank(lower) == _COMPLEX:
+    if kind_rank(lower) == COMPLEX:
         return np.dtype(np.complex64)
     return jnp.promote_types(higher, lower)
 
@@ -122,14 +124,16 @@ def div(x: Operand, y: Operand) -> jax.Array:
 
 
 def power(x: Operand, y: Operand) -> jax.Array:
-    """Traced. `x ** y`; a whole number for an exponent is multiplied out, and any other
-    scalar is rounded first.
-    """
+    """Traced. `x ** y`; a small whole number for an exponent is multiplied out."""
     dtype = result_dtype(x, y)
     x = jnp.asarray(x, dtype)
+    if isinstance(y, int | float) and kind_rank(dtype) == _FLOATING:
+        return _power_of_number(x, y)
     # jax multiplies out an exponent that is a Python int, and a bool is not one in
     # torch.
-    if type(y) is int and (y >= 0 or kind_rank(dtype) >= _FLOATING):
+    if type(y) is int and kind_rank(dtype) != _FLOATING:
+        is_allowed = y >= 0 or kind_rank(dtype) == COMPLEX
+        require(is_allowed, "Integers to negative integer powers are not allowed.")
         return jnp.power(x, y).astype(dtype)
     y = jnp.asarray(y, dtype)
     if kind_rank(dtype) >= _FLOATING or dtype == jnp.bool_:
@@ -138,6 +142,52 @@ def power(x: Operand, y: Operand) -> jax.Array:
     # has 0.
     inverse = jnp.where(x == 1, 1, jnp.where(x == -1, 1 - 2 * (y & 1), 0))
     return jnp.where(y < 0, inverse, jnp.power(x, jnp.maximum(y, 0))).astype(dtype)
+
+
+# As in torch, where a power of minus infinity to one half is NaN; it has none of halves
+# with eleven bits.
+_ROOTS = {0.5: jnp.sqrt, -0.5: jax.lax.rsqrt}
+# Whole exponents up to this lose no digits where they are multiplied out, and those up
+# to the other not even in halves.
+_MULTIPLIED_OUT = 64
+_MULTIPLIED_IN_HALVES = 3
+
+
+def _power_of_number(x: jax.Array, exponent: int | float) -> jax.Array:
+    """Traced. Floating-point numbers to a power; halves in float32."""
+    if exponent in _ROOTS and x.dtype != jnp.float16:
+        return _ROOTS[exponent](x)
+    if 0 <= exponent <= _MULTIPLIED_IN_HALVES and exponent == int(exponent):
+        return jnp.power(x, int(exponent))
+    if x.dtype.name in _HALF:
+        exponent = _rounded(exponent, x.dtype)
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    if abs(exponent) <= _MULTIPLIED_OUT and exponent == int(exponent):
+        return jnp.power(wide, int(exponent)).astype(x.dtype)
+    is_whole = exponent % 1 == 0
+    is_odd = exponent % 2 == 1 if is_whole else None
+    return signed_power(wide, jnp.asarray(exponent, wide.dtype), is_odd).astype(x.dtype)
+
+
+def _rounded(number: int | float, dtype: np.dtype) -> float:
+    with np.errstate(over="ignore"):
+        rounded = float(np.asarray(number, dtype))
+    overflows = math.isinf(rounded) and not math.isinf(number)
+    require(not overflows, f"{number} cannot be converted to {dtype} without overflow")
+    return rounded
+
+
+def signed_power(
+    x: jax.Array, exponent: jax.Array, is_odd: jax.Array | bool | None
+) -> jax.Array:
+    """Traced. `x ** exponent`, with the sign that it has by an exponent which is odd or
+    not. The rounded one may not tell; None if it does.
+    """
+    result = jnp.power(x, exponent)
+    if is_odd is None:
+        return result
+    is_negative = jnp.signbit(x) & is_odd
+    return jnp.where(is_negative == jnp.signbit(result), result, -result)
 
 
 def maximum(x: Operand, y: Operand) -> jax.Array:

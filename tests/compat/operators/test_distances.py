@@ -1,0 +1,24 @@
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, torch.inf])
+def test_distances(agree, p):
+    agree(lambda x, y: torch.cdist(x, y, p), torch.randn(2, 4, 3), torch.randn(5, 3))
+
+
+@pytest.mark.parametrize("mode", ["use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist"])
+def test_modes(agree, mode):
+    agree(
+        lambda x, y: torch.cdist(x, y, compute_mode=mode), torch.randn(4, 3), torch.randn(30, 3), eager=False
+    )
+
+
+def test_points_without_coordinates(agree):
+    agree(lambda x, y: [torch.cdist(x, y, p) for p in (2.0, torch.inf)], torch.ones(4, 0), torch.ones(5, 0))
+
+
+def test_negative_powers_are_torchs_error():
+    x = torch.ones(2, 3, device="jax")
+    with pytest.raises(RuntimeError, match="non-negative p"):
+        torch.cdist(x, x, p=-1.0)
