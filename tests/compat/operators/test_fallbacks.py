@@ -85,3 +85,18 @@ def test_out_of_another_size_is_resized(agree):
 @pytest.mark.filterwarnings("ignore:float64 becomes float32")
 def test_operators_without_a_default_overload(agree):
     agree(lambda x: torch.ops.aten.float_power(x, 3), torch.tensor([-1.0, 2.0]))
+
+
+def test_an_operator_by_name_has_the_lowering_of_its_overload(agree):
+    factor = torch.linalg.cholesky(torch.eye(3) + 1, upper=True)
+    agree(lambda right, factor: torch.ops.aten.cholesky_solve(right, factor, True), torch.eye(3), factor)
+    agree(torch.ops.aten._linalg_solve_ex, factor, torch.eye(3), eager=False)
+
+
+@torch.library.custom_op("tpuport_tests::scaled_sine", mutates_args=())
+def scaled_sine(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return torch.sin(x) * scale
+
+
+def test_functions_that_are_made_operators(agree):
+    agree(lambda x: scaled_sine(x, 2.0), torch.tensor([-0.5, 2.5]))

@@ -101,3 +101,41 @@ def test_no_systems_of_a_cholesky_factor(agree):
         torch.ones(0, 3, 2),
         torch.ones(0, 3, 3),
     )
+
+
+SYSTEMS = {
+    "square": ((3, 3), (3, 3), True),
+    "square on the right": ((3, 3), (3, 3), False),
+    "wide on the right": ((3, 3), (2, 3), False),
+    "vector": ((3, 3), (3,), True),
+    "vectors": ((2, 3, 3), (2, 3), True),
+    "stack of squares": ((3, 3, 3), (3, 3, 3), True),
+    "one square for all": ((2, 1, 3, 3), (4, 3, 5), True),
+    "none": ((0, 3, 3), (0, 3, 2), True),
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_solutions(agree, name):
+    of_matrix, of_right, left = SYSTEMS[name]
+
+    def solve(matrix, right):
+        return [
+            torch.linalg.solve(matrix, right, left=left),
+            *torch.linalg.solve_ex(matrix, right, left=left),
+            torch.ops.aten._linalg_solve_ex(matrix, right, left=left)[0],
+        ]
+
+    agree(solve, torch.randn(of_matrix), torch.randn(of_right), tolerance=1e-3)
+
+
+def test_singular_systems(agree):
+    matrix, right = torch.tensor([[1.0, 2.0], [2.0, 4.0]]), torch.ones(2, 1)
+    agree(lambda matrix, right: torch.linalg.solve_ex(matrix, right).info, matrix, right)
+    with pytest.raises(RuntimeError, match="singular"):
+        torch.linalg.solve(matrix.to("jax"), right.to("jax"))
+
+
+def test_a_matrix_that_fits_no_vector_is_an_error():
+    with pytest.raises(RuntimeError):
+        torch.linalg.solve(torch.eye(3, device="jax"), torch.ones(1, 3, device="jax"))

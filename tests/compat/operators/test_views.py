@@ -362,3 +362,9 @@ def test_the_diagonal_of_a_view_is_filled(agree, wrap):
 
     agree(filled, torch.arange(28.0).reshape(7, 4))
     agree(filled, torch.arange(28).reshape(7, 4))
+
+
+@pytest.mark.parametrize("start", [torch.tensor(True), torch.tensor([1])], ids=["bool", "vector"])
+def test_narrow_starts_at_an_integer(start):
+    with pytest.raises(RuntimeError, match="start must be an 0-dim integral Tensor"):
+        torch.narrow(torch.ones(4, device="jax"), 0, start.to("jax"), 2)

@@ -2,7 +2,7 @@
 form, or through torch.
 
 An in-place form writes what the ordinary form gives. Others are decomposed as torch
-itself decomposes them.
+itself decomposes them, or are functions of Python that someone has made operators.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from torch._decomp import decomposition_table
+from torch._library.custom_ops import OPDEFS
 from torch.utils import _pytree as pytree
 
 from tpuport.compat.convert import as_jax, assign, jax_dtype
@@ -29,10 +30,12 @@ def operator_or_fallback(self: Any, function: Any) -> Any:
     from torchax.tensor import OperatorNotFound
 
     is_overload = isinstance(function, torch._ops.OpOverload)
-    is_packet = isinstance(function, torch._ops.OpOverloadPacket)
-    if is_packet and function not in self._ops and not hasattr(function, "default"):
-        # torch finds the overload; torchax would ask for a default one.
-        raise OperatorNotFound(f"{function} has no default overload")
+    if isinstance(function, torch._ops.OpOverloadPacket) and not _is_own(
+        self, function
+    ):
+        # torch finds the overload, whose lowering may not be torchax's; torchax would
+        # take its own entry for all of them, or fail to find a default one.
+        raise OperatorNotFound(f"{function} is called by its overload")
     try:
         operator = original("Environment", "_get_op_or_decomp")(self, function)
     except OperatorNotFound:
@@ -54,6 +57,12 @@ def operator_or_fallback(self: Any, function: Any) -> Any:
     if name in _WITHOUT_HALVES:
         return _in_float32(operator, {"bfloat16", "float16"})
     return operator
+
+
+def _is_own(self: Any, function: Any) -> bool:
+    """Whether this package has a lowering of the function itself."""
+    operator = self._ops.get(function)
+    return operator is not None and operator.is_user_defined
 
 
 _WITHOUT_BOOLS = {"erf", "erfc", "erfinv", "rsqrt"}
@@ -96,7 +105,18 @@ def _fallback(function: torch._ops.OpOverload) -> Any:
     is_view = any(result.alias_info is not None for result in function._schema.returns)
     if function._can_decompose() and not is_view:
         return _operator(function, function.decompose)
-    return None
+    body = _body_for_all_devices(function)
+    return None if body is None else _operator(function, body)
+
+
+def _body_for_all_devices(
+    function: torch._ops.OpOverload,
+) -> Callable[..., Any] | None:
+    """The function of Python that `torch.library.custom_op` has made an operator of;
+    None for others, and for kernels of some devices.
+    """
+    definition = OPDEFS.get(function._schema.name)
+    return None if definition is None else definition._backend_fns.get(None)
 
 
 @functools.cache

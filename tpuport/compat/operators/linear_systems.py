@@ -2,11 +2,14 @@
 square solves.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import torch
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.samplers import require, require_values, store
 
 
 def lu_solve(
@@ -52,6 +55,63 @@ def lu_solve_function(
 ) -> jax.Array:
     """Traced. `torch.lu_solve`, the older form."""
     return lu_solve(factors, pivots, right)
+
+
+def solve(
+    matrix: Any, right: Any, *, left: bool = True, out: Any = None
+) -> torch.Tensor:
+    """`torch.linalg.solve`."""
+    result, _, _, info = _aten._linalg_solve_ex.default(matrix, right, left=left)
+    require_values(lambda info: info == 0, info.jax(), message=_SINGULAR)
+    return result if out is None else store(out, result.jax())
+
+
+def solve_ex(
+    matrix: Any, right: Any, *, left: bool = True, check_errors: bool = False
+) -> Any:
+    """`torch.linalg.solve_ex`: a singular matrix is told by a number."""
+    result, _, _, info = _aten._linalg_solve_ex.default(matrix, right, left=left)
+    if check_errors:
+        require_values(lambda info: info == 0, info.jax(), message=_SINGULAR)
+    return torch.return_types.linalg_solve_ex((result, info))
+
+
+_SINGULAR = "linalg.solve: The solver failed because the input matrix is singular."
+
+
+def solve_by_factors(
+    matrix: jax.Array,
+    right: jax.Array,
+    *,
+    left: bool = True,
+    check_errors: bool = False,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Traced. X of A X = `right`, or X A = `right` if not `left`.
+
+    Args:
+        matrix: [..., N, N].
+        right: [..., N, K], or [..., K, N] if not `left`; or vectors, [N] or [..., N]
+            with the same dimensions before as those of `matrix`.
+        check_errors: of the caller.
+
+    Returns:
+        X; L and U; pivots, counted from 1; the first column, from 1, without a pivot,
+        or 0.
+    """
+    del check_errors
+    is_vector = right.ndim == 1 or right.shape == matrix.shape[:-1]
+    require(left or not is_vector, "linalg.solve: a vector on the left of a matrix")
+    if matrix.size:
+        factors, pivots, _ = jax.lax.linalg.lu(matrix)
+        has_none = jnp.diagonal(factors, axis1=-2, axis2=-1) == 0
+        first = jnp.argmax(has_none, axis=-1).astype(jnp.int32) + 1
+        info = jnp.where(has_none.any(-1), first, 0)
+    else:
+        factors, pivots = matrix, jnp.zeros(matrix.shape[:-1], jnp.int32)
+        info = jnp.zeros(matrix.shape[:-2], jnp.int32)
+    columns = right[..., None] if is_vector else right
+    result = lu_solve(factors, pivots + 1, columns, left=left)
+    return result[..., 0] if is_vector else result, factors, pivots + 1, info
 
 
 def cholesky_solve(
@@ -148,7 +208,13 @@ def geqrf(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 _aten = torch.ops.aten
+_TAKES_VECTORS = "takes the columns of a square matrix for vectors"
 LOWERINGS = (
+    Lowering(torch.linalg.solve, solve, _TAKES_VECTORS),
+    Lowering(torch.linalg.solve_ex, solve_ex, _TAKES_VECTORS),
+    Lowering(
+        _aten._linalg_solve_ex.default, on_arrays(solve_by_factors), _TAKES_VECTORS
+    ),
     Lowering(
         _aten.linalg_lu_solve.default,
         on_arrays(lu_solve),

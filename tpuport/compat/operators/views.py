@@ -17,10 +17,12 @@ from tpuport.compat.operators import argument_dtypes, device_placement, expectat
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.outside import without_values
 from tpuport.compat.operators.random_placement import as_program_draw, is_program_draw
+from tpuport.compat.operators.samplers import require
 
 _aten = torch.ops.aten
 # A torchax tensor.
 Ported = Any
+_INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
 
 def dispatch(
@@ -110,6 +112,9 @@ def narrow(tensor: Ported, dim: int, start: Any, length: int) -> torch.Tensor:
     """`tensor.narrow(dim, start, length)`, whose start may be a number that only a
     program knows.
     """
+    if isinstance(start, torch.Tensor):
+        is_number = start.ndim == 0 and start.dtype in _INTEGERS
+        require(is_number, "start must be an 0-dim integral Tensor.")
     if not is_ported(start) or not isinstance(start.jax(), Tracer):
         return _aten.narrow.default(tensor, dim, int(start), length)
     first, axis = start.jax(), dim % tensor.ndim
