@@ -73,7 +73,7 @@ def solve_ex(
     result, _, _, info = _aten._linalg_solve_ex.default(matrix, right, left=left)
     if check_errors:
         require_values(lambda info: info == 0, info.jax(), message=_SINGULAR)
-    return torch.return_types.linalg_solve_ex((result, info))
+    return torch.return_types.linalg_solve_ex((result, info))  # type: ignore[attr-defined]
 
 
 _SINGULAR = "linalg.solve: The solver failed because the input matrix is singular."

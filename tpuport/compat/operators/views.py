@@ -112,9 +112,7 @@ def narrow(tensor: Ported, dim: int, start: Any, length: int) -> torch.Tensor:
     """`tensor.narrow(dim, start, length)`, whose start may be a number that only a
     program knows.
     """
-    if isinstance(start, torch.Tensor):
-        is_number = start.ndim == 0 and start.dtype in _INTEGERS
-        require(is_number, "start must be an 0-dim integral Tensor.")
+    _require_integer(start)
     if not is_ported(start) or not isinstance(start.jax(), Tracer):
         return _aten.narrow.default(tensor, dim, int(start), length)
     first, axis = start.jax(), dim % tensor.ndim
@@ -138,6 +136,12 @@ def narrow(tensor: Ported, dim: int, start: Any, length: int) -> torch.Tensor:
         view_twin,
     )
     return result
+
+
+def _require_integer(start: Any) -> None:
+    if isinstance(start, torch.Tensor):
+        is_integer = start.ndim == 0 and start.dtype in _INTEGERS
+        require(is_integer, "start must be an 0-dim integral Tensor.")
 
 
 def ravel(tensor: torch.Tensor) -> torch.Tensor:
