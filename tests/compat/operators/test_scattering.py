@@ -92,3 +92,23 @@ def test_put(agree, dtype, accumulate):
     # Twice the same place, of which torch leaves open which is written last.
     index = torch.tensor([[5, -1], [0, 5 if accumulate else 4]])
     agree(put, torch.zeros(2, 3).to(dtype), index, torch.tensor([[1, 2], [1, 4]]).to(dtype))
+
+
+def test_indices_that_a_mask_lets_lie_outside(agree):
+    get = torch.ops.aten._unsafe_masked_index
+    put = torch.ops.aten._unsafe_masked_index_put_accumulate
+
+    def index(x, mask, rows, columns, values):
+        return [
+            get(x, mask, [rows, columns], -5.0),
+            get(x.long(), mask, [None, columns], 7),
+            put(x, mask, [rows, columns], values),
+            put(x, mask[:, None], [rows], values[:, None].expand(3, 5)),
+        ]
+
+    mask, rows, columns = (
+        torch.tensor([True, False, True]),
+        torch.tensor([-1, 9, 3]),
+        torch.tensor([1, -7, -1]),
+    )
+    agree(index, torch.arange(20.0).reshape(4, 5), mask, rows, columns, torch.tensor([10.0, torch.nan, 30.0]))

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.samplers import require
 from tpuport.compat.slice_writes import write_slices
 
 
@@ -197,10 +198,51 @@ def _written_along(
     return write_slices(x, (*before, item), source.astype(x.dtype))
 
 
+def masked_index(
+    x: jax.Array,
+    mask: jax.Array,
+    indices: Sequence[jax.Array | None],
+    fill: int | float,
+) -> jax.Array:
+    """Traced. `x[indices]` where the mask holds, else `fill`; only there may an index
+    lie outside.
+    """
+    values = x[_within(x, indices)]
+    return jnp.where(mask, values, jnp.asarray(fill).astype(x.dtype))
+
+
+def masked_index_put(
+    x: jax.Array,
+    mask: jax.Array,
+    indices: Sequence[jax.Array | None],
+    values: jax.Array,
+) -> jax.Array:
+    """Traced. x with the values added at `indices` where the mask holds."""
+    require(x.dtype == values.dtype, "Index put requires one dtype")
+    added = jnp.where(mask, values, jnp.zeros((), x.dtype))
+    return x.at[_within(x, indices)].add(added)
+
+
+def _within(x: jax.Array, indices: Sequence[jax.Array | None]) -> tuple[Any, ...]:
+    return tuple(
+        slice(None) if index is None else jnp.clip(index, -size, size - 1)
+        for index, size in zip(indices, x.shape, strict=False)
+    )
+
+
 _aten = torch.ops.aten
 _OVERWRITES = "may compute the source from what it has overwritten, on a CPU"
 _BOOLS = "fails on bools"
+_NOT_NEGATIVE = "reads another element for a negative index"
 LOWERINGS = (
+    Lowering(
+        _aten._unsafe_masked_index.default, on_arrays(masked_index), _NOT_NEGATIVE
+    ),
+    Lowering(
+        _aten._unsafe_masked_index_put_accumulate.default,
+        on_arrays(masked_index_put),
+        _NOT_NEGATIVE,
+    ),
     Lowering(
         _aten.scatter_reduce.two,
         on_arrays(scatter_reduce),
