@@ -91,14 +91,25 @@ class TwoBlocks(Small):
 
 
 class ReadsValues(Small):
-    """Three lines need values, or give a shape that depends on them."""
+    """Four lines need values, or give a shape that depends on them."""
 
     def change(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         if x.mean() > 100:  # TPU205
             return x
         longest = int(ids.max().item())  # TPU201
         chosen = x[ids > 3]  # TPU101
-        return x * longest + chosen.mean()
+        shown = f"{x.mean():.2f}"  # TPU211
+        return x * longest + chosen.mean() + len(shown)
+
+
+class ReadsValuesAndEnds(Small):
+    """Two lines need values, and no answer helps with the second, which asks jax."""
+
+    def change(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        if x.mean() < -100:  # the first
+            return x
+        total = x.sum()
+        return x + float(getattr(total, "_elem", total))  # the second
 
 
 class Draws(Small):

@@ -18,6 +18,7 @@ from small_models import (
     NeedsCuda,
     Output,
     ReadsValues,
+    ReadsValuesAndEnds,
     ReturnsObject,
     Routes,
     Small,
@@ -86,10 +87,16 @@ def test_every_line_that_needs_a_value_is_found_in_one_run() -> None:
     run = check(ReadsValues, "values", "lint", "compare", "compile")
     errors = [finding for finding in run.findings if finding.severity == "error"]
     found = {(finding.rule, line(finding)) for finding in errors}
-    assert found == {(rule, line_of(rule)) for rule in ("TPU205", "TPU201", "TPU101")}
+    assert found == {(rule, line_of(rule)) for rule in ("TPU205", "TPU201", "TPU101", "TPU211")}
     # What follows the answers equals torch, and without answers there is no program.
     statuses = {stage.name: stage.status for stage in run.stages}
     assert (statuses["compare"], statuses["compile"]) == ("passed", "failed")
+
+
+def test_lines_that_need_values_keep_their_own_line_when_the_run_ends_later() -> None:
+    run = check(ReadsValuesAndEnds, "values")
+    found = [(finding.kind, line(finding)) for finding in run.findings]
+    assert found == [("value", line_of("the first")), ("trace", line_of("the second"))]
 
 
 def test_a_wrong_lowering_is_blamed_to_the_first_line_with_its_operator(replace_operator: Callable) -> None:

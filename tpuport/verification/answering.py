@@ -2,6 +2,7 @@
 cannot know.
 """
 
+import functools
 import sys
 from collections.abc import Callable
 from types import TracebackType
@@ -17,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tpuport import compat
 from tpuport.verification.recording import Answer, CallKey, ModuleCall, Recorder
 
-# Methods of torch that read values and that no operator shows; torchax's tensors answer
-# the first two without a mode.
+# Methods of torch that read values and that no operator shows.
 _READERS: Final = ("tolist", "numpy", "__array__")
-_OWN_READERS: Final = _READERS[:2]
+# Methods that read values and that torchax's tensors answer without a mode.
+_OWN_READERS: Final = ("tolist", "numpy", "__format__")
 # torch marks attention as random, because it has dropout, even where that is zero.
 _NOT_RANDOM: Final = "scaled_dot_product"
 _VALUE_TAGS: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -225,7 +226,7 @@ class DeviceRecorder(Recorder):
         # torchax's class answers them itself, and torch then does not call this mode.
         for name in _OWN_READERS:
             self._replaced[name] = vars(device_class)[name]
-            setattr(device_class, name, self._ask_mode(self._replaced[name]))
+            setattr(device_class, name, self._ask_mode(name, self._replaced[name]))
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -234,9 +235,13 @@ class DeviceRecorder(Recorder):
         self._replaced.clear()
         super().__exit__(*error)
 
-    def _ask_mode(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _ask_mode(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        # A partial, so that it has the name that torch knows, as answers do.
+        read = functools.partial(method)
+        read.__name__ = name  # type: ignore[attr-defined]
+
         def ask(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            return self.__torch_function__(method, (), (tensor, *args), kwargs)
+            return self.__torch_function__(read, (), (tensor, *args), kwargs)
 
         return ask
 

@@ -204,17 +204,17 @@ class _RunInProgress:
     which a recording does.
 
     Attributes:
-        recording: of the latest trace: a function may be traced several times, and the
-            last one's program runs.
+        recordings: of each trace: a function may be traced several
+            times, and the last one's program runs.
     """
 
     make_recorder: Callable[[], Recorder]
-    recording: Recording = dataclasses.field(default_factory=Recording)
+    recordings: list[Recording] = dataclasses.field(default_factory=list)
 
     def start(self) -> Recorder:
         """Traced. The recorder of one more trace."""
         recorder = self.make_recorder()
-        self.recording = recorder.recording
+        self.recordings.append(recorder.recording)
         return recorder
 
 
@@ -251,10 +251,19 @@ def _run_recorded(
             results.append(list(map(checkpoint.to_cpu, compiled(*args, **kwargs))))
     except Exception as error:  # noqa: BLE001  whatever the model's code does when it is traced
         # Values of the trace have no numbers. Notes of dtypes remain.
-        return [dataclasses.replace(progress.recording, error=error, values=[])]
+        recording = max(progress.recordings, key=_length, default=Recording())
+        return [dataclasses.replace(recording, error=error, values=[])]
     return [
-        dataclasses.replace(progress.recording, values=values) for values in results
+        dataclasses.replace(progress.recordings[-1], values=values)
+        for values in results
     ]
+
+
+def _length(recording: Recording) -> int:
+    """How far a trace came. What tries whether known inputs would help may end at
+    once.
+    """
+    return len(recording.events)
 
 
 def widen_model(model: torch.nn.Module) -> torch.nn.Module:
