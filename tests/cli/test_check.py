@@ -21,7 +21,7 @@ def test_findings_are_reported_with_their_lines(capsys: pytest.CaptureFixture[st
     assert main(["check", f"{MODELS}:reading_target"]) == 1
     text = capsys.readouterr().out
     assert "TPU205" in text
-    assert "verdict: ReadsValues cannot be compiled as it is: 3 things to change" in text
+    assert "verdict: ReadsValues cannot be compiled as it is: 4 things to change" in text
 
 
 def test_lint_marks_what_a_run_confirms(capsys: pytest.CaptureFixture[str]) -> None:

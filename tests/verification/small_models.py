@@ -1,7 +1,9 @@
 """A language model in the manner of research code, and variants of it with one habit each that tracing refuses."""
 
+import random
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -117,6 +119,16 @@ class Draws(Small):
 
     def change(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         return x + torch.randn_like(x)  # noise
+
+
+class DrawsOnHost(Small):
+    """Draws numbers that are constants of a program."""
+
+    def change(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        # The number itself must not matter: type checks of the tests draw, too.
+        if random.random() < 1:  # python
+            x = 2 * x
+        return x + float(np.random.rand())  # numpy
 
 
 class Adapted(Small):

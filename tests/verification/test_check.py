@@ -1,6 +1,7 @@
 """`tpuport.check` on a small model, and on the same with one planted defect of each kind, blamed to its line."""
 
 import json
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,12 +9,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 from small_models import (
     Adapted,
     Counts,
     Draws,
+    DrawsOnHost,
     EmbedsTime,
     NeedsCuda,
     Output,
@@ -97,6 +100,21 @@ def test_lines_that_need_values_keep_their_own_line_when_the_run_ends_later() ->
     run = check(ReadsValuesAndEnds, "values")
     found = [(finding.kind, line(finding)) for finding in run.findings]
     assert found == [("value", line_of("the first")), ("trace", line_of("the second"))]
+
+
+def _host_states() -> tuple[Any, Any]:
+    return random.getstate(), np.random.get_state(legacy=False)["state"]["key"].tolist()  # type: ignore[call-overload]
+
+
+def test_numbers_of_python_and_numpy_are_an_error_and_the_same_in_each_run() -> None:
+    before = _host_states()
+    run = check(DrawsOnHost, "values", "compare", "lint")
+    assert _host_states() == before
+    found = [
+        (finding.kind, finding.rule, line(finding)) for finding in run.findings if finding.severity == "error"
+    ]
+    assert found == [("draw", "TPU506", line_of(name)) for name in ("python", "numpy")]
+    assert run.stages[2].status == "passed"
 
 
 def test_a_wrong_lowering_is_blamed_to_the_first_line_with_its_operator(replace_operator: Callable) -> None:

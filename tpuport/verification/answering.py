@@ -16,6 +16,7 @@ from torch.utils import _pytree as torch_pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tpuport import compat
+from tpuport.verification.host_draws import HostDraws
 from tpuport.verification.recording import Answer, CallKey, ModuleCall, Recorder
 
 # Methods of torch that read values and that no operator shows.
@@ -59,13 +60,17 @@ class TorchRecorder(Recorder):
     def __init__(self, model: torch.nn.Module, focus: ModuleCall | None = None) -> None:
         super().__init__(model, focus, torch.clone)
         self._watcher = _Watcher()
+        self._host_draws = HostDraws()
 
     def __enter__(self) -> Any:
         self._watcher.__enter__()
+        self._host_draws.__enter__()
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
+        self._host_draws.__exit__(*error)
+        self.recording.host_draws += self._host_draws.lines
         self._watcher.__exit__(*error)
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any], key: CallKey) -> Any:

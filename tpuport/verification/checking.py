@@ -22,6 +22,7 @@ from tpuport.verification import (
     confirming,
     differences,
     further_calls,
+    host_draws,
     model_runs,
     number_arguments,
     repeated_calls,
@@ -148,6 +149,7 @@ class Check(StageLog):
             )
             raise StageFailed from error
         self.runs_in_torch = True
+        self.findings += host_draws.findings(self.torch_run.host_draws)
         try:
             self.exact_model = model_runs.widen_model(self.model)
             # A copy, as for any run: it may write to the model.

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from tpuport.trace_errors import Source
 from tpuport.trace_errors.libraries import Owner, owner_of
+from tpuport.verification.host_draws import SameHostDraws
 
 
 class ModuleCall(NamedTuple):
@@ -110,6 +111,7 @@ class Recording:
             and were answered instead.
         error: what ended the run before its time; events go up to there, and there are
             no values.
+        host_draws: in a run of torch, the lines that draw numbers of Python or NumPy.
     """
 
     events: list[Event] = dataclasses.field(default_factory=list)
@@ -117,6 +119,7 @@ class Recording:
     answers: dict[CallKey, Answer] = dataclasses.field(default_factory=dict)
     unanswerable: dict[CallKey, Exception] = dataclasses.field(default_factory=dict)
     error: Exception | None = None
+    host_draws: list[Source] = dataclasses.field(default_factory=list)
 
 
 def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -165,8 +168,10 @@ class Recorder(TorchFunctionMode):
         self._call_counts: Counter[tuple[str, int, str]] = Counter()
         self._hooks: list[Any] = []
         self._caller: FrameType | None = None
+        self._same_host_draws = SameHostDraws()
 
     def __enter__(self) -> Any:
+        self._same_host_draws.__enter__()
         # Lines of whoever calls the model are not the model's.
         self._caller = sys._getframe(1)
         for name, module in self._model.named_modules():
@@ -182,6 +187,7 @@ class Recorder(TorchFunctionMode):
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
+        self._same_host_draws.__exit__(*error)
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

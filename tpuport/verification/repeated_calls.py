@@ -235,5 +235,6 @@ def _draw_finding(draw: _Draw, what: str) -> CheckFinding:
 
 
 def draws_numbers(torch_run: Recording) -> bool:
-    """Whether the model draws random numbers."""
-    return any(answer.is_draw for answer in torch_run.answers.values())
+    """Whether the model draws random numbers, of torch, Python or NumPy."""
+    draws = (answer.is_draw for answer in torch_run.answers.values())
+    return bool(torch_run.host_draws) or any(draws)
