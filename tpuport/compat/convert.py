@@ -102,6 +102,34 @@ def wrap(array: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
         return Tensor(array, env, dtype=dtype and device_dtype(dtype))  # type: ignore[reportCallIssue]
 
 
+def check_fits(number: Any, dtype: Any) -> None:
+    """Raise torch's error for a Python number that an integer dtype of the device does
+    not hold; an unsigned one takes negative numbers, too.
+    """
+    if not isinstance(number, int | float) or not jnp.issubdtype(dtype, jnp.integer):
+        return
+    limits = jnp.iinfo(dtype)
+    low = -int(limits.max) if limits.min == 0 else int(limits.min)
+    # NaN is outside, too.
+    if not low <= number <= limits.max:
+        raise RuntimeError(
+            f"value cannot be converted to type {jnp.dtype(dtype)} without overflow"
+        )
+
+
+def cast(array: jax.Array, dtype: Any) -> jax.Array:
+    """The array in a dtype of the device.
+
+    A number beyond an integer of 8 or 16 bits has its last bits, as in torch, where jax
+    takes the largest integer; one beyond 32 bits, and NaN, is 0.
+    """
+    is_narrow = jnp.issubdtype(dtype, jnp.integer) and jnp.dtype(dtype).itemsize < 4
+    if not is_narrow or not jnp.issubdtype(array.dtype, jnp.floating):
+        return array.astype(dtype)
+    fits = jnp.abs(array.astype(jnp.float32)) < 2.0**31
+    return jnp.where(fits, array, 0).astype(jnp.int32).astype(dtype)
+
+
 def assign(tensor: Any, array: jax.Array) -> Any:
     """Give a torchax tensor another array, which may have another shape, and return
     it.

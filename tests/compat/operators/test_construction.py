@@ -129,3 +129,12 @@ def test_powers_between_tensors(agree, dtype):
         return [torch.view_as_real(space) if space.is_complex() else space for space in spaces]
 
     agree(powers, torch.tensor(0.0), torch.tensor(3.0), tolerance=1e-3 if dtype == torch.float16 else 1e-5)
+
+
+@pytest.mark.parametrize("number", [300, -300, 300.7, float("inf"), float("nan")])
+def test_numbers_that_do_not_fit_are_torchs_error(number):
+    x = torch.zeros(2, dtype=torch.uint8, device="jax")
+    for fill in (x.fill_, lambda number: x.__setitem__(0, number), lambda number: torch.full_like(x, number)):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            fill(number)
+    assert x.fill_(-1).tolist() == [255, 255]

@@ -293,3 +293,13 @@ def test_any_mixture_reads_and_writes_like_torch(data):
     # Where one element is written twice, which write wins is not defined.
     if len(reference.unique()) == reference.numel():
         torch.testing.assert_close(compat.to_torch(compat.as_jax(ported)), x, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+def test_numbers_beyond_small_integers_have_their_last_bits(agree, dtype):
+    def casts(x):
+        copied, written = (torch.zeros(9, dtype=dtype, device=x.device) for _ in range(2))
+        written[1:] = x[1:]
+        return [x.to(dtype), x.bfloat16().to(dtype), copied.copy_(x), written]
+
+    agree(casts, torch.tensor([300.7, -1.0, -300.0, 255.9, 1e5, -1e5, 3e9, -torch.inf, torch.nan]))

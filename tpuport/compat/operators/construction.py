@@ -14,6 +14,7 @@ from jax.core import Tracer
 from tpuport.compat.convert import (
     as_jax,
     assign,
+    check_fits,
     is_ported,
     jax_dtype,
     to_device,
@@ -115,6 +116,7 @@ def _filled(size: tuple[int, ...], value: Any, dtype: np.dtype) -> jax.Array:
     if isinstance(value, int) and dtype == np.int32:
         # Raises, where jax would cut off the bits that do not fit.
         value = np.int32(value)
+    check_fits(value, dtype)
     return jnp.full(size, value, dtype)
 
 

@@ -26,7 +26,15 @@ from torch.utils import _pytree as pytree
 
 from tpuport.compat import aliasing, view_steps
 from tpuport.compat.asked_values import Selection, answer_mask
-from tpuport.compat.convert import is_ported, jax_dtype, to_jax, to_torch, wrap
+from tpuport.compat.convert import (
+    cast,
+    check_fits,
+    is_ported,
+    jax_dtype,
+    to_jax,
+    to_torch,
+    wrap,
+)
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.index_bounds import check_index
 from tpuport.compat.runtime import check_process, environment
@@ -127,8 +135,10 @@ def write(array: jax.Array, key: Any, value: Any) -> jax.Array:
 
 
 def _cast(value: Any, dtype: np.dtype) -> jax.Array:
+    if np.dtype(dtype).itemsize < 4:
+        check_fits(value, dtype)
     try:
-        return jnp.asarray(value).astype(dtype)
+        return cast(jnp.asarray(value), dtype)
     except OverflowError as error:
         raise RuntimeError(
             f"value cannot be converted to type {dtype} without overflow: integers have 32 bits on the device"
@@ -455,7 +465,7 @@ def copy_(
     array = jnp.broadcast_to(_value(source), destination.shape)
     if not is_ported(destination):
         return destination.copy_(to_torch(array))
-    destination._elem = array.astype(destination.jax().dtype)
+    destination._elem = cast(array, destination.jax().dtype)
     return destination
 
 

@@ -19,7 +19,15 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat import narrowing, view_steps
-from tpuport.compat.convert import is_ported, to_device, to_jax, to_torch
+from tpuport.compat.convert import (
+    cast,
+    is_ported,
+    jax_dtype,
+    to_device,
+    to_jax,
+    to_torch,
+    wrap,
+)
 from tpuport.compat.inference_mode import without_inference_mode
 from tpuport.compat.operators.declarations import Method
 from tpuport.compat.replacements import original
@@ -30,6 +38,7 @@ from tpuport.temporary import temporary_attributes
 # A torchax tensor.
 Ported = Any
 
+_SMALL_INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.uint16}
 # Of the names of its types: "torch.jax.FloatTensor", as "torch.cuda.FloatTensor".
 _TYPE_PREFIX = "torch.jax."
 
@@ -232,6 +241,8 @@ def _to_copy(self: Any, tensor: Any, dtype: torch.dtype | None, device: Any) -> 
         device = "jax" if kind == "cuda" else kind
         # The array does not say how wide torch's integers are.
         dtype = dtype or tensor.dtype
+    if is_ported(tensor) and dtype is not None and dtype in _SMALL_INTEGERS:
+        tensor = wrap(cast(tensor.jax(), jax_dtype(dtype)), dtype)
     return move(self, tensor, dtype, device)
 
 
