@@ -138,3 +138,18 @@ def test_numbers_that_do_not_fit_are_torchs_error(number):
         with pytest.raises(RuntimeError, match="without overflow"):
             fill(number)
     assert x.fill_(-1).tolist() == [255, 255]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_ranges_of_halves(agree, dtype):
+    bounds = [(10_000,), (0.0, -8.000001, -4.0), (2.1, -2.9, -1.0), (3, 3), (100, 3000, 7)]
+
+    def ranges(x):
+        options = {"dtype": dtype, "device": x.device}
+        named = torch.arange(start=1, end=600, step=2, **options)
+        return [named, torch.arange(end=300, **options), *(torch.arange(*some, **options) for some in bounds)]
+
+    # Torch's kernel for CPUs counts in bfloat16 from the start of each vector, unlike the one for GPUs.
+    agree(ranges, torch.ones(1), tolerance=1e-2)
+    with pytest.raises(RuntimeError, match="step"):
+        torch.arange(1, 5, -1, dtype=dtype, device="jax")

@@ -134,7 +134,38 @@ def arange(*bounds: Number, **options: Any) -> torch.Tensor:
 
     if not bounds:
         options.setdefault("start", 0)
+    form = _form_of_range(bounds, options)
+    if form is not None and form.dtype in _HALVES:
+        return _range_of_halves(form, bounds, options)
     return on_arrays(all_torch_functions[torch.arange].func)(*bounds, **options)
+
+
+def _form_of_range(bounds: Sequence[Any], options: dict[str, Any]) -> Any:
+    """A meta tensor of the size and dtype that torch gives a range of numbers; None for
+    one whose bounds are tensors.
+    """
+    values = [*bounds, *map(options.get, _BOUNDS)]
+    if any(isinstance(value, torch.Tensor) for value in values):
+        return None
+    return on_twins(torch.arange, *bounds, **options | {"device": "meta"})
+
+
+def _range_of_halves(
+    form: torch.Tensor, bounds: Sequence[Number], options: dict[str, Any]
+) -> torch.Tensor:
+    """A range computed in float32: halves have too few digits for its bounds, and for
+    counting its elements.
+    """
+    names = _BOUNDS if len(bounds) > 1 else ("end",)
+    named = {"start": 0, "step": 1} | options | dict(zip(names, bounds, strict=False))
+    counts = jnp.arange(form.shape[0], dtype=jnp.float32)
+    numbers = named["start"] + named["step"] * counts
+    result = wrap(numbers.astype(jax_dtype(form.dtype)), form.dtype)
+    return result.requires_grad_(bool(options.get("requires_grad")))
+
+
+_BOUNDS = ("start", "end", "step")
+_HALVES = {torch.bfloat16, torch.float16}
 
 
 def empty_permuted(
