@@ -131,6 +131,23 @@ class DrawsOnHost(Small):
         return x + float(np.random.rand())  # numpy
 
 
+class RoundsOnDevice(Small):
+    """Computes less exactly where it is not on the host, in a line that torch never runs."""
+
+    def change(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        if x.device.type != "cpu":
+            x = x.bfloat16().float()  # rounded
+        return 2 * x
+
+
+class DrawsRowsOnHost(Small):
+    """Draws the noise of one row for all, unless it is on the host."""
+
+    def change(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        like = x if x.device.type == "cpu" else x[:1]
+        return x + torch.randn_like(like)  # one row
+
+
 class Adapted(Small):
     """Has an adapter that can be switched off."""
 

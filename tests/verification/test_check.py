@@ -17,12 +17,14 @@ from small_models import (
     Counts,
     Draws,
     DrawsOnHost,
+    DrawsRowsOnHost,
     EmbedsTime,
     NeedsCuda,
     Output,
     ReadsValues,
     ReadsValuesAndEnds,
     ReturnsObject,
+    RoundsOnDevice,
     Routes,
     Small,
     Stops,
@@ -115,6 +117,18 @@ def test_numbers_of_python_and_numpy_are_an_error_and_the_same_in_each_run() -> 
     ]
     assert found == [("draw", "TPU506", line_of(name)) for name in ("python", "numpy")]
     assert run.stages[2].status == "passed"
+
+
+def test_a_line_that_only_the_device_runs_is_blamed() -> None:
+    finding = only(check(RoundsOnDevice, "values", "compare"), "result")
+    assert (line(finding), finding.details["operator"]) == (line_of("rounded"), "bfloat16")
+    assert "which only the device runs" in finding.message
+
+
+def test_draws_of_another_shape_than_in_torch_are_an_error() -> None:
+    finding = only(check(DrawsRowsOnHost, "values", "compile", "repeat"), "draw")
+    assert line(finding) == line_of("one row")
+    assert "`randn_like` draws [1, 7, 16] numbers on the device, and [2, 7, 16] in torch" in finding.message
 
 
 def test_a_wrong_lowering_is_blamed_to_the_first_line_with_its_operator(replace_operator: Callable) -> None:

@@ -48,6 +48,7 @@ class Mismatch:
         path: where the tensor is among the results.
         dtypes: on the device and in torch.
         is_replaced: whether tpuport runs other code there than torch.
+        is_added: whether only the device runs this operator.
         tie: if the operator has only chosen others of equal values than torch.
     """
 
@@ -58,6 +59,7 @@ class Mismatch:
     dtypes: tuple[torch.dtype, torch.dtype]
     deviation: Deviation
     is_replaced: bool = False
+    is_added: bool = False
     tie: Tie | None = None
 
 
@@ -190,10 +192,13 @@ def first_operator(runs: Runs, call: ModuleCall) -> Mismatch | None:
     bound, from runs that kept those.
 
     If its arguments are outside already, they come from code that only torch runs:
-    tpuport has replaced it, and the last line of it is to blame.
+    tpuport has replaced it, and the last line of it is to blame. Or from code that only
+    the device runs, such as a branch on the device's type: the first line of it is.
     """
     replaced: Event | None = None
-    for match in _operator_matches(runs, call):
+    matches = _operator_matches(runs, call)
+    added = _added_operators(runs.device, call, matches)
+    for match in matches:
         event = match.torch
         if match.device is _NO_EVENT:
             replaced = event
@@ -206,12 +211,36 @@ def first_operator(runs: Runs, call: ModuleCall) -> Mismatch | None:
                 line=replaced.line,
                 is_replaced=True,
             )
+        if mismatch is not None and id(match.device) in added:
+            event = added[id(match.device)]
+            return dataclasses.replace(
+                mismatch, operator=event.operator, line=event.line, is_added=True
+            )
         if mismatch is not None:
             return mismatch
         mismatch = _first_difference(runs, match.outputs(), event, call)
         if mismatch is not None:
             return dataclasses.replace(mismatch, tie=_find_tie(runs, match))
     return None
+
+
+def _added_operators(
+    device: Recording, call: ModuleCall, matches: Sequence[_Match]
+) -> dict[int, Event]:
+    """By the id of an operator that torch runs too, the first one in front of it that
+    only the device runs.
+    """
+    matched = {id(match.device) for match in matches}
+    added: dict[int, Event] = {}
+    first: Event | None = None
+    for event in _operators(device, call):
+        if id(event) not in matched:
+            first = first or event
+            continue
+        if first is not None:
+            added[id(event)] = first
+        first = None
+    return added
 
 
 def _find_tie(runs: Runs, match: _Match) -> Tie | None:

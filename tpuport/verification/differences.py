@@ -38,12 +38,16 @@ def result_finding(
         what = f"`{mismatch.operator}` in {module}"
     if mismatch.is_replaced:
         what = f"what tpuport computes in place of {what}"
+    if mismatch.is_added:
+        what = f"what follows from {what}, which only the device runs,"
     ours, theirs = map(name, mismatch.dtypes)
     dtypes = f", in {ours}"
     if ours != theirs:
         dtypes = f", {ours} here and {theirs} in torch"
     message = f"{what} differs from torch's{dtypes}: {difference.describe()}"
     remedy, rule = f"write the line with other operations, and {_REPORT}", None
+    if mismatch.is_added:
+        remedy = f"let torch run the same code: look for a branch on the device's type; without one, {_REPORT}"
     # Nothing is wrong with the operator then. What is comes to light once both compute
     # in float32.
     if mismatch.dtypes in _FLOAT64_LOST:

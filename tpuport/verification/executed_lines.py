@@ -8,7 +8,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from tpuport.trace_errors import Source
-from tpuport.trace_errors.libraries import Owner, owner_of
+from tpuport.trace_errors.libraries import Owner, is_installed, owner_of
 
 
 class ExecutedLines:
@@ -86,8 +86,8 @@ class ExecutedLines:
         ]  # fmt: skip
         lines = [line for code in codes for line in self._lines_naming(code, name)]
         # `min` takes the first of those that are equal, in the order in which functions
-        # ran.
-        return min(lines, key=lambda line: line[0])[1] if lines else None
+        # ran. Packages that torch calls may use the same name.
+        return min(lines, key=_distance)[1] if lines else None
 
     def _lines_naming(self, code: CodeType, name: str) -> Iterator[tuple[int, Source]]:
         """The lines of a function that ran and have a name, and how likely each changes
@@ -107,6 +107,14 @@ class ExecutedLines:
             if instruction.opname == "STORE_ATTR":
                 rank = 0
             yield rank, Source.read(code.co_filename, line, code.co_qualname)
+
+
+def _distance(line: tuple[int, Source]) -> tuple[bool, int]:
+    """How far a line is from what is looked for: first those of code that is not
+    installed.
+    """
+    rank, source = line
+    return is_installed(source.file), rank
 
 
 def _line_of(instruction: dis.Instruction) -> int:

@@ -134,7 +134,7 @@ def draw_findings(
     runs: list[Recording], torch_runs: list[Recording]
 ) -> list[CheckFinding]:
     """Random numbers that repeat: from call to call, from row to row, or from one draw
-    of a call to another.
+    of a call to another; and draws of another shape than in torch.
 
     Args:
         runs: of several calls on the device, with the values of what was drawn.
@@ -145,6 +145,8 @@ def draw_findings(
     findings = []
     for index, draw in enumerate(draws):
         expected = drawn_in_torch[draw.key]
+        if draw.numbers[0].shape != expected[0].shape:
+            findings.append(_shape_finding(draw, expected[0]))
         if _same_in_calls(draw.numbers) and not _same_in_calls(expected):
             findings.append(_draw_finding(draw, "in each call"))
         if _same_in_rows(draw.numbers) and not _same_in_rows(expected):
@@ -231,6 +233,16 @@ def _draw_finding(draw: _Draw, what: str) -> CheckFinding:
         "draw", "repeat", "error", f"`{function}` draws the same numbers {what}, and torch does not",
         "report it to tpuport with this page; until then, draw outside of the model and pass the numbers in",
         draw.line, details={"operator": function},
+    )  # fmt: skip
+
+
+def _shape_finding(draw: _Draw, expected: torch.Tensor) -> CheckFinding:
+    ours, theirs = list(draw.numbers[0].shape), list(expected.shape)
+    return CheckFinding(
+        "draw", "repeat", "error",
+        f"`{draw.key.function}` draws {ours} numbers on the device, and {theirs} in torch",
+        "let both draw as many: look for a branch on the device's type",
+        draw.line, details={"operator": draw.key.function},
     )  # fmt: skip
 
 
