@@ -341,7 +341,18 @@ def _judge(name: str, call: Call, sample: Sample, reference: Reference, result: 
     return outcome
 
 
+_WIDE = {
+    torch.float32: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float16: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
 def _widened(leaf: Any) -> Any:
+    """A tensor in double precision, and so for the dtype that a call asks for."""
+    if isinstance(leaf, torch.dtype):
+        return _WIDE.get(leaf, leaf)
     if not isinstance(leaf, torch.Tensor):
         return leaf
     if leaf.dtype.is_floating_point:

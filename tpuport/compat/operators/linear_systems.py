@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
-from tpuport.compat.operators.samplers import require, require_values, store
+from tpuport.compat.operators.samplers import require, store
 
 
 def lu_solve(
@@ -62,7 +62,8 @@ def solve(
 ) -> torch.Tensor:
     """`torch.linalg.solve`."""
     result, _, _, info = _aten._linalg_solve_ex.default(matrix, right, left=left)
-    require_values(lambda info: info == 0, info.jax(), message=_SINGULAR)
+    check = _aten._linalg_check_errors.default
+    check(info, "torch.linalg.solve", is_matrix=matrix.ndim == 2)
     return result if out is None else store(out, result.jax())
 
 
@@ -72,11 +73,9 @@ def solve_ex(
     """`torch.linalg.solve_ex`: a singular matrix is told by a number."""
     result, _, _, info = _aten._linalg_solve_ex.default(matrix, right, left=left)
     if check_errors:
-        require_values(lambda info: info == 0, info.jax(), message=_SINGULAR)
+        check = _aten._linalg_check_errors.default
+        check(info, "torch.linalg.solve_ex", is_matrix=matrix.ndim == 2)
     return torch.return_types.linalg_solve_ex((result, info))  # type: ignore[attr-defined]
-
-
-_SINGULAR = "linalg.solve: The solver failed because the input matrix is singular."
 
 
 def solve_by_factors(
@@ -103,15 +102,23 @@ def solve_by_factors(
     require(left or not is_vector, "linalg.solve: a vector on the left of a matrix")
     if matrix.size:
         factors, pivots, _ = jax.lax.linalg.lu(matrix)
-        has_none = jnp.diagonal(factors, axis1=-2, axis2=-1) == 0
-        first = jnp.argmax(has_none, axis=-1).astype(jnp.int32) + 1
-        info = jnp.where(has_none.any(-1), first, 0)
     else:
         factors, pivots = matrix, jnp.zeros(matrix.shape[:-1], jnp.int32)
-        info = jnp.zeros(matrix.shape[:-2], jnp.int32)
+    info = first_without_pivot(factors)
     columns = right[..., None] if is_vector else right
     result = lu_solve(factors, pivots + 1, columns, left=left)
     return result[..., 0] if is_vector else result, factors, pivots + 1, info
+
+
+def first_without_pivot(factors: jax.Array) -> jax.Array:
+    """Traced. The first column, from 1, of U [..., N, M] whose pivot is 0; 0 if there
+    is none.
+    """
+    diagonal = jnp.diagonal(factors, axis1=-2, axis2=-1)
+    numbers = jnp.arange(1, diagonal.shape[-1] + 1, dtype=jnp.int32)
+    none = diagonal.shape[-1] + 1
+    first = jnp.where(diagonal == 0, numbers, none).min(-1, initial=none)
+    return jnp.where(first == none, 0, first).astype(jnp.int32)
 
 
 def cholesky_solve(
