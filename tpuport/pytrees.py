@@ -1,4 +1,5 @@
-"""Caches and outputs of transformers and diffusers as jax pytrees, by field name.
+"""Caches and outputs of transformers and diffusers as jax pytrees, by field name, and
+what torch's operators return with names (`x.topk(3)`).
 
 jax keeps a registration for the life of the process and refuses a second one. So the
 libraries' classes are registered when they are defined, a user's class only when one of
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
+import torch
 import wrapt
 from jax import tree_util
 
@@ -85,6 +87,8 @@ def register() -> None:
     global _listening, _hooked
     with _lock:
         _listening = True
+        for cls in torch.return_types.all_return_types:
+            _register_return_type(cls)
         # After `retract` the hooks of modules that are imported have been called, and
         # are not called again.
         for name in _BASES:
@@ -218,6 +222,16 @@ def _register_class(cls: type) -> None:
         tree_util.register_pytree_with_keys(
             cls, _flatten_with_keys, unflatten, fields.flatten
         )
+
+
+def _register_return_type(cls: type) -> None:
+    """Register a tuple with names, whose class makes one of an iterable."""
+    if cls in _registered or tree_util.is_tree_node(cls):
+        return
+    _registered.add(cls)
+    tree_util.register_pytree_node(
+        cls, lambda value: (tuple(value), None), lambda _, items: cls(items)
+    )
 
 
 class _Field(tree_util.GetAttrKey):

@@ -264,3 +264,19 @@ def test_a_move_to_a_gpu_is_one_to_the_device() -> None:
         expected = host.out(torch.full((2, 4), 2.0))
     model = tpuport.compile(tpuport.port(host))
     torch.testing.assert_close(model(torch.ones(2, 4)).cpu(), expected)
+
+
+# jax's own warning about the positions, which here would be an error that ends the trace.
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+def test_named_results_of_operators_are_returned() -> None:
+    x = torch.tensor([[3.0, 1.0, 2.0]])
+
+    def function(x: torch.Tensor) -> Any:
+        return x.topk(2), [x.max(1), {"sorted": x.sort(descending=True)}]
+
+    top, [largest, others] = tpuport.compile(function)(x)
+    assert type(top) is torch.return_types.topk
+    assert top.indices.tolist() == [[0, 2]]
+    assert largest.values.tolist() == [3.0]
+    assert others["sorted"].values.tolist() == [[3.0, 2.0, 1.0]]
+    assert tpuport.compile(lambda found: found.values + found[0])(x.max(1)).tolist() == [6.0]

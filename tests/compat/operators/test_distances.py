@@ -22,3 +22,10 @@ def test_negative_powers_are_torchs_error():
     x = torch.ones(2, 3, device="jax")
     with pytest.raises(RuntimeError, match="non-negative p"):
         torch.cdist(x, x, p=-1.0)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_points_of_other_widths_are_torchs_error(width):
+    """A single coordinate is not taken for all."""
+    with pytest.raises(RuntimeError, match="must have the same number of columns"):
+        torch.cdist(torch.ones(2, width, device="jax"), torch.ones(2, 3, device="jax"))

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import tpuport
 from tpuport import compat
 
 X = torch.randn(2, 4, 4)
@@ -76,3 +77,11 @@ def test_linear_by_the_names_of_its_arguments(agree, has_bias):
     bias = [torch.randn(4)] if has_bias else []
     agree(linear, torch.randn(2, 3), torch.randn(4, 3), *bias)
     agree(linear, torch.randn(5, 2, 3), torch.randn(3), *[item[0] for item in bias])
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_linear_of_another_width_is_torchs_error(width):
+    """A single number is not taken for all."""
+    model = tpuport.port(torch.nn.Sequential(torch.nn.Linear(3, 4)))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.ones(2, width))

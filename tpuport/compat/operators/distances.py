@@ -26,6 +26,11 @@ def cdist(
     in `x2` [..., R, M].
     """
     require(p >= 0, "cdist only supports non-negative p values")
+    # jax would take the only coordinate for all.
+    require(
+        x1.shape[-1] == x2.shape[-1],
+        f"X1 and X2 must have the same number of columns. X1: {x1.shape[-1]} X2: {x2.shape[-1]}",
+    )
     is_many = max(x1.shape[-2], x2.shape[-2]) > _MANY
     if p == 2 and (
         compute_mode == _BY_PRODUCTS

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.samplers import require
 from tpuport.errors import PortError
 
 
@@ -137,7 +138,16 @@ def linear(
 ) -> jax.Array:
     """Traced. `torch.nn.functional.linear`, its arguments by torch's names; a weight
     may be a vector [I], too.
+
+    Raises:
+        RuntimeError: torch's, for an input of another width than the weight's.
     """
+    # jax would take the only number of an input for all.
+    require(
+        input.shape[-1] == weight.shape[-1],
+        f"mat1 and mat2 shapes cannot be multiplied: linear() got an input {list(input.shape)} for a weight "
+        f"{list(weight.shape)}",
+    )
     outputs = "o" * (weight.ndim - 1)
     result = jnp.einsum(f"...i,{outputs}i->...{outputs}", input, weight)
     return result if bias is None else result + bias
