@@ -67,7 +67,14 @@ def _is_own(self: Any, function: Any) -> bool:
 
 _WITHOUT_BOOLS = {"erf", "erfc", "erfinv", "rsqrt"}
 # These overflow or lose digits on the way.
-_WITHOUT_HALVES = {"dist", "exp2", "linalg_vector_norm", "norm"}
+_WITHOUT_HALVES = {
+    "dist",
+    "exp2",
+    "grid_sampler_2d",
+    "grid_sampler_3d",
+    "linalg_vector_norm",
+    "norm",
+}
 
 
 def _in_float32(operator: Any, dtypes: set[str]) -> Any:
