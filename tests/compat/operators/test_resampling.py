@@ -109,7 +109,7 @@ def test_reflection_of_a_grid_far_outside(agree, mode):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_places_of_a_grid_of_halves_are_float32(dtype):
     # As on a GPU; torch's kernel for CPUs rounds them to the half, and takes other elements.
-    x, grid = torch.randn(1, 2, 13, 13, dtype=dtype), (torch.rand(1, 9, 9, 2) * 3 - 1.5).to(dtype)
+    x, grid = torch.randn(1, 2, 13, 13, 13, dtype=dtype), (torch.rand(1, 9, 9, 9, 3) * 3 - 1.5).to(dtype)
     expected = functional.grid_sample(x.float(), grid.float(), "nearest", align_corners=True).to(dtype)
     actual = functional.grid_sample(x.to("jax"), grid.to("jax"), "nearest", align_corners=True)
     assert torch.equal(actual.cpu(), expected)

@@ -70,7 +70,6 @@ _WITHOUT_BOOLS = {"erf", "erfc", "erfinv", "rsqrt"}
 _WITHOUT_HALVES = {
     "dist",
     "exp2",
-    "grid_sampler_2d",
     "grid_sampler_3d",
     "linalg_vector_norm",
     "norm",
