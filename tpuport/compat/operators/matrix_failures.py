@@ -47,6 +47,8 @@ def cholesky_ex(
     """Traced. The factor [..., N, N], and the order of the first leading minor that is
     not positive, or 0.
     """
+    if not matrix.size:
+        return matrix, jnp.zeros(matrix.shape[:-2], jnp.int32)
     lower = jnp.matrix_transpose(matrix).conj() if upper else matrix
     factor = jax.lax.linalg.cholesky(lower, symmetrize_input=False)
     has_failed = jnp.isnan(factor).any((-2, -1))
