@@ -26,6 +26,7 @@ from tpuport import (
 from tpuport.checkpoint import port_count
 from tpuport.compat import randomness
 from tpuport.compat.asked_values import AskedValues
+from tpuport.compat.caught_errors import CaughtErrors
 from tpuport.compat.operators.indexing import without_selections
 from tpuport.compilation import overwritten_arrays, torch_transforms
 from tpuport.compilation.call_arguments import (
@@ -389,6 +390,7 @@ class CompiledFunction:
             trace.recorded(in_use),
             values_known(self._function, on_host=on_host),
             answers or contextlib.nullcontext(),
+            CaughtErrors(),
         ):
             if answers is not None:
                 answers.ask(small_counts(weights))
