@@ -85,3 +85,13 @@ def test_linear_of_another_width_is_torchs_error(width):
     model = tpuport.port(torch.nn.Sequential(torch.nn.Linear(3, 4)))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         model(torch.ones(2, width))
+
+
+@pytest.mark.parametrize("some", [True, False])
+def test_the_older_singular_value_decomposition(agree, some):
+    def product(x):
+        left, values, right = torch.svd(x, some=some)
+        rebuilt = (left[..., :3] * values[..., None, :].to(x.dtype)) @ right[..., :3].mH
+        return [rebuilt, x.svd(some).S, *torch.svd(x, compute_uv=False)]
+
+    agree(product, torch.randn(2, 3, 4, dtype=torch.complex64), tolerance=1e-4)

@@ -153,6 +153,19 @@ def linear(
     return result if bias is None else result + bias
 
 
+def svd(matrix: Any, some: bool = True, compute_uv: bool = True) -> Any:
+    """`torch.svd`, whose third result is V, not its adjoint; zeros for U and V if they
+    are not asked for.
+    """
+    left, values, adjoint = torch.linalg.svd(matrix, full_matrices=not some)
+    if not compute_uv:
+        left, adjoint = (
+            matrix.new_zeros((*matrix.shape[:-2], size, size))
+            for size in matrix.shape[-2:]
+        )
+    return torch.return_types.svd((left, values, adjoint.mH))  # type: ignore[attr-defined]
+
+
 def lu_function(
     A: torch.Tensor,
     pivot: bool = True,
@@ -172,6 +185,7 @@ def lu_function(
 _aten = torch.ops.aten
 LOWERINGS = (
     Lowering(torch.lu, lu_function, "always pivots, and counts in 64 bits"),
+    Lowering(torch.svd, svd, "does not conjugate V"),
     Lowering(_aten.linalg_lu.default, on_arrays(lu), "cannot be traced"),
     Lowering(_aten.lu_unpack.default, on_arrays(lu_unpack), "cannot be traced"),
     Lowering(_aten.ormqr.default, on_arrays(ormqr), "has no lowering"),
