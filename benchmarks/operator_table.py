@@ -43,8 +43,9 @@ equal.
 _STRICT_SINCE = "2026-11-27"
 _LIMITED = """
 **Samples.** For {complete:,} results, of an operator in a dtype each, all samples of the database were run:
-{by_dtype}. For the others it was between {fewest} and {most} of each form, or as many as there are; the database has
-up to some thousand. `--again` without `--samples` runs them all.
+{by_dtype}.
+For the others it was between {fewest} and {most} of each form, or as many as there are; the database has up to some
+thousand. `--again` without `--samples` runs them all.
 """
 _RUNS = """
 **When.** {runs}
