@@ -1,8 +1,12 @@
 """What is traced and what is not: entry points, and what they call."""
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 
 from tpuport.lint.findings import Severity
+from tpuport.lint.interpreter.tracing_interpreter import _COMPUTES_NOTHING
 
 
 def test_calls_are_followed_from_forward_and_nothing_else_is_traced(tree) -> None:
@@ -246,3 +250,26 @@ def test_attention_processors_are_traced(tree) -> None:
     assert tree.stops("processors.py") == [
         "processors.py FastAttnProcessor2_0.__call__: hidden_states[hidden_states > 0]"
     ]
+
+
+def test_what_transformers_does_without_computing_is_not_followed(tree) -> None:
+    """The functions exist under these names, a call gets to one of them, and nothing in it is traced."""
+    for pattern in _COMPUTES_NOTHING:
+        module, name = pattern.split(":")
+        top, *path = module.split(".")
+        file = Path(str(find_spec(top).origin)).parent.joinpath(*path).with_suffix(".py")
+        assert f"\ndef {name}(" in file.read_text(encoding="utf-8")
+    tree.write(
+        "model.py",
+        """
+        from transformers.utils.output_capturing import maybe_install_capturing_hooks, selected_hidden_states
+
+        class Model(nn.Module):
+            def forward(self, x: torch.Tensor):
+                maybe_install_capturing_hooks(self)
+                selected_hidden_states(None)
+                return x
+        """,
+    )
+    names = {name.rpartition(":")[2] for name in tree.analyse("model.py").traced}
+    assert names == {"Model.forward", "selected_hidden_states"}

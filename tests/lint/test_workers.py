@@ -1,5 +1,6 @@
 """Several processes: in a program of its own each, since forking and the rest of the tests do not go together."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -7,11 +8,14 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 
 from tpuport.lint import workers
+from tpuport.lint.configuration import Settings
+from tpuport.lint.source import garbage_collection_off
 
 PROGRAM = """
 import os, signal, sys, time
@@ -133,3 +137,40 @@ def test_any_other_thread_does_not() -> None:
     finally:
         stop.set()
         thread.join()
+
+
+class Node:
+    """Something that refers to itself, as modules do."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_garbage_is_collected_when_the_objects_have_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_FILES_PER_COUNT", 2)
+    with garbage_collection_off():
+        collector = workers._Collector()
+        reference = weakref.ref(Node())
+        try:
+            # There are not so many objects yet, and they are not counted after each file.
+            for most_objects in (sys.maxsize, sys.maxsize, 0):
+                collector.most_objects = most_objects
+                collector.note_file()
+                assert reference() is not None
+            collector.note_file()
+            assert reference() is None
+            assert collector.most_objects == max(
+                workers._OBJECTS_WITHOUT_COLLECTION, 2 * gc.get_freeze_count()
+            )
+        finally:
+            gc.unfreeze()
+
+
+def test_a_run_in_this_process_leaves_the_garbage_collector_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "m.py"
+    file.write_text("x = 1\n")
+    results: list[workers.FileResult] = []
+    workers.analyse_files([str(file)], Settings(jobs=1), results.append)
+    assert [result.path for result in results] == [str(file)]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0

@@ -4,7 +4,7 @@ import ast
 import collections
 import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tpuport.lint.gpu_packages import is_failing_import
 
@@ -38,6 +38,10 @@ class Definition(NamedTuple):
     parent: DefinitionNode | None
 
 
+# The fields with statements, in the order of the text.
+_BLOCKS: Final = ("body", "handlers", "cases", "orelse", "finalbody")
+
+
 def definitions(tree: ast.Module) -> Iterator[Definition]:
     """All functions and classes of a file, in its order, however deeply they are
     nested.
@@ -47,16 +51,13 @@ def definitions(tree: ast.Module) -> Iterator[Definition]:
     stack: list[tuple[ast.AST, str, DefinitionNode | None]] = [(tree, "", None)]
     while stack:
         node, prefix, parent = stack.pop()
-        if isinstance(node, ast.expr):
-            continue
         if isinstance(node, DefinitionNode):
             yield Definition(node, prefix, parent)
             prefix = join_names(prefix, node.name)
             parent = node
-        stack += [
-            (child, prefix, parent)
-            for child in reversed(list(ast.iter_child_nodes(node)))
-        ]
+        blocks = [getattr(node, name, ()) for name in _BLOCKS]
+        children = list(itertools.chain.from_iterable(blocks))
+        stack += [(child, prefix, parent) for child in reversed(children)]
 
 
 def all_nodes(node: ast.AST) -> list[ast.AST]:

@@ -4,6 +4,7 @@ A process that dies costs the file it was working on, and no other.
 """
 
 import collections
+import contextlib
 import dataclasses
 import gc
 import os
@@ -28,7 +29,13 @@ _WORTH_PROCESSES: Final = 200_000
 # What one process gets at once: the files of a directory share imports, which are then
 # analysed once.
 _CHUNK_BYTES: Final = 300_000
-_FILES_PER_COLLECTION: Final = 32
+# What a worker hears from its pipe when the parent is gone.
+_GONE: Final = (EOFError, BrokenPipeError)
+# The garbage collector takes about a second for a million objects; so many are some 550
+# MB.
+_OBJECTS_WITHOUT_COLLECTION: Final = 3_000_000
+# Counting the objects goes through all of them too, though quickly.
+_FILES_PER_COUNT: Final = 64
 
 
 @runtime_checkable
@@ -166,9 +173,13 @@ def analyse_files(
     try:
         # It raises the limit, because the code it follows may be nested deeply.
         analyser = make_analyser(settings)
-        for path in paths:
-            handle_result(analyse_file(analyser, path))
+        collector = _Collector()
+        with source.garbage_collection_off():
+            for path in paths:
+                handle_result(analyse_file(analyser, path))
+                collector.note_file()
     finally:
+        gc.unfreeze()
         sys.setrecursionlimit(recursion_limit)
 
 
@@ -225,26 +236,41 @@ def _run_worker(pipe: Any, settings: Settings, overlay: dict[Any, str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     source.overlay = overlay
     analyser = make_analyser(settings)
-    analysed = 0
-    try:
+    collector = _Collector()
+    gc.disable()
+    with contextlib.suppress(*_GONE):
         while (chunk := pipe.recv()) is not None:
             for path in chunk:
                 pipe.send(analyse_file(analyser, path))
-                analysed += 1
-                _spare_collector(analysed)
+                collector.note_file()
             pipe.send(None)
-    except (EOFError, BrokenPipeError):  # the parent is gone
-        pass
 
 
-def _spare_collector(analysed: int) -> None:
-    """Keep the garbage collector from going through the trees of all files after each
-    file; from time to time it may, since modules that are dropped are cycles.
+class _Collector:
+    """Decides when the garbage collector, which is off, goes through the trees of all
+    files.
+
+    Hardly anything is garbage but the modules that are dropped, which are cycles; so it
+    is when the number of objects has doubled.
     """
-    if analysed % _FILES_PER_COLLECTION == 0:
-        gc.unfreeze()
-        gc.collect()
-    gc.freeze()
+
+    def __init__(self) -> None:
+        self.analysed = 0
+        self.most_objects = _OBJECTS_WITHOUT_COLLECTION
+
+    def note_file(self) -> None:
+        """Collect garbage if there may be much of it, after the analysis of a file."""
+        gc.freeze()
+        self.analysed += 1
+        if self.analysed % _FILES_PER_COUNT:
+            return
+        if gc.get_freeze_count() > self.most_objects:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            self.most_objects = max(
+                _OBJECTS_WITHOUT_COLLECTION, 2 * gc.get_freeze_count()
+            )
 
 
 class _Pool:

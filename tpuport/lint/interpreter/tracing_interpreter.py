@@ -61,6 +61,13 @@ _CALLS_PER_FUNCTION: Final = 8
 # A nested function is called for each object anew, so calls of it are not remembered;
 # deeper ones say nothing more.
 _LEVELS: Final = 3
+# What transformers does around a model's forward and what computes nothing: it
+# registers hooks that keep outputs, on each module below, and writes files for
+# debugging.
+_COMPUTES_NOTHING: Final = (
+    "transformers.utils.output_capturing:maybe_install_capturing_hooks",
+    "transformers.model_debugging_utils:model_addition_debugger_context",
+)
 _EXCEPTIONS: Final = ("Error", "Warning", "Exception", "Iteration", "Interrupt")
 
 
@@ -93,7 +100,7 @@ class TracingInterpreter(Recorder):
         self._listeners: dict[type[Event] | str, list[Rule]] = {}
         self._frames: list[Frame] = []
         self.route = []
-        self._patched: dict[FunctionInfo, bool] = {}
+        self._left_out: dict[FunctionInfo, bool] = {}
         self.changed_receiver = None
 
     # --- calls ---
@@ -217,8 +224,7 @@ class TracingInterpreter(Recorder):
     def _call(self, activation: _Activation) -> Value:
         """Run a function, or take the result of an equal call."""
         function, values, depth, emitting, entry, _, host = activation
-        is_patched = bool(self.options.patched) and self._is_patched(function.info)
-        if is_patched or is_kernel(function.info.decorators):
+        if self._is_left_out(function.info) or is_kernel(function.info.decorators):
             return promised_result(self, function.info)
         closure = function.info.closure
         call = (function, emitting, entry, host, tuple(values.items()))
@@ -295,14 +301,16 @@ class TracingInterpreter(Recorder):
             return running.returned
         return promised_result(self, info)
 
-    def _is_patched(self, info: FunctionInfo) -> bool:
-        """Whether a patch replaces a function, so that nothing in it is traced."""
-        if info not in self._patched:
-            self._patched[info] = any(
+    def _is_left_out(self, info: FunctionInfo) -> bool:
+        """Whether a patch replaces a function, so that nothing in it is traced, or it
+        computes nothing.
+        """
+        if info not in self._left_out:
+            self._left_out[info] = any(
                 matches_function(pattern, info.module.path, info.qualname)
-                for pattern in self.options.patched
+                for pattern in (*self.options.patched, *_COMPUTES_NOTHING)
             )
-        return self._patched[info]
+        return self._left_out[info]
 
     def _run(self, activation: _Activation) -> Value:
         """Run a function, or take what one of another package promises."""

@@ -46,9 +46,10 @@ def check(event: Arithmetic | Call | Comparison | Subscript, context: Context) -
         case Subscript(base=Tensor(several=True)):
             return any(map(is_traced, (*event.indices, event.value)))
         case Call():
-            return _is_operation(event) and (
+            # In this order, since tensors hardly ever meet.
+            return (
                 _meet(_operands(event)) or _chooses_number(event)
-            )
+            ) and _is_operation(event)
     return False
 
 
@@ -91,10 +92,8 @@ def _chooses_number(event: Call) -> bool:
 
 def _meet(values: Iterable[Value | None]) -> bool:
     """Whether one is a tensor of the host with several elements, and one is traced."""
-    values = list(values)
-    return any(map(is_traced, values)) and any(
-        isinstance(x, Tensor) and x.several for x in values
-    )
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    return any(x.several for x in tensors) and any(map(is_traced, tensors))
 
 
 RULE = Rule(
