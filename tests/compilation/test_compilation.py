@@ -132,7 +132,7 @@ def test_a_cache_that_was_donated_is_refused_before_it_is_used(devices: int) -> 
     token, used = step(IDS, StaticCache(config=CONFIG, max_cache_len=16))
     token, cache = step(token, used)
     with pytest.raises(
-        PortError, match=r"donated to an earlier call(.|\n)*where: cache(.|\n)*that call's output"
+        PortError, match=r"given to an earlier call(.|\n)*where: cache(.|\n)*that call's output"
     ):
         step(token, used)
     assert step(token, cache)[0].shape == (2, 1)

@@ -8,6 +8,7 @@ import torch
 import transformers
 
 import tpuport
+from tpuport import PortError
 
 
 def test_token_ids_beyond_the_vocabulary_raise_torchs_error() -> None:
@@ -71,3 +72,23 @@ def test_a_forward_that_its_class_gets_later_is_seen(monkeypatch: pytest.MonkeyP
     for call in calls:
         assert torch.equal(tpuport.to_cpu(call(x)), model(x))
     assert ported.forward.compiled.program.compilations == 1
+
+
+@pytest.mark.parametrize("cache", [transformers.DynamicCache, lambda: None], ids=["empty", "returned"])
+def test_a_cache_whose_next_state_is_in_the_output_is_refused(cache: Callable) -> None:
+    """The call leaves the caller's object as it was, and torch would have changed it."""
+    config = transformers.LlamaConfig(
+        vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
+    )
+    torch.manual_seed(0)
+    reference = transformers.LlamaForCausalLM(config).eval()
+    ids = torch.tensor([[3, 4, 5, 6]])
+    expected = reference(ids).logits.detach()
+    ported = tpuport.port(reference)
+    past = cache() or ported(ids[:, :1]).past_key_values
+    first = past.get_seq_length()
+    output = ported(ids[:, first:2], past_key_values=past)
+    with pytest.raises(PortError, match=r"given to an earlier call(.|\n)*past_key_values"):
+        ported(ids[:, 2:3], past_key_values=past)
+    output = ported(ids[:, 2:], past_key_values=output.past_key_values)
+    torch.testing.assert_close(tpuport.to_cpu(output.logits), expected[:, 2:], atol=1e-5, rtol=1e-5)

@@ -2,7 +2,11 @@
 again is counted.
 """
 
-from tpuport.compilation.call_arguments import claim_cache, prepare_arguments
+from tpuport.compilation.call_arguments import (
+    claim_cache,
+    prepare_arguments,
+    resume_cache,
+)
 from tpuport.compilation.compile_api import compile
 from tpuport.compilation.compiled_function import CompiledFunction
 from tpuport.compilation.compiled_program import Program, use_persistent_cache
@@ -26,5 +30,5 @@ from tpuport.compilation.shared_tensors import keep_shared
 __all__ = [
     "CompiledFunction", "HostInput", "LostValue", "ModelSnapshot", "OwnForward", "Program", "WrittenInLoop",
     "check_constants", "claim_cache", "cleared_if_spoiled", "collect_weights", "compile", "keep_shared",
-    "prepare_arguments", "settings_key", "use_persistent_cache", "use_weights", "use_weights_in_loop",
+    "prepare_arguments", "resume_cache", "settings_key", "use_persistent_cache", "use_weights", "use_weights_in_loop",
 ]  # fmt: skip

@@ -297,6 +297,7 @@ def divide_arguments(
             arrays.append(jnp.asarray(leaf))
             arguments.append(Argument(name, "number", type(leaf)))
         elif is_transformers_cache(leaf):
+            _refuse_retired(leaf, name)
             # jax has to know the class of each layer before the cache can be flattened.
             pytrees.register_used(leaf)
             claim_cache(leaf)
@@ -410,6 +411,33 @@ def claim_cache(cache: Any) -> None:
     for layer in getattr(cache, "layers", ()):
         if getattr(layer, "device", None) is not None:
             layer.device = torch.device("jax")
+
+
+# By its id, each cache whose next state is another object.
+_retired: dict[int, weakref.ref[Any]] = {}
+
+
+def retire_cache(cache: Any) -> None:
+    """Let further calls refuse a cache that the code of a call has changed: the change
+    is in the cache of the result, and not in this one.
+    """
+    number = id(cache)
+    _retired[number] = weakref.ref(cache, lambda _: _retired.pop(number, None))
+
+
+def resume_cache(cache: Any) -> None:
+    """Take a cache again that has got its next state."""
+    _retired.pop(id(cache), None)
+
+
+def _refuse_retired(cache: Any, name: str) -> None:
+    if id(cache) in _retired:
+        raise PortError(
+            "this cache was given to an earlier call, whose output has its next state; this object still has the one "
+            "before",
+            where=name,
+            fix="go on with the cache in that call's output: past = model(token, past_key_values=past).past_key_values",
+        )
 
 
 def usable_array(value: Any, name: str) -> Any:

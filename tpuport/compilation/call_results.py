@@ -13,7 +13,12 @@ import torch
 from tpuport import compat, object_graph, pytrees
 from tpuport.compat import aliasing
 from tpuport.compat.convert import NarrowIntegers
-from tpuport.compilation.call_arguments import DividedArguments, Rebuilt, static_value
+from tpuport.compilation.call_arguments import (
+    DividedArguments,
+    Layout,
+    Rebuilt,
+    static_value,
+)
 from tpuport.compilation.model_weights import overwrite, write_weights
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.state_writes import StateArrays, StateWrites
@@ -204,6 +209,31 @@ def collect_results(
         ):
             return arrays
     return OutputAndWrites(writes, weights, state, arrays, layout, state_changes)
+
+
+def find_changed_caches(
+    layout: Layout, given: Sequence[Sequence[Any]], rebuilt: Rebuilt
+) -> tuple[int, ...]:
+    """Traced. The numbers of the caches among the arguments that have changed.
+
+    Args:
+        given: for each cache the arrays that were in it.
+    """
+    caches = [
+        (leaf, argument.content)
+        for leaf, argument in zip(rebuilt.leaves, layout.arguments, strict=True)
+        if argument.kind == "cache"
+    ]
+    changed = []
+    for number, ((cache, form), arrays) in enumerate(zip(caches, given, strict=True)):
+        leaves, new_form = jax.tree.flatten(cache)
+        is_same = new_form == form and all(
+            compat.as_jax(leaf) is array
+            for leaf, array in zip(leaves, arrays, strict=True)
+        )
+        if not is_same:
+            changed.append(number)
+    return tuple(changed)
 
 
 def _refuse_host_writes(rebuilt: Rebuilt) -> None:

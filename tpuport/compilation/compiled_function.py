@@ -39,7 +39,11 @@ from tpuport.compilation.call_arguments import (
     shapes_key,
     usable_array,
 )
-from tpuport.compilation.call_results import OutputAndWrites, collect_results
+from tpuport.compilation.call_results import (
+    OutputAndWrites,
+    collect_results,
+    find_changed_caches,
+)
 from tpuport.compilation.compiled_program import HostText, Program, StateText
 from tpuport.compilation.host_inputs import (
     find_candidates,
@@ -137,6 +141,9 @@ class CompiledFunction:
         # By the key of each program, which has been traced then.
         self._overwrites: dict[Hashable, tuple[overwritten_arrays.Overwrite, ...]] = {}
         self._read_caches: dict[Hashable, tuple[int, ...]] = {}
+        # The numbers of the caches that each program, and the latest trace, changes.
+        self._changed_caches: dict[Hashable, tuple[int, ...]] = {}
+        self._changed_in_trace: tuple[int, ...] = ()
         self._rotary_tables = rotary.ProgramTables()
         self._run_function, self._owner = _split_owner(function)
         self._parameters = parameters_of(
@@ -165,6 +172,7 @@ class CompiledFunction:
             return self._call_inside(args, kwargs)
         torch_transforms.refuse_transforms(self.program.name)
         result, call = self._call_program(self.program, args, kwargs)
+        call.retire_caches()
         if self._donated:
             call.mark_donated(self._donated, self.program.name)
         if isinstance(result, OutputAndWrites):
@@ -236,6 +244,7 @@ class CompiledFunction:
         call = self._decisions.add_computed(self._prepare_call(args, kwargs))
         with randomness.call_generators(call.divided.generators):
             arguments, signature = self._prepare_program(call)
+            call = call._replace(changed_caches=self._changed_caches[signature])
             return stage(*arguments, signature=signature), call
 
     def _prepare_program(self, call: PreparedCall) -> tuple[ProgramArguments, Hashable]:
@@ -267,6 +276,7 @@ class CompiledFunction:
             constants = self.program.constants(*arguments, signature=key)
         check_constants(self.program.name, constants)
         self._overwrites[key], self._read_caches[key] = overwrites, read_caches
+        self._changed_caches[key] = self._changed_in_trace
         return arguments, key
 
     def traced_parts(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple]:
@@ -396,6 +406,9 @@ class CompiledFunction:
                 answers.ask(small_counts(weights))
             output = without_selections(
                 self._run_function(*rebuilt.args, **rebuilt.kwargs)
+            )
+            self._changed_in_trace = find_changed_caches(
+                static.layout, donated, rebuilt
             )
             writes = [weights_in_use.find_writes() for weights_in_use in in_use]
             results = collect_results(output, rebuilt, writes, *trace.find_changes())

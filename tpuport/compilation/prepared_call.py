@@ -12,7 +12,11 @@ import torch
 
 from tpuport import compat, object_graph
 from tpuport.compilation import overwritten_arrays
-from tpuport.compilation.call_arguments import DividedArguments, Layout
+from tpuport.compilation.call_arguments import (
+    DividedArguments,
+    Layout,
+    retire_cache,
+)
 from tpuport.compilation.donated_tensors import mark_donated
 from tpuport.compilation.host_inputs import HostInput
 from tpuport.compilation.python_state import PythonState, StateKey
@@ -88,11 +92,15 @@ class ProgramArguments(NamedTuple):
 class PreparedCall(NamedTuple):
     """A call of the function: the arguments of its program, those of the caller, and
     the state.
+
+    Attributes:
+        changed_caches: the numbers of the caches that the program changes.
     """
 
     arguments: ProgramArguments
     divided: DividedArguments
     state: PythonState
+    changed_caches: tuple[int, ...] = ()
 
     def tensor_at(self, slot: overwritten_arrays.Slot) -> Any:
         """The caller's own tensor, or array, of a tensor of the program."""
@@ -132,6 +140,17 @@ class PreparedCall(NamedTuple):
             ):
                 shared.add(slot)
         return shared
+
+    def retire_caches(self) -> None:
+        """Let further calls refuse the caches that this one has changed."""
+        arguments = self.divided.layout.arguments
+        caches = [
+            leaf
+            for leaf, argument in zip(self.divided.graph.leaves, arguments, strict=True)
+            if argument.kind == "cache"
+        ]
+        for number in self.changed_caches:
+            retire_cache(caches[number])
 
     def mark_donated(self, patterns: Sequence[str], program: str) -> None:
         """Let every use of the tensors that the user has donated raise."""

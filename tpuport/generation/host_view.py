@@ -24,7 +24,7 @@ from transformers import GenerationMixin
 from transformers.cache_utils import Cache
 
 from tpuport import checkpoint, compat, pytrees, trace_errors
-from tpuport.compilation import CompiledFunction
+from tpuport.compilation import CompiledFunction, resume_cache
 from tpuport.errors import PortError
 from tpuport.generation.decoding_cache import has_own_layers
 from tpuport.trace_errors import CannotTrace
@@ -178,6 +178,7 @@ def _fetch(value: Any, passed: Mapping[int, Cache]) -> Any:
     if type(own) is not type(value):
         return value
     vars(own).update(vars(value))
+    resume_cache(own)
     return own
 
 
