@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import tpuport
 from tpuport import PortError, compat
@@ -307,9 +308,15 @@ def _slope(x: torch.Tensor) -> torch.Tensor:
     return x + torch.nn.functional.rrelu(-torch.ones(8), training=True).to(x.device)
 
 
+def _fork(x: torch.Tensor) -> torch.Tensor:
+    with torch.random.fork_rng():
+        return torch.randn_like(x)
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
+        (_fork, "inside of torch.random.fork_rng"),
         (_loop, "in each iteration"),
         (_seed, "torch.manual_seed was called in compiled code"),
         pytest.param(_seed_generator, "torch.Generator was seeded", marks=pytest.mark.slow),
@@ -322,6 +329,45 @@ def test_draws_that_would_be_repeated_are_refused(function: Callable, message: s
     with pytest.raises(PortError, match=message) as error:
         tpuport.compile(function)(X)
     assert "fix:" in str(error.value)
+
+
+_STATE = torch.get_rng_state()
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("torch.manual_seed", lambda _: torch.manual_seed(0)),
+        ("torch.seed", lambda _: torch.random.seed()),
+        ("torch.initial_seed", lambda _: torch.initial_seed()),
+        ("torch.get_rng_state", lambda _: torch.get_rng_state()),
+        ("torch.set_rng_state", lambda _: torch.set_rng_state(_STATE)),
+        ("torch.Generator.manual_seed", lambda generator: generator.manual_seed(0)),
+        ("torch.Generator.seed", lambda generator: generator.seed()),
+        ("torch.Generator.initial_seed", lambda generator: generator.initial_seed()),
+        ("torch.Generator.get_state", lambda generator: generator.get_state()),
+        ("torch.Generator.set_state", lambda generator: generator.set_state(_STATE)),
+        ("torch.Generator.clone_state", lambda generator: generator.clone_state()),
+    ],
+)
+def test_seeds_and_states_in_compiled_code_are_refused(name: str, use: Callable) -> None:
+    def function(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        use(generator)
+        return x
+
+    with pytest.raises(PortError, match=f"{name} was called in compiled code"):
+        tpuport.compile(function)(X, torch.Generator())
+
+
+def test_code_of_torch_may_save_a_state() -> None:
+    """Also a generator that the code creates has the same seed in each call."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.random.fork_rng():
+            x = checkpoint(torch.relu, x, use_reentrant=False)
+        return x + torch.Generator().manual_seed(5).initial_seed()
+
+    assert torch.equal(host(tpuport.compile(function)(X)), X.relu() + 5)
 
 
 def test_programs_that_tpuport_does_not_trace() -> None:

@@ -34,6 +34,9 @@ from tpuport.temporary import temporary_attributes
 _KEY_KIND = "threefry2x32"
 _WORDS_PER_KEY = 2
 _are_processes_compared = False
+# Also while a program is traced, where `random_states` refuses the methods.
+_get_state = torch._C.Generator.get_state
+_set_state = torch._C.Generator.set_state
 
 # A generator as a program knows it: None for torch's default one, the number of a
 # generator among the arguments of the call, or a weak reference to any other.
@@ -111,13 +114,13 @@ class _ProgramStream:
     Attributes:
         place: where the trace begins.
         has_too_few_keys: whether some draws got a key that is not a generator's.
-        is_reseeded: whether the traced code has called `torch.manual_seed`.
+        default_draws: how many draws of torch's default generator are traced.
     """
 
     def __init__(self, keys: ProgramKeys | None) -> None:
         self.place = _Place()
         self.has_too_few_keys = False
-        self.is_reseeded = False
+        self.default_draws = 0
         self._counts: dict[Source, int] = {}
         self._keys = None if keys is None else keys.by_source()
         self._states = {} if self._keys is None else _states(self._keys)
@@ -170,12 +173,6 @@ class _ProgramStream:
         """Raise an error if traced code has seeded the generator, which no later call
         would do.
         """
-        if source is None and self.is_reseeded:
-            raise PortError(
-                "torch.manual_seed was called in compiled code, where it would seed the first call only",
-                where=user_line(),
-                fix="call it before the compiled call, or draw from torch.Generator().manual_seed(seed)",
-            )
         before = self._states.pop(source, None)
         if (
             before is not None
@@ -283,10 +280,16 @@ def _take_traced(generator: torch.Generator | None, amount: int) -> Any:
     source = _source(generator)
     stream.place.check_loops()
     stream.root.check_seeds(source, generator)
+    stream.root.default_draws += source is None
     if stream.root.is_created_while_tracing(source):
         # torch draws the same in each call from a generator that each call creates.
         return jax.lax.optimization_barrier(_draw_words(generator, amount))
     return stream.read(source, stream.reserve(source, amount), amount)
+
+
+def traced_program() -> _ProgramStream | None:
+    """The innermost program that this thread traces."""
+    return _state.streams[-1].root if _state.streams else None
 
 
 def is_traced() -> bool:
@@ -393,7 +396,7 @@ def restored(
     a class ends it.
     """
     before = [
-        (generator, generator.get_state())
+        (generator, _get_state(generator))
         for generator in (_generator(source) for source, _ in draws)
     ]
     is_restored = only_after is None
@@ -405,15 +408,7 @@ def restored(
     finally:
         if is_restored:
             for generator, state in before:
-                generator.set_state(state)
-
-
-def note_seed() -> None:
-    """Called by `torch.manual_seed`: a program that is being traced cannot repeat
-    it.
-    """
-    if _state.streams:
-        _state.streams[-1].root.is_reseeded = True
+                _set_state(generator, state)
 
 
 def _is_eager() -> bool:
@@ -462,13 +457,13 @@ def _states(keys: Mapping[Source, Any]) -> dict[Source, torch.Tensor]:
     draws from the default one.
     """
     return {
-        source: _generator(source).get_state() for source in keys if source is not None
+        source: _get_state(_generator(source)) for source in keys if source is not None
     }
 
 
 def _has_state(generator: torch.Generator, state: torch.Tensor) -> bool:
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        return bool(torch.equal(generator.get_state(), state))
+        return bool(torch.equal(_get_state(generator), state))
 
 
 def _check_processes(arrays: list[np.ndarray]) -> None:

@@ -204,6 +204,8 @@ def test_numerics_in_forward(tmp_path: Path, body: str, expected: list[str]) -> 
         ("return x + torch.rand_like(x)", []),
         ("return x.clone().normal_()", []),
         ("torch.manual_seed(0)\nreturn x + torch.rand_like(x)", ["TPU506 warning"]),
+        ("return x + torch.initial_seed()", ["TPU506 warning"]),
+        ("return x + torch.default_generator.seed()", ["TPU506 warning"]),
         ("import random\nreturn x * random.uniform(0, 1)", ["TPU506 warning"]),
         ("import numpy as np\nreturn x * np.random.rand()", ["TPU506 warning"]),
         ("if self.training:\n    x = x + torch.rand_like(x)\nreturn x", []),

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import torch
 from torch.utils import _pytree as torch_pytree
 
-from tpuport.compat import distributions, missing_cuda, randomness
+from tpuport.compat import distributions, missing_cuda, random_states, randomness
 from tpuport.compat.convert import as_jax, is_ported, to_device, wrap
 from tpuport.compat.operators import samplers
 from tpuport.compat.operators.declarations import Lowering, Method
@@ -180,19 +180,9 @@ def _manual_seed(self: Any, key: Any) -> None:
     torch.manual_seed(int(key))
 
 
-def _note_seed(seed: int) -> None:
+def _check_seed(seed: int) -> None:
     """What `torch.manual_seed` calls for devices other than its own."""
-    randomness.note_seed()
-
-
-def _get_rng_state(device: Any = None) -> torch.Tensor:
-    """What `torch.random.fork_rng(device_type="jax")` saves."""
-    return torch.get_rng_state()
-
-
-def _set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
-    """What `torch.random.fork_rng(device_type="jax")` restores."""
-    torch.set_rng_state(new_state)
+    random_states.check_manual_seed()
 
 
 _Generator = torch.Generator
@@ -215,7 +205,9 @@ class _GeneratorKind(type):
             raise missing_cuda.explanation(
                 'torch.Generator("cuda"): torch.Generator() draws on the device too'
             )
-        return _Generator("cpu" if kind in ("jax", "privateuseone") else device)
+        return random_states.WatchedGenerator(
+            "cpu" if kind in ("jax", "privateuseone") else device
+        )
 
 
 _generator_class = _GeneratorKind(
@@ -296,6 +288,7 @@ LOWERINGS = (
 )
 _is_not_meta = property(lambda self: False)
 _META_REASON = "says that it has no values, and torch.nn.init then leaves it as it is"
+_STATE_REASON = "does not notice a state that is read in code that is being traced"
 
 METHODS = (
     Method("torch", "Generator", _generator_class, "has no generator of the device"),
@@ -311,9 +304,29 @@ METHODS = (
     Method(
         "device_module",
         "manual_seed_all",
-        _note_seed,
+        _check_seed,
         "does not notice a seed in code that is being traced",
     ),
-    Method("device_module", "get_rng_state", _get_rng_state, "has no state to save"),
-    Method("device_module", "set_rng_state", _set_rng_state, "has no state to restore"),
+    *(
+        Method(module, function.__name__, function, _STATE_REASON)
+        for module in ("torch", "torch.random")
+        for function in (
+            random_states.get_rng_state,
+            random_states.set_rng_state,
+            random_states.initial_seed,
+            random_states.seed,
+        )
+    ),
+    Method(
+        "device_module",
+        "get_rng_state",
+        random_states.get_rng_state,
+        "has no state to save",
+    ),
+    Method(
+        "device_module",
+        "set_rng_state",
+        random_states.set_rng_state,
+        "has no state to restore",
+    ),
 )

@@ -19,8 +19,12 @@ _CONSTRUCTORS: Final = frozenset(
     }
 )
 _SEEDS: Final = frozenset(
-    {"torch.manual_seed", "torch.random.manual_seed", "torch.seed", "torch.random.seed"}
-)
+    f"{module}.{function}"
+    for module in ("torch", "torch.random", "torch.default_generator")
+    for function in (
+        "manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state", "get_state", "set_state",
+    )
+)  # fmt: skip
 
 
 def _is_draw(name: str) -> bool:
@@ -29,7 +33,7 @@ def _is_draw(name: str) -> bool:
 
 
 def check(event: Call, context: Context) -> bool:
-    """A draw of Python or NumPy, or a seed of torch."""
+    """A draw of Python or NumPy, or a seed or state of torch."""
     is_host_draw = event.receiver is None and _is_draw(event.name)
     return is_host_draw or event.name in _SEEDS
 
