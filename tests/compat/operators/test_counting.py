@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import tpuport
 from tpuport import compat
 
 NUMBERS = torch.tensor([3, 0, 1, 3])
@@ -63,6 +64,17 @@ def test_masked_scatter(agree):
         NUMBERS,
         torch.tensor([0.1, 0.9, 0.2, 0.7]),
     )
+
+
+def test_masked_scatter_of_too_few_elements_is_torchs_error():
+    """In compiled code, of a program that checks its indices."""
+    x, mask = torch.zeros(4), torch.tensor([True, True, True, False])
+    checked = tpuport.compile(torch.masked_scatter, check_indices=True)
+    assert checked(x, mask, torch.ones(3)).tolist() == [1, 1, 1, 0]
+    for source in (torch.ones(2), torch.ones(0)):
+        for call in (torch.masked_scatter, checked):
+            with pytest.raises(RuntimeError, match="Number of elements of source < number of ones in mask"):
+                call(x.to("jax"), mask.to("jax"), source.to("jax"))
 
 
 BAGS = torch.tensor([0, 2, 2]), torch.tensor([3, 0, 1, 3, 2]), torch.randn(4, 3)

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from tpuport.compat import index_checks
 from tpuport.compat.convert import jax_dtype, wrap
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.in_place import in_place
+from tpuport.compat.operators.samplers import is_known, require
 
 
 def bincount(
@@ -138,17 +140,38 @@ def index_fill(x: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Arra
 
 
 def masked_scatter(x: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:
-    """Traced. x with the source's elements, in their order, where the mask is true."""
+    """Traced or not. x with the source's elements, in their order, where the mask is
+    true.
+
+    Raises:
+        RuntimeError: torch's, for too few elements of the source, if the mask's values
+            are known.
+    """
     if mask.dtype != jnp.bool_:
         raise RuntimeError(
-            f"masked_scatter() expects a mask of bools, not {mask.dtype}"
+            f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}"
         )
     shape = jnp.broadcast_shapes(x.shape, mask.shape)
     x, mask = jnp.broadcast_to(x, shape), jnp.broadcast_to(mask, shape)
+    _require_elements(source.size, mask)
     if not source.size:
         return x
     row = jnp.cumsum(mask.ravel().astype(jnp.int32)) - 1
     return jnp.where(mask, source.ravel()[jnp.maximum(row, 0)].reshape(shape), x)
+
+
+def _require_elements(size: int, mask: jax.Array) -> None:
+    """Raise torch's error if a source of so many elements has fewer than the mask has
+    ones: now, or from a program that checks its indices.
+    """
+    if size >= mask.size:
+        return
+    message = "Number of elements of source < number of ones in mask"
+    count = jnp.count_nonzero(mask)
+    if is_known(count):
+        require(int(count) <= size, message)
+    else:
+        index_checks.require(count, count > size, RuntimeError, message)
 
 
 def embedding_bag(
