@@ -64,6 +64,30 @@ def test_every_form_is_torchs(convolution: tuple) -> None:
     torch.testing.assert_close(compat.to_torch(compat.as_jax(ours)), expected, rtol=1e-4, atol=1e-4)
 
 
+REFUSED = {
+    "padding": {"padding": -1},
+    "stride": {"stride": 0},
+    "dilation": {"dilation": 0},
+    "groups": {"groups": 0},
+    "output_padding": {"output_padding": -1},
+    "output padding": {"output_padding": 2, "stride": 2},
+    "channels": {"groups": 2},
+    "bias": {"bias": torch.ones(1)},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_what_torch_refuses(rank: int, name: str) -> None:
+    x, weight = torch.ones(2, 3, *[4] * rank), torch.ones(3, 3, *[2] * rank)
+    plain, transposed = getattr(functional, f"conv{rank}d"), getattr(functional, f"conv_transpose{rank}d")
+    for function in [transposed] if "output" in name else [plain, transposed]:
+        for place in (torch.Tensor.cpu, on_device):
+            options = {key: place(value) if key == "bias" else value for key, value in REFUSED[name].items()}
+            with compat.environment(), pytest.raises(RuntimeError):
+                function(place(x), place(weight), **options)
+
+
 def on_device(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor is None else compat.as_torch(compat.to_jax(tensor))
 

@@ -74,6 +74,21 @@ def test_max_unpool(agree, rank):
     agree(lambda x, places: unpool(x, places, 2), *pool(x, 2, return_indices=True))
 
 
+def test_places_outside_are_torchs_error():
+    x, places = torch.ones(1, 1, 2, 2), torch.tensor([[[[0, 1], [2, 16]]]])
+    for device in ("cpu", "jax"):
+        with pytest.raises(
+            RuntimeError, match=r"Found an invalid max index: 16 \(output volumes are of size 4x4\)"
+        ):
+            functional.max_unpool2d(x.to(device), places.to(device), 2)
+
+
+def test_a_stride_of_zero_is_torchs_error():
+    for device in ("cpu", "jax"):
+        with pytest.raises(RuntimeError, match="stride should not be zero"):
+            functional.max_pool2d(torch.ones(1, 4, 4, device=device), 2, stride=0)
+
+
 def test_empty_batches(agree):
     x = torch.randn(0, 2, 6, 6)
     agree(lambda x: functional.adaptive_max_pool2d(x, 4, return_indices=True), x, eager=False)

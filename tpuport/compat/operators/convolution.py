@@ -15,6 +15,7 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.samplers import require
 
 _mesh: ContextVar[Mesh | None] = ContextVar("tpuport_operators_mesh", default=None)
 
@@ -51,15 +52,27 @@ def convolution(
         bias: [outputs].
         stride, padding, dilation, output_padding: an item for each spatial dimension,
             or one for all.
+
+    Raises:
+        RuntimeError: torch's, for an option that it refuses, or a bias of another size.
     """
     rank = weight.ndim - 2
     stride, padding, dilation, output_padding = (
         tuple(items) * rank if len(items) == 1 else tuple(items)
         for items in (stride, padding, dilation, output_padding)
     )
+    require(all(step > 0 for step in stride), "non-positive stride is not supported")
+    require(all(size >= 0 for size in padding), "negative padding is not supported")
+    require(all(step > 0 for step in dilation), "dilation should be greater than zero")
+    require(groups > 0, "non-positive groups is not supported")
+    require(all(weight.shape[2:]), "kernel size should be greater than zero")
     ends = padding
     steps: dict[str, Any] = {"window_strides": stride}
+    outputs = weight.shape[0]
     if transposed:
+        _require_output_padding(output_padding, stride, dilation)
+        _require_channels(x.shape[-rank - 1], weight, groups)
+        outputs = weight.shape[1] * groups
         reach = [
             step * (size - 1)
             for step, size in zip(dilation, weight.shape[2:], strict=True)
@@ -68,6 +81,11 @@ def convolution(
         ends = tuple(map(operator.add, padding, output_padding))
         steps = {"window_strides": (1,) * rank, "lhs_dilation": stride}
         weight = _outputs_first(jnp.flip(weight, range(2, weight.ndim)), groups)
+    # jax would take the only number of a bias for all.
+    require(
+        bias is None or bias.shape == (outputs,),
+        f"expected bias to be 1-dimensional with {outputs} elements, but got another for a weight of {weight.shape}",
+    )
     batch = x.reshape(-1, *x.shape[-rank - 1 :])
     # XLA's partitioner (jaxlib 0.9) gives wrong values, or ends the process, where
     # channels are divided that are in groups of several, and where positions are
@@ -87,6 +105,30 @@ def convolution(
     if bias is not None:
         result += bias.reshape(-1, *[1] * rank)
     return result.reshape(*x.shape[: -rank - 1], *result.shape[1:])
+
+
+def _require_channels(channels: int, weight: jax.Array, groups: int) -> None:
+    """Raise torch's error for a transposed weight of other channels."""
+    require(
+        channels == weight.shape[0] and channels % groups == 0,
+        f"Given transposed=1, groups={groups}, weight of size {list(weight.shape)}, expected input to have "
+        f"{weight.shape[0]} channels, but got {channels} channels instead",
+    )
+
+
+def _require_output_padding(
+    output_padding: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> None:
+    """Raise torch's error for what the end of an output cannot be extended by."""
+    require(
+        all(size >= 0 for size in output_padding),
+        "negative output_padding is not supported",
+    )
+    require(
+        all(map(operator.lt, output_padding, map(max, stride, dilation))),
+        f"output padding must be smaller than either stride or dilation, but got output_padding {output_padding}, "
+        f"stride {stride}, dilation {dilation}",
+    )
 
 
 def _outputs_first(weight: jax.Array, groups: int) -> jax.Array:

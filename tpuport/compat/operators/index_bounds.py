@@ -7,6 +7,7 @@ is one that checks its indices (`index_checks`); torch on a GPU stops there with
 assertion that names no line.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -240,6 +241,16 @@ def _one_hot(arguments: dict[str, Any]) -> None:
         check_range(arguments["self"], count, RuntimeError, message)
 
 
+def _places(arguments: dict[str, Any]) -> None:
+    """Places in the flattened form of the last dimensions."""
+    sizes = arguments["output_size"]
+    shape = "x".join(map(str, sizes))
+    message = (
+        f"Found an invalid max index: {{index}} (output volumes are of size {shape})"
+    )
+    check_range(arguments["indices"], math.prod(sizes), RuntimeError, message)
+
+
 _OUT_OF_BOUNDS = "index {index} is out of bounds for dimension {dim} with size {size}"
 # Of functions that are not operators.
 _ARGUMENTS = {
@@ -272,6 +283,7 @@ _RULES: dict[Any, _Rule] = {
     **dict.fromkeys((_aten._embedding_bag, _aten._embedding_bag_forward_only), _bags),
     **dict.fromkeys((_aten.nll_loss_forward, _aten.nll_loss2d_forward), _classes),
     **dict.fromkeys((functional.one_hot, _aten.one_hot), _one_hot),
+    **dict.fromkeys((_aten.max_unpool2d, _aten.max_unpool3d), _places),
 }
 LOWERINGS = ()
 # `expectations` calls `check` before an operator runs, and `indexing` checks the arrays

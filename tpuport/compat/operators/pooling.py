@@ -127,8 +127,10 @@ def max_pool2d(
     return_indices: bool = False,
 ) -> Any:
     """`functional.max_pool2d`, through the operator."""
+    if stride is None or stride == ():
+        stride = kernel_size
     result = torch.ops.aten.max_pool2d_with_indices.default(
-        x, spread(kernel_size, 2), spread(stride or kernel_size, 2), spread(padding, 2), spread(dilation, 2),
+        x, spread(kernel_size, 2), spread(stride, 2), spread(padding, 2), spread(dilation, 2),
         ceil_mode,
     )  # fmt: skip
     return result if return_indices else result[0]
