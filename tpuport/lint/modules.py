@@ -28,7 +28,7 @@ NOT_FOLLOWED: Final = frozenset(
     "torch torchax jax jaxlib numpy scipy einops torchvision torchaudio PIL cv2 pandas sklearn triton tensorflow flax"
     " flash_attn flash_attn_interface xformers apex bitsandbytes sageattention deepspeed megatron onnx onnxruntime"
     " matplotlib tqdm requests huggingface_hub safetensors tokenizers accelerate peft pytest regex packaging yaml"
-    " libcst typer rich wrapt sentencepiece torch_xla".split()
+    " libcst typer rich wrapt sentencepiece torch_xla importlib_metadata".split()
 )
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef

@@ -61,12 +61,12 @@ _CALLS_PER_FUNCTION: Final = 8
 # A nested function is called for each object anew, so calls of it are not remembered;
 # deeper ones say nothing more.
 _LEVELS: Final = 3
-# What transformers does around a model's forward and what computes nothing: it
-# registers hooks that keep outputs, on each module below, and writes files for
-# debugging.
+# What computes nothing: transformers registers hooks that keep outputs, on each module
+# below, and writes files for debugging; diffusers warns.
 _COMPUTES_NOTHING: Final = (
     "transformers.utils.output_capturing:maybe_install_capturing_hooks",
     "transformers.model_debugging_utils:model_addition_debugger_context",
+    "diffusers.utils.deprecation_utils:deprecate",
 )
 _EXCEPTIONS: Final = ("Error", "Warning", "Exception", "Iteration", "Interrupt")
 

@@ -64,6 +64,7 @@ class Model(nn.Module):
         Call,
         Truth,
     ),
+    calls=_CHECKS.__contains__,
     check=check,
     fix=Applicability.UNSAFE,
 )

@@ -68,6 +68,7 @@ class Model(nn.Module):
         Call,
         Formatting,
     ),
+    calls=_TO_TEXT.__contains__,
     check=check,
     fix=Applicability.UNSAFE,
 )
