@@ -9,6 +9,7 @@ classes itself must do so before `tpuport.enable()`, or not at all.
 """
 
 import functools
+import inspect
 import itertools
 import logging
 import sys
@@ -87,7 +88,9 @@ def register() -> None:
     global _listening, _hooked
     with _lock:
         _listening = True
-        for cls in torch.return_types.all_return_types:
+        # torch's own list leaves out those whose name begins with an underscore.
+        return_types = torch._C._return_types  # type: ignore[attr-defined]
+        for _, cls in inspect.getmembers(return_types, inspect.isclass):
             _register_return_type(cls)
         # After `retract` the hooks of modules that are imported have been called, and
         # are not called again.

@@ -1,3 +1,5 @@
+import functools
+
 import pytest
 import torch
 
@@ -95,3 +97,46 @@ def test_the_older_singular_value_decomposition(agree, some):
         return [rebuilt, x.svd(some).S, *torch.svd(x, compute_uv=False)]
 
     agree(product, torch.randn(2, 3, 4, dtype=torch.complex64), tolerance=1e-4)
+
+
+RESULTS_WITH_NAMES = {
+    "linalg.svd": torch.linalg.svd,
+    "svd": torch.svd,
+    "linalg.slogdet": torch.linalg.slogdet,
+    "slogdet": torch.slogdet,
+    "qr": torch.linalg.qr,
+    "eigh": torch.linalg.eigh,
+    "lu_factor": torch.linalg.lu_factor,
+    "lu": functools.partial(torch.lu, get_infos=True),
+    "max": lambda x: x.max(0),
+    "median": lambda x: x.median(0),
+    "mode": torch.mode,
+    "cummax": lambda x: x.cummax(0),
+    "kthvalue": lambda x: x.kthvalue(1),
+    "frexp": torch.frexp,
+    "aminmax": torch.aminmax,
+}
+
+
+@pytest.mark.parametrize("name", RESULTS_WITH_NAMES)
+def test_results_are_named_as_in_torch(name):
+    function, x = RESULTS_WITH_NAMES[name], X[0]
+    assert type(function(x.to("jax"))) is type(function(x))
+
+
+def test_a_result_whose_name_is_private_is_returned_from_compiled_code():
+    result = tpuport.compile(functools.partial(torch.lu, get_infos=True))(X)
+    assert type(result) is torch.return_types._lu_with_info
+
+
+def test_qr_without_q(agree):
+    agree(lambda x: torch.linalg.qr(x, mode="r")[0], X)
+    agree(lambda x: torch.linalg.qr(x, mode="r").R.abs(), X)
+
+
+def test_svd_into_given_tensors():
+    """Also with a driver, which is an option for CUDA."""
+    out = tuple(torch.empty(0, device="jax") for _ in range(3))
+    result = torch.linalg.svd(X.to("jax"), driver="gesvd", out=out)
+    torch.testing.assert_close(out[1].cpu(), torch.linalg.svdvals(X), rtol=1e-4, atol=1e-4)
+    assert result.S is out[1]

@@ -1,5 +1,6 @@
 """Decompositions that torch computes from one triangle of a matrix."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -153,6 +154,34 @@ def linear(
     return result if bias is None else result + bias
 
 
+def linalg_svd(
+    A: torch.Tensor,
+    full_matrices: bool = True,
+    *,
+    driver: str | None = None,
+    out: tuple[torch.Tensor, ...] | None = None,
+) -> Any:
+    """`torch.linalg.svd`; the driver chooses among algorithms of CUDA."""
+    results = _aten._linalg_svd.default(A, full_matrices)
+    return _return_types.linalg_svd(_stored(out, results))
+
+
+def linalg_slogdet(
+    A: torch.Tensor, *, out: tuple[torch.Tensor, ...] | None = None
+) -> Any:
+    """`torch.linalg.slogdet`."""
+    results = _aten._linalg_slogdet.default(A)[:2]
+    return _return_types.linalg_slogdet(_stored(out, results))
+
+
+def qr(x: jax.Array, mode: str = "reduced") -> tuple[jax.Array, jax.Array]:
+    """Traced. Q and R, whose product is x; in mode "r" an empty Q."""
+    if mode == "r":
+        return jnp.zeros(0, x.dtype), jnp.linalg.qr(x, mode="r")
+    q, r = jnp.linalg.qr(x, mode=mode)
+    return q, r
+
+
 def svd(matrix: Any, some: bool = True, compute_uv: bool = True) -> Any:
     """`torch.svd`, whose third result is V, not its adjoint; zeros for U and V if they
     are not asked for.
@@ -163,7 +192,7 @@ def svd(matrix: Any, some: bool = True, compute_uv: bool = True) -> Any:
             matrix.new_zeros((*matrix.shape[:-2], size, size))
             for size in matrix.shape[-2:]
         )
-    return torch.return_types.svd((left, values, adjoint.mH))  # type: ignore[attr-defined]
+    return _return_types.svd((left, values, adjoint.mH))
 
 
 def lu_function(
@@ -173,7 +202,16 @@ def lu_function(
     out: tuple[torch.Tensor, ...] | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """`torch.lu`, the older form of `torch.linalg.lu_factor_ex`."""
-    results = torch.linalg.lu_factor_ex(A, pivot=pivot)[: 3 if get_infos else 2]
+    results = torch.linalg.lu_factor_ex(A, pivot=pivot)
+    if get_infos:
+        return _return_types._lu_with_info(_stored(out, results))
+    return _stored(out, results[:2])
+
+
+def _stored(
+    out: tuple[torch.Tensor, ...] | None, results: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """The results, or the tensors that a caller wants them in."""
     if out is None:
         return tuple(results)
     return tuple(
@@ -182,10 +220,14 @@ def lu_function(
     )
 
 
+_return_types: Any = torch.return_types
 _aten = torch.ops.aten
 LOWERINGS = (
     Lowering(torch.lu, lu_function, "always pivots, and counts in 64 bits"),
     Lowering(torch.svd, svd, "does not conjugate V"),
+    Lowering(torch.linalg.svd, linalg_svd, "gives what jax calls it"),
+    Lowering(torch.linalg.slogdet, linalg_slogdet, "gives what another function gives"),
+    Lowering(_aten.linalg_qr.default, on_arrays(qr), "gives no Q in mode r"),
     Lowering(_aten.linalg_lu.default, on_arrays(lu), "cannot be traced"),
     Lowering(_aten.lu_unpack.default, on_arrays(lu_unpack), "cannot be traced"),
     Lowering(_aten.ormqr.default, on_arrays(ormqr), "has no lowering"),
