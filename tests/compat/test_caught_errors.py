@@ -2,6 +2,7 @@
 
 import contextlib
 import sysconfig
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 import tpuport
 from tpuport import PortError
+from tpuport.compat.caught_errors import CaughtErrors
 
 X = torch.tensor([1.0, -2.0, 3.0])
 
@@ -39,12 +41,37 @@ def branches(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("function", [selects, counts, branches])
 def test_the_error_is_raised_after_all(function: Callable) -> None:
-    initializers = jax.errors.ConcretizationTypeError.__init__
     lines = Path(__file__).read_text().splitlines()
     line = next(number for number, text in enumerate(lines, 1) if text.endswith(f"# {function.__name__}"))
     with pytest.raises(PortError, match=rf"cannot be traced(.|\n)*line {line}, in {function.__name__}"):
         tpuport.compile(function)(X)
-    assert jax.errors.ConcretizationTypeError.__init__ is initializers
+
+
+def test_the_trace_of_another_thread_may_end_before() -> None:
+    has_begun, may_go_on = threading.Event(), threading.Event()
+    raised: list[Exception] = []
+
+    def number(x: jax.Array) -> jax.Array:
+        with contextlib.suppress(Exception):
+            return x * float(x)
+        return x
+
+    def trace() -> None:
+        try:
+            with CaughtErrors():
+                has_begun.set()
+                assert may_go_on.wait(60)
+                jax.make_jaxpr(number)(1.0)
+        except jax.errors.ConcretizationTypeError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=trace)
+    with CaughtErrors():
+        thread.start()
+        assert has_begun.wait(60)
+    may_go_on.set()
+    thread.join()
+    assert len(raised) == 1
 
 
 def test_what_a_library_catches_is_its_own_affair() -> None:

@@ -38,21 +38,25 @@ class CaughtErrors:
 
     def __init__(self) -> None:
         self._outer: list[Exception] | None = None
-        self._replaced: list[Callable[..., None]] = []
 
     def __enter__(self) -> None:
+        _note_errors()
         self._outer, _thread.errors = _thread.errors, []
-        self._replaced = [cls.__init__ for cls in _CLASSES]
-        for cls in _CLASSES:
-            cls.__init__ = _noting(cls.__init__)
 
     def __exit__(self, kind: Any, *error: Any) -> None:
-        for cls, initialize in zip(_CLASSES, self._replaced, strict=True):
-            cls.__init__ = initialize
         errors, _thread.errors = _thread.errors, self._outer
         caught = next(filter(_is_caught_by_user, errors or ()), None)
         if kind is None and caught is not None:
             raise caught
+
+
+@functools.cache
+def _note_errors() -> None:
+    """Let the classes note their errors. They do so for good, and only within traces:
+    several threads may trace at once.
+    """
+    for cls in _CLASSES:
+        cls.__init__ = _noting(cls.__init__)
 
 
 def _noting(initialize: Callable[..., None]) -> Callable[..., None]:
