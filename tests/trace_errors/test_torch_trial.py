@@ -149,6 +149,22 @@ def test_an_operation_that_torch_takes_and_torchax_does_not(monkeypatch: pytest.
     assert failure.source.line == Model.forward.__code__.co_firstlineno + 1
 
 
+def test_what_torch_refuses_only_with_values() -> None:
+    """Its kernels without values do not compare the dtypes."""
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.layer_norm(x, (4,), torch.ones(4, dtype=torch.bfloat16).to(x.device))
+
+    with pytest.raises(RuntimeError, match="mixed dtype"):
+        Model()(torch.ones(2, 4))
+    message = explained(Model).message
+    assert (
+        "fails with RuntimeError: layer_norm() expects parameters that all have the input's dtype" in message
+    )
+    assert "torch accepts" not in message
+
+
 def test_what_no_code_of_the_models_has_a_part_in_is_a_defect() -> None:
     def fail() -> None:
         raise ValueError("Input layout being donated was None. Did you mean to set it?")

@@ -27,9 +27,10 @@ _WITHOUT_VALUES: Final = re.compile(
     r"\bmeta\b|data-dependent|does not have a (storage|kernel)", re.IGNORECASE
 )
 _LONGEST: Final = 60  # characters of an operand's repr
+_OWN_OPERATORS: Final = "tpuport.compat.operators."
 # tpuport's own `tensor[key] = value`: Python calls them, and torchax does not see the
 # operation.
-_ITEM_MODULE: Final = "tpuport.compat.operators.indexing"
+_ITEM_MODULE: Final = f"{_OWN_OPERATORS}indexing"
 _ITEM_WRITERS: Final = ("set_item",)
 _OPERATORS: Final[dict[type[ast.AST], Callable[..., Any]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -97,7 +98,17 @@ def try_operation(path: ErrorPath) -> Trial | None:
         if _WITHOUT_VALUES.search(str(error)):
             return Trial(text)
         return Trial(text, error)
+    if _is_refused_for_torch(path):
+        return Trial(text, path.error)  # type: ignore[arg-type]
     return Trial(text, is_accepted=True)
+
+
+def _is_refused_for_torch(path: ErrorPath) -> bool:
+    """Whether the error is tpuport's for what torch refuses with values: its own
+    refusals of what torch accepts are PortErrors.
+    """
+    module = path.frames[-1].module if path.frames else ""
+    return type(path.error) is RuntimeError and module.startswith(_OWN_OPERATORS)
 
 
 def _mixes_devices(operation: _Operation) -> bool:
