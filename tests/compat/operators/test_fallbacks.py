@@ -73,6 +73,31 @@ def test_out_is_written(agree):
     agree(write, torch.randn(3), torch.randn(3))
 
 
+OPERATORS_OF_TWO_RESULTS = {
+    "max": lambda x, **out: torch.max(x, 0, **out),
+    "sort": lambda x, **out: torch.sort(x, 0, **out),
+    "topk": lambda x, **out: torch.topk(x, 2, 0, **out),
+    "cummin": lambda x, **out: torch.cummin(x, 0, **out),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+@pytest.mark.parametrize("name", OPERATORS_OF_TWO_RESULTS)
+def test_two_results_are_written(agree, name):
+    """The first into a part of a tensor."""
+    operator = OPERATORS_OF_TWO_RESULTS[name]
+    x = torch.tensor([3.0, 1.0, 2.0]).repeat(2, 1).T.contiguous()
+    count = operator(x)[0].numel()
+
+    def write(x):
+        whole = torch.zeros(2 * count, device=x.device)
+        values = whole[:count].view(operator(x)[0].shape)
+        indices = torch.zeros(values.shape, dtype=torch.int64, device=x.device)
+        return [*operator(x, out=(values, indices)), whole, indices]
+
+    agree(write, x)
+
+
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 def test_out_of_another_size_is_resized(agree):
     def write(x, mask):

@@ -103,7 +103,7 @@ def _fallback(function: torch._ops.OpOverload) -> Any:
     if ordinary is not None:
         return _operator(function, in_place(ordinary))
     if (without_out := _form_without_out(function)) is not None:
-        return _operator(function, _write_out(without_out))
+        return _operator(function, _write_out(without_out, _names_of_out(function)))
     if function in decomposition_table and not function._schema.is_mutable:
         return _operator(function, decomposition_table[function])
     # Autograd decomposes these before they are asked for, except in
@@ -137,30 +137,47 @@ def _is_composed_view(function: torch._ops.OpOverload) -> bool:
 
 
 def _form_without_out(function: torch._ops.OpOverload) -> Any:
-    """The overload that returns what `aten.f.out` writes into its one argument `out`;
-    None if there is none.
+    """The overload that returns what `aten.f.out` writes into its arguments for
+    results; None if there is none.
     """
-    arguments = function._schema.arguments
-    if [argument.name for argument in arguments if argument.is_out] != ["out"]:
+    names = _names_of_out(function)
+    if not names:
         return None
     packet = function.overloadpacket
     overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    types = [pair for pair in _argument_types(function) if pair[0] != "out"]
+    types = [pair for pair in _argument_types(function) if pair[0] not in names]
     return next(
         (overload for overload in overloads if _argument_types(overload) == types), None
     )
 
 
-def _write_out(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def write(*args: Any, out: Any, **kwargs: Any) -> torch.Tensor:
-        result = function(*args, **kwargs)
-        if not can_cast(result.dtype, out.dtype):
-            raise RuntimeError(
-                f"result type {result.dtype} can't be cast to the desired output type {out.dtype} (out= of {function})"
-            )
-        return assign(out, as_jax(result).astype(jax_dtype(out.dtype)))
+def _names_of_out(function: torch._ops.OpOverload) -> list[str]:
+    """The arguments that results are written to: `out`, or one for each."""
+    return [argument.name for argument in function._schema.arguments if argument.is_out]
+
+
+def _write_out(function: torch._ops.OpOverload, names: list[str]) -> Any:
+    """The overload that writes the results of another into arguments of these names."""
+
+    def write(*args: Any, **kwargs: Any) -> Any:
+        destinations = [kwargs.pop(name) for name in names]
+        results = function(*args, **kwargs)
+        if len(names) == 1:
+            return _written(destinations[0], results, function)
+        return tuple(
+            _written(out, result, function)
+            for out, result in zip(destinations, results, strict=True)
+        )
 
     return write
+
+
+def _written(out: torch.Tensor, result: torch.Tensor, function: Any) -> torch.Tensor:
+    if not can_cast(result.dtype, out.dtype):
+        raise RuntimeError(
+            f"result type {result.dtype} can't be cast to the desired output type {out.dtype} (out= of {function})"
+        )
+    return assign(out, as_jax(result).astype(jax_dtype(out.dtype)))
 
 
 def _ordinary_form(function: torch._ops.OpOverload) -> Any:
