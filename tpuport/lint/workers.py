@@ -6,6 +6,7 @@ A process that dies costs the file it was working on, and no other.
 import collections
 import contextlib
 import dataclasses
+import functools
 import gc
 import os
 import signal
@@ -20,6 +21,7 @@ from tpuport.lint.configuration import Settings, parse_torchax_version
 from tpuport.lint.diagnostics import make_finding
 from tpuport.lint.entry_verdicts import TracedEntry
 from tpuport.lint.findings import Finding
+from tpuport.lint.frame_room import with_frame_room
 from tpuport.lint.suppressions import Suppressions
 from tpuport.mappings import group_by
 from tpuport.waiting_threads import may_fork
@@ -111,7 +113,7 @@ def analyse_file(analyser: AnalysesFiles, path: str) -> FileResult:
     except source.Unreadable as error:
         return FileResult(path, 0, (error.finding,), failed=True)
     try:
-        outcome = analyser.analyse(file)
+        outcome = with_frame_room(functools.partial(analyser.analyse, file))
         comments = suppressions.parse_suppressions(file.text)
     except RecursionError:
         return _failed_result(
