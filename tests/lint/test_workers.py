@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,3 +175,23 @@ def test_a_run_in_this_process_leaves_the_garbage_collector_as_it_was(tmp_path: 
     assert [result.path for result in results] == [str(file)]
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
+
+
+def test_a_run_in_this_process_frees_what_the_one_before_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "m.py"
+    file.write_text("x = 1\n")
+    interpreters: list[weakref.ref[Any]] = []
+
+    def make_analyser(settings: Settings) -> workers.AnalysesFiles:
+        analyser: Any = workers.make_real_analyser(settings)
+        # Part of a cycle.
+        interpreters.append(weakref.ref(analyser._interpreter))
+        return analyser
+
+    monkeypatch.setattr(workers, "make_analyser", make_analyser)
+    for _ in range(2):
+        workers.analyse_files([str(file)], Settings(jobs=1), lambda result: None)
+    first, _ = interpreters
+    assert first() is None

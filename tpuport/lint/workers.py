@@ -172,6 +172,8 @@ def analyse_files(
             _Pool(chunks, settings, handle_result, start_method).run(jobs)
             return
     recursion_limit = sys.getrecursionlimit()
+    # The objects of an earlier run in this process, which nothing else would collect.
+    gc.collect()
     try:
         # It raises the limit, because the code it follows may be nested deeply.
         analyser = make_analyser(settings)
