@@ -10,12 +10,10 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tpuport.lint import workers
-from tpuport.lint.configuration import Settings
 from tpuport.lint.source import garbage_collection_off
 
 PROGRAM = """
@@ -165,33 +163,3 @@ def test_garbage_is_collected_when_the_objects_have_doubled(monkeypatch: pytest.
             )
         finally:
             gc.unfreeze()
-
-
-def test_a_run_in_this_process_leaves_the_garbage_collector_as_it_was(tmp_path: Path) -> None:
-    file = tmp_path / "m.py"
-    file.write_text("x = 1\n")
-    results: list[workers.FileResult] = []
-    workers.analyse_files([str(file)], Settings(jobs=1), results.append)
-    assert [result.path for result in results] == [str(file)]
-    assert gc.isenabled()
-    assert gc.get_freeze_count() == 0
-
-
-def test_a_run_in_this_process_frees_what_the_one_before_has_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "m.py"
-    file.write_text("x = 1\n")
-    interpreters: list[weakref.ref[Any]] = []
-
-    def make_analyser(settings: Settings) -> workers.AnalysesFiles:
-        analyser: Any = workers.make_real_analyser(settings)
-        # Part of a cycle.
-        interpreters.append(weakref.ref(analyser._interpreter))
-        return analyser
-
-    monkeypatch.setattr(workers, "make_analyser", make_analyser)
-    for _ in range(2):
-        workers.analyse_files([str(file)], Settings(jobs=1), lambda result: None)
-    first, _ = interpreters
-    assert first() is None

@@ -172,18 +172,12 @@ def analyse_files(
             _Pool(chunks, settings, handle_result, start_method).run(jobs)
             return
     recursion_limit = sys.getrecursionlimit()
-    # The objects of an earlier run in this process, which nothing else would collect.
-    gc.collect()
     try:
         # It raises the limit, because the code it follows may be nested deeply.
         analyser = make_analyser(settings)
-        collector = _Collector()
-        with source.garbage_collection_off():
-            for path in paths:
-                handle_result(analyse_file(analyser, path))
-                collector.note_file()
+        for path in paths:
+            handle_result(analyse_file(analyser, path))
     finally:
-        gc.unfreeze()
         sys.setrecursionlimit(recursion_limit)
 
 
