@@ -47,10 +47,15 @@ def test_definitions_stand_in_every_kind_of_block() -> None:
             def o(): ...
     """
     tree = ast.parse(textwrap.dedent(text))
-    found = list(definitions(tree))
-    assert [definition.node.name for definition in found] == list("abcdefghijklmno")
-    assert [definition.prefix for definition in found[:4]] == ["", "a", "a.b", ""]
-    assert [definition.parent for definition in found[:4]] == [None, found[0].node, found[1].node, None]
+    in_order = list(definitions(tree))
+    assert [definition.node.name for definition in in_order] == list("abcdefghijklmno")
+    assert [definition.prefix for definition in in_order[:4]] == ["", "a", "a.b", ""]
+    assert [definition.parent for definition in in_order[:4]] == [
+        None,
+        in_order[0].node,
+        in_order[1].node,
+        None,
+    ]
 
 
 def test_definitions_are_all_that_a_file_has_in_its_order() -> None:

@@ -163,3 +163,8 @@ def test_garbage_is_collected_when_the_objects_have_doubled(monkeypatch: pytest.
             )
         finally:
             gc.unfreeze()
+
+
+def test_a_large_run_in_one_process_is_not_the_caller_s(tmp_path: Path) -> None:
+    files = write(tmp_path, a="DIE\n" + "# a comment\n" * (workers._WORTH_PROCESSES // 10), b="x = 1\n")
+    assert run(1, files) == ["a.py 0 the process that analysed this file ended with exit code 9", "b.py 1"]

@@ -165,8 +165,9 @@ def analyse_files(
     sizes = {path: _file_size(path) for path in paths}
     chunks = _divide_into_chunks(sizes)
     jobs = min(settings.jobs or _core_count(), len(chunks))
-    is_worth_processes = settings.jobs > 0 or sum(sizes.values()) >= _WORTH_PROCESSES
-    if jobs >= 2 and is_worth_processes:
+    # One process is worth it too: it collects its own garbage, and rarely.
+    is_large = sum(sizes.values()) >= _WORTH_PROCESSES
+    if is_large or (settings.jobs > 1 and jobs > 1):
         start_method = _process_start_method(explicit=settings.jobs > 1)
         if start_method is not None:
             _Pool(chunks, settings, handle_result, start_method).run(jobs)
