@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 NIGHTLY := .venv-nightly
 RIVALS := .venv-rivals
+INSTALLED := .venv-dist
 STAMP := $(VENV)/.installed
 NIGHTLY_STAMP := $(NIGHTLY)/.installed
 RIVALS_STAMP := $(RIVALS)/.installed
@@ -22,7 +23,7 @@ NIGHTLY_TESTS := tests/compat tests/test_pytrees.py tests/generation/test_parity
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-all test-nightly check format bench house docs clean
+.PHONY: help venv demo test test-all test-nightly check format bench house dist test-dist docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,21 +69,36 @@ bench: $(STAMP) $(RIVALS_STAMP) ## the measurements that the documentation quote
 house: $(STAMP) ## figures of how readable the package is: branches, names, comments, call chains, import circles
 	$(PY) benchmarks/readability.py
 
+dist: $(STAMP) ## a wheel and an sdist to publish, into dist/; the same bytes from the same sources
+	@rm -rf dist
+	$(PY) -m hatchling build --directory dist
+
+test-dist: dist ## install the wheel and its newest dependencies into an empty environment; doctor, a lint and a port there
+	@rm -rf $(INSTALLED)
+	$(call make_environment,$(INSTALLED))
+	$(INSTALLED)/bin/python -m pip install --quiet dist/*.whl
+	cd $(INSTALLED) && bin/python -P ../tests/installed_package.py
+
 docs: $(STAMP) ## the documentation, into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 
 clean: ## remove the environments and everything built
-	rm -rf $(VENV) $(NIGHTLY) $(RIVALS) site dist .tpuport_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(NIGHTLY) $(RIVALS) $(INSTALLED) site dist .tpuport_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# $(call make_environment,environment): a Python without ensurepip (Debian's, without python3-venv) installs pip from
+# outside with its own.
+define make_environment
+$(PYTHON) -m venv --clear $(1) >/dev/null || { rm -rf $(1) && $(PYTHON) -m venv --without-pip $(1) \
+	  && $(PYTHON) -m pip --python $(1)/bin/python install --quiet pip; }
+endef
 
 # $(call install,environment,constraints): into an empty environment, or over one whose installation was complete.
 # The stamp goes before anything changes and comes back last, so an interrupted installation starts over.
-# A Python without ensurepip (Debian's, without python3-venv) installs from outside with its own pip.
 define install
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "tpuport needs Python 3.11 or newer, and $(PYTHON) is %d.%d: run make PYTHON=/path/to/python3.11 ..." % v[:2])'
 	@if [ -f $(1)/.installed ]; then rm $(1)/.installed; else \
-	  $(PYTHON) -m venv --clear $(1) >/dev/null || { rm -rf $(1) && $(PYTHON) -m venv --without-pip $(1) \
-	  && $(PYTHON) -m pip --python $(1)/bin/python install --quiet pip; }; fi
+	  $(make_environment); fi
 	$(1)/bin/python -m pip install --quiet --constraint $(2) hatchling editables
 	$(1)/bin/python -m pip install --quiet --constraint $(2) --no-build-isolation --editable '.[dev,docs]'
 	@touch $(1)/.installed

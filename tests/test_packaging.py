@@ -1,11 +1,20 @@
-"""The pins and the declared dependencies are what the code says and imports."""
+"""The pins and the declared dependencies are what the code says and imports; the wheel holds the package and runs."""
 
 import ast
+import email
+import os
 import re
+import subprocess
 import sys
+import sysconfig
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
+import pytest
+
+import tpuport
 from tpuport.compat import versions
 
 ROOT = Path(__file__).parents[1]
@@ -46,3 +55,109 @@ def test_every_import_is_a_declared_dependency() -> None:
     packages = imported()
     assert packages - declared <= {"jaxlib"}  # comes with jax
     assert declared <= packages
+
+
+def build(folder: Path, project: Path = ROOT, *, target: str | None = None) -> list[Path]:
+    """The sdist and the wheel of a project, as `make dist` builds them, or one of them."""
+    targets = ["--target", target] if target else []
+    command = [sys.executable, "-m", "hatchling", "build", *targets, "--directory", str(folder)]
+    subprocess.run(command, cwd=project, check=True, capture_output=True)
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions: list[Path]) -> Path:
+    return distributions[0]
+
+
+@pytest.fixture(scope="module")
+def sdist(distributions: list[Path]) -> Path:
+    return distributions[1]
+
+
+def tracked_package_files() -> set[str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "tpuport"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return {path for path in listed.stdout.splitlines() if (ROOT / path).exists()}
+
+
+def test_the_wheel_holds_the_package_and_its_metadata(wheel: Path) -> None:
+    assert wheel.name == f"tpuport-{tpuport.__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        folder = f"tpuport-{tpuport.__version__}.dist-info"
+        metadata = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
+        commands = archive.read(f"{folder}/entry_points.txt").decode()
+    package = {name for name in names if name.startswith("tpuport/")}
+    assert package >= tracked_package_files() - {"tpuport/ruff.toml"}
+    assert not [name for name in package if not name.endswith((".py", ".json", ".css", ".js", ".typed"))]
+    assert {name for name in names - package if not name.startswith(folder)} == set()
+    assert f"{folder}/licenses/LICENSE" in names
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == PROJECT["requires-python"]
+    assert "tpuport = tpuport.__main__:main" in commands
+
+
+def test_the_pages_name_the_wheel_of_this_version() -> None:
+    named = {
+        version
+        for page in ("README.md", "docs/install.md")
+        for version in re.findall(r"tpuport-([\w.]+)-py3-none-any\.whl", (ROOT / page).read_text())
+    }
+    assert named == {tpuport.__version__}
+
+
+def test_the_sdist_holds_what_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (project,) = tmp_path.iterdir()
+    assert {path.name for path in project.iterdir()} == {
+        "tpuport", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "PKG-INFO", ".gitignore"
+    }  # fmt: skip
+    (rebuilt,) = build(tmp_path / "dist", project, target="wheel")
+    assert rebuilt.read_bytes() == wheel.read_bytes()
+
+
+def test_both_are_reproducible(distributions: list[Path], tmp_path: Path) -> None:
+    assert [path.read_bytes() for path in build(tmp_path)] == [path.read_bytes() for path in distributions]
+
+
+def test_neither_holds_data_that_the_code_does_not_need(wheel: Path, sdist: Path) -> None:
+    """Both are the code: 5 MB of Python, a third of that compressed."""
+    with zipfile.ZipFile(wheel) as archive:
+        sizes = {entry.filename: entry.compress_size for entry in archive.infolist()}
+    code = sum(size for name, size in sizes.items() if name.endswith(".py"))
+    assert sum(sizes.values()) - code < 150_000
+    assert sdist.stat().st_size < wheel.stat().st_size < 2_500_000
+
+
+@pytest.mark.slow  # `test_the_wheel_holds_the_package_and_its_metadata`
+def test_an_installed_wheel_diagnoses_lints_and_ports(wheel: Path, tmp_path: Path) -> None:
+    """In an environment that has nothing but the wheel, and finds the dependencies of this one behind it."""
+    environment = tmp_path / "environment"
+    python = environment / "bin/python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        wheel,
+    ]
+    subprocess.run(install, check=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    program = ROOT / "tests/installed_package.py"
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([python, "-P", program], cwd=tmp_path, env=variables, check=True)

@@ -77,7 +77,7 @@ def diagnose(timeout: float) -> Diagnosis:
     libtpu = {"version": installed_version("libtpu"), "chips": tpu_chips()}
     missing = [name for name in _REQUIRED if versions[name] is None]
     problems = [
-        Problem(f"{name} is not installed", fix="pip install . in a clone of tpuport")
+        Problem(f"{name} is not installed", fix=f"pip install {name}")
         for name in missing
     ]
     problems += _libtpu_problems(libtpu["version"], libtpu["chips"])
@@ -135,13 +135,7 @@ def _libtpu_problems(version: str | None, chips: list[str]) -> list[Problem]:
         if not chips:
             return []
         what = "this host has TPU chips, and libtpu is not installed"
-        return [
-            Problem(
-                what,
-                where=", ".join(chips),
-                fix="pip install '.[tpu]' in a clone of tpuport",
-            )
-        ]
+        return [Problem(what, where=", ".join(chips), fix="pip install 'jax[tpu]'")]
     if required is None or re.fullmatch(
         re.escape(required).replace(r"\*", ".*"), version
     ):

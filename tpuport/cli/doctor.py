@@ -124,8 +124,7 @@ def _sections(diagnosis: Diagnosis) -> dict[str, list[str]]:
         "operators": [_operators(diagnosis)],
         "devices": _devices(diagnosis.devices),
         "libtpu": [
-            diagnosis.libtpu["version"]
-            or "not installed (pip install '.[tpu]' in a clone of tpuport)"
+            diagnosis.libtpu["version"] or "not installed (pip install 'jax[tpu]')"
         ],
         "host memory": [_memory(diagnosis.memory)],
         "compilation cache": [_cache(diagnosis.cache)],
