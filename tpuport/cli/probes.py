@@ -11,7 +11,7 @@ from tpuport.child_process import ChildDiedError, ChildProcess, open_replies
 from tpuport.errors import PortError
 
 _MAX_LINES: Final = 5
-_REINSTALL: Final = "install what belongs together: pip install --force-reinstall, with the clone or the wheel of tpuport"
+_REINSTALL: Final = "install what belongs together: pip install --force-reinstall, with the clone or wheel of tpuport"
 
 
 def ask(name: str, timeout: float) -> dict[str, Any]:
