@@ -161,3 +161,16 @@ def test_an_installed_wheel_diagnoses_lints_and_ports(wheel: Path, tmp_path: Pat
     program = ROOT / "tests/installed_package.py"
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([python, "-P", program], cwd=tmp_path, env=variables, check=True)
+
+
+def test_the_notes_of_this_version_are_a_page_whose_links_lead_somewhere() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    newest = re.split("^## ", text, flags=re.MULTILINE)[1]
+    assert newest.startswith(f"{tpuport.__version__} ")
+    assert len(newest) < 9_000
+    links = re.findall(r"\]\((?!https)([^)#]+)(?:#([^)]+))?\)", text)
+    assert len(links) > 10
+    for page, anchor in links:
+        headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(), re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, (page, anchor)
