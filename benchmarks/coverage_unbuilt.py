@@ -13,6 +13,7 @@ _LARGE_SESSION = (
 # By class, from its own code or from what it raises.
 REASONS = {
     "ControlNetXSAdapter": "its `forward` refuses to run but as a part of `UNetControlNetXSModel`",
+    "Apertus1p5VisionTokenizerModel": "it has no `forward`: `Apertus1p5Model` calls its `encode`",
     "ChameleonVQVAE": "it has no `forward`: `ChameleonModel` calls its `encode`",
     "DinatBackbone": _NATTEN,
     "DinatForImageClassification": _NATTEN,

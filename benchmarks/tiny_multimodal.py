@@ -210,7 +210,8 @@ def _count(model: Any, modality: str, method: Any, processed: Call, items: int) 
         step = max(1, len(sizes) // items)
         return [sum(sizes[start : start + step]) for start in range(0, len(sizes), step)]
     mask = getattr(output, "attention_mask", None)
-    if mask is not None and features.ndim == 3 and mask.shape == features.shape[:2]:
+    # Frames in rows, padding among them, or one after another without.
+    if mask is not None and (mask.shape == features.shape[:-1] or features.shape[:-1] == (mask.sum(),)):
         return mask.sum(-1).tolist()
     grid = next((value for name, value in processed.items() if "grid" in name), None)
     total = features.numel() // features.shape[-1]

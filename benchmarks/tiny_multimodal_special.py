@@ -63,6 +63,27 @@ def _molmo2_crops(model: Any, crops: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(crops, 16, 3 * patch * patch), windows
 
 
+def apertus_image(_model: Any, items: int, _: int) -> dict[str, Any]:
+    """Images of patches of 16 x 16, each a token, padded to the largest."""
+    sizes = torch.tensor([_SIZES[number % 4] for number in range(items)]) * 16
+    return {"pixel_values": torch.rand(items, 3, 64, 64), "image_sizes": sizes}
+
+
+def apertus_audio(model: Any, items: int, _: int) -> dict[str, Any]:
+    """Samples of four tokens a recording, of three in the last one."""
+    hop = model.config.audio_config.hop_length
+    mask = torch.ones(items, 4 * hop, dtype=torch.long)
+    mask[-1, 3 * hop :] = 0
+    return {"input_values": torch.randn(items, 1, 4 * hop), "padding_mask": mask}
+
+
+def omni_audio(_model: Any, items: int, _: int) -> dict[str, Any]:
+    """A quarter of a second of sound, and less of the last recording."""
+    mask = torch.ones(items, 4000, dtype=torch.long)
+    mask[-1, 3000:] = 0
+    return {"input_values": torch.randn(items, 1, 4000), "padding_mask": mask}
+
+
 def deepseek_image(model: Any, items: int, _: int) -> dict[str, Any]:
     """Images, and of every other one a part too. Each is 144 tokens, whatever its size."""
     counts = torch.tensor([1, 0] * items)[:items]
@@ -131,15 +152,18 @@ def vibe_audio(model: Any, items: int, _: int) -> dict[str, Any]:
 
 
 MAKERS: dict[str, dict[str, Callable[[Any, int, int], dict[str, Any]]]] = {
+    "Apertus1p5": {"image": apertus_image, "audio": apertus_audio},
     "DeepseekOcr2": {"image": deepseek_image},
     "FunAsrNano": {"audio": fun_audio},
     "Gemma4Unified": {"image": gemma4_unified_image, "audio": gemma4_unified_audio},
     "GraniteDocling": {"image": docling_image},
     "InklingFor": {"image": inkling_image, "audio": inkling_audio},
     "Inkling2For": {"image": inkling2_image},
+    "Inkling2LoopFor": {"image": inkling2_image},
     "Molmo2": {"image": molmo2_image, "video": molmo2_video},
     "MuseSpark": {"audio": muse_audio},
     "NemotronH_Omni": {"image": nemotron_image},
+    "OmniASRFor": {"audio": omni_audio},
     "VibeVoiceAsr": {"audio": vibe_audio},
 }
 

@@ -21,6 +21,12 @@ _CHAMELEON_TOKENS = {f"IMGIMG{str(code).translate(_DIGITS)}Z": 260 + code for co
 _EMU3_TOKENS = {f"<|visual token {code:06d}|>": 260 + code for code in range(32)}
 _VISION_TOKENS = {"vision_start_token_id": 252, "vision_end_token_id": 253}
 
+# The tokens of pictures and of sound are the last of the vocabulary.
+_APERTUS: dict[str, Any] = {
+    "image_token_id": 250, "audio_token_id": 251, "image_token_offset": 260, "audio_token_offset": 280,
+    "vision_config": {"codebook_size": 20, "base_channels": 32, "embed_dim": 16, "latent_channels": 32},
+    "audio_config": {"codebook_size": 20, "num_filters": 4},
+}  # fmt: skip
 _SECTIONS = {**_AXES, "mrope_section": [2, 3, 3]}
 # By the type of a layer.
 _BY_LAYER: dict[str, Any] = {"full_attention": _SECTIONS, "sliding_attention": _SECTIONS}
@@ -42,6 +48,7 @@ _HYBRID: dict[str, Any] = {
 
 _ERNIE = {"text_config": {"rope_parameters": {**_AXES, "mrope_section": [3, 3, 2]}}}
 CONFIGS: dict[str, dict[str, Any]] = {
+    "Apertus1p5For": _APERTUS,
     "Aria": {"projector_patch_to_query_dict": {16: 8}, "image_token_index": 250},
     "AudioFlamingo3": {"audio_config": {"max_source_positions": 64}},
     "Blip2For": {"image_token_index": 250},

@@ -48,6 +48,13 @@ def _features(width: int, mask: str, dtype: torch.dtype | None = None, **others:
     return make
 
 
+def _padded_sound() -> dict[str, Any]:
+    """4,000 samples a row in one channel, of which the second row has fewer."""
+    mask = torch.ones(BATCH, 4000, dtype=torch.long)
+    mask[1, -1000:] = 0
+    return {"input_values": torch.randn(BATCH, 1, 4000), "padding_mask": mask}
+
+
 def _second_of_sound() -> dict[str, Any]:
     """16,000 samples a row, of which the second row has fewer: vectors of speakers come from many frames."""
     return {"input_values": torch.randn(BATCH, 16_000), "attention_mask": padded(BATCH, 16_000)}
@@ -93,6 +100,9 @@ INPUTS: dict[str, Any] = {
     "NeuCodec": lambda: {
         "input_values": torch.randn(BATCH, 1, 3200), "input_features": torch.randn(BATCH, 10, 64),
     },
+    "OmniASRAudio": _padded_sound,
+    "OmniASRCTC": _padded_sound,
+    "OmniASRForCTC": _padded_sound,
     "PocketTTSAudioTokenizerDecoder": lambda: {"latents": torch.randn(BATCH, 64, 6)},
     "SeamlessM4TModel": _features(64, "attention_mask", input_ids=None, dtype=torch.long),
     "SeamlessM4Tv2Model": _features(64, "attention_mask", input_ids=None, dtype=torch.long),
@@ -108,6 +118,7 @@ INPUTS: dict[str, Any] = {
     # Eight frames for each of 16 tokens.
     "VoxtralRealtime": lambda: {"input_features": torch.randn(BATCH, 128, 128)},
     "Xcodec2": lambda: {"input_values": torch.randn(BATCH, 1, 3200), "input_features": torch.randn(BATCH, 10, 64)},
+    "WavTokenizer": lambda: {"input_values": torch.randn(BATCH, 1, 2400)},
     # Long enough for the five convolutions over its frames.
     "WavLMForXVector": lambda: {"input_values": torch.randn(BATCH, 12_000), "attention_mask": padded(BATCH, 12_000)},
 }  # fmt: skip

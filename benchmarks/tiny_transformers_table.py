@@ -101,6 +101,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "CohereCompassForCausalLM": _BY_LAYER,
     "CohereCompassText": _BY_LAYER,
     "DeepseekV2For": {**LATENT, **ROTARY, "num_experts_per_tok": 2, "head_dim": 8},
+    "Dory": {
+        "num_hidden_layers": 4, "n_input_layers": 1, "n_recurrent_layers": 2, "n_output_layers": 1,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
     "Dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "Dots3Note": {
         "num_key_value_heads": 4, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "swa_head_dim": 16, "head_dim": 16,
