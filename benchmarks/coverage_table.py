@@ -36,7 +36,7 @@ _HEADER = """# Models beside torch
 
 The {exported_count} model classes that transformers {transformers} and diffusers {diffusers} export, tiny and with
 random weights, through tpuport and through torch {torch} on the CPU, in float32: {count} of them are compared, and
-[the last section](#not-run) says why {unbuilt_count} are not.
+[the last section](#not-run) says why {unbuilt_count} are not.{older}
 
 ```console
 $ python -m benchmarks.coverage                                    # all of them, which takes hours; continues
@@ -94,6 +94,7 @@ def results(records: Iterable[Record], versions: dict[str, str], modules: dict[s
     for record in records:
         library, _, class_name = record["name"].partition(":")
         verdicts = {check: verdict(record, check) for check in CHECKS if verdict(record, check)}
+        version = record.get("made_with", {}).get(library, versions[library])
         models.append(
             {
                 "library": library,
@@ -101,6 +102,7 @@ def results(records: Iterable[Record], versions: dict[str, str], modules: dict[s
                 "module": modules.get(class_name, ""),
                 "verdicts": verdicts,
                 "reason": _worst_reason(record),
+                **({"version": version} if version != versions[library] else {}),
             }
         )
     return {"versions": {name: versions[name] for name in ("transformers", "diffusers")}, "models": models}
@@ -121,7 +123,7 @@ def page(
         "unbuilt_count": len(unbuilt) + len(waiting),
         "exported_count": len(records) + len(waiting),
     }
-    lines = [_HEADER.format(new_tokens=new_tokens, **counts, **versions)]
+    lines = [_HEADER.format(new_tokens=new_tokens, older=_older(built, versions), **counts, **versions)]
     groups: dict[str, list[Record]] = {}
     for record in sorted(built, key=lambda record: record["name"]):
         groups.setdefault(group(record["name"]), []).append(record)
@@ -129,6 +131,17 @@ def page(
         lines += [f"## {title}", "", *_counts(groups[title]), "", *_rows(groups[title], versions), ""]
     lines += ["## Not run", "", *_unbuilt_rows(unbuilt, waiting)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _older(records: Sequence[Record], versions: dict[str, str]) -> str:
+    """How many were compared with other versions of the libraries, if any."""
+    others = Counter(
+        f"{library} {version}"
+        for record in records
+        for library, version in record.get("made_with", {}).items()
+        if versions.get(library, version) != version
+    )
+    return "".join(f" {count} of them were compared with {other}." for other, count in sorted(others.items()))
 
 
 def group(name: str) -> str:

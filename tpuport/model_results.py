@@ -77,7 +77,7 @@ def all_results() -> list[ModelResult]:
     file = importlib.resources.files("tpuport").joinpath("model_results.json")
     stored = json.loads(file.read_text(encoding="utf-8"))
     return [
-        ModelResult(version=stored["versions"][record["library"]], **record)
+        ModelResult(**{"version": stored["versions"][record["library"]], **record})
         for record in stored["models"]
     ]
 

@@ -288,7 +288,9 @@ def test_the_page_names_the_worst_verdict():
         "generate": equal, "generate_batch": equal,
     }  # fmt: skip
     broken = {**llama, "name": "transformers:OtherForCausalLM"}
-    broken["mesh"] = {"verdict": "different", "reason": "at [0] 1 here, 2 in torch"}
+    broken |= {
+        "mesh": {"verdict": "different", "reason": "at [0] 1 here, 2 in torch"}, "made_with": {"transformers": "1.9"},
+    }  # fmt: skip
     versions = {"torch": "1", "transformers": "2", "diffusers": "3"}
     page = coverage_table.page([llama, broken], versions, 6)
     assert "| equal | 2 | 1 | 2 | 2 |" in page
@@ -296,8 +298,9 @@ def test_the_page_names_the_worst_verdict():
     assert "`at [0] 1 here, 2 in torch`" in page
     modules = {"LlamaForCausalLM": "models.llama.modeling_llama"}
     shipped = coverage_table.results([llama, broken], versions, modules)
-    known = [ModelResult(version="2", **model) for model in shipped["models"]]
+    known = [ModelResult(**{"version": "2", **model}) for model in shipped["models"]]
     assert [result.fails for result in known] == [False, True]
+    assert [result.version for result in known] == ["2", "1.9"]
     assert known[0].model_type == "llama"
     assert known[1].describe().endswith("(at [0] 1 here, 2 in torch)")
 
@@ -308,7 +311,10 @@ def test_a_row_says_what_it_was_made_with():
     assert coverage_table.age(row, versions) == ""
     row["made_with"] = {"tpuport": "2026-11-26", "torch": "1", "transformers": "2"}
     assert "| 2026-11-26 |" in coverage_table.page([row], versions, 6)
-    assert coverage_table.age(row, {**versions, "transformers": "4"}) == "2026-11-26, transformers 2"
+    newer = {**versions, "transformers": "4"}
+    assert coverage_table.age(row, newer) == "2026-11-26, transformers 2"
+    assert "1 of them were compared with transformers 2." in coverage_table.page([row], newer, 6)
+    assert "were compared with" not in coverage_table.page([row], versions, 6)
 
 
 def test_a_row_is_as_old_as_its_oldest_check():
