@@ -117,9 +117,9 @@ def versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in ("torch", "torchax", "jax", *LIBRARIES)}
 
 
-def made_with(library: str) -> dict[str, str]:
-    """What a record is made with: the date of tpuport's last commit, and the versions of torch and of a library."""
-    return {"tpuport": _commit_date(), **{name: versions()[name] for name in ("torch", library)}}
+def made_with(*libraries: str) -> dict[str, str]:
+    """What a record is made with: the date of tpuport's last commit, and the versions of torch and of libraries."""
+    return {"tpuport": _commit_date(), **{name: versions()[name] for name in ("torch", *libraries)}}
 
 
 @functools.cache

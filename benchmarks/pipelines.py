@@ -193,7 +193,7 @@ def run(name: str) -> dict[str, Any]:
         except concurrent.futures.process.BrokenProcessPool:
             record = {"name": name, "verdict": "crashed", "reason": "the process ended"}
     seconds = round(time.monotonic() - started, 1)
-    return {**record, "seconds": seconds, "made_with": made_with("diffusers")}
+    return {**record, "seconds": seconds, "made_with": made_with("diffusers", "transformers")}
 
 
 def page(records: list[dict[str, Any]], libraries: dict[str, str]) -> str:
@@ -208,12 +208,14 @@ def page(records: list[dict[str, Any]], libraries: dict[str, str]) -> str:
     ]
     summary = (
         f"{equal} of {len(records) - failing} pipelines of diffusers {libraries['diffusers']}, with tiny components of "
-        "random weights, give what diffusers gives on the CPU after `tpuport.port(pipe)`: decoded, as latents, and "
-        "with a callback that changes them, where a pipeline has these. The error is the largest difference as a share "
+        f"random weights and transformers {libraries['transformers']}, give what diffusers gives on the CPU after "
+        "`tpuport.port(pipe)`: decoded, as latents, and with a callback that changes them, where a pipeline has "
+        "these. The error is the largest difference as a share "
         "of the largest number, in float32; Cosmos rounds its clips to 8 bits, where a level is 4e-03. The next column "
         "is what a second call compiled, and the one after it the day of the last change of tpuport that the row was "
-        "made with. `:stack` is with two ControlNets or adapters, `:two` with two transformers, `:refiner` the second "
-        "model of Stable Diffusion XL. A pipeline that steps on the host is ported with "
+        "made with, and versions of the libraries that are not the above. `:stack` is with two ControlNets or "
+        "adapters, `:two` with two transformers, `:refiner` the second model of "
+        "Stable Diffusion XL. A pipeline that steps on the host is ported with "
         '`scheduler="host"`. "Torch fails" is an error of diffusers itself. '
         "Written by `python -m benchmarks.pipelines`."
     )
