@@ -2,6 +2,7 @@
 
 import gc
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -26,6 +27,14 @@ if not os.environ.get("TPUPORT_THOROUGH"):
     }
 _given = os.environ.get("XLA_FLAGS", "")
 _added = [f"{name}={value}" for name, value in _FLAGS.items() if name not in _given]
+if _added:
+    # An XLA that does not know a flag ends its process, and says which.
+    _client = [sys.executable, "-c", "from jaxlib import xla_client; xla_client.make_cpu_client()"]
+    _answer = subprocess.run(
+        _client, env=os.environ | {"XLA_FLAGS": " ".join(_added)}, capture_output=True, text=True
+    )
+    _unknown = _answer.stderr.partition("in XLA_FLAGS:")[2].split()
+    _added = [flag for flag in _added if flag not in _unknown]
 os.environ["XLA_FLAGS"] = " ".join([_given, *_added]).strip()
 
 # Going through everything that is alive took a tenth of the tests' time: nothing while modules are imported, and

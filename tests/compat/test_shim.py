@@ -1,47 +1,91 @@
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
-from packaging.version import Version
 
 from tpuport import compat
 from tpuport.compat import shim
 
-REMOVED = not hasattr(torch.ops.aten.prod, "dim_Dimname")
-OLD = Version(compat.checked_versions()["torchax"]) < Version("0.0.14.dev0")
+SOURCE = {
+    "packet": "torch.ops.aten.no_such_operator",
+    "overload of a packet": "torch.ops.aten.no_such_operator.default",
+    "overload": "torch.ops.aten.add.no_such_overload",
+    "function": "torch.no_such_function",
+}
 
 
-def test_only_removed_overloads_are_answered():
-    with shim.removed_overloads():
-        assert torch.ops.aten.add.Tensor is not None
-        with pytest.raises(AttributeError):
-            _ = torch.ops.aten.add.no_such_overload
-        if REMOVED:
-            assert isinstance(torch.ops.aten.prod.dim_Dimname, shim.RemovedOverload)
+def run_in_torchax(source: str, package: str = "torchax") -> dict:
+    """The globals of a module of torchax that consists of these lines."""
+    module = types.ModuleType(f"{package}.tables")
+    module.torch = torch
+    with shim.removed_operators():
+        exec(compile(source, "tables.py", "exec"), vars(module))
+    return vars(module)
+
+
+@pytest.fixture(autouse=True)
+def unrecorded(monkeypatch):
+    monkeypatch.setattr(shim, "_answered", [])
+
+
+@pytest.mark.parametrize("name", SOURCE.values(), ids=SOURCE)
+def test_whatever_torchax_names_and_torch_lacks_is_answered(name):
+    source = "names = " + ", ".join(f"torch.ops.aten.name_{number}" for number in range(300))
+    module = run_in_torchax(f"{source}\ntable = {{{name}: 1, torch.ops.aten.add.Tensor: 2}}")
+    missing, existing = module["table"]
+    assert missing == shim.RemovedOperator(name.replace("torch.ops.", ""))
+    assert existing is torch.ops.aten.add.Tensor
+    assert compat.active_shims()["removed-operators"].startswith("torchax names 301 operators")
+
+
+@pytest.mark.parametrize("name", SOURCE.values(), ids=SOURCE)
+def test_who_asks_torch_what_it_has_gets_the_truth(name):
+    owner, _, key = name.replace("no_such_operator.default", "no_such_operator").rpartition(".")
+    asks = f"""
+has = hasattr({owner}, {key!r})
+value = getattr({owner}, {key!r}, None)
+try:
+    caught = {name}
+except AttributeError:
+    caught = None
+"""
+    module = run_in_torchax(asks)
+    assert (module["has"], module["value"], module["caught"]) == (False, None, None)
+    assert not compat.active_shims()
+
+
+@pytest.mark.parametrize("name", SOURCE.values(), ids=SOURCE)
+def test_only_torchax_is_answered(name):
+    with pytest.raises(AttributeError, match="no_such"):
+        run_in_torchax(name, package="torchaxis")
+
+
+def test_a_placeholder_has_nothing_but_its_name():
+    placeholder = shim.RemovedOperator("aten.qr")
+    assert not hasattr(placeholder, "default")
+    with pytest.raises(AttributeError, match=r"torch has no aten\.qr\.default"):
+        _ = placeholder.default
+    assert not callable(placeholder)
 
 
 def test_nothing_is_left_behind():
-    before = torch._ops.OpOverloadPacket.__getattr__
-    with pytest.raises(RuntimeError, match="inside"), shim.removed_overloads():
+    owners = (torch._ops.OpOverloadPacket, torch._ops._OpNamespace, torch)
+    before = [owner.__getattr__ for owner in owners]
+    with pytest.raises(RuntimeError, match="inside"), shim.removed_operators():
         raise RuntimeError("inside")
-    assert torch._ops.OpOverloadPacket.__getattr__ is before
-    assert hasattr(torch.ops.aten.prod, "dim_Dimname") is not REMOVED
+    assert [owner.__getattr__ for owner in owners] == before
 
 
 @pytest.mark.slow  # the shims of test_doctor.py, which a process of its own lists
-def test_applied_exactly_where_it_is_needed():
-    code = "from tpuport import compat; compat.environment(); print(*compat.active_shims())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == (["removed-overloads"] if REMOVED and OLD else [])
+def test_applied_exactly_where_torchax_cannot_be_imported_without_it():
+    def run(code):
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-
-@pytest.mark.slow  # of the releases of torch and torchax alone; the doctor lists the shim
-def test_torchax_cannot_be_imported_without_it_where_it_is_needed():
-    done = subprocess.run(
-        [sys.executable, "-c", "import torchax"], capture_output=True, text=True, check=False
-    )
-    assert ("has no overload name" in done.stderr) is (REMOVED and OLD)
+    needs_shim = "AttributeError" in run("import torchax; torchax.default_env()").stderr
+    done = run("from tpuport import compat; compat.environment(); print(*compat.active_shims())")
+    assert done.stdout.split() == (["removed-operators"] if needs_shim else [])
 
 
 def test_tables_hold_no_other_overload_in_place_of_a_removed_one():
@@ -50,4 +94,4 @@ def test_tables_hold_no_other_overload_in_place_of_a_removed_one():
 
     policies = [key for key in amp.autocast_policy if "prod" in str(key)]
     assert torch.ops.aten.prod.dim_int in policies
-    assert all(isinstance(key, (torch._ops.OpOverload, shim.RemovedOverload)) for key in policies)
+    assert all(isinstance(key, (torch._ops.OpOverload, shim.RemovedOperator)) for key in policies)

@@ -2,7 +2,6 @@
 completed.
 """
 
-import contextlib
 import logging
 import os
 import threading
@@ -102,7 +101,7 @@ def _restore_fastpath() -> None:
 
 def _build() -> Any:
     _switch_fastpath_off()  # before the import does, so that what the user had is known
-    with shim.removed_overloads() if shim.needed() else contextlib.nullcontext():
+    with shim.removed_operators():
         try:
             import torchax
 

@@ -1,22 +1,23 @@
-"""Let a torchax that names overloads which torch has removed be imported all the same.
+"""Let a torchax that names operators which torch has removed be imported all the same.
 
-torch dropped its named-tensor overloads (`aten.prod.dim_Dimname` and some twenty more);
-torchax 0.0.13 still lists them in tables that it builds while it is imported. No
-program can call an overload that does not exist, so an inert placeholder in those
-tables changes nothing else.
+Releases of torch take operators and overloads away: 2.13 those of named tensors
+(`aten.prod.dim_Dimname`), 2.14 `aten.qr` and `aten.cholesky`. A released torchax still
+lists them in tables that it builds while it is imported. No program can call what does
+not exist, so an inert placeholder in those tables changes nothing else.
 """
 
 import contextlib
 import dataclasses
+import dis
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import torch
-from packaging.version import Version
-from torch._ops import OpOverloadPacket
+from torch._ops import OpOverloadPacket, _OpNamespace
 
-from tpuport.compat.versions import checked_versions
 from tpuport.plurals import count_noun
 
 _lock = threading.RLock()
@@ -24,57 +25,74 @@ _answered: list[str] = []
 
 
 @dataclasses.dataclass(frozen=True)
-class RemovedOverload:
-    """Stands in a table for an operator overload that the installed torch no longer
-    has; it cannot be called.
+class RemovedOperator:
+    """Stands in a table for an operator, an overload or a function that the installed
+    torch no longer has; it cannot be called.
     """
 
     name: str
 
+    def __getattr__(self, key: str) -> Any:
+        if not names_without_asking(sys._getframe(1)):
+            raise AttributeError(f"torch has no {self.name}.{key}")
+        return RemovedOperator(f"{self.name}.{key}")
 
-def is_removed_name(key: str) -> bool:
-    """Whether an overload's name marks it as one of the named-tensor overloads."""
-    lowered = key.lower()
-    return "dimname" in lowered or "names" in lowered
 
+def names_without_asking(frame: FrameType) -> bool:
+    """Whether torchax reads an attribute here as one that must exist.
 
-def needed() -> bool:
-    """Whether the installed torchax names overloads that the installed torch lacks.
-
-    Later torchax asks torch what it has, and must not be told otherwise.
+    Where it asks torch what it has, by `hasattr`, `getattr` or inside of a `try`, the
+    truth is the answer.
     """
-    torchax = checked_versions()["torchax"]
-    old = torchax is not None and Version(torchax) < Version("0.0.14.dev0")
-    return old and not hasattr(torch.ops.aten.prod, "dim_Dimname")
+    if frame.f_globals.get("__name__", "").partition(".")[0] != "torchax":
+        return False
+    code, offset = frame.f_code, frame.f_lasti
+    if dis.opname[code.co_code[offset]] not in {"LOAD_ATTR", "LOAD_METHOD"}:
+        return False
+    return not any(
+        entry.start <= offset < entry.end
+        for entry in dis.Bytecode(code).exception_entries  # pyright: ignore[reportAttributeAccessIssue]
+    )
 
 
 @contextlib.contextmanager
-def removed_overloads() -> Iterator[None]:
-    """Answer each missing named-tensor overload with a `RemovedOverload` inside the
+def removed_operators() -> Iterator[None]:
+    """Answer what torchax names and torch lacks with a `RemovedOperator` inside the
     block, and only there.
 
-    A torch that still has an overload answers for itself, so with versions that agree
+    A torch that still has an operator answers for itself, so with versions that agree
     nothing happens.
     """
-    with _lock:
-        original = OpOverloadPacket.__getattr__
+    with _lock, contextlib.ExitStack() as restore:
+        for owner in (OpOverloadPacket, _OpNamespace, torch):
+            original = owner.__getattr__
+            restore.callback(setattr, owner, "__getattr__", original)
+            owner.__getattr__ = _answering(original)  # type: ignore[method-assign]
+        yield
 
-        def answer(packet: OpOverloadPacket, key: str) -> Any:
-            try:
-                return original(packet, key)
-            except AttributeError:
-                if not is_removed_name(key):
-                    raise
-                name = f"{packet}.{key}"
-                if name not in _answered:
-                    _answered.append(name)
-                return RemovedOverload(name)
 
-        OpOverloadPacket.__getattr__ = answer  # type: ignore[method-assign]
+def _answering(original: Callable) -> Callable:
+    """In place of the `__getattr__` of a class, or of the module torch, which has no
+    `self`.
+    """
+
+    def answer(*arguments: Any) -> Any:
         try:
-            yield
-        finally:
-            OpOverloadPacket.__getattr__ = original  # type: ignore[method-assign]
+            return original(*arguments)
+        except AttributeError:
+            if not names_without_asking(sys._getframe(1)):
+                raise
+        *owner, key = arguments
+        name = f"{_owner_name(*owner)}.{key}"
+        if name not in _answered:
+            _answered.append(name)
+        return RemovedOperator(name)
+
+    return answer
+
+
+def _owner_name(owner: Any = "torch") -> str:
+    return owner.name if isinstance(owner, _OpNamespace) else str(owner)
 
 
 def active_shims() -> dict[str, str]:
@@ -86,5 +104,8 @@ def active_shims() -> dict[str, str]:
     """
     if not _answered:
         return {}
-    reason = f"torchax names {count_noun(len(_answered), 'overload')} that torch has removed, such as {_answered[0]}"
-    return {"removed-overloads": reason}
+    reason = (
+        f"torchax names {count_noun(len(_answered), 'operator')} or overloads that torch has removed, "
+        f"such as {_answered[0]}"
+    )
+    return {"removed-operators": reason}

@@ -60,12 +60,6 @@ KNOWN = (
         install=RECOMMENDED,
     ),
     Combination(
-        {"torch": ">=2.14", "torchax": "<0.0.14.dev20260912"},
-        works=False,
-        note="torchax before the nightly of 12 September 2026 names operators (qr, cholesky) that torch 2.14 removed",
-        install={"torch": "2.13.0"},
-    ),
-    Combination(
         {"jax": "<0.8"},
         works=False,
         note="jax before 0.8 has no jax.shard_map, which torchax and tpuport import",
