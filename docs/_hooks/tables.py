@@ -1,6 +1,7 @@
 """Fill `<!-- tpuport:NAME -->` in the pages with what the package itself says, so that they cannot drift."""
 
 import dataclasses
+import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -24,33 +25,37 @@ def versions() -> str:
     """What each dependency may be, and the version that the tests run with."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
-    nightly = dict(
-        re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints-nightly.txt").read_text(), re.MULTILINE)
-    )
-
     def rows() -> Iterator[Sequence[str]]:
-        yield "Python", project["requires-python"], "3.11"
+        yield "Python", f"`{project['requires-python']}`", "3.11"
         for requirement in project["dependencies"]:
             name, allowed = re.fullmatch(r"([\w.-]+)(.*)", requirement).groups()
-            also = f", and {nightly[name]}" if name in nightly else ""
-            yield name, f"`{allowed}`", pins[name] + also
+            yield name, f"`{allowed}`", pins[name]
 
     return table(("package", "allowed", "tested with"), rows())
 
 
 def combinations() -> str:
-    """What is known about versions of torch, torchax and jax together."""
-    from tpuport.compat.versions import KNOWN
+    """The environments that the tests ran in, and what came of it."""
+    runs = json.loads((ROOT / "docs/data/combinations.json").read_text())
+    packages = [name for name in runs[0] if name not in {"environment", "passed", "failed", "skipped", "date"}]
+
+    def rows() -> Iterator[Sequence[str]]:
+        for run in runs:
+            counts = f"{run['passed']:,} passed, {run['failed']} failed, {run['skipped']} skipped"
+            yield run["environment"], *(run[name] for name in packages), counts, run["date"]
+
+    return table(("environment", *packages, "tests", "date"), rows())
+
+
+def broken() -> str:
+    """The versions that cannot work together."""
+    from tpuport.compat.versions import BROKEN
 
     rows = (
-        (
-            ", ".join(f"{name} `{wanted}`" for name, wanted in known.packages.items()),
-            "works" if known.works else "does not work",
-            known.note,
-        )
-        for known in KNOWN
+        (", ".join(f"{name} `{wanted}`" for name, wanted in known.packages.items()), known.reason)
+        for known in BROKEN
     )
-    return table(("versions", "together", "why"), rows)
+    return table(("versions", "why"), rows)
 
 
 def operators() -> str:
@@ -100,6 +105,7 @@ def api() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "versions": versions,
+    "broken": broken,
     "combinations": combinations,
     "operators": operators,
     "warnings": warnings,

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,10 +16,10 @@ def installed(monkeypatch, **changes):
     monkeypatch.setattr(versions, "checked_versions", lambda: {**WORKING, **changes})
 
 
-@pytest.mark.parametrize("torchax", ["0.0.13", versions.NIGHTLY])
-@pytest.mark.parametrize("torch", ["2.13.0", "2.13.0+cpu", "2.13.1"])
-def test_tested_combinations_pass_in_silence(monkeypatch, caplog, torch, torchax):
-    installed(monkeypatch, torch=torch, torchax=torchax)
+@pytest.mark.parametrize("torch", ["2.13.0", "2.13.0+cpu"])
+def test_the_pinned_versions_pass_in_silence(monkeypatch, caplog, torch):
+    caplog.set_level("DEBUG", logger="tpuport")
+    installed(monkeypatch, torch=torch)
     versions.check()
     assert not caplog.records
 
@@ -28,12 +27,9 @@ def test_tested_combinations_pass_in_silence(monkeypatch, caplog, torch, torchax
 @pytest.mark.parametrize(
     ("changes", "install"),
     [
-        ({"torch": "2.14.0"}, "pip install torch==2.13.0"),
-        ({"torch": "2.15.0+cu130"}, "pip install torch==2.13.0"),
-        ({"torch": "2.14.0", "torchax": "0.0.14.dev20260801"}, "pip install torch==2.13.0"),
         ({"torch": "2.7.1"}, "torch==2.13.0"),
         ({"torchax": "0.0.11"}, "torchax==0.0.13"),
-        ({"jax": "0.7.2", "jaxlib": "0.7.2"}, "jax==0.10.2 jaxlib==0.10.2"),
+        ({"jax": "0.9.2", "jaxlib": "0.9.2"}, "jax==0.10.2 jaxlib==0.10.2"),
         ({"jax": "0.10.1"}, "pip install jax==0.10.1 jaxlib==0.10.1"),
         ({"torchax": None}, "pip install torchax==0.0.13"),
         ({"torch": None, "jax": None}, "pip install torch==2.13.0 jax==0.10.2"),
@@ -47,12 +43,22 @@ def test_what_cannot_work_names_the_versions_to_install(monkeypatch, changes, in
 
 
 @pytest.mark.parametrize(
-    "changes", [{"torchax": "0.0.14.dev20261101"}, {"jax": "0.11.0", "jaxlib": "0.11.0"}]
+    "changes",
+    [
+        {"torch": "2.14.1"},
+        {"torch": "2.15.0+cu132", "torchax": "0.0.14.dev20261026"},
+        {"torch": "2.99.0.a0+gitabc"},
+        {"jax": "0.12.0.1", "jaxlib": "0.12.0.1"},
+        {"torch": "1!built-by-hand"},
+    ],
 )
-def test_untested_versions_are_logged_and_given_their_chance(monkeypatch, caplog, changes):
+def test_untried_versions_are_noted_and_given_their_chance(monkeypatch, caplog, changes):
+    caplog.set_level("INFO", logger="tpuport")
     installed(monkeypatch, **changes)
     versions.check()
-    assert "untested" in caplog.text
+    (record,) = caplog.records
+    assert record.levelname == "INFO"
+    assert "pinned to pip install torch==2.13.0" in record.message
 
 
 def test_the_installed_versions_are_read_from_their_metadata():
@@ -77,14 +83,3 @@ def test_checked_before_anything_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("pip install torch==2.13.0 torchax==0.0.13")
-
-
-def test_the_pins_are_the_versions_that_are_recommended():
-    root = Path(__file__).parents[2]
-
-    def pinned(name):
-        lines = (root / name).read_text().splitlines()
-        return dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
-
-    assert {name: pinned("constraints.txt")[name] for name in versions.RECOMMENDED} == versions.RECOMMENDED
-    assert pinned("constraints-nightly.txt")["torchax"] == versions.NIGHTLY

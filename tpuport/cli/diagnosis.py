@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from packaging.specifiers import SpecifierSet
+
 from tpuport.cli import probes
 from tpuport.hardware import tpu_chips
 from tpuport.version import __version__
@@ -36,9 +38,9 @@ class Diagnosis:
 
     Attributes:
         works: whether there are no problems; the command's exit code is 0 exactly then.
-        tested: whether tpuport's tests run with these versions of torch, torchax and
-            jax; None: unknown.
-        note: what is known about these versions, or which ones are tested.
+        tested: whether tpuport's tests are pinned to these versions of torch, torchax
+            and jax; None: unknown.
+        note: which versions the tests are pinned to.
         problems: what cannot work, each with what, where and fix (where and fix may be
             None).
         python: version, executable and platform.
@@ -136,8 +138,9 @@ def _libtpu_problems(version: str | None, chips: list[str]) -> list[Problem]:
             return []
         what = "this host has TPU chips, and libtpu is not installed"
         return [Problem(what, where=", ".join(chips), fix="pip install 'jax[tpu]'")]
-    if required is None or re.fullmatch(
-        re.escape(required).replace(r"\*", ".*"), version
+    # A newer libtpu serves older programs; how far an older one does, nobody says.
+    if required is None or SpecifierSet(f">={required.rstrip('.*')}").contains(
+        version, prereleases=True
     ):
         return []
     what = f"libtpu is {version}, and the installed jax is built for {required}"

@@ -106,10 +106,7 @@ def _verdict(diagnosis: Diagnosis) -> Text:
         return Text("This combination does not work.", style="bold red")
     if diagnosis.tested:
         return Text(f"These versions work together: {diagnosis.note}.", style="green")
-    return Text(
-        f"Nothing wrong was found; these versions are untested, {diagnosis.note}",
-        style="yellow",
-    )
+    return Text(f"Nothing wrong was found; {diagnosis.note}", style="green")
 
 
 def _sections(diagnosis: Diagnosis) -> dict[str, list[str]]:

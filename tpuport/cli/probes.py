@@ -71,14 +71,16 @@ def _compatibility() -> dict[str, Any]:
     from tpuport.compat import versions
 
     compat.environment()
-    note = f"tested is: {versions.pip_line(versions.RECOMMENDED)}"
-    tested = versions.verdict(compat.checked_versions())
-    if tested is not None:
-        note = tested.note
+    tested = versions.are_recommended(compat.checked_versions())
+    note = "tpuport's tests are pinned to them"
+    if not tested:
+        note = (
+            f"tpuport's tests are pinned to: {versions.pip_line(versions.RECOMMENDED)}"
+        )
     compilation.use_persistent_cache()
     directory = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     return {
-        "tested": tested is not None,
+        "tested": tested,
         "note": note,
         "shims": compat.active_shims(),
         "operators": replaced_operators(),

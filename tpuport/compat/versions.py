@@ -16,64 +16,43 @@ logger = logging.getLogger("tpuport")
 
 PACKAGES = ("torch", "torchax", "jax", "jaxlib", "libtpu", "transformers", "diffusers")
 
+# The pins of constraints.txt: what `make test` runs with, and what an error tells to
+# install.
 RECOMMENDED = {
     "torch": "2.13.0",
     "torchax": "0.0.13",
     "jax": "0.10.2",
     "jaxlib": "0.10.2",
 }
-# The nightly build of torchax that the tests also run with.
-NIGHTLY = "0.0.14.dev20261026"
 
 
 @dataclasses.dataclass(frozen=True)
 class Combination:
-    """What is known about a set of versions.
+    """Versions that were tried together and cannot work.
 
     Args:
         packages: package to version specifier; the combination applies where every one
             of them matches.
-        works: whether it was seen to work.
-        note: why not, or what it takes.
-        install: the versions to install instead, where it does not.
+        reason: what breaks.
     """
 
     packages: dict[str, str]
-    works: bool
-    note: str
-    install: dict[str, str] = dataclasses.field(default_factory=dict)
+    reason: str
 
 
-# First match decides. A combination that matches none is untested: it is logged and
-# given its chance.
-KNOWN = (
+# Only what was seen to break: everything else is given its chance.
+BROKEN = (
     Combination(
         {"torchax": "<0.0.12"},
-        works=False,
-        note="torchax before 0.0.12 imports flax and lacks what tpuport builds on",
-        install=RECOMMENDED,
+        "torchax before 0.0.12 imports flax and lacks what tpuport builds on",
     ),
     Combination(
         {"torch": "<2.9"},
-        works=False,
-        note="torch before 2.9 has no grouped matrix product on the CPU, and torchax names dtypes it lacks",
-        install=RECOMMENDED,
+        "torch before 2.9 has no grouped matrix product on the CPU, and torchax names dtypes it lacks",
     ),
     Combination(
-        {"jax": "<0.8"},
-        works=False,
-        note="jax before 0.8 has no jax.shard_map, which torchax and tpuport import",
-        install={"jax": "0.10.2", "jaxlib": "0.10.2"},
-    ),
-    Combination(
-        {"torch": "==2.13.*", "torchax": "==0.0.13", "jax": "==0.10.*"},
-        works=True,
-        note="with an import shim for the named-tensor overloads that torch 2.13 removed",
-    ),
-    Combination(
-        {"torch": "==2.13.*", "torchax": f"=={NIGHTLY}", "jax": "==0.10.*"},
-        works=True,
-        note="without a shim",
+        {"jax": "<0.10"},
+        "jax before 0.10 has no jax.extend.core.get_opaque_trace_state, by which tpuport tells traces apart",
     ),
 )
 
@@ -85,17 +64,23 @@ def checked_versions() -> dict[str, str | None]:
     return {name: _installed(name) for name in PACKAGES}
 
 
-def verdict(versions: dict[str, str | None]) -> Combination | None:
-    """The first known combination that these versions match; None when they are
-    untested.
-    """
-    for known in KNOWN:
+def broken_combination(versions: dict[str, str | None]) -> Combination | None:
+    """The first combination that cannot work and that these versions match."""
+    for combination in BROKEN:
         if all(
             _matches(versions.get(name), specifier)
-            for name, specifier in known.packages.items()
+            for name, specifier in combination.packages.items()
         ):
-            return known
+            return combination
     return None
+
+
+def are_recommended(versions: dict[str, str | None]) -> bool:
+    """Whether these are the pinned versions, in whatever build."""
+    return all(
+        _matches(versions.get(name), f"=={version}")
+        for name, version in RECOMMENDED.items()
+    )
 
 
 def check() -> None:
@@ -124,16 +109,16 @@ def _check(installed: tuple[tuple[str, str | None], ...]) -> None:
         raise PortError(
             "jaxlib is newer than jax, which jax refuses", where=listed, fix=fix
         )
-    known = verdict(versions)
-    if known is None:
-        logger.warning(
-            "%s: an untested combination; tested is %s", listed, pip_line(RECOMMENDED)
-        )
-    elif not known.works:
+    broken = broken_combination(versions)
+    if broken is not None:
         raise PortError(
-            f"these versions cannot work together: {known.note}",
+            f"these versions cannot work together: {broken.reason}",
             where=listed,
-            fix=pip_line(known.install),
+            fix=pip_line(RECOMMENDED),
+        )
+    if not are_recommended(versions):
+        logger.info(
+            "%s: tpuport's tests are pinned to %s", listed, pip_line(RECOMMENDED)
         )
 
 
