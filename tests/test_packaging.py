@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 import tpuport
 from tpuport.compat import versions
@@ -40,12 +41,24 @@ def imported() -> set[str]:
 def test_the_recommended_versions_are_the_pinned_ones() -> None:
     constraints = pins("constraints.txt")
     assert {name: constraints[name] for name in versions.RECOMMENDED} == versions.RECOMMENDED
-    assert pins("constraints-nightly.txt") == {"torchax": versions.NIGHTLY}
 
 
-def test_every_line_of_the_constraints_is_an_exact_pin() -> None:
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
-    assert len(lines) == len(pins("constraints.txt"))
+def test_no_dependency_has_an_upper_bound() -> None:
+    assert [line for line in PROJECT["dependencies"] if "<" in line or "==" in line] == []
+
+
+def test_the_oldest_versions_are_the_lower_bounds() -> None:
+    oldest = pins("constraints-oldest.txt")
+    bounds = dict(line.split(">=") for line in PROJECT["dependencies"])
+    assert all(Version(oldest[name]) >= Version(bound) for name, bound in bounds.items())
+    for name in ("torch", "torchax", "jax", "transformers", "diffusers", "accelerate"):
+        assert Version(oldest[name]) == Version(bounds[name])
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-newest.txt", "constraints-oldest.txt"])
+def test_every_line_of_the_constraints_is_an_exact_pin(name: str) -> None:
+    lines = [line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#")]
+    assert len(lines) == len(pins(name))
 
 
 def test_every_import_is_a_declared_dependency() -> None:

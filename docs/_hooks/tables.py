@@ -25,6 +25,7 @@ def versions() -> str:
     """What each dependency may be, and the version that the tests run with."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+
     def rows() -> Iterator[Sequence[str]]:
         yield "Python", f"`{project['requires-python']}`", "3.11"
         for requirement in project["dependencies"]:
@@ -37,14 +38,15 @@ def versions() -> str:
 def combinations() -> str:
     """The environments that the tests ran in, and what came of it."""
     runs = json.loads((ROOT / "docs/data/combinations.json").read_text())
-    packages = [name for name in runs[0] if name not in {"environment", "passed", "failed", "skipped", "date"}]
+    outcome = ("passed", "failed", "skipped", "date")
+    versions = [name for name in next(iter(runs), {}) if name not in outcome]
 
     def rows() -> Iterator[Sequence[str]]:
         for run in runs:
             counts = f"{run['passed']:,} passed, {run['failed']} failed, {run['skipped']} skipped"
-            yield run["environment"], *(run[name] for name in packages), counts, run["date"]
+            yield *(run[name] for name in versions), counts, run["date"]
 
-    return table(("environment", *packages, "tests", "date"), rows())
+    return table((*versions, "tests", "date"), rows())
 
 
 def broken() -> str:
