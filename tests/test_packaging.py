@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -170,7 +169,8 @@ def test_an_installed_wheel_diagnoses_lints_and_ports(wheel: Path, tmp_path: Pat
     ]
     subprocess.run(install, check=True)
     (packages,) = environment.glob("lib/python*/site-packages")
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    dependencies = [path for path in sys.path if Path(path).name == "site-packages"]
+    (packages / "dependencies.pth").write_text("\n".join(dependencies))
     program = ROOT / "tests/installed_package.py"
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([python, "-P", program], cwd=tmp_path, env=variables, check=True)
