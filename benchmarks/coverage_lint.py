@@ -1,11 +1,12 @@
 """What `tpuport lint` expects of each model class of a library, without running it."""
 
 import importlib
+import re
 from pathlib import Path
 
 from tpuport import lint
 from tpuport.lint.entry_verdicts import EntryVerdict
-from tpuport.patches.builtin import PATCHES
+from tpuport.patches import registry
 
 Expectation = dict[str, str]
 
@@ -24,15 +25,31 @@ def expectations(library: str) -> dict[str, Expectation]:
     names: with an optional argument, or a step with a static cache, without which `tpuport.generate` recomputes.
     """
     package = Path(str(importlib.import_module(library).__file__)).parent
+    _import_copies(package, library)
     settings = lint.Settings(exclude=(_NEVER_IMPORTED,), patched=patched_everywhere())
     report = lint.lint_paths([package / "models"], settings)
     return {verdict.name: expectation(verdict) for verdict in report.verdicts}
 
 
+def _import_copies(package: Path, library: str) -> None:
+    """Import the modules of a library that define a function of a patched name, so that patches find their copies."""
+    names = {status.patch.qualname.rpartition(".")[2] for status in registry.statuses()} - {
+        "forward",
+        "__call__",
+    }
+    is_definition = re.compile(rf"^\s*def (?:{'|'.join(names)})\(", re.MULTILINE)
+    for file in (package / "models").rglob("*.py"):
+        if not file.match(_NEVER_IMPORTED) and is_definition.search(file.read_text()):
+            importlib.import_module(".".join((library, *file.relative_to(package).with_suffix("").parts)))
+
+
 def patched_everywhere() -> tuple[str, ...]:
-    """The functions that patches replace in every traced call."""
-    targets = (patch.target for patch in PATCHES if not patch.replacement.startswith(_ONLY_IN_GENERATE))
-    return (*targets, _PREPARED)
+    """The functions that patches replace in every traced call: their targets, and copies that have been imported."""
+    statuses = [
+        status for status in registry.statuses() if not status.patch.replacement.startswith(_ONLY_IN_GENERATE)
+    ]
+    places = {place for status in statuses for place in (status.patch.target, *status.places)}
+    return (*sorted(places), _PREPARED)
 
 
 def expectation(verdict: EntryVerdict) -> Expectation:

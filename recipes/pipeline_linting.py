@@ -33,7 +33,12 @@ def lint_model_code(module: str, console: Console) -> None:
     for error, lines in errors.items():
         console.print(f"  line {', '.join(map(str, lines))}  {escape(error)}")
     console.print(f"lint: {file.name}, {report.lines} lines. {escape(report.verdict())}")
-    patches = [status.patch for status in registry.statuses() if status.patch.target.startswith(module)]
+    places = lambda status: status.places or (status.patch.target,)  # noqa: E731
+    patches = [
+        status.patch
+        for status in registry.statuses()
+        if any(place.startswith(module) for place in places(status))
+    ]
     if patches:
         console.print("these patches replace that code:")
     for patch in patches:

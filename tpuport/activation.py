@@ -30,10 +30,10 @@ def enable(*, patches: Literal["error", "warn", "off"] | None = None) -> None:
 
     Args:
         patches: what happens where a patch finds another source than it was written
-            for. "error": a PortError, from here or out of the import of that model.
-            "warn": a logged warning, and the patch is not applied. "off": no patches.
-            None leaves it as it is, at first as the environment's TPUPORT_PATCHES says,
-            else "error".
+            for. "warn": the patch is not applied, which is a logged warning when such a
+            model is ported. "error": a PortError, from here if the model's module has
+            been imported, else from `port` or `load`. "off": no patches. None leaves it
+            as it is, at first as the environment's TPUPORT_PATCHES says, else "warn".
 
     Raises:
         PortError: the installed versions cannot work together, or a patch does not fit;

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 import tpuport
-from tpuport.patches import registry
+from tpuport.patches import Patch, catalog, digest, registry
 
 CORE = '''
     """A library."""
@@ -67,10 +67,10 @@ USER = """
     plain = Base.fixed
 """
 REPLACEMENTS = """
-    from tpuport.patches import registry
+    from tpuport.patches import before_tracing, original
 
     def scale(x, factor=2):
-        return ("patched", registry.original("fakelib.core:scale")(x, factor))
+        return ("patched", original("fakelib.core:scale")(x, factor))
 
     def constant(*args, **kwargs):
         return "patched"
@@ -81,7 +81,6 @@ REPLACEMENTS = """
     def plus_two(x):
         return x + 2
 """
-VERSIONS = ">=1.0,<2.0"
 
 
 class Library:
@@ -110,18 +109,18 @@ class Library:
     def source_digest(self, qualname):
         """The digest, from an import that is forgotten again."""
         known = {name for name in sys.modules if name.startswith("fakelib")}
-        value = registry.digest(f"fakelib.core:{qualname}")
+        value = digest(f"fakelib.core:{qualname}")
         for name in {name for name in sys.modules if name.startswith("fakelib")} - known:
             del sys.modules[name]
             vars(sys.modules.get("fakelib", sys)).pop("core", None)
         return value
 
     def patch(self, qualname="scale", replacement="scale", **options):
-        options = {"name": f"fakelib.{qualname}", "versions": VERSIONS, "when": "always", **options}
+        options = {"name": f"fakelib.{qualname}", "when": "always", **options}
         if "source" not in options:
-            options["source"] = ("a" * 64, self.source_digest(qualname))
-        return registry.Patch(
-            target=f"fakelib.core:{qualname}", package="fakelib", why="It cannot be traced.",
+            options["source"] = (f"{'a' * 8}-{'a' * 32}", self.source_digest(qualname))
+        return Patch(
+            target=f"fakelib.core:{qualname}", why="It cannot be traced.",
             replacement=f"fakeours:{replacement}", **options,
         )  # fmt: skip
 
@@ -134,12 +133,13 @@ def library(tmp_path, monkeypatch):
     tpuport.disable()
     library = Library(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    registry._load(strict=True)  # the builtin ones are there before as well as afterwards
-    before = set(registry._patches)
+    catalog.load(strict=True)  # the builtin ones are there before as well as afterwards
+    before = catalog.patches()
     yield library
     registry.revert_all()
-    for name in set(registry._patches) - before:
-        registry.unregister(name)
+    for patch in catalog.patches():
+        if patch not in before:
+            registry.unregister(patch.name)
     for name in [name for name in sys.modules if name.partition(".")[0] in ("fakelib", "fakeours")]:
         del sys.modules[name]
     tpuport.disable()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tpuport
 from tpuport import compat
-from tpuport.patches import complex_rotary, registry
+from tpuport.patches import complex_rotary, original
 
 MODELS = "diffusers.models.transformers.transformer_"
 # (module, function, shape of a complex table with S positions, whether `use_real=False` is said)
@@ -86,7 +86,5 @@ def test_no_product_of_complex_numbers_in_the_program():
     shapes = np.zeros((1, 3, 2, 8), np.float32), np.zeros((3, 4), np.float32), np.zeros((3, 4), np.float32)
     compiled = jax.jit(turn).lower(*shapes).compile().as_text()
     assert "c64" not in compiled
-    with_patches_off = registry.original(
-        "diffusers.models.transformers.transformer_qwenimage:apply_rotary_emb_qwen"
-    )
+    with_patches_off = original("diffusers.models.transformers.transformer_qwenimage:apply_rotary_emb_qwen")
     assert with_patches_off is not apply_rotary_emb_qwen

@@ -10,7 +10,7 @@ import torch
 
 import tpuport
 from tpuport import PortError, compat
-from tpuport.patches import registry
+from tpuport.patches import original, registry
 
 
 def test_applied_when_the_target_is_imported_and_reverted(library):
@@ -68,7 +68,7 @@ def test_every_kind_of_method_and_its_aliases(library):
         assert thing.other(0) == "other"
     assert Child().again(0) == "patched"
     assert (Base.made(0), Child.made(0), Base.fixed(0)) == ("patched Base", "patched Child", "patched")
-    assert registry.original("fakelib.core:Base.shape")(Base(), 0) == "original"
+    assert original("fakelib.core:Base.shape")(Base(), 0) == "original"
     registry.revert_all()
     assert (dict(vars(Base)), dict(vars(Child))) == before
 
@@ -244,7 +244,7 @@ def test_a_call_that_is_traced_is_ported(library):
 
 def test_what_is_decided_before_tracing(library):
     library.write("fakeours.py", library.REPLACEMENTS + '''
-    @registry.before_tracing("fakelib.core:Base")
+    @before_tracing("fakelib.core:Base")
     def without(module, args, kwargs):
         return args, {key: value for key, value in kwargs.items() if key != "extra"}
     ''')  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 import tpuport
 from tpuport import PortError
-from tpuport.patches import entry_points, registry
+from tpuport.patches import catalog, digest, entry_points, registry
 
 GOOD = """
     from tpuport.patches import Patch, digest
@@ -17,7 +17,7 @@ GOOD = """
     def double(x):
         return x * 3
 
-    one = Patch("pointed.one", "pointedlib:f", "pointedlib", ">=1", "why", "pointed:double", SOURCE, "always")
+    one = Patch("pointed.one", "pointedlib:f", "why", "pointed:double", SOURCE, "always")
     several = [one]
 
     def made():
@@ -30,7 +30,7 @@ def distribution(tmp_path, monkeypatch):
     """A function that installs one whose entry point has a value."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "pointedlib.py").write_text("def f(x):\n    return x * 2\n")
-    source = repr((registry.digest("pointedlib:f"),))
+    source = repr((digest("pointedlib:f"),))
     del sys.modules["pointedlib"]
     (tmp_path / "pointed.py").write_text(textwrap.dedent(GOOD).replace("SOURCE", source))
     (tmp_path / "pointedlib-1.0.dist-info").mkdir()
@@ -45,7 +45,7 @@ def distribution(tmp_path, monkeypatch):
         (info / "entry_points.txt").write_text(f"[tpuport.patches]\nmine = {value}\n")
 
     tpuport.disable()
-    monkeypatch.setattr(registry, "_loaded", False)
+    monkeypatch.setattr(catalog, "_loaded", False)
     yield install
     tpuport.disable()
     registry.unregister("pointed.one")
@@ -78,7 +78,7 @@ def test_a_patch_by_entry_point(distribution, value):
 def test_a_broken_entry_point_names_its_distribution(distribution, caplog, value, message):
     distribution(value)
     with pytest.raises(PortError, match=message) as caught:
-        registry.apply_all()
+        registry.apply_all("error")
     assert "of pointed" in str(caught.value)
     assert registry.applied() == ()
     with caplog.at_level(logging.WARNING, logger="tpuport"):

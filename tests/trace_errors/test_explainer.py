@@ -209,19 +209,21 @@ def test_the_error_says_it_and_goes_to_another_process() -> None:
 
 def test_an_idle_patch_is_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     patch = Patch(
-        name="cases.item", target=f"{models.__name__}:Item.forward", package="", versions="",
-        why="it reads a value", replacement="math:sqrt", source=("0" * 64,),
+        name="cases.item", target=f"{models.__name__}:Item.forward", why="it reads a value",
+        replacement="math:sqrt", source=(f"{'0' * 8}-{'0' * 32}",),
     )  # fmt: skip
     error, model = failed(models.Item(), torch.ones(2, 4)), models.Item()
-    for state, wanted in (("off", "import tpuport.auto"), ("version outside range", "tpuport patches")):
+    for state, wanted in (("off", "import tpuport.auto"), ("source differs", "tpuport patches")):
         monkeypatch.setattr(
-            registry, "statuses", lambda state=state: [Status(patch, state, "1.0", "tests", "it is 2.0")]
+            registry, "statuses", lambda state=state: [Status(patch, state, "1.0", "tests", (), "it is 2.0")]
         )
         failure = explain(error, model)
         assert wanted in failure.remedy
         assert "cases.item" in failure.remedy
         assert failure.rule == "TPU201"
-    monkeypatch.setattr(registry, "statuses", lambda: [Status(patch, "applied", "1.0", "tests")])
+    monkeypatch.setattr(
+        registry, "statuses", lambda: [Status(patch, "applied", "1.0", "tests", (patch.target,))]
+    )
     assert "cases.item" not in explain(error, model).remedy
 
 

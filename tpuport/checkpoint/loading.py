@@ -129,6 +129,7 @@ def load(
             model_class, path, gguf_file, requested_dtype, config_options
         )
         problems = []
+    registry.apply_for(model)
     generation_config = None
     if hasattr(model, "can_generate") and model.can_generate():
         generation_config = read_generation_config(path)

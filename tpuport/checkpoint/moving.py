@@ -160,6 +160,7 @@ def plan_port(
     # Patches of models that need one; does nothing after `tpuport.enable`, which has
     # applied them.
     registry.apply_all()
+    registry.apply_for(model)
     mesh = mesh or model_mesh(model) or one_device_mesh()
     dtypes = _target_dtypes(model, as_torch_dtype(dtype))
     _check_movable(model, dtypes)

@@ -1,5 +1,5 @@
-"""`tpuport patches`: what is replaced in known libraries, for which versions, and
-whether it fits what is installed.
+"""`tpuport patches`: what is replaced in known libraries, and whether it fits what is
+installed.
 """
 
 import argparse
@@ -69,9 +69,7 @@ def run(options: argparse.Namespace) -> int:
     # As `tpuport.enable()` would do it, but a mismatch is a line of the list instead of
     # an error.
     strictness = registry.environment_strictness()
-    if strictness == "error":
-        strictness = "warn"
-    registry.apply_all(strictness)
+    registry.apply_all("off" if strictness == "off" else "warn")
     failures = {}
     if options.check:
         failures = _import_targets(registry.statuses())
@@ -157,25 +155,27 @@ def _print_list(console: Console, statuses: "Sequence[Status]") -> None:
     for status in statuses:
         state = Text(status.state, style=_STYLES.get(status.state, "yellow"))
         console.print(Text(status.patch.name, style="bold"), "-", state)
-        facts = f"for {_versions(status)}; installed: {status.installed or '-'}; from {status.origin}"
+        facts = f"for {_library(status)}; places: {len(status.places)}; from {status.origin}"
         for line in (facts, status.patch.why):
             console.print(Padding(Text(line), (0, 0, 0, 4)))
 
 
-def _versions(status: "Status") -> str:
-    return f"{status.patch.package} {status.patch.versions}".strip() or "any"
+def _library(status: "Status") -> str:
+    return f"{status.patch.package} {status.installed or ''}".strip()
 
 
 def _table(statuses: "Sequence[Status]") -> Table:
     table = Table(title="Patches", title_justify="left")
     table.add_column("patch", overflow="fold")
-    for heading in ("for", "here", "status", "from"):
+    for heading in ("for", "status", "places", "from"):
         table.add_column(heading)
     table.add_column("why", overflow="fold")
     for status in statuses:
         patch = status.patch
         state = Text(status.state, style=_STYLES.get(status.state, "yellow"))
         # As `Text`, since names and reasons may look like rich's markup.
-        cells = map(Text, (patch.name, _versions(status), status.installed or "-"))
-        table.add_row(*cells, state, Text(status.origin), Text(patch.why))
+        name, library, origin, why = map(
+            Text, (patch.name, _library(status), status.origin, patch.why)
+        )
+        table.add_row(name, library, state, str(len(status.places)), origin, why)
     return table

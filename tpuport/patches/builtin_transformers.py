@@ -1,459 +1,314 @@
-"""The patches that are part of tpuport for transformers."""
+"""The patches that are part of tpuport for transformers.
+
+Each target is one place of its source; copies in other models are found by the source.
+"""
 
 from tpuport.patches.patch import Patch
 
-_VERSIONS = ">=5.23,<5.24"
-# JetMoE's experts: name, target, function of `jetmoe`, digest.
-_JETMOE = [
-    (
-        "gating",
-        "JetMoeTopKGating.forward",
-        "gating_forward",
-        "c1e7445235f36cbcba79f1db57aefd1a727974a8e6eb3d0be5c09e8b66f44e2d",
-    ),
-    (
-        "experts",
-        "JetMoeParallelExperts.forward",
-        "experts_forward",
-        "eae39dce0efbac79cd6d6b458a0f1c87f432916927b9b192097af879229f2641",
-    ),
-]
-# Recurrences of transformers' models: name, target, function of
-# `transformers_recurrences`, digest.
-_RECURRENCES = [
-    *(
-        (
-            f"{name.replace('_', '-')}.scan",
-            f"{name}.modeling_{name}:mamba_selective_scan",
-            "mamba_selective_scan",
-            "2cf1258d096e078b4031c57d416ff0ecd7a739a90c740263a317fabf3b40fcc6",
-        )
-        for name in ("mamba", "falcon_mamba", "jamba", "zamba")
-    ),
-    (
-        "rwkv.attention",
-        "rwkv.modeling_rwkv:rwkv_linear_attention_cpu",
-        "rwkv_linear_attention",
-        "1d645ef29cdde914674cd1f6b361f4f8a0e847391cd3da68d097774faf39a46d",
-    ),
-    (
-        "recurrent-gemma.scan",
-        "recurrent_gemma.modeling_recurrent_gemma:RecurrentGemmaRglru._rnn_scan",
-        "rg_lru_scan",
-        "d06c609a0b1fe9bf34a0e3845f80561e0379895c98d2754c3ffb9f97f1eb2673",
-    ),
-]
-
-# Linear attention by the delta rule: target, digest; all of them are
-# `delta_rules:chunk_delta_rule`.
-_GATED_DELTA_RULE = "be5acee836d3a950622e9e7df4c69d2719369fa47c9763e8261a885c854f19f4"
-_KIMI_DELTA_RULE = "d35292212fc62917fcabd5ac67fab9cab424c86098e1ac2634819320006ea7d4"
-_DELTA_RULES = dict.fromkeys(
-    ("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen4_exp", "olmo_hybrid"),
-    ("torch_chunk_gated_delta_rule", _GATED_DELTA_RULE),
-) | dict.fromkeys(
-    ("kimi_linear", "bailing_hybrid", "glm5_next"),
-    ("chunk_kimi_delta_attention", _KIMI_DELTA_RULE),
+_EXPERTS = "it looks up which tokens each expert has, and their number is not known while tracing"
+_PADDING = "its padding follows from buffers, whose values are not known while tracing"
+_EXPERT_SIZES = "it takes the number of tokens of each expert to Python"
+_STEP_BY_STEP = (
+    "it computes token by token in Python, so that a program grows with the prompt"
 )
-
-# Experts that transformers runs one by one: target, function of `separate_experts`,
-# digest.
-_EXPERTS = {
-    "switch-transformers.experts": (
-        "switch_transformers.modeling_switch_transformers:SwitchTransformersExperts.forward",
-        "switch_forward",
-        "9ab5bedecfbc29dbc965af34b3289e9b5e10ed63b4d55baa92f393bb7eac0d6c",
-    ),
-    "nllb-moe.experts": (
-        "nllb_moe.modeling_nllb_moe:NllbMoeExperts.forward",
-        "nllb_forward",
-        "e322db342a25a7e187f4019d2461c15287731e919417a3180ff5c039f0640094",
-    ),
-    "dbrx.experts": (
-        "dbrx.modeling_dbrx:DbrxExperts.forward",
-        "dbrx_forward",
-        "78707590f3ec344f4e964a30cb855b89ff7bdc118a2a0e0fb7e6247cbacc176e",
-    ),
-}
-
-# Models with rows of images: name, class, digest.
-_IMAGES = [
-    (
-        "idefics2",
-        "Idefics2Model",
-        "ae7f5ab2025e4bc3ea3e2cb234387298c57d92d0c608006e89ec4859a89b2aca",
-    ),
-    (
-        "idefics3",
-        "Idefics3Model",
-        "71ad853a10914366592a4f5ceafa8c6bad6f015892a63650d69982ec7bb5e9b8",
-    ),
-    (
-        "smolvlm",
-        "SmolVLMModel",
-        "3af162600fc596accd6d480b560fed826a8e61c3f84669807d8a47c7d4fa07d9",
-    ),
-]
-# Models whose images are tokens: name, direction, method, function of `image_tokens`,
-# digest.
-_IMAGE_TOKENS = [
-    (
-        "chameleon",
-        "encode",
-        "convert_img2bpe",
-        "chameleon_tokens",
-        "53a61d0401c64c8658dd9d926d697227b3d2d3ccef7b4f6fb40df77924f32a92",
-    ),
-    (
-        "emu3",
-        "encode",
-        "convert_img2bpe",
-        "emu3_tokens",
-        "69975d1bad4dee8b96b5f684de6ae2c857bc0fb4145d3359344523feed6d625c",
-    ),
-    (
-        "emu3",
-        "decode",
-        "convert_bpe2img",
-        "emu3_codes",
-        "1e47e42fd68c67a16576af1807d6367df0c1a34384c6a0ae2edf2a7c21b6fa40",
-    ),
-]
-_LENGTHS_WHY = "it takes the longest length to Python, to assert that it does not exceed the number of columns"
-_PATCHES_WHY = "its number of patches follows from what it computes, and is not known while tracing"
-# Models that look at values: model, name, target, function, digest, reason.
-_METHODS_OF_MODELS = [
-    (
-        "xlm",
-        "lengths",
-        "XLMModel.forward",
-        "xlm:xlm_forward",
-        "1b00ca8bb38bbf1e5a9b08a6333fce7ff6d21de18d0cc357e412f4d70d5cad23",
-        _LENGTHS_WHY,
-    ),
-    (
-        "flaubert",
-        "lengths",
-        "FlaubertModel.forward",
-        "xlm:flaubert_forward",
-        "cadf46ebde90e1e93f865f97c142f9eb34b91594a1b40bc25a5b3f98ea9a6fbd",
-        _LENGTHS_WHY,
-    ),
-    (
-        "longformer",
-        "encoder",
-        "LongformerEncoder.forward",
-        "longformer:encode",
-        "86154eddcf49209d7f2f2d7a8921aa3b82627cbc404c01506c93164bf03d271f",
-        "it asks whether any token attends globally",
-    ),
-    (
-        "longformer",
-        "attention",
-        "LongformerSelfAttention.forward",
-        "led:attend",
-        "8068c828018de67c813a88d3376e5f37bcbda7c08c11ea7540d5430baeeeabef",
-        "it looks up which tokens attend globally, and their number is not known while tracing",
-    ),
-    (
-        "oneformer",
-        "mask",
-        "OneFormerTransformerDecoderLayer.forward",
-        "oneformer:decode_layer",
-        "ce37f0eb4d106d9919e4ab5d4212bdc775be26d032dbb7acef7a3a7f25eabe12",
-        "it looks up which queries see no pixel, and their number is not known while tracing",
-    ),
-    (
-        "reformer",
-        "positions",
-        "AxialPositionEmbeddings.forward",
-        "reformer:embed_axial_positions",
-        "8c00c36f04d9c4b42e62da2704a996aad6053b2392cab16e89d082356f3c698d",
-        "it takes the largest position to Python, to cut its table",
-    ),
-    (
-        "blt",
-        "hashes",
-        "byte_group_hash_function",
-        "blt:hash_groups",
-        "2d8aace5bdcd142eca9489d2e3ad4e323de8bd1e315fdc6bcf32cbe76c0ab0f6",
-        "it computes with integers of 64 bits, which overflow",
-    ),
-    (
-        "blt",
-        "lengths",
-        "BltPatcher.patch_lengths_from_entropies",
-        "blt:lengths_from_entropies",
-        "71d43ef73205bd94707fa127fc0ed933983f93febd32e737bd189a60f69ff367",
-        _PATCHES_WHY,
-    ),
-    (
-        "blt",
-        "parts",
-        "process_patch_lengths",
-        "blt:split_lengths",
-        "93ec8139750862e27670acfdff8aae9c232a9426c3b1bf1cf6d4b8ac7dc80c6f",
-        _PATCHES_WHY,
-    ),
-    (
-        "blt",
-        "bytes",
-        "BltModel._patch_ids_from_lengths",
-        "blt:patch_of_each_byte",
-        "ba62d2fb11392210e06f5211df489706164ce584002d2e12be138337b56126f6",
-        _PATCHES_WHY,
-    ),
-    (
-        "hunyuan_vl",
-        "placeholders",
-        "HunYuanVLModel.get_placeholder_mask",
-        "hunyuan_vl:placeholder_mask",
-        "1ccf9bfea7d0c782af5baa35379440317c86bbe47826923f4dd9e2b34e1f8081",
-        "it selects the placeholders of images to count them, and their number is not known while tracing",
-    ),
-]
-# LED: name, target, function of `led`, digest, reason.
-_LED = [
-    (
-        "mask",
-        "_prepare_4d_attention_mask_inverted",
-        "mask_columns",
-        "a6a8794e25bb71808cc2a36fc749f5ae55d69cab9d13593ecab23f5e9c8daa1f",
-        "the encoder asks of its result whether any token attends globally",
-    ),
-    (
-        "attention",
-        "LEDEncoderSelfAttention.forward",
-        "attend",
-        "8068c828018de67c813a88d3376e5f37bcbda7c08c11ea7540d5430baeeeabef",
-        "it looks up which tokens attend globally, and their number is not known while tracing",
-    ),
-    (
-        "positions",
-        "LEDLearnedPositionalEmbedding.forward",
-        "embed_positions",
-        "837c54d0d16109ae04c4dc9fd0fd6bcb1455a5d42ae0f58367c5b85e3b1f2e55",
-        "it makes positions by a range between two tensors, whose size is not known while tracing",
-    ),
-    (
-        "cache",
-        "LEDDecoderAttention.forward",
-        "attend_in_decoder",
-        "8fd3dc76acc2945dc582a921e10d89494caef0e75c9c564e61712d675bfb0483",
-        "a step of one token has no mask, and would see columns of the cache that are not written yet",
-    ),
-]
-# Models that read back what they have written, until they write blanks: the beginning
-# of their classes' names.
-_TRANSDUCERS = {
-    "parakeet": "Parakeet",
-    "nemotron3_5_asr": "Nemotron3_5Asr",
-    "nemotron_asr_streaming": "NemotronAsrStreaming",
-}
-_ENCODEC_CONVOLUTION = (
-    "5012d7aa6ad001b177708a772a5dd3f131b4c6fc9c78e963926db28be99c7031"
+_CHUNK_BY_CHUNK = (
+    "it computes chunk by chunk in Python, so that a program grows with the prompt"
 )
-_MIMI_CONVOLUTION = "8260ca4f99905efe699eeb5550e34903833182af0fbec0052d178a59dcbded6f"
-_LONGCAT_EXPERTS = "6f90d62ee5e560dfbb8dcc5200004f7c0e54265a541bb8ec093289bf85c4c078"
+_IMAGES = (
+    "it selects images by a boolean mask, whose number of true elements is in a tensor"
+)
+_LENGTHS = "it takes the longest length to Python, to assert that it does not exceed the number of columns"
+_PATCHES_OF_BYTES = "its number of patches follows from what it computes, and is not known while tracing"
+_CODES = "it looks up the codes of images on the host"
 
 TRANSFORMERS_PATCHES = [
-    *(
-        Patch(
-            name=name,
-            target=f"transformers.models.{target}",
-            package="transformers",
-            versions=_VERSIONS,
-            why="it looks up which tokens each expert has, and their number is not known while tracing",
-            replacement=f"tpuport.patches.separate_experts:{function}",
-            source=(source,),
-        )
-        for name, (target, function, source) in _EXPERTS.items()
+    Patch(
+        name="switch-transformers.experts",
+        target="transformers.models.switch_transformers.modeling_switch_transformers:SwitchTransformersExperts.forward",
+        why=_EXPERTS,
+        replacement="tpuport.patches.separate_experts:switch_forward",
+        source=("9b47249d-e9f7d59f97407037573a32292f686e31",),
+    ),
+    Patch(
+        name="nllb-moe.experts",
+        target="transformers.models.nllb_moe.modeling_nllb_moe:NllbMoeExperts.forward",
+        why=_EXPERTS,
+        replacement="tpuport.patches.separate_experts:nllb_forward",
+        source=("3a44f812-e2a2060805f369eafb974d3a8de02969",),
+    ),
+    Patch(
+        name="dbrx.experts",
+        target="transformers.models.dbrx.modeling_dbrx:DbrxExperts.forward",
+        why=_EXPERTS,
+        replacement="tpuport.patches.separate_experts:dbrx_forward",
+        source=("7d311486-4d01d8995a89154c1e8113832973b1d3",),
     ),
     Patch(
         name="xmod.lang_adapter",
         target="transformers.models.xmod.modeling_xmod:XmodOutput.lang_adapter",
-        package="transformers",
-        versions=_VERSIONS,
         why="it selects the rows of each language by a mask",
         replacement="tpuport.patches.xmod:lang_adapter",
-        source=("59cd9a99f0cbe8315502dde3b1b8ec368ccd21ef1ef82314dbcdbdb9e7c14519",),
+        source=("058aac94-c038e89e4aa427a90d7a9922b055dd3c",),
     ),
-    *(
-        Patch(
-            name=f"{model.replace('_', '-')}.convolution",
-            target=f"transformers.models.{model}.modeling_{model}:{name}Conv1d.forward",
-            package="transformers",
-            versions=_VERSIONS,
-            why="its padding follows from buffers, whose values are not known while tracing",
-            replacement=f"tpuport.patches.codec_convolutions:{function}",
-            source=(source,),
-        )
-        for model, name, function, source in (
-            ("encodec", "Encodec", "encodec_forward", _ENCODEC_CONVOLUTION),
-            ("mimi", "Mimi", "mimi_forward", _MIMI_CONVOLUTION),
-            (
-                "pocket_tts_audio_tokenizer",
-                "PocketTTSAudioTokenizer",
-                "pocket_tts_forward",
-                _MIMI_CONVOLUTION,
-            ),
-        )
+    Patch(
+        name="encodec.convolution",
+        target="transformers.models.encodec.modeling_encodec:EncodecConv1d.forward",
+        why=_PADDING,
+        replacement="tpuport.patches.codec_convolutions:forward",
+        source=("635ab60f-cdf61e14bdc3090e9f0c7798850dce4b",),
+    ),
+    Patch(
+        name="mimi.convolution",
+        target="transformers.models.mimi.modeling_mimi:MimiConv1d.forward",
+        why=_PADDING,
+        replacement="tpuport.patches.codec_convolutions:forward",
+        source=("2ea798e8-9cac0aaf73aeb93fb022295a0a9a2f6d",),
     ),
     Patch(
         name="esm.predicted-score",
         target="transformers.models.esm.openfold_utils.loss:compute_tm",
-        package="transformers",
-        versions=_VERSIONS,
         why="it looks for the best alignment among those that are equal to it, whose number is a value",
         replacement="tpuport.patches.esm:compute_tm",
-        source=("dd51164666c5a5281a3330ab4e1c1bcacb398d509ec0c932945cf215f5535c02",),
+        source=("ccfd3880-9efec7962efa11554287b37a1a2de55f",),
     ),
-    *(
-        Patch(
-            name=f"jetmoe.{name}",
-            target=f"transformers.models.jetmoe.modeling_jetmoe:{target}",
-            package="transformers",
-            versions=_VERSIONS,
-            why="it takes the number of tokens of each expert to Python",
-            replacement=f"tpuport.patches.jetmoe:{function}",
-            source=(source,),
-        )
-        for name, target, function, source in _JETMOE
+    Patch(
+        name="jetmoe.gating",
+        target="transformers.models.jetmoe.modeling_jetmoe:JetMoeTopKGating.forward",
+        why=_EXPERT_SIZES,
+        replacement="tpuport.patches.jetmoe:gating_forward",
+        source=("635ab60f-456b4dbb43cfc636a69ef4271e674859",),
     ),
-    *(
-        Patch(
-            name=name,
-            target=f"transformers.models.{target}",
-            package="transformers",
-            versions=_VERSIONS,
-            why="it computes token by token in Python, so that a program grows with the prompt",
-            replacement=f"tpuport.patches.transformers_recurrences:{function}",
-            source=(source,),
-        )
-        for name, target, function, source in _RECURRENCES
+    Patch(
+        name="jetmoe.experts",
+        target="transformers.models.jetmoe.modeling_jetmoe:JetMoeParallelExperts.forward",
+        why=_EXPERT_SIZES,
+        replacement="tpuport.patches.jetmoe:experts_forward",
+        source=("f8577552-256100a921cd4b532dbf2e91e297f86d",),
     ),
-    *(
-        Patch(
-            name=f"{name.replace('_', '-')}.delta-rule",
-            target=f"transformers.models.{name}.modeling_{name}:{function}",
-            package="transformers",
-            versions=_VERSIONS,
-            why="it computes chunk by chunk in Python, so that a program grows with the prompt",
-            replacement="tpuport.patches.delta_rules:chunk_delta_rule",
-            source=(source,),
-        )
-        for name, (function, source) in _DELTA_RULES.items()
+    Patch(
+        name="mamba.scan",
+        target="transformers.models.mamba.modeling_mamba:mamba_selective_scan",
+        why=_STEP_BY_STEP,
+        replacement="tpuport.patches.transformers_recurrences:mamba_selective_scan",
+        source=("5d97e722-da002cf9653436565cd6afff4a1b90d3",),
     ),
-    *(
-        Patch(
-            name=f"{name}.images",
-            target=f"transformers.models.{name}.modeling_{name}:{model_class}.get_image_features",
-            package="transformers",
-            versions=_VERSIONS,
-            why="it selects images by a boolean mask, whose number of true elements is in a tensor",
-            replacement=f"tpuport.patches.transformers_images:{name}_features",
-            source=(source,),
-        )
-        for name, model_class, source in _IMAGES
+    Patch(
+        name="rwkv.attention",
+        target="transformers.models.rwkv.modeling_rwkv:rwkv_linear_attention_cpu",
+        why=_STEP_BY_STEP,
+        replacement="tpuport.patches.transformers_recurrences:rwkv_linear_attention",
+        source=("a5a69d80-0a9250d7389281507868278913c7dcbe",),
     ),
-    *(
-        Patch(
-            name=f"{name}.{what}",
-            target=f"transformers.models.{name}.modeling_{name}:{target}",
-            package="transformers",
-            versions=_VERSIONS,
-            why=why,
-            replacement=f"tpuport.patches.{replacement}",
-            source=(source,),
-        )
-        for name, what, target, replacement, source, why in _METHODS_OF_MODELS
+    Patch(
+        name="recurrent-gemma.scan",
+        target="transformers.models.recurrent_gemma.modeling_recurrent_gemma:RecurrentGemmaRglru._rnn_scan",
+        why=_STEP_BY_STEP,
+        replacement="tpuport.patches.transformers_recurrences:rg_lru_scan",
+        source=("ba6ce16e-3b8bc71d70e60246d204d63123fbefc2",),
     ),
-    *(
-        Patch(
-            name=f"led.{name}",
-            target=f"transformers.models.led.modeling_led:{target}",
-            package="transformers",
-            versions=_VERSIONS,
-            why=why,
-            replacement=f"tpuport.patches.led:{function}",
-            source=(source,),
-        )
-        for name, target, function, source, why in _LED
+    Patch(
+        name="gated-delta-rule",
+        target="transformers.models.qwen3_next.modeling_qwen3_next:torch_chunk_gated_delta_rule",
+        why=_CHUNK_BY_CHUNK,
+        replacement="tpuport.patches.delta_rules:chunk_delta_rule",
+        source=("084886cd-6cf1bf676bb85b088f81823f16931ef0",),
     ),
-    *(
-        Patch(
-            name=f"{name}.image-tokens.{direction}",
-            target=f"transformers.models.{name}.modeling_{name}:{name.title()}ImageVocabularyMapping.{method}",
-            package="transformers",
-            versions=_VERSIONS,
-            why="it looks up the codes of images on the host",
-            replacement=f"tpuport.patches.image_tokens:{function}",
-            source=(source,),
-        )
-        for name, direction, method, function, source in _IMAGE_TOKENS
+    Patch(
+        name="kimi-delta-rule",
+        target="transformers.models.kimi_linear.modeling_kimi_linear:chunk_kimi_delta_attention",
+        why=_CHUNK_BY_CHUNK,
+        replacement="tpuport.patches.delta_rules:chunk_delta_rule",
+        source=("084886cd-7b046bf7095f273fcf00d8ab6457057d",),
     ),
-    *(
-        Patch(
-            name=f"{model.replace('_', '-')}.decoder",
-            target=f"transformers.models.{model}.modeling_{model}:{name}RNNTDecoder.forward",
-            package="transformers",
-            versions=_VERSIONS,
-            why="it asks whether all rows have written a blank",
-            replacement="tpuport.patches.transducers:decoder_forward",
-            source=(
-                "58f14ae777dbf3cd8b10443eec744c3e9001ea854a6d1797bb703e933ebbd13b",
-            ),
-        )
-        for model, name in _TRANSDUCERS.items()
+    Patch(
+        name="idefics2.images",
+        target="transformers.models.idefics2.modeling_idefics2:Idefics2Model.get_image_features",
+        why=_IMAGES,
+        replacement="tpuport.patches.transformers_images:idefics2_features",
+        source=("0b8a3ca9-c63a60f286cca181c3d1b37e263bf301",),
+    ),
+    Patch(
+        name="idefics3.images",
+        target="transformers.models.idefics3.modeling_idefics3:Idefics3Model.get_image_features",
+        why=_IMAGES,
+        replacement="tpuport.patches.transformers_images:any_pixel_features",
+        source=("0b8a3ca9-d398ec2d8d9032711908c66f2d3c0aaa",),
+    ),
+    Patch(
+        name="smolvlm.images",
+        target="transformers.models.smolvlm.modeling_smolvlm:SmolVLMModel.get_image_features",
+        why=_IMAGES,
+        replacement="tpuport.patches.transformers_images:any_pixel_features",
+        source=("0b8a3ca9-5998530c2e6fb386196254229c41de31",),
+    ),
+    Patch(
+        name="xlm.lengths",
+        target="transformers.models.xlm.modeling_xlm:XLMModel.forward",
+        why=_LENGTHS,
+        replacement="tpuport.patches.xlm:forward",
+        source=("adc401fd-a93a56318255ab69e4aeca01418368a2",),
+    ),
+    Patch(
+        name="flaubert.lengths",
+        target="transformers.models.flaubert.modeling_flaubert:FlaubertModel.forward",
+        why=_LENGTHS,
+        replacement="tpuport.patches.xlm:forward",
+        source=("adc401fd-f501c4e0f6c2568cbaac0bbf3dc16308",),
+    ),
+    Patch(
+        name="longformer.encoder",
+        target="transformers.models.longformer.modeling_longformer:LongformerEncoder.forward",
+        why="it asks whether any token attends globally",
+        replacement="tpuport.patches.longformer:encode",
+        source=("bccc4ea6-818f601429ef2cc17a1fba2b07739a5f",),
+    ),
+    Patch(
+        name="longformer.attention",
+        target="transformers.models.longformer.modeling_longformer:LongformerSelfAttention.forward",
+        why="it looks up which tokens attend globally, and their number is not known while tracing",
+        replacement="tpuport.patches.led:attend",
+        source=("75399d46-11e140144b05e983c0d3d27fce6698ca",),
+    ),
+    Patch(
+        name="oneformer.mask",
+        target="transformers.models.oneformer.modeling_oneformer:OneFormerTransformerDecoderLayer.forward",
+        why="it looks up which queries see no pixel, and their number is not known while tracing",
+        replacement="tpuport.patches.oneformer:decode_layer",
+        source=("fd2ba7c8-3b5619cc30a06d9d56fe09c17f628ba8",),
+    ),
+    Patch(
+        name="reformer.positions",
+        target="transformers.models.reformer.modeling_reformer:AxialPositionEmbeddings.forward",
+        why="it takes the largest position to Python, to cut its table",
+        replacement="tpuport.patches.reformer:embed_axial_positions",
+        source=("6e4c2b8d-8f8c7b3f8b2f38171719e366b0e8b67e",),
+    ),
+    Patch(
+        name="blt.hashes",
+        target="transformers.models.blt.modeling_blt:byte_group_hash_function",
+        why="it computes with integers of 64 bits, which overflow",
+        replacement="tpuport.patches.blt:hash_groups",
+        source=("e5d81809-30df7df2198258d8bc2758b263c3a723",),
+    ),
+    Patch(
+        name="blt.lengths",
+        target="transformers.models.blt.modeling_blt:BltPatcher.patch_lengths_from_entropies",
+        why=_PATCHES_OF_BYTES,
+        replacement="tpuport.patches.blt:lengths_from_entropies",
+        source=("992b199a-f8ab4a417a46f9a09643ad84a0730959",),
+    ),
+    Patch(
+        name="blt.parts",
+        target="transformers.models.blt.modeling_blt:process_patch_lengths",
+        why=_PATCHES_OF_BYTES,
+        replacement="tpuport.patches.blt:split_lengths",
+        source=("126ead21-ddb45c8170d557b6712f8ab7b1ee2c70",),
+    ),
+    Patch(
+        name="blt.bytes",
+        target="transformers.models.blt.modeling_blt:BltModel._patch_ids_from_lengths",
+        why=_PATCHES_OF_BYTES,
+        replacement="tpuport.patches.blt:patch_of_each_byte",
+        source=("f57a7dc7-01a5510637fe7c89d0c057e93e88861e",),
+    ),
+    Patch(
+        name="hunyuan_vl.placeholders",
+        target="transformers.models.hunyuan_vl.modeling_hunyuan_vl:HunYuanVLModel.get_placeholder_mask",
+        why="it selects the placeholders of images to count them, and their number is not known while tracing",
+        replacement="tpuport.patches.hunyuan_vl:placeholder_mask",
+        source=("122ca67b-3ab64efa79e16434bff7223108191e91",),
+    ),
+    Patch(
+        name="led.mask",
+        target="transformers.models.led.modeling_led:_prepare_4d_attention_mask_inverted",
+        why="the encoder asks of its result whether any token attends globally",
+        replacement="tpuport.patches.led:mask_columns",
+        source=("91a9ec29-ed404808e60e945a7e50aaf3e9f23c73",),
+    ),
+    Patch(
+        name="led.positions",
+        target="transformers.models.led.modeling_led:LEDLearnedPositionalEmbedding.forward",
+        why="it makes positions by a range between two tensors, whose size is not known while tracing",
+        replacement="tpuport.patches.led:embed_positions",
+        source=(
+            "be12adb4-3e59ad4bd20f12b10245535887693653",
+            "98c0f23e-ee2a76f2112b8bf0e4d3c4b2cff593db",
+        ),
+    ),
+    Patch(
+        name="led.cache",
+        target="transformers.models.led.modeling_led:LEDDecoderAttention.forward",
+        why="a step of one token has no mask, and would see columns of the cache that are not written yet",
+        replacement="tpuport.patches.led:attend_in_decoder",
+        source=(
+            "853a6547-59b9f97ea224276d3454c98b22db1a92",
+            "00312df0-3f28c0f40208322e49c796f67405cdd5",
+        ),
+    ),
+    Patch(
+        name="chameleon.image-tokens.encode",
+        target="transformers.models.chameleon.modeling_chameleon:ChameleonImageVocabularyMapping.convert_img2bpe",
+        why=_CODES,
+        replacement="tpuport.patches.image_tokens:chameleon_tokens",
+        source=("5e58054a-f216770cb3bd41bfa5d3eb1fdf271ad3",),
+    ),
+    Patch(
+        name="emu3.image-tokens.encode",
+        target="transformers.models.emu3.modeling_emu3:Emu3ImageVocabularyMapping.convert_img2bpe",
+        why=_CODES,
+        replacement="tpuport.patches.image_tokens:emu3_tokens",
+        source=("5e58054a-50c6d50c1fb0e9ce819a50fc18c0f40a",),
+    ),
+    Patch(
+        name="emu3.image-tokens.decode",
+        target="transformers.models.emu3.modeling_emu3:Emu3ImageVocabularyMapping.convert_bpe2img",
+        why=_CODES,
+        replacement="tpuport.patches.image_tokens:emu3_codes",
+        source=("5e58054a-033c553533afe7026794fd0ae73fb17e",),
+    ),
+    Patch(
+        name="rnnt.decoder",
+        target="transformers.models.parakeet.modeling_parakeet:ParakeetRNNTDecoder.forward",
+        why="it asks whether all rows have written a blank",
+        replacement="tpuport.patches.transducers:decoder_forward",
+        source=("f350c1fd-0f960ef6e706deeaf53f03506d7960ac",),
     ),
     Patch(
         name="chmv2.depths",
-        target=(
-            "transformers.models.chmv2.modeling_chmv2:CHMv2FeaturesToDepth._create_outputs_with_mixlog_norm"
-        ),
-        package="transformers",
-        versions=_VERSIONS,
+        target="transformers.models.chmv2.modeling_chmv2:CHMv2FeaturesToDepth._create_outputs_with_mixlog_norm",
         why="it adds 256 positive numbers, which XLA adds one after another: five times torch's rounding error",
         replacement="tpuport.patches.chmv2:mix_depths",
-        source=("b5b6f14de5b736e214c4bdf3d9cc702fa17f167c725ac96b736060b4c9926c7d",),
+        source=("9fe3c327-9ecf8a07e722ac08010f725561b9ee9c",),
     ),
     Patch(
         name="qwen4-exp.indexer",
         target="transformers.models.qwen4_exp.modeling_qwen4_exp:Qwen4ExpTextQSAIndexer.forward",
-        package="transformers",
-        versions=_VERSIONS,
         why="it looks up the positions of visible tokens for each query, whose number is not known while tracing",
         replacement="tpuport.patches.qwen4_exp:select_tokens",
-        source=("bf589553251577d01c665956afb362484eca732cf8dcedb7624b3fc3135b2c9e",),
+        source=(
+            "e14d824f-b1f09cd905117377b8d4f0eeab9b0bc3",
+            "a2cfb9a1-d6253d57f3148bb0006319f10aa3c054",
+        ),
     ),
     Patch(
         name="glm5-next.indexer",
         target="transformers.models.glm5_next.modeling_glm5_next:Glm5NextTextIndexer.get_pooled_states",
-        package="transformers",
-        versions=_VERSIONS,
         why="it leaves out pools of keys that are complete in no row, whose number is not known while tracing",
         replacement="tpuport.patches.glm5_next:pool_states",
-        source=("6ecb9f6c8dc4b811d15fdd3a378d75a1c95b804c0e4f14aeba06fd5cc06628ce",),
+        source=("1ae2eaeb-1439f00f0b353ef781c510c1d652a875",),
     ),
     Patch(
         name="glm5-next.mask",
-        target=(
-            "transformers.models.glm5_next.modeling_glm5_next:"
-            "Glm5NextTextAttention.build_attention_mask_from_topk"
-        ),
-        package="transformers",
-        versions=_VERSIONS,
+        target="transformers.models.glm5_next.modeling_glm5_next:Glm5NextTextAttention.build_attention_mask_from_topk",
         why="it asks for torch's attention by name, and for another gives queries of padding other results",
         replacement="tpuport.attention.register.selected_keys:mask_of_selected_keys",
-        source=("bac876730c9e8a33862acaa502d0695e41b4c590e0de53f5ed7c6fb4cb6c24a3",),
+        source=("53bc5a98-428ea5825f4c74adc56286ee391d0a0f",),
     ),
     Patch(
         name="longcat-flash.experts",
         target="transformers.models.longcat_flash.modeling_longcat_flash:LongcatFlashExperts.forward",
-        package="transformers",
-        versions=_VERSIONS,
-        why="it looks up which tokens each expert has, and their number is not known while tracing",
+        why=_EXPERTS,
         replacement="tpuport.patches.transformers_experts:longcat_forward",
-        source=(_LONGCAT_EXPERTS,),
+        source=("7d311486-685c101d7447e1d3aa71d97aa7218fc9",),
     ),
 ]

@@ -8,15 +8,7 @@ from typing import Any
 
 import torch
 
-from tpuport.patches.registry import original
-
-_MODELS = "transformers.models"
-ENCODEC = f"{_MODELS}.encodec.modeling_encodec:EncodecConv1d.forward"
-MIMI = f"{_MODELS}.mimi.modeling_mimi:MimiConv1d.forward"
-POCKET_TTS = (
-    f"{_MODELS}.pocket_tts_audio_tokenizer.modeling_pocket_tts_audio_tokenizer"
-    ":PocketTTSAudioTokenizerConv1d.forward"
-)
+from tpuport.patches.switch import with_original
 
 
 @contextlib.contextmanager
@@ -43,16 +35,10 @@ def _sizes_on_host(module: Any) -> Iterator[None]:
             del module.__dict__[name]
 
 
-def _forward_of(target: str) -> Callable[..., torch.Tensor]:
-    """The original forward, with the sizes on the host."""
-
-    def forward(self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-        with _sizes_on_host(self):
-            return original(target)(self, *args, **kwargs)
-
-    return forward
-
-
-encodec_forward = _forward_of(ENCODEC)
-mimi_forward = _forward_of(MIMI)
-pocket_tts_forward = _forward_of(POCKET_TTS)
+@with_original
+def forward(
+    original: Callable[..., torch.Tensor], self: Any, *args: Any, **kwargs: Any
+) -> torch.Tensor:
+    """Traced. The convolution's own forward, with the sizes on the host."""
+    with _sizes_on_host(self):
+        return original(self, *args, **kwargs)

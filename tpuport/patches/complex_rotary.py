@@ -12,7 +12,7 @@ import jax
 import torch
 
 from tpuport import compat
-from tpuport.patches import registry
+from tpuport.patches.switch import with_original
 
 _PARTS = "tpuport_parts"
 
@@ -59,33 +59,34 @@ def _rotate_by_complex(
     return rotate(x, cos.unsqueeze(heads), sin.unsqueeze(heads))
 
 
-def _real_or_complex(target: str, heads: int) -> Callable[..., torch.Tensor]:
-    """The replacement of a function that takes cosines and sines, or with
-    `use_real=False` complex numbers.
+@with_original
+def apply_with_sequence_first(
+    original: Callable[..., torch.Tensor],
+    x: torch.Tensor,
+    freqs_cis: Any,
+    use_real: bool = True,
+    **options: Any,
+) -> torch.Tensor:
+    """Traced. x [B, S, H, D] rotated by freqs_cis, complex [S, D/2] or [B, S, D/2]; by
+    cosines and sines with `use_real`.
     """
-
-    def replacement(
-        x: torch.Tensor, freqs_cis: Any, use_real: bool = True, **options: Any
-    ) -> torch.Tensor:
-        if use_real:
-            return registry.original(target)(x, freqs_cis, use_real=True, **options)
-        return _rotate_by_complex(x, freqs_cis, heads)
-
-    replacement.__doc__ = f"Traced. x [B, S, H, D] rotated by freqs_cis, complex [S, D/2] or [B, S, D/2]: {target}."
-    return replacement
+    if use_real:
+        return original(x, freqs_cis, use_real=True, **options)
+    return _rotate_by_complex(x, freqs_cis, heads=1)
 
 
-_MODELS = "diffusers.models.transformers"
-apply_qwen = _real_or_complex(
-    f"{_MODELS}.transformer_qwenimage:apply_rotary_emb_qwen", 1
-)
-apply_qwen21 = _real_or_complex(
-    f"{_MODELS}.transformer_qwenimage21:apply_rotary_emb_qwen", 1
-)
-apply_nucleus = _real_or_complex(
-    f"{_MODELS}.transformer_nucleusmoe_image:_apply_rotary_emb_nucleus", 1
-)
-apply_common = _real_or_complex("diffusers.models.embeddings:apply_rotary_emb", 2)
+@with_original
+def apply_with_heads_first(
+    original: Callable[..., torch.Tensor],
+    x: torch.Tensor,
+    freqs_cis: Any,
+    use_real: bool = True,
+    **options: Any,
+) -> torch.Tensor:
+    """Traced. The same for x [B, H, S, D]."""
+    if use_real:
+        return original(x, freqs_cis, use_real=True, **options)
+    return _rotate_by_complex(x, freqs_cis, heads=2)
 
 
 def apply_anyflow(hidden_states: torch.Tensor, freqs: torch.Tensor) -> torch.Tensor:

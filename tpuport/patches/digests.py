@@ -1,5 +1,8 @@
 """The digest of a function's source, which does not depend on comments, docstrings,
-annotations or layout.
+annotations, layout or the function's own name.
+
+It covers the functions of the same module, and methods of the same class, that the
+function calls: a copy of the function beside other helpers is another function.
 """
 
 import ast
@@ -9,8 +12,8 @@ import inspect
 import itertools
 import textwrap
 import weakref
-from collections.abc import Callable, Iterator
-from types import ModuleType
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, ModuleType
 from typing import Any
 
 from tpuport.errors import PortError
@@ -27,18 +30,21 @@ _IGNORED_FIELDS = {
     "type_ignores",
 }
 _WITH_DOCSTRING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+_HAS_VARARGS, _HAS_KEYWORDS = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
 
 
-def digest(target: Any) -> str:
-    """SHA-256 over the syntax tree of a function as it was written, with its
-    decorators.
+def digest(target: Any, holder: Any = None) -> str:
+    """Eight hexadecimal digits of a function's argument names (`argument_key`), a dash,
+    and 32 of its source and the sources of its helpers.
 
     It is the same for every version of Python, and for a function that is patched or
-    wrapped.
+    wrapped. Decorators count.
 
     Args:
         target: "module:qualified.name" (the module is imported), or the function,
             method, property itself.
+        holder: the class that defines a function which is given itself; found by the
+            function's qualified name if it is left out.
 
     Raises:
         PortError: there is no such function, or no source to read.
@@ -46,9 +52,33 @@ def digest(target: Any) -> str:
     if isinstance(target, str):
         module, _, qualname = target.partition(":")
         definition = locate(importlib.import_module(module), qualname)
-        return _digest(definition.function, qualname)
+        return _digest(definition.function, qualname, definition.holder)
     function = underlying(target)
-    return _digest(function, getattr(function, "__qualname__", ""))
+    qualname = getattr(function, "__qualname__", "")
+    return _digest(function, qualname, holder or _holder(function, qualname))
+
+
+def argument_key(code: CodeType) -> str:
+    """The part of the digest that follows from argument names: cheap to compute, and
+    enough to pass over nearly every other function.
+    """
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & _HAS_VARARGS) + bool(code.co_flags & _HAS_KEYWORDS)
+    return _hash_names(code.co_varnames[:count])
+
+
+def _hash_names(names: Iterable[str]) -> str:
+    return hashlib.sha256(" ".join(names).encode()).hexdigest()[:8]
+
+
+def _holder(function: Any, qualname: str) -> Any:
+    """The class whose namespace a qualified name ends in; None for a function of a
+    module, or of another function.
+    """
+    holder: Any = inspect.getmodule(function)
+    for part in qualname.split(".")[:-1]:
+        holder = getattr(holder, "__dict__", {}).get(part)
+    return holder if isinstance(holder, type) else None
 
 
 # The code, qualified name and digest of each function: `enable` asks again every time.
@@ -57,27 +87,92 @@ _digests: "weakref.WeakKeyDictionary[Callable[..., Any], tuple[Any, str, str]]" 
 )
 
 
-def _digest(function: Callable[..., Any], qualname: str) -> str:
+def _digest(function: Callable[..., Any], qualname: str, holder: Any) -> str:
     inner = inspect.unwrap(function)
     # Other callables may have no weak references, or compare equal.
     if not inspect.isfunction(inner):
-        return _compute_digest(function, qualname)
+        return _compute_digest(function, qualname, holder)
     code, name, result = _digests.get(inner, (None, "", ""))
     # `is`: codes of two files may be equal.
     if code is not inner.__code__ or name != qualname:
-        result = _compute_digest(function, qualname)
+        result = _compute_digest(function, qualname, holder)
         _digests[inner] = (inner.__code__, qualname, result)
     return result
 
 
-def _compute_digest(function: Callable[..., Any], qualname: str) -> str:
+def _compute_digest(function: Callable[..., Any], qualname: str, holder: Any) -> str:
     node = _syntax_tree(function, qualname)
-    if node is None:
+    if not isinstance(node, _FUNCTION):
         raise PortError(
             "its source cannot be read", where=f"{getattr(function, '__module__', '?')}:{qualname}",
             fix="install the library with its .py files",
         )  # fmt: skip
-    return hashlib.sha256("\n".join(_lines(node)).encode()).hexdigest()
+    text = _text(node)
+    helpers = _reachable_helpers(node, inspect.unwrap(function), holder)
+    for name in sorted(helpers):
+        text += f"\n{name}\n{_text(helpers[name])}"
+    content = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return f"{_hash_names(_argument_names(node.args))}-{content}"
+
+
+def _text(function: "_Function") -> str:
+    return "\n".join(_lines(function, is_root=True))
+
+
+def _argument_names(arguments: ast.arguments) -> list[str]:
+    """In the order of `co_varnames`."""
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    collecting = [arguments.vararg, arguments.kwarg]
+    return [each.arg for each in (*named, *filter(None, collecting))]
+
+
+def _reachable_helpers(
+    node: "_Function", function: Any, holder: Any
+) -> dict[str, "_Function"]:
+    """The definitions of the functions of the same module, and methods of the same
+    class, that a function refers to, and those that these refer to.
+    """
+    helpers: dict[str, _Function] = {}
+    pending = [node]
+    module = getattr(function, "__module__", None)
+    while pending:
+        for name, helper in _helpers(pending.pop(), function, holder):
+            inner = inspect.unwrap(helper)
+            if name in helpers or inner is function or inner.__module__ != module:
+                continue
+            definition = _syntax_tree(helper, helper.__qualname__)
+            if isinstance(definition, _FUNCTION):
+                helpers[name] = definition
+                pending.append(definition)
+    return helpers
+
+
+def _helpers(
+    node: "_Function", function: Any, holder: Any
+) -> Iterator[tuple[str, Any]]:
+    """The functions by name that a definition refers to, of whatever module."""
+    namespace = getattr(function, "__globals__", {})
+    arguments = _argument_names(node.args)
+    for part in ast.walk(node):
+        value: Any = None
+        name = ""
+        if isinstance(part, ast.Name):
+            name = part.id
+            value = namespace.get(name)
+        elif (
+            isinstance(part, ast.Attribute)
+            and isinstance(part.value, ast.Name)
+            and arguments[:1] == [part.value.id]
+            and isinstance(holder, type)
+        ):
+            name = f"{part.value.id}.{part.attr}"
+            value = underlying(inspect.getattr_static(holder, part.attr, None))
+        if inspect.isfunction(value):
+            yield name, value
+
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _syntax_tree(function: Callable[..., Any], qualname: str) -> ast.AST | None:
@@ -129,15 +224,17 @@ def _definitions(scope: ast.AST) -> Iterator[_Definition]:
             yield from _definitions(node)
 
 
-def _lines(node: ast.AST) -> Iterator[str]:
+def _lines(node: ast.AST, *, is_root: bool = False) -> Iterator[str]:
     """The tree as text, in a form of our own: that of `ast.dump` differs between
-    versions of Python.
+    versions of Python. The name of the root is left out.
     """
     yield f"({type(node).__name__}"
     for field, value in ast.iter_fields(node):
         # Versions of Python differ in whether a missing part is None, an empty list or
         # no field at all.
         if field in _IGNORED_FIELDS or value in (None, []):
+            continue
+        if is_root and field == "name":
             continue
         yield f".{field}"
         # The docstring is the first statement of the body.

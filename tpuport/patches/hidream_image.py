@@ -4,13 +4,12 @@ images.
 Shapes: N tokens, C experts per token, E model width.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tpuport.patches import registry
-
-_PATCHIFY = "diffusers.models.transformers.transformer_hidream_image:HiDreamImageTransformer2DModel.patchify"
+from tpuport.patches.switch import with_original
 
 
 def route_to_experts(
@@ -42,13 +41,14 @@ def route_to_experts(
     return total
 
 
+@with_original
 def patchify(
-    self: Any, hidden_states: torch.Tensor
+    original: Callable[..., Any], self: Any, hidden_states: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None, list[tuple[int, int]], torch.Tensor]:
     """Traced. `HiDreamImageTransformer2DModel.patchify`, with the sizes of the images
     as numbers, not as a tensor.
     """
-    tokens, mask, _, ids = registry.original(_PATCHIFY)(self, hidden_states)
+    tokens, mask, _, ids = original(self, hidden_states)
     batch, _, height, width = hidden_states.shape
     patch = self.config.patch_size
     return tokens, mask, [(height // patch, width // patch)] * batch, ids

@@ -2,17 +2,18 @@
 selects them.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from transformers.utils.import_utils import torch_compilable_check
 
-from tpuport.patches.registry import original
-
-_MASK = "transformers.models.hunyuan_vl.modeling_hunyuan_vl:HunYuanVLModel.get_placeholder_mask"
+from tpuport.patches.switch import with_original
 
 
+@with_original
 def placeholder_mask(
+    original: Callable[..., Any],
     self: Any,
     input_ids: torch.Tensor | None,
     inputs_embeds: torch.Tensor,
@@ -21,7 +22,7 @@ def placeholder_mask(
     """Traced. As `HunYuanVLModel.get_placeholder_mask`, a bool for each element
     [B, S, E] of the embeddings.
     """
-    mask = original(_MASK)(self, input_ids, inputs_embeds)
+    mask = original(self, input_ids, inputs_embeds)
     if image_features is not None:
         torch_compilable_check(
             mask.sum() == image_features.numel(),

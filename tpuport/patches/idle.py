@@ -17,7 +17,7 @@ def remedy(calls: Sequence[str], statuses: Iterable[Status]) -> str:
     idle = [
         status
         for status in statuses
-        if status.state != "applied" and status.patch.target in calls
+        if status.patch.target not in status.places and status.patch.target in calls
     ]
     if not idle:
         return ""
@@ -31,6 +31,6 @@ def remedy(calls: Sequence[str], statuses: Iterable[Status]) -> str:
         )
     reason = status.detail.partition("\n")[0] or status.state
     return (
-        f'tpuport\'s patch "{patch.name}" replaces {function} and is not applied: {reason}; `tpuport patches` lists '
-        "the versions that patches are for"
+        f'tpuport\'s patch "{patch.name}" replaces {function} and is not applied: {reason}; `tpuport patches --check` '
+        "lists all of them"
     )

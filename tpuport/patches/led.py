@@ -9,6 +9,7 @@ queries of a block, H heads, D head width, E model width, Q new tokens, T cache 
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,10 +19,7 @@ from torch import nn
 
 from tpuport import compat
 from tpuport.errors import PortError
-from tpuport.patches import registry
-
-_ATTENTION = "transformers.models.led.modeling_led:LEDDecoderAttention.forward"
-_MASK = "transformers.models.led.modeling_led:_prepare_4d_attention_mask_inverted"
+from tpuport.patches.switch import with_original
 
 
 class Columns:
@@ -57,13 +55,17 @@ class _NoQuestion:
         return False
 
 
+@with_original
 def mask_columns(
-    mask: torch.Tensor, dtype: torch.dtype, tgt_len: int | None = None
+    original: Callable[..., torch.Tensor],
+    mask: torch.Tensor,
+    dtype: torch.dtype,
+    tgt_len: int | None = None,
 ) -> Any:
     """Traced. As `_prepare_4d_attention_mask_inverted`, of which the encoder reads
     signs alone.
     """
-    return Columns(registry.original(_MASK)(mask, dtype, tgt_len))
+    return Columns(original(mask, dtype, tgt_len))
 
 
 def attend(
@@ -159,48 +161,48 @@ def _weighted_sum(
 
 
 def embed_positions(
-    self: Any, input_ids_shape: torch.Size, past_key_values_length: Any = 0
+    self: Any, input_ids_shape: torch.Size, length: Any = 0
 ) -> torch.Tensor:
     """Traced. [Q, E] for new tokens [B, Q] behind a number of others, which may be a
     tensor.
     """
-    positions = (
-        torch.arange(input_ids_shape[1], device=self.weight.device)
-        + past_key_values_length
-    )
+    positions = torch.arange(input_ids_shape[1], device=self.weight.device) + length
     return nn.Embedding.forward(self, positions)
 
 
+@with_original
 def attend_in_decoder(
+    original: Callable[..., Any],
     self: Any,
     hidden_states: torch.Tensor,
     key_value_states: torch.Tensor | None = None,
-    past_key_values: Any = None,
+    cache: Any = None,
     attention_mask: torch.Tensor | None = None,
     output_attentions: bool = False,
+    *,
+    past_key_values: Any = None,
 ) -> Any:
     """Traced. As `LEDDecoderAttention.forward`; columns of the cache behind the new
     tokens [B, Q, E] are hidden.
+
+    The cache is called `past_key_values` before transformers 5.24.
     """
-    if (
-        key_value_states is None
-        and past_key_values is not None
-        and attention_mask is None
-    ):
+    cache = past_key_values if cache is None else cache
+    if key_value_states is None and cache is not None and attention_mask is None:
         rows, count = hidden_states.shape[:2]
-        columns, _ = past_key_values.get_mask_sizes(count, self.layer_idx)
-        last = past_key_values.get_seq_length(self.layer_idx) + count - 1
+        columns, _ = cache.get_mask_sizes(count, self.layer_idx)
+        last = cache.get_seq_length(self.layer_idx) + count - 1
         is_written = torch.arange(columns, device=hidden_states.device) <= last
         lowest = torch.finfo(hidden_states.dtype).min
         hidden = torch.zeros_like(is_written, dtype=hidden_states.dtype).masked_fill(
             ~is_written, lowest
         )
         attention_mask = hidden.expand(rows, 1, count, columns)
-    return registry.original(_ATTENTION)(
+    return original(
         self,
         hidden_states,
         key_value_states,
-        past_key_values,
+        cache,
         attention_mask,
         output_attentions,
     )

@@ -1,18 +1,17 @@
 """Longformer's encoder, whose attention is LED's."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tpuport.patches import registry
 from tpuport.patches.led import Columns
-
-_ENCODER = (
-    "transformers.models.longformer.modeling_longformer:LongformerEncoder.forward"
-)
+from tpuport.patches.switch import with_original
 
 
+@with_original
 def encode(
+    original: Callable[..., Any],
     self: Any,
     hidden_states: torch.Tensor,
     attention_mask: Any = None,
@@ -22,6 +21,4 @@ def encode(
     """Traced. As `LongformerEncoder.forward`, whose mask [B, S] says by its signs which
     tokens attend globally.
     """
-    return registry.original(_ENCODER)(
-        self, hidden_states, Columns(attention_mask), *args, **kwargs
-    )
+    return original(self, hidden_states, Columns(attention_mask), *args, **kwargs)

@@ -1,6 +1,4 @@
-"""What a patch is: what it replaces, for which versions and why; and the states that it
-can be in.
-"""
+"""What a patch is: what it replaces and why; and the states that it can be in."""
 
 import dataclasses
 import functools
@@ -8,35 +6,32 @@ import importlib.metadata
 import re
 from typing import Literal
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
 from tpuport.errors import PortError
 
 # In the environment: what happens if a patch does not fit.
 VARIABLE = "TPUPORT_PATCHES"
 _QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DIGEST = re.compile(r"[0-9a-f]{8}-[0-9a-f]{32}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Patch:
-    """One function of a library or model, and the function that replaces it.
+    """A function of a library or model, known by its source, and the function that
+    replaces it.
+
+    The source decides where a patch applies: at its target, in whatever version of the
+    library, and at every other function with the same source.
 
     Args:
         name: unique; words and dots, such as "hunyuan-video-1.5.forward".
         target: "module:qualified.name" of a function, method, static or class method,
-            or property.
-        package: the distribution whose version decides, such as "diffusers"; "" for
-            code that is not installed as a distribution (a cloned repository), where
-            the source alone decides.
-        versions: the versions that it supports, as a requirement specifier:
-            ">=0.36,<0.43".
+            or property: a place where the source is known to stand.
         why: one sentence for `tpuport patches`.
-        replacement: "module:name" of the new function. It is imported only when the
-            target is, and receives the original's arguments; it reaches the original
-            through `registry.original(target)`.
+        replacement: "module:name" of the new function. It is imported only when a
+            function with this source is, and receives the original's arguments (see
+            `with_original`).
         source: digests of the supported sources of the target, one for each known form
-            (`registry.digest(target)`).
+            (`tpuport.patches.digest(target)`).
         when: "ported" calls the replacement if an argument, or the first weight of a
             module among the arguments, is on the device or being traced, and the
             original otherwise; "always" always calls the replacement.
@@ -47,8 +42,6 @@ class Patch:
 
     name: str
     target: str
-    package: str
-    versions: str
     why: str
     replacement: str
     source: tuple[str, ...]
@@ -66,14 +59,6 @@ class Patch:
                     where=where,
                     fix='write "module:name"',
                 )
-        try:
-            SpecifierSet(self.versions)
-        except InvalidSpecifier:
-            raise PortError(
-                f"versions {self.versions!r} cannot be read",
-                where=where,
-                fix='write ">=1.0,<2.0"',
-            ) from None
         if not self.source or not all(map(_DIGEST.fullmatch, self.source)):
             raise PortError(
                 "the patch does not say which source it was written for", where=where,
@@ -90,14 +75,14 @@ class Patch:
         """The target's qualified name in its module."""
         return self.target.partition(":")[2]
 
-    def fits(self, version: str) -> bool:
-        """Whether the patch supports this version; pre-releases count as well."""
-        return SpecifierSet(self.versions).contains(version, prereleases=True)
+    @property
+    def package(self) -> str:
+        """The top-level package of the target, such as "diffusers"."""
+        return self.module.partition(".")[0]
 
 
 State = Literal[
-    "applied", "waiting for import", "version outside range", "not installed", "source differs", "target missing",
-    "failed", "off",
+    "applied", "waiting for import", "not installed", "source differs", "target missing", "failed", "off",
 ]  # fmt: skip
 
 
@@ -106,9 +91,10 @@ class Status:
     """The state of a registered patch.
 
     Args:
-        installed: the installed version of its package; None if it is not installed, or
-            the patch names no package.
+        installed: the installed version of the target's package; None if it is not
+            installed as a distribution of that name.
         origin: the distribution that registered the patch.
+        places: "module:qualified.name" of each function that it replaces now.
         detail: what is wrong and what to do about it; "" if nothing is.
     """
 
@@ -116,12 +102,13 @@ class Status:
     state: State
     installed: str | None
     origin: str
+    places: tuple[str, ...] = ()
     detail: str = ""
 
 
 class Refusal(Exception):
-    """Why a patch cannot be applied: the error to show to the user, and the resulting
-    state.
+    """Why a patch cannot be applied at its target: the resulting state, and the error
+    to show to a user who wants one.
     """
 
     def __init__(self, state: State, error: PortError) -> None:
@@ -130,35 +117,12 @@ class Refusal(Exception):
         self.error = error
 
 
-def installed_version(patch: Patch) -> str | None:
-    """The installed version of a patch's package; None if there is none."""
-    return _version_of(patch.package) if patch.package else None
-
-
 @functools.cache
-def _version_of(package: str) -> str | None:
-    # To read the metadata takes milliseconds, and every error that is explained asks
-    # for the state of all patches.
+def installed_version(package: str) -> str | None:
+    """The installed version of a distribution; None if there is none of this name."""
+    # Cached because reading metadata takes milliseconds, and every error that is
+    # explained asks for the state of all patches.
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def check_version(patch: Patch) -> None:
-    """Raise a Refusal if the patch's package is not installed, or its version is not
-    supported.
-    """
-    if not patch.package:
-        return
-    version = installed_version(patch)
-    if version is None:
-        raise Refusal(
-            "not installed",
-            PortError(f"{patch.package} is not installed", where=patch.target),
-        )
-    if not patch.fits(version):
-        what = (
-            f"{patch.package} {version} is installed, the patch is for {patch.versions}"
-        )
-        raise Refusal("version outside range", PortError(what, where=patch.target))

@@ -27,11 +27,16 @@ def select_tokens(
     hidden_states: torch.Tensor,
     position_embeddings: tuple[torch.Tensor, torch.Tensor],
     attention_mask: torch.Tensor,
-    past_key_values: Any,
+    cache: Any = None,
+    *,
+    past_key_values: Any = None,
 ) -> torch.Tensor:
     """Traced. Whether each query sees each key, bool [B, 1, Q, K], as
     `Qwen4ExpTextQSAIndexer.forward`.
+
+    The cache is called `past_key_values` before transformers 5.24.
     """
+    cache = past_key_values if cache is None else cache
     rotate = importlib.import_module(_MODEL).apply_rotary_pos_emb
     rows, queries, _ = hidden_states.shape
     cos, sin = position_embeddings
@@ -47,10 +52,10 @@ def select_tokens(
     if cos.shape[1] > keys:
         # tpuport's cache has a slot for each position, and the new ones come behind all
         # of them.
-        first = compat.as_jax(past_key_values.get_seq_length(self.layer_idx))
+        first = compat.as_jax(cache.get_seq_length(self.layer_idx))
         cos, sin = (_move_last(table, keys, first) for table in (cos, sin))
-    if past_key_values is not None:
-        key = past_key_values.update_indexer(key, self.layer_idx)
+    if cache is not None:
+        key = cache.update_indexer(key, self.layer_idx)
     mask = attention_mask if attention_mask.dtype == torch.bool else attention_mask == 0
     query_BQHD, key_BKD, cos_BKD, sin_BKD, visible = compat.as_jax(
         (query, key, cos, sin, mask)

@@ -1,40 +1,38 @@
-"""Patches: applied when their target is imported, checked against its source, listed
-and reverted.
+"""Patches: applied where their source stands, listed and reverted.
 
-A registered patch waits until its target's module is imported. Then the target's source
-is compared with the one that the patch was written for, and the target is replaced by a
-switch, which calls the replacement if tensors are on the device. Names in other modules
-that refer to the target are rebound as well. `revert_all` undoes all of it.
+Every module of a patched library is searched right after its import, and modules of a
+model's own code when the model is ported. A function whose source is one that a patch
+was written for is replaced by a switch, which calls the replacement if tensors are on
+the device. Names in other modules that refer to the function are rebound as well.
+`revert_all` undoes all of it.
 """
 
-import dataclasses
 import importlib
-import importlib.metadata
+import importlib.util
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from types import FunctionType, ModuleType
 from typing import Any, Literal
-
-import wrapt
 
 from tpuport import trace_errors
 from tpuport.errors import PortError
-from tpuport.patches import entry_points, idle, targets
-from tpuport.patches.digests import digest as digest
+from tpuport.patches import catalog, idle, replaced, targets
+from tpuport.patches.import_hook import ImportHook
 from tpuport.patches.patch import (
     VARIABLE,
+    Patch,
     Refusal,
     State,
     Status,
-    check_version,
     installed_version,
 )
-from tpuport.patches.patch import Patch as Patch
+from tpuport.patches.replaced import Replaced
+from tpuport.patches.search import SourceIndex
 from tpuport.patches.switch import Switch, is_being_imported, preparations
-from tpuport.patches.switch import before_tracing as before_tracing
 from tpuport.patches.target_checks import check_definition
 
 logger = logging.getLogger("tpuport")
@@ -44,39 +42,16 @@ Strictness = Literal["error", "warn", "off"]
 # Guards the state below. Never taken while a module is imported: the import may wait
 # for another thread's.
 _lock = threading.RLock()
-_patches: dict[str, Patch] = {}
-_origins: dict[str, str] = {}
-_applied: dict[str, "_Record"] = {}
-_refused: dict[str, tuple[State, str]] = {}
+_refused: dict[str, Refusal] = {}
 # Texts logged since patches were enabled: each is logged once.
-_warned: set[str] = set()
-_armed: set[str] = set()  # modules with a post-import hook
+_logged: set[str] = set()
+# Modules that were searched, and the patches that they were searched for.
+_searched: "weakref.WeakKeyDictionary[ModuleType, SourceIndex]" = (
+    weakref.WeakKeyDictionary()
+)
 _strictness: Strictness = "off"
 # The last explicit choice of a caller; `revert_all` forgets it.
 _requested: Strictness | None = None
-_loaded = False
-
-
-@dataclasses.dataclass(frozen=True)
-class _Record:
-    """A patch in force.
-
-    Args:
-        module: the module object that was patched; a reload or a new import makes
-            another one.
-        definition: the target as it was before.
-        raw: the attribute that replaced it.
-    """
-
-    switch: Switch
-    module: ModuleType
-    definition: targets.Definition
-    raw: Any
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether the target's name still refers to what replaced it."""
-        return vars(self.definition.holder).get(self.definition.name) is self.raw
 
 
 def register(patch: Patch) -> None:
@@ -88,21 +63,10 @@ def register(patch: Patch) -> None:
             `apply_all`).
     """
     # Registered even if it cannot be applied: `statuses` then says why.
-    _register(patch, "registered in code")
+    catalog.add(patch, "registered in code")
     if _strictness != "off":
-        _apply([patch.module])
-
-
-def _register(patch: Patch, origin: str) -> None:
-    with _lock:
-        known = _patches.setdefault(patch.name, patch)
-        if known != patch:
-            raise PortError(
-                f"two patches are named {patch.name!r}, for {known.target} and {patch.target}",
-                where=f"registered by {_origins[patch.name]} and {origin}", fix="rename one",
-            )  # fmt: skip
-        # The first registration is the one that a conflict is reported with.
-        _origins.setdefault(patch.name, origin)
+        _apply(_imported_modules())
+        _raise_refusals([patch])
 
 
 def unregister(name: str) -> None:
@@ -110,26 +74,28 @@ def unregister(name: str) -> None:
     name.
     """
     with _lock:
-        # Before it is forgotten: a patch in force is reverted by its name.
-        _revert([name])
-        _patches.pop(name, None)
-        _origins.pop(name, None)
+        replaced.revert(
+            each for each in replaced.all_replaced() if each.patch.name == name
+        )
+        catalog.remove(name)
         _refused.pop(name, None)
 
 
 def apply_all(strictness: Strictness | None = None) -> None:
-    """Put every registered patch in force: now if its target has been imported,
-    otherwise upon its import.
+    """Put every registered patch in force: in modules that have been imported now, in
+    others upon their import.
 
     Patches in force stay. A module that was reloaded, or imported again, is patched
-    again.
+    again. No import fails because of a patch.
 
     Args:
         strictness: what happens if a target is not the one that its patch was written
-            for. "error": a PortError, from this call or from the import of the target.
-            "warn": a logged warning, and the patch is not applied. "off": all patches
-            are reverted and none is applied. None: the strictness of the last call that
-            gave one; else that of TPUPORT_PATCHES in the environment; else "error".
+            for. "error": a PortError, from this call if the target has been imported,
+            otherwise when a model of its module is ported. "warn": the patch is not
+            applied, which is a logged warning when such a model is ported. "off": all
+            patches are reverted and none is applied. None: the strictness of the last
+            call that gave one; else that of TPUPORT_PATCHES in the environment; else
+            "warn".
 
     Raises:
         PortError: see `strictness`; then no patch is in force.
@@ -141,17 +107,56 @@ def apply_all(strictness: Strictness | None = None) -> None:
     with _lock:
         _requested = strictness or _requested
         _strictness = effective
-        _refused.clear()
     # Entry points are not even loaded then: their packages may be what is broken.
     if effective == "off":
         return
     try:
-        _load(strict=effective == "error")
-        _apply([patch.module for patch in list(_patches.values())])
+        catalog.load(strict=effective == "error")
+        # First, so that a module that is imported meanwhile is seen.
+        _hook.install()
+        _apply(_imported_modules())
+        _raise_refusals(catalog.patches())
     # All or nothing: a program with half of its patches is hard to explain.
     except BaseException:
         revert_all()
         raise
+
+
+def apply_for(model: Any) -> None:
+    """Apply patches to the code of a model that is about to run: where its classes are
+    defined, and where the functions that their modules use are. Say which patches for
+    this code do not fit.
+
+    Raises:
+        PortError: such a patch does not fit, and the strictness is "error".
+    """
+    if _strictness == "off":
+        return
+    modules = _code_of(model)
+    _apply(filter(catalog.is_model_code, modules))
+    concerned = [patch for patch in catalog.patches() if patch.module in modules]
+    _raise_refusals(concerned)
+    for patch in concerned:
+        refusal = _refused.get(patch.name)
+        if refusal is not None:
+            _log_once(
+                logging.WARNING,
+                f"patch {patch.name} is off: {refusal.error.what}. The library's own code runs, and may be refused or "
+                f"slower: {patch.why}",
+            )
+
+
+def _code_of(model: Any) -> list[str]:
+    """The modules that define a model's classes and the functions that these modules
+    use, and that have been imported.
+    """
+    classes = {cls for module in model.modules() for cls in type(module).__mro__}
+    names = dict.fromkeys(cls.__module__ for cls in classes)
+    for name in list(names):
+        for value in list(vars(sys.modules.get(name, object)).values()):
+            if isinstance(value, FunctionType):
+                names.setdefault(value.__module__)
+    return [name for name in names if name in sys.modules]
 
 
 def revert_all() -> None:
@@ -159,39 +164,22 @@ def revert_all() -> None:
     nothing without patches.
     """
     global _strictness, _requested
+    _hook.remove()
     with _lock:
         _strictness = "off"
         _requested = None
         _refused.clear()
-        _warned.clear()
-        names = list(_applied)
-        _revert(names)
+        _logged.clear()
+        _searched.clear()
+        names = applied()
+        replaced.revert(replaced.all_replaced())
     if names:
         logger.info("reverted %d patches: %s", len(names), ", ".join(names))
 
 
 def applied() -> tuple[str, ...]:
     """Names of the patches in force."""
-    with _lock:
-        return tuple(_applied)
-
-
-def original(target: str) -> Callable[..., Any]:
-    """The function that a patch replaced, by the patch's `target`; without a patch, the
-    target itself.
-
-    A method is returned as a plain function, to be called with `self`.
-
-    Raises:
-        PortError: there is no such function.
-    """
-    with _lock:
-        for record in _applied.values():
-            if record.switch.patch.target == target:
-                return record.definition.function
-    # No patch is in force, so the definition is the original.
-    module, _, qualname = target.partition(":")
-    return targets.locate(importlib.import_module(module), qualname).function
+    return tuple(dict.fromkeys(each.patch.name for each in replaced.all_replaced()))
 
 
 def prepared(
@@ -204,70 +192,83 @@ def prepared(
     not in force.
     """
     # A copy, because preparations may change their arguments in place.
-    args, kwargs = tuple(args), dict(kwargs)
+    args, changed = tuple(args), dict(kwargs)
+    if _strictness == "off":
+        return args, changed
     for cls in reversed(type(module).__mro__):
-        name = f"{cls.__module__}:{cls.__qualname__}"
         # A derived class that overrides forward has its own signature; the base's
         # forward is met inside the trace.
         runs_forward_of = getattr(type(module), "forward", None) is getattr(
             cls, "forward", None
         )
-        if runs_forward_of and _is_patched(name):
-            for function in preparations(name):
-                args, kwargs = function(module, args, kwargs)
-    return args, kwargs
+        if runs_forward_of:
+            for function in _preparations_of(cls):
+                args, changed = function(module, args, changed)
+    return args, changed
 
 
-def _is_patched(cls: str) -> bool:
-    """Whether a class is patched now; while patches are in force, true for a class
-    without patches as well.
+def _preparations_of(cls: type) -> list[Any]:
+    """The functions for the classes that the patches in force in a class name; if no
+    patch names the class, those for the class itself.
     """
+    inside = [each for each in replaced.all_replaced() if each.definition.holder is cls]
+    for each in inside:
+        each.switch.replacement()  # importing its module registers the preparations
     # Patches name methods, and preparations the class.
-    own = [
-        patch
-        for patch in list(_patches.values())
-        if patch.target.rpartition(".")[0] == cls
+    names = [each.patch.target.rpartition(".")[0] for each in inside]
+    own_name = f"{cls.__module__}:{cls.__qualname__}"
+    targets_of_patches = (patch.target for patch in catalog.patches())
+    if own_name not in {target.rpartition(".")[0] for target in targets_of_patches}:
+        names.append(own_name)
+    return [
+        function for name in dict.fromkeys(names) for function in preparations(name)
     ]
-    with _lock:
-        records = [_applied[patch.name] for patch in own if patch.name in _applied]
-    for record in records:
-        record.switch.replacement()  # importing its module registers the preparations
-    return bool(records) or (not own and _strictness != "off")
 
 
 def statuses() -> list[Status]:
     """Every registered patch with its state, in the order of registration; imports no
     target.
     """
-    _load()
-    with _lock:
-        return list(map(_status, _patches.values()))
+    catalog.load()
+    places: dict[str, list[str]] = {}
+    for each in replaced.all_replaced():
+        places.setdefault(each.patch.name, []).append(each.place)
+    return [
+        _status(patch, tuple(places.get(patch.name, ()))) for patch in catalog.patches()
+    ]
 
 
-def _status(patch: Patch) -> Status:
-    # In this order: a patch that was refused before may have been applied by a later
-    # call.
-    state, detail = _refused.get(patch.name, ("waiting for import", ""))
-    if patch.name in _applied:
+def _status(patch: Patch, places: tuple[str, ...]) -> Status:
+    refusal = _refused.get(patch.name)
+    state: State = "waiting for import"
+    if places:
         state = "applied"
     elif _strictness == "off":
         state = "off"
-    elif state == "waiting for import":
-        try:
-            check_version(patch)
-        except Refusal as refusal:
-            state, detail = refusal.state, str(refusal)
-    return Status(patch, state, installed_version(patch), _origins[patch.name], detail)
+    elif refusal is not None:
+        state = refusal.state
+    elif not _is_installed(patch.package):
+        state = "not installed"
+    detail = "" if refusal is None or patch.target in places else str(refusal)
+    installed = installed_version(patch.package)
+    return Status(patch, state, installed, catalog.origin(patch), places, detail)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return package in sys.modules or importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):  # of a package that cannot say
+        return False
 
 
 def environment_strictness() -> Strictness:
-    """The value of TPUPORT_PATCHES, "error" if it is not set.
+    """The value of TPUPORT_PATCHES, "warn" if it is not set.
 
     Raises:
         PortError: the value is not "error", "warn" or "off".
     """
     # Set but empty counts as not set: `TPUPORT_PATCHES= python ...`.
-    value = os.environ.get(VARIABLE) or "error"
+    value = os.environ.get(VARIABLE) or "warn"
     if value not in ("error", "warn", "off"):
         raise PortError(
             f"{VARIABLE} is {value!r}", fix='set it to "error", "warn" or "off"'
@@ -275,149 +276,99 @@ def environment_strictness() -> Strictness:
     return value
 
 
-def _load(*, strict: bool = False) -> None:
-    """Register the patches of tpuport and, once, those of other distributions."""
-    global _loaded
-    if _loaded:
-        return
-    from tpuport.patches.builtin import PATCHES
-
-    for patch in PATCHES:
-        _register(patch, "tpuport")
-    complete = True
-    for point in entry_points.points():
-        try:
-            for patch in entry_points.load_patches(point):
-                _register(patch, entry_points.origin(point))
-        except PortError as error:
-            if strict:
-                raise
-            logger.warning("%s", error)
-            complete = False
-    _loaded = complete
+def _imported_modules() -> list[str]:
+    return list(filter(catalog.is_watched, list(sys.modules)))
 
 
-def _apply(names: list[str]) -> None:
-    """Patch the modules that have been imported, and the others upon their import."""
-    records: list[_Record] = []
-    # Several patches often have one module.
-    for name in dict.fromkeys(names):
-        module = _imported_module(name)
-        if module is None:
-            _arm(name)
-        else:
-            records += _new_records(module)
-    _activate(records)
+def _apply(names: Iterable[str]) -> None:
+    """Patch modules that have been imported."""
+    modules = filter(None, map(_imported_module, names))
+    _activate([each for module in modules for each in _checked(module)])
 
 
 def _imported_module(name: str) -> ModuleType | None:
     """A module that has been imported to its end; None if it has not."""
     module = sys.modules.get(name)
-    if not is_being_imported(module):
-        return module
-    module = importlib.import_module(name)  # another thread imports it: wait for that
     if is_being_imported(module):
-        # This thread imports it, so there is nothing to wait for, and it is too late
-        # for a hook.
-        logger.warning(
-            "%s is being imported by this thread; enable its patches before, or afterwards",
-            name,
-        )
-        return None
-    return module
-
-
-def _arm(name: str) -> None:
-    """Have the patches of a module applied when it is imported."""
-    with _lock:
-        if name in _armed or name in sys.modules:
-            return
-        _armed.add(name)
-    # Outside the lock: if another thread has imported the module by now, wrapt calls
-    # the hook at once.
-    wrapt.register_post_import_hook(_after_import, name)
+        module = importlib.import_module(name)  # another thread may import it: wait
+        if is_being_imported(module):
+            # This thread imports it. The hook sees the end of the import, unless it
+            # began before patches were in force.
+            if name not in _hook.running and catalog.is_target(name):
+                what = f"{name} is being imported by this thread; enable its patches before, or afterwards"
+                _log_once(logging.WARNING, what)
+            return None
+    return module if isinstance(module, ModuleType) else None
 
 
 def _after_import(module: ModuleType) -> None:
-    """wrapt calls this once, inside the import of the module."""
-    name = module.__name__
+    if _strictness != "off":
+        _searched.pop(module, None)  # a reload executes a module again
+        _activate(_checked(module))
+
+
+_hook = ImportHook(catalog.is_watched, _after_import)
+
+
+def _activate(new: list[Replaced]) -> None:
     with _lock:
-        _armed.discard(name)
-    try:
-        if _strictness != "off":
-            _activate(_new_records(module))
-    except BaseException:
-        if is_being_imported(module):
-            # The import fails and Python forgets the module, so the next attempt needs
-            # the hook again. wrapt accepts a hook only for a module that is not in
-            # sys.modules.
-            sys.modules.pop(name, None)
-            with _lock:
-                _armed.add(name)
-            wrapt.register_post_import_hook(_after_import, name)
-        raise
+        if _strictness == "off":
+            return  # another thread has reverted everything
+        replaced.activate(new)
+        for each in new:
+            if each.place == each.patch.target:
+                _refused.pop(each.patch.name, None)
 
 
-def _new_records(module: ModuleType) -> list[_Record]:
-    """Checked records for the patches of a module that are not in force; refusals are
-    noted.
-
-    Raises:
-        PortError: a patch is refused and the strictness is "error".
+def _checked(module: ModuleType) -> list[Replaced]:
+    """The functions of a module that patches can replace, and do not replace yet;
+    refusals are noted.
     """
-    records: list[_Record] = []
-    patches = [
-        patch for patch in list(_patches.values()) if patch.module == module.__name__
-    ]
-    for patch in patches:
+    index = catalog.index()
+    with _lock:
+        if replaced.revert_outdated(module):
+            _searched.pop(module, None)
+        if _searched.get(module) is index:
+            return []
+        _searched[module] = index
+    new: dict[str, Replaced] = {}
+    for patch in catalog.patches():
+        if patch.module == module.__name__:
+            try:
+                definition = check_definition(patch, module)
+                _add(new, patch, module, definition)
+            except Refusal as refusal:
+                _note_refusal(patch, refusal)
+    for patch, definition in index.find(module):
+        if definition.place in new:
+            continue
         try:
-            record = _check(patch, module, records)
+            _add(new, patch, module, definition)
         except Refusal as refusal:
             _note_refusal(patch, refusal)
-            continue
-        if record is not None:
-            records.append(record)
-    return records
+    return list(new.values())
 
 
-def _note_refusal(patch: Patch, refusal: Refusal) -> None:
-    _refused[patch.name] = (refusal.state, str(refusal))
-    # Another version of a library is ordinary; a different source under a supported
-    # version is not.
-    if _strictness == "error" and refusal.state not in (
-        "version outside range",
-        "not installed",
-    ):
-        raise refusal.error from None
-    text = f"patch {patch.name} is not applied: {refusal}"
-    if text not in _warned:
-        logger.warning("%s", text)
-        _warned.add(text)
-
-
-def _check(patch: Patch, module: ModuleType, pending: list[_Record]) -> _Record | None:
-    """The record of a patch that can be applied beside the pending ones; None if the
-    patch is in force.
+def _add(
+    new: dict[str, Replaced],
+    patch: Patch,
+    module: ModuleType,
+    definition: targets.Definition,
+) -> None:
+    """Add the function of a definition, unless this patch replaces it already.
 
     Raises:
-        Refusal: it cannot be applied.
+        Refusal: the patch cannot be applied.
     """
-    with _lock:
-        record = _applied.get(patch.name)
-        if record is not None:
-            if record.module is module and record.is_bound:
-                return None
-            _revert([patch.name])  # the module was imported again, or reloaded
-        others = [*pending, *_applied.values()]
-    check_version(patch)
-    for other in others:
-        rival = other.switch.patch
-        if rival.target == patch.target:
-            what = (
-                f"patches {rival.name!r} and {patch.name!r} replace the same function"
-            )
-            raise Refusal("failed", PortError(what, where=patch.target))
-    definition = check_definition(patch, module)
+    place = definition.place
+    rival = new.get(place) or replaced.at(place)
+    if rival is not None and rival.patch is patch:
+        return
+    if rival is not None:
+        what = (
+            f"patches {rival.patch.name!r} and {patch.name!r} replace the same function"
+        )
+        raise Refusal("failed", PortError(what, where=place))
     switch = Switch(patch, definition.function)
     # A replacement that cannot be imported is better refused now than in the first
     # call.
@@ -425,48 +376,32 @@ def _check(patch: Patch, module: ModuleType, pending: list[_Record]) -> _Record 
         switch.prepare()
     except PortError as error:
         raise Refusal("failed", error) from error
-    return _Record(switch, module, definition, definition.wrap_like(switch.wrapper))
+    raw = definition.wrap_like(switch.wrapper)
+    new[place] = Replaced(switch, module, definition, raw)
 
 
-def _activate(records: list[_Record]) -> None:
-    """Put patches in force, and rebind every name that refers to an original."""
+def _note_refusal(patch: Patch, refusal: Refusal) -> None:
     with _lock:
-        records = [
-            record for record in records if record.switch.patch.name not in _applied
-        ]
-        if not records or _strictness == "off":
-            return  # another thread was faster, or has reverted everything
-        pairs: dict[Any, Any] = {}
-        for record in records:
-            definition = record.definition
-            targets.bind(definition, record.raw, former=definition.raw)
-            record.switch.active = True
-            _applied[record.switch.patch.name] = record
-            logger.info(
-                "patched %s: %s", record.switch.patch.target, record.switch.patch.why
-            )
-            pairs[definition.raw] = record.raw
-            pairs[definition.function] = record.switch.wrapper
-        # One pass for all records: it looks at every module of the process.
-        count = targets.rebind([record.module for record in records], pairs)
-        logger.debug("rebound %d more names to patched functions", count)
+        _refused[patch.name] = refusal
+    _log_once(logging.INFO, f"patch {patch.name} is not applied: {refusal}")
 
 
-def _revert(names: list[str]) -> None:
-    """Restore the originals, the last patch first."""
-    records = [_applied.pop(name) for name in reversed(names) if name in _applied]
-    if not records:
-        return
-    pairs: dict[Any, Any] = {}
-    for record in records:
-        record.switch.active = False
-        definition = record.definition
-        # If not, somebody has replaced our function since, and theirs must stay.
-        if record.is_bound:
-            targets.bind(definition, definition.raw, former=record.raw)
-        pairs[record.raw] = definition.raw
-        pairs[record.switch.wrapper] = definition.function
-    targets.rebind([record.module for record in records], pairs)
+def _raise_refusals(patches: Iterable[Patch]) -> None:
+    """Raise the error of the first of these patches that was refused, if the user wants
+    errors.
+    """
+    refusals = (_refused.get(patch.name) for patch in patches)
+    refusal = next(filter(None, refusals), None)
+    if refusal is not None and _strictness == "error":
+        raise refusal.error
+
+
+def _log_once(level: int, text: str) -> None:
+    with _lock:
+        if text in _logged:
+            return
+        _logged.add(text)
+    logger.log(level, "%s", text)
 
 
 def _remedy(calls: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from tpuport import compat
 from tpuport.errors import PortError
@@ -15,6 +15,9 @@ from tpuport.patches.patch import Patch
 Preparation = Callable[
     [Any, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]
 ]
+
+_Replacement = TypeVar("_Replacement", bound=Callable[..., Any])
+_WITH_ORIGINAL = "tpuport_with_original"
 
 _preparations: dict[str, list[Preparation]] = {}
 
@@ -61,10 +64,21 @@ class Switch:
                 and not _is_compiling()
                 and (always or _any_ported([*args, *kwargs.values()]))
             ):
-                return self.replacement()(*args, **kwargs)
+                replacement = self.replacement()
+                if getattr(replacement, _WITH_ORIGINAL, False):
+                    return replacement(original, *args, **kwargs)
+                return replacement(*args, **kwargs)
             return original(*args, **kwargs)
 
         return patched
+
+
+def with_original(function: _Replacement) -> _Replacement:
+    """Let a replacement receive the function that it replaces as its first argument,
+    before the arguments of the call.
+    """
+    setattr(function, _WITH_ORIGINAL, True)
+    return function
 
 
 def is_being_imported(module: Any) -> bool:

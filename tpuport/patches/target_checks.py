@@ -15,39 +15,26 @@ def check_definition(patch: Patch, module: ModuleType) -> targets.Definition:
     Raises:
         Refusal: it does not exist, or its source is not one that the patch supports.
     """
+    library = f"{patch.package} {installed_version(patch.package) or ''}".strip()
     try:
         definition = targets.locate(module, patch.qualname)
     except PortError as error:
-        version = _library_version(patch)
-        what = f"{version} lacks the function that patch {patch.name!r} replaces: {error.what}"
-        fix = error.fix or _remedy_of_other_source(version)
+        what = f"{library} lacks the function that it replaces: {error.what}"
         raise Refusal(
-            "target missing", PortError(what, where=patch.target, fix=fix)
+            "target missing", PortError(what, where=patch.target, fix=error.fix)
         ) from None
     try:
-        source = digest(definition.function)
+        source = digest(definition.function, definition.holder)
     except PortError as error:
         raise Refusal("source differs", error) from None
     if source not in patch.source:
-        version = _library_version(patch)
-        what = f"{version} has another source than the one that patch {patch.name!r} was written for"
-        fix = _remedy_of_other_source(version)
+        what = f"{library} has another source of {patch.target} than the patch was written for"
         raise Refusal(
             "source differs",
-            PortError(what, where=f"{patch.target}, digest {source}", fix=fix),
+            PortError(
+                what,
+                where=f"patch {patch.name}, digest {source}",
+                fix=f"take another version of {patch.package}, or run without the patch: {VARIABLE}=warn",
+            ),
         )
     return definition
-
-
-def _library_version(patch: Patch) -> str:
-    # A patch of a module without a distribution (a research repository) has no version.
-    if not patch.package:
-        return patch.module
-    return f"{patch.package} {installed_version(patch)}"
-
-
-def _remedy_of_other_source(version: str) -> str:
-    return (
-        f"reinstall {version} if its files were edited, or take another version of it or of the patch's package; or "
-        f'run without the patch: {VARIABLE}=warn, or tpuport.enable(patches="warn")'
-    )

@@ -32,6 +32,13 @@ class Definition:
     raw: Any
     function: Callable[..., Any]
 
+    @property
+    def place(self) -> str:
+        """Where it stands: "module:qualified.name"."""
+        if isinstance(self.holder, type):
+            return f"{self.holder.__module__}:{self.holder.__qualname__}.{self.name}"
+        return f"{self.holder.__name__}:{self.name}"
+
     def wrap_like(self, function: Callable[..., Any]) -> Any:
         """Another function, wrapped as the holder's attribute is: as a property, static
         or class method, or plain.

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tpuport.patches.registry import original
+from tpuport.patches.switch import with_original
 
 
 class _Known(threading.local):
@@ -43,7 +43,9 @@ def known_images(real_images: torch.Tensor | None) -> Iterator[None]:
         _known.real_images = before
 
 
+@with_original
 def idefics2_features(
+    original: Callable[..., Any],
     self: Any,
     pixel_values: torch.Tensor,
     pixel_attention_mask: torch.Tensor | None = None,
@@ -53,9 +55,7 @@ def idefics2_features(
     [B, N, H, W].
     """
     if _known.real_images is None:
-        return _original("idefics2", "Idefics2Model")(
-            self, pixel_values, pixel_attention_mask, **kwargs
-        )
+        return original(self, pixel_values, pixel_attention_mask, **kwargs)
     pixels, mask = _select_real(self, pixel_values, pixel_attention_mask)
     # A patch counts if all of its pixels do.
     patches = _count_pixels(self, mask) == self.config.vision_config.patch_size**2
@@ -68,47 +68,19 @@ def idefics2_features(
     return _with_features(outputs, features)
 
 
-def idefics3_features(
+@with_original
+def any_pixel_features(
+    original: Callable[..., Any],
     self: Any,
     pixel_values: torch.Tensor,
     pixel_attention_mask: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Traced. `Idefics3Model.get_image_features` of images [B, N, C, H, W] with a mask
-    [B, N, H, W].
+    """Traced. `Idefics3Model.get_image_features`, and that of SmolVLM, of images
+    [B, N, C, H, W] with a mask [B, N, H, W]. A patch counts if any of its pixels does.
     """
-    return _features_of_any_pixel(
-        self, "idefics3", "Idefics3Model", pixel_values, pixel_attention_mask, kwargs
-    )
-
-
-def smolvlm_features(
-    self: Any,
-    pixel_values: torch.Tensor,
-    pixel_attention_mask: torch.Tensor | None = None,
-    **kwargs: Any,
-) -> Any:
-    """Traced. `SmolVLMModel.get_image_features` of images [B, N, C, H, W] with a mask
-    [B, N, H, W].
-    """
-    return _features_of_any_pixel(
-        self, "smolvlm", "SmolVLMModel", pixel_values, pixel_attention_mask, kwargs
-    )
-
-
-def _features_of_any_pixel(
-    self: Any,
-    module: str,
-    model_class: str,
-    pixel_values: torch.Tensor,
-    pixel_attention_mask: torch.Tensor | None,
-    kwargs: dict[str, Any],
-) -> Any:
-    """Traced. Features of models in which a patch counts if any of its pixels does."""
     if _known.real_images is None:
-        return _original(module, model_class)(
-            self, pixel_values, pixel_attention_mask, **kwargs
-        )
+        return original(self, pixel_values, pixel_attention_mask, **kwargs)
     pixels, mask = _select_real(self, pixel_values, pixel_attention_mask)
     kwargs = {**kwargs, "return_dict": True}
     patches = _count_pixels(self, mask) > 0
@@ -148,10 +120,3 @@ def _with_features(outputs: Any, features: torch.Tensor) -> Any:
         part.reshape(-1, part.shape[-1]) for part in features.split(counts)
     ]
     return outputs
-
-
-def _original(module: str, model_class: str) -> Callable[..., Any]:
-    """transformers' own method."""
-    return original(
-        f"transformers.models.{module}.modeling_{module}:{model_class}.get_image_features"
-    )

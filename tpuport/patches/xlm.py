@@ -10,10 +10,7 @@ from typing import Any
 
 import torch
 
-from tpuport.patches import registry
-
-_XLM = "transformers.models.xlm.modeling_xlm:XLMModel.forward"
-_FLAUBERT = "transformers.models.flaubert.modeling_flaubert:FlaubertModel.forward"
+from tpuport.patches.switch import with_original
 
 
 class _CountedLengths:
@@ -48,26 +45,11 @@ class _Bound:
         return self._columns
 
 
-def xlm_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Traced. As `XLMModel.forward`; lengths that a caller gives are asserted as
-    there.
+@with_original
+def forward(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Traced. As `XLMModel.forward`, or `FlaubertModel.forward`; lengths that a caller
+    gives are asserted as there.
     """
-    return _with_counted_lengths(registry.original(_XLM), self, args, kwargs)
-
-
-def flaubert_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Traced. As `FlaubertModel.forward`; lengths that a caller gives are asserted as
-    there.
-    """
-    return _with_counted_lengths(registry.original(_FLAUBERT), self, args, kwargs)
-
-
-def _with_counted_lengths(
-    forward: Callable[..., Any],
-    model: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
     names = (
         "input_ids",
         "attention_mask",
@@ -79,11 +61,11 @@ def _with_counted_lengths(
     arguments = dict(zip(names, args, strict=False)) | kwargs
     if len(args) <= len(names) and arguments.get("lengths") is None:
         lengths = _count(
-            model, arguments.get("input_ids"), arguments.get("inputs_embeds")
+            self, arguments.get("input_ids"), arguments.get("inputs_embeds")
         )
         arguments["lengths"] = lengths
-        return forward(model, **arguments)
-    return forward(model, *args, **kwargs)
+        return original(self, **arguments)
+    return original(self, *args, **kwargs)
 
 
 def _count(model: Any, input_ids: Any, inputs_embeds: Any) -> Any:

@@ -4,18 +4,22 @@ attention.
 Shapes: B rows, Q queries, N selected keys, T keys.
 """
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from tpuport.attention.register.eager_attention import is_eager
-from tpuport.patches import original
-
-_TARGET: Final = "transformers.models.glm5_next.modeling_glm5_next:Glm5NextTextAttention.build_attention_mask_from_topk"
+from tpuport.patches import with_original
 
 
+@with_original
 def mask_of_selected_keys(
-    self: Any, topk_indices: torch.Tensor, query_states: torch.Tensor, kv_length: int
+    original: Callable[..., torch.Tensor],
+    self: Any,
+    topk_indices: torch.Tensor,
+    query_states: torch.Tensor,
+    kv_length: int,
 ) -> torch.Tensor:
     """Traced. As `Glm5NextTextAttention.build_attention_mask_from_topk`, boolean
     wherever torch's would be.
@@ -30,7 +34,7 @@ def mask_of_selected_keys(
     Returns:
         [B, 1, Q, T].
     """
-    mask = original(_TARGET)(self, topk_indices, query_states, kv_length)
+    mask = original(self, topk_indices, query_states, kv_length)
     if is_eager(self) or mask.dtype == torch.bool:
         return mask
     return mask == 0
