@@ -217,13 +217,25 @@ def _sub_jaxpr(
 
 
 def _scan_body(equation: Equation) -> SubJaxpr:
-    params = equation.params
-    first_carry = params["num_consts"]
-    first_row = first_carry + params["num_carry"]
+    """The operands are constants, the first carry, and arrays of which the body gets a
+    row at a time.
+
+    How many of each an equation has, releases of jax write in different ways.
+    """
+    jaxpr = equation.params["jaxpr"]
+    body = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+    outputs = zip(equation.outvars, body.outvars, strict=True)
+    carries = sum(_rank(outer) == _rank(inner) for outer, inner in outputs)
+    inputs = zip(equation.invars, body.invars, strict=True)
+    first_row = sum(_rank(outer) == _rank(inner) for outer, inner in inputs)
     return _sub_jaxpr(
-        "scan", params["jaxpr"], tuple(equation.invars), times=int(params["length"]),
-        carries=range(first_carry, first_row), rows=range(first_row, len(equation.invars)),
+        "scan", jaxpr, tuple(equation.invars), times=int(equation.params["length"]),
+        carries=range(first_row - carries, first_row), rows=range(first_row, len(equation.invars)),
     )  # fmt: skip
+
+
+def _rank(atom: Any) -> int:
+    return len(getattr(atom.aval, "shape", ()))
 
 
 def _while_parts(equation: Equation) -> tuple[SubJaxpr, SubJaxpr]:

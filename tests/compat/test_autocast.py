@@ -145,7 +145,9 @@ def test_dtypes_are_those_of_a_gpu(use, input_dtype):
 def test_every_operator_that_torch_casts_is_in_a_list():
     lists = autocast._LOWER | autocast._FLOAT32 | autocast._FLOAT32_BY_DEFAULT | autocast._WIDEST
     listed = {name.removeprefix("aten::").split(".")[0] for name in autocast._operators()}
-    assert listed - {"binary_cross_entropy"} == lists - {"interpolate"}
+    assert listed - {"binary_cross_entropy"} <= lists
+    # The first is no operator, and the others are not cast by every release of torch.
+    assert lists - listed <= {"interpolate", "linalg_matrix_sqrth", "rms_norm"}
 
 
 class Block(torch.nn.Module):

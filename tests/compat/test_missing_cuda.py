@@ -18,7 +18,7 @@ USES = {
     "synchronize": lambda: torch.cuda.synchronize(),
     "current_device": lambda: torch.cuda.current_device(),
     "set_device": lambda: torch.cuda.set_device(0),
-    "event": lambda: torch.cuda.Event(enable_timing=True),
+    "event": lambda: torch.cuda.Event(enable_timing=True).record(),
     "stream": lambda: torch.cuda.Stream(),
     "device": lambda: torch.cuda.device(0).__enter__(),
     "peak": lambda: torch.cuda.reset_peak_memory_stats(),
@@ -66,5 +66,5 @@ def test_torch_speaks_for_itself_when_disabled():
         HOST.cuda()
     assert not isinstance(raised.value, tpuport.PortError)
     with pytest.raises(RuntimeError) as raised:
-        torch.cuda.Event()
+        torch.cuda.Event().record()
     assert not isinstance(raised.value, tpuport.PortError)

@@ -67,7 +67,8 @@ def test_the_installed_versions_are_read_from_their_metadata():
 
     found = versions.checked_versions()
     assert found["jax"] == jax.__version__
-    assert found["torch"] == torch.__version__
+    # torch itself adds the build.
+    assert torch.__version__.startswith(found["torch"])
     assert set(found) == set(versions.PACKAGES)
 
 

@@ -13,16 +13,16 @@ import pytest
 
 @pytest.fixture(scope="package", autouse=True)
 def least_effort() -> Iterator[None]:
-    before = jax.config.jax_exec_time_optimization_effort
+    before = jax.config.jax_optimization_level
     if not os.environ.get("TPUPORT_THOROUGH"):
-        jax.config.update("jax_exec_time_optimization_effort", -1.0)
+        jax.config.update("jax_optimization_level", "O0")
     yield
-    jax.config.update("jax_exec_time_optimization_effort", before)
+    jax.config.update("jax_optimization_level", before)
 
 
 @pytest.fixture
 def usual_effort() -> Iterator[None]:
-    before = jax.config.jax_exec_time_optimization_effort
-    jax.config.update("jax_exec_time_optimization_effort", 0.0)
+    before = jax.config.jax_optimization_level
+    jax.config.update("jax_optimization_level", "O2")
     yield
-    jax.config.update("jax_exec_time_optimization_effort", before)
+    jax.config.update("jax_optimization_level", before)

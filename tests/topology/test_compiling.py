@@ -323,9 +323,11 @@ def test_programs_are_compiled_with_the_options_of_their_generation() -> None:
     stage = SimpleNamespace(compile=lambda compiler_options: compiler_options)
     for task in ("forward", "decode"):
         lowered = SimpleNamespace(generation="v6e", task=task, stage=stage)
-        options = compiling._run_compiler(lowered, -1.0, {})
         of_task = compiler_options("v6e", updates_cache=task == "decode")
-        assert options == {"exec_time_optimization_effort": -1.0, **of_task}
+        assert compiling._run_compiler(lowered, None, {}) == of_task
+        for effort, level in ((-1, 9), (-0.5, 19), (0, 29), (1, 39)):
+            options = compiling._run_compiler(lowered, effort, {})
+            assert options == {"optimization_level": level, **of_task}
 
 
 def test_a_model_that_cannot_be_traced_says_where() -> None:

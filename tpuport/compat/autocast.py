@@ -35,12 +35,12 @@ _FLOAT32 = frozenset({
     "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
     "_upsample_nearest_exact3d", "acos", "asin", "binary_cross_entropy_with_logits", "cdist", "cosh",
     "cosine_embedding_loss", "cosine_similarity", "dist", "erfinv", "exp", "expm1", "frobenius_norm", "group_norm",
-    "hinge_embedding_loss", "huber_loss", "interpolate", "kl_div", "l1_loss", "layer_norm", "log", "log10", "log1p",
-    "log2", "logsumexp", "margin_ranking_loss", "mse_loss", "multi_margin_loss", "multilabel_margin_loss",
-    "native_layer_norm", "nll_loss", "nll_loss2d", "norm", "nuclear_norm", "pdist", "poisson_nll_loss", "pow",
-    "reciprocal", "renorm", "rms_norm", "rsqrt", "sinh", "smooth_l1_loss", "soft_margin_loss", "softplus", "tan",
-    "triplet_margin_loss", "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest1d",
-    "upsample_nearest2d", "upsample_nearest3d", "upsample_trilinear3d",
+    "hinge_embedding_loss", "huber_loss", "interpolate", "kl_div", "l1_loss", "layer_norm", "linalg_matrix_sqrth",
+    "log", "log10", "log1p", "log2", "logsumexp", "margin_ranking_loss", "mse_loss", "multi_margin_loss",
+    "multilabel_margin_loss", "native_layer_norm", "nll_loss", "nll_loss2d", "norm", "nuclear_norm", "pdist",
+    "poisson_nll_loss", "pow", "reciprocal", "renorm", "rms_norm", "rsqrt", "sinh", "smooth_l1_loss",
+    "soft_margin_loss", "softplus", "tan", "triplet_margin_loss", "upsample_bicubic2d", "upsample_bilinear2d",
+    "upsample_linear1d", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_trilinear3d",
 })  # fmt: skip
 # Operators that run in float32 unless the call names another dtype.
 _FLOAT32_BY_DEFAULT = frozenset({
@@ -54,7 +54,7 @@ _WIDEST = frozenset({
 _REFUSED = "binary_cross_entropy"
 # Operators of a GPU's own libraries, which nobody calls by name.
 _UNREACHABLE = frozenset({
-    "_thnn_fused_gru_cell", "_thnn_fused_lstm_cell", "cudnn_convolution", "cudnn_convolution_transpose",
+    "_cudnn_rnn", "_thnn_fused_gru_cell", "_thnn_fused_lstm_cell", "cudnn_convolution", "cudnn_convolution_transpose",
 })  # fmt: skip
 
 _libraries: list[torch.library.Library] = []

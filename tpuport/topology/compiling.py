@@ -247,9 +247,14 @@ def _run_compiler(
         **options,
     }
     if effort is not None:
-        options = {"exec_time_optimization_effort": float(effort), **options}
+        options = {"optimization_level": _optimization_level(effort), **options}
     with without_compilation_cache():
         return lowered.stage.compile(compiler_options=options)
+
+
+def _optimization_level(effort: float) -> int:
+    """XLA's O0, O1, O2 (which is usual) and O3 are 9, 19, 29 and 39."""
+    return 9 + 10 * min(3, round(2 * (effort + 1)))
 
 
 def _compile_despite_memory(

@@ -141,7 +141,7 @@ def _dispatched_operation(path: ErrorPath) -> _Operation | None:
     )
     for frame in reversed(list(library_frames)):
         variables = frame.python.f_locals
-        if frame.module == "torchax.tensor" and {"func", "args"} <= variables.keys():
+        if frame.module == "torchax.tensor" and {"func", "args"}.issubset(variables):
             # torchax keeps the operands under other names once it has converted them.
             args = variables.get("old_args", variables["args"])
             kwargs = variables.get("old_kwargs", variables.get("kwargs"))
