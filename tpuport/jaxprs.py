@@ -154,6 +154,15 @@ def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(body, closed.consts)
 
 
+def used_arguments(closed: ClosedJaxpr) -> tuple[int, ...]:
+    """The numbers of the arguments that a result or an effect of the program depends
+    on.
+    """
+    count = len(closed.jaxpr.outvars)
+    _, is_used = partial_eval.dce_jaxpr(closed.jaxpr, used_outputs=[True] * count)
+    return tuple(number for number, used in enumerate(is_used) if used)
+
+
 def producers(jaxpr: Jaxpr) -> dict[Var, Producer]:
     """The producer of each variable that an equation of the jaxpr makes; nested
     equations make others.

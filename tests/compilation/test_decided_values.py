@@ -258,6 +258,34 @@ def test_what_a_trace_remembers_is_computed_anew(model_class: type[Model]) -> No
         assert_agree(compiled, model, torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows)))
 
 
+def test_values_are_read_once_from_the_same_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Any] = []
+    read = decided_values.HostInput.of
+    monkeypatch.setattr(decided_values.HostInput, "of", lambda value: reads.append(value) or read(value))
+
+    def count_reads(x: torch.Tensor) -> int:
+        reads.clear()
+        compiled(x)
+        return len(reads)
+
+    model, on_device = ported(RealImages)
+    compiled = tpuport.compile(on_device)
+    pixels, others = (tpuport.compat.to_device(images(*real)) for real in ((0, 1, 3), (2, 5)))
+    assert count_reads(pixels) > 0
+    assert [count_reads(each) > 0 for each in (pixels, others, others, pixels)] == [False, True, False, True]
+    with torch.no_grad():
+        pixels[1, 2] = 1.0
+        on_host = tpuport.to_cpu(pixels)
+    assert_agree(compiled, model, on_host)
+    assert count_reads(pixels) > 0
+
+    # Sizes in buffers follow from nothing else, whatever the inputs are.
+    _, on_device = ported(Buffers)
+    compiled = tpuport.compile(on_device)
+    assert count_reads(torch.randn(7, 4)) > 0
+    assert count_reads(torch.randn(7, 4)) == 0
+
+
 def test_a_warning_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     _, on_device = ported(RealImages)
     compiled = tpuport.compile(on_device)

@@ -4,10 +4,13 @@ its program's key.
 A model may select, cut or branch by what it computes of its inputs: images that are all
 zeros, scores above a threshold. The program of a call is made for these values.
 Programs of their own compute them, each up to the next value that the code asks for: a
-branch that is taken only for one value may ask for others.
+branch that is taken only for one value may ask for others. Such a program runs again
+when an array changes that its values follow from. From sizes and weights alone they
+follow once, and from the inputs of a prompt once for all its steps.
 """
 
 import logging
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
@@ -17,7 +20,7 @@ from tpuport.compat import randomness
 from tpuport.compat.asked_values import AskedValues, ValuesNeeded
 from tpuport.compilation.host_inputs import HostInput
 from tpuport.errors import PortError
-from tpuport.jaxprs import walk_equations, without_dead_code
+from tpuport.jaxprs import used_arguments, walk_equations, without_dead_code
 
 logger = logging.getLogger("tpuport")
 
@@ -64,15 +67,37 @@ class _StepProgram:
         self._path = path
         self._run: Run | None = None
         self._compiled = jax.jit(self._trace)
+        # Which of the arrays the values follow from; None before the first call.
+        self._used: tuple[int, ...] | None = None
+        self._values: Path = ()
+        # The arrays that the values were computed from.
+        self._sources: list[weakref.ref[jax.Array]] = []
 
     def __call__(self, run: Run, arrays: tuple) -> Path:
+        leaves = jax.tree.leaves(arrays)
         self._run = run
         try:
-            _check_decisive(self._compiled.trace(*arrays).jaxpr)
-            return tuple(map(HostInput.of, self._compiled(*arrays)))
+            if self._used is None:
+                traced = self._compiled.trace(*arrays).jaxpr
+                _check_decisive(traced)
+                self._used = used_arguments(traced)
+            elif self._are_sources([leaves[number] for number in self._used]):
+                return self._values
+            self._values = tuple(map(HostInput.of, self._compiled(*arrays)))
         finally:
             # It refers to the call, and a program outlives it.
             self._run = None
+        self._sources = [weakref.ref(leaves[number]) for number in self._used]
+        return self._values
+
+    def _are_sources(self, arrays: Sequence[jax.Array]) -> bool:
+        """Whether the values were computed from these very arrays, which are never
+        written to.
+        """
+        return all(
+            source() is array
+            for source, array in zip(self._sources, arrays, strict=True)
+        )
 
     def _trace(self, *arrays: Any) -> list[Any]:
         """Traced. The arrays that are asked for, none of which is random, so that draws
