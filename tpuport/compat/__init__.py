@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         host_tensors_as_constants,
         takes_host_tensors,
     )
+    from tpuport.compat.operators.trusted_checks import checks_trusted
     from tpuport.compat.runtime import environment, on_device
     from tpuport.compat.shim import active_shims
     from tpuport.compat.versions import checked_versions
@@ -39,6 +40,7 @@ _PUBLIC = {
     "as_jax": "convert",
     "as_torch": "convert",
     "checked_versions": "versions",
+    "checks_trusted": "operators.trusted_checks",
     "device_dtype": "convert",
     "operators_on_mesh": "operators.convolution",
     "environment": "runtime",
@@ -61,6 +63,7 @@ __all__ = [
     "as_jax",
     "as_torch",
     "checked_versions",
+    "checks_trusted",
     "device_dtype",
     "environment",
     "host_tensors_as_constants",

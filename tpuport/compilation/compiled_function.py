@@ -47,7 +47,7 @@ from tpuport.compilation.call_results import (
 from tpuport.compilation.compiled_program import HostText, Program, StateText
 from tpuport.compilation.host_inputs import (
     find_candidates,
-    is_discrete,
+    put_on_device,
     small_counts,
     values_known,
 )
@@ -194,7 +194,7 @@ class CompiledFunction:
         """Traced. Call the function itself, with its tensors on the device."""
         args, kwargs = prepare_arguments(self._function, args, kwargs)
         args, kwargs = torch_pytree.tree_map_only(
-            torch.Tensor, _on_device, (args, kwargs)
+            torch.Tensor, put_on_device, (args, kwargs)
         )
         return self._function(*args, **kwargs)
 
@@ -219,6 +219,10 @@ class CompiledFunction:
                     self._prepare_call(args, kwargs).divided.named_tensors()
                 )
                 prepare_call = functools.partial(self._prepare_call, args, kwargs)
+                if self._decisions.compute_from_now_on(
+                    prepare_call(), only_from_weights=True
+                ):
+                    return self._run_stage(stage, args, kwargs)
                 needed = self._decisions.find_needed_inputs(candidates, prepare_call)
                 if (
                     not needed
@@ -491,9 +495,3 @@ class CompiledFunction:
         if static.decided:
             texts |= {"what it computes and decides by": HostText(static.decided)}
         return texts | static.layout.describe(tensors, donated)
-
-
-def _on_device(tensor: torch.Tensor) -> torch.Tensor:
-    if compat.takes_host_tensors() and is_discrete(tensor):
-        return tensor
-    return tensor if compat.is_ported(tensor) else compat.to_device(tensor)

@@ -60,15 +60,15 @@ class _StepProgram:
 
     Attributes:
         is_last: whether nothing is asked for after them; known after the first call.
+        used: which of the arrays the values follow from; None before the first call.
     """
 
     def __init__(self, path: Path) -> None:
         self.is_last = False
+        self.used: tuple[int, ...] | None = None
         self._path = path
         self._run: Run | None = None
         self._compiled = jax.jit(self._trace)
-        # Which of the arrays the values follow from; None before the first call.
-        self._used: tuple[int, ...] | None = None
         self._values: Path = ()
         # The arrays that the values were computed from.
         self._sources: list[weakref.ref[jax.Array]] = []
@@ -77,17 +77,17 @@ class _StepProgram:
         leaves = jax.tree.leaves(arrays)
         self._run = run
         try:
-            if self._used is None:
+            if self.used is None:
                 traced = self._compiled.trace(*arrays).jaxpr
                 _check_decisive(traced)
-                self._used = used_arguments(traced)
-            elif self._are_sources([leaves[number] for number in self._used]):
+                self.used = used_arguments(traced)
+            elif self._are_sources([leaves[number] for number in self.used]):
                 return self._values
             self._values = tuple(map(HostInput.of, self._compiled(*arrays)))
         finally:
             # It refers to the call, and a program outlives it.
             self._run = None
-        self._sources = [weakref.ref(leaves[number]) for number in self._used]
+        self._sources = [weakref.ref(leaves[number]) for number in self.used]
         return self._values
 
     def _are_sources(self, arrays: Sequence[jax.Array]) -> bool:
@@ -117,25 +117,36 @@ class _StepProgram:
 class DecidedValues:
     """The programs that compute what a function decides by, and the values that it
     had.
+
+    Args:
+        only_from_weights: whether it may decide by nothing that follows from the
+            arguments of a call.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, only_from_weights: bool = False) -> None:
+        self._only_from_weights = only_from_weights
         self._programs: dict[tuple[Hashable, Path], _StepProgram] = {}
         # All values that were seen, by those that come first.
         self._whole_paths: dict[tuple[Hashable, Path], Path] = {}
 
     def find(self, key: Hashable, run: Run, arrays: tuple) -> Path | None:
-        """All values for a call, or None if the code asks for too many.
+        """All values for a call, or None if the code asks for too many, or for others
+        than it may.
 
         Args:
             key: of all that `run` depends on beside values.
             run: traces the function, given the arrays and `answers`, an `AskedValues`.
-            arrays: of the call.
+            arrays: of the call, the weights first.
         """
+        weights = len(jax.tree.leaves(arrays[0]))
         path: Path = self._whole_paths.get((key, ()), ())
         for _ in range(_MOST_STEPS):
             program = self._programs.get((key, path)) or _StepProgram(path)
             values = program(run, arrays)
+            if self._only_from_weights and any(
+                number >= weights for number in program.used or ()
+            ):
+                return None
             self._programs[key, path] = program
             agreeing = _count_agreeing(path, values)
             if agreeing < len(path):

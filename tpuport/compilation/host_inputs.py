@@ -34,9 +34,8 @@ def values_known(function: Any, *, on_host: bool) -> Iterator[None]:
     """Traced. Let code decide by what is known of a call.
 
     Args:
-        function: a model, a method of one, or any other function. Models of libraries
-            count the tokens that are images by a mask, and check the number, which is
-            taken for right.
+        function: a model, a method of one, or any other function. What models of
+            libraries check, such as how many tokens are images, is taken for right.
         on_host: whether tensors of the host are a part of the program.
     """
     with contextlib.ExitStack() as stack:
@@ -44,6 +43,7 @@ def values_known(function: Any, *, on_host: bool) -> Iterator[None]:
             stack.enter_context(compat.host_tensors_as_constants())
         if is_library_model(getattr(function, "__self__", function)):
             stack.enter_context(compat.masked_selections_counted())
+            stack.enter_context(compat.checks_trusted())
         yield
 
 
@@ -147,6 +147,13 @@ def is_discrete(tensor: Any) -> bool:
     if not isinstance(dtype, torch.dtype):
         return np.dtype(dtype).kind in "biu"
     return not dtype.is_floating_point and not dtype.is_complex
+
+
+def put_on_device(tensor: torch.Tensor) -> torch.Tensor:
+    """Traced. The tensor on the device, or where its values are known to the trace."""
+    if compat.takes_host_tensors() and is_discrete(tensor):
+        return tensor
+    return tensor if compat.is_ported(tensor) else compat.to_device(tensor)
 
 
 def small_counts(weights: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -85,11 +85,17 @@ class ValueDecisions:
 
         return find_needed(candidates, can_trace)
 
-    def compute_from_now_on(self, call: PreparedCall) -> bool:
+    def compute_from_now_on(
+        self, call: PreparedCall, *, only_from_weights: bool = False
+    ) -> bool:
         """Whether the function can be traced with the values that it computes and asks
         for; then it will be.
+
+        Args:
+            only_from_weights: whether these values may follow from nothing but weights
+                and sizes, so that they are the same in each call.
         """
-        self._computed = DecidedValues()
+        self._computed = DecidedValues(only_from_weights=only_from_weights)
         try:
             decided = self._find_computed(self._computed, call)
         except Exception as error:  # noqa: BLE001 - the first error is the one that is raised
@@ -98,8 +104,7 @@ class ValueDecisions:
         if decided is None:
             self._computed = None
             return False
-        # Without any, all that it asks for follows from shapes.
-        if decided:
+        if decided and not only_from_weights:
             warn_of_decided(self._function_name, decided)
         return True
 
@@ -117,7 +122,7 @@ class ValueDecisions:
         self, computed: DecidedValues, call: PreparedCall
     ) -> tuple[HostInput, ...] | None:
         """The values that the function decides by in this call; None if it asks for too
-        many.
+        many, or for others than it may.
         """
         weights, tensors, _, donated, static = call.arguments
         key = (

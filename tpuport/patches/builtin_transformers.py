@@ -6,7 +6,6 @@ Each target is one place of its source; copies in other models are found by the 
 from tpuport.patches.patch import Patch
 
 _EXPERTS = "it looks up which tokens each expert has, and their number is not known while tracing"
-_PADDING = "its padding follows from buffers, whose values are not known while tracing"
 _EXPERT_SIZES = "it takes the number of tokens of each expert to Python"
 _STEP_BY_STEP = (
     "it computes token by token in Python, so that a program grows with the prompt"
@@ -17,9 +16,7 @@ _CHUNK_BY_CHUNK = (
 _IMAGES = (
     "it selects images by a boolean mask, whose number of true elements is in a tensor"
 )
-_LENGTHS = "it takes the longest length to Python, to assert that it does not exceed the number of columns"
 _PATCHES_OF_BYTES = "its number of patches follows from what it computes, and is not known while tracing"
-_CODES = "it looks up the codes of images on the host"
 
 TRANSFORMERS_PATCHES = [
     Patch(
@@ -49,20 +46,6 @@ TRANSFORMERS_PATCHES = [
         why="it selects the rows of each language by a mask",
         replacement="tpuport.patches.xmod:lang_adapter",
         source=("058aac94-c038e89e4aa427a90d7a9922b055dd3c",),
-    ),
-    Patch(
-        name="encodec.convolution",
-        target="transformers.models.encodec.modeling_encodec:EncodecConv1d.forward",
-        why=_PADDING,
-        replacement="tpuport.patches.codec_convolutions:forward",
-        source=("635ab60f-cdf61e14bdc3090e9f0c7798850dce4b",),
-    ),
-    Patch(
-        name="mimi.convolution",
-        target="transformers.models.mimi.modeling_mimi:MimiConv1d.forward",
-        why=_PADDING,
-        replacement="tpuport.patches.codec_convolutions:forward",
-        source=("2ea798e8-9cac0aaf73aeb93fb022295a0a9a2f6d",),
     ),
     Patch(
         name="esm.predicted-score",
@@ -142,20 +125,6 @@ TRANSFORMERS_PATCHES = [
         source=("0b8a3ca9-5998530c2e6fb386196254229c41de31",),
     ),
     Patch(
-        name="xlm.lengths",
-        target="transformers.models.xlm.modeling_xlm:XLMModel.forward",
-        why=_LENGTHS,
-        replacement="tpuport.patches.xlm:forward",
-        source=("adc401fd-a93a56318255ab69e4aeca01418368a2",),
-    ),
-    Patch(
-        name="flaubert.lengths",
-        target="transformers.models.flaubert.modeling_flaubert:FlaubertModel.forward",
-        why=_LENGTHS,
-        replacement="tpuport.patches.xlm:forward",
-        source=("adc401fd-f501c4e0f6c2568cbaac0bbf3dc16308",),
-    ),
-    Patch(
         name="longformer.encoder",
         target="transformers.models.longformer.modeling_longformer:LongformerEncoder.forward",
         why="it asks whether any token attends globally",
@@ -212,13 +181,6 @@ TRANSFORMERS_PATCHES = [
         source=("f57a7dc7-01a5510637fe7c89d0c057e93e88861e",),
     ),
     Patch(
-        name="hunyuan_vl.placeholders",
-        target="transformers.models.hunyuan_vl.modeling_hunyuan_vl:HunYuanVLModel.get_placeholder_mask",
-        why="it selects the placeholders of images to count them, and their number is not known while tracing",
-        replacement="tpuport.patches.hunyuan_vl:placeholder_mask",
-        source=("122ca67b-3ab64efa79e16434bff7223108191e91",),
-    ),
-    Patch(
         name="led.mask",
         target="transformers.models.led.modeling_led:_prepare_4d_attention_mask_inverted",
         why="the encoder asks of its result whether any token attends globally",
@@ -244,27 +206,6 @@ TRANSFORMERS_PATCHES = [
             "853a6547-59b9f97ea224276d3454c98b22db1a92",
             "00312df0-3f28c0f40208322e49c796f67405cdd5",
         ),
-    ),
-    Patch(
-        name="chameleon.image-tokens.encode",
-        target="transformers.models.chameleon.modeling_chameleon:ChameleonImageVocabularyMapping.convert_img2bpe",
-        why=_CODES,
-        replacement="tpuport.patches.image_tokens:chameleon_tokens",
-        source=("5e58054a-f216770cb3bd41bfa5d3eb1fdf271ad3",),
-    ),
-    Patch(
-        name="emu3.image-tokens.encode",
-        target="transformers.models.emu3.modeling_emu3:Emu3ImageVocabularyMapping.convert_img2bpe",
-        why=_CODES,
-        replacement="tpuport.patches.image_tokens:emu3_tokens",
-        source=("5e58054a-50c6d50c1fb0e9ce819a50fc18c0f40a",),
-    ),
-    Patch(
-        name="emu3.image-tokens.decode",
-        target="transformers.models.emu3.modeling_emu3:Emu3ImageVocabularyMapping.convert_bpe2img",
-        why=_CODES,
-        replacement="tpuport.patches.image_tokens:emu3_codes",
-        source=("5e58054a-033c553533afe7026794fd0ae73fb17e",),
     ),
     Patch(
         name="rnnt.decoder",

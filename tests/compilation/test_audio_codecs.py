@@ -30,7 +30,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize(
-    # The patch is one function for all of them.
+    # They have one convolution.
     "name",
     [pytest.param(name, marks=[] if name == "encodec" else pytest.mark.slow) for name in MODELS],
 )

@@ -1,0 +1,126 @@
+"""Checks of values in models of libraries: taken for right while they are traced, made where there are values."""
+
+import runpy
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import pytest
+import torch
+
+from tpuport import compat
+
+# A file of its own: pytest writes the asserts of tests anew.
+CODE = """
+from typing import Any
+
+import torch
+
+
+def asserts(x: torch.Tensor) -> Any:
+    assert x.max().item() <= len(x), "too large"
+    assert torch.all(x >= 0).item()
+    assert (x >= 0).all()
+    assert not (x < 0).any() and x.max() <= len(x)
+    return x + 1
+
+
+def raises(x: torch.Tensor) -> Any:
+    if x is not None and x.max() > len(x):
+        raise ValueError(f"too large: {x}")
+    if not (x >= 0).all():
+        raise ValueError
+    if (x < 0).any() or not (x.max() <= len(x)):
+        raise ValueError("another line")
+    if bool((x < 0).any()):
+        raise ValueError
+    return x + 1
+
+
+def branches(x: torch.Tensor) -> Any:
+    if x.max() > 2:
+        return x + 1
+    return x
+
+
+def raises_or_more(x: torch.Tensor) -> Any:
+    if x.max() > 2:
+        x = x + 1
+        raise ValueError
+    return x
+
+
+def counts(x: torch.Tensor) -> Any:
+    number = x.max().item()
+    assert number <= len(x)
+    return x[:number]
+
+
+def compares_truths(x: torch.Tensor) -> Any:
+    assert (not x.max()) == (not x.min())
+    return x
+"""
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    file = tmp_path_factory.mktemp("library") / "checking.py"
+    file.write_text(CODE)
+    return runpy.run_path(str(file))
+
+
+def run(function: Callable[[torch.Tensor], Any], x: torch.Tensor, *, trusted: bool) -> torch.Tensor:
+    """The function's result in a compiled program."""
+
+    def call(array: jax.Array) -> Any:
+        return compat.as_jax(function(compat.wrap(array)))
+
+    with compat.environment():
+        if not trusted:
+            return compat.to_torch(jax.jit(call)(compat.to_jax(x)))
+        with compat.checks_trusted():
+            return compat.to_torch(jax.jit(call)(compat.to_jax(x)))
+
+
+@pytest.mark.parametrize("function", ["asserts", "raises"])
+@pytest.mark.parametrize("values", [[1, 2, 3], [-1, 2, 9]])
+def test_checks_hold(code: dict[str, Any], function: str, values: list[int]) -> None:
+    x = torch.tensor(values)
+    assert run(code[function], x, trusted=True).tolist() == (x + 1).tolist()
+
+
+@pytest.mark.parametrize("function", ["branches", "raises_or_more", "counts", "compares_truths"])
+def test_what_is_no_check_asks_for_values(code: dict[str, Any], function: str) -> None:
+    with pytest.raises(jax.errors.ConcretizationTypeError):
+        run(code[function], torch.tensor([1, 2, 3]), trusted=True)
+
+
+@pytest.mark.parametrize("function", ["asserts", "raises"])
+def test_checks_ask_for_values_outside_of_libraries(code: dict[str, Any], function: str) -> None:
+    with pytest.raises(jax.errors.ConcretizationTypeError):
+        run(code[function], torch.tensor([1, 2, 3]), trusted=False)
+
+
+@pytest.mark.parametrize("function", ["asserts", "raises"])
+def test_values_are_checked_where_there_are_any(code: dict[str, Any], function: str) -> None:
+    good, bad = (compat.to_device(torch.tensor(values)) for values in ([1, 2, 3], [-1, 2, 9]))
+    with compat.checks_trusted(), compat.environment():
+        code[function](good)
+        with pytest.raises((AssertionError, ValueError)):
+            code[function](bad)
+
+
+def test_what_holds_is_collected(code: dict[str, Any]) -> None:
+    collected: list[tuple[str, jax.Array]] = []
+
+    def call(array: jax.Array) -> list[jax.Array]:
+        collected.clear()
+        with compat.checks_trusted(lambda text, holds: collected.append((text, compat.as_jax(holds)))):
+            code["raises"](compat.wrap(array))
+        return [holds for _, holds in collected]
+
+    with compat.environment():
+        assert all(jax.jit(call)(compat.to_jax(torch.tensor([1, 2, 3]))))
+        assert not all(jax.jit(call)(compat.to_jax(torch.tensor([1, 2, 9]))))
+    texts = [text for text, _ in collected]
+    assert texts[0] == "x is not None and x.max() > len(x)"

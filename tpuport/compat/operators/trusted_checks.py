@@ -1,0 +1,218 @@
+"""Checks that models of libraries make of values while they are traced: `assert`, and
+`if` with nothing but a `raise`.
+
+A program has no values to check, and a look at them would be its whole cost: each call
+would wait for the device, and other values would compile another program. What is
+checked is taken for right, as it is where transformers itself traces a model.
+"""
+
+import ast
+import contextlib
+import functools
+import linecache
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from jax.core import Tracer
+
+from tpuport.compat.convert import as_jax, is_ported
+from tpuport.compat.operators.declarations import Method
+from tpuport.temporary import temporary_attributes
+
+# Called with the check's text, and a tensor of bools that are to be true.
+Collect = Callable[[str, torch.Tensor], None]
+
+
+class _Thread(threading.local):
+    """Whether this thread traces code whose checks are taken for right."""
+
+    is_trusting = False
+    collect: Collect | None = None
+
+
+_thread = _Thread()
+
+
+def checks_trusted(
+    collect: Collect | None = None,
+) -> contextlib.AbstractContextManager[None]:
+    """In the block, checks of traced values hold.
+
+    Args:
+        collect: is told what holds if they do.
+    """
+    return temporary_attributes(_thread, is_trusting=True, collect=collect)
+
+
+class _Place(NamedTuple):
+    """Where code is, as Python's compiler notes it of each instruction."""
+
+    line: int
+    end_line: int
+    column: int
+    end_column: int
+
+
+class _Condition(NamedTuple):
+    """A part of a check that Python asks for its truth.
+
+    Attributes:
+        node: its code.
+        needed: what it has to be, so that nothing is raised.
+    """
+
+    node: ast.expr
+    needed: bool
+
+
+class _Check(NamedTuple):
+    """A statement that raises or does nothing."""
+
+    statement: ast.Assert | ast.If
+    conditions: tuple[_Condition, ...]
+
+
+def _bool(tensor: Any) -> bool:
+    """`bool(tensor)`, in a check what it has to be."""
+    answer = _decide(tensor, sys._getframe(1))
+    return torch.Tensor.__bool__(tensor) if answer is None else answer
+
+
+def _item(tensor: Any) -> Any:
+    """`tensor.item()`; in a comparison of a check the tensor itself, which can be
+    compared too.
+    """
+    if _is_operand(tensor, sys._getframe(1)):
+        return tensor
+    return torch.Tensor.item(tensor)
+
+
+def _decide(tensor: torch.Tensor, frame: FrameType) -> bool | None:
+    """Traced. The truth of a tensor that a line asks for in a check; None where it is
+    no check, or the tensor has values.
+    """
+    found = _check_around(tensor, frame)
+    if found is None:
+        return None
+    check, place = found
+    needed = {
+        condition.needed
+        for condition in check.conditions
+        if place == _place_of_question(condition.node, check.statement)
+    }
+    if len(needed) != 1:
+        return None
+    [answer] = needed
+    if _thread.collect is not None:
+        holds = tensor.bool() if answer else ~tensor.bool()
+        _thread.collect(ast.unparse(check.statement.test), holds)
+    return answer
+
+
+def _is_operand(tensor: torch.Tensor, frame: FrameType) -> bool:
+    """Whether a line takes a number from the tensor to compare it in a check."""
+    found = _check_around(tensor, frame)
+    if found is None:
+        return False
+    check, place = found
+    for node, _ in check.conditions:
+        operands = [node.left, *node.comparators] if _is_comparison(node) else [node]
+        if place in map(_place_of, operands):
+            return True
+    return False
+
+
+def _place_of_question(node: ast.expr, statement: ast.stmt) -> _Place:
+    """Where Python is when it asks for the truth of a condition."""
+    # Before 3.13 only a comparison has a place of its own.
+    is_precise = sys.version_info >= (3, 13) or _is_comparison(node)
+    return _place_of(node if is_precise or _is_call_of_bool(node) else statement)
+
+
+def _is_call_of_bool(node: ast.expr) -> bool:
+    """Whether code asks by itself, `bool(tensor)`."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "bool"
+
+
+def _is_comparison(node: ast.expr) -> bool:
+    return isinstance(node, ast.Compare) and len(node.comparators) == 1
+
+
+def _check_around(
+    tensor: torch.Tensor, frame: FrameType
+) -> tuple[_Check, _Place] | None:
+    """The check that a frame is in, and the part of it that runs."""
+    is_traced = is_ported(tensor) and isinstance(as_jax(tensor), Tracer)
+    if not (_thread.is_trusting and is_traced):
+        return None
+    place = _place_in(frame)
+    if place is None:
+        return None
+    for check in _checks_of(frame.f_code.co_filename):
+        first, last = check.statement.lineno, check.statement.test.end_lineno
+        if first <= place.line <= (last or first):
+            return check, place
+    return None
+
+
+def _place_in(frame: FrameType) -> _Place | None:
+    places = list(frame.f_code.co_positions())
+    place = places[frame.f_lasti // 2]
+    return None if None in place else _from_positions(*place)
+
+
+def _from_positions(
+    line: int | None, end_line: int | None, column: int | None, end_column: int | None
+) -> _Place:
+    return _Place(line or 0, end_line or 0, column or 0, end_column or 0)
+
+
+def _place_of(node: ast.AST) -> _Place:
+    return _from_positions(
+        *(
+            getattr(node, name)
+            for name in ("lineno", "end_lineno", "col_offset", "end_col_offset")
+        )
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _checks_of(file: str) -> tuple[_Check, ...]:
+    """The checks in a file; none if its source is not known."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ()
+    return tuple(_find_checks(tree))
+
+
+def _find_checks(tree: ast.AST) -> Iterator[_Check]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assert():
+                yield _Check(node, tuple(_conditions(node.test, True)))
+            case ast.If(body=[ast.Raise()]):
+                yield _Check(node, tuple(_conditions(node.test, False)))
+
+
+def _conditions(node: ast.expr, needed: bool) -> Iterator[_Condition]:
+    """What Python asks for its truth, in the order in which it does."""
+    match node:
+        case ast.UnaryOp(op=ast.Not()):
+            yield from _conditions(node.operand, not needed)
+        case ast.BoolOp():
+            for value in node.values:
+                yield from _conditions(value, needed)
+        case _:
+            yield _Condition(node, needed)
+
+
+LOWERINGS = ()
+METHODS = (
+    Method("Tensor", "__bool__", _bool, "stops a trace at a check"),
+    Method("Tensor", "item", _item, "stops a trace at a check"),
+)
