@@ -44,6 +44,10 @@ class Selection:
     def select(self) -> torch.Tensor:
         raise NotImplementedError
 
+    def is_enough_for(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+        """Whether the function needs no values of the mask."""
+        raise NotImplementedError
+
 
 class _Thread(threading.local):
     """The values of the trace that this thread is in."""
@@ -142,9 +146,17 @@ class AskedValues(TorchFunctionMode):
         kwargs = kwargs or {}
         if not self.is_in_trace():
             return func(*args, **kwargs)
-        args, kwargs = torch_pytree.tree_map_only(
-            Selection, lambda value: value.select(), (args, kwargs)
-        )
+        selections = [
+            leaf
+            for leaf in torch_pytree.tree_leaves((args, kwargs))
+            if isinstance(leaf, Selection)
+        ]
+        if selections:
+            if selections[0].is_enough_for(func, args, kwargs):
+                return func(*args, **kwargs)
+            args, kwargs = torch_pytree.tree_map_only(
+                Selection, lambda value: value.select(), (args, kwargs)
+            )
         if self._follows_from_known(func, args, kwargs):
             args, kwargs = _replace((args, kwargs), self._answer)
         try:

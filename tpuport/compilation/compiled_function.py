@@ -27,7 +27,7 @@ from tpuport.checkpoint import port_count
 from tpuport.compat import randomness
 from tpuport.compat.asked_values import AskedValues
 from tpuport.compat.caught_errors import CaughtErrors
-from tpuport.compat.operators.indexing import without_selections
+from tpuport.compat.operators.masked_selection import without_selections
 from tpuport.compilation import overwritten_arrays, torch_transforms
 from tpuport.compilation.call_arguments import (
     check_static,

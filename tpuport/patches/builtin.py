@@ -76,13 +76,6 @@ PATCHES: list[Patch] = [
         source=("f5275b7a-1708c1fe7090f3d3d7fa0e62b07154da",),
     ),
     Patch(
-        name="glm-image.forward",
-        target="diffusers.models.transformers.transformer_glm_image:GlmImageTransformer2DModel.forward",
-        why="it reads and writes the positions of a boolean mask",
-        replacement="tpuport.patches.glm_image:forward",
-        source=("4455472d-39c9d80aaad5322566a3184ef67c6e13",),
-    ),
-    Patch(
         name="omnigen.rotary",
         target="diffusers.models.transformers.transformer_omnigen:OmniGenSuScaledRotaryEmbedding.forward",
         why="it compares the largest position, a value of a tensor, with the length that the model was trained for",

@@ -41,13 +41,6 @@ TRANSFORMERS_PATCHES = [
         source=("7d311486-4d01d8995a89154c1e8113832973b1d3",),
     ),
     Patch(
-        name="xmod.lang_adapter",
-        target="transformers.models.xmod.modeling_xmod:XmodOutput.lang_adapter",
-        why="it selects the rows of each language by a mask",
-        replacement="tpuport.patches.xmod:lang_adapter",
-        source=("058aac94-c038e89e4aa427a90d7a9922b055dd3c",),
-    ),
-    Patch(
         name="esm.predicted-score",
         target="transformers.models.esm.openfold_utils.loss:compute_tm",
         why="it looks for the best alignment among those that are equal to it, whose number is a value",

@@ -27,6 +27,7 @@ from tpuport.compat.operators import (
     integer_division,
     integer_dtypes,
     integer_overflow,
+    masked_selection,
 )
 from tpuport.compat.replacements import original
 from tpuport.compat.view_steps import VIEWS, VIEWS_IN_PLACE, on_twins
@@ -267,6 +268,8 @@ def checked_dispatch(
     """torchax's `Environment.dispatch`, between torch's word on the arguments and on
     the results.
     """
+    if masked_selection.has_selections(args, kwargs):
+        return masked_selection.compute(function, args, kwargs or {})
     args, kwargs = sizes_as_numbers(function, args, kwargs or {})
     wide_dtype = _wide_dtype(function, args, kwargs)
     outputs = _dispatch_as_torch(self, function, types, args, kwargs)
@@ -405,9 +408,7 @@ _CONVERSIONS = {
 def _run(
     self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any]
 ) -> Any:
-    """torchax's dispatch; an error of jax, which names no operator of torch, is
-    explained.
-    """
+    """torchax's dispatch; an error of jax, which names no operator, is explained."""
     run: Callable[..., Any] = original("Environment", "dispatch")
     index_bounds.check(function, args, kwargs)
     integer_division.check(function, args, kwargs)

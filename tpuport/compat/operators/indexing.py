@@ -7,12 +7,9 @@ jax treat an integer beside an index array as another index array, and so order 
 dimensions differently.
 """
 
-import contextlib
 import itertools
-import math
 import operator
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -20,12 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax.core import Tracer
-from jax.extend.core import get_opaque_trace_state
-from torch.utils import _pytree as pytree
 
 from tpuport.compat import aliasing, view_steps
-from tpuport.compat.asked_values import Selection, answer_mask
 from tpuport.compat.convert import (
     cast,
     check_fits,
@@ -37,9 +30,9 @@ from tpuport.compat.convert import (
 )
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.index_bounds import check_index
+from tpuport.compat.operators.masked_selection import MaskedSelection, selects_lazily
 from tpuport.compat.runtime import check_process, environment
 from tpuport.compat.slice_writes import write_slices
-from tpuport.temporary import temporary_attributes
 
 _FULL = slice(None)
 # torch treats a list as a tuple if it is shorter than this and contains more than
@@ -279,107 +272,6 @@ def _static_slice(item: slice) -> slice:
     return slice(*ends)
 
 
-class _Counting(threading.local):
-    """Whether selections by masks that are traced may be counted by this thread."""
-
-    is_on = False
-
-
-_counting = _Counting()
-
-
-def masked_selections_counted() -> contextlib.AbstractContextManager[None]:
-    """In the block, `x[mask].numel()` of a traced mask is a number of the program: code
-    checks its inputs by it.
-    """
-    return temporary_attributes(_counting, is_on=True)
-
-
-# Python looks for them in the class: without `__eq__` all elements would compare as one
-# object does, unequal.
-_OPERATORS = (
-    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and rand or ror "
-    "xor rxor lshift rlshift rshift rrshift neg pos abs invert eq ne lt le gt ge bool int float complex index len iter "
-    "contains getitem setitem array"
-).split()
-
-
-def _of_selection(name: str) -> Callable[..., Any]:
-    """A method of the selected tensor."""
-
-    def call(selection: "MaskedSelection", *args: Any) -> Any:
-        return getattr(selection.select(), name)(*args)
-
-    return call
-
-
-class MaskedSelection(Selection):
-    """`x[mask]` of a traced mask, whose length is not known: it can be counted, and
-    nothing else.
-    """
-
-    def __init__(self, array: jax.Array, key: Key) -> None:
-        self._array, self._key = array, key
-        self._trace = get_opaque_trace_state()
-        self._tensor: torch.Tensor | None = None
-
-    def numel(self) -> torch.Tensor:
-        """Traced. The number of elements, an integer scalar."""
-        mask = self._key[0]
-        others = math.prod(self._array.shape[mask.ndim :])
-        return wrap(jnp.sum(mask, dtype=jnp.int32) * others)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.select(), name)
-
-    def select(self) -> torch.Tensor:
-        """The same tensor each time, which code may write to.
-
-        Raises jax's error for a mask without values, which names what the code did.
-        """
-        if self._tensor is not None:
-            return self._tensor
-        mask, *others = self._key
-        tensor = wrap(self._array[(answer_mask(mask), *others)])
-        # What belongs to a trace inside of this one is of no use after it.
-        if get_opaque_trace_state() == self._trace:
-            self._tensor = tensor
-        return tensor
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None
-    ) -> Any:
-        args, kwargs = pytree.tree_map_only(
-            MaskedSelection, MaskedSelection.select, (args, kwargs or {})
-        )
-        return func(*args, **kwargs)
-
-
-for _name in _OPERATORS:
-    setattr(MaskedSelection, f"__{_name}__", _of_selection(f"__{_name}__"))
-# Comparing elements takes the hash from a class.
-MaskedSelection.__hash__ = object.__hash__  # type: ignore[method-assign]
-
-
-def without_selections(result: Any) -> Any:
-    """Traced. A result with tensors in place of selections by masks; raises jax's error
-    where a mask has no values.
-    """
-    if not any(
-        isinstance(leaf, MaskedSelection) for leaf in pytree.tree_leaves(result)
-    ):
-        # As it is: a result may have one list or dictionary in two places.
-        return result
-    return pytree.tree_map_only(MaskedSelection, MaskedSelection.select, result)
-
-
-def _is_traced_mask(key: Key) -> bool:
-    mask, *others = key
-    is_mask = isinstance(mask, Tracer) and mask.dtype == np.bool_
-    return is_mask and all(isinstance(item, slice) for item in others)
-
-
 def getitem(tensor: Ported, key: Any) -> torch.Tensor:
     """`tensor[key]` for a torchax tensor: a view where torch gives one, else a new
     tensor.
@@ -392,8 +284,8 @@ def getitem(tensor: Ported, key: Any) -> torch.Tensor:
     basic, advanced = split_key(key, tensor.shape)
     selected = _select(tensor.jax(), basic)
     if advanced:
-        if _counting.is_on and _is_traced_mask(advanced):
-            return MaskedSelection(selected, advanced)  # type: ignore[return-value]
+        if selects_lazily(advanced):
+            return MaskedSelection.of(selected, advanced)  # type: ignore[return-value]
         return wrap(selected[advanced])
     view = wrap(selected)
     aliasing.link(
@@ -426,6 +318,12 @@ def _index_twin(twin: torch.Tensor, basic: Key) -> torch.Tensor:
 
 def set_item(tensor: Ported, key: Any, value: Any) -> None:
     """`tensor[key] = value` for a torchax tensor."""
+    if isinstance(value, MaskedSelection):
+        rows = value.rows_under(tensor, key)
+        if rows is not None:
+            key, value = ..., _where(key, wrap(rows), tensor)
+        else:
+            value = value.select()
     if aliasing.has_overlap(tensor) and not split_key(key, tensor.shape)[1]:
         # torch writes to the view that this key gives, which may be one of the rows
         # that share memory.
@@ -434,6 +332,15 @@ def set_item(tensor: Ported, key: Any, value: Any) -> None:
     _check_dtype(tensor, key, value)
     tensor._elem = write(tensor._elem, key, _value(value))
     aliasing.propagate(tensor)
+
+
+def _where(mask: Ported, rows: torch.Tensor, tensor: Ported) -> torch.Tensor:
+    """The tensor [*mask, ...] with the rows of the same shape where the mask is
+    true.
+    """
+    _check_dtype(tensor, mask, rows)
+    where = mask.jax().reshape(*mask.shape, *[1] * (tensor.ndim - mask.ndim))
+    return wrap(jnp.where(where, cast(rows.jax(), tensor.jax().dtype), tensor.jax()))
 
 
 def _check_dtype(tensor: Ported, key: Any, value: Any) -> None:

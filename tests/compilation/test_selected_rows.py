@@ -1,4 +1,4 @@
-"""X-MOD's adapters on the device, against transformers' own on the CPU."""
+"""X-MOD, which selects the rows of each language by a mask, beside transformers on the CPU."""
 
 import copy
 

@@ -1,0 +1,131 @@
+"""What a traced mask selects, in models of libraries, beside torch on the CPU."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import pytest
+import torch
+
+from tpuport import compat
+
+WIDTH = 6
+torch.manual_seed(0)
+LAYER = torch.nn.Linear(WIDTH, WIDTH)
+WEIGHT, BIAS = LAYER.weight.detach(), LAYER.bias.detach()
+
+
+def adapt(x: torch.Tensor) -> torch.Tensor:
+    """As X-MOD's adapters of each language."""
+    weight, bias = WEIGHT.to(x.device), BIAS.to(x.device)
+    result = torch.zeros_like(x)
+    for mask in (x[:, 0, 0] > 0, x[:, 0, 0] <= 0):
+        rows = torch.nn.functional.linear(x[mask], weight, bias)
+        rows = torch.nn.functional.gelu(torch.nn.functional.layer_norm(rows, (WIDTH,)))
+        result[mask] = 1 - torch.nn.functional.dropout(rows, 0.5, training=False) * weight[0]
+    return result
+
+
+def drop(x: torch.Tensor) -> torch.Tensor:
+    """As GLM-Image drops tokens of a prior."""
+    x = x.clone()
+    x[x[..., 0] > 0] *= 0.0
+    return x
+
+
+def of_elements(x: torch.Tensor) -> torch.Tensor:
+    mask = x > 0
+    half = x.half()
+    half[mask] = (x[mask] + x[mask].clone()).sigmoid().to(half.dtype)
+    x = x + 1
+    x[mask] = (x[mask] > 1.5).float() - x[mask]
+    return x + half.float()
+
+
+def nothing_selected(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    mask = x > 100
+    x[mask] = x[mask] * 2
+    return x
+
+
+def mask_changed(x: torch.Tensor) -> torch.Tensor:
+    mask = x[:, 0, 0] > 0
+    rows = x[mask] + 1
+    mask[0] = ~mask[0]
+    result = x.clone()
+    result[mask] = rows
+    return result
+
+
+def other_mask(x: torch.Tensor) -> torch.Tensor:
+    result = x.clone()
+    result[x > 1] = x[x < -1] + 1
+    return result
+
+
+def along_rows(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(x[x > 0], (int(x.numel()),))
+
+
+def over_rows(x: torch.Tensor) -> torch.Tensor:
+    return x[x[:, 0, 0] > 0].softmax(0).sum()
+
+
+def by_columns(x: torch.Tensor) -> torch.Tensor:
+    return (x[x > 0] * x.flatten()[: x.numel()]).sum()
+
+
+def in_place(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    mask = x > 0
+    rows = x[mask]
+    rows.mul_(2)
+    x[mask] = rows
+    return x
+
+
+def result_of(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    def call(array: jax.Array) -> Any:
+        return compat.as_jax(function(compat.wrap(array)))
+
+    with compat.environment(), compat.masked_selections_counted():
+        return compat.to_torch(jax.jit(call)(compat.to_jax(x)))
+
+
+@pytest.mark.parametrize("function", [adapt, drop, of_elements, nothing_selected])
+def test_rows_are_computed_and_written_back(function: Any) -> None:
+    x = torch.randn(5, 3, WIDTH)
+    torch.testing.assert_close(result_of(function, x), function(x))
+
+
+@pytest.mark.parametrize("function", [mask_changed, other_mask, along_rows, over_rows, by_columns, in_place])
+def test_what_depends_on_the_number_of_rows_asks_for_values(function: Any) -> None:
+    with pytest.raises(jax.errors.NonConcreteBooleanIndexError):
+        result_of(function, torch.randn(5, 3, WIDTH))
+
+
+def test_a_dtype_is_refused_as_in_torch() -> None:
+    def write(x: torch.Tensor) -> torch.Tensor:
+        mask = x > 0
+        half = x.half()
+        half[mask] = x[mask] * 2
+        return half
+
+    x = torch.randn(5, 3)
+    for run in (write, lambda x: result_of(write, x)):
+        with pytest.raises(RuntimeError, match="source and destination dtypes match"):
+            run(x)
+
+
+def test_gradients_are_those_of_the_selected_rows() -> None:
+    x = torch.randn(4, WIDTH)
+
+    def loss(array: jax.Array) -> jax.Array:
+        return compat.as_jax((adapt(compat.wrap(array)[:, None]) ** 2).sum())
+
+    with compat.environment(), compat.masked_selections_counted():
+        ours = compat.to_torch(jax.jit(jax.grad(loss))(compat.to_jax(x)))
+    x.requires_grad_()
+    (adapt(x[:, None]) ** 2).sum().backward()
+    torch.testing.assert_close(ours, x.grad, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,255 @@
+"""`x[mask]` of a mask that is traced, whose length is not known.
+
+Most of what models do with it needs no length: they compute something of each row, and
+write that back under the same mask. It is computed for all rows here, and the mask
+decides where it is written. What is counted is a number of the program. For anything
+else the mask needs values.
+"""
+
+import contextlib
+import functools
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
+from torch.utils import _pytree as pytree
+
+from tpuport.compat.asked_values import Selection, answer_mask
+from tpuport.compat.convert import as_jax, is_ported, wrap
+from tpuport.temporary import temporary_attributes
+
+# A key of an index: the mask, and slices of everything.
+Key = tuple[Any, ...]
+
+
+class _Thread(threading.local):
+    """Whether selections by masks that are traced may be made by this thread."""
+
+    is_on = False
+
+
+_thread = _Thread()
+
+
+def masked_selections_counted() -> contextlib.AbstractContextManager[None]:
+    """In the block, `x[mask]` of a traced mask is a `MaskedSelection`."""
+    return temporary_attributes(_thread, is_on=True)
+
+
+def selects_lazily(key: Key) -> bool:
+    """Whether what this key selects is to become a `MaskedSelection`."""
+    return _thread.is_on and _is_traced_mask(key)
+
+
+def _is_traced_mask(key: Key) -> bool:
+    mask, *others = key
+    is_mask = isinstance(mask, Tracer) and mask.dtype == np.bool_
+    return is_mask and all(isinstance(item, slice) for item in others)
+
+
+# Functions that compute each element of a result from the elements of the arguments in
+# its place. Those that are infinite somewhere (a quotient, a logarithm) are none of
+# them: rows that are not selected would spoil gradients.
+_OF_ELEMENTS: Final = frozenset(
+    "add sub mul neg abs square eq ne lt le gt ge logical_not relu relu6 gelu silu sigmoid tanh hardswish leaky_relu "
+    "clamp to float half bfloat16 double bool int long type_as clone contiguous detach dropout "
+    "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __neg__ __abs__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ "
+    "__and__ __rand__ __or__ __ror__ __xor__ __rxor__ __invert__".split()
+)
+# Functions of the last dimensions.
+_OF_LAST_DIMENSIONS: Final = frozenset({"linear", "layer_norm"})
+# What is the same for any number of rows.
+_PROPERTIES: Final = frozenset({"dtype", "device", "ndim", "dim", "is_floating_point"})
+# Python looks for operators in the class: without `__eq__` all elements would compare
+# as one object does, unequal.
+_OPERATORS: Final = (
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and rand or ror "
+    "xor rxor lshift rlshift rshift rrshift neg pos abs invert eq ne lt le gt ge bool int float complex index len iter "
+    "contains getitem setitem array"
+).split()
+
+
+class MaskedSelection(Selection):
+    """What a traced mask selects.
+
+    Args:
+        rows: [N, ...] for all elements of the mask, in their order.
+        mask: a bool array of N elements.
+    """
+
+    def __init__(self, rows: jax.Array, mask: jax.Array) -> None:
+        self._rows, self._mask = rows, mask
+        self._trace = get_opaque_trace_state()
+        self._tensor: torch.Tensor | None = None
+
+    @classmethod
+    def of(cls, array: jax.Array, key: Key) -> "MaskedSelection":
+        """Traced. `array[key]` of a key that `selects_lazily`."""
+        mask = key[0]
+        return cls(array.reshape(mask.size, *array.shape[mask.ndim :]), mask)
+
+    def numel(self) -> torch.Tensor:
+        """Traced. The number of elements, an integer scalar."""
+        others = math.prod(self._rows.shape[1:])
+        return wrap(jnp.sum(self._mask, dtype=jnp.int32) * others)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _PROPERTIES:
+            return getattr(wrap(self._rows), name)
+        method = getattr(torch.Tensor, name, None)
+        if name in _OF_ELEMENTS and method is not None:
+            return functools.partial(_call, method, self)
+        return getattr(self.select(), name)
+
+    def select(self) -> torch.Tensor:
+        """The same tensor each time, which code may write to.
+
+        Raises jax's error for a mask without values, which names what the code did.
+        """
+        if self._tensor is not None:
+            return self._tensor
+        mask = answer_mask(self._mask)
+        tensor = wrap(self._rows[mask.reshape(-1)])
+        # What belongs to a trace inside of this one is of no use after it.
+        if get_opaque_trace_state() == self._trace:
+            self._tensor = tensor
+        return tensor
+
+    def is_enough_for(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        """Whether a function's result is known for all rows."""
+        if getattr(func, "__name__", "") == "__setitem__":
+            tensor, key, value = args
+            return value is self and self.rows_under(tensor, key) is not None
+        return _is_by_row(func, args, kwargs)
+
+    def rows_under(self, tensor: torch.Tensor, key: Any) -> jax.Array | None:
+        """Traced. All rows in the shape of a tensor, to be written to it where the mask
+        is true; None for another mask, or rows of another shape.
+        """
+        if self._tensor is not None or not is_ported(key):
+            return None
+        if as_jax(key) is not self._mask:
+            return None
+        shape = (*self._mask.shape, *self._rows.shape[1:])
+        return self._rows.reshape(shape) if tensor.shape == shape else None
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
+        return compute(func, args, kwargs or {})
+
+
+def _selections(value: Any) -> list[MaskedSelection]:
+    return [
+        leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, MaskedSelection)
+    ]
+
+
+def has_selections(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+    """Whether there are selections among the arguments of a function."""
+    return _thread.is_on and bool(_selections((args, kwargs)))
+
+
+def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Traced. A function of selections: for all rows if it has a result for each, else
+    of what is selected.
+    """
+    if not _is_by_row(func, args, kwargs):
+        args, kwargs = pytree.tree_map_only(
+            MaskedSelection, MaskedSelection.select, (args, kwargs)
+        )
+        return func(*args, **kwargs)
+    mask = _selections((args, kwargs))[0]._mask
+    args, kwargs = pytree.tree_map_only(
+        MaskedSelection, lambda selection: wrap(selection._rows), (args, kwargs)
+    )
+    result = func(*args, **kwargs)
+    return MaskedSelection(as_jax(result), mask)
+
+
+def _is_by_row(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether each row of a function's result follows from the same row of the
+    selections alone.
+    """
+    name = getattr(func, "__name__", "")
+    is_in_place = name.endswith("_") and not name.endswith("__")
+    selections = _selections((args, kwargs))
+    is_in_place |= "out" in kwargs or bool(kwargs.get("inplace"))
+    if is_in_place or not _are_of_one_mask(selections):
+        return False
+    rank = max(selection._rows.ndim for selection in selections)
+    if name in _OF_LAST_DIMENSIONS:
+        return args[0] in selections and rank > _dimensions_of(name, args, kwargs)
+    if name not in _OF_ELEMENTS:
+        return False
+    others = [
+        leaf
+        for leaf in pytree.tree_leaves((args, kwargs))
+        if isinstance(leaf, torch.Tensor)
+    ]
+    return all(tensor.ndim < rank for tensor in others) and all(
+        selection._rows.ndim == rank for selection in selections
+    )
+
+
+def _are_of_one_mask(selections: Sequence[MaskedSelection]) -> bool:
+    """Whether nothing has been selected yet, which code may have written to, and
+    nothing is under another mask.
+    """
+    return all(
+        selection._mask is selections[0]._mask and selection._tensor is None
+        for selection in selections
+    )
+
+
+def _dimensions_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many of the last dimensions a function computes with."""
+    if name == "linear":
+        return 1
+    shape = args[1] if len(args) > 1 else kwargs["normalized_shape"]
+    return len(shape)
+
+
+def _call(method: Callable[..., Any], selection: Any, *args: Any, **kwargs: Any) -> Any:
+    return compute(method, (selection, *args), kwargs)
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    """An operator of selections."""
+
+    def call(selection: MaskedSelection, *args: Any) -> Any:
+        if name in _OF_ELEMENTS:
+            return _call(getattr(torch.Tensor, name), selection, *args)
+        return getattr(selection.select(), name)(*args)
+
+    return call
+
+
+for _name in _OPERATORS:
+    setattr(MaskedSelection, f"__{_name}__", _operator(f"__{_name}__"))
+# Comparing elements takes the hash from a class.
+MaskedSelection.__hash__ = object.__hash__  # type: ignore[method-assign]
+
+
+def without_selections(result: Any) -> Any:
+    """Traced. A result with tensors in place of selections by masks; raises jax's error
+    where a mask has no values.
+    """
+    if not _selections(result):
+        # As it is: a result may have one list or dictionary in two places.
+        return result
+    return pytree.tree_map_only(MaskedSelection, MaskedSelection.select, result)
+
+
+LOWERINGS = ()
+METHODS = ()
