@@ -19,7 +19,9 @@ def test_each_row_has_its_languages_adapter(before: bool) -> None:
         adapter_reuse_layer_norm=not before, ln_before_adapter=before,
     )  # fmt: skip
     reference = XmodModel(config).eval()
-    compiled = tpuport.compile(tpuport.port(copy.deepcopy(reference)))
+    model = tpuport.port(copy.deepcopy(reference))
+    # In a function of the user's own, whose own selections would ask for values.
+    compiled = tpuport.compile(lambda ids, lang_ids: model(ids, lang_ids=lang_ids))
     ids = torch.randint(3, 64, (3, 5))
     # One program for all languages; another one without any, where the default counts.
     for languages in (torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0]), None):

@@ -110,7 +110,7 @@ def test_a_model_that_sees_columns_to_come_is_refused() -> None:
         tpuport.generate(model, [[5, 6, 7]], **OPTIONS)
 
 
-@pytest.mark.slow  # the model that takes no cache above, and lengths in tests/patches/test_xlm.py
+@pytest.mark.slow  # the model that takes no cache above, and lengths in tests/compilation/test_library_checks.py
 @pytest.mark.parametrize(
     ("model_class", "config"), [(XLMWithLMHeadModel, XLM), (FlaubertWithLMHeadModel, FLAUBERT)]
 )

@@ -1,9 +1,11 @@
 """Which line of the user's code runs, as Python's stack tells."""
 
 import sys
+from types import FrameType
 from typing import Any, Final
 
 _LIBRARIES: Final = {"tpuport", "torch", "torchax", "jax", "contextlib", "functools"}
+_MODEL_LIBRARIES: Final = {"transformers", "diffusers"}
 
 
 def stack_depth() -> int:
@@ -18,10 +20,32 @@ def stack_depth() -> int:
 
 def user_line() -> str:
     """The innermost line outside of libraries and of this package."""
-    frame: Any = sys._getframe()
-    while frame is not None:
-        home = frame.f_globals.get("__name__", "").partition(".")[0]
-        if home not in _LIBRARIES:
-            return f"{frame.f_code.co_filename}, line {frame.f_lineno}"
+    frame = _user_frame()
+    if frame is None:
+        return "compiled code"
+    return f"{frame.f_code.co_filename}, line {frame.f_lineno}"
+
+
+def is_in_model_library() -> bool:
+    """Whether the innermost line outside of this package and of torch is code of a
+    library of models.
+    """
+    frame = _user_frame()
+    return frame is not None and is_of_model_library(frame)
+
+
+def is_of_model_library(frame: FrameType) -> bool:
+    """Whether a frame runs code of transformers or diffusers."""
+    return _home(frame) in _MODEL_LIBRARIES
+
+
+def _user_frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and _home(frame) in _LIBRARIES:
         frame = frame.f_back
-    return "compiled code"
+    return frame
+
+
+def _home(frame: FrameType) -> str:
+    """The package of a frame's code."""
+    return frame.f_globals.get("__name__", "").partition(".")[0]

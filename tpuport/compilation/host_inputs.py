@@ -34,16 +34,29 @@ def values_known(function: Any, *, on_host: bool) -> Iterator[None]:
     """Traced. Let code decide by what is known of a call.
 
     Args:
-        function: a model, a method of one, or any other function. What models of
-            libraries check, such as how many tokens are images, is taken for right.
+        function: a model, a method of one, or any other function.
         on_host: whether tensors of the host are a part of the program.
     """
     with contextlib.ExitStack() as stack:
         if on_host:
             stack.enter_context(compat.host_tensors_as_constants())
-        if is_library_model(getattr(function, "__self__", function)):
-            stack.enter_context(compat.masked_selections_counted())
-            stack.enter_context(compat.checks_trusted())
+        stack.enter_context(libraries_trusted(function))
+        yield
+
+
+@contextlib.contextmanager
+def libraries_trusted(function: Any) -> Iterator[None]:
+    """Traced. In the block, what models of libraries check, such as how many tokens are
+    images, is taken for right, and what they select by a mask may be computed for all
+    rows.
+
+    Args:
+        function: the function that runs. If it is a model of a library, this counts for
+            all code, which may be a class derived from the library's.
+    """
+    is_model = is_library_model(getattr(function, "__self__", function))
+    of = "all" if is_model else "libraries"
+    with compat.masked_selections_counted(of), compat.checks_trusted(of):
         yield
 
 

@@ -20,6 +20,7 @@ import torch
 from jax.core import Tracer
 
 from tpuport import compat
+from tpuport.compilation.host_inputs import libraries_trusted
 from tpuport.compilation.model_weights import use_weights
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.python_values import PLAIN
@@ -195,7 +196,10 @@ def use_weights_in_loop(
         tensors = [dict(vars(tensor)) for tensor in state.tensors]
         try:
             weights = state.named_weights(model)
-            with use_weights([model], [arrays]) as (in_use,):
+            with (
+                libraries_trusted(model),
+                use_weights([model], [arrays]) as (in_use,),
+            ):
                 with weights_shown(state.tensors, weights, in_use.tensors):
                     yield
                 changed = (*in_use.find_writes(), *in_use.find_replaced())

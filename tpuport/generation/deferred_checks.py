@@ -43,7 +43,9 @@ def collect_checks(array: jax.Array) -> Iterator[list[jax.Array]]:
     try:
         with (
             compat.masked_selections_counted(),
-            compat.checks_trusted(lambda text, holds: collect(ValueError, holds, text)),
+            compat.checks_trusted(
+                collect=lambda text, holds: collect(ValueError, holds, text)
+            ),
         ):
             yield checks
     finally:

@@ -132,13 +132,6 @@ TRANSFORMERS_PATCHES = [
         source=("75399d46-11e140144b05e983c0d3d27fce6698ca",),
     ),
     Patch(
-        name="oneformer.mask",
-        target="transformers.models.oneformer.modeling_oneformer:OneFormerTransformerDecoderLayer.forward",
-        why="it looks up which queries see no pixel, and their number is not known while tracing",
-        replacement="tpuport.patches.oneformer:decode_layer",
-        source=("fd2ba7c8-3b5619cc30a06d9d56fe09c17f628ba8",),
-    ),
-    Patch(
         name="reformer.positions",
         target="transformers.models.reformer.modeling_reformer:AxialPositionEmbeddings.forward",
         why="it takes the largest position to Python, to cut its table",

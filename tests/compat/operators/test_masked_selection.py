@@ -49,6 +49,26 @@ def nothing_selected(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def by_coordinates(x: torch.Tensor) -> torch.Tensor:
+    """As OneFormer lets queries see all pixels that see none."""
+    x = x.clone()
+    x[torch.where(x.sum(-1) > 1)] = 7.0
+    mask = x[..., 0] < 0
+    x[mask.nonzero(as_tuple=True)] = x[torch.where(mask)] - 1
+    return x
+
+
+def a_part_of_coordinates(x: torch.Tensor) -> torch.Tensor:
+    rows, columns, _ = torch.where(x > 0)
+    result = x.clone()
+    result[rows, columns] = 0.0
+    return result
+
+
+def counts_coordinates(x: torch.Tensor) -> torch.Tensor:
+    return x[: len(torch.where(x[:, 0, 0] > 0)[0])].sum()
+
+
 def mask_changed(x: torch.Tensor) -> torch.Tensor:
     mask = x[:, 0, 0] > 0
     rows = x[mask] + 1
@@ -93,13 +113,25 @@ def result_of(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor)
         return compat.to_torch(jax.jit(call)(compat.to_jax(x)))
 
 
-@pytest.mark.parametrize("function", [adapt, drop, of_elements, nothing_selected])
+@pytest.mark.parametrize("function", [adapt, drop, of_elements, nothing_selected, by_coordinates])
 def test_rows_are_computed_and_written_back(function: Any) -> None:
     x = torch.randn(5, 3, WIDTH)
     torch.testing.assert_close(result_of(function, x), function(x))
 
 
-@pytest.mark.parametrize("function", [mask_changed, other_mask, along_rows, over_rows, by_columns, in_place])
+@pytest.mark.parametrize(
+    "function",
+    [
+        mask_changed,
+        other_mask,
+        along_rows,
+        over_rows,
+        by_columns,
+        in_place,
+        a_part_of_coordinates,
+        counts_coordinates,
+    ],
+)
 def test_what_depends_on_the_number_of_rows_asks_for_values(function: Any) -> None:
     with pytest.raises(jax.errors.NonConcreteBooleanIndexError):
         result_of(function, torch.randn(5, 3, WIDTH))

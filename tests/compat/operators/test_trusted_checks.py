@@ -115,7 +115,9 @@ def test_what_holds_is_collected(code: dict[str, Any]) -> None:
 
     def call(array: jax.Array) -> list[jax.Array]:
         collected.clear()
-        with compat.checks_trusted(lambda text, holds: collected.append((text, compat.as_jax(holds)))):
+        with compat.checks_trusted(
+            collect=lambda text, holds: collected.append((text, compat.as_jax(holds)))
+        ):
             code["raises"](compat.wrap(array))
         return [holds for _, holds in collected]
 

@@ -268,7 +268,7 @@ def checked_dispatch(
     """torchax's `Environment.dispatch`, between torch's word on the arguments and on
     the results.
     """
-    if masked_selection.has_selections(args, kwargs):
+    if masked_selection.concerns(function, args, kwargs):
         return masked_selection.compute(function, args, kwargs or {})
     args, kwargs = sizes_as_numbers(function, args, kwargs or {})
     wide_dtype = _wide_dtype(function, args, kwargs)

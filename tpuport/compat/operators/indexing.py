@@ -30,7 +30,11 @@ from tpuport.compat.convert import (
 )
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.index_bounds import check_index
-from tpuport.compat.operators.masked_selection import MaskedSelection, selects_lazily
+from tpuport.compat.operators.masked_selection import (
+    MaskedSelection,
+    as_mask,
+    selects_lazily,
+)
 from tpuport.compat.runtime import check_process, environment
 from tpuport.compat.slice_writes import write_slices
 
@@ -281,7 +285,7 @@ def getitem(tensor: Ported, key: Any) -> torch.Tensor:
         # constants in this block.
         tensor = wrap(environment().t2j_iso(tensor))
     check_process()
-    basic, advanced = split_key(key, tensor.shape)
+    basic, advanced = split_key(as_mask(key), tensor.shape)
     selected = _select(tensor.jax(), basic)
     if advanced:
         if selects_lazily(advanced):
@@ -318,10 +322,11 @@ def _index_twin(twin: torch.Tensor, basic: Key) -> torch.Tensor:
 
 def set_item(tensor: Ported, key: Any, value: Any) -> None:
     """`tensor[key] = value` for a torchax tensor."""
+    key = as_mask(key)
     if isinstance(value, MaskedSelection):
         rows = value.rows_under(tensor, key)
         if rows is not None:
-            key, value = ..., _where(key, wrap(rows), tensor)
+            key, value = ..., _where(key, rows, tensor)
         else:
             value = value.select()
     if aliasing.has_overlap(tensor) and not split_key(key, tensor.shape)[1]:

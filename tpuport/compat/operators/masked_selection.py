@@ -1,9 +1,9 @@
 """`x[mask]` of a mask that is traced, whose length is not known.
 
 Most of what models do with it needs no length: they compute something of each row, and
-write that back under the same mask. It is computed for all rows here, and the mask
-decides where it is written. What is counted is a number of the program. For anything
-else the mask needs values.
+write that back under the same mask, or to the coordinates where it is true. It is
+computed for all rows here, and the mask decides where it is written. What is counted is
+a number of the program. For anything else the mask needs values.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from tpuport.compat.asked_values import Selection, answer_mask
 from tpuport.compat.convert import as_jax, is_ported, wrap
+from tpuport.compat.user_frames import is_in_model_library
 from tpuport.temporary import temporary_attributes
 
 # A key of an index: the mask, and slices of everything.
@@ -30,22 +31,37 @@ Key = tuple[Any, ...]
 
 
 class _Thread(threading.local):
-    """Whether selections by masks that are traced may be made by this thread."""
+    """In whose code this thread makes selections by masks that are traced."""
 
-    is_on = False
+    of: Literal["nobody", "libraries", "all"] = "nobody"
 
 
 _thread = _Thread()
 
 
-def masked_selections_counted() -> contextlib.AbstractContextManager[None]:
-    """In the block, `x[mask]` of a traced mask is a `MaskedSelection`."""
-    return temporary_attributes(_thread, is_on=True)
+def masked_selections_counted(
+    of: Literal["libraries", "all"] = "all",
+) -> contextlib.AbstractContextManager[None]:
+    """In the block, `x[mask]` of a traced mask is a `MaskedSelection`.
+
+    Args:
+        of: in whose code: in all, or in that of libraries of models alone.
+    """
+    return temporary_attributes(_thread, of=of)
 
 
 def selects_lazily(key: Key) -> bool:
     """Whether what this key selects is to become a `MaskedSelection`."""
-    return _thread.is_on and _is_traced_mask(key)
+    return _is_on() and _is_traced_mask(key) and _is_meant()
+
+
+def _is_on() -> bool:
+    return _thread.of != "nobody"
+
+
+def _is_meant() -> bool:
+    """Whether it is in the line that runs."""
+    return _thread.of == "all" or is_in_model_library()
 
 
 def _is_traced_mask(key: Key) -> bool:
@@ -82,10 +98,13 @@ class MaskedSelection(Selection):
     Args:
         rows: [N, ...] for all elements of the mask, in their order.
         mask: a bool array of N elements.
+        axis: of the mask, whose coordinates the rows are; None for other rows.
     """
 
-    def __init__(self, rows: jax.Array, mask: jax.Array) -> None:
-        self._rows, self._mask = rows, mask
+    def __init__(
+        self, rows: torch.Tensor, mask: jax.Array, axis: int | None = None
+    ) -> None:
+        self._rows, self._mask, self._axis = rows, mask, axis
         self._trace = get_opaque_trace_state()
         self._tensor: torch.Tensor | None = None
 
@@ -93,7 +112,7 @@ class MaskedSelection(Selection):
     def of(cls, array: jax.Array, key: Key) -> "MaskedSelection":
         """Traced. `array[key]` of a key that `selects_lazily`."""
         mask = key[0]
-        return cls(array.reshape(mask.size, *array.shape[mask.ndim :]), mask)
+        return cls(wrap(array.reshape(mask.size, *array.shape[mask.ndim :])), mask)
 
     def numel(self) -> torch.Tensor:
         """Traced. The number of elements, an integer scalar."""
@@ -102,7 +121,7 @@ class MaskedSelection(Selection):
 
     def __getattr__(self, name: str) -> Any:
         if name in _PROPERTIES:
-            return getattr(wrap(self._rows), name)
+            return getattr(self._rows, name)
         method = getattr(torch.Tensor, name, None)
         if name in _OF_ELEMENTS and method is not None:
             return functools.partial(_call, method, self)
@@ -116,7 +135,8 @@ class MaskedSelection(Selection):
         if self._tensor is not None:
             return self._tensor
         mask = answer_mask(self._mask)
-        tensor = wrap(self._rows[mask.reshape(-1)])
+        array = as_jax(self._rows)[mask.reshape(-1)]
+        tensor = wrap(array, self._rows.dtype)
         # What belongs to a trace inside of this one is of no use after it.
         if get_opaque_trace_state() == self._trace:
             self._tensor = tensor
@@ -126,12 +146,15 @@ class MaskedSelection(Selection):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool:
         """Whether a function's result is known for all rows."""
-        if getattr(func, "__name__", "") == "__setitem__":
-            tensor, key, value = args
-            return value is self and self.rows_under(tensor, key) is not None
+        name = getattr(func, "__name__", "")
+        if name in ("__getitem__", "__setitem__"):
+            tensor, key, *values = args
+            key = as_mask(key)
+            fits = [value.rows_under(tensor, key) for value in _selections(values)]
+            return not _selections(key) and None not in fits
         return _is_by_row(func, args, kwargs)
 
-    def rows_under(self, tensor: torch.Tensor, key: Any) -> jax.Array | None:
+    def rows_under(self, tensor: torch.Tensor, key: Any) -> torch.Tensor | None:
         """Traced. All rows in the shape of a tensor, to be written to it where the mask
         is true; None for another mask, or rows of another shape.
         """
@@ -149,21 +172,69 @@ class MaskedSelection(Selection):
         return compute(func, args, kwargs or {})
 
 
+def _asks_for_coordinates(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether this is `torch.where(mask)` or `mask.nonzero(as_tuple=True)` of a mask
+    that is traced.
+    """
+    name = getattr(func, "__name__", "")
+    is_asked = (name == "where" and not kwargs) or (
+        name == "nonzero" and kwargs == {"as_tuple": True}
+    )
+    if not (is_asked and len(args) == 1 and is_ported(args[0]) and args[0].ndim):
+        return False
+    return _is_traced_mask((as_jax(args[0]),))
+
+
+def _coordinates(mask: jax.Array) -> tuple[MaskedSelection, ...]:
+    """Where a mask is true."""
+    selections = []
+    for axis in range(mask.ndim):
+        numbers = jax.lax.broadcasted_iota(jnp.int32, mask.shape, axis)
+        rows = wrap(numbers.reshape(-1), torch.int64)
+        selections.append(MaskedSelection(rows, mask, axis))
+    return tuple(selections)
+
+
+def as_mask(key: Any) -> Any:
+    """Traced. The mask of a key that consists of all of its coordinates; another key as
+    it is.
+    """
+    if not isinstance(key, tuple) or not key:
+        return key
+    if not all(isinstance(item, MaskedSelection) for item in key):
+        return key
+    mask = key[0]._mask
+    is_whole = _are_of_one_mask(key) and [item._axis for item in key] == list(
+        range(mask.ndim)
+    )
+    return wrap(mask) if is_whole else key
+
+
 def _selections(value: Any) -> list[MaskedSelection]:
     return [
         leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, MaskedSelection)
     ]
 
 
-def has_selections(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
-    """Whether there are selections among the arguments of a function."""
-    return _thread.is_on and bool(_selections((args, kwargs)))
+def concerns(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+    """Whether a function is of selections, or gives some."""
+    if not _is_on():
+        return False
+    if _selections((args, kwargs)):
+        return True
+    return _asks_for_coordinates(func, args, kwargs or {}) and _is_meant()
 
 
 def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Traced. A function of selections: for all rows if it has a result for each, else
-    of what is selected.
+    """Traced. A function that this module `concerns`: for all rows if it has a result
+    for each, else of what is selected.
     """
+    if _asks_for_coordinates(func, args, kwargs):
+        return _coordinates(as_jax(args[0]))
+    if getattr(func, "__name__", "") == "__getitem__":
+        args = args[0], as_mask(args[1])
+        if not _selections(args):
+            return func(*args)
     if not _is_by_row(func, args, kwargs):
         args, kwargs = pytree.tree_map_only(
             MaskedSelection, MaskedSelection.select, (args, kwargs)
@@ -171,10 +242,9 @@ def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)
     mask = _selections((args, kwargs))[0]._mask
     args, kwargs = pytree.tree_map_only(
-        MaskedSelection, lambda selection: wrap(selection._rows), (args, kwargs)
+        MaskedSelection, lambda selection: selection._rows, (args, kwargs)
     )
-    result = func(*args, **kwargs)
-    return MaskedSelection(as_jax(result), mask)
+    return MaskedSelection(func(*args, **kwargs), mask)
 
 
 def _is_by_row(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -14,13 +14,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jax.core import Tracer
 
 from tpuport.compat.convert import as_jax, is_ported
 from tpuport.compat.operators.declarations import Method
+from tpuport.compat.user_frames import is_of_model_library
 from tpuport.temporary import temporary_attributes
 
 # Called with the check's text, and a tensor of bools that are to be true.
@@ -28,9 +29,9 @@ Collect = Callable[[str, torch.Tensor], None]
 
 
 class _Thread(threading.local):
-    """Whether this thread traces code whose checks are taken for right."""
+    """Whose checks this thread takes for right."""
 
-    is_trusting = False
+    of: Literal["nobody", "libraries", "all"] = "nobody"
     collect: Collect | None = None
 
 
@@ -38,14 +39,16 @@ _thread = _Thread()
 
 
 def checks_trusted(
-    collect: Collect | None = None,
+    of: Literal["libraries", "all"] = "all", collect: Collect | None = None
 ) -> contextlib.AbstractContextManager[None]:
     """In the block, checks of traced values hold.
 
     Args:
-        collect: is told what holds if they do.
+        of: whose checks: of all code, or of libraries of models alone.
+        collect: is told what holds if they do; None for that of the block around it.
     """
-    return temporary_attributes(_thread, is_trusting=True, collect=collect)
+    collect = collect or _thread.collect
+    return temporary_attributes(_thread, of=of, collect=collect)
 
 
 class _Place(NamedTuple):
@@ -146,8 +149,10 @@ def _check_around(
     tensor: torch.Tensor, frame: FrameType
 ) -> tuple[_Check, _Place] | None:
     """The check that a frame is in, and the part of it that runs."""
-    is_traced = is_ported(tensor) and isinstance(as_jax(tensor), Tracer)
-    if not (_thread.is_trusting and is_traced):
+    is_trusted = _thread.of == "all" or (
+        _thread.of == "libraries" and is_of_model_library(frame)
+    )
+    if not (is_trusted and is_ported(tensor) and isinstance(as_jax(tensor), Tracer)):
         return None
     place = _place_in(frame)
     if place is None:
