@@ -339,7 +339,7 @@ def set_item(tensor: Ported, key: Any, value: Any) -> None:
     aliasing.propagate(tensor)
 
 
-def _where(mask: Ported, rows: torch.Tensor, tensor: Ported) -> torch.Tensor:
+def _where(mask: Ported, rows: Ported, tensor: Ported) -> torch.Tensor:
     """The tensor [*mask, ...] with the rows of the same shape where the mask is
     true.
     """

@@ -123,7 +123,9 @@ def _is_operand(tensor: torch.Tensor, frame: FrameType) -> bool:
         return False
     check, place = found
     for node, _ in check.conditions:
-        operands = [node.left, *node.comparators] if _is_comparison(node) else [node]
+        operands = [node]
+        if isinstance(node, ast.Compare) and len(node.comparators) == 1:
+            operands = [node.left, *node.comparators]
         if place in map(_place_of, operands):
             return True
     return False
@@ -131,18 +133,14 @@ def _is_operand(tensor: torch.Tensor, frame: FrameType) -> bool:
 
 def _place_of_question(node: ast.expr, statement: ast.stmt) -> _Place:
     """Where Python is when it asks for the truth of a condition."""
-    # Before 3.13 only a comparison has a place of its own.
-    is_precise = sys.version_info >= (3, 13) or _is_comparison(node)
+    # Before 3.12 only a comparison has a place of its own.
+    is_precise = sys.version_info >= (3, 12) or isinstance(node, ast.Compare)
     return _place_of(node if is_precise or _is_call_of_bool(node) else statement)
 
 
 def _is_call_of_bool(node: ast.expr) -> bool:
     """Whether code asks by itself, `bool(tensor)`."""
     return isinstance(node, ast.Call) and ast.unparse(node.func) == "bool"
-
-
-def _is_comparison(node: ast.expr) -> bool:
-    return isinstance(node, ast.Compare) and len(node.comparators) == 1
 
 
 def _check_around(
