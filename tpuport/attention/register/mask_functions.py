@@ -12,7 +12,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -158,12 +158,13 @@ class PackedSequences:
 
     Attributes:
         mask_function: says what a query sees within its sequence.
-        position_ids: [B, T], within each sequence.
+        position_ids: [B, T], within each sequence, at which the mask function is asked;
+            None asks it at the columns.
         numbers: [B, T], which of its row's sequences a token belongs to.
     """
 
     mask_function: Callable
-    position_ids: jax.Array
+    position_ids: jax.Array | None
     numbers: jax.Array
 
     def are_single(self) -> jax.Array:
@@ -175,25 +176,28 @@ def packed_sequences(function: Callable) -> PackedSequences | None:
     """The packed sequences that a mask function is for, or None if it is for none."""
     if _reader_of(function) is not _read_conjunction:
         return None
-    # transformers puts these two together for packed sequences; read one by one, each
-    # knows too little.
+    # transformers puts two together for packed sequences; read one by one, each knows
+    # too little.
     functions = _closure_values(function)["mask_functions"]
-    if list(map(_reader_of, functions)) != [
-        _read_packed,
-        _read_remapped,
-    ]:
+    within, *tables = sorted(functions, key=_is_packed)
+    if list(map(_is_packed, tables)) != [True]:
         return None
-    table, remapping = map(_closure_values, functions)
+    numbers = _closure_values(tables[0])["packed_sequence_mask"]
+    if _reader_of(within) is not _read_remapped:
+        return PackedSequences(within, None, numbers)
+    remapping = _closure_values(within)
     return PackedSequences(
-        remapping["mask_function"],
-        remapping["position_ids"],
-        table["packed_sequence_mask"],
+        remapping["mask_function"], remapping["position_ids"], numbers
     )
+
+
+def _is_packed(function: Callable) -> bool:
+    return _reader_of(function) is _read_packed
 
 
 def _read(function: Callable, positions: Positions, parts: MaskParts) -> None:
     sequences = packed_sequences(function)
-    if sequences is not None:
+    if sequences is not None and sequences.position_ids is not None:
         _read_packed_sequences(sequences, positions, parts)
         return
     reader = _reader_of(function)
@@ -203,13 +207,19 @@ def _read(function: Callable, positions: Positions, parts: MaskParts) -> None:
     reader(_closure_values(function), positions, parts)
 
 
-def _closure_values(function: Any) -> dict[str, Any]:
-    values = dict(inspect.getclosurevars(function).nonlocals)
-    return values | {
-        name: compat.to_jax(value)
+class _Closure(dict):
+    """What a function closes over, by the names that transformers gives it today."""
+
+    def __missing__(self, name: str) -> Any:
+        raise Unstructured(f"transformers' mask functions do not close over {name}")
+
+
+def _closure_values(function: Any) -> _Closure:
+    values = inspect.getclosurevars(function).nonlocals
+    return _Closure(
+        (name, compat.to_jax(value) if isinstance(value, torch.Tensor) else value)
         for name, value in values.items()
-        if isinstance(value, torch.Tensor)
-    }
+    )
 
 
 def _reader_of(function: Callable) -> Any:
@@ -221,23 +231,15 @@ def _readers() -> dict[Any, Callable[[dict[str, Any], Positions, MaskParts], Non
     """The reader of each of transformers' functions, by the code that all functions of
     one factory share.
     """
-    from transformers import masking_utils as m
+    from transformers import masking_utils
 
-    # Only the code of these functions matters, not what they close over.
-    unused: Any = None
-    readers = {
-        m.causal_mask_function: _read_causal,
-        m.bidirectional_mask_function: _read_bidirectional,
-        m.sliding_window_overlay(1): _read_window,
-        m.sliding_window_bidirectional_overlay(1): _read_bidirectional_window,
-        m.chunked_overlay(1, unused): _read_chunks,
-        m.packed_sequence_mask_function(unused): _read_packed,
-        m.padding_mask_function(unused): _read_padding,
-        m.remap_positions_for_packed_sequence(unused, unused): _read_remapped,
-        m.and_masks(m.causal_mask_function): _read_conjunction,
-        m.or_masks(m.causal_mask_function): _read_disjunction,
-    }
-    return {function.__code__: reader for function, reader in readers.items()}
+    readers = {}
+    for name, (arguments, reader) in _READERS.items():
+        # Not every release has all of them.
+        if function := getattr(masking_utils, name, None):
+            example = function(*arguments) if arguments else function
+            readers[example.__code__] = reader
+    return readers
 
 
 def _add_limit(
@@ -352,6 +354,7 @@ def _read_packed_sequences(
 ) -> None:
     """Packed sequences together with the positions within each."""
     packed, position_ids = sequences.numbers, sequences.position_ids
+    assert position_ids is not None
     # Traced positions increase by one: where they do not, transformers itself begins
     # another sequence.
     counts_by_one, is_single_sequence = True, False
@@ -392,3 +395,19 @@ def _read_disjunction(
     if len(functions) > 1:
         raise Unstructured("a union of mask functions")
     _read(functions[0], positions, parts)
+
+
+# The reader of each function of transformers, or of what its factory makes with these
+# arguments: only the code of that matters, not what it closes over.
+_READERS: Final[dict[str, tuple[tuple, Callable]]] = {
+    "causal_mask_function": ((), _read_causal),
+    "bidirectional_mask_function": ((), _read_bidirectional),
+    "sliding_window_overlay": ((1,), _read_window),
+    "sliding_window_bidirectional_overlay": ((1,), _read_bidirectional_window),
+    "chunked_overlay": ((1, None), _read_chunks),
+    "packed_sequence_mask_function": ((None,), _read_packed),
+    "padding_mask_function": ((None,), _read_padding),
+    "remap_positions_for_packed_sequence": ((None, None), _read_remapped),
+    "and_masks": ((abs,), _read_conjunction),
+    "or_masks": ((abs,), _read_disjunction),
+}

@@ -19,7 +19,6 @@ from tpuport.attention.provenance import structure_of
 from tpuport.attention.register.eager_attention import is_eager_config
 from tpuport.attention.register.lazy_mask import lazy_mask
 from tpuport.attention.register.mask_functions import (
-    PackedSequences,
     Positions,
     Unstructured,
     packed_sequences,
@@ -102,9 +101,7 @@ def transformers_mask(
     elif may_be_none:
         return None
     elif not has_own_attention:
-        left_out_if = _left_out_if_single(
-            packed_sequences(function), positions, local_size
-        )
+        left_out_if = _left_out_if_single(function, positions, local_size)
     number_dtype = dtype if has_own_attention else None
     return lazy_mask(
         mask, (batch_size, 1, q_length, kv_length), reason, number_dtype, left_out_if
@@ -112,14 +109,15 @@ def transformers_mask(
 
 
 def _left_out_if_single(
-    sequences: PackedSequences | None, positions: Positions, window: int | None
+    function: Callable, positions: Positions, window: int | None
 ) -> Callable[[], jax.Array] | None:
     """Traced. What says whether transformers, seeing that no positions begin anew,
     leaves a causal mask out.
     """
-    if sequences is None:
-        return None
     try:
+        sequences = packed_sequences(function)
+        if sequences is None:
+            return None
         mask = read_mask_function(sequences.mask_function, positions)
     except Unstructured:
         return None
