@@ -10,6 +10,7 @@ noisy machine is noisy for all. Times are of whole calls, prompt included, compi
 import argparse
 import contextlib
 import functools
+import inspect
 import logging
 import multiprocessing
 import os
@@ -35,6 +36,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 import tpuport
 from benchmarks import decode_kinds, jax_llama
 from tpuport import compat
+from tpuport.generation.cache_arguments import cache_argument
 
 KV_HEADS, HEAD_DIM = 4, 64
 CONFIG = LlamaConfig(
@@ -136,14 +138,15 @@ def step_by_step(ported: Any, ids: torch.Tensor) -> Callable[[], np.ndarray]:
     As published recipes for torchax do it: weights as an argument through functional_call, torchax's own attention.
     """
     weights = compat.as_jax(dict(ported.named_parameters()) | dict(ported.named_buffers()))
+    name: Any = cache_argument(inspect.signature(ported.forward).parameters)
 
     @functools.partial(jax.jit, donate_argnames="cache")
     def step(weights: dict, tokens: jax.Array, positions: jax.Array, cache: StaticCache) -> tuple:
         with compat.environment():
             tensors, tokens, positions, cache = compat.as_torch((weights, tokens, positions, cache))
-            options = {"position_ids": positions, "past_key_values": cache, "use_cache": True}
+            options = {"position_ids": positions, name: cache, "use_cache": True}
             out = torch.func.functional_call(ported, tensors, tokens, options)
-            return compat.as_jax((out.logits[:, -1].argmax(-1), out.past_key_values))
+            return compat.as_jax((out.logits[:, -1].argmax(-1), out[name]))
 
     def run() -> np.ndarray:
         cache = StaticCache(config=CONFIG, max_cache_len=PROMPT + NEW)

@@ -12,6 +12,7 @@ model.
 
 import argparse
 import functools
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from transformers.cache_utils import DynamicLayer
 
 import tpuport
 from tpuport.compat.few_bits import round_rows
+from tpuport.generation.cache_arguments import cache_argument
 from tpuport.generation.rounded_states import dequantize_states, quantize_states
 from tpuport.quantization import quantized_weights
 from tpuport.topology import Decode, compile_for
@@ -134,9 +136,11 @@ def log_probabilities(
     predictions = []
     for row in rows:
         cache: Any = DynamicCache()
+        name = cache_argument(inspect.signature(model.forward).parameters)
+        assert name is not None
         cache.layers = [layer_class() for _ in range(model.config.num_hidden_layers)]
         with torch.no_grad():
-            logits = model.eval()(row, past_key_values=cache).logits
+            logits = model.eval()(row, **{name: cache}).logits
         predictions.append(logits[0].double().log_softmax(-1))
     return predictions
 

@@ -49,9 +49,11 @@ def _without_each(model: Any, call: dict[str, Any]) -> Iterator[Scenario]:
 
 def _decoding_steps(model: Any, call: dict[str, Any]) -> Iterator[Scenario]:
     """A step under a static cache: with a mask and positions as in generation, with the ids, with other arguments."""
+    from tpuport.generation.cache_arguments import cache_argument
+
     parameters = inspect.signature(model.forward).parameters
-    ids = call.get("input_ids")
-    if ids is None or "past_key_values" not in parameters or not _takes(parameters, "use_cache"):
+    ids, cache_name = call.get("input_ids"), cache_argument(parameters)
+    if ids is None or cache_name is None or not _takes(parameters, "use_cache"):
         return
     batch, length = ids.shape[:2]
     passed = {
@@ -65,10 +67,10 @@ def _decoding_steps(model: Any, call: dict[str, Any]) -> Iterator[Scenario]:
         kinds["decoding step with the other arguments"] = more
     for name, more in kinds.items():
         try:
-            cache = _filled_cache(model, ids)
+            cache = _filled_cache(model, ids, cache_name)
         except Exception:  # noqa: BLE001 - the library has no static cache for this model
             return
-        step = {"input_ids": ids[:, -1:], "past_key_values": cache, "use_cache": True, **more}
+        step = {"input_ids": ids[:, -1:], cache_name: cache, "use_cache": True, **more}
         yield Scenario(name, lambda step=step: model(**step), tuple(step))
 
 
@@ -93,7 +95,7 @@ def _of_last_token(call: dict[str, Any], ids: torch.Tensor) -> dict[str, Any]:
     return rest
 
 
-def _filled_cache(model: Any, ids: torch.Tensor) -> Any:
+def _filled_cache(model: Any, ids: torch.Tensor, name: str) -> Any:
     """A cache with the keys of these tokens.
 
     Raises:
@@ -103,7 +105,7 @@ def _filled_cache(model: Any, ids: torch.Tensor) -> Any:
 
     cache = StaticCache(config=model.config, max_cache_len=ids.shape[1] + FREE_SLOTS)
     with torch.no_grad():
-        model(input_ids=ids, past_key_values=cache, use_cache=True)
+        model(input_ids=ids, **{name: cache}, use_cache=True)
     if int(cache.get_seq_length()) == 0:
         raise ValueError("the model does not use the cache")
     return cache

@@ -2,7 +2,7 @@
 library.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -41,6 +41,17 @@ def is_pipeline(value: Any) -> bool:
 def is_transformers_cache(value: Any) -> bool:
     """Whether this is a cache of transformers, which compiled functions donate."""
     return _is_instance(value, "Cache", "transformers")
+
+
+def cache_of_output(output: Any, default: Any = None) -> Any:
+    """The first cache of transformers among the parts of a model's output.
+
+    Its field has another name in each family of models and release of transformers.
+    """
+    parts = output.values() if isinstance(output, Mapping) else output
+    if not isinstance(output, Mapping | tuple | list):
+        return default
+    return next(filter(is_transformers_cache, parts), default)
 
 
 def _is_instance(value: Any, class_name: str, library: str) -> bool:

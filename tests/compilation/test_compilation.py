@@ -12,6 +12,7 @@ import torch
 from transformers import Cache, LlamaConfig, LlamaForCausalLM, StaticCache
 
 import tpuport
+from tests.cache_names import CACHE
 from tpuport import PortError, compat
 
 CONFIG = LlamaConfig(
@@ -87,8 +88,8 @@ def test_flags_are_static_and_tensors_are_not(pair: tuple) -> None:
     assert compiled.program.compilations == 1
     out = compiled(IDS, use_cache=True)
     assert compiled.program.compilations == 2
-    assert out.past_key_values is not None
-    assert compiled(IDS, use_cache=False).past_key_values is None
+    assert out[CACHE] is not None
+    assert CACHE not in compiled(IDS, use_cache=False)
 
 
 def test_changed_weights_are_seen(pair: tuple) -> None:
@@ -108,10 +109,10 @@ def test_the_cache_is_donated_and_comes_back_written(pair: tuple) -> None:
     cache = StaticCache(config=CONFIG, max_cache_len=16)
     cache.early_initialization(2, 2, 8, torch.float32, torch.device("cpu"))
     compiled = tpuport.compile(ported)
-    first = compiled(IDS, past_key_values=cache, use_cache=True)
-    keys = first.past_key_values.layers[0].keys
+    first = compiled(IDS, **{CACHE: cache}, use_cache=True)
+    keys = first[CACHE].layers[0].keys
     array = compat.as_jax(keys)
-    second = compiled(IDS[:, -1:] + 1, past_key_values=first.past_key_values, use_cache=True)
+    second = compiled(IDS[:, -1:] + 1, **{CACHE: first[CACHE]}, use_cache=True)
     assert array.is_deleted()
     expected = model(torch.cat([IDS, IDS[:, -1:] + 1], dim=1)).logits[:, -1]
     torch.testing.assert_close(_host(second.logits)[:, -1], expected, atol=1e-5, rtol=1e-5)
@@ -126,8 +127,8 @@ def test_a_cache_that_was_donated_is_refused_before_it_is_used(devices: int) -> 
 
     @tpuport.compile
     def step(tokens: torch.Tensor, cache: StaticCache) -> tuple:
-        out = ported(input_ids=tokens, past_key_values=cache)
-        return out.logits[:, -1:].argmax(-1), out.past_key_values
+        out = ported(input_ids=tokens, **{CACHE: cache})
+        return out.logits[:, -1:].argmax(-1), out[CACHE]
 
     token, used = step(IDS, StaticCache(config=CONFIG, max_cache_len=16))
     token, cache = step(token, used)
@@ -145,8 +146,8 @@ def test_a_cache_that_was_donated_is_refused_before_it_is_used(devices: int) -> 
 def test_a_cache_that_is_only_read_is_not_donated(pair: tuple, counter: bool) -> None:
     """Also beside a tensor that is overwritten."""
     model, ported = pair
-    cache = tpuport.compile(ported)(IDS, use_cache=True).past_key_values
-    expected = model(IDS, use_cache=True).past_key_values.layers[0].keys
+    cache = tpuport.compile(ported)(IDS, use_cache=True)[CACHE]
+    expected = model(IDS, use_cache=True)[CACHE].layers[0].keys
     calls = compat.as_torch(jax.numpy.zeros(3))
 
     @tpuport.compile
@@ -160,7 +161,7 @@ def test_a_cache_that_is_only_read_is_not_donated(pair: tuple, counter: bool) ->
         torch.testing.assert_close(total, number * expected.sum(), atol=1e-4, rtol=1e-5)
     assert read.program.compilations == 1
     assert _host(calls).tolist() == [2.0 * counter] * 3
-    again = tpuport.compile(ported)(IDS[:, -1:] + 1, past_key_values=cache, use_cache=True)
+    again = tpuport.compile(ported)(IDS[:, -1:] + 1, **{CACHE: cache}, use_cache=True)
     whole = model(torch.cat([IDS, IDS[:, -1:] + 1], dim=1)).logits[:, -1]
     torch.testing.assert_close(_host(again.logits)[:, -1], whole, atol=1e-5, rtol=1e-5)
 

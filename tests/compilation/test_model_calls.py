@@ -8,6 +8,7 @@ import torch
 import transformers
 
 import tpuport
+from tests.cache_names import CACHE
 from tpuport import PortError
 
 
@@ -85,10 +86,10 @@ def test_a_cache_whose_next_state_is_in_the_output_is_refused(cache: Callable) -
     ids = torch.tensor([[3, 4, 5, 6]])
     expected = reference(ids).logits.detach()
     ported = tpuport.port(reference)
-    past = cache() or ported(ids[:, :1]).past_key_values
+    past = cache() or ported(ids[:, :1])[CACHE]
     first = past.get_seq_length()
-    output = ported(ids[:, first:2], past_key_values=past)
-    with pytest.raises(PortError, match=r"given to an earlier call(.|\n)*past_key_values"):
-        ported(ids[:, 2:3], past_key_values=past)
-    output = ported(ids[:, 2:], past_key_values=output.past_key_values)
+    output = ported(ids[:, first:2], **{CACHE: past})
+    with pytest.raises(PortError, match=rf"given to an earlier call(.|\n)*{CACHE}"):
+        ported(ids[:, 2:3], **{CACHE: past})
+    output = ported(ids[:, 2:], **{CACHE: output[CACHE]})
     torch.testing.assert_close(tpuport.to_cpu(output.logits), expected[:, 2:], atol=1e-5, rtol=1e-5)

@@ -16,6 +16,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 import tpuport
+from tests.cache_names import CACHE
 from tpuport import PortError, compat
 
 
@@ -358,7 +359,7 @@ def test_a_cache_of_transformers_in_an_object_is_donated() -> None:
     model = tpuport.port(copy.deepcopy(reference))
 
     def step(ids: torch.Tensor, state: Any) -> torch.Tensor:
-        return model(ids, past_key_values=state.cache).logits
+        return model(ids, **{CACHE: state.cache}).logits
 
     compiled = tpuport.compile(step)
     state = types.SimpleNamespace(cache=StaticCache(config=config, max_cache_len=8))

@@ -9,6 +9,7 @@ import torch
 from transformers import GenerationConfig, GenerationMixin
 
 import tpuport
+from tests.cache_names import CACHE
 from tests.generation.character_tokens import character_tokenizer
 from tpuport import PortError
 
@@ -213,7 +214,7 @@ def assert_equal(ours: Any, theirs: Any) -> None:
 
 def _names(output: Any) -> set[str]:
     """What an output has, but for the cache, which tpuport does not return."""
-    return {name for name in output if name != "past_key_values"}
+    return {name for name in output if name != CACHE}
 
 
 def differ(first: Any, second: Any) -> bool:

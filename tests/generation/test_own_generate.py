@@ -18,6 +18,7 @@ from transformers import (
 from transformers.utils.generic import ModelOutput
 
 import tpuport
+from tests.cache_names import CACHE
 from tpuport.generation.host_view import ModuleCalls, make_view
 
 LLAMA = LlamaConfig(
@@ -133,7 +134,7 @@ class KeepsItsCache(LlamaForCausalLM):
     def generate(self, input_ids: torch.Tensor, max_new_tokens: int = 3) -> torch.Tensor:
         cache, tokens = DynamicCache(config=self.config), [input_ids]
         for _ in range(max_new_tokens):
-            logits = self(tokens[-1], past_key_values=cache).logits
+            logits = self(tokens[-1], **{CACHE: cache}).logits
             tokens.append(logits[:, -1:].argmax(-1))
         return torch.cat(tokens, 1)
 
@@ -141,10 +142,10 @@ class KeepsItsCache(LlamaForCausalLM):
 class MakesAnotherCache(KeepsItsCache):
     """It returns one more cache than it was passed, as Voxtral's does, which has one of its sound."""
 
-    def forward(self, input_ids: Any = None, past_key_values: Any = None) -> Any:  # type: ignore[override]
-        output = super().forward(input_ids, past_key_values=past_key_values)
-        other = super().forward(input_ids[:, :1], past_key_values=DynamicCache(config=self.config))
-        caches = {"past_key_values": output.past_key_values, "sound_past_key_values": other.past_key_values}
+    def forward(self, input_ids: Any = None, **inputs: Any) -> Any:  # type: ignore[override]
+        output = super().forward(input_ids, **inputs)
+        other = super().forward(input_ids[:, :1], **{CACHE: DynamicCache(config=self.config)})
+        caches = {CACHE: output[CACHE], f"sound_{CACHE}": other[CACHE]}
         return ModelOutput(logits=output.logits, **caches)
 
 

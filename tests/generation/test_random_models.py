@@ -1,5 +1,6 @@
 """Models that draw random numbers themselves, in the loop of `generate`."""
 
+import functools
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ CONFIG = LlamaConfig(
 class Noisy(LlamaForCausalLM):
     """Its logits are noise alone."""
 
-    def forward(self, input_ids: Any = None, past_key_values: Any = None, **inputs: Any) -> Any:
-        output = super().forward(input_ids=input_ids, past_key_values=past_key_values, **inputs)
+    @functools.wraps(LlamaForCausalLM.forward)
+    def forward(self, **inputs: Any) -> Any:
+        output = super().forward(**inputs)
         output.logits = torch.randn_like(output.logits)
         return output
 

@@ -14,6 +14,7 @@ from transformers import (
 )
 
 import tpuport
+from tests.cache_names import CACHE
 from tpuport.errors import PortError
 from tpuport.topology import abstract_steps, compile_for, described
 from tpuport.topology.abstract_weights import abstract_weights, build_model, local_nbytes
@@ -150,7 +151,7 @@ def _own_cache(rows: int) -> StaticCache:
 
 
 def test_a_cache_among_the_inputs_of_a_call_is_donated_as_compiled_functions_do() -> None:
-    inputs = {"input_ids": torch.zeros(2, 1, dtype=torch.int32), "past_key_values": _own_cache(2)}
+    inputs = {"input_ids": torch.zeros(2, 1, dtype=torch.int32), CACHE: _own_cache(2)}
     report = compile_for(lambda: LlamaForCausalLM(CONFIG), inputs, topology="v6e:1x1")
     assert report.memory.cache == _cache_bytes(CONFIG, 2, 64)
     assert report.program is not None

@@ -1,5 +1,6 @@
 """Every verb explains what it cannot trace: the line, what happened, the remedy; and with torch's kind of error."""
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import tpuport
+from tests.cache_names import CACHE
 from tpuport.trace_errors import CannotTrace
 
 X = torch.ones(2, 3)
@@ -83,17 +85,19 @@ def test_what_the_code_raises_itself_goes_through():
 
 
 class ReadsInTheLoop(LlamaForCausalLM):
-    def forward(self, input_ids=None, past_key_values=None, **kwargs):
-        output = super().forward(input_ids=input_ids, past_key_values=past_key_values, **kwargs)
+    @functools.wraps(LlamaForCausalLM.forward)
+    def forward(self, input_ids=None, **kwargs):
+        output = super().forward(input_ids=input_ids, **kwargs)
         # In each token's call with a cache, and in every call without one.
-        if past_key_values is None or input_ids.shape[1] == 1:
+        if kwargs.get(CACHE) is None or input_ids.shape[1] == 1:
             output.logits.sum().item()  # ReadsInTheLoop
         return output
 
 
 class Mismatched(LlamaForCausalLM):
-    def forward(self, input_ids=None, past_key_values=None, **kwargs):
-        output = super().forward(input_ids=input_ids, past_key_values=past_key_values, **kwargs)
+    @functools.wraps(LlamaForCausalLM.forward)
+    def forward(self, input_ids=None, **kwargs):
+        output = super().forward(input_ids=input_ids, **kwargs)
         output.logits = output.logits @ output.logits  # Mismatched
         return output
 

@@ -436,7 +436,7 @@ def _refuse_retired(cache: Any, name: str) -> None:
             "this cache was given to an earlier call, whose output has its next state; this object still has the one "
             "before",
             where=name,
-            fix="go on with the cache in that call's output: past = model(token, past_key_values=past).past_key_values",
+            fix="go on with the cache in that call's output",
         )
 
 

@@ -17,9 +17,9 @@ from tpuport import compat, pytrees
 from tpuport.compat import randomness
 from tpuport.compilation import Program, collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
-from tpuport.generation import beam_search
+from tpuport.generation import beam_search, decoding_cache
 from tpuport.generation.beam_steps import select_beams
-from tpuport.generation.decoding_cache import has_states, make_cache, set_length
+from tpuport.generation.cache_arguments import cache_argument
 from tpuport.generation.guidance import guide
 from tpuport.generation.loop_state import (
     State,
@@ -42,6 +42,7 @@ from tpuport.generation.unconditional_decoding import (
     begin_unconditional,
     continue_unconditional,
 )
+from tpuport.library_classes import cache_of_output
 from tpuport.mappings import only
 from tpuport.tracing import trace_lock
 
@@ -91,6 +92,7 @@ class Decoder:
         self.assisted: dict[tuple, Decoder] = {}
         self._variants: dict[str, Decoder] = {}
         self._parameters = inspect.signature(model.forward).parameters
+        self._cache_argument: Any = cache_argument(self._parameters)
         self._make_programs(type(model).__name__, "slots", "parts")
 
     def _make_programs(self, name: str, *prompt_statics: str) -> None:
@@ -126,15 +128,16 @@ class Decoder:
         Not for models that take the number of a column for a position, nor for those
         whose recurrent states do not ignore padding, which their first call finds out.
         """
+        config = self.model.config
         if (
             "position_ids" not in self._parameters
-            and self.model.config.model_type not in _RELATIVE_MODELS
+            and config.model_type not in _RELATIVE_MODELS
+            and decoding_cache.has_attention(config)
         ):
             return False
         if self._hides_padding is None:
-            self._hides_padding = not has_states(self.model.config) or hides_padding(
-                self
-            )
+            has_states = decoding_cache.has_states(config)
+            self._hides_padding = not has_states or hides_padding(self)
         return self._hides_padding
 
     def with_kv_cache(self, kv_cache: str | None) -> "Decoder":
@@ -297,7 +300,7 @@ class Decoder:
         `decoding_cache.make_cache` makes it.
         """
         keeps_all = keeps_all or self.keeps_all_columns
-        return make_cache(
+        return decoding_cache.make_cache(
             self.model.config,
             slots,
             self.mesh,
@@ -358,8 +361,9 @@ class Decoder:
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         positions = jax.lax.dynamic_slice_in_dim(positions, column, count, axis=1)
         logit_count = 1 if only_last else count
+        cache = decoding_cache.set_length(cache, column)
         logits, cache = self._call_model(
-            arrays, tokens, mask, positions, set_length(cache, column), logit_count
+            arrays, tokens, mask, positions, cache, logit_count
         )
         return logits[:, -logit_count:].astype(jnp.float32), cache
 
@@ -437,15 +441,11 @@ class Decoder:
             inputs["logits_to_keep"] = logit_count
         cache = compat.as_torch(cache)
         with use_weights_in_loop(self.model, arrays, LOOP):
-            out = self.model(
-                **inputs, past_key_values=cache, use_cache=True, return_dict=True
-            )
+            inputs[self._cache_argument] = cache
+            out = self.model(**inputs, use_cache=True, return_dict=True)
         # Encoders with a language head, such as BERT's, write to the cache that they
         # get, and return none.
-        new_cache = getattr(out, "past_key_values", None)
-        if new_cache is None:
-            new_cache = cache
-        return compat.as_jax(out.logits), compat.as_jax(new_cache)
+        return compat.as_jax((out.logits, cache_of_output(out, default=cache)))
 
     def append(
         self,

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax.sharding import Mesh
-from transformers.generation import utils
 
 from tpuport.compilation import ModelSnapshot, WrittenInLoop, collect_weights
 from tpuport.errors import PortError
+from tpuport.generation.cache_arguments import cache_argument, takes_cache
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoding_cache import has_fixed_cache
 from tpuport.generation.encoder_decoder import EncoderDecoder
@@ -24,12 +24,6 @@ from tpuport.generation.recomputing_decoder import RecomputingDecoder
 from tpuport.generation.recurrent_decoder import RecurrentDecoder
 from tpuport.generation.stateful_decoder import StatefulDecoder, keeps_states_in_modules
 from tpuport.trace_errors import CannotTrace
-
-# Arguments of `forward` that transformers takes for a cache: past_key_values,
-# cache_params, state and others.
-_CACHE_NAMES = frozenset(
-    getattr(utils, "ALL_CACHE_NAMES", ("past_key_values", "cache_params", "state"))
-)
 
 # Why models cannot decode with arrays of fixed shape, by their type.
 _GROWING = {
@@ -47,15 +41,13 @@ def decoder_class(model: Any) -> type[Decoder]:
     if model.config.is_encoder_decoder:
         return EncoderDecoder
     parameters = inspect.signature(model.forward).parameters
-    if "past_key_values" in parameters and model._supports_default_dynamic_cache():
+    if cache_argument(parameters) and model._supports_default_dynamic_cache():
         if not has_fixed_cache(model.config):
             return RecomputingDecoder
         if keeps_states_in_modules(model):
             return StatefulDecoder
         return MultimodalDecoder if reads_modalities(model) else Decoder
-    return (
-        RecomputingDecoder if _CACHE_NAMES.isdisjoint(parameters) else RecurrentDecoder
-    )
+    return RecurrentDecoder if takes_cache(parameters) else RecomputingDecoder
 
 
 def choose_decoder(model: Any, mesh: Mesh) -> Decoder:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import torch
 from jax.sharding import Mesh
 from transformers import AutoModelForCausalLM, PretrainedConfig, StaticCache
+from transformers.cache_utils import CacheLayerMixin
 
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
@@ -21,6 +22,7 @@ from tpuport.generation.hybrid_layers import (
 )
 from tpuport.generation.indexed_layers import IndexedLayer
 from tpuport.generation.option_values import check_kv_cache
+from tpuport.library_classes import cache_of_output
 from tpuport.static_values import exact_key
 
 # Names of transformers' classes, because older releases lack the hybrid ones.
@@ -208,6 +210,16 @@ def has_states(config: PretrainedConfig) -> bool:
     )
 
 
+def has_attention(config: PretrainedConfig) -> bool:
+    """Whether a layer of the cache keeps keys and values, by whose columns a model may
+    count positions.
+    """
+    return any(
+        isinstance(layer, CacheLayerMixin)
+        for layer in StaticCache(config=config, max_cache_len=1).layers
+    )
+
+
 # Errors of models that do not suit the meta device, or whose config does not make a
 # model.
 _MODEL_ERRORS: Final = (
@@ -347,7 +359,7 @@ def _measure_position(config: PretrainedConfig) -> list[_PositionSize]:
             use_cache=True,
             return_dict=True,
         )
-    return list(map(_measure_layer, output.past_key_values.layers))
+    return list(map(_measure_layer, cache_of_output(output).layers))
 
 
 def _measure_layer(layer: Any) -> _PositionSize:

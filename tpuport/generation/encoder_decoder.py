@@ -27,6 +27,7 @@ from tpuport.generation.decoding_cache import make_cache, set_length
 from tpuport.generation.loop_state import State, shard_rows
 from tpuport.generation.position_tables import fixed_tables
 from tpuport.generation.predict_streams import in_order_of_scores
+from tpuport.library_classes import cache_of_output
 from tpuport.mappings import only
 
 # Inputs that are the encoder's alone, whose output the decoder gets instead.
@@ -269,6 +270,9 @@ class EncoderDecoder(Decoder):
         if self.model.config.model_type in _MASKING_BY_TEXT:
             arguments["input_ids"] = tokens
         given = encoded.inputs | arguments
+        cache = {}
+        if not self._is_uncached:
+            cache[self._cache_argument] = compat.as_torch(encoded.cache)
         with use_weights_in_loop(self.model, arrays, LOOP), fixed_tables(self.model):
             output = self.model(
                 **{
@@ -276,14 +280,12 @@ class EncoderDecoder(Decoder):
                     for name, value in given.items()
                 },
                 encoder_outputs=compat.as_torch(encoded.encoder_outputs),
-                past_key_values=None
-                if self._is_uncached
-                else compat.as_torch(encoded.cache),
+                **cache,
                 use_cache=not self._is_uncached,
                 return_dict=True,
             )
         logits = compat.as_jax(output.logits)
         if index is not None:
             logits = jax.lax.dynamic_index_in_dim(logits, index, axis=1, keepdims=False)
-        cache = () if self._is_uncached else compat.as_jax(output.past_key_values)
-        return logits.astype(jnp.float32), dataclasses.replace(encoded, cache=cache)
+        written = () if self._is_uncached else compat.as_jax(cache_of_output(output))
+        return logits.astype(jnp.float32), dataclasses.replace(encoded, cache=written)

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from transformers import GenerationConfig, GenerationMixin
 
 from tpuport.errors import PortError
+from tpuport.generation.cache_arguments import CACHE_NAMES
 from tpuport.generation.option_values import (
     LARGEST_INT,
     read_bool,
@@ -45,10 +46,9 @@ _SUPPORTED: Final = PROCESSOR_FIELDS.union(
 _ASSISTED: Final = frozenset({"assistant_early_exit", "use_mtp"})
 # What transformers' generate takes beside fields of its config, and what only some
 # models take.
-_ARGUMENTS: Final = frozenset(
-    inspect.signature(vars(GenerationMixin)["generate"]).parameters
-) | frozenset(
-    "inputs_embeds token_type_ids position_ids past_key_values cache_position decoder_input_ids".split()
+_ARGUMENTS: Final = CACHE_NAMES.union(
+    inspect.signature(vars(GenerationMixin)["generate"]).parameters,
+    "inputs_embeds token_type_ids position_ids cache_position decoder_input_ids".split(),
 )
 # Values that ask for nothing, as transformers' own defaults do. For some fields 1 is
 # one of them.

@@ -26,6 +26,7 @@ from transformers.cache_utils import Cache
 from tpuport import checkpoint, compat, pytrees, trace_errors
 from tpuport.compilation import CompiledFunction, resume_cache
 from tpuport.errors import PortError
+from tpuport.generation.cache_arguments import CACHE_NAMES
 from tpuport.generation.decoding_cache import has_own_layers
 from tpuport.trace_errors import CannotTrace
 
@@ -252,7 +253,7 @@ def _run_with_cache(view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             fix="leave it out: its cache grows",
         )
     is_chosen = chosen is not None or own_layers
-    is_chosen |= "past_key_values" in kwargs or "cache_implementation" in kwargs
+    is_chosen |= "cache_implementation" in kwargs or not CACHE_NAMES.isdisjoint(kwargs)
     if not type(view)._can_compile_fullgraph or is_chosen:
         return _general.generate(view, *args, **kwargs)
     if kwargs.get("generation_config") is None:

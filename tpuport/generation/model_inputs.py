@@ -20,14 +20,15 @@ from transformers import GenerationConfig
 from tpuport import compat
 from tpuport.compilation import HostInput
 from tpuport.errors import PortError
+from tpuport.generation.cache_arguments import CACHE_NAMES
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.option_values import without_absent
 from tpuport.mappings import without
 from tpuport.static_values import exact_key
 
 # `generate` makes these itself; others ask for more results, which it does not return.
-_OWN: Final = frozenset(
-    "past_key_values use_cache cache_position labels return_dict logits_to_keep output_attentions "
+_OWN: Final = CACHE_NAMES | frozenset(
+    "use_cache cache_position labels return_dict logits_to_keep output_attentions "
     "output_hidden_states output_router_logits return_loss".split()
 )
 _OPTIONS: Final = frozenset(vars(GenerationConfig()))

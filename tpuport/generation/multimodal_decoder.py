@@ -28,6 +28,7 @@ from tpuport.generation.loop_state import State
 from tpuport.generation.model_inputs import Setting, as_argument
 from tpuport.generation.multimodal_inputs import POSITIONS, REAL_IMAGES, TOKEN_TYPES
 from tpuport.generation.residual_stream import summed_once
+from tpuport.library_classes import cache_of_output
 from tpuport.patches import transformers_images
 from tpuport.tracing import trace_lock
 
@@ -40,7 +41,7 @@ _MODALITIES = frozenset(getattr(utils, "MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFIL
 _NOT_OF_A_PROCESSOR = frozenset(
     {"input_ids", "attention_mask", "inputs_embeds", "position_ids"}
 )
-_NOT_OF_A_PROCESSOR |= {"mm_encoder_outputs", "cache_params"}
+_NOT_OF_A_PROCESSOR |= {"mm_encoder_outputs"}
 
 
 @jax.tree_util.register_dataclass
@@ -185,14 +186,14 @@ class MultimodalDecoder(Decoder):
         with use_weights_in_loop(self.model, arrays, LOOP):
             with _without_masks(self.model):
                 prepared = self.prepare_inputs(
-                    tokens, attention_mask=compat.wrap(mask), past_key_values=compat.as_torch(cache), use_cache=True,
-                    is_first_iteration=is_prompt, **arguments,
+                    tokens, attention_mask=compat.wrap(mask), use_cache=True, is_first_iteration=is_prompt,
+                    **{self._cache_argument: compat.as_torch(cache)}, **arguments,
                 )  # fmt: skip
             if "attention_mask" in self._parameters:
                 prepared["attention_mask"] = compat.wrap(mask)
             output = self.model(**prepared, return_dict=True)
         logits = compat.as_jax(output.logits)[:, -1].astype(jnp.float32)
-        return logits, compat.as_jax(output.past_key_values)
+        return logits, compat.as_jax(cache_of_output(output))
 
 
 @contextlib.contextmanager

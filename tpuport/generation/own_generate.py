@@ -29,6 +29,7 @@ from tpuport.generation.host_view import (
 )
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.option_values import without_absent
+from tpuport.library_classes import is_transformers_cache
 from tpuport.mappings import without
 from tpuport.trace_errors import CannotTrace
 
@@ -175,9 +176,11 @@ def _run_general_generate(error: PortError, arguments: Mapping[str, Any]) -> Any
     except Exception as host_error:
         # What the user can act on is why the usual way fails.
         raise error from host_error
-    if isinstance(output, ModelOutput) and "past_key_values" in output:
+    if isinstance(output, ModelOutput):
         # As from the loop on the device, which donates its cache.
-        output.past_key_values = None
+        for name, value in output.items():
+            if is_transformers_cache(value):
+                setattr(output, name, None)
     return output
 
 

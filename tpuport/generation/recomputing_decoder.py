@@ -133,7 +133,7 @@ class RecomputingDecoder(Decoder):
                 where=type(self.model).__name__,
                 fix="use transformers' own generate, after tpuport.to_cpu(model)",
             )
-        if "past_key_values" in self._parameters:
+        if self._cache_argument is not None:
             self._verify_cached(tokens)
 
     def _example_tokens(self) -> np.ndarray:
@@ -192,9 +192,9 @@ class RecomputingDecoder(Decoder):
         arguments = only(arrays, self._parameters)
         return self.model.prepare_inputs_for_generation(
             compat.wrap(jnp.asarray(tokens)),
-            past_key_values=DynamicCache(config=self.model.config),
             use_cache=True,
             is_first_iteration=True,
+            **{self._cache_argument: DynamicCache(config=self.model.config)},
             **compat.as_torch(arguments),
         )
 

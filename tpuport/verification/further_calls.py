@@ -14,7 +14,7 @@ from tpuport.compilation import CompiledFunction
 from tpuport.compilation.compiled_program import ChangedArgument
 from tpuport.compilation.state_places import is_same
 from tpuport.errors import PortError
-from tpuport.library_classes import is_transformers_cache
+from tpuport.library_classes import cache_of_output, is_transformers_cache
 from tpuport.object_graph import Flattener, Structure
 from tpuport.trace_errors import Source
 from tpuport.verification import differences, model_runs
@@ -141,12 +141,7 @@ def _cache_after(value: Any, output: Any) -> Any:
     """
     if not is_transformers_cache(value):
         return value
-    parts = (
-        list(output)
-        if isinstance(output, tuple | list)
-        else [getattr(output, "past_key_values", None)]
-    )
-    return next(filter(is_transformers_cache, parts), value)
+    return cache_of_output(output, default=value)
 
 
 def findings(
