@@ -145,8 +145,8 @@ def test_paths_that_are_not_there(target, says):
 def test_files_that_are_no_configs(tmp_path, tiny):
     with pytest.raises(PortError, match=r"no config\.json"):
         resolve(str(tmp_path))
-    (tmp_path / "config.json").write_text('{\n "model_type": "llama",\n}')
-    with pytest.raises(PortError, match=r"not JSON(.|\n)*config.json:3"):
+    (tmp_path / "config.json").write_text('{\n "model_type": llama\n}')
+    with pytest.raises(PortError, match=r"not JSON(.|\n)*config.json:2"):
         resolve(str(tmp_path))
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(PortError, match="not an object"):

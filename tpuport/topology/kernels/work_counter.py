@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from tpuport.jaxprs import Equation, SubJaxpr, sub_jaxprs, walk_equations
@@ -196,9 +197,10 @@ class _Counter:
         total, results = _work(), _unknown(equation)
         for callee in callees:
             # `run_scoped` allocates the arguments of its jaxpr, and has its operands as
-            # constants.
+            # constants, which since jax 0.12 are tracers of the kernel around it.
             arguments = operands[: len(callee.operands)]
-            constants = list(map(constant, callee.consts)) or operands
+            consts = [one for one in callee.consts if not isinstance(one, Tracer)]
+            constants = list(map(constant, consts)) or operands
             work, outcome = self.run(callee.jaxpr, arguments, execution, constants)
             total = total + work
             is_plain = len(callees) == 1 and len(callee.operands) == len(

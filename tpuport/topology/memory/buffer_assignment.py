@@ -22,12 +22,11 @@ from tpuport.topology.hlo.array_types import parse_numbers
 _PROGRAM: Final = ".after_optimizations.txt"
 _BUFFERS: Final = ".after_optimizations-buffer-assignment.txt"
 _RANGES: Final = ".after_optimizations-live-range.txt"
-# "allocation 6: size 512, color 1, preallocated-temp:", "allocation 0: size 32,
+# "allocation 6: size 512, color 1, preallocated-temp:", "allocation 0: size 32, page 0,
 # parameter 2, shape |..| at ..:". The color is the memory space; HBM's is often left
-# out.
-_ALLOCATION: Final = re.compile(
-    r"^allocation \d+: size (\d+)(?:, color (\d+))?,? ?(.*):$", re.MULTILINE
-)
+# out, and releases of the compiler add other fields.
+_ALLOCATION: Final = re.compile(r"^allocation \d+: size (\d+)(.*):$", re.MULTILINE)
+_COLOR: Final = re.compile(r", color (\d+)")
 # " value: <57 fusion.3{0} @0> (size=512,offset=0): bf16[8,128]{1,0}"; a value where
 # others meet has "(phi)".
 _VALUE: Final = re.compile(
@@ -102,7 +101,7 @@ class _Allocation(NamedTuple):
         """Whose memory this is; an argument whose place an output takes over is an
         argument.
         """
-        if self.kind.startswith("parameter "):
+        if ", parameter " in self.kind:
             return "argument"
         if "maybe-live-out" in self.kind:
             return "output"
@@ -172,10 +171,9 @@ def _read_allocations(buffers: str) -> Iterator[_Allocation]:
     """The allocations in HBM."""
     # Lines before the first allocation are about the program as a whole.
     _, *parts = _ALLOCATION.split(buffers)
-    for size, color, kind, values in zip(
-        *(parts[field::4] for field in range(4)), strict=True
-    ):
-        if int(color or HBM) == HBM:
+    for size, kind, values in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        color = _COLOR.search(kind)
+        if color is None or int(color[1]) == HBM:
             yield _Allocation(
                 int(size), kind, list(map(_read_array, _VALUE.finditer(values)))
             )
