@@ -132,13 +132,6 @@ TRANSFORMERS_PATCHES = [
         source=("75399d46-11e140144b05e983c0d3d27fce6698ca",),
     ),
     Patch(
-        name="reformer.positions",
-        target="transformers.models.reformer.modeling_reformer:AxialPositionEmbeddings.forward",
-        why="it takes the largest position to Python, to cut its table",
-        replacement="tpuport.patches.reformer:embed_axial_positions",
-        source=("6e4c2b8d-8f8c7b3f8b2f38171719e366b0e8b67e",),
-    ),
-    Patch(
         name="blt.hashes",
         target="transformers.models.blt.modeling_blt:byte_group_hash_function",
         why="it computes with integers of 64 bits, which overflow",

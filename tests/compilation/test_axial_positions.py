@@ -1,4 +1,4 @@
-"""Reformer's axial positions, beside transformers."""
+"""Positions of Reformer, which cuts a table to the largest of them, beside transformers on the CPU."""
 
 import copy
 
