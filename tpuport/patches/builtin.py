@@ -144,8 +144,12 @@ PATCHES: list[Patch] = [
         why="it supports a fixed list of devices",
         replacement="tpuport.attention.register.flex_attention:flex_attention",
         source=(
-            "222104bc-a8ed90b8245d0706bbd6d6162b42e769",
-            "222104bc-87f9aa76f40ad5f6e56eb362a28b8fb9",
+            "222104bc-213cd8e75d6f371c29c2f7a4114fb012",  # torch 2.9
+            "222104bc-89924a28d7d4637ca6bd1bf135f22877",  # torch 2.10
+            "222104bc-bca6faf231111c0e94987f67070292e3",  # torch 2.11
+            "222104bc-cc49d547f0e7eee23a94493120f53bef",  # torch 2.12
+            "222104bc-a8ed90b8245d0706bbd6d6162b42e769",  # torch 2.13
+            "222104bc-87f9aa76f40ad5f6e56eb362a28b8fb9",  # torch 2.14, 2.15
         ),
     ),
     Patch(
@@ -153,7 +157,11 @@ PATCHES: list[Patch] = [
         target="torch.nn.attention.flex_attention:create_mask",
         why=_TORCH_VMAP,
         replacement="tpuport.attention.register.flex_attention:create_mask",
-        source=("c1a1e4ba-eb225da62079b19429dfa75856430a56",),
+        source=(
+            "c1a1e4ba-98553bbe1b9dbe6a56080f518c03faaf",  # torch 2.9
+            "c1a1e4ba-c73a7ac36cfe67a57e7118c4c58d0438",  # torch 2.10
+            "c1a1e4ba-eb225da62079b19429dfa75856430a56",
+        ),
         when="always",
     ),
     Patch(
@@ -161,7 +169,10 @@ PATCHES: list[Patch] = [
         target="torch.nn.attention.flex_attention:_ordered_to_dense",
         why=_TORCH_VMAP,
         replacement="tpuport.attention.register.flex_attention:ordered_to_dense",
-        source=("662af319-e19d51e7c240e16885cf5fd46e4e2f75",),
+        source=(
+            "65bddb4d-109893eb01240e4e2eb06e3e259e0388",  # torch 2.9 to 2.12
+            "662af319-e19d51e7c240e16885cf5fd46e4e2f75",
+        ),
     ),
     Patch(
         name="torch.causal-mask",
@@ -175,7 +186,10 @@ PATCHES: list[Patch] = [
         target="torch.nn.modules.rnn:RNNBase._update_flat_weights",
         why="it keeps weak references to the weights of one trace, so that each call would be another program",
         replacement="tpuport.patches.recurrent_weights:update_flat_weights",
-        source=("06c604b3-0d158d7520dcb4ec52c943017e59237b",),
+        source=(
+            "06c604b3-e45f45fa69c8000b98a48fa881911e98",  # torch 2.9
+            "06c604b3-0d158d7520dcb4ec52c943017e59237b",
+        ),
     ),
     *TRANSFORMERS_PATCHES,
 ]

@@ -211,14 +211,13 @@ def _preparations_of(cls: type) -> list[Any]:
     """The functions for the classes that the patches in force in a class name; if no
     patch names the class, those for the class itself.
     """
-    inside = [each for each in replaced.all_replaced() if each.definition.holder is cls]
+    inside = replaced.in_class(cls)
     for each in inside:
         each.switch.replacement()  # importing its module registers the preparations
     # Patches name methods, and preparations the class.
     names = [each.patch.target.rpartition(".")[0] for each in inside]
     own_name = f"{cls.__module__}:{cls.__qualname__}"
-    targets_of_patches = (patch.target for patch in catalog.patches())
-    if own_name not in {target.rpartition(".")[0] for target in targets_of_patches}:
+    if own_name not in catalog.index().classes:
         names.append(own_name)
     return [
         function for name in dict.fromkeys(names) for function in preparations(name)

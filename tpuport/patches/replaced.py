@@ -17,6 +17,8 @@ logger = logging.getLogger("tpuport")
 _lock = threading.RLock()
 # By place, "module:qualified.name".
 _replaced: dict[str, "Replaced"] = {}
+# By the module or class that defines them.
+_by_holder: dict[Any, list["Replaced"]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,11 @@ def at(place: str) -> Replaced | None:
     return _replaced.get(place)
 
 
+def in_class(cls: type) -> list[Replaced]:
+    """The methods of a class that are replaced: those that it defines itself."""
+    return _by_holder.get(cls, [])
+
+
 def original(target: str) -> Callable[..., Any]:
     """The function that a patch replaced at "module:qualified.name"; without a patch,
     the function itself.
@@ -92,6 +99,7 @@ def activate(new: Iterable[Replaced]) -> None:
             targets.bind(definition, each.raw, former=definition.raw)
             each.switch.active = True
             _replaced[each.place] = each
+            _by_holder.setdefault(definition.holder, []).append(each)
             logger.info("patched %s: %s", each.place, each.patch.why)
             pairs[definition.raw] = each.raw
             pairs[definition.function] = each.switch.wrapper
@@ -110,6 +118,7 @@ def revert(replaced: Iterable[Replaced]) -> None:
         for each in reversed(former):
             each.switch.active = False
             definition = each.definition
+            _by_holder[definition.holder].remove(each)
             # If not, somebody has replaced our function since, and theirs must stay.
             if each.is_bound:
                 targets.bind(definition, definition.raw, former=each.raw)

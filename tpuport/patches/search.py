@@ -19,7 +19,10 @@ class SourceIndex:
     def __init__(self, patches: Iterable[Patch]) -> None:
         self._patches: dict[str, Patch] = {}
         self._argument_keys: set[str] = set()
+        self.classes: set[str] = set()
+        """The classes whose methods patches name: "module:qualified.name"."""
         for patch in patches:
+            self.classes.add(patch.target.rpartition(".")[0])
             for source in patch.source:
                 self._patches.setdefault(source, patch)
                 self._argument_keys.add(source.partition("-")[0])

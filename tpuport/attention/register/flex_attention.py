@@ -386,14 +386,17 @@ def _is_on_device(device: Any) -> bool:
 
 
 def ordered_to_dense(
-    num_blocks_in_row: torch.Tensor, col_indices: torch.Tensor, num_cols: int
+    num_blocks_in_row: torch.Tensor,
+    col_indices: torch.Tensor,
+    num_cols: int | None = None,
 ) -> torch.Tensor:
     """Traced. torch's `_ordered_to_dense`: [..., M, N], 1 for as many of a row's first
-    indices as it counts.
+    indices as it counts. Before torch 2.13, N is the number of indices of a row.
     """
     counts, indices = compat.as_jax((num_blocks_in_row, col_indices))
+    width = indices.shape[-1] if num_cols is None else num_cols
     is_listed = jnp.arange(indices.shape[-1]) < counts[..., None]
-    columns = jnp.where(is_listed, indices, num_cols)
+    columns = jnp.where(is_listed, indices, width)
     rows = jnp.indices(indices.shape, sparse=True)[:-1]
-    dense = jnp.zeros((*indices.shape[:-1], num_cols), jnp.int32)
+    dense = jnp.zeros((*indices.shape[:-1], width), jnp.int32)
     return compat.wrap(dense.at[(*rows, columns)].set(1, mode="drop"))
