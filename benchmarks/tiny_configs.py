@@ -4,9 +4,15 @@ import itertools
 import re
 from typing import Any
 
-from transformers import CONFIG_MAPPING
-from transformers.configuration_utils import ALLOWED_LAYER_TYPES
+from transformers import CONFIG_MAPPING, configuration_utils
 
+# transformers has one tuple of them or several, under other names in each release.
+LAYER_TYPES = {
+    kind
+    for name, kinds in vars(configuration_utils).items()
+    if re.fullmatch(r"ALLOWED_\w*LAYER_TYPES", name)
+    for kind in kinds
+}
 VOCABULARY = 300
 TOKENS = range(VOCABULARY - 60, VOCABULARY)  # the ids that special tokens move to; inputs keep clear of them
 TEXT_TOKENS = range(5, VOCABULARY - 60)
@@ -69,7 +75,7 @@ class Shrinker:
             if new != value:
                 small[name] = new
         kinds = list(dict.fromkeys(fields.get("layer_types") or ()))
-        if kinds and set(kinds) <= set(ALLOWED_LAYER_TYPES):  # convolutional layers have types of other names
+        if kinds and set(kinds) <= LAYER_TYPES:  # convolutional layers have types of other names
             small["num_hidden_layers"] = max(2, len(kinds))
             small["layer_types"] = list(itertools.islice(itertools.cycle(kinds), small["num_hidden_layers"]))
         small |= last_stages(fields)
