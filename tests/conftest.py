@@ -2,10 +2,12 @@
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -46,6 +48,7 @@ import pytest  # noqa: E402
 import wrapt  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
+from packaging.version import Version  # noqa: E402
 
 # How long an example takes says how busy the machine is. The same examples in each run of `make test`, so that whoever
 # changes something sees what that changes; other ones each time in `make test-all`.
@@ -99,10 +102,50 @@ wrapt.register_post_import_hook(
 )
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_make_collect_report() -> None:
-    """Seeds torch for the tensors that a module makes when it is imported."""
+_PINS = dict(
+    re.findall(r"^(\w+)==(\S+)$", (Path(__file__).parents[1] / "constraints.txt").read_text(), re.MULTILINE)
+)
+# What a test asks an older library for in vain, as Python says it.
+_LACKING = re.compile(
+    r"cannot import name '(?P<name>\w+)' from '(?P<of>transformers|diffusers)\b"
+    r"|No module named '(?P<module>(?P<of_module>transformers|diffusers)\.[\w.]+)'"
+    r"|module '?(?P<of_attribute>transformers|diffusers)\b[\w.]*'? has no attribute '?(?P<attribute>\w+)"
+)
+_OWN_LINE = re.compile(r"^(tests|benchmarks|tpuport/patches|tpuport)/\S+\.py:\d+", re.MULTILINE)
+
+
+def _skip_reason(traceback: str) -> str | None:
+    """Why a test cannot run: it, or the patch that it is about, names what a library has only since a later release."""
+    lacking = _LACKING.search(traceback)
+    rooms = _OWN_LINE.findall(traceback)
+    if lacking is None or not rooms or rooms[-1] == "tpuport":
+        return None
+    library = lacking["of"] or lacking["of_module"] or lacking["of_attribute"]
+    installed = metadata.version(library)
+    if Version(installed) >= Version(_PINS[library]):
+        return None
+    return f"{library} {installed} has no {lacking['name'] or lacking['module'] or lacking['attribute']}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """Skips a test of what the oldest supported libraries do not have yet."""
+    report = yield
+    reason = _skip_reason(str(report.longrepr)) if report.failed else None
+    if reason is not None:
+        report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1] or 0, reason)
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Any:
+    """Seeds torch for the tensors that a module makes when it is imported; skips a module as a test is skipped."""
     _seed()
+    report = yield
+    reason = _skip_reason(str(report.longrepr)) if report.failed else None
+    if reason is not None:
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, reason)
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)
