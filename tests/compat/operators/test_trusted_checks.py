@@ -8,6 +8,7 @@ import jax
 import pytest
 import torch
 
+import tpuport
 from tpuport import compat
 
 # A file of its own: pytest writes the asserts of tests anew.
@@ -62,10 +63,19 @@ def compares_truths(x: torch.Tensor) -> Any:
 """
 
 
+EITHER = """
+def either(x):
+    assert x.min() >= 0 or x.max() <= 5
+    if x.min() < 0 and x.max() > 5:
+        raise ValueError
+    return x + 1
+"""
+
+
 @pytest.fixture(scope="module")
 def code(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     file = tmp_path_factory.mktemp("library") / "checking.py"
-    file.write_text(CODE)
+    file.write_text(CODE + EITHER)
     return runpy.run_path(str(file))
 
 
@@ -126,3 +136,30 @@ def test_what_holds_is_collected(code: dict[str, Any]) -> None:
         assert not all(jax.jit(call)(compat.to_jax(torch.tensor([1, 2, 9]))))
     texts = [text for text, _ in collected]
     assert texts[0] == "x is not None and x.max() > len(x)"
+
+
+@pytest.mark.parametrize("function", ["asserts", "raises"])
+def test_a_program_that_checks_its_indices_makes_them(code: dict[str, Any], function: str) -> None:
+    def call(x: torch.Tensor) -> Any:
+        with compat.checks_trusted():
+            return code[function](x)
+
+    compiled = tpuport.compile(call, check_indices=True)
+    good, bad = torch.tensor([1, 2, 3]), torch.tensor([-1, 2, 9])
+    assert tpuport.to_cpu(compiled(good)).tolist() == [2, 3, 4]
+    with pytest.raises((AssertionError, ValueError)) as expected:
+        code[function](bad)
+    with pytest.raises(expected.type, match=r"x\.max\(\).*true") as caught:
+        compiled(bad)
+    assert "checking.py" in str(caught.value)
+
+
+def test_one_of_several_conditions_is_not_reported_for_all_of_them(code: dict[str, Any]) -> None:
+    def call(x: torch.Tensor) -> Any:
+        with compat.checks_trusted():
+            return code["either"](x)
+
+    compiled = tpuport.compile(call, check_indices=True)
+    for values in ([1, 9], [-1, 3]):
+        x = torch.tensor(values)
+        assert tpuport.to_cpu(compiled(x)).tolist() == code["either"](x).tolist()

@@ -3,7 +3,8 @@
 
 A program has no values to check, and a look at them would be its whole cost: each call
 would wait for the device, and other values would compile another program. What is
-checked is taken for right, as it is where transformers itself traces a model.
+checked is taken for right, as it is where transformers itself traces a model. A program
+that checks its indices (`index_checks`) makes these checks, too.
 """
 
 import ast
@@ -19,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from jax.core import Tracer
 
+from tpuport.compat import index_checks
 from tpuport.compat.convert import as_jax, is_ported
 from tpuport.compat.operators.declarations import Method
 from tpuport.compat.user_frames import is_of_model_library
@@ -65,11 +67,14 @@ class _Condition(NamedTuple):
 
     Attributes:
         node: its code.
-        needed: what it has to be, so that nothing is raised.
+        needed: what it is taken for, with which nothing is raised.
+        is_decisive: whether the check fails if it is not; for `a` of `assert a or b`
+            this is up to `b`.
     """
 
     node: ast.expr
     needed: bool
+    is_decisive: bool
 
 
 class _Check(NamedTuple):
@@ -102,18 +107,31 @@ def _decide(tensor: torch.Tensor, frame: FrameType) -> bool | None:
     if found is None:
         return None
     check, place = found
-    needed = {
-        condition.needed
+    asked = [
+        condition
         for condition in check.conditions
         if place == _place_of_question(condition.node, check.statement)
-    }
-    if len(needed) != 1:
+    ]
+    if len({condition.needed for condition in asked}) != 1:
         return None
-    [answer] = needed
-    if _thread.collect is not None:
-        holds = tensor.bool() if answer else ~tensor.bool()
-        _thread.collect(ast.unparse(check.statement.test), holds)
+    answer = asked[0].needed
+    if all(condition.is_decisive for condition in asked):
+        _let_program_check(tensor.bool() == answer, check.statement)
     return answer
+
+
+def _let_program_check(holds: torch.Tensor, statement: ast.Assert | ast.If) -> None:
+    """Traced. Tell whoever collects checks of this one, and the host if the program
+    checks its indices.
+    """
+    text = ast.unparse(statement.test)
+    if _thread.collect is not None:
+        _thread.collect(text, holds)
+    is_assert = isinstance(statement, ast.Assert)
+    kind = AssertionError if is_assert else ValueError
+    message = f"{text} is {'not ' if is_assert else ''}true"
+    has_failed = ~as_jax(holds)
+    index_checks.require(has_failed, has_failed, kind, message.replace("{index}", ""))
 
 
 def _is_operand(tensor: torch.Tensor, frame: FrameType) -> bool:
@@ -122,7 +140,8 @@ def _is_operand(tensor: torch.Tensor, frame: FrameType) -> bool:
     if found is None:
         return False
     check, place = found
-    for node, _ in check.conditions:
+    for condition in check.conditions:
+        node = condition.node
         operands = [node]
         if isinstance(node, ast.Compare) and len(node.comparators) == 1:
             operands = [node.left, *node.comparators]
@@ -197,21 +216,31 @@ def _find_checks(tree: ast.AST) -> Iterator[_Check]:
     for node in ast.walk(tree):
         match node:
             case ast.Assert():
-                yield _Check(node, tuple(_conditions(node.test, True)))
+                yield _Check(node, tuple(_conditions(node.test, needed=True)))
             case ast.If(body=[ast.Raise()]):
-                yield _Check(node, tuple(_conditions(node.test, False)))
+                yield _Check(node, tuple(_conditions(node.test, needed=False)))
 
 
-def _conditions(node: ast.expr, needed: bool) -> Iterator[_Condition]:
+def _conditions(
+    node: ast.expr, *, needed: bool, is_decisive: bool = True
+) -> Iterator[_Condition]:
     """What Python asks for its truth, in the order in which it does."""
     match node:
         case ast.UnaryOp(op=ast.Not()):
-            yield from _conditions(node.operand, not needed)
-        case ast.BoolOp():
-            for value in node.values:
-                yield from _conditions(value, needed)
+            yield from _conditions(
+                node.operand, needed=not needed, is_decisive=is_decisive
+            )
+        case ast.BoolOp(op=operator, values=[*others, last]):
+            # One that suffices ends the question: what is asked afterwards is of no
+            # tensor, so that only the last one decides.
+            are_all_needed = isinstance(operator, ast.And) == needed
+            for value in others:
+                yield from _conditions(
+                    value, needed=needed, is_decisive=is_decisive and are_all_needed
+                )
+            yield from _conditions(last, needed=needed, is_decisive=is_decisive)
         case _:
-            yield _Condition(node, needed)
+            yield _Condition(node, needed, is_decisive)
 
 
 LOWERINGS = ()
