@@ -87,8 +87,9 @@ bench: $(STAMP) $(RIVALS_STAMP) ## the measurements that the documentation quote
 	$(PY) benchmarks/attention_cost.py
 	$(PY) benchmarks/attention_error.py --plot docs/img/attention-error.svg
 
-house: $(STAMP) ## figures of how readable the package is: branches, names, comments, call chains, import circles
+house: $(STAMP) ## figures of the package: branches, names, comments, call chains, import circles; private names of libraries
 	$(PY) benchmarks/readability.py
+	$(PY) benchmarks/private_names.py
 
 dist: $(STAMP) ## a wheel and an sdist to publish, into dist/; the same bytes from the same sources
 	@rm -rf dist

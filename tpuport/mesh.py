@@ -17,6 +17,7 @@ from jax.sharding import AxisType, Mesh
 from tpuport import process_watch
 from tpuport.errors import PortError
 from tpuport.hardware import start_backends
+from tpuport.internals import jax_internals
 from tpuport.plurals import count_noun, is_or_are
 
 logger = logging.getLogger("tpuport")
@@ -253,9 +254,7 @@ def initialize_distributed(
     if jax.distributed.is_initialized():
         _check_earlier_call(num_processes, process_id)
         return
-    from jax._src import xla_bridge  # jax has no public function for this
-
-    if xla_bridge.backends_are_initialized():
+    if jax_internals.has_started_devices():
         raise PortError(
             "this process has started its devices already, without the others",
             where="initialize_distributed",
@@ -312,10 +311,8 @@ def _check_seconds(**options: Any) -> None:
 
 
 def _check_earlier_call(num_processes: int | None, process_id: int | None) -> None:
-    # jax.process_index() would start the devices.
-    from jax._src.distributed import global_state
-
-    earlier = (global_state.process_id, global_state.num_processes)
+    state = jax_internals.distributed_state()
+    earlier = (state.process_id, state.num_processes)
     if num_processes is not None and earlier != (process_id, num_processes):
         raise PortError(
             f"this process has joined already, as number {earlier[0]} of {earlier[1]}",

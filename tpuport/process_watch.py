@@ -25,6 +25,8 @@ from typing import Any
 import jax
 
 from tpuport.errors import PortError
+from tpuport.internals import jax_internals
+from tpuport.internals.mechanism import Mechanism
 
 _SIGNS = "tpuport/signs_of_life/"
 _VERDICT = "tpuport/verdict"
@@ -32,6 +34,22 @@ _LIBRARIES = tuple(map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 # Where a process is when it compiles, which one may do for minutes whose neighbour has
 # the program on disk.
 _COMPILER = os.path.join("jax", "_src", "compiler.py")  # noqa: PTH118 - compared with the end of a file's name
+
+
+def _has_distributed_state() -> bool:
+    """Whether jax keeps what it knows of the other processes where it is read here."""
+    fields = ("client", "coordinator_address", "num_processes", "process_id")
+    state = jax_internals.distributed_state()
+    return all(hasattr(state, name) for name in fields)
+
+
+WATCH_OF_PROCESSES = Mechanism(
+    "watch over other processes",
+    "jax",
+    rests_on="jax._src.distributed.global_state and its client",
+    without="a process that fails or stalls ends the others by jax's own heartbeat, which does not say which one it is",
+    probe=_has_distributed_state,
+)
 
 
 @dataclass(frozen=True)
@@ -134,13 +152,10 @@ class Watch:
     """This process among the others."""
 
     def __init__(self, heartbeat_timeout: float, stall_timeout: float | None) -> None:
-        # jax has no public name for its client.
-        from jax._src.distributed import global_state
-
-        self._state = global_state
-        self._client: Any = global_state.client
-        self._address = str(global_state.coordinator_address)
-        self._sign = Sign(global_state.process_id, socket.gethostname(), os.getpid())
+        self._state = jax_internals.distributed_state()
+        self._client: Any = self._state.client
+        self._address = str(self._state.coordinator_address)
+        self._sign = Sign(self._state.process_id, socket.gethostname(), os.getpid())
         self._interval = min(2.0, heartbeat_timeout / 20)
         # Before jax's own heartbeats, which end a process without a name.
         silence = 0.4 * heartbeat_timeout
@@ -340,11 +355,11 @@ _watch: Watch | None = None
 
 def start(heartbeat_timeout: float, stall_timeout: float | None) -> None:
     """Watch, in a process that has joined others."""
-    # jax.process_count() would start the devices.
-    from jax._src.distributed import global_state
-
     global _watch
-    if global_state.num_processes > 1:
+    if (
+        WATCH_OF_PROCESSES.works()
+        and jax_internals.distributed_state().num_processes > 1
+    ):
         _watch = Watch(heartbeat_timeout, stall_timeout)
 
 

@@ -75,7 +75,7 @@ def test_memory_and_cache(report: dict[str, Any]) -> None:
 
 
 def test_the_report_has_the_documented_fields(report: dict[str, Any]) -> None:
-    fields = "works tested note problems python versions shims operators devices libtpu memory cache schema"
+    fields = "works tested note problems python versions shims operators mechanisms devices libtpu memory cache schema"
     assert list(report) == fields.split()
     assert report["schema"] == 1
 

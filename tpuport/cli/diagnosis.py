@@ -48,6 +48,10 @@ class Diagnosis:
         shims: why, by the name of each shim that the installed versions needed.
         operators: operator and reason of each replacement in torchax; None if torchax
             could not be imported.
+        mechanisms: what rests on private names of a library, and whether it works with
+            the installed one: mechanism, library, works, reason (None if it works),
+            without (what happens while it is off), rests_on; None if torchax could not
+            be imported.
         devices: index, platform, kind, process, memory_bytes of each JAX device; None
             if JAX did not answer.
         libtpu: its version, and the device files of TPU chips on this host.
@@ -66,6 +70,7 @@ class Diagnosis:
     versions: dict[str, str | None]
     shims: dict[str, str]
     operators: list[dict[str, str]] | None
+    mechanisms: list[dict[str, Any]] | None
     devices: list[dict[str, Any]] | None
     libtpu: dict[str, Any]
     memory: dict[str, int | None]
@@ -106,6 +111,7 @@ def diagnose(timeout: float) -> Diagnosis:
         versions={"tpuport": __version__, **versions},
         shims=compat.get("shims", {}),
         operators=compat.get("operators"),
+        mechanisms=compat.get("mechanisms"),
         devices=devices.get("devices"),
         libtpu=libtpu,
         memory=host_memory(),

@@ -119,6 +119,7 @@ def _sections(diagnosis: Diagnosis) -> dict[str, list[str]]:
         "versions": versions,
         "shims": _shims(diagnosis),
         "operators": [_operators(diagnosis)],
+        "mechanisms": mechanism_lines(diagnosis.mechanisms),
         "devices": _devices(diagnosis.devices),
         "libtpu": [
             diagnosis.libtpu["version"] or "not installed (pip install 'jax[tpu]')"
@@ -139,6 +140,22 @@ def _operators(diagnosis: Diagnosis) -> str:
     if diagnosis.operators is None:
         return "unknown"
     return f"{len(diagnosis.operators)} that torchax lacks or gets wrong are replaced (--json lists them)"
+
+
+def mechanism_lines(mechanisms: list[dict[str, Any]] | None) -> list[str]:
+    """A line about those that work, and one for each that is off."""
+    if mechanisms is None:
+        return ["unknown"]
+    working = [entry for entry in mechanisms if entry["works"]]
+    lines = [
+        f"{len(working)} of {len(mechanisms)} that rest on private names of libraries work (--json lists them)"
+    ]
+    lines += [
+        f"off: {entry['mechanism']} ({entry['library']}: {entry['reason']}); {entry['without']}"
+        for entry in mechanisms
+        if not entry["works"]
+    ]
+    return lines
 
 
 def _devices(devices: list[dict[str, Any]] | None) -> list[str]:

@@ -4,6 +4,7 @@ A library that cannot be imported, crashes or hangs is an answer too. jax hangs 
 another process holds the TPU.
 """
 
+import importlib
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +13,15 @@ from tpuport.errors import PortError
 
 _MAX_LINES: Final = 5
 _REINSTALL: Final = "install what belongs together: pip install --force-reinstall, with the clone or wheel of tpuport"
+
+# Of the modules that declare what rests on private names of a library. Importing them
+# imports torch and jax.
+MODULES_WITH_MECHANISMS: Final = (
+    "tpuport.process_watch",
+    "tpuport.internals.diffusers_internals",
+    "tpuport.internals.transformers_internals",
+    "tpuport.attention.provenance.structure",
+)
 
 
 def ask(name: str, timeout: float) -> dict[str, Any]:
@@ -84,8 +94,20 @@ def _compatibility() -> dict[str, Any]:
         "note": note,
         "shims": compat.active_shims(),
         "operators": replaced_operators(),
+        "mechanisms": mechanisms(),
         "cache_directory": directory or None,
     }
+
+
+def mechanisms() -> list[dict[str, Any]]:
+    """What rests on private names of installed libraries, each tried. Imports the
+    libraries.
+    """
+    from tpuport.internals import mechanism
+
+    for name in MODULES_WITH_MECHANISMS:
+        importlib.import_module(name)
+    return mechanism.report()
 
 
 def replaced_operators() -> list[dict[str, str]]:

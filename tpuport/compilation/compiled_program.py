@@ -15,13 +15,13 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import torch
-from jax._src.core import trace_state_clean  # jax has no public function for this
 
 from tpuport import process_watch
 from tpuport.compat import autocast, index_checks, randomness
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled
 from tpuport.errors import PortError
 from tpuport.hardware import compiler_options, generation_of_kind, local_generation
+from tpuport.internals.jax_internals import is_any_trace_under_way
 
 logger = logging.getLogger("tpuport")
 
@@ -319,7 +319,7 @@ def _options_of(arguments: Any, updates_cache: bool) -> dict[str, str]:
     """The options with which a program for these arguments is compiled."""
     # Asked for at each call: before the first, the answer would start jax before
     # several processes join.
-    if not trace_state_clean():
+    if is_any_trace_under_way():
         # A part of another program, for which jax accepts none.
         return {}
     array = _first_array(arguments)

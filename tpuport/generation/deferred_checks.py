@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
 
 from tpuport import compat
 
@@ -21,13 +22,14 @@ _CHECK: Final = "_check_tensor_all_with"
 
 
 @contextlib.contextmanager
-def collect_checks(array: jax.Array) -> Iterator[list[jax.Array]]:
-    """Traced. A list to which the checks of the trace that `array` is of are added:
-    bool scalars, True where they hold.
+def collect_checks() -> Iterator[list[jax.Array]]:
+    """Traced. A list to which the checks of this trace are added: bool scalars, True
+    where they hold.
 
     The caller has the lock of traces, because this replaces a function of torch.
     """
     original = getattr(torch, _CHECK)
+    trace = get_opaque_trace_state()
     checks: list[jax.Array] = []
 
     def collect(
@@ -36,7 +38,7 @@ def collect_checks(array: jax.Array) -> Iterator[list[jax.Array]]:
         value = compat.as_jax(condition) if compat.is_ported(condition) else None
         if not isinstance(value, Tracer):
             original(error_type, condition, message)
-        elif value._trace is getattr(array, "_trace", None):
+        elif get_opaque_trace_state() == trace:
             checks.append(jnp.all(value))
 
     setattr(torch, _CHECK, collect)

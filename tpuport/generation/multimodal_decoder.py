@@ -113,7 +113,7 @@ class MultimodalDecoder(Decoder):
             transformers_images.known_images(
                 None if real_images is None else as_argument(real_images)
             ),
-            collect_checks(tokens) as checks,
+            collect_checks() as checks,
         ):
             logits, cache = self._call(
                 arrays, tokens, mask, positions, cache, arguments, is_prompt=True

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
 from torch.utils import _pytree as torch_pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -220,12 +221,12 @@ class DeviceRecorder(Recorder):
         not leave it.
         """
         array = compat.as_jax(tensor)
-        if isinstance(array, Tracer) and array._trace is not self._trace:
+        if isinstance(array, Tracer) and get_opaque_trace_state() != self._trace:
             return None
         return array
 
     def __enter__(self) -> Any:
-        self._trace = _new_tracer()._trace
+        self._trace = get_opaque_trace_state()
         super().__enter__()
         device_class = _device_class()
         # torchax's class answers them itself, and torch then does not call this mode.
@@ -296,11 +297,6 @@ def _with_indices(result: Any, indices: tuple[torch.Tensor | None, ...]) -> Any:
         for leaf, index in zip(leaves, indices, strict=True)
     ]
     return torch_pytree.tree_unflatten(chosen, structure)
-
-
-def _new_tracer() -> Any:
-    """A value of the current trace; a constant would not belong to it."""
-    return jax.lax.optimization_barrier(jnp.zeros(()))
 
 
 def _device_class() -> Any:

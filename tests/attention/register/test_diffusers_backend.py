@@ -22,6 +22,7 @@ from tpuport.attention.register.diffusers_backend import (
     unregister_diffusers,
 )
 from tpuport.errors import PortError
+from tpuport.internals.diffusers_internals import ATTENTION_BACKENDS
 
 
 def ported(value: Any) -> Any:
@@ -190,7 +191,8 @@ def test_models_that_chose_it_choose_none_afterwards() -> None:
 def test_another_kind_of_table_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     unregister_diffusers()
     monkeypatch.setattr(dispatch, name, lambda query: None)
-    with pytest.raises(PortError, match="in a form that is not known"):
+    monkeypatch.setattr(ATTENTION_BACKENDS, "reason", None)
+    with pytest.raises(PortError, match="attention backend of diffusers does not work"):
         register_diffusers()
 
 

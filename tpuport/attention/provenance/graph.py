@@ -2,9 +2,8 @@
 looked through.
 
 jax keeps with every array traced by `jax.jit` the equation that it is a result of. That
-is not a public interface, so `producing_equation` and `constant_of_trace`, which alone
-read it, return None if a field is not what jax 0.10 has there; then only the shape of a
-mask is known.
+is not a public interface (`jax_internals`), and where it has changed, only the shape of
+a mask is known.
 """
 
 import functools
@@ -18,6 +17,7 @@ from jax.core import Tracer
 from jax.extend.core import Literal
 
 from tpuport import jaxprs
+from tpuport.internals import jax_internals
 
 # Past so many nodes, or so deep, nothing more is looked at: a mask that is worth it is
 # simpler.
@@ -25,8 +25,6 @@ MAX_NODES = 2000
 MAX_DEPTH = 48
 # Calls that do what their bodies do; not those with derivatives of their own.
 _CALLS = frozenset({"jit", "closed_call", "remat2"})
-_ARRAYS = (jax.Array, np.ndarray)
-_EQUATION_FIELDS = ("primitive", "params", "effects", "invars", "outvars")
 
 
 class UnknownError(Exception):
@@ -156,7 +154,7 @@ class Graph:
         return Node(self, (), dtype, array=np.asarray(value, dtype))
 
     def _make_node(self, array: Any) -> Node:
-        constant = constant_of_trace(array)
+        constant = jax_internals.find_constant(array)
         if constant is not None:
             return Node(self, constant.shape, constant.dtype, array=constant)
         producer = producing_equation(array)
@@ -301,52 +299,6 @@ def compute_once(node: Node, function: Callable[..., Any], *args: Any) -> Any:
 
 
 def producing_equation(tracer: Any) -> jaxprs.Producer | None:
-    """The equation that made a tracer; None for an argument, or if it is not known.
-
-    The equation has `primitive`, `params`, `effects` and `invars`; the last are
-    tracers.
-    """
-    equation: Any = getattr(tracer, "parent", None)
-    has_fields = all(hasattr(equation, name) for name in _EQUATION_FIELDS)
-    if not _is_traced_by_jit(tracer) or not has_fields:
-        return None
-    variable = getattr(tracer, "val", None)
-    outputs = [
-        index for index, result in enumerate(equation.outvars) if result is variable
-    ]
-    # Otherwise the tracer is not one of the equation's results in the form that is
-    # known here.
-    if len(outputs) != 1:
-        return None
-    return jaxprs.Producer(equation, outputs[0])
-
-
-def constant_of_trace(value: Any) -> jax.Array | np.ndarray | None:
-    """The array itself if `value` is not a tracer or is a tracer for a constant of the
-    trace; else None.
-    """
-    if isinstance(value, _ARRAYS) and not isinstance(value, Tracer):
-        return value
-    if not isinstance(value, Tracer):
-        return np.asarray(value)
-    if not _is_traced_by_jit(value):
-        return None
-    atom: Any = getattr(value, "val", None)
-    if isinstance(atom, Literal):
-        return np.asarray(atom.val, value.dtype)
-    frame = getattr(getattr(value, "_trace", None), "frame", None)
-    try:
-        constant = getattr(frame, "constvar_to_val", {}).get(atom)
-    except TypeError:  # an atom of another jax, which cannot be hashed
-        return None
-    # A tracer of a trace outside may be a constant of this one.
-    if isinstance(constant, Tracer) or not isinstance(constant, _ARRAYS):
-        return None
-    return constant
-
-
-def _is_traced_by_jit(tracer: Any) -> bool:
-    """Whether this is what `jax.jit` traces with. In the tracers of vmap and the like,
-    `val` is another thing.
-    """
-    return type(tracer).__name__ == "DynamicJaxprTracer"
+    """The equation that made a tracer; None for an argument, or if it is not known."""
+    producer = jax_internals.find_equation(tracer)
+    return jaxprs.Producer(*producer) if producer else None

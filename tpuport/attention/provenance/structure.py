@@ -26,11 +26,36 @@ from tpuport.attention.provenance.graph import Graph, Node, UnknownError
 from tpuport.attention.provenance.primitives import has_only, is_constant, pick_axes
 from tpuport.attention.provenance.rewriting import Axes, reshape, varying_axes
 from tpuport.errors import PortError
+from tpuport.internals.mechanism import Mechanism
 
 _BATCH, _HEADS, _QUERIES, _KEYS = range(4)
 # Larger constants are computed by the program and not while it is traced.
 _MAX_VECTOR_ELEMENTS = 1 << 20
 _MAX_PAIRS = 4096 * 4096
+
+
+def _recognizes_causal_mask() -> bool:
+    """Whether a causal mask that is computed in a trace is known to be one."""
+    structures: list[Mask] = []
+
+    def attend(positions: jax.Array) -> jax.Array:
+        mask = positions[:, None] >= jnp.arange(4)[None, :]
+        structures.append(structure_of(mask, batch=1, heads=1, queries=4, keys=4))
+        return positions
+
+    jax.make_jaxpr(lambda: attend(jnp.arange(4)))()
+    mask = structures[0]
+    return (mask.right, mask.dense) == (0, None)
+
+
+MASK_RECOGNITION = Mechanism(
+    "recognition of masks",
+    "jax",
+    rests_on="the equation behind a tracer: its fields parent, val, and _trace.frame.constvar_to_val",
+    without="attention gets every mask as an array of all pairs, and heads and sequences that are joined by hand stay "
+    "joined: the results are the same, but the kernel is slower and takes more memory",
+    probe=_recognizes_causal_mask,
+)
 
 
 def structure_of(
@@ -60,6 +85,8 @@ def structure_of(
     _check_mask(mask, (batch, heads, queries, keys))
     shape = (1,) * (4 - mask.ndim) + tuple(mask.shape)
     if 0 in (*shape, queries, keys):
+        return _dense_mask(mask, queries, keys)
+    if not MASK_RECOGNITION.works():
         return _dense_mask(mask, queries, keys)
     try:
         # Constants are computed with NumPy, where infinite masks give NaN on purpose.

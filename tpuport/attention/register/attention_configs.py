@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from tpuport.internals import transformers_internals
+
 
 def attention_configs(model: torch.nn.Module) -> list[Any]:
     """The distinct configs of all modules that choose an implementation of attention.
@@ -29,16 +31,13 @@ def attention_configs(model: torch.nn.Module) -> list[Any]:
     return [
         config
         for config in configs.values()
-        if getattr(config, "_attn_implementation_internal", None) is not None
+        if transformers_internals.chosen_attention(config) is not None
     ]
 
 
 def _choosing_models(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """The outermost models whose attention can be chosen. Models of other libraries
-    have no such method.
-    """
-    can_choose = getattr(module, "_can_set_attn_implementation", lambda: False)
-    if can_choose():
+    """The outermost models whose attention can be chosen."""
+    if transformers_internals.can_choose_attention(module):
         yield module
         return
     for child in module.children():

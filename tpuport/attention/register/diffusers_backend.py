@@ -1,22 +1,15 @@
 """tpuport's attention as a backend of diffusers:
 `model.set_attention_backend("tpuport")`.
 
-diffusers looks backends up in an Enum and in the tables of a registry. This module adds
-a member and its entries, after checking that both have the known form, and removes them
-again.
+diffusers looks backends up in an Enum and in the tables of a registry, which
+`diffusers_internals` extends.
 
 Shapes: B batch, H query heads, K key/value heads, S query length, T key/value length, D
 and C head dimensions.
 """
 
-import enum
 import gc
-import importlib
-import inspect
 import logging
-import operator
-import os
-import sys
 import weakref
 from typing import Any, Final
 
@@ -28,28 +21,12 @@ from tpuport.attention.mask import Mask
 from tpuport.attention.register.broadcasting import arrange
 from tpuport.compat.operators.attention import refuse_mask_beside_causal
 from tpuport.errors import PortError
+from tpuport.internals import diffusers_internals
+from tpuport.internals.diffusers_internals import ATTENTION_BACKENDS
 
 logger = logging.getLogger("tpuport")
 
 NAME: Final = "tpuport"
-_MEMBER: Final = "TPUPORT"
-_MODULE: Final = "diffusers.models.attention_dispatch"
-_CONSTANTS: Final = "diffusers.utils.constants"
-_ARGUMENTS: Final = {
-    "query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa",
-}  # fmt: skip
-_REGISTRY_TABLES: Final = ("_backends", "_constraints", "_supported_arg_names")
-# What registering reads and changes, by its path in the module of backends.
-_DICTIONARIES: Final = (
-    "AttentionBackendName._member_map_",
-    "AttentionBackendName._value2member_map_",
-    *(f"_AttentionBackendRegistry.{table}" for table in _REGISTRY_TABLES),
-)
-_ATTRIBUTES: Final = (
-    "_AttentionBackendRegistry.register",
-    "_AttentionBackendRegistry.set_active_backend",
-    "_AttentionBackendRegistry._active_backend",
-)
 
 
 def diffusers_attention(
@@ -84,7 +61,7 @@ def diffusers_attention(
     """
     _reject_unsupported(return_lse, _parallel_config, others)
     if not any(map(compat.is_ported, (query, key, value, attn_mask))):
-        return _native_attention(
+        return diffusers_internals.native_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
         )
     if not all(map(compat.is_ported, (query, key, value))):
@@ -134,22 +111,6 @@ def _reject_unsupported(
         )
 
 
-def _native_attention(*args: Any) -> torch.Tensor:
-    module = importlib.import_module(_MODULE)
-    return module._AttentionBackendRegistry._backends[
-        module.AttentionBackendName.NATIVE
-    ](*args)
-
-
-class _EveryName(frozenset):
-    """Contains every name: diffusers silently drops the arguments whose names a backend
-    does not list.
-    """
-
-    def __contains__(self, _: object) -> bool:
-        return True
-
-
 def register_diffusers() -> None:
     """Make the attention backend "tpuport" known to diffusers; only models that choose
     it change. Idempotent.
@@ -161,99 +122,26 @@ def register_diffusers() -> None:
     Raises:
         PortError: this version of diffusers keeps its backends in another way.
     """
-    module = _import_backends()
-    _check_backends(module)
-    names, registry = module.AttentionBackendName, module._AttentionBackendRegistry
-    if _MEMBER in names.__members__:
+    ATTENTION_BACKENDS.require()
+    if diffusers_internals.has_backend(NAME):
         return
-    # An Enum cannot be extended officially; this is what its metaclass does for each
-    # member.
-    member = str.__new__(names, NAME)
-    member._name_, member._value_ = _MEMBER, NAME
-    member.__objclass__, member._sort_order_ = names, len(names._member_names_)
-    names._member_names_.append(_MEMBER)
-    names._member_map_[_MEMBER] = names._value2member_map_[NAME] = member
-    type.__setattr__(names, _MEMBER, member)
-    registry.register(member)(diffusers_attention)
-    registry._supported_arg_names[member] = _EveryName()
-    if os.environ.get("DIFFUSERS_ATTN_BACKEND") == NAME:
-        registry.set_active_backend(member)
+    diffusers_internals.add_backend(NAME, diffusers_attention)
     logger.info("attention backend %r registered with diffusers", NAME)
-
-
-def is_registered() -> bool:
-    """Whether diffusers has been imported and knows the backend."""
-    module = sys.modules.get(_MODULE)
-    return module is not None and _MEMBER in module.AttentionBackendName.__members__
 
 
 def unregister_diffusers() -> None:
     """Remove the backend; models that had chosen it return to diffusers' default.
     Idempotent.
     """
-    if not is_registered():
+    if not diffusers_internals.has_backend(NAME):
         return
-    module: Any = sys.modules[_MODULE]
-    names, registry = module.AttentionBackendName, module._AttentionBackendRegistry
-    member = names[_MEMBER]
-    if registry._active_backend is member:
-        registry.set_active_backend(names.NATIVE)
-    for table in _REGISTRY_TABLES:
-        getattr(registry, table).pop(member, None)
-    type.__delattr__(names, _MEMBER)
-    names._member_names_.remove(_MEMBER)
-    del names._member_map_[_MEMBER], names._value2member_map_[NAME]
+    member = diffusers_internals.remove_backend(NAME)
     remaining = weakref.ref(member)
     del member
     # Looking for the processors takes a third of a second, and there are rarely any.
     if remaining() is not None:
         _reset_processors(remaining())
     logger.info("attention backend %r taken out of diffusers", NAME)
-
-
-def _import_backends() -> Any:
-    """diffusers' module of backends, even if the environment names one that it does not
-    know yet.
-    """
-    if _MODULE in sys.modules or os.environ.get("DIFFUSERS_ATTN_BACKEND") != NAME:
-        return importlib.import_module(_MODULE)
-    constants: Any = importlib.import_module(_CONSTANTS)
-    # The import reads this name, and fails if it knows no such backend.
-    constants.DIFFUSERS_ATTN_BACKEND = "native"
-    try:
-        return importlib.import_module(_MODULE)
-    finally:
-        constants.DIFFUSERS_ATTN_BACKEND = NAME
-
-
-def _check_backends(module: Any) -> None:
-    """PortError unless the backends are kept in the form that `register_diffusers`
-    extends.
-    """
-    if not _has_known_form(module):
-        version = getattr(sys.modules.get("diffusers"), "__version__", "?")
-        raise PortError(
-            f"diffusers {version} keeps its attention backends in a form that is not known",
-            where=_MODULE,
-            fix="pip install 'diffusers>=0.36,<0.43'; F.scaled_dot_product_attention is served without the backend",
-        )
-
-
-def _has_known_form(module: Any) -> bool:
-    try:
-        native = module.AttentionBackendName.NATIVE
-        tables = operator.attrgetter(*_DICTIONARIES)(module)
-        operator.attrgetter(*_ATTRIBUTES)(module)
-        arguments = inspect.signature(module.dispatch_attention_fn).parameters.keys()
-    # An attribute is missing, or the dispatch is not a function.
-    except (AttributeError, TypeError):
-        return False
-    is_text_enum = isinstance(native, str) and isinstance(native, enum.Enum)
-    return (
-        is_text_enum
-        and arguments >= _ARGUMENTS
-        and all(isinstance(table, dict) for table in tables)
-    )
 
 
 def _reset_processors(member: Any) -> None:

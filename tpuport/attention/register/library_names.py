@@ -11,6 +11,10 @@ from typing import Any, Final
 
 import wrapt
 
+from tpuport.internals import diffusers_internals
+from tpuport.internals.diffusers_internals import ATTENTION_BACKENDS
+from tpuport.internals.transformers_internals import CHOICE_OF_ATTENTION
+
 _DIFFUSERS: Final = "diffusers.models.attention_dispatch"
 
 _lock = threading.RLock()
@@ -55,20 +59,21 @@ def _register_in_transformers() -> None:
     )
 
     # A name that the user registered is not ours to remove.
-    if NAME not in ALL_ATTENTION_FUNCTIONS:
+    if CHOICE_OF_ATTENTION.works() and NAME not in ALL_ATTENTION_FUNCTIONS:
         register_transformers()
         _registrations.callback(unregister_transformers)
 
 
 def _register_in_diffusers() -> None:
     from tpuport.attention.register.diffusers_backend import (
-        is_registered,
+        NAME,
         register_diffusers,
         unregister_diffusers,
     )
 
-    # A backend that the user registered is not ours to remove.
-    if not is_registered():
+    # A backend that the user registered is not ours to remove. The check imports the
+    # module of backends also where the environment names ours.
+    if ATTENTION_BACKENDS.works() and not diffusers_internals.has_backend(NAME):
         register_diffusers()
         _registrations.callback(unregister_diffusers)
 

@@ -6,6 +6,7 @@ dimension.
 """
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -29,6 +30,8 @@ from tpuport.attention.register.eager_attention import (
 from tpuport.attention.register.lazy_mask import LazyMask
 from tpuport.attention.register.mask_interface import transformers_mask, with_reason
 from tpuport.errors import PortError
+from tpuport.internals import transformers_internals
+from tpuport.internals.transformers_internals import CHOICE_OF_ATTENTION
 from tpuport.mappings import without_nones
 
 NAME: Final = "tpuport"
@@ -368,10 +371,7 @@ def unregister_transformers() -> None:
     """Remove both names from transformers. A model that has chosen them has to choose
     others. Idempotent.
     """
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    for interface in (AttentionInterface, AttentionMaskInterface):
-        interface._global_mapping.pop(NAME, None)
+    transformers_internals.remove_attention(NAME)
 
 
 @contextlib.contextmanager
@@ -381,12 +381,16 @@ def use_in_model(model: torch.nn.Module) -> Iterator[None]:
     A model whose attention cannot be chosen keeps its own, and the models inside of it
     are asked.
     """
-    configs = attention_configs(model)
+    # A model of transformers has imported this.
+    is_possible = (
+        "transformers.modeling_utils" in sys.modules and CHOICE_OF_ATTENTION.works()
+    )
+    configs = attention_configs(model) if is_possible else []
     if not configs:
         yield
         return
     register_transformers()
-    previous = [config._attn_implementation_internal for config in configs]
+    previous = list(map(transformers_internals.chosen_attention, configs))
     # Inside of another such block the names are ours already, and that one knows the
     # model's.
     replaced = {
@@ -396,10 +400,10 @@ def use_in_model(model: torch.nn.Module) -> Iterator[None]:
     }
     token = replaced_names.set(replaced_names.get({}) | replaced)
     for config in configs:
-        config._attn_implementation_internal = NAME
+        transformers_internals.choose_attention(config, NAME)
     try:
         yield
     finally:
         replaced_names.reset(token)
         for config, name in zip(configs, previous, strict=True):
-            config._attn_implementation_internal = name
+            transformers_internals.choose_attention(config, name)

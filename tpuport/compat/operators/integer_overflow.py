@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import torch
 import torch.overrides
-from jax._src.core import trace_state_clean  # jax has no public function for this
 from jax.core import Tracer
 from torch.utils import _pytree as pytree
 
@@ -24,6 +23,7 @@ from tpuport.compat.convert import is_ported, wrap
 from tpuport.compat.operators import index_bounds
 from tpuport.compat.user_frames import user_line
 from tpuport.errors import PortError
+from tpuport.internals.jax_internals import is_any_trace_under_way
 from tpuport.mappings import only, without
 
 # Half of what a wrap moves an integer by.
@@ -119,7 +119,7 @@ def _are_integers(leaves: list[Any]) -> bool:
     if not arrays or jax.config.read("jax_enable_x64"):
         return False
     is_told = index_checks.is_checking() or (
-        trace_state_clean() and all(map(_has_values, arrays))
+        not is_any_trace_under_way() and all(map(_has_values, arrays))
     )
     return is_told and all(array.dtype.kind in "biu" for array in arrays)
 

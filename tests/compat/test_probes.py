@@ -1,0 +1,98 @@
+"""Mechanisms that rest on private names: each works here, and is off alone where its
+library has renamed them.
+"""
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpuport.cli import probes
+from tpuport.errors import PortError
+from tpuport.internals import mechanism
+from tpuport.internals.mechanism import Mechanism
+
+
+@pytest.fixture
+def make_mechanism(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mechanism, "registered", {})
+
+    def make(probe, **options: Any) -> Mechanism:
+        return Mechanism(
+            "a thing", "torch", rests_on="torch._thing", without="it is slow", probe=probe, **options
+        )
+
+    return make
+
+
+def test_all_mechanisms_work_with_the_installed_libraries():
+    assert {entry["mechanism"]: entry["reason"] for entry in probes.mechanisms() if not entry["works"]} == {}
+
+
+def test_every_module_with_a_mechanism_is_asked():
+    package = Path(mechanism.__file__).parents[1]
+    declaring = {
+        ".".join(["tpuport", *file.relative_to(package).with_suffix("").parts])
+        for file in package.rglob("*.py")
+        if "= Mechanism(" in file.read_text()
+    }
+    assert set(probes.MODULES_WITH_MECHANISMS) == declaring
+
+
+@pytest.mark.parametrize("probe", [lambda: False, lambda: [][0]])
+def test_a_failing_probe_warns_once_and_stays_off(make_mechanism, probe, caplog: pytest.LogCaptureFixture):
+    thing = make_mechanism(probe)
+    with caplog.at_level(logging.WARNING, "tpuport"):
+        assert [thing.works(), thing.works()] == [False, False]
+    [record] = caplog.records
+    assert record.getMessage().startswith("a thing is off with torch ")
+    assert record.getMessage().endswith("): it is slow")
+
+
+def test_a_probe_runs_once_and_may_use_its_own_mechanism(make_mechanism):
+    calls = []
+    thing = make_mechanism(lambda: calls.append(1) or thing.works())
+    assert thing.works()
+    assert thing.works()
+    assert calls == [1]
+
+
+def test_what_nothing_replaces_is_an_error(make_mechanism):
+    with pytest.raises(PortError, match=r"a thing does not work: torch\._thing is not"):
+        make_mechanism(lambda: False, fix="pip install another").require()
+
+
+RENAMED = [
+    pytest.param(
+        "jax._src.interpreters.partial_eval", "parent", "origin", "causal_llama", "recognition of masks", id="jax"
+    ),
+    pytest.param(
+        "transformers", "_attn_implementation_internal", "_attention_name", "causal_llama",
+        "attention in transformers", id="transformers",
+    ),
+    pytest.param(
+        "diffusers", "_supported_arg_names", "_argument_names", "flux", "attention backend of diffusers",
+        id="diffusers",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "old", "new", "scenario", "expected"), RENAMED)
+def test_a_renamed_attribute_stops_one_mechanism_and_changes_no_result(
+    module: str, old: str, new: str, scenario: str, expected: str
+):
+    script = Path(__file__).with_name("renamed_library.py")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script, module, old, new, scenario],
+        capture_output=True, text=True, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["off"] == [expected]
+    assert report["difference"] < 1e-5
+    assert any(line.startswith(f"off: {expected} (") for line in report["doctor"])
+    assert any(text.startswith(f"{expected} is off with ") for text in report["warnings"])

@@ -1,0 +1,137 @@
+"""Private names of diffusers: its registry of attention backends."""
+
+import enum
+import importlib
+import inspect
+import operator
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from tpuport.internals.mechanism import Mechanism
+
+_MODULE: Final = "diffusers.models.attention_dispatch"
+_CONSTANTS: Final = "diffusers.utils.constants"
+_CHOOSING_VARIABLE: Final = "DIFFUSERS_ATTN_BACKEND"
+_REGISTRY_TABLES: Final = ("_backends", "_constraints", "_supported_arg_names")
+# What registering reads and changes, by its path in the module of backends.
+_DICTIONARIES: Final = (
+    "AttentionBackendName._member_map_",
+    "AttentionBackendName._value2member_map_",
+    *(f"_AttentionBackendRegistry.{table}" for table in _REGISTRY_TABLES),
+)
+_ATTRIBUTES: Final = (
+    "_AttentionBackendRegistry.register",
+    "_AttentionBackendRegistry.set_active_backend",
+    "_AttentionBackendRegistry._active_backend",
+)
+_ARGUMENTS: Final = {
+    "query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa",
+}  # fmt: skip
+
+
+class _EveryName(frozenset):
+    """Contains every name: diffusers silently drops the arguments whose names a backend
+    does not list.
+    """
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def add_backend(name: str, attention: Callable[..., Any]) -> None:
+    """Add a backend to diffusers' Enum of them and to the tables of its registry.
+
+    Args:
+        name: of the backend; its member of the Enum has it in capitals.
+        attention: takes what diffusers passes to its own backends.
+    """
+    module = import_backends(name)
+    names, registry = module.AttentionBackendName, module._AttentionBackendRegistry
+    # An Enum cannot be extended officially; this is what its metaclass does for each
+    # member.
+    member = str.__new__(names, name)
+    member._name_, member._value_ = name.upper(), name
+    member.__objclass__, member._sort_order_ = names, len(names._member_names_)
+    names._member_names_.append(member._name_)
+    names._member_map_[member._name_] = names._value2member_map_[name] = member
+    type.__setattr__(names, member._name_, member)
+    registry.register(member)(attention)
+    registry._supported_arg_names[member] = _EveryName()
+    if os.environ.get(_CHOOSING_VARIABLE) == name:
+        registry.set_active_backend(member)
+
+
+def has_backend(name: str) -> bool:
+    """Whether diffusers has been imported and knows the backend."""
+    module = sys.modules.get(_MODULE)
+    return (
+        module is not None and name.upper() in module.AttentionBackendName.__members__
+    )
+
+
+def remove_backend(name: str) -> Any:
+    """Take a backend out again; returns the member of the Enum that it was."""
+    module: Any = sys.modules[_MODULE]
+    names, registry = module.AttentionBackendName, module._AttentionBackendRegistry
+    member = names[name.upper()]
+    if registry._active_backend is member:
+        registry.set_active_backend(names.NATIVE)
+    for table in _REGISTRY_TABLES:
+        getattr(registry, table).pop(member, None)
+    type.__delattr__(names, member._name_)
+    names._member_names_.remove(member._name_)
+    del names._member_map_[member._name_], names._value2member_map_[name]
+    return member
+
+
+def native_attention(*args: Any) -> Any:
+    """Call diffusers' own backend, which calls torch's."""
+    module: Any = importlib.import_module(_MODULE)
+    native = module.AttentionBackendName.NATIVE
+    return module._AttentionBackendRegistry._backends[native](*args)
+
+
+def import_backends(chosen: str) -> Any:
+    """diffusers' module of backends, even if the environment names a backend that it
+    does not know yet.
+
+    Args:
+        chosen: the name that the environment may have.
+    """
+    if _MODULE in sys.modules or os.environ.get(_CHOOSING_VARIABLE) != chosen:
+        return importlib.import_module(_MODULE)
+    constants: Any = importlib.import_module(_CONSTANTS)
+    # The import reads this name, and fails if it knows no such backend.
+    setattr(constants, _CHOOSING_VARIABLE, "native")
+    try:
+        return importlib.import_module(_MODULE)
+    finally:
+        setattr(constants, _CHOOSING_VARIABLE, chosen)
+
+
+def _keeps_backends_as_known() -> bool:
+    """Whether the backends are kept in the form that `add_backend` extends."""
+    module = import_backends("tpuport")
+    native = module.AttentionBackendName.NATIVE
+    operator.attrgetter(*_ATTRIBUTES)(module)
+    tables = operator.attrgetter(*_DICTIONARIES)(module)
+    arguments = inspect.signature(module.dispatch_attention_fn).parameters.keys()
+    return (
+        isinstance(native, str)
+        and isinstance(native, enum.Enum)
+        and arguments >= _ARGUMENTS
+        and all(isinstance(table, dict) for table in tables)
+    )
+
+
+ATTENTION_BACKENDS: Final = Mechanism(
+    "attention backend of diffusers",
+    "diffusers",
+    rests_on="diffusers.models.attention_dispatch._AttentionBackendRegistry, and the tables of an Enum",
+    without="there is no backend 'tpuport' to choose; the 'native' one, which models use by default, calls torch's "
+    "scaled_dot_product_attention, which the kernel serves",
+    probe=_keeps_backends_as_known,
+    fix="leave set_attention_backend out, or pip install 'diffusers>=0.36,<0.43'",
+)
