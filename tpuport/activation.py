@@ -51,10 +51,8 @@ def enable(*, patches: Literal["error", "warn", "off"] | None = None) -> None:
         runtime.environment()
         warnings.install()
         from tpuport import pytrees
-        from tpuport.internals import mechanism
 
         pytrees.register()
-        mechanism.probe_registered()
         _enabled = True
         try:
             _patch(patches)

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
-import torch
 import wrapt
 from jax import tree_util
 
 from tpuport import fields
+from tpuport.internals.torch_internals import return_types
 
 logger = logging.getLogger("tpuport")
 
@@ -89,8 +89,7 @@ def register() -> None:
     with _lock:
         _listening = True
         # torch's own list leaves out those whose name begins with an underscore.
-        return_types = torch._C._return_types  # type: ignore[attr-defined]
-        for _, cls in inspect.getmembers(return_types, inspect.isclass):
+        for _, cls in inspect.getmembers(return_types(), inspect.isclass):
             _register_return_type(cls)
         # After `retract` the hooks of modules that are imported have been called, and
         # are not called again.

@@ -67,6 +67,13 @@ def operators() -> str:
     return table(("operator", "what torchax lacks or gets wrong"), rows)
 
 
+def mechanisms() -> str:
+    from tpuport.cli import probes
+
+    rows = ((entry["mechanism"], entry["library"], entry["without"]) for entry in probes.mechanisms())
+    return table(("mechanism", "library", "while it is off"), rows)
+
+
 def warnings() -> str:
     from tpuport.compat.warnings import HARMLESS
 
@@ -110,6 +117,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "broken": broken,
     "combinations": combinations,
     "operators": operators,
+    "mechanisms": mechanisms,
     "warnings": warnings,
     "doctor": doctor,
     "api": api,

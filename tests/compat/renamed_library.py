@@ -3,8 +3,9 @@
     python renamed_library.py MODULE OLD_NAME NEW_NAME SCENARIO
 
 The name is replaced in the source of the module, or of all modules of a package, when
-it is imported. Prints a line of JSON: how far the model's output is from torch's, and
-the lines of `tpuport doctor` about mechanisms.
+it is imported; in torch._C, which has no source, once it is imported. Prints a line of
+JSON: how far the model's output is from torch's, and the lines of `tpuport doctor`
+about mechanisms.
 """
 
 import importlib.abc
@@ -117,7 +118,12 @@ class Messages(logging.Handler):
 
 
 def main(module: str, old: str, new: str, scenario: str) -> None:
-    sys.meta_path.insert(0, Renaming(module, old, new))
+    if module == "torch._C":
+        extension = importlib.import_module(module)
+        setattr(extension, new, getattr(extension, old))
+        delattr(extension, old)
+    else:
+        sys.meta_path.insert(0, Renaming(module, old, new))
     messages = Messages()
     logging.getLogger("tpuport").addHandler(messages)
     difference = SCENARIOS[scenario]()

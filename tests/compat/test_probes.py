@@ -62,11 +62,17 @@ def test_a_probe_runs_once_and_may_use_its_own_mechanism(make_mechanism):
 
 
 def test_what_nothing_replaces_is_an_error(make_mechanism):
-    with pytest.raises(PortError, match=r"a thing does not work: torch\._thing is not"):
+    with pytest.raises(PortError, match=r"a thing does not work: private names have changed: torch\._thing"):
         make_mechanism(lambda: False, fix="pip install another").require()
 
 
 RENAMED = [
+    pytest.param(
+        "torch._C", "_dispatch_get_all_op_names", "_all_op_names", "causal_llama", "autocast on the device", id="torch"
+    ),
+    pytest.param(
+        "torchax", "_get_op_or_decomp", "_find_operator", "causal_llama", "operators that torchax lacks", id="torchax"
+    ),
     pytest.param(
         "jax._src.interpreters.partial_eval", "parent", "origin", "causal_llama", "recognition of masks", id="jax"
     ),

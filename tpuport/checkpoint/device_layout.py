@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat
 from tpuport.errors import PortError
+from tpuport.internals.transformers_internals import insisted_dtypes
 from tpuport.mappings import names_of_each
 from tpuport.mesh import check_mesh, create_mesh
 from tpuport.sharding import ShardingRules, audit
@@ -44,8 +45,8 @@ def dtype_overrides(model: Any, dtype: torch.dtype) -> Callable[..., Any]:
 
     Models of both libraries list modules that lose too much precision in 16 bits.
     """
-    if hasattr(model, "_get_dtype_plan"):  # transformers
-        plan = model._get_dtype_plan(dtype)
+    plan = insisted_dtypes(model, dtype)
+    if plan is not None:
         patterns = [
             (re.compile(name.replace("*", ".*")), required)
             for name, required in plan.items()

@@ -30,6 +30,7 @@ from tpuport.checkpoint.device_layout import (
     scatter,
 )
 from tpuport.errors import PortError
+from tpuport.internals.torchax_internals import array_of
 from tpuport.mappings import without
 from tpuport.patches import registry
 from tpuport.plurals import count_noun
@@ -262,7 +263,7 @@ def _keep_if_narrowed(moved: Any, original: torch.Tensor) -> None:
         original.dtype in (torch.float64, torch.complex128)
         and moved.dtype != original.dtype
     ):
-        _wide_originals[moved] = original, moved._elem
+        _wide_originals[moved] = original, array_of(moved)
 
 
 def _fetch_attribute(tensor: Any) -> torch.Tensor:

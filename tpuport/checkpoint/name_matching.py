@@ -27,6 +27,12 @@ from tpuport.checkpoint.lazy_tensors import (
     Reader,
     full_index,
 )
+from tpuport.internals.transformers_internals import (
+    absent_tensors,
+    mark_initialized,
+    note_conversions,
+    unused_tensors,
+)
 from tpuport.library_classes import is_diffusers_class
 
 _logger = logging.getLogger("tpuport")
@@ -122,7 +128,7 @@ def _match_diffusers(model: Any, tensors: Tensors) -> Match:
     model._fix_state_dict_keys_on_load(renamed)
     for name, tensor in renamed.items():
         match.add(name, tensor)
-    match.drop_ignored(model._keys_to_ignore_on_load_unexpected or ())
+    match.drop_ignored(unused_tensors(model))
     return match
 
 
@@ -166,7 +172,7 @@ def _match_transformers(model: Any, tensors: Tensors) -> Match:
     for target, conversion in conversions.items():
         _convert(match, model, target, conversion)
     # save_pretrained writes the form that was read.
-    model._weight_conversions = [rule for rule in rules if rule.was_used()]
+    note_conversions(model, [rule for rule in rules if rule.was_used()])
     match.drop_ignored(_ignored_patterns(model))
     return match
 
@@ -175,7 +181,7 @@ def _ignored_patterns(model: Any) -> list[str]:
     """Patterns of tensors in old checkpoints that the model does without, as for
     `from_pretrained`.
     """
-    patterns: list[str] = list(model._keys_to_ignore_on_load_unexpected or ())
+    patterns: list[str] = unused_tensors(model)
     for name, _ in model.named_buffers():
         patterns += [
             pattern
@@ -350,7 +356,7 @@ def find_mismatches(model: Any, match: Match, allow: Iterable[str]) -> list[str]
     `allow` names may go unused.
     """
     expected = model.state_dict()
-    optional = getattr(model, "_keys_to_ignore_on_load_missing", None) or ()
+    optional = absent_tensors(model)
     missing = [
         name for name in _absent_names(model, match) if not _matches_any(optional, name)
     ]
@@ -424,14 +430,14 @@ def initialize_absent(model: Any, match: Match) -> None:
     )
     for name, parameter in model.named_parameters():
         # initialize_weights leaves alone what has this mark.
-        parameter._is_hf_initialized = name not in absent
+        mark_initialized(parameter, name not in absent)
     absent_groups = [names for names in parameter_groups(model) if names[0] in absent]
     for names in absent_groups:
         put_parameter(
             model, names, torch.empty_like(model.get_parameter(names[0]), device="cpu")
         )
         for name in names:
-            model.get_submodule(name.rpartition(".")[0])._is_hf_initialized = False
+            mark_initialized(model.get_submodule(name.rpartition(".")[0]), False)
     model.initialize_weights()
     for name in absent:
         match.sources[name] = _as_lazy(model.get_parameter(name))

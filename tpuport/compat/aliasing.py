@@ -22,10 +22,9 @@ from typing import Any
 
 import jax
 import torch
-from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat import memory_layouts
-from tpuport.compat.convert import is_ported
+from tpuport.compat.convert import is_ported, wrap
 from tpuport.compat.view_steps import (
     VIEWS,
     VIEWS_IN_PLACE,
@@ -35,6 +34,9 @@ from tpuport.compat.view_steps import (
     strided_step,
 )
 from tpuport.errors import PortError
+from tpuport.internals.mechanism import Mechanism
+from tpuport.internals.torch_internals import overload_name, schema_of, torch_pytree
+from tpuport.internals.torchax_internals import array_of, own_array, set_array
 
 # A torchax tensor; importing its class here would import torchax before its versions
 # are checked.
@@ -128,7 +130,7 @@ def link(view: Ported, source: Ported, step: Step, twin: torch.Tensor) -> None:
     view._memory = _memory_of(source)
     alias = alias_of(source)
     alias.storage.add(view)
-    view._alias = Alias(alias.storage, (*alias.steps, step), twin, view._elem)
+    view._alias = Alias(alias.storage, (*alias.steps, step), twin, array_of(view))
 
 
 def twin(tensor: Ported) -> torch.Tensor:
@@ -146,11 +148,11 @@ def lay_out(tensor: Ported, strides: Sequence[int]) -> None:
     layout = on_twins(
         torch.empty_strided, tensor.shape, strides, dtype=tensor.dtype, device="meta"
     )
-    storage = Storage(tensor._elem, layout)
+    storage = Storage(array_of(tensor), layout)
     storage.add(tensor)
     # Nothing else refers to it yet.
     storage.array = None
-    tensor._alias = Alias(storage, (), layout, tensor._elem)
+    tensor._alias = Alias(storage, (), layout, array_of(tensor))
 
 
 def _memory_of(tensor: Ported) -> Memory:
@@ -239,23 +241,23 @@ def propagate(tensor: Ported) -> None:
     it.
     """
     alias = getattr(tensor, "_alias", None)
-    if alias is None or alias.array is tensor._elem:
+    if alias is None or alias.array is array_of(tensor):
         return
     storage = alias.storage
-    if tensor._elem.shape != alias.array.shape:
+    if array_of(tensor).shape != alias.array.shape:
         # It was given other memory.
         leave(tensor)
         return
-    alias.array = tensor._elem
+    alias.array = array_of(tensor)
     if storage.array is None:
         # The only tensor left, whose strides stay.
         return
-    storage.array = _write_back(storage.array, alias.steps, tensor._elem)
+    storage.array = _write_back(storage.array, alias.steps, array_of(tensor))
     for reference in storage.aliases:
         other = reference()
         if other is not None and other is not tensor:
-            other._elem = _read(storage.array, other._alias.steps)
-            other._alias.array = other._elem
+            set_array(other, _read(storage.array, other._alias.steps))
+            other._alias.array = array_of(other)
 
 
 def may_share_memory(tensor: Any) -> bool:
@@ -296,13 +298,17 @@ def alias_of(tensor: Ported) -> Alias:
     is none.
     """
     alias = getattr(tensor, "_alias", None)
-    if alias is None or alias.storage.array is None or alias.array is not tensor._elem:
+    if (
+        alias is None
+        or alias.storage.array is None
+        or alias.array is not array_of(tensor)
+    ):
         strides = twin(tensor)
         if alias is not None:
             alias.storage.remove(tensor)
-        storage = Storage(tensor._elem, strides, _is_quantized(tensor))
+        storage = Storage(array_of(tensor), strides, _is_quantized(tensor))
         storage.add(tensor)
-        alias = tensor._alias = Alias(storage, (), strides, tensor._elem)
+        alias = tensor._alias = Alias(storage, (), strides, array_of(tensor))
     return alias
 
 
@@ -319,11 +325,14 @@ def substitute_array(tensor: Ported, array: jax.Array) -> None:
     """Let a tensor have another array with the same elements. It still views what it
     viewed.
     """
-    assert (array.shape, array.dtype) == (tensor._elem.shape, tensor._elem.dtype)
+    assert (array.shape, array.dtype) == (
+        array_of(tensor).shape,
+        array_of(tensor).dtype,
+    )
     alias = getattr(tensor, "_alias", None)
-    if alias is not None and alias.array is tensor._elem:
+    if alias is not None and alias.array is array_of(tensor):
         alias.array = array
-    tensor._elem = array
+    set_array(tensor, array)
 
 
 @contextlib.contextmanager
@@ -364,6 +373,41 @@ def _write_back(
 # --- operators ---
 
 
+def _writes_reach_viewed_tensor() -> bool:
+    """Whether a write to a view changes the viewed tensor, and a write to that the
+    view.
+    """
+    from tpuport.compat.runtime import environment
+
+    changes = []
+
+    def write(array: jax.Array) -> jax.Array:
+        tensor = wrap(array)
+        view = tensor[0]
+        before = view.jax()
+        view.add_(1)
+        changes.append(tensor.jax() is not array and view.jax() is not before)
+        before = view.jax()
+        tensor.mul_(2)
+        changes.append(view.jax() is not before)
+        return tensor.jax()
+
+    with environment():
+        jax.eval_shape(write, jax.ShapeDtypeStruct((2, 2), "float32"))
+    return all(changes)
+
+
+WRITES_THROUGH_VIEWS = Mechanism(
+    "writes through views",
+    "torch",
+    rests_on="OpOverload._schema, which says what an operator writes to, and torchax's Tensor._elem",
+    without="a write to a tensor that shares memory with another on the device is an error, where it would not reach "
+    "the other",
+    probe=_writes_reach_viewed_tensor,
+    fix="write to a clone, and compute the other tensor from it",
+)
+
+
 def dispatch(
     run: Callable[[Any, tuple, dict], Any], func: Any, args: tuple, kwargs: dict
 ) -> Any:
@@ -382,6 +426,9 @@ def dispatch(
         return _dispatch_view(run, func, args, kwargs)
     if packet in VIEWS_IN_PLACE:
         return _dispatch_view_in_place(run, func, args, kwargs)
+    if not WRITES_THROUGH_VIEWS.works():
+        _refuse_shared_writes(func, args, kwargs)
+        return run(func, args, kwargs)
     # A tensor that becomes another view is not written to.
     if not _written_positions(func) or packet is _aten.as_strided_:
         return run(func, args, kwargs)
@@ -396,6 +443,16 @@ def dispatch(
     return result
 
 
+def _refuse_shared_writes(func: Any, args: tuple, kwargs: dict) -> None:
+    """PortError for an operator that by its name writes to a tensor with views."""
+    name = getattr(func, "__name__", "").partition(".")[0]
+    written = [value for key, value in kwargs.items() if key.startswith("out")]
+    if name.endswith("_") and not name.endswith("__"):
+        written += args[:1]
+    if any(map(may_share_memory, filter(is_ported, torch_pytree.tree_leaves(written)))):
+        WRITES_THROUGH_VIEWS.require()
+
+
 def _fill(
     run: Callable[[Any, tuple, dict], Any],
     tensor: Ported,
@@ -403,7 +460,7 @@ def _fill(
 ) -> Ported:
     """Write one number to a tensor whose elements may share memory."""
     check_writable(tensor, fills=True)
-    tensor._elem = run(_aten.full_like.default, (tensor, number), {})._elem
+    set_array(tensor, run(_aten.full_like.default, (tensor, number), {}).jax())
     propagate(tensor)
     return tensor
 
@@ -440,14 +497,16 @@ def _dispatch_view_in_place(
     packet = VIEWS_IN_PLACE[func.overloadpacket]
     # transpose_ has a single overload where transpose has several.
     overload = (
-        func._overloadname
-        if func._overloadname in packet.overloads()
+        overload_name(func)
+        if overload_name(func) in packet.overloads()
         else packet.overloads()[0]
     )
     view = getattr(packet, overload)
     view_twin = on_twins(view, alias.twin, *args[1:], **kwargs)
     step = make_step(run, view, args, kwargs, 0, alias.twin, view_twin)
-    tensor._alias = Alias(alias.storage, (*alias.steps, step), view_twin, tensor._elem)
+    tensor._alias = Alias(
+        alias.storage, (*alias.steps, step), view_twin, array_of(tensor)
+    )
     if len(alias.storage.aliases) == 1:
         alias.storage.array = None
     return result
@@ -455,13 +514,13 @@ def _dispatch_view_in_place(
 
 def _has_own_array(tensor: Any) -> bool:
     """Whether a value is a torchax tensor; a mask that is computed on demand is not."""
-    return "_elem" in getattr(tensor, "__dict__", ())
+    return own_array(tensor) is not None
 
 
 @functools.cache
 def _written_positions(func: Any) -> tuple[tuple[int, str], ...]:
     """(position, name) of the arguments that an operator writes to, by its schema."""
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     if schema is None:
         return ()
     arguments = enumerate(schema.arguments)

@@ -16,11 +16,11 @@ import torch
 from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as torch_pytree
 
 from tpuport import trace_errors
 from tpuport.compat.convert import as_jax, is_ported, to_numpy
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import torch_pytree, version_of
 
 # Elements of the largest tensor of floats that Python may ask for, and of the largest
 # of integers or masks.
@@ -108,7 +108,7 @@ class AskedValues(TorchFunctionMode):
         for name, method in self._replaced.items():
             setattr(_device_class(), name, method)
         _thread.current = self._before
-        if kind is None and any(host._version for host in self._known.values()):
+        if kind is None and any(map(version_of, self._known.values())):
             raise PortError(
                 "the code writes in place to a tensor that its shapes depend on",
                 where="a tensor whose values were asked for while tracing",

@@ -13,10 +13,19 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from tpuport.compat import missing_cuda
 from tpuport.compat.convert import is_ported
+from tpuport.internals.torch_internals import (
+    AUTOCAST,
+    OpOverload,
+    include_dispatch_key,
+    operators_with_kernel,
+    remove_kernels,
+    schema_of,
+    torch_pytree,
+    without_dispatch_key,
+)
 
 DEVICE = "jax"
 # Its name before torchax has been imported, which torch knows afterwards as well.
@@ -65,7 +74,7 @@ _torch_enter: Any = None
 def install() -> None:
     """Let `torch.autocast` reach the device. Does nothing the second time."""
     global _torch_initialize, _torch_enter
-    if _libraries:
+    if _libraries or not AUTOCAST.works():
         return
     others = torch.library.Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, _KEY)
@@ -88,7 +97,7 @@ def uninstall() -> None:
         torch.autocast.__init__ = _torch_initialize  # type: ignore[method-assign]
         torch.autocast.__enter__ = _torch_enter  # type: ignore[method-assign]
         for library in _libraries:
-            library._destroy()
+            remove_kernels(library)
         _libraries.clear()
 
 
@@ -97,19 +106,9 @@ def _operators() -> list[str]:
     """The operators, overloads included, for which torch has a kernel of its own under
     autocast on a GPU.
     """
-    names = [
-        name
-        for name in torch._C._dispatch_get_all_op_names()
-        if name.startswith("aten::")
-    ]
-    casting = (
-        name
-        for name in names
-        if torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA")
-    )
     return [
         name
-        for name in casting
+        for name in operators_with_kernel("AutocastCUDA")
         if name.removeprefix("aten::").split(".")[0] not in _UNREACHABLE
     ]
 
@@ -129,12 +128,8 @@ def _enter(region: Any) -> Any:
         # torchax's tensors pass for ones on the meta device, which have no autocast.
         # This asks for the kernels in this thread whatever the tensors are; torch
         # itself leaves them out where autocast is off.
-        torch._C._dispatch_tls_set_dispatch_key_included(_key(), True)
+        include_dispatch_key(_KEY)
     return entered
-
-
-def _key() -> Any:
-    return getattr(torch._C.DispatchKey, _KEY)
 
 
 def state() -> Hashable:
@@ -152,16 +147,14 @@ def cast(
     """The arguments of a function of torch that runs on the device as a whole, none of
     its operators by itself.
     """
-    if isinstance(function, torch._ops.OpOverload) or not torch.is_autocast_enabled(
-        _DEVICE_TYPE
-    ):
+    if isinstance(function, OpOverload) or not torch.is_autocast_enabled(_DEVICE_TYPE):
         return args, kwargs
     return _cast(getattr(function, "__name__", ""), args, kwargs)
 
 
 def _run(operator: Any, name: str, *args: Any, **kwargs: Any) -> Any:
     """An operator inside of a region; what it consists of is left alone."""
-    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_key())):
+    with without_dispatch_key(_KEY):
         if name in _FLOAT32_BY_DEFAULT and _is_eligible(args[0]):
             return operator(*_with_float32(operator, args, kwargs), **kwargs)
         args, kwargs = _cast(name, args, kwargs)
@@ -174,7 +167,7 @@ def _with_float32(operator: Any, args: tuple, kwargs: dict[str, Any]) -> tuple:
     """
     names = [
         argument.name
-        for argument in operator._schema.arguments
+        for argument in schema_of(operator).arguments
         if not argument.kwarg_only
     ]
     if "dtype" not in names:
@@ -191,7 +184,7 @@ def _cast(
     name: str, args: tuple, kwargs: dict[str, Any]
 ) -> tuple[tuple, dict[str, Any]]:
     eligible = [
-        leaf for leaf in pytree.tree_leaves((args, kwargs)) if _is_eligible(leaf)
+        leaf for leaf in torch_pytree.tree_leaves((args, kwargs)) if _is_eligible(leaf)
     ]
     if not eligible:
         return args, kwargs
@@ -227,4 +220,4 @@ def _to(
     def cast(leaf: Any) -> Any:
         return leaf.to(dtype) if _is_eligible(leaf) else leaf
 
-    return pytree.tree_map(cast, (args, kwargs))
+    return torch_pytree.tree_map(cast, (args, kwargs))

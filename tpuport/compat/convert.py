@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat.inference_mode import without_inference_mode
 from tpuport.compat.runtime import environment
 from tpuport.errors import MissingDtypeError, PortError
+from tpuport.internals.torch_internals import outside_of_modes
+from tpuport.internals.torchax_internals import set_array
 
 # NumPy has no type of its own for these, so their bits cross as integers of the same
 # width.
@@ -134,8 +135,8 @@ def assign(tensor: Any, array: jax.Array) -> Any:
     """Give a torchax tensor another array, which may have another shape, and return
     it.
     """
-    tensor._elem = array
-    with no_dispatch(), torch._C.DisableTorchFunction():
+    set_array(tensor, array)
+    with outside_of_modes():
         # torch's own functions ask for the sizes that it has noted down, not for the
         # array's.
         torch.Tensor.resize_(tensor, array.shape)

@@ -16,6 +16,13 @@ import torch
 
 from tpuport.compat import view_steps
 from tpuport.compat.convert import is_ported, jax_dtype, to_device, to_jax, wrap
+from tpuport.internals.torch_internals import (
+    DEVICE_IN_TORCH,
+    is_dispatch_key_excluded,
+    register_device,
+    remove_kernels,
+)
+from tpuport.internals.torchax_internals import array_of, set_array
 
 logger = logging.getLogger("tpuport")
 
@@ -70,37 +77,16 @@ def uninstall() -> None:
     """Take the kernels back."""
     global _library
     if _library is not None:
-        _library._destroy()
+        remove_kernels(_library)
         _library = None
 
 
 def _register_backend() -> None:
     # torch looks for the guard of a device before it moves tensors there, and asks the
-    # hooks of the accelerator about pinned memory, also for tensors on the host. Older
-    # releases cannot take either from Python.
-    accelerators: Any = getattr(torch._C, "_acc", None)
-    if _Backend.is_registered or not hasattr(
-        accelerators, "register_python_privateuseone_device_guard"
-    ):
-        return
-
-    class DeviceGuard(accelerators.DeviceGuard):
-        def type_(self) -> Any:
-            return torch._C._autograd.DeviceType.PrivateUse1  # type: ignore[attr-defined]
-
-    class Hooks(accelerators.PrivateUse1Hooks):
-        def is_built(self) -> bool:
-            return True
-
-        def is_available(self) -> bool:
-            return False
-
-        def has_primary_context(self, device_index: int) -> bool:
-            return True
-
-    accelerators.register_python_privateuseone_device_guard(DeviceGuard())
-    accelerators.register_python_privateuseone_hook(Hooks())
-    _Backend.is_registered = True
+    # hooks of the accelerator about pinned memory, also for tensors on the host.
+    if not _Backend.is_registered and DEVICE_IN_TORCH.works():
+        register_device()
+        _Backend.is_registered = True
 
 
 def _empty(
@@ -112,7 +98,7 @@ def _empty(
     if tensor.dtype != dtype:
         # The contents of files are as wide as was asked for.
         tensor._wide_dtype = dtype  # type: ignore[attr-defined]
-    if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python):
+    if is_dispatch_key_excluded("Python"):
         # torch.tensor and torch.as_tensor switch classes of tensors off, and copy the
         # values with their next call.
         tensor._awaits_values = True  # type: ignore[attr-defined]
@@ -145,7 +131,7 @@ def _filling(kernel: Any) -> Callable[..., torch.Tensor]:
         if not getattr(tensor, "_awaits_values", False):
             return kernel.call_boxed(keys, tensor, source, non_blocking)
         del tensor._awaits_values
-        tensor._elem = to_jax(source).astype(jax_dtype(tensor.dtype))
+        set_array(tensor, to_jax(source).astype(jax_dtype(tensor.dtype)))
         return tensor
 
     return copy_
@@ -161,7 +147,7 @@ def _reading(kernel: Any) -> Callable[..., Any]:
 
     def item(keys: Any, tensor: torch.Tensor) -> Any:
         if is_ported(tensor):
-            return tensor._elem.item()  # type: ignore[attr-defined]
+            return array_of(tensor).item()
         return kernel.call_boxed(keys, tensor)
 
     return item

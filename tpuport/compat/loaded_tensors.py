@@ -13,6 +13,7 @@ import torch
 from tpuport.compat import aliasing, view_steps
 from tpuport.compat.convert import assign, to_jax
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import deserializers, is_filled_later
 
 # Asked before torch's own deserializer of the device, which asks for a storage there.
 _PRIORITY = 19
@@ -88,7 +89,7 @@ def _unsupported(what: str) -> PortError:
 def _deserialize(storage: torch.UntypedStorage, location: str) -> LoadedStorage | None:
     if location.partition(":")[0] != "jax":
         return None
-    if getattr(storage, "_torch_load_uninitialized", False):
+    if is_filled_later(storage):
         # Its contents follow after all tensors.
         raise _unsupported("a file of torch's former format")
     return LoadedStorage(storage, torch.device(location))
@@ -99,11 +100,11 @@ _ENTRY: Any = (_PRIORITY, lambda storage: None, _deserialize)
 
 def install() -> None:
     """Let torch load to the device. Does nothing the second time."""
-    if _ENTRY not in torch.serialization._package_registry:
+    if _ENTRY not in deserializers():
         torch.serialization.register_package(*_ENTRY)
 
 
 def uninstall() -> None:
     """Take the deserializer back."""
-    if _ENTRY in torch.serialization._package_registry:
-        torch.serialization._package_registry.remove(_ENTRY)
+    if _ENTRY in deserializers():
+        deserializers().remove(_ENTRY)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tpuport.errors import NoCudaError, PortError
+from tpuport.internals.torch_internals import count_gpus
 from tpuport.temporary import ABSENT, restore_attribute
 
 # Asked before every use, and what fails without asking.
@@ -32,8 +33,7 @@ _replaced: list[tuple[Any, str, Any]] = []
 
 def has_gpu() -> bool:
     """Whether torch has one. `torch.cuda.is_available` may be the GPU shim's answer."""
-    count = getattr(torch._C, "_cuda_getDeviceCount", None)
-    return count is not None and count() > 0
+    return count_gpus() > 0
 
 
 def install() -> None:

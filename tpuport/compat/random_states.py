@@ -93,7 +93,7 @@ def check_manual_seed() -> None:
     _refuse_in_program("torch.manual_seed", _SET)
 
 
-class WatchedGenerator(torch._C.Generator):
+class WatchedGenerator(torch.Generator):
     """A `torch.Generator` that compiled code neither seeds nor asks for its state,
     unless the same program has created it.
     """

@@ -27,6 +27,7 @@ from jax.extend.core import get_opaque_trace_state
 
 from tpuport.compat.user_frames import stack_depth, user_line
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import outside_of_modes
 from tpuport.temporary import temporary_attributes
 
 # Fixed: another one may be jax's default, and only this one gives the same numbers on
@@ -35,8 +36,8 @@ _KEY_KIND = "threefry2x32"
 _WORDS_PER_KEY = 2
 _are_processes_compared = False
 # Also while a program is traced, where `random_states` refuses the methods.
-_get_state = torch._C.Generator.get_state
-_set_state = torch._C.Generator.set_state
+_get_state = torch.Generator.get_state
+_set_state = torch.Generator.set_state
 
 # A generator as a program knows it: None for torch's default one, the number of a
 # generator among the arguments of the call, or a weak reference to any other.
@@ -445,7 +446,7 @@ def _draw_words(generator: torch.Generator | None, amount: int) -> np.ndarray:
     """Keys [amount, 2], by 63 random bits each; many at once are the same as one after
     the other.
     """
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with outside_of_modes():
         numbers = torch.empty(amount, dtype=torch.int64, device="cpu").random_(
             generator=generator
         )
@@ -462,7 +463,7 @@ def _states(keys: Mapping[Source, Any]) -> dict[Source, torch.Tensor]:
 
 
 def _has_state(generator: torch.Generator, state: torch.Tensor) -> bool:
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with outside_of_modes():
         return bool(torch.equal(_get_state(generator), state))
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tpuport.internals.torchax_internals import operators
 from tpuport.temporary import ABSENT, restore_attribute
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def install(environment: Any) -> None:
     if _saved_lowerings:
         return
     for lowering in lowerings():
-        _saved_lowerings[lowering.target] = environment._ops.get(
+        _saved_lowerings[lowering.target] = operators(environment).get(
             lowering.target, ABSENT
         )
         # torchax has no call that undoes this, hence the copies of its table's entries.
@@ -76,6 +77,8 @@ def install(environment: Any) -> None:
         environment.override_op_definition(lowering.target, function)
         logger.debug("operator %s: %s", lowering.target, lowering.reason)
     for method in methods():
+        if method.mechanism is not None and not method.mechanism.works():
+            continue
         owner = _owner(method.owner)
         _saved_methods[method.owner, method.name] = owner.__dict__.get(
             method.name, ABSENT
@@ -97,9 +100,9 @@ def uninstall(environment: Any) -> None:
         return
     for target, previous in _saved_lowerings.items():
         if previous is ABSENT:
-            environment._ops.pop(target, None)
+            operators(environment).pop(target, None)
         else:
-            environment._ops[target] = previous
+            operators(environment)[target] = previous
     for (owner_name, name), previous in _saved_methods.items():
         owner = _owner(owner_name)
         restore_attribute(owner, name, previous)

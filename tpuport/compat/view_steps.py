@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch.utils import _mode_utils as mode_utils
-from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat import memory_layouts
 from tpuport.compat.convert import wrap
 from tpuport.compat.slice_writes import write_slices
+from tpuport.internals.torch_internals import outside_of_modes, torch_pytree
 
 _aten = torch.ops.aten
 # The views that torch's other views consist of, by what undoes them. All elements in
@@ -88,7 +87,7 @@ WHOLE = Step("set_", lambda array: array, lambda: lambda array, values: values)
 
 def on_twins(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a function of torch on its own tensors, whatever torchax has enabled."""
-    with mode_utils.no_dispatch(), torch._C.DisableTorchFunction():
+    with outside_of_modes():
         return func(*args, **kwargs)
 
 

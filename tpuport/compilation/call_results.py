@@ -23,6 +23,7 @@ from tpuport.compilation.model_weights import overwrite, write_weights
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.state_writes import StateArrays, StateWrites
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import version_of
 from tpuport.static_values import StaticValue
 from tpuport.tracing import trace_lock
 
@@ -241,7 +242,7 @@ def _refuse_host_writes(rebuilt: Rebuilt) -> None:
     of the program.
     """
     for name, tensor in rebuilt.host_tensors.items():
-        if tensor._version:
+        if version_of(tensor):
             raise PortError(
                 f"compiled code writes in place to {name}, whose values are a part of the program",
                 where=name,

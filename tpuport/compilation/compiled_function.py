@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import torch
-from torch.utils import _pytree as torch_pytree
 
 from tpuport import (
     attention,
@@ -70,6 +69,7 @@ from tpuport.compilation.shared_tensors import weights_in_state
 from tpuport.compilation.state_writes import StateTrace, check_leaks
 from tpuport.compilation.value_decisions import ValueDecisions, advise
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import torch_pytree
 from tpuport.library_classes import is_library_model
 from tpuport.tracing import is_tracing, trace_lock
 

@@ -10,9 +10,10 @@ import torch
 
 from tpuport import compat
 from tpuport.errors import PortError
+from tpuport.internals.torchax_internals import ArrayOnDemand
 
 
-class _Donated:
+class _Donated(ArrayOnDemand):
     """What a tensor has in place of its array: its form is known, and every other use
     raises.
 
@@ -24,15 +25,16 @@ class _Donated:
     donated_form: jax.ShapeDtypeStruct
     donated_as: tuple[str, str]
 
-    @property
-    def _elem(self) -> NoReturn:
-        """The name under which torchax looks for a tensor's array."""
+    def compute_array(self) -> NoReturn:
         name, program = self.donated_as
         raise PortError(
             f"this tensor was donated to an earlier call of {program}, whose results have its memory now",
             where=name,
             fix="go on with the one in that call's result, or leave the argument out of donate=",
         )
+
+    def replace_array(self, array: Any) -> NoReturn:
+        self.compute_array()
 
     @property
     def shape(self) -> torch.Size:

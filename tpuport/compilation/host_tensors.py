@@ -10,9 +10,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Final
 
 import torch
-from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from tpuport.compilation.host_inputs import HostInput
+from tpuport.internals.torch_internals import is_transformed
 from tpuport.static_values import Identity
 
 # Elements of the largest tensor that is compared by its values: of a text of as many
@@ -86,7 +86,7 @@ def _has_plain_values(tensor: torch.Tensor) -> bool:
         type(tensor) in _PLAIN_CLASSES
         and tensor.device.type == "cpu"
         and tensor.layout is torch.strided
-        and not functorch.is_functorch_wrapped_tensor(tensor)
+        and not is_transformed(tensor)
         and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
         and tensor.numel() <= _MOST_ELEMENTS
     )

@@ -41,6 +41,7 @@ from tpuport.compilation.state_places import (
     take_snapshots,
 )
 from tpuport.errors import PortError
+from tpuport.internals.torchax_internals import ARRAY
 from tpuport.tracing import trace_lock
 
 _OPERATORS = (
@@ -320,7 +321,7 @@ def _undo_writes(
     written = []
     for number, (tensor, former) in enumerate(zip(tensors, attributes, strict=True)):
         if isinstance(compat.as_jax(tensor), Tracer) and not isinstance(
-            former.get("_elem"), Tracer
+            former.get(ARRAY), Tracer
         ):
             vars(tensor).clear()
             vars(tensor).update(former)

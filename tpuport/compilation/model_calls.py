@@ -112,7 +112,7 @@ class ModelCall:
         if torch.compiler.is_dynamo_compiling():
             # `torch.compile(model)`: there is a program already, and nothing around it
             # to compile.
-            return torch._dynamo.disable(self._run)(*args, **kwargs)
+            return torch.compiler.disable(self._run)(*args, **kwargs)
         return self._run(*args, **kwargs)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import jax
 import torch
-from torch.nn.utils.stateless import _reparametrize_module
 
 from tpuport import attention, compat, layers, rotary
 from tpuport.checkpoint import model_mesh, port_count, ported_models
 from tpuport.compat import aliasing, randomness
 from tpuport.compilation.python_state import PythonState
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import with_tensors
+from tpuport.internals.torchax_internals import set_array
 from tpuport.patches import cached_methods, transformers_experts, transformers_rotary
 from tpuport.plurals import count_noun, is_or_are
 from tpuport.sharding.sequence import sequence_sharded
@@ -207,9 +208,7 @@ def _use_model_weights(
         # In reverse order it gives back its own weights to a module that the model has
         # under two names.
         stack.enter_context(
-            _reparametrize_module(
-                model, dict(tensors), tie_weights=True, stack_weights=True
-            )
+            with_tensors(model, dict(tensors), tie_weights=True, stack_weights=True)
         )
         yield WeightsInUse(model, arrays, unstacked, tensors)
 
@@ -227,7 +226,7 @@ def overwrite(tensor: Any, array: jax.Array) -> None:
     """Write an array into a tensor on the host or the device, and all that views it."""
     if compat.is_ported(tensor):
         # As sharded as it was: another sharding would compile the next call again.
-        tensor._elem = sharded_as(tensor, array)
+        set_array(tensor, sharded_as(tensor, array))
         aliasing.propagate(tensor)
     elif isinstance(tensor, torch.Tensor):
         with torch.no_grad():

@@ -48,6 +48,7 @@ from tpuport.compilation.reachable import (
 )
 from tpuport.compilation.watched_values import WatchedValues, lookup, watched_items
 from tpuport.fields import slots
+from tpuport.internals.torchax_internals import ARRAY
 from tpuport.library_classes import is_diffusers_class
 from tpuport.static_values import Identity
 
@@ -248,7 +249,7 @@ class PythonState:
             version = self._watched.add_host_tensor(tensor)
             return self.host_tensors.key_of(tensor, version)
         # A view of torchax's own computes its array.
-        if not hasattr(tensor, "_elem"):
+        if not hasattr(tensor, ARRAY):
             return Identity(tensor)
         number = self._tensor_numbers.setdefault(id(tensor), len(self.tensors))
         if number == len(self.tensors):

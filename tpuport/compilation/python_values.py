@@ -26,6 +26,7 @@ from tpuport.compilation.reachable import (
     is_library,
 )
 from tpuport.fields import slots
+from tpuport.internals.torch_internals import version_of
 from tpuport.static_values import Identity, exact_key
 
 State = TypeVar("State")
@@ -230,4 +231,4 @@ def host_version(tensor: torch.Tensor) -> int | None:
     """What every write to a tensor of the host counts up; None for inference tensors,
     whose writes go unnoticed.
     """
-    return None if tensor.is_inference() else tensor._version
+    return None if tensor.is_inference() else version_of(tensor)

@@ -29,6 +29,7 @@ from tpuport.compilation.state_places import (
     refill,
     take_snapshots,
 )
+from tpuport.internals.torchax_internals import ARRAY, array_of
 from tpuport.tracing import trace_lock
 
 # The number of a model and the name of one of its weights.
@@ -65,7 +66,7 @@ def show_weight(tensor: Any, weight: Any) -> None:
     """Traced. Let a tensor be the weight that a trace computes with, until it gets its
     own attributes back.
     """
-    vars(tensor).update(_elem=weight._elem, _alias=None)
+    vars(tensor).update({ARRAY: array_of(weight), "_alias": None})
     aliasing.link(tensor, weight, view_steps.WHOLE, aliasing.twin(weight))
 
 

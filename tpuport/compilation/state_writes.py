@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax.core import Tracer
-from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from tpuport import compat, pytrees
 from tpuport.compilation.host_inputs import HostInput
@@ -46,6 +45,8 @@ from tpuport.compilation.state_places import (
     take_snapshots,
 )
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import is_transformed
+from tpuport.internals.torchax_internals import ARRAY
 
 
 class _Live:
@@ -187,7 +188,7 @@ class StateTrace:
             if number not in self._shared:
                 # Tensors that view one another are separate arguments, and writes to
                 # one of them are refused.
-                vars(tensor).update(_elem=array, _alias=None)
+                vars(tensor).update({ARRAY: array, "_alias": None})
                 continue
             model, name = self._shared[number]
             show_weight(tensor, in_use[model].tensors[name])
@@ -387,7 +388,7 @@ class StateTrace:
             index = self._result_numbers[id(tensor)]
             return lambda live: live.tensor(index)
         if not compat.is_ported(tensor):
-            if functorch.is_functorch_wrapped_tensor(tensor):
+            if is_transformed(tensor):
                 self._refuse(path, "a tensor inside of a transformation of torch.func")
             return self._encode_host_tensor(tensor)
         array = compat.as_jax(tensor)

@@ -5,9 +5,13 @@ It sees nothing of a compiled program, whose results would be constants to it.
 """
 
 import torch
-from torch.autograd import forward_ad
 
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import (
+    TRANSFORMATIONS,
+    forward_differentiation_level,
+    is_function_transformed,
+)
 
 
 def refuse_transforms(name: str) -> None:
@@ -19,9 +23,9 @@ def refuse_transforms(name: str) -> None:
     if torch.jit.is_tracing():  # type: ignore[reportPrivateImportUsage]
         raise unseen("torch.jit.trace", name)
     # Before torch.func, which has a level of it where it differentiates forward.
-    if forward_ad._current_level >= 0:
+    if TRANSFORMATIONS.works() and forward_differentiation_level() >= 0:
         raise unseen("forward-mode differentiation", name)
-    if torch._C._functorch.maybe_current_level() is not None:  # type: ignore[reportAttributeAccessIssue]
+    if TRANSFORMATIONS.works() and is_function_transformed():
         raise unseen("torch.func", name)
 
 

@@ -14,6 +14,7 @@ import torch
 
 from tpuport.compilation import python_values
 from tpuport.compilation.reachable import ABSENT
+from tpuport.internals.torch_internals import global_forward_hooks
 
 
 class WatchedValues:
@@ -130,9 +131,4 @@ def _torch_settings() -> tuple:
     """What modules do by that is in no object of theirs. `Program` knows of dtypes and
     autocast.
     """
-    hooks = torch.nn.modules.module
-    return (
-        torch.is_grad_enabled(),
-        *hooks._global_forward_hooks.values(),
-        *hooks._global_forward_pre_hooks.values(),
-    )
+    return torch.is_grad_enabled(), *global_forward_hooks()

@@ -35,6 +35,7 @@ from tpuport.diffusion.mixed_devices import (
 )
 from tpuport.diffusion.pipeline_checks import check_caller
 from tpuport.errors import PortError
+from tpuport.internals.diffusers_internals import hook_names
 from tpuport.tracing import is_tracing
 
 logger = logging.getLogger("tpuport")
@@ -140,7 +141,7 @@ class CompiledForward:
     def _can_compile(self) -> bool:
         """Whether this call can be a program."""
         _, *parts = self.module.modules()
-        hooked = next(filter(_hook_names, parts), None)
+        hooked = next(filter(hook_names, parts), None)
         if hooked is None:
             return True
         _check_hooks(hooked, type(self.module).__name__)
@@ -252,16 +253,11 @@ def _items(container: list | dict) -> dict[Any, Any]:
     )
 
 
-def _hook_names(module: torch.nn.Module) -> list[str]:
-    registry = vars(module).get("_diffusers_hook")
-    return list(getattr(registry, "hooks", None) or ())
-
-
 def _check_hooks(part: torch.nn.Module, model_name: str) -> None:
     """PortError if a hook would silently give another result on the device than on the
     host.
     """
-    for name in _hook_names(part):
+    for name in hook_names(part):
         if name in _REFUSED_HOOKS:
             raise PortError(
                 f"{_REFUSED_HOOKS[name]} of its {type(part).__name__} tells prompts apart by the addresses of their "

@@ -18,12 +18,14 @@ from typing import Any
 
 import jax.numpy as jnp
 import torch
-from torch.utils import _pytree as torch_pytree
 
 from tpuport import compat
 from tpuport.compilation.python_values import host_version
 from tpuport.diffusion.compiled_components import CompiledForward
 from tpuport.diffusion.mixed_devices import upload_tree
+from tpuport.internals.diffusers_internals import condition_identifier
+from tpuport.internals.torch_internals import torch_pytree
+from tpuport.internals.torchax_internals import own_array
 from tpuport.mappings import without
 from tpuport.temporary import temporary_attributes
 
@@ -207,7 +209,7 @@ def _condition_tensors(condition: Any, guider: Any) -> dict[str, Any]:
     attributes = (
         condition.as_dict() if hasattr(condition, "as_dict") else vars(condition)
     )
-    return without(attributes, {guider._identifier_key})
+    return without(attributes, {condition_identifier(guider)})
 
 
 def _batch_size(arguments: dict[str, Any]) -> int | None:
@@ -233,7 +235,7 @@ class _Snapshot:
         # A write replaces the array of a tensor on the device, and counts up the
         # version of a tensor on the host.
         if compat.is_ported(value):
-            self.array = vars(value).get("_elem")
+            self.array = own_array(value)
         elif isinstance(value, torch.Tensor):
             self.version = host_version(value)
 

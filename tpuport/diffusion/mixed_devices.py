@@ -23,12 +23,12 @@ import torch
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as torch_pytree
 
 from tpuport import compat, process_watch
 from tpuport.checkpoint.moving import fetch as to_host
 from tpuport.compat.asked_values import writes_in_place
 from tpuport.compilation.python_values import host_version
+from tpuport.internals.torch_internals import parse_to, torch_pytree, version_of
 
 logger = logging.getLogger("tpuport")
 
@@ -208,13 +208,13 @@ class HostCopies:
             return leaf
         if id(leaf) not in self._copies:
             host = to_host(leaf)
-            self._copies[id(leaf)] = leaf, host, host._version
+            self._copies[id(leaf)] = leaf, host, version_of(host)
         return self._copies[id(leaf)][1]
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, bool]]:
         """Each tensor on the device, its copy, and whether the copy was written to."""
         for tensor, host, version in self._copies.values():
-            yield tensor, host, host._version != version
+            yield tensor, host, version_of(host) != version
 
 
 def upload_tree(tree: Any) -> Any:
@@ -339,11 +339,10 @@ def _to(args: tuple, kwargs: dict) -> Any:
             return _cast(tensor, option.dtype)
     if not compat.is_ported(tensor):
         return tensor.to(*map(_without_device, options), **kwargs)
-    parse: Any = torch._C._nn._parse_to  # pyright: ignore[reportAttributeAccessIssue]
     # The parser of torch's modules knows every form of the call, but not `copy`.
     parsed_kwargs = dict(kwargs)
     parsed_kwargs.pop("copy", None)
-    device, dtype, _, _ = parse(*options, **parsed_kwargs)
+    device, dtype, _, _ = parse_to(*options, **parsed_kwargs)
     if device is not None and device.type not in _DEVICE_TYPES:
         return to_host(tensor).to(device=device, dtype=dtype)
     return tensor if dtype is None else _cast(tensor, dtype)

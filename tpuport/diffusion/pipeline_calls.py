@@ -29,6 +29,7 @@ from tpuport.diffusion.pipeline_changes import changes_weights, changing_method
 from tpuport.diffusion.pipeline_checks import check_call, check_scheduler
 from tpuport.diffusion.step_bar import StepBar
 from tpuport.errors import PortError
+from tpuport.internals.diffusers_internals import progress_bar_options
 from tpuport.temporary import temporary_attributes
 
 logger = logging.getLogger("tpuport")
@@ -80,7 +81,7 @@ class _PortedPipeline:
         self._tpuport.bar = StepBar(
             iterable,
             total=total,
-            **{**options, **getattr(self, "_progress_bar_config", {})},
+            **{**options, **progress_bar_options(self)},
         )
         return self._tpuport.bar
 

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tpuport.diffusion.mixed_devices import current_mode
+from tpuport.internals.diffusers_internals import components_with_adapters
 
 # How diffusers names the methods that read or write weights.
 _WEIGHT_METHODS = ("load_", "unload_", "fuse_", "unfuse_", "delete_")
-# Which components those of them that are about LoRA may change, in an attribute of the
-# pipeline's class.
-_LORA_COMPONENTS = "_lora_loadable_modules"
+# Those of them that are about LoRA.
 _LORA_NAMES = ("lora", "adapters")
 
 
@@ -59,7 +58,7 @@ def _changeable_components(
     pipe: Any, method: str, components: Iterable[str]
 ) -> list[str]:
     """The names of the components that a method may change."""
-    lora_components = getattr(pipe, _LORA_COMPONENTS, None)
+    lora_components = components_with_adapters(type(pipe))
     is_of_lora = (
         any(word in method for word in _LORA_NAMES) and "ip_adapter" not in method
     )

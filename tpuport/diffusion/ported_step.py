@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch.utils import _pytree as torch_pytree
 
 from tpuport import compat, process_watch
 from tpuport.compilation import Program
@@ -20,6 +19,14 @@ from tpuport.diffusion.mixed_devices import suspend, to_host
 from tpuport.diffusion.scheduler_probing import ProbedScheduler, probe_scheduler
 from tpuport.diffusion.scheduler_tables import State, compute_outputs, initial_state
 from tpuport.errors import PortError
+from tpuport.internals.diffusers_internals import (
+    STEPS_ON_DEVICE,
+    counts_steps,
+    find_first_step,
+    set_step_count,
+    step_count,
+)
+from tpuport.internals.torch_internals import torch_pytree
 from tpuport.mappings import without
 from tpuport.plurals import count_noun
 from tpuport.static_values import exact_key
@@ -152,6 +159,8 @@ class PortedStep:
 
     def _check_arguments(self, arguments: dict[str, Any]) -> None:
         """Raise _HostStepNeeded for arguments that only diffusers' own step takes."""
+        if not STEPS_ON_DEVICE.works():
+            raise _HostStepNeeded("diffusers counts steps in another way")
         # Classes outside of diffusers may name their arguments otherwise.
         output, sample = arguments.get("model_output"), arguments.get("sample")
         if not (isinstance(output, torch.Tensor) and isinstance(sample, torch.Tensor)):
@@ -181,11 +190,11 @@ class PortedStep:
         """Which row of the tables this step is, by the scheduler's own count."""
         scheduler, run = self._scheduler, self._run
         is_running = run.is_of(scheduler)
-        if not hasattr(scheduler, "_step_index"):
+        if not counts_steps(scheduler):
             return self._locate_by_timestep(timestep, is_running)
-        if scheduler._step_index is None:
+        if step_count(scheduler) is None:
             is_running = False
-            _find_first_index(scheduler, to_host(timestep))
+            find_first_step(scheduler, to_host(timestep))
         index: int = scheduler.step_index
         is_next = is_running and index == run.next_index
         # Without history any step may follow, and the tables of a new run serve it.
@@ -275,8 +284,8 @@ class PortedStep:
         )
         run.next_index = index + 1
         # Pipelines read the scheduler's step_index.
-        if hasattr(self._scheduler, "_step_index"):
-            self._scheduler._step_index = index + 1
+        if counts_steps(self._scheduler):
+            set_step_count(self._scheduler, index + 1)
         _enter_next_stage(self._scheduler, arguments["sample"])
         # In the order in which diffusers' output has its fields.
         tensors = dict(zip(run.tables.fields, compat.as_torch(fields), strict=True))
@@ -323,7 +332,8 @@ class PortedStep:
         result = self.original(
             **{name: to_host(value) for name, value in arguments.items()}
         )
-        run.next_index = getattr(scheduler, "_step_index", run.next_index)
+        if counts_steps(scheduler):
+            run.next_index = step_count(scheduler)
         sample: Any = arguments.get("sample")
         if not compat.is_ported(sample):
             return result
@@ -339,16 +349,6 @@ class PortedStep:
 
     def _warn_of_host_step(self, reason: str) -> None:
         logger.warning("%s runs on the host: %s", self._name, reason)
-
-
-def _find_first_index(scheduler: Any, timestep: Any) -> None:
-    """Set the step_index of a scheduler that has none yet, as its own step does."""
-    if hasattr(scheduler, "_init_step_index"):
-        scheduler._init_step_index(timestep)
-    elif scheduler.begin_index is not None:
-        scheduler._step_index = scheduler.begin_index
-    else:
-        scheduler._step_index = scheduler.index_for_timestep(timestep)
 
 
 def _enter_next_stage(scheduler: Any, sample: torch.Tensor) -> None:

@@ -25,6 +25,12 @@ from tpuport.diffusion.mixed_devices import to_host
 from tpuport.diffusion.scheduler_tables import Bound, StepTables, from_numpy
 from tpuport.diffusion.step_records import BOUNDED, StepMode, StepRecord, TableLayout
 from tpuport.errors import PortError
+from tpuport.internals.diffusers_internals import (
+    counts_steps,
+    has_threshold,
+    replace_threshold,
+    start_at,
+)
 
 logger = logging.getLogger("tpuport")
 
@@ -252,8 +258,8 @@ class _Probe:
                 scaled = clone.scale_model_input(sample, timestep)
             scaled = scaled.clone()
             mode = StepMode(supply, sample.shape, replace)
-            if hasattr(clone, "_threshold_sample"):
-                clone._threshold_sample = mode.thresholding(clone)
+            if has_threshold(clone):
+                replace_threshold(clone, mode.thresholding(clone))
             random_state = torch.random.get_rng_state()
             with mode:
                 output = clone.step(
@@ -312,9 +318,8 @@ def _find_bound(records: list[StepRecord]) -> Bound | None:
 def _clone_at(scheduler: Any, start: int) -> Any:
     """A copy whose first step is at `timesteps[start]`."""
     clone = clone_scheduler(scheduler)
-    if hasattr(clone, "_step_index"):
-        clone._step_index = start
-        clone._begin_index = start
+    if counts_steps(clone):
+        start_at(clone, start)
     # Without it some schedulers warn that their scale_model_input was not called.
     clone.is_scale_input_called = True
     return clone

@@ -11,6 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tpuport.diffusion.scheduler_tables import Bound
+from tpuport.internals.diffusers_internals import bound_by_threshold
 
 BOUNDED = "the bounded value"
 _CLAMPS = (torch.clamp, torch.clip, torch.Tensor.clamp, torch.Tensor.clip)
@@ -138,13 +139,15 @@ class StepMode(TorchFunctionMode):
         return self._replace(result)
 
     def thresholding(self, scheduler: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-        """A replacement for the `_threshold_sample` of a scheduler."""
-        original, config = type(scheduler)._threshold_sample, scheduler.config
+        """A replacement for what bounds a scheduler's samples."""
+        config = scheduler.config
 
         def threshold(sample: torch.Tensor) -> torch.Tensor:
             bound = Bound(
                 "threshold", config.dynamic_thresholding_ratio, config.sample_max_value
             )
-            return self._record_bound(bound, sample, original(scheduler, sample))
+            return self._record_bound(
+                bound, sample, bound_by_threshold(scheduler, sample)
+            )
 
         return threshold

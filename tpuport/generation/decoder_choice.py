@@ -23,6 +23,7 @@ from tpuport.generation.multimodal_decoder import MultimodalDecoder, reads_modal
 from tpuport.generation.recomputing_decoder import RecomputingDecoder
 from tpuport.generation.recurrent_decoder import RecurrentDecoder
 from tpuport.generation.stateful_decoder import StatefulDecoder, keeps_states_in_modules
+from tpuport.internals.transformers_internals import takes_general_cache
 from tpuport.trace_errors import CannotTrace
 
 # Why models cannot decode with arrays of fixed shape, by their type.
@@ -41,7 +42,7 @@ def decoder_class(model: Any) -> type[Decoder]:
     if model.config.is_encoder_decoder:
         return EncoderDecoder
     parameters = inspect.signature(model.forward).parameters
-    if cache_argument(parameters) and model._supports_default_dynamic_cache():
+    if cache_argument(parameters) and takes_general_cache(model):
         if not has_fixed_cache(model.config):
             return RecomputingDecoder
         if keeps_states_in_modules(model):

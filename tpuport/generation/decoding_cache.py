@@ -8,9 +8,15 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax.sharding import Mesh
-from transformers import AutoModelForCausalLM, PretrainedConfig, StaticCache
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PretrainedConfig,
+    StaticCache,
+)
 from transformers.cache_utils import CacheLayerMixin
 
+from tpuport import compat, pytrees
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.generation.cross_layer import CrossLayer
@@ -22,6 +28,7 @@ from tpuport.generation.hybrid_layers import (
 )
 from tpuport.generation.indexed_layers import IndexedLayer
 from tpuport.generation.option_values import check_kv_cache
+from tpuport.internals.mechanism import Mechanism
 from tpuport.library_classes import cache_of_output
 from tpuport.static_values import exact_key
 
@@ -175,6 +182,40 @@ def cut_to_windows(cache: Any, empty_cache: Any, columns: int) -> Any:
     return cache
 
 
+def _carries_keys() -> bool:
+    """Whether a cache takes keys, goes from one program to the next, and gives them
+    back.
+    """
+    config = LlamaConfig(num_hidden_layers=1, hidden_size=4, num_attention_heads=1)
+    pytrees.register()
+
+    def update(cache: StaticCache, array: jax.Array) -> jax.Array:
+        states = compat.wrap(array)
+        return compat.as_jax(cache.update(states, states, 0)[0])
+
+    def decode(prompt: jax.Array, token: jax.Array) -> jax.Array:
+        cache = make_cache(config, 3)
+        prefix = update(cache, prompt)
+        leaves, structure = jax.tree.flatten(cache)
+        cache = jax.tree.unflatten(structure, leaves)
+        return prefix.sum() + update(cache, token)
+
+    prompt, token = (
+        jax.ShapeDtypeStruct((2, 1, count, 4), "float32") for count in (2, 1)
+    )
+    with compat.environment():
+        return jax.eval_shape(decode, prompt, token).shape == (2, 1, 3, 4)
+
+
+FIXED_CACHES = Mechanism(
+    "caches of fixed shape",
+    "transformers",
+    rests_on="the attributes of transformers.StaticCache and its layers",
+    without="models generate without a cache, and run all tokens again for each new one: the same tokens, more slowly",
+    probe=_carries_keys,
+)
+
+
 def has_fixed_cache(config: PretrainedConfig) -> bool:
     """Whether transformers has a layer of fixed shape for every layer type of the
     config.
@@ -182,6 +223,8 @@ def has_fixed_cache(config: PretrainedConfig) -> bool:
     if not hasattr(
         config.get_text_config(decoder=True), "num_hidden_layers"
     ):  # BLT has several stacks of layers
+        return False
+    if not FIXED_CACHES.works():
         return False
     try:
         StaticCache(config=config, max_cache_len=1)

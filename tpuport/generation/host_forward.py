@@ -13,12 +13,12 @@ from typing import Any
 import jax
 import torch
 from jax.sharding import Mesh
-from torch.utils import _pytree as torch_pytree
 
 from tpuport import checkpoint, compat
 from tpuport.checkpoint.device_layout import replicated_sharding
 from tpuport.generation.host_view import ModuleCalls, can_run_on_host, make_view
 from tpuport.generation.option_values import without_absent
+from tpuport.internals.torch_internals import torch_pytree
 from tpuport.trace_errors import CannotTrace
 
 logger = logging.getLogger("tpuport")

@@ -28,6 +28,11 @@ from tpuport.compilation import CompiledFunction, resume_cache
 from tpuport.errors import PortError
 from tpuport.generation.cache_arguments import CACHE_NAMES
 from tpuport.generation.decoding_cache import has_own_layers
+from tpuport.internals.transformers_internals import (
+    GENERATE,
+    compiles_whole,
+    has_loop_of_its_own,
+)
 from tpuport.trace_errors import CannotTrace
 
 logger = logging.getLogger("tpuport")
@@ -37,16 +42,13 @@ _STATES: Final = ("output_hidden_states", "output_attentions")
 _PROMPTS: Final = frozenset({"inputs", "input_ids", "inputs_embeds"})
 # Its own types ask for a model.
 _general: Any = GenerationMixin
-# Methods of transformers' `generate` that the loop on the device stands for.
-_STEPS: Final = ("_sample", "_get_logits_processor", "_prepare_model_inputs")
 
 
 def has_own_loop(cls: type) -> bool:
     """Whether a class of models has a loop of its own behind `generate`, or inputs or
     processors of its own in transformers' loop.
     """
-    general = {name: getattr(_general, name) for name in _STEPS}
-    return any(getattr(cls, name, step) is not step for name, step in general.items())
+    return not GENERATE.works() or has_loop_of_its_own(cls)
 
 
 class ModuleCalls:
@@ -254,7 +256,7 @@ def _run_with_cache(view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         )
     is_chosen = chosen is not None or own_layers
     is_chosen |= "cache_implementation" in kwargs or not CACHE_NAMES.isdisjoint(kwargs)
-    if not type(view)._can_compile_fullgraph or is_chosen:
+    if not compiles_whole(type(view)) or is_chosen:
         return _general.generate(view, *args, **kwargs)
     if kwargs.get("generation_config") is None:
         return _general.generate(view, *args, **kwargs, cache_implementation="static")

@@ -15,7 +15,6 @@ from typing import Any, Final
 import jax
 import numpy as np
 import torch
-from transformers import GenerationMixin
 
 from tpuport import compat
 from tpuport.compilation import HostInput
@@ -23,6 +22,11 @@ from tpuport.errors import PortError
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.model_inputs import Setting, arrays_of
 from tpuport.generation.prompts import Prompts
+from tpuport.internals.transformers_internals import (
+    counts_positions_itself,
+    expand_inputs,
+    prepare_positions,
+)
 from tpuport.mappings import without
 
 POSITIONS: Final = "position_ids"
@@ -110,7 +114,8 @@ def add_modalities(
         prompts.tokens[::rows_per_prompt, -length:].astype(np.int64)
     )
     mask = torch.from_numpy(prompts.mask[::rows_per_prompt, -length:].astype(np.int64))
-    _, tensors = model._expand_inputs_for_generation(
+    _, tensors = expand_inputs(
+        model,
         expand_size=rows_per_prompt,
         is_encoder_decoder=False,
         input_ids=tokens,
@@ -182,8 +187,7 @@ def _own_positions(
     """Positions [B, ..., P] that a model counts by its images; None for one that counts
     tokens.
     """
-    method = GenerationMixin._prepare_position_ids_for_generation
-    if type(model)._prepare_position_ids_for_generation is method:
+    if not counts_positions_itself(type(model)):
         return None
     # They remember an offset for the next token.
     before = [
@@ -191,8 +195,8 @@ def _own_positions(
         for module in (model, getattr(model, "model", model))
     ]
     try:
-        positions = model._prepare_position_ids_for_generation(
-            tokens, {"attention_mask": mask, **tensors}
+        positions = prepare_positions(
+            model, tokens, {"attention_mask": mask, **tensors}
         )
     finally:
         for module, attributes in before:

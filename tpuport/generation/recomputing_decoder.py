@@ -25,6 +25,7 @@ from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.model_inputs import vocabulary_size
 from tpuport.generation.padding_check import are_close
 from tpuport.generation.predict_streams import in_order_of_scores
+from tpuport.internals.transformers_internals import update_arguments
 from tpuport.mappings import only
 
 logger = logging.getLogger("tpuport")
@@ -162,8 +163,8 @@ class RecomputingDecoder(Decoder):
         with torch.no_grad(), use_weights_in_loop(self.model, self.arrays, LOOP):
             inputs = self._cached_inputs(rows[:, :-1], present[:, :-1])
             output = self.model(**inputs, return_dict=True)
-            arguments = self.model._update_model_kwargs_for_generation(
-                output, dict(inputs, use_cache=True)
+            arguments = update_arguments(
+                self.model, output, dict(inputs, use_cache=True)
             )
             del arguments["input_ids"]
             inputs = self.model.prepare_inputs_for_generation(

@@ -28,6 +28,7 @@ from tpuport.generation.row_caches import (
     put_together,
     take_apart,
 )
+from tpuport.internals.transformers_internals import update_arguments
 from tpuport.mappings import only
 from tpuport.mesh import dividing_axis
 from tpuport.tracing import trace_lock
@@ -114,7 +115,7 @@ class RecurrentDecoder(Decoder):
             **inputs, **cache,
         )  # fmt: skip
         out = self.model(**prepared, return_dict=True)
-        new_cache = self.model._update_model_kwargs_for_generation(out, {})
+        new_cache = update_arguments(self.model, out, {})
         if not new_cache:
             raise PortError(
                 f"the output of {type(self.model).__name__} has no cache that the next token could go on from",

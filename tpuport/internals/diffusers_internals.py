@@ -1,4 +1,6 @@
-"""Private names of diffusers: its registry of attention backends."""
+"""Private names of diffusers: its registry of attention backends, how schedulers count
+their steps, and what pipelines and their parts keep.
+"""
 
 import enum
 import importlib
@@ -135,3 +137,105 @@ ATTENTION_BACKENDS: Final = Mechanism(
     probe=_keeps_backends_as_known,
     fix="leave set_attention_backend out, or pip install 'diffusers>=0.36,<0.43'",
 )
+
+
+# --- schedulers ---
+
+
+def counts_steps(scheduler: Any) -> bool:
+    """Whether a scheduler counts its steps; others find them by the timestep."""
+    return hasattr(scheduler, "_step_index")
+
+
+def step_count(scheduler: Any) -> int | None:
+    """The index of a scheduler's next step; None before the first."""
+    return scheduler._step_index
+
+
+def set_step_count(scheduler: Any, index: int) -> None:
+    """Let a scheduler that counts its steps go on with this one."""
+    scheduler._step_index = index
+
+
+def start_at(scheduler: Any, index: int) -> None:
+    """Let the first step of a scheduler that counts them be this one."""
+    scheduler._step_index = scheduler._begin_index = index
+
+
+def find_first_step(scheduler: Any, timestep: Any) -> None:
+    """Set the count of a scheduler that has none yet, as its own step does."""
+    if hasattr(scheduler, "_init_step_index"):
+        scheduler._init_step_index(timestep)
+    elif scheduler.begin_index is not None:
+        scheduler._step_index = scheduler.begin_index
+    else:
+        scheduler._step_index = scheduler.index_for_timestep(timestep)
+
+
+def has_threshold(scheduler: Any) -> bool:
+    """Whether a scheduler has a method that bounds a sample by its quantiles."""
+    return hasattr(scheduler, "_threshold_sample")
+
+
+def bound_by_threshold(scheduler: Any, sample: Any) -> Any:
+    """What the scheduler's class bounds a sample to."""
+    return type(scheduler)._threshold_sample(scheduler, sample)
+
+
+def replace_threshold(scheduler: Any, function: Callable[[Any], Any]) -> None:
+    """Let a scheduler bound samples by another function."""
+    scheduler._threshold_sample = function
+
+
+def _counts_as_known() -> bool:
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    scheduler: Any = FlowMatchEulerDiscreteScheduler(num_train_timesteps=4)
+    scheduler.set_timesteps(2)
+    counts = [step_count(scheduler)]
+    find_first_step(scheduler, scheduler.timesteps[0])
+    counts.append(scheduler.step_index)
+    set_step_count(scheduler, 1)
+    counts.append(scheduler.step_index)
+    scheduler.set_begin_index(1)
+    return counts == [None, 0, 1] and scheduler._begin_index == 1
+
+
+STEPS_ON_DEVICE: Final = Mechanism(
+    "steps of schedulers on the device",
+    "diffusers",
+    rests_on="scheduler._step_index, _begin_index and _init_step_index",
+    without="schedulers run on the host: the same results, but each step waits for the sample and sends it back",
+    probe=_counts_as_known,
+)
+
+
+# --- pipelines and their parts ---
+
+
+def progress_bar_options(pipeline: Any) -> dict[str, Any]:
+    """What a user has set for a pipeline's progress bar."""
+    return getattr(pipeline, "_progress_bar_config", {})
+
+
+def components_with_adapters(cls: type) -> Any:
+    """The names of the components that a pipeline loads LoRA weights to; None if its
+    class does not say.
+    """
+    return getattr(cls, "_lora_loadable_modules", None)
+
+
+def hook_names(module: Any) -> list[str]:
+    """The names of the hooks that diffusers has put on a module."""
+    registry = vars(module).get("_diffusers_hook")
+    return list(getattr(registry, "hooks", None) or ())
+
+
+def condition_identifier(guider: Any) -> str:
+    """The attribute of a guider's condition that says which one it is."""
+    return guider._identifier_key
+
+
+def plan_of_class(model: Any) -> dict[str, Any]:
+    """The tensor-parallel plan of a model's class; empty for most."""
+    return getattr(model, "_tp_plan", None) or {}

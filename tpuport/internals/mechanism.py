@@ -1,9 +1,9 @@
 """Mechanisms that rest on private names of a library, each with a probe.
 
-A probe takes a few milliseconds. It runs when `tpuport.enable` is called if the
-mechanism is loaded by then, else before the mechanism is used for the first time. If it
-fails, because a release of the library has changed what the mechanism reads, this one
-mechanism is off, a warning says what that means, and `tpuport doctor` lists it.
+A probe takes a few milliseconds, and runs before the mechanism is used for the first
+time, which for some is in `tpuport.enable`. If it fails, because a release of the
+library has changed what the mechanism reads, this one mechanism is off, a warning says
+what that means, and `tpuport doctor` lists it.
 """
 
 import importlib.metadata
@@ -101,19 +101,13 @@ class Mechanism:
         except Exception as error:  # noqa: BLE001  whatever a changed library raises
             first_line = str(error).strip().partition("\n")[0]
             return f"{type(error).__name__}: {first_line}"
-        return f"{self.rests_on} is not as it was"
+        return f"private names have changed: {self.rests_on}"
 
     def _library_and_version(self) -> str:
         try:
             return f"{self.library} {importlib.metadata.version(self.library)}"
         except importlib.metadata.PackageNotFoundError:
             return self.library
-
-
-def probe_registered() -> None:
-    """Run the probes of the mechanisms that are loaded and that were not tried yet."""
-    for mechanism in tuple(registered.values()):
-        mechanism.works()
 
 
 def report() -> list[dict[str, Any]]:

@@ -1,8 +1,11 @@
-"""Private names of transformers: how a config keeps the attention that was chosen for
-its model.
+"""Private names of transformers: the attention that was chosen for a model, the
+parts of `generate`, and what a model's class says of its weights.
 """
 
+import importlib.util
 from typing import Any, Final
+
+import torch
 
 from tpuport.internals.mechanism import Mechanism
 
@@ -63,3 +66,163 @@ CHOICE_OF_ATTENTION: Final = Mechanism(
     "scaled_dot_product_attention, the usual choice, and a model built with 'eager' computes all scores",
     probe=_chooses_attention,
 )
+
+
+# --- the weights of attention, where a caller asks for them ---
+
+
+def recorded_outputs() -> dict[str, Any]:
+    """What transformers' hooks record in the forward pass that runs, by name."""
+    if not _has_recorder():
+        return {}
+    from transformers.utils.output_capturing import _active_collector
+
+    return _active_collector.get() or {}
+
+
+def _has_recorder() -> bool:
+    # Earlier releases of transformers 5 passed the argument on to each layer.
+    return importlib.util.find_spec("transformers.utils.output_capturing") is not None
+
+
+RECORDED_OUTPUTS: Final = Mechanism(
+    "recording of attention weights",
+    "transformers",
+    rests_on="transformers.utils.output_capturing._active_collector",
+    without="a model that was built with 'eager' computes its own attention in every call, as for its weights",
+    probe=lambda: recorded_outputs() == {},
+)
+
+
+# --- generation ---
+
+# Methods of transformers' `generate` that the loop on the device stands for.
+_LOOP_METHODS: Final = ("_sample", "_get_logits_processor", "_prepare_model_inputs")
+_INPUT_METHODS: Final = (
+    "_expand_inputs_for_generation", "_prepare_position_ids_for_generation", "_update_model_kwargs_for_generation",
+    "_supports_default_dynamic_cache",
+)  # fmt: skip
+
+
+def has_loop_of_its_own(cls: type) -> bool:
+    """Whether a class of models replaces a method of transformers' loop."""
+    from transformers import GenerationMixin
+
+    general = {name: getattr(GenerationMixin, name) for name in _LOOP_METHODS}
+    return any(getattr(cls, name, step) is not step for name, step in general.items())
+
+
+def counts_positions_itself(cls: type) -> bool:
+    """Whether a class of models counts positions by more than its tokens."""
+    from transformers import GenerationMixin
+
+    general = GenerationMixin._prepare_position_ids_for_generation
+    return cls._prepare_position_ids_for_generation is not general  # type: ignore[attr-defined]
+
+
+def prepare_positions(
+    model: Any, tokens: torch.Tensor, arguments: dict[str, Any]
+) -> torch.Tensor:
+    """The positions of a prompt's tokens, as the model counts them."""
+    return model._prepare_position_ids_for_generation(tokens, arguments)
+
+
+def expand_inputs(model: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """A prompt's inputs, each repeated for several sequences."""
+    return model._expand_inputs_for_generation(**options)
+
+
+def update_arguments(
+    model: Any, output: Any, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of the next call after an output."""
+    return model._update_model_kwargs_for_generation(output, arguments)
+
+
+def takes_general_cache(model: Any) -> bool:
+    """Whether a model works with transformers' general caches."""
+    return model._supports_default_dynamic_cache()
+
+
+def compiles_whole(cls: type) -> bool:
+    """Whether transformers compiles a class of models without graph breaks."""
+    return getattr(cls, "_can_compile_fullgraph", False)
+
+
+def _has_methods_of_generate() -> bool:
+    from transformers import GenerationMixin
+
+    return all(
+        hasattr(GenerationMixin, name) for name in _LOOP_METHODS + _INPUT_METHODS
+    )
+
+
+GENERATE: Final = Mechanism(
+    "generation on the device",
+    "transformers",
+    rests_on=f"GenerationMixin: {', '.join(_LOOP_METHODS + _INPUT_METHODS)}",
+    without="transformers' own loop runs on the host and calls compiled programs: the same tokens, more slowly",
+    probe=_has_methods_of_generate,
+)
+
+
+# --- weights ---
+
+
+def insisted_dtypes(model: Any, dtype: torch.dtype) -> dict[str, torch.dtype] | None:
+    """The dtypes that a model insists on if it is loaded in another, by patterns of
+    names; None for a model of another library.
+    """
+    if not _is_of_transformers(model) or not INSISTED_DTYPES.works():
+        return None
+    return model._get_dtype_plan(dtype)
+
+
+def _knows_insisted_dtypes() -> bool:
+    from transformers import PreTrainedModel
+
+    return callable(PreTrainedModel._get_dtype_plan)
+
+
+INSISTED_DTYPES: Final = Mechanism(
+    "dtypes that models insist on",
+    "transformers",
+    rests_on="PreTrainedModel._get_dtype_plan",
+    without="weights are loaded in the dtype that was asked for, but for modules that _keep_in_fp32_modules names",
+    probe=_knows_insisted_dtypes,
+)
+
+
+def _is_of_transformers(model: Any) -> bool:
+    return any(
+        cls.__module__.partition(".")[0] == "transformers" for cls in type(model).mro()
+    )
+
+
+def unused_tensors(model: Any) -> list[str]:
+    """Patterns of tensors in a checkpoint that a model does without, of either
+    library.
+    """
+    return list(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ())
+
+
+def absent_tensors(model: Any) -> list[str]:
+    """Patterns of a model's tensors that its checkpoint may lack."""
+    return list(getattr(model, "_keys_to_ignore_on_load_missing", None) or ())
+
+
+def mark_initialized(part: Any, is_initialized: bool) -> None:
+    """Let `initialize_weights` leave a parameter or module alone, or not."""
+    part._is_hf_initialized = is_initialized
+
+
+def note_conversions(model: Any, conversions: list[Any]) -> None:
+    """Let `save_pretrained` write the form that a checkpoint had."""
+    model._weight_conversions = conversions
+
+
+def expert_plan(model: Any) -> dict[str, Any]:
+    """The plan by which a model divides its experts; transformers 5.0 has no public
+    name for it.
+    """
+    return getattr(model, "ep_plan", None) or getattr(model, "_ep_plan", None) or {}

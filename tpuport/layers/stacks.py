@@ -22,6 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tpuport import compat
 from tpuport.checkpoint.device_layout import find_owner, put_buffer, put_parameter
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import make_wrapper
 from tpuport.quantization import part_names
 from tpuport.tracing import trace_lock
 
@@ -267,7 +268,7 @@ class StackedWeight(torch.Tensor):
     def __new__(cls: Any, stacked: StackedArray, row: int) -> "StackedWeight":
         array = stacked.array
         dtype = compat.torch_dtype(array.dtype)
-        tensor = torch.Tensor._make_wrapper_subclass(
+        tensor = make_wrapper(
             cls, tuple(array.shape[1:]), dtype=dtype, device=torch.device("meta")
         )
         tensor.stacked, tensor.row = stacked, row

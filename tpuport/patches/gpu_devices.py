@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import overrides
 from torch.overrides import TorchFunctionMode
 
+from tpuport.internals.torch_internals import pop_function_modes, push_function_mode
 from tpuport.patches.gpu_calls import Calls
 
 _CUDA = re.compile(r"cuda(:\d+)?")
@@ -230,8 +230,8 @@ def remove(mode: Devices) -> None:
     another thread has switched off.
     """
     # torch gives no other access to the middle of the stack.
-    modes = [overrides._pop_mode() for _ in range(torch._C._len_torch_function_stack())]
+    modes = pop_function_modes()
     for other in reversed(modes):
         is_stale = isinstance(other, Devices) and not other.calls.active
         if other is not mode and not is_stale:
-            overrides._push_mode(other)
+            push_function_mode(other)

@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 import torch
-from torch.nn.utils.stateless import _reparametrize_module
 
 from tpuport import compat
+from tpuport.internals.torch_internals import make_wrapper, with_tensors
 from tpuport.static_values import exact_key
 
 # Names that diffusers, transformers and research code give to such modules.
@@ -149,7 +149,7 @@ class _ShapeOnly(torch.Tensor):
 
     @staticmethod
     def __new__(cls: Any, shape: TensorShape) -> "_ShapeOnly":
-        return torch.Tensor._make_wrapper_subclass(
+        return make_wrapper(
             cls, shape.shape, dtype=shape.dtype, device=torch.device("cpu")
         )
 
@@ -193,7 +193,7 @@ class HostModule:
 
         @torch.no_grad()
         def run() -> Any:
-            with _reparametrize_module(self._module, self._buffers):
+            with with_tensors(self._module, self._buffers):
                 return self._forward(*args, **kwargs)
 
         # The modes of this thread send torch's operators to the device; another thread

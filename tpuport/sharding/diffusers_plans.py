@@ -27,6 +27,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from tpuport.internals.diffusers_internals import plan_of_class
 from tpuport.library_classes import is_diffusers_model
 
 logger = logging.getLogger("tpuport")
@@ -102,7 +103,7 @@ def diffusers_plan(model: Any) -> dict[str, str] | None:
     ):
         return None
     search = _Search(model)
-    own_plan = getattr(model, "_tp_plan", None)
+    own_plan = plan_of_class(model)
     if own_plan:
         # The classes' own plans leave modulation out.
         return {**dict(search.modulation()), **own_plan}

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 from jax.sharding import PartitionSpec
 
 from tpuport.errors import PortError
+from tpuport.internals.transformers_internals import expert_plan
 from tpuport.library_classes import positive_attribute
 from tpuport.sharding.diffusers_plans import diffusers_plan
 from tpuport.sharding.specs import Rule, format_spec
@@ -126,11 +127,9 @@ def tensor_parallel_plan(model: Any) -> dict[str, Any]:
     Later sources win: the family's plan, the expert-parallel plan, the tensor-parallel
     plan.
     """
-    expert_plan = getattr(model, "_ep_plan", None) or {}
-    # Before `_tp_plan`, because it contains that of a diffusers class, and modulation
-    # besides.
-    own_plan = diffusers_plan(model) or getattr(model, "_tp_plan", None) or {}
-    return {**_family_plan(model), **expert_plan, **own_plan}
+    # The plan for a diffusers class contains that of the class, and modulation besides.
+    own_plan = diffusers_plan(model) or getattr(model, "tp_plan", None) or {}
+    return {**_family_plan(model), **expert_plan(model), **own_plan}
 
 
 def _family_plan(model: Any) -> dict[str, str]:

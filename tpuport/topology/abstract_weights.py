@@ -22,6 +22,7 @@ from tpuport.checkpoint.device_layout import (
     replicated_sharding,
 )
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import make_subclass
 from tpuport.sharding import ShardingRules
 from tpuport.topology.abstract_quantization import abstract_parts
 from tpuport.trace_errors import first_line
@@ -118,9 +119,7 @@ def unallocated_parameters() -> Iterator[None]:
             values = parameter.to("meta")
         # Not `Parameter(values)`: subclasses and attributes of parameters matter, as
         # those of quantized weights do.
-        on_meta: Any = torch.Tensor._make_subclass(
-            type(parameter), values, parameter.requires_grad
-        )
+        on_meta: Any = make_subclass(type(parameter), values, parameter.requires_grad)
         vars(on_meta).update(vars(parameter))
         module._parameters[name] = on_meta
 

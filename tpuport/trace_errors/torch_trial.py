@@ -14,9 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._mode_utils import no_dispatch
 
+from tpuport.internals.torch_internals import outside_of_modes, torch_pytree
 from tpuport.trace_errors.libraries import Owner
 from tpuport.trace_errors.lint_matches import node_at
 from tpuport.trace_errors.tracebacks import ErrorPath, Frame
@@ -87,7 +86,7 @@ def try_operation(path: ErrorPath) -> Trial | None:
     if _mixes_devices(operation):
         return Trial(text, mixes_devices=True)
     try:
-        with no_dispatch(), torch._C.DisableTorchFunction(), warnings.catch_warnings():
+        with outside_of_modes(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             operation.function(
                 *_without_values(operation.args), **_without_values(operation.kwargs)
@@ -121,7 +120,7 @@ def _mixes_devices(operation: _Operation) -> bool:
             return any(
                 map(
                     _is_on_device,
-                    pytree.tree_leaves((operation.args, operation.kwargs)),
+                    torch_pytree.tree_leaves((operation.args, operation.kwargs)),
                 )
             )
     return False
@@ -171,8 +170,7 @@ def _written_operation(path: ErrorPath) -> _Operation | None:
             # anything.
             with (
                 contextlib.suppress(Exception),
-                no_dispatch(),
-                torch._C.DisableTorchFunction(),
+                outside_of_modes(),
             ):
                 operands = _evaluate(left, frame), _evaluate(right, frame)
                 return _Operation(_OPERATORS[type(kind)], operands, {})
@@ -255,7 +253,7 @@ def _without_values(tree: Any) -> Any:
     # A device that is passed as a string is in no tensor.
     if isinstance(tree, dict) and "device" in tree:
         tree = {**tree, "device": torch.device("meta")}
-    return pytree.tree_map(_leaf_without_values, tree)
+    return torch_pytree.tree_map(_leaf_without_values, tree)
 
 
 def _leaf_without_values(value: Any) -> Any:

@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import torch
 from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
-from torch.utils import _pytree as torch_pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tpuport import compat
+from tpuport.internals.torch_internals import TorchDispatchMode, torch_pytree
 from tpuport.verification.host_draws import HostDraws
 from tpuport.verification.recording import Answer, CallKey, ModuleCall, Recorder
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import jax
 import torch
-from torch.utils import _pytree as torch_pytree
 
 from tpuport import checkpoint
 from tpuport.compilation import CompiledFunction, prepare_arguments
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import torch_pytree
 from tpuport.jaxprs import without_dead_code
 from tpuport.object_graph.classes import attributes_of, set_attributes
 from tpuport.object_graph.flattening import is_own_object

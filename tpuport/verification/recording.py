@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
+from tpuport.internals.torch_internals import without_torch_functions
 from tpuport.trace_errors import Source
 from tpuport.trace_errors.libraries import Owner, owner_of
 from tpuport.verification.host_draws import SameHostDraws
@@ -275,7 +276,7 @@ class Recorder(TorchFunctionMode):
 
     def _notes(self, value: Any, *, keeps_values: bool) -> tuple[TensorNote, ...]:
         # Asking a tensor for its shape, or copying it, would call this mode again.
-        with torch._C.DisableTorchFunction():
+        with without_torch_functions():
             return tuple(
                 self._note(path, tensor, keeps_values)
                 for path, tensor in named_tensors(value)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from tpuport.attention.call_report import Call, find_call_site, record_call
+from tpuport.internals.transformers_internals import RECORDED_OUTPUTS, recorded_outputs
 
 logger = logging.getLogger("tpuport")
 
@@ -74,17 +75,9 @@ def asked_for_weights(module: torch.nn.Module, options: dict[str, Any]) -> bool:
         return bool(options["output_attentions"])
     if getattr(getattr(module, "config", None), "output_attentions", False):
         return True
-    return any("attentions" in name for name in _recorded_outputs())
-
-
-def _recorded_outputs() -> dict[str, Any]:
-    """What transformers' hooks record in the forward pass that runs, by name."""
-    try:
-        from transformers.utils.output_capturing import _active_collector
-    # Earlier releases of transformers 5 passed the argument on to each layer.
-    except ImportError:
-        return {}
-    return _active_collector.get() or {}
+    if not RECORDED_OUTPUTS.works():
+        return True
+    return any("attentions" in name for name in recorded_outputs())
 
 
 def record_eager_call(

@@ -18,9 +18,10 @@ from jax.core import Tracer
 
 from tpuport import compat
 from tpuport.attention.mask import Mask, broadcasts_to
+from tpuport.internals.torchax_internals import ArrayOnDemand
 
 
-class LazyMask:
+class LazyMask(ArrayOnDemand):
     """A torchax tensor [B, 1 or H, Q, T] of a mask that knows its structure and has no
     elements until they are needed.
 
@@ -50,17 +51,13 @@ class LazyMask:
     left_out_if: Callable[[], jax.Array] | None
     _size: tuple[int, ...]
     _dense: jax.Array | None
-    _env: Any
 
     def __init__(self, abstract: jax.ShapeDtypeStruct, environment: Any) -> None:
         """As torchax constructs its tensors; `lazy_mask` sets the rest."""
         self._env, self._size, self._dense = environment, tuple(abstract.shape), None
 
-    @property
-    def _elem(self) -> jax.Array:
-        """Traced. The elements. The name under which torchax looks for a tensor's
-        array.
-        """
+    def compute_array(self) -> jax.Array:
+        """Traced. The elements."""
         if self._dense is not None:
             return self._dense
         # An in-place change, which drops the structure, leaves an array.
@@ -78,8 +75,7 @@ class LazyMask:
             self._dense = dense
         return dense
 
-    @_elem.setter
-    def _elem(self, array: jax.Array) -> None:
+    def replace_array(self, array: jax.Array) -> None:
         """An in-place operation of torchax."""
         self._dense, self.structure, self._size = array, None, tuple(array.shape)
 
@@ -95,7 +91,7 @@ class LazyMask:
     def dtype(self) -> torch.dtype:
         if self.structure is not None:
             return self.number_dtype or torch.bool
-        return compat.torch_dtype(self._elem.dtype)
+        return compat.torch_dtype(self.compute_array().dtype)
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
@@ -110,7 +106,7 @@ class LazyMask:
         parts = _plain_slices(key, self._size)
         if self.structure is None or parts is None:
             # An ordinary tensor, on which torchax then does the rest.
-            return compat.wrap(self._elem)[key]
+            return compat.wrap(self.compute_array())[key]
         size = [part.stop - part.start for part in parts]
         return lazy_mask(
             _slice_structure(self.structure, parts),
@@ -125,7 +121,7 @@ class LazyMask:
             sizes = sizes[0]
         expanded = self._expanded_size(sizes)
         if self.structure is None or expanded is None:
-            return compat.wrap(self._elem).expand(*sizes)
+            return compat.wrap(self.compute_array()).expand(*sizes)
         return lazy_mask(
             self.structure, expanded, self.reason, self.number_dtype, self.left_out_if
         )
@@ -145,7 +141,7 @@ class LazyMask:
         unchanged.
         """
         if self.structure is None:
-            return compat.wrap(self._elem)
+            return compat.wrap(self.compute_array())
         return lazy_mask(
             self.structure, self._size, self.reason, self.number_dtype, self.left_out_if
         )
@@ -157,7 +153,7 @@ class LazyMask:
 
     def bool(self, *_: Any, **__: Any) -> Any:
         if self.structure is None or self.number_dtype is not None:
-            return compat.wrap(self._elem).bool()
+            return compat.wrap(self.compute_array()).bool()
         return self
 
 

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import torch
 from torch.nn import functional
-from torch.utils._mode_utils import no_dispatch
 
 from tpuport import compat
 from tpuport.attention.attend import attend
@@ -27,6 +26,8 @@ from tpuport.attention.register.lazy_mask import LazyMask
 from tpuport.compat import aliasing
 from tpuport.compat.operators.attention import refuse_mask_beside_causal
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import no_dispatch
+from tpuport.internals.torchax_internals import operators
 
 
 def scaled_dot_product_attention(
@@ -280,7 +281,7 @@ def install() -> None:
     with _lock:
         for target, replacement in _OPERATORS.items():
             # Remembered only the first time: later it would be tpuport's own operator.
-            present = environment._ops.get(target)
+            present = operators(environment).get(target)
             if not _is_installed(present):
                 _replaced[target] = present
                 environment.override_op_definition(
@@ -295,11 +296,11 @@ def uninstall() -> None:
     environment = compat.environment()
     with _lock:
         for target in _OPERATORS:
-            if not _is_installed(environment._ops.get(target)):
+            if not _is_installed(operators(environment).get(target)):
                 continue
             # torchax may have had no entry of its own.
             replaced = _replaced.pop(target, None)
             if replaced is None:
-                del environment._ops[target]
+                del operators(environment)[target]
             else:
-                environment._ops[target] = replaced
+                operators(environment)[target] = replaced

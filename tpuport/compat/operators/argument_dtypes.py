@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from tpuport.compat import autocast
 from tpuport.compat.convert import is_ported
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import torch_pytree
 
 _aten = torch.ops.aten
 _functional = torch.nn.functional
@@ -34,7 +34,7 @@ def check(environment: Any, function: Any, args: tuple, kwargs: dict[str, Any]) 
         or autocast.state() is not None
     ):
         return
-    leaves = pytree.tree_leaves((args, kwargs))
+    leaves = torch_pytree.tree_leaves((args, kwargs))
     if any(map(is_ported, leaves)):
         rule(function, args, kwargs)
 
@@ -167,7 +167,11 @@ def _wide_integers(
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return [
+        leaf
+        for leaf in torch_pytree.tree_leaves(tree)
+        if isinstance(leaf, torch.Tensor)
+    ]
 
 
 _Rule = Callable[[Any, tuple, dict[str, Any]], None]

@@ -23,6 +23,8 @@ from tpuport.compat.convert import (
 )
 from tpuport.compat.operators.declarations import Lowering, Method, on_arrays
 from tpuport.compat.view_steps import on_twins
+from tpuport.internals.torch_internals import reference_function
+from tpuport.internals.torchax_internals import initialize_tensor
 
 Number = int | float
 
@@ -240,9 +242,7 @@ def linspace(
         first, last = map(jnp.trunc, bounds)
         values = _cut_off(jnp.linspace(first, last, steps, dtype=jnp.float32))
         return wrap(values.astype(jax_dtype(dtype)), dtype)
-    from torch import _refs  # as late as torch itself imports it
-
-    return _refs.linspace(start, end, steps, dtype=dtype, **placement)
+    return reference_function("linspace")(start, end, steps, dtype=dtype, **placement)
 
 
 def _cut_off(values: jax.Array) -> jax.Array:
@@ -380,8 +380,7 @@ def _init_tensor(
     requires_grad: bool = False,
     dtype: torch.dtype | None = None,
 ) -> None:
-    if "_elem" not in tensor.__dict__:
-        tensor._elem, tensor._env = elem, env
+    initialize_tensor(tensor, elem, env)
 
 
 METHODS = (

@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from tpuport.internals.mechanism import Mechanism
+
 
 @dataclasses.dataclass(frozen=True)
 class Lowering:
@@ -31,12 +33,16 @@ class Method:
 
     Some are of torch: names in its modules ("torch.utils"), and of its "Distribution"
     and "VonMises".
+
+    Args:
+        mechanism: what the replacement is of, if torchax may stop to call the method.
     """
 
     owner: str
     name: str
     function: Any
     reason: str
+    mechanism: Mechanism | None = None
 
 
 def on_arrays(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 import jax
 import torch
 import torch.overrides
-from torch.utils import _pytree as pytree
-from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat import aliasing, autocast, narrowing
 from tpuport.compat.convert import device_dtype, is_ported, jax_dtype
@@ -32,6 +30,8 @@ from tpuport.compat.operators import (
 from tpuport.compat.replacements import original
 from tpuport.compat.view_steps import VIEWS, VIEWS_IN_PLACE, on_twins
 from tpuport.errors import MissingDtypeError, PortError
+from tpuport.internals.torch_internals import OpOverload, outside_of_modes, torch_pytree
+from tpuport.internals.torchax_internals import array_of, find_operator, set_array
 
 _aten = torch.ops.aten
 # What they raise for meta tensors, or give, depends on the device or on values.
@@ -106,7 +106,7 @@ def expected(function: Any, args: tuple, kwargs: dict[str, Any]) -> Forms | None
     Raises:
         Exception: torch's own, where it refuses the arguments.
     """
-    leaves, structure = pytree.tree_flatten((args, kwargs))
+    leaves, structure = torch_pytree.tree_flatten((args, kwargs))
     # Views find their own strides, and are lenient where torch refuses: it may have
     # others than are known here.
     strides = [_strides(leaf) if _keeps_strides(function) else None for leaf in leaves]
@@ -171,12 +171,12 @@ def _answer(
     dtypes: dict[torch.dtype, torch.dtype],
 ) -> Forms | _Refusal | None:
     """Call the function with meta tensors."""
-    with no_dispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
+    with outside_of_modes(), torch.no_grad():
         meta = [
             _on_meta(leaf, of_leaf, dtypes)
             for leaf, of_leaf in zip(leaves, strides, strict=True)
         ]
-        args, kwargs = pytree.tree_unflatten(meta, structure)
+        args, kwargs = torch_pytree.tree_unflatten(meta, structure)
         try:
             outputs = function(*args, **kwargs)
         except NotImplementedError:
@@ -190,7 +190,7 @@ def _answer(
             )
         except Exception:  # noqa: BLE001 - a mistake in torch's Python kernels is not the user's
             return None
-    return tuple(map(_form, pytree.tree_leaves(outputs)))
+    return tuple(map(_form, torch_pytree.tree_leaves(outputs)))
 
 
 def _on_meta(
@@ -224,7 +224,7 @@ def conformed(name: str, outputs: Any, forms: Forms) -> Any:
         and outputs.shape == forms[0].shape
     ):
         return _give_form(outputs, forms[0])
-    leaves, structure = pytree.tree_flatten(outputs)
+    leaves, structure = torch_pytree.tree_flatten(outputs)
     shapes = [leaf.shape if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
     if shapes != [form and form.shape for form in forms]:
         expected_shapes = [list(form.shape) if form else None for form in forms]
@@ -238,7 +238,7 @@ def conformed(name: str, outputs: Any, forms: Forms) -> Any:
         _give_form(leaf, form) if form else leaf
         for leaf, form in zip(leaves, forms, strict=True)
     ]
-    return pytree.tree_unflatten(formed, structure)
+    return torch_pytree.tree_unflatten(formed, structure)
 
 
 def _give_form(tensor: Any, form: Form) -> Any:
@@ -258,7 +258,7 @@ def _cast(tensor: Any, dtype: torch.dtype) -> Any:
     array_dtype = jax_dtype(dtype)
     if tensor.jax().dtype != array_dtype:
         # In place: the tensor may be an argument that the operator wrote to.
-        tensor._elem = tensor._elem.astype(array_dtype)
+        set_array(tensor, array_of(tensor).astype(array_dtype))
     return integer_dtypes.declare(tensor, dtype)
 
 
@@ -288,7 +288,7 @@ def _dispatch_as_torch(
         outputs = _with_integer_dtypes(function, args, kwargs, outputs)
         return _laid_out(function, args, kwargs, outputs)
     # Raises where there is no lowering, which comes first.
-    self._get_op_or_decomp(function)
+    find_operator(self, function)
     forms = expected(function, args, kwargs)
     if forms and forms[0] and forms[0].dtype is torch.int64:
         outputs = integer_overflow.run_checked(run, function, args, kwargs)
@@ -303,7 +303,7 @@ def _with_integer_dtypes(
     function: Any, args: tuple, kwargs: dict[str, Any], outputs: Any
 ) -> Any:
     """Results that `conformed` does not see, with their integers as torch has them."""
-    leaves = pytree.tree_leaves((args, kwargs))
+    leaves = torch_pytree.tree_leaves((args, kwargs))
     if not integer_dtypes.has_narrow(leaves):
         return outputs
 
@@ -327,7 +327,7 @@ def _laid_out(function: Any, args: tuple, kwargs: dict[str, Any], output: Any) -
     packet = getattr(function, "overloadpacket", function)
     if packet in _CONTIGUOUS:
         # What it is composed of may have kept strides.
-        pytree.tree_map_only(torch.Tensor, aliasing.leave, output)
+        torch_pytree.tree_map_only(torch.Tensor, aliasing.leave, output)
     is_new = is_ported(output) and getattr(output, "_alias", None) is None
     keeps_format = kwargs.get("memory_format") in (None, torch.preserve_format)
     if (
@@ -363,7 +363,7 @@ def _wide_dtype(
     if is_conversion or not any(map(is_ported, args)):
         return asked
     # Not for what torch's own functions are composed of.
-    if isinstance(function, torch._ops.OpOverload):
+    if isinstance(function, OpOverload):
         return None
     raise MissingDtypeError(
         f"{_name(function)} is to compute in {asked}, which the device does not have",
@@ -382,7 +382,7 @@ def _refuse_mixed_dtypes(environment: Any, function: Any, args: tuple) -> None:
     if environment.param.autocast_dtype is not None or autocast.state() is not None:
         return
     tensors = [
-        leaf for leaf in pytree.tree_leaves(args) if is_ported(leaf) and leaf.ndim
+        leaf for leaf in torch_pytree.tree_leaves(args) if is_ported(leaf) and leaf.ndim
     ]
     if len({tensor.dtype for tensor in tensors}) > 1:
         shown = ", ".join(map(_described, tensors))
@@ -418,13 +418,17 @@ def _run(
         if str(error).startswith("Attempting to convert unknown type"):
             raise MissingDtypeError(
                 f"{_name(function)} is to give a dtype that the device does not have: {error}",
-                where=", ".join(map(_described, pytree.tree_leaves((args, kwargs)))),
+                where=", ".join(
+                    map(_described, torch_pytree.tree_leaves((args, kwargs)))
+                ),
                 fix="ask for another dtype: complex64 in place of complex32, x.float() before",
             ) from error
         if isinstance(error, OverflowError):
             raise PortError(
                 f"{_name(function)} cannot run on the device: integers have 32 bits there: {error}",
-                where=", ".join(map(_described, pytree.tree_leaves((args, kwargs)))),
+                where=", ".join(
+                    map(_described, torch_pytree.tree_leaves((args, kwargs)))
+                ),
                 fix="compute it in float32 or on the host",
             ) from error
         if (
@@ -435,7 +439,7 @@ def _run(
             raise
         raise PortError(
             f"{_name(function)} cannot run on the device with these arguments: {error}",
-            where=", ".join(map(_described, pytree.tree_leaves((args, kwargs)))),
+            where=", ".join(map(_described, torch_pytree.tree_leaves((args, kwargs)))),
             fix="write it with other operators, or compute it on the host",
         ) from error
 
@@ -444,10 +448,10 @@ def _explains_itself(environment: Any, function: Any) -> bool:
     """Whether an operator's lowering is ours, which raises what torch raises, or is
     missing, as the error says.
     """
-    return (
-        not has_lowering(environment, function)
-        or environment._get_op_or_decomp(function).is_user_defined
-    )
+    if not has_lowering(environment, function):
+        return True
+    operator = find_operator(environment, function)
+    return operator is None or operator.is_user_defined
 
 
 def has_lowering(environment: Any, function: Any) -> bool:
@@ -455,14 +459,14 @@ def has_lowering(environment: Any, function: Any) -> bool:
     from torchax.tensor import OperatorNotFound
 
     try:
-        environment._get_op_or_decomp(function)
+        find_operator(environment, function)
     except OperatorNotFound:
         return False
     return True
 
 
 def _name(function: Any) -> str:
-    if isinstance(function, torch._ops.OpOverload):
+    if isinstance(function, OpOverload):
         return str(function)
     return torch.overrides.resolve_name(function) or str(function)
 
@@ -481,11 +485,11 @@ _SIZE_OF_A_TENSOR = re.compile(r"concrete values of integer type, got .*Tracer")
 
 
 def _is_checked(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-    if not isinstance(function, torch._ops.OpOverload) or function.namespace != "aten":
+    if not isinstance(function, OpOverload) or function.namespace != "aten":
         return False
     if function in _UNCHECKED or torch.Tag.nondeterministic_seeded in function.tags:
         return False
-    return any(map(is_ported, pytree.tree_leaves((args, kwargs))))
+    return any(map(is_ported, torch_pytree.tree_leaves((args, kwargs))))
 
 
 def _described(leaf: Any) -> str:

@@ -13,14 +13,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
-from torch._decomp import decomposition_table
-from torch._library.custom_ops import OPDEFS
-from torch.utils import _pytree as pytree
 
 from tpuport.compat.convert import as_jax, assign, jax_dtype
 from tpuport.compat.operators.declarations import Method
 from tpuport.compat.operators.in_place import can_cast, in_place
 from tpuport.compat.replacements import original
+from tpuport.internals.torch_internals import (
+    DECOMPOSITIONS,
+    OpOverload,
+    OpOverloadPacket,
+    body_of_custom_operator,
+    can_decompose,
+    decompositions,
+    schema_of,
+    torch_pytree,
+)
+from tpuport.internals.torchax_internals import OPERATORS_WITHOUT_LOWERING, operators
 
 
 def operator_or_fallback(self: Any, function: Any) -> Any:
@@ -29,10 +37,8 @@ def operator_or_fallback(self: Any, function: Any) -> Any:
     """
     from torchax.tensor import OperatorNotFound
 
-    is_overload = isinstance(function, torch._ops.OpOverload)
-    if isinstance(function, torch._ops.OpOverloadPacket) and not _is_own(
-        self, function
-    ):
+    is_overload = isinstance(function, OpOverload)
+    if isinstance(function, OpOverloadPacket) and not _is_own(self, function):
         # torch finds the overload, whose lowering may not be torchax's; torchax would
         # take its own entry for all of them, or fail to find a default one.
         raise OperatorNotFound(f"{function} is called by its overload")
@@ -49,9 +55,9 @@ def operator_or_fallback(self: Any, function: Any) -> Any:
         # Of the views that `aliasing` links; torchax's own gives a copy.
         return _operator(function, function.decompose)
     # torchax's own in-place forms neither cast nor know tensors without dimensions.
-    if function._schema.is_mutable:
+    if schema_of(function).is_mutable:
         return _fallback(function) or operator
-    name = function._schema.name.removeprefix("aten::")
+    name = schema_of(function).name.removeprefix("aten::")
     if name.startswith("special_") or name in _WITHOUT_BOOLS:
         return _in_float32(operator, {"bool"})
     if name in _WITHOUT_HALVES:
@@ -61,7 +67,7 @@ def operator_or_fallback(self: Any, function: Any) -> Any:
 
 def _is_own(self: Any, function: Any) -> bool:
     """Whether this package has a lowering of the function itself."""
-    operator = self._ops.get(function)
+    operator = operators(self).get(function)
     return operator is not None and operator.is_user_defined
 
 
@@ -92,51 +98,45 @@ def _in_float32(operator: Any, dtypes: set[str]) -> Any:
         )
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return operator.func(*pytree.tree_map(widened, args), **kwargs)
+        return operator.func(*torch_pytree.tree_map(widened, args), **kwargs)
 
     return dataclasses.replace(operator, func=call)
 
 
 @functools.cache
-def _fallback(function: torch._ops.OpOverload) -> Any:
+def _fallback(function: OpOverload) -> Any:
     ordinary = _ordinary_form(function)
     if ordinary is not None:
         return _operator(function, in_place(ordinary))
     if (without_out := _form_without_out(function)) is not None:
         return _operator(function, _write_out(without_out, _names_of_out(function)))
-    if function in decomposition_table and not function._schema.is_mutable:
-        return _operator(function, decomposition_table[function])
+    if not DECOMPOSITIONS.works():
+        return None
+    if function in decompositions() and not schema_of(function).is_mutable:
+        return _operator(function, decompositions()[function])
     # Autograd decomposes these before they are asked for, except in
     # `torch.inference_mode`. Views of a view would need what autograd notes about them.
-    is_view = any(result.alias_info is not None for result in function._schema.returns)
-    if function._can_decompose() and not is_view:
+    is_view = any(
+        result.alias_info is not None for result in schema_of(function).returns
+    )
+    if can_decompose(function) and not is_view:
         return _operator(function, function.decompose)
-    body = _body_for_all_devices(function)
+    body = body_of_custom_operator(schema_of(function).name)
     return None if body is None else _operator(function, body)
 
 
-def _body_for_all_devices(
-    function: torch._ops.OpOverload,
-) -> Callable[..., Any] | None:
-    """The function of Python that `torch.library.custom_op` has made an operator of;
-    None for others, and for kernels of some devices.
-    """
-    definition = OPDEFS.get(function._schema.name)
-    return None if definition is None else definition._backend_fns.get(None)
-
-
 @functools.cache
-def _is_composed_view(function: torch._ops.OpOverload) -> bool:
+def _is_composed_view(function: OpOverload) -> bool:
     aliases = [
         result.alias_info
-        for result in function._schema.returns
+        for result in schema_of(function).returns
         if result.alias_info is not None
     ]
     is_view = bool(aliases) and not any(alias.is_write for alias in aliases)
-    return is_view and function._can_decompose()
+    return is_view and DECOMPOSITIONS.works() and can_decompose(function)
 
 
-def _form_without_out(function: torch._ops.OpOverload) -> Any:
+def _form_without_out(function: OpOverload) -> Any:
     """The overload that returns what `aten.f.out` writes into its arguments for
     results; None if there is none.
     """
@@ -151,12 +151,14 @@ def _form_without_out(function: torch._ops.OpOverload) -> Any:
     )
 
 
-def _names_of_out(function: torch._ops.OpOverload) -> list[str]:
+def _names_of_out(function: OpOverload) -> list[str]:
     """The arguments that results are written to: `out`, or one for each."""
-    return [argument.name for argument in function._schema.arguments if argument.is_out]
+    return [
+        argument.name for argument in schema_of(function).arguments if argument.is_out
+    ]
 
 
-def _write_out(function: torch._ops.OpOverload, names: list[str]) -> Any:
+def _write_out(function: OpOverload, names: list[str]) -> Any:
     """The overload that writes the results of another into arguments of these names."""
 
     def write(*args: Any, **kwargs: Any) -> Any:
@@ -180,11 +182,11 @@ def _written(out: torch.Tensor, result: torch.Tensor, function: Any) -> torch.Te
     return assign(out, as_jax(result).astype(jax_dtype(out.dtype)))
 
 
-def _ordinary_form(function: torch._ops.OpOverload) -> Any:
+def _ordinary_form(function: OpOverload) -> Any:
     """`aten.f.overload` for `aten.f_.overload`; None if there is none, or f_ changes
     more than values.
     """
-    name = function._schema.name.removeprefix("aten::")
+    name = schema_of(function).name.removeprefix("aten::")
     if not name.endswith("_") or name.startswith("__") or name in _CHANGES_SHAPE:
         return None
     if torch.Tag.nondeterministic_seeded in function.tags:
@@ -199,9 +201,10 @@ def _ordinary_form(function: torch._ops.OpOverload) -> Any:
     )
 
 
-def _argument_types(function: torch._ops.OpOverload) -> list[tuple[str, str]]:
+def _argument_types(function: OpOverload) -> list[tuple[str, str]]:
     return [
-        (argument.name, str(argument.type)) for argument in function._schema.arguments
+        (argument.name, str(argument.type))
+        for argument in schema_of(function).arguments
     ]
 
 
@@ -237,5 +240,6 @@ METHODS = (
         "_get_op_or_decomp",
         operator_or_fallback,
         "lacks many operators' in-place forms",
+        OPERATORS_WITHOUT_LOWERING,
     ),
 )

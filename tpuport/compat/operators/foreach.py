@@ -11,10 +11,15 @@ import torch
 
 from tpuport.compat.convert import is_ported
 from tpuport.compat.operators.declarations import Lowering, Method
+from tpuport.internals.torch_internals import (
+    OPTIMIZERS_OVER_LISTS,
+    group_tensors,
+    overload_name,
+    schema_of,
+)
 
 _PREFIX = "aten::_foreach_"
 _aten = torch.ops.aten
-_group = torch._C._group_tensors_by_device_and_dtype  # type: ignore[reportAttributeAccessIssue]
 
 
 def _norm(
@@ -33,10 +38,10 @@ _OTHER_NAMES |= {"maximum_": _aten.clamp_min_, "minimum_": _aten.clamp_max_}
 
 
 def _lowering(overload: Any) -> Callable[..., Any]:
-    name = overload._schema.name.removeprefix(_PREFIX)
+    name = schema_of(overload).name.removeprefix(_PREFIX)
     operator = _OTHER_NAMES.get(name) or getattr(_aten, name)
     takes_factor = name.startswith("addc")
-    factors_are_tensor = takes_factor and overload._overloadname == "Tensor"
+    factors_are_tensor = takes_factor and overload_name(overload) == "Tensor"
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if takes_factor and len(args) == 4:
@@ -50,7 +55,7 @@ def _lowering(overload: Any) -> Callable[..., Any]:
             )
             for index in range(_common_length([*args, *kwargs.values()]))
         ]
-        return results if overload._schema.returns else None
+        return results if schema_of(overload).returns else None
 
     return run
 
@@ -100,7 +105,7 @@ def _group_by_device_and_dtype(
     device nothing can go.
     """
     groups = {}
-    for (device, dtype), group in _group(tensors, with_indices).items():
+    for (device, dtype), group in group_tensors(tensors, with_indices).items():
         first = next(tensor for tensor in group[0][0] if tensor is not None)
         groups[first.device if is_ported(first) else device, dtype] = group
     return groups
@@ -116,5 +121,6 @@ METHODS = (
         "_group_tensors_by_device_and_dtype",
         _group_by_device_and_dtype,
         "is on no device to torch",
+        OPTIMIZERS_OVER_LISTS,
     ),
 )

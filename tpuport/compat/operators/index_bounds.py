@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from tpuport.compat import index_checks
 from tpuport.compat.convert import is_ported
+from tpuport.internals.torch_internals import schema_of
 
 _aten = torch.ops.aten
 # Up to so many elements, an index itself is copied to the host (256 KiB), which takes
@@ -141,7 +142,7 @@ def check(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     rule = _RULES.get(getattr(function, "overloadpacket", function))
     if rule is None:
         return
-    schema = getattr(function, "_schema", None)
+    schema = schema_of(function)
     names = (
         [argument.name for argument in schema.arguments]
         if schema

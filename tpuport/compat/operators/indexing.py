@@ -37,6 +37,7 @@ from tpuport.compat.operators.masked_selection import (
 )
 from tpuport.compat.runtime import check_process, environment
 from tpuport.compat.slice_writes import write_slices
+from tpuport.internals.torchax_internals import array_of, set_array
 
 _FULL = slice(None)
 # torch treats a list as a tuple if it is shorter than this and contains more than
@@ -335,7 +336,7 @@ def set_item(tensor: Ported, key: Any, value: Any) -> None:
         tensor, key = getitem(tensor, key), ...
     aliasing.check_writable(tensor)
     _check_dtype(tensor, key, value)
-    tensor._elem = write(tensor._elem, key, _value(value))
+    set_array(tensor, write(array_of(tensor), key, _value(value)))
     aliasing.propagate(tensor)
 
 
@@ -377,7 +378,7 @@ def copy_(
     array = jnp.broadcast_to(_value(source), destination.shape)
     if not is_ported(destination):
         return destination.copy_(to_torch(array))
-    destination._elem = cast(array, destination.jax().dtype)
+    set_array(destination, cast(array, destination.jax().dtype))
     return destination
 
 

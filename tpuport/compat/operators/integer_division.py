@@ -13,6 +13,7 @@ from tpuport.compat.convert import is_ported, wrap
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.index_bounds import may_hold
 from tpuport.compat.operators.promotion import Operand, compute, result_dtype
+from tpuport.internals import torch_internals
 
 _aten = torch.ops.aten
 _DIVISIONS = {_aten.floor_divide, _aten.div, _aten.remainder, _aten.fmod}
@@ -95,7 +96,7 @@ def unravel_index(indices: torch.Tensor, shape: Any) -> tuple[torch.Tensor, ...]
     """`torch.unravel_index(indices, shape)` in torch's own steps, which start again for
     a place beyond the end.
     """
-    coordinates = torch.functional._unravel_index(indices, shape)
+    coordinates = torch_internals.unravel_index(indices, shape)
     return coordinates.unbind(-1)
 
 

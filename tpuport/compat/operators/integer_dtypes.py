@@ -12,10 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from tpuport.compat.convert import is_ported, wrap
 from tpuport.compat.operators.declarations import Method
+from tpuport.internals.torch_internals import make_wrapper, torch_pytree
+from tpuport.internals.torchax_internals import array_of
 
 # A torchax tensor.
 Ported = Any
@@ -35,7 +36,7 @@ def _new(
     """
     dtype = dtype or _usual_dtype(elem)
     has_gradients = dtype.is_floating_point or dtype.is_complex
-    return torch.Tensor._make_wrapper_subclass(
+    return make_wrapper(
         cls,
         elem.shape,
         dtype=dtype,
@@ -55,7 +56,7 @@ def _usual_dtype(array: jax.Array) -> torch.dtype:
 
 
 def _dtype(tensor: Ported) -> torch.dtype:
-    dtype = _usual_dtype(tensor._elem)
+    dtype = _usual_dtype(array_of(tensor))
     # The array may be another than the tensor was made with, and of another kind.
     is_narrow = dtype is torch.int64 and _declared_dtype(tensor) is torch.int32
     return torch.int32 if is_narrow else dtype
@@ -67,7 +68,7 @@ def declare(tensor: Ported, dtype: torch.dtype) -> Ported:
     """
     if tensor.dtype is dtype:
         return tensor
-    declared: Ported = wrap(tensor._elem, dtype)
+    declared: Ported = wrap(array_of(tensor), dtype)
     alias = getattr(tensor, "_alias", None)
     if alias is not None:
         alias.storage.remove(tensor)
@@ -103,7 +104,7 @@ def declare_results(
         outputs: its results.
         find_dtypes: what torch says of these, None if it does not without values.
     """
-    results, structure = pytree.tree_flatten(outputs)
+    results, structure = torch_pytree.tree_flatten(outputs)
     asked = [leaf for leaf in leaves if isinstance(leaf, torch.dtype)]
     dtypes = asked[:1] or find_dtypes()
     packet = getattr(function, "overloadpacket", function)
@@ -115,7 +116,7 @@ def declare_results(
         is_usual = is_ported(result) and result.dtype is torch.int64
         if is_usual and dtype is torch.int32:
             results[index] = declare(result, dtype)
-    return pytree.tree_unflatten(results, structure)
+    return torch_pytree.tree_unflatten(results, structure)
 
 
 METHODS = (

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import torch
 import torch.overrides
 from jax.core import Tracer
-from torch.utils import _pytree as pytree
 
 from tpuport.compat import index_checks
 from tpuport.compat.convert import is_ported, wrap
@@ -24,6 +23,7 @@ from tpuport.compat.operators import index_bounds
 from tpuport.compat.user_frames import user_line
 from tpuport.errors import PortError
 from tpuport.internals.jax_internals import is_any_trace_under_way
+from tpuport.internals.torch_internals import schema_of, torch_pytree
 from tpuport.mappings import only, without
 
 # Half of what a wrap moves an integer by.
@@ -74,7 +74,7 @@ def _estimate(
     """The result of what is about to run, in float32; None unless it counts in 64 bits
     what may be beyond 32, and somebody can be told.
     """
-    leaves, structure = pytree.tree_flatten((args, kwargs))
+    leaves, structure = torch_pytree.tree_flatten((args, kwargs))
     if not _are_integers(leaves):
         return None
     # What torch makes of an operator is known already.
@@ -85,7 +85,7 @@ def _estimate(
         return formula(*args)
     positions = _positions(function, args, kwargs)
     floats = [leaf if id(leaf) in positions else _in_float32(leaf) for leaf in leaves]
-    args, kwargs = pytree.tree_unflatten(floats, structure)
+    args, kwargs = torch_pytree.tree_unflatten(floats, structure)
     return run(function, args=args, kwargs=without(kwargs, {"dtype"})).jax()
 
 
@@ -132,9 +132,9 @@ def _positions(function: Any, args: tuple, kwargs: dict[str, Any]) -> set[int]:
     """The identities of tensors that are indices, and stay what they are."""
     if function in _FUNCTIONS:
         return set()
-    names = [argument.name for argument in function._schema.arguments]
+    names = [argument.name for argument in schema_of(function).arguments]
     arguments = dict(zip(names, args, strict=False)) | kwargs
-    return set(map(id, pytree.tree_leaves(only(arguments, {"index", "indices"}))))
+    return set(map(id, torch_pytree.tree_leaves(only(arguments, {"index", "indices"}))))
 
 
 def _has_values(array: Any) -> bool:

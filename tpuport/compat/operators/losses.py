@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import torch
-from torch.nn._reduction import legacy_get_string
 
 from tpuport.compat.convert import to_jax
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.samplers import is_known, require
+from tpuport.internals.torch_internals import legacy_get_string
 
 Lengths = jax.Array | Sequence[int]
 

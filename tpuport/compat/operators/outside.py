@@ -15,8 +15,6 @@ import jax
 import numpy as np
 import torch
 from jax.core import Tracer
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat import narrowing, view_steps
 from tpuport.compat.convert import (
@@ -33,6 +31,12 @@ from tpuport.compat.operators.declarations import Method
 from tpuport.compat.replacements import original
 from tpuport.compat.runtime import environment, on_device
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import (
+    AsyncCollectiveTensor,
+    torch_pytree,
+    without_subclass_functions,
+)
+from tpuport.internals.torchax_internals import ARRAY, array_of
 from tpuport.temporary import temporary_attributes
 
 # A torchax tensor.
@@ -115,7 +119,7 @@ def _run_inside(func: Any, args: tuple, kwargs: dict | None) -> Any:
 
 def is_traced(leaf: Any) -> bool:
     """Whether this is a tensor of a program that is being traced."""
-    return isinstance(getattr(leaf, "_elem", None), Tracer)
+    return isinstance(getattr(leaf, ARRAY, None), Tracer)
 
 
 def refuse_operation(operation: Any) -> Any:
@@ -130,16 +134,16 @@ def refuse_operation(operation: Any) -> Any:
 
 def _to_text(tensor: Ported) -> str:
     """As torch prints a tensor on a device, or torchax a tensor that is traced."""
-    if isinstance(tensor._elem, Tracer):
-        return f"Tensor({type(tensor._elem)} {tensor._elem})"
+    if isinstance(array_of(tensor), Tracer):
+        return f"Tensor({type(array_of(tensor))} {array_of(tensor)})"
     text = repr(to_torch(tensor))
     return f"{text[:-1]}, device='{tensor.device}')"
 
 
 def _format(tensor: Ported, specification: str) -> str:
     """A tensor without dimensions is formatted as its number."""
-    if tensor.ndim == 0 and not isinstance(tensor._elem, Tracer):
-        return format(tensor._elem.item(), specification)
+    if tensor.ndim == 0 and not isinstance(array_of(tensor), Tracer):
+        return format(array_of(tensor).item(), specification)
     return object.__format__(tensor, specification)
 
 
@@ -166,7 +170,7 @@ def _run_function(func: Any, args: tuple, kwargs: dict | None) -> Any:
 
 
 def _run_in_environment(func: Any, args: tuple, kwargs: dict | None) -> Any:
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_subclass_functions():
         return func(*args, **(kwargs or {}))
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
-from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat import distributions, missing_cuda, random_states, randomness
 from tpuport.compat.convert import as_jax, is_ported, to_device, wrap
@@ -31,6 +30,7 @@ from tpuport.compat.operators.samplers import (
 from tpuport.compat.randomness import next_key
 from tpuport.compat.view_steps import on_twins
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import torch_pytree
 
 
 def randperm(
@@ -110,7 +110,12 @@ def _tensors(arguments: Any) -> list[torch.Tensor]:
 
 
 def _is_on_device(environment: Any, kwargs: dict[str, Any]) -> bool:
-    return environment._should_use_torchax_tensor(kwargs.get("device"))
+    """As torchax decides for constructors without tensors."""
+    device = kwargs.get("device") or torch.get_default_device()
+    kind = str(device).partition(":")[0]
+    if kind == "cuda":
+        return environment.config.treat_cuda_as_jax_device
+    return kind in ("jax", "privateuseone") or (kind == "meta" and environment.enabled)
 
 
 def is_all_true(tensor: Any) -> Any:

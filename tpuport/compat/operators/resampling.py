@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch._decomp import decomposition_table
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import decompositions
 
 _aten = torch.ops.aten
 
@@ -218,8 +218,9 @@ LOWERINGS = (
     ),
     Lowering(torch.nn.functional.interpolate, interpolate, _COORDINATES),
     *(
-        Lowering(target, _in_float32(decomposition_table[target]), _COORDINATES)
+        Lowering(target, _in_float32(decompositions()[target]), _COORDINATES)
         for target in (_aten.upsample_bicubic2d.default, _aten.upsample_bicubic2d.vec)
+        if target in decompositions()
     ),
     *(
         Lowering(

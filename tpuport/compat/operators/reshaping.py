@@ -17,6 +17,8 @@ from tpuport.compat.convert import assign, is_ported, jax_dtype, to_device, to_j
 from tpuport.compat.operators.declarations import Lowering, Method, on_arrays
 from tpuport.compat.operators.samplers import is_known
 from tpuport.errors import PortError
+from tpuport.internals import torch_internals
+from tpuport.internals.torchax_internals import array_of
 
 
 def view_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -211,19 +213,19 @@ def flip(x: jax.Array, dims: Sequence[int]) -> jax.Array:
 def squeeze_(tensor: Any, *dim: Any) -> Any:
     """`tensor.squeeze_()`, of all dimensions of size 1 or of those that are named."""
     shape = view_steps.on_twins(torch.squeeze, aliasing.twin(tensor), *dim).shape
-    return assign(tensor, tensor._elem.reshape(shape))
+    return assign(tensor, array_of(tensor).reshape(shape))
 
 
 def unsqueeze_(tensor: Any, dim: int) -> Any:
     """`tensor.unsqueeze_(dim)`."""
-    return assign(tensor, jnp.expand_dims(tensor._elem, dim))
+    return assign(tensor, jnp.expand_dims(array_of(tensor), dim))
 
 
 def transpose_(tensor: Any, dim0: int, dim1: int) -> Any:
     """`tensor.transpose_(dim0, dim1)`."""
     if tensor.ndim == 0:  # of which torch says that it has one dimension
         return tensor
-    return assign(tensor, jnp.swapaxes(tensor._elem, dim0, dim1))
+    return assign(tensor, jnp.swapaxes(array_of(tensor), dim0, dim1))
 
 
 def t_(tensor: Any) -> Any:
@@ -232,7 +234,7 @@ def t_(tensor: Any) -> Any:
         raise RuntimeError(
             f"t_() expects a tensor with <= 2 dimensions, but self is {tensor.ndim}D"
         )
-    return assign(tensor, tensor._elem.T)
+    return assign(tensor, array_of(tensor).T)
 
 
 def resize_(tensor: Any, *size: Any, memory_format: Any = None) -> Any:
@@ -246,7 +248,7 @@ def resize_(tensor: Any, *size: Any, memory_format: Any = None) -> Any:
             "a view, or a tensor that has views, cannot be resized",
             fix="clone it first",
         )
-    return assign(tensor, jnp.resize(tensor._elem, tuple(shape)))
+    return assign(tensor, jnp.resize(array_of(tensor), tuple(shape)))
 
 
 def resize_as_(tensor: Any, other: torch.Tensor, *, memory_format: Any = None) -> Any:
@@ -327,7 +329,7 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> Any:
     if any(map(is_ported, vectors)):
         vectors = list(map(_on_device, vectors))
     options = {} if indexing is None else {"indexing": indexing}
-    return torch._VF.meshgrid(vectors, **options)  # type: ignore[attr-defined]
+    return torch_internals.meshgrid(vectors, **options)
 
 
 def _on_device(vector: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from tpuport.compat import aliasing, view_steps
 from tpuport.compat.convert import assign, wrap
 from tpuport.compat.operators.declarations import Lowering
 from tpuport.errors import PortError
+from tpuport.internals.torchax_internals import array_of
 
 # A torchax tensor.
 Ported = Any
@@ -29,7 +30,7 @@ def as_strided(
     assert storage.array is not None
     view: Ported = wrap(step.read(storage.array))
     storage.add(view)
-    view._alias = aliasing.Alias(storage, (step,), view_twin, view._elem)
+    view._alias = aliasing.Alias(storage, (step,), view_twin, array_of(view))
     return view
 
 
@@ -45,7 +46,7 @@ def as_strided_(
     storage, step, view_twin = _strided_view(tensor, size, stride, storage_offset)
     assert storage.array is not None
     assign(tensor, step.read(storage.array))
-    tensor._alias = aliasing.Alias(storage, (step,), view_twin, tensor._elem)
+    tensor._alias = aliasing.Alias(storage, (step,), view_twin, array_of(tensor))
     return tensor
 
 
@@ -88,10 +89,16 @@ def join_memory(
             the place in memory.
     """
     alias = getattr(whole, "_alias", None)
-    if alias is None or alias.storage.array is None or alias.array is not whole._elem:
-        storage = aliasing.Storage(whole._elem, whole_layout)
+    if (
+        alias is None
+        or alias.storage.array is None
+        or alias.array is not array_of(whole)
+    ):
+        storage = aliasing.Storage(array_of(whole), whole_layout)
         storage.add(whole)
-        whole._alias = alias = aliasing.Alias(storage, (), whole_layout, whole._elem)
+        whole._alias = alias = aliasing.Alias(
+            storage, (), whole_layout, array_of(whole)
+        )
     aliasing.link(
         part, whole, view_steps.strided_step(whole_layout, part_layout), part_layout
     )

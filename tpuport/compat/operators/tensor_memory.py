@@ -102,7 +102,7 @@ def _set_data(tensor: Ported, other: torch.Tensor) -> None:
     tensor.requires_grad_(False)
     # torch's own note of the dtype, by which it decides that `tensor.float()` has
     # nothing to do.
-    view_steps.on_twins(torch._C.TensorBase.data.__set__, tensor, other)  # type: ignore[attr-defined]
+    view_steps.on_twins(torch.Tensor.data.__set__, tensor, other)  # type: ignore[attr-defined]
     assign(tensor, other.jax())  # type: ignore[attr-defined]
     tensor.requires_grad_(has_gradient)
 

@@ -18,6 +18,8 @@ from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.outside import without_values
 from tpuport.compat.operators.random_placement import as_program_draw, is_program_draw
 from tpuport.compat.operators.samplers import require
+from tpuport.internals.torch_internals import OpOverload, share_storage
+from tpuport.internals.torchax_internals import TENSOR_ATTRIBUTES
 
 _aten = torch.ops.aten
 # A torchax tensor.
@@ -60,7 +62,7 @@ def dispatch(
     args, kwargs = as_program_draw(func, args, kwargs)
     args, kwargs = autocast.cast(func, args, kwargs)
     argument_dtypes.check(environment, func, args, kwargs)
-    if not isinstance(func, torch._ops.OpOverload):
+    if not isinstance(func, OpOverload):
         return aliasing.dispatch(run, func, args, kwargs)
     with device_placement.inside_operator():
         return aliasing.dispatch(run, func, args, kwargs)
@@ -180,7 +182,7 @@ def detach(tensor: Ported) -> torch.Tensor:
 
 
 # Attributes of torchax and of this package; all others are the user's.
-_OWN_ATTRIBUTES = frozenset({"_elem", "_env", "_alias", "_memory", "_is_param"})
+_OWN_ATTRIBUTES = TENSOR_ATTRIBUTES | {"_alias", "_memory"}
 
 
 def deepcopy(tensor: Ported, memo: dict[int, Any]) -> torch.Tensor:
@@ -214,7 +216,7 @@ def stride(tensor: torch.Tensor, *dim: int) -> Any:
 def _is_view_of_twin(func: Any, tensor: torch.Tensor, *args: Any) -> bool:
     twin = aliasing.twin(tensor)
     result = view_steps.on_twins(func, twin, *args)
-    return result.untyped_storage()._cdata == twin.untyped_storage()._cdata
+    return share_storage(result, twin)
 
 
 def fill_diagonal_(tensor: Any, fill_value: Any, wrap: bool = False) -> Any:

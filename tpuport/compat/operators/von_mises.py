@@ -17,7 +17,7 @@ def sample(distribution: Any, sample_shape: Any = ()) -> torch.Tensor:
     """`VonMises.sample`."""
     if not (is_ported(distribution.loc) or randomness.is_traced()):
         return original("VonMises", "sample")(distribution, torch.Size(sample_shape))
-    shape = tuple(distribution._extended_shape(torch.Size(sample_shape)))
+    shape = (*sample_shape, *distribution.batch_shape)
     location, concentration = (
         to_jax(distribution.loc),
         to_jax(distribution.concentration),

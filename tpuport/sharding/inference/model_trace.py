@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import torch
 from jax.extend.core import ClosedJaxpr
-from torch.nn.utils.stateless import _reparametrize_module
 
 from tpuport import attention, compat, pytrees, trace_errors
 from tpuport.attention import attention_settings
 from tpuport.compat import randomness
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import with_tensors
 from tpuport.patches import transformers_experts, transformers_rotary
 from tpuport.tracing import exclusive_trace
 
@@ -127,9 +127,7 @@ def _in_place_of_weights(
         # Without a mesh, experts are plain products.
         lambda: transformers_experts.use(model, None),
         lambda: transformers_rotary.by_length(model),
-        lambda: _reparametrize_module(
-            model, compat.as_torch(dict(weights)), tie_weights=True
-        ),
+        lambda: with_tensors(model, compat.as_torch(dict(weights)), tie_weights=True),
     )
     with contextlib.ExitStack() as stack:
         for context in contexts:

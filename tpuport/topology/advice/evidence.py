@@ -11,8 +11,8 @@ import jax
 import torch
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh, Sharding
-from torch.utils import _pytree as pytree
 
+from tpuport.internals.torch_internals import torch_pytree
 from tpuport.jaxprs import Visit, walk_equations
 from tpuport.mappings import without
 from tpuport.topology.advice.data_movement import (
@@ -165,10 +165,10 @@ class Evidence:
         """
         # Other containers, such as outputs of transformers, may be registered without
         # names for their parts.
-        leaves, _ = pytree.tree_flatten_with_path(
+        leaves, _ = torch_pytree.tree_flatten_with_path(
             dict(self.inputs),
             is_leaf=lambda value: not isinstance(value, dict | list | tuple),
         )
         for (argument, *path), value in leaves:
             # The first key is of the dict of the inputs.
-            yield f"{argument.key}{pytree.keystr(tuple(path))}", value  # type: ignore[attr-defined]
+            yield f"{argument.key}{torch_pytree.keystr(tuple(path))}", value  # type: ignore[attr-defined]
