@@ -8,7 +8,10 @@ A private name is a module, an attribute or an argument of `getattr` and the lik
 that a library defines; and the fields of jax's tracers, which have no underscore and are not documented. `tpuport/lint`
 and `tpuport/server` are left out: they import none of these libraries. So are the names of operators
 (`torch.ops.aten._softmax`), which torch keeps for the programs that were exported with them, what Python's standard
-library documents (`sys._getframe`), and names in the files of checkpoints.
+library documents (`sys._getframe`), and names in the files of checkpoints and configurations.
+
+"gathered" are the uses in `tpuport/internals`, "by source" those in replacements of functions, which apply only where
+the library has the source that they were written for.
 
 The dictionaries of `nn.Module` are counted apart: subclasses everywhere rely on them.
 """
@@ -23,6 +26,8 @@ from typing import NamedTuple
 PACKAGE = Path(__file__).parents[1] / "tpuport"
 # The modules where private names belong, and that say what each is for.
 GATHERED = PACKAGE / "internals"
+# Replacements of functions of libraries, which are used for the sources that they were written for.
+PATCHES = (PACKAGE / "patches", PACKAGE / "attention" / "register" / "flex_attention.py")
 
 _NAMES = {
     "torch": """
@@ -55,8 +60,8 @@ _NAMES = {
         _supports_default_dynamic_cache _tp_plan _update_model_kwargs_for_generation _weight_conversions
         """,
     "diffusers": """
-        _active_backend _attention_backend _AttentionBackendRegistry _backends _begin_index _class_name _constraints
-        _diffusers_hook _diffusers_version _get_freqs_cis _identifier_key _init_step_index _lora_loadable_modules
+        _active_backend _attention_backend _AttentionBackendRegistry _backends _begin_index _constraints
+        _diffusers_hook _get_freqs_cis _identifier_key _init_step_index _lora_loadable_modules
         _pack_history_states _progress_bar_config _step_index _supported_arg_names _threshold_sample
         """,
     "accelerate": "_hf_hook _old_forward",
@@ -176,13 +181,18 @@ def _defined_names(tree: ast.Module) -> Iterator[str]:
 
 def as_table(uses: list[Use]) -> str:
     """Uses and different names by library: in all, and in the modules where they belong."""
-    lines = [f"{'library':<14}{'uses':>7}{'names':>7}{'files':>7}{'gathered':>10}"]
+    lines = [
+        f"{'library':<14}{'uses':>7}{'names':>7}{'files':>7}{'gathered':>10}{'by source':>11}{'elsewhere':>11}"
+    ]
     for library in (*_NAMES, None):
         of_library = [use for use in uses if library in (use.library, None)]
         gathered = sum(GATHERED in use.file.parents for use in of_library)
+        by_source = sum(not {use.file, *use.file.parents}.isdisjoint(PATCHES) for use in of_library)
+        elsewhere = len(of_library) - gathered - by_source
         names, files = ({use[index] for use in of_library} for index in (1, 2))
         lines.append(
             f"{library or 'all':<14}{len(of_library):>7}{len(names):>7}{len(files):>7}{gathered:>10}"
+            f"{by_source:>11}{elsewhere:>11}"
         )
     return "\n".join(lines)
 

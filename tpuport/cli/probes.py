@@ -23,7 +23,7 @@ MODULES_WITH_MECHANISMS: Final = (
     "tpuport.internals.torchax_internals",
     "tpuport.internals.transformers_internals",
     "tpuport.attention.provenance.structure",
-    "tpuport.compat.aliasing",
+    "tpuport.compat.view_writes",
     "tpuport.generation.decoding_cache",
 )
 

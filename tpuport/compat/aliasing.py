@@ -24,7 +24,7 @@ import jax
 import torch
 
 from tpuport.compat import memory_layouts
-from tpuport.compat.convert import is_ported, wrap
+from tpuport.compat.convert import is_ported
 from tpuport.compat.view_steps import (
     VIEWS,
     VIEWS_IN_PLACE,
@@ -33,8 +33,8 @@ from tpuport.compat.view_steps import (
     on_twins,
     strided_step,
 )
+from tpuport.compat.view_writes import WRITES_THROUGH_VIEWS, written_by_name
 from tpuport.errors import PortError
-from tpuport.internals.mechanism import Mechanism
 from tpuport.internals.torch_internals import overload_name, schema_of, torch_pytree
 from tpuport.internals.torchax_internals import array_of, own_array, set_array
 
@@ -373,41 +373,6 @@ def _write_back(
 # --- operators ---
 
 
-def _writes_reach_viewed_tensor() -> bool:
-    """Whether a write to a view changes the viewed tensor, and a write to that the
-    view.
-    """
-    from tpuport.compat.runtime import environment
-
-    changes = []
-
-    def write(array: jax.Array) -> jax.Array:
-        tensor = wrap(array)
-        view = tensor[0]
-        before = view.jax()
-        view.add_(1)
-        changes.append(tensor.jax() is not array and view.jax() is not before)
-        before = view.jax()
-        tensor.mul_(2)
-        changes.append(view.jax() is not before)
-        return tensor.jax()
-
-    with environment():
-        jax.eval_shape(write, jax.ShapeDtypeStruct((2, 2), "float32"))
-    return all(changes)
-
-
-WRITES_THROUGH_VIEWS = Mechanism(
-    "writes through views",
-    "torch",
-    rests_on="OpOverload._schema, which says what an operator writes to, and torchax's Tensor._elem",
-    without="a write to a tensor that shares memory with another on the device is an error, where it would not reach "
-    "the other",
-    probe=_writes_reach_viewed_tensor,
-    fix="write to a clone, and compute the other tensor from it",
-)
-
-
 def dispatch(
     run: Callable[[Any, tuple, dict], Any], func: Any, args: tuple, kwargs: dict
 ) -> Any:
@@ -427,7 +392,8 @@ def dispatch(
     if packet in VIEWS_IN_PLACE:
         return _dispatch_view_in_place(run, func, args, kwargs)
     if not WRITES_THROUGH_VIEWS.works():
-        _refuse_shared_writes(func, args, kwargs)
+        if any(map(may_share_memory, written_by_name(func, args, kwargs))):
+            WRITES_THROUGH_VIEWS.require()
         return run(func, args, kwargs)
     # A tensor that becomes another view is not written to.
     if not _written_positions(func) or packet is _aten.as_strided_:
@@ -441,16 +407,6 @@ def dispatch(
     for tensor in written:
         propagate(tensor)
     return result
-
-
-def _refuse_shared_writes(func: Any, args: tuple, kwargs: dict) -> None:
-    """PortError for an operator that by its name writes to a tensor with views."""
-    name = getattr(func, "__name__", "").partition(".")[0]
-    written = [value for key, value in kwargs.items() if key.startswith("out")]
-    if name.endswith("_") and not name.endswith("__"):
-        written += args[:1]
-    if any(map(may_share_memory, filter(is_ported, torch_pytree.tree_leaves(written)))):
-        WRITES_THROUGH_VIEWS.require()
 
 
 def _fill(

@@ -24,7 +24,6 @@ from tpuport.internals.diffusers_internals import (
     counts_steps,
     find_first_step,
     set_step_count,
-    step_count,
 )
 from tpuport.internals.torch_internals import torch_pytree
 from tpuport.mappings import without
@@ -192,7 +191,7 @@ class PortedStep:
         is_running = run.is_of(scheduler)
         if not counts_steps(scheduler):
             return self._locate_by_timestep(timestep, is_running)
-        if step_count(scheduler) is None:
+        if scheduler.step_index is None:
             is_running = False
             find_first_step(scheduler, to_host(timestep))
         index: int = scheduler.step_index
@@ -333,7 +332,7 @@ class PortedStep:
             **{name: to_host(value) for name, value in arguments.items()}
         )
         if counts_steps(scheduler):
-            run.next_index = step_count(scheduler)
+            run.next_index = scheduler.step_index
         sample: Any = arguments.get("sample")
         if not compat.is_ported(sample):
             return result

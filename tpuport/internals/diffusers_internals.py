@@ -147,11 +147,6 @@ def counts_steps(scheduler: Any) -> bool:
     return hasattr(scheduler, "_step_index")
 
 
-def step_count(scheduler: Any) -> int | None:
-    """The index of a scheduler's next step; None before the first."""
-    return scheduler._step_index
-
-
 def set_step_count(scheduler: Any, index: int) -> None:
     """Let a scheduler that counts its steps go on with this one."""
     scheduler._step_index = index
@@ -188,17 +183,20 @@ def replace_threshold(scheduler: Any, function: Callable[[Any], Any]) -> None:
 
 
 def _counts_as_known() -> bool:
-    from diffusers import FlowMatchEulerDiscreteScheduler
+    from diffusers.schedulers.scheduling_flow_match_euler_discrete import (
+        FlowMatchEulerDiscreteScheduler,
+    )
 
     scheduler: Any = FlowMatchEulerDiscreteScheduler(num_train_timesteps=4)
     scheduler.set_timesteps(2)
-    counts = [step_count(scheduler)]
+    counts = [scheduler.step_index]
+    is_counting = counts_steps(scheduler)
     find_first_step(scheduler, scheduler.timesteps[0])
     counts.append(scheduler.step_index)
     set_step_count(scheduler, 1)
     counts.append(scheduler.step_index)
     scheduler.set_begin_index(1)
-    return counts == [None, 0, 1] and scheduler._begin_index == 1
+    return is_counting and counts == [None, 0, 1] and scheduler._begin_index == 1
 
 
 STEPS_ON_DEVICE: Final = Mechanism(

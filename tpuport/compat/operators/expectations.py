@@ -418,17 +418,13 @@ def _run(
         if str(error).startswith("Attempting to convert unknown type"):
             raise MissingDtypeError(
                 f"{_name(function)} is to give a dtype that the device does not have: {error}",
-                where=", ".join(
-                    map(_described, torch_pytree.tree_leaves((args, kwargs)))
-                ),
+                where=_described_all(args, kwargs),
                 fix="ask for another dtype: complex64 in place of complex32, x.float() before",
             ) from error
         if isinstance(error, OverflowError):
             raise PortError(
                 f"{_name(function)} cannot run on the device: integers have 32 bits there: {error}",
-                where=", ".join(
-                    map(_described, torch_pytree.tree_leaves((args, kwargs)))
-                ),
+                where=_described_all(args, kwargs),
                 fix="compute it in float32 or on the host",
             ) from error
         if (
@@ -439,7 +435,7 @@ def _run(
             raise
         raise PortError(
             f"{_name(function)} cannot run on the device with these arguments: {error}",
-            where=", ".join(map(_described, torch_pytree.tree_leaves((args, kwargs)))),
+            where=_described_all(args, kwargs),
             fix="write it with other operators, or compute it on the host",
         ) from error
 
@@ -448,9 +444,8 @@ def _explains_itself(environment: Any, function: Any) -> bool:
     """Whether an operator's lowering is ours, which raises what torch raises, or is
     missing, as the error says.
     """
-    if not has_lowering(environment, function):
-        return True
-    operator = find_operator(environment, function)
+    known = has_lowering(environment, function)
+    operator = find_operator(environment, function) if known else None
     return operator is None or operator.is_user_defined
 
 
@@ -490,6 +485,10 @@ def _is_checked(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     if function in _UNCHECKED or torch.Tag.nondeterministic_seeded in function.tags:
         return False
     return any(map(is_ported, torch_pytree.tree_leaves((args, kwargs))))
+
+
+def _described_all(*arguments: Any) -> str:
+    return ", ".join(map(_described, torch_pytree.tree_leaves(arguments)))
 
 
 def _described(leaf: Any) -> str:
