@@ -10,10 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from tpuport import compat
 from tpuport.cli import probes
+from tpuport.compat.view_writes import WRITES_THROUGH_VIEWS
+from tpuport.diffusion.ported_step import PortedStep
 from tpuport.errors import PortError
+from tpuport.generation.decoder import Decoder
+from tpuport.generation.decoder_choice import decoder_class
+from tpuport.generation.decoding_cache import FIXED_CACHES
+from tpuport.generation.recomputing_decoder import RecomputingDecoder
 from tpuport.internals import mechanism
+from tpuport.internals.diffusers_internals import STEPS_ON_DEVICE
 from tpuport.internals.mechanism import Mechanism
 
 
@@ -102,3 +113,38 @@ def test_a_renamed_attribute_stops_one_mechanism_and_changes_no_result(
     assert report["difference"] < 1e-5
     assert any(line.startswith(f"off: {expected} (") for line in report["doctor"])
     assert any(text.startswith(f"{expected} is off with ") for text in report["warnings"])
+
+
+def test_without_writes_through_views_a_shared_write_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(WRITES_THROUGH_VIEWS, "reason", "torch has changed")
+    with compat.environment():
+        tensor = torch.zeros(2, 2, device="jax")
+        tensor.add_(1)
+        view = tensor[0]
+        with pytest.raises(PortError, match="writes through views does not work: torch has changed"):
+            view.mul_(3)
+        assert tensor.tolist() == [[1, 1], [1, 1]]
+
+
+def test_without_steps_on_the_device_schedulers_step_on_the_host(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(STEPS_ON_DEVICE, "reason", "diffusers has changed")
+    model_output, sample = torch.full((1, 4), 0.5), torch.ones(1, 4)
+    scheduler, expected = FlowMatchEulerDiscreteScheduler(), FlowMatchEulerDiscreteScheduler()
+    scheduler.step = PortedStep(scheduler)
+    for each in (scheduler, expected):
+        each.set_timesteps(4)
+    for timestep in expected.timesteps:
+        with compat.environment():
+            result = scheduler.step(model_output.to("jax"), timestep, sample.to("jax")).prev_sample
+        sample = expected.step(model_output, timestep, sample).prev_sample
+        assert compat.is_ported(result)
+        assert torch.equal(compat.to_torch(compat.to_jax(result)), sample)
+
+
+def test_without_fixed_caches_all_tokens_run_again(monkeypatch: pytest.MonkeyPatch):
+    model = LlamaForCausalLM(
+        LlamaConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=1, vocab_size=8)
+    )
+    assert decoder_class(model) is Decoder
+    monkeypatch.setattr(FIXED_CACHES, "reason", "transformers has changed")
+    assert decoder_class(model) is RecomputingDecoder

@@ -15,6 +15,7 @@ from accelerate import init_empty_weights
 from tpuport.checkpoint import formats
 from tpuport.config_values import check_values, read_json
 from tpuport.errors import PortError
+from tpuport.internals.transformers_internals import builder, classes_by_config
 from tpuport.library_classes import is_diffusers_class
 from tpuport.mappings import without
 
@@ -26,17 +27,14 @@ QUANTIZATION = "quantization_config"
 CONFIG = "config.json"
 _DTYPES = ("dtype", "torch_dtype")
 
-# What a class has that its library can build from a config: an auto class, a model of
-# transformers, one of diffusers.
-_BUILDERS = ("_model_mapping", "_from_config", "from_config")
-
 
 def check_class(model_class: Any) -> None:
     """PortError unless `model_class` is a class that its library can build from a
     config.
     """
-    if isinstance(model_class, type) and any(
-        hasattr(model_class, name) for name in _BUILDERS
+    # A model of transformers, an auto class, or a class of diffusers.
+    if isinstance(model_class, type) and (
+        builder(model_class) is not None or hasattr(model_class, "from_config")
     ):
         return
     description = f"{model_class!r:.60}"
@@ -313,12 +311,12 @@ def build_empty(
                 model = _resolve_diffusers_class(model_class, config).from_config(
                     config
                 )
-            elif hasattr(model_class, "_model_mapping"):
+            elif classes_by_config(model_class) is not None:
                 model = model_class.from_config(
                     config, dtype=dtype, trust_remote_code=trust_remote_code
                 )
             else:
-                model = model_class._from_config(config, dtype=dtype)
+                model = builder(model_class)(config, dtype=dtype)
     finally:
         torch.set_default_dtype(default)
     if hasattr(model, "tie_weights"):

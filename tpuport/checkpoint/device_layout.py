@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat
 from tpuport.errors import PortError
+from tpuport.internals.diffusers_internals import modules_in_float32
 from tpuport.internals.transformers_internals import insisted_dtypes
 from tpuport.mappings import names_of_each
 from tpuport.mesh import check_mesh, create_mesh
@@ -55,7 +56,7 @@ def dtype_overrides(model: Any, dtype: torch.dtype) -> Callable[..., Any]:
             (required for pattern, required in patterns if pattern.search(name)), own
         )
     # diffusers names modules, anywhere in a parameter's path.
-    modules = frozenset(getattr(model, "_keep_in_fp32_modules", None) or ())
+    modules = modules_in_float32(model)
     return lambda name, own=None: (
         own if modules.isdisjoint(name.split(".")) else torch.float32
     )

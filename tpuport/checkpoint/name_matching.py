@@ -27,6 +27,7 @@ from tpuport.checkpoint.lazy_tensors import (
     Reader,
     full_index,
 )
+from tpuport.internals.diffusers_internals import rename_tensors
 from tpuport.internals.transformers_internals import (
     absent_tensors,
     mark_initialized,
@@ -125,7 +126,7 @@ def _match_diffusers(model: Any, tensors: Tensors) -> Match:
     match = Match(model.state_dict().keys())
     # diffusers renames in place.
     renamed = dict(tensors)
-    model._fix_state_dict_keys_on_load(renamed)
+    rename_tensors(model, renamed)
     for name, tensor in renamed.items():
         match.add(name, tensor)
     match.drop_ignored(unused_tensors(model))

@@ -27,6 +27,7 @@ from tpuport.compilation.reachable import (
 )
 from tpuport.fields import slots
 from tpuport.internals.torch_internals import version_of
+from tpuport.internals.transformers_internals import BOOKKEEPING
 from tpuport.static_values import Identity, exact_key
 
 State = TypeVar("State")
@@ -45,13 +46,8 @@ _DESCRIBED = (
 )  # fmt: skip
 # What has a state of its own that no reference shows, or belongs to no user.
 _OPAQUE = (torch.Generator, types.ModuleType, types.BuiltinFunctionType, types.CodeType)
-# Bookkeeping, which decides nothing: tpuport's own, that of the hooks below, and
-# torch.compile's.
-IGNORED_ATTRIBUTES = frozenset({
-    "tpuport_mesh", "tpuport_pickling", "tpuport_state", "_output_capturing_hooks_installed", "_is_torch_compile",
-    # transformers looks these up once for each class, in the first call.
-    "_can_set_attn_implementation_cached_value", "_can_set_experts_implementation_cached_value",
-})  # fmt: skip
+# Bookkeeping, which decides nothing: tpuport's own, and that of transformers.
+IGNORED_ATTRIBUTES = BOOKKEEPING | {"tpuport_mesh", "tpuport_pickling", "tpuport_state"}
 # In a configuration of transformers: the model's class, which decides nothing.
 NOTED_WHEN_SAVED = "architectures"
 # As items in a configuration of diffusers: the model's class, which is in the key

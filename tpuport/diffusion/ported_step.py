@@ -191,10 +191,11 @@ class PortedStep:
         is_running = run.is_of(scheduler)
         if not counts_steps(scheduler):
             return self._locate_by_timestep(timestep, is_running)
-        if scheduler.step_index is None:
+        index: Any = scheduler.step_index
+        if index is None:
             is_running = False
             find_first_step(scheduler, to_host(timestep))
-        index: int = scheduler.step_index
+            index = scheduler.step_index
         is_next = is_running and index == run.next_index
         # Without history any step may follow, and the tables of a new run serve it.
         if is_running and run.tables.slots and not is_next:

@@ -23,6 +23,7 @@ from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.model_inputs import Setting, arrays_of
 from tpuport.generation.prompts import Prompts
 from tpuport.internals.transformers_internals import (
+    POSITIONS_OF_IMAGES,
     counts_positions_itself,
     expand_inputs,
     prepare_positions,
@@ -187,6 +188,7 @@ def _own_positions(
     """Positions [B, ..., P] that a model counts by its images; None for one that counts
     tokens.
     """
+    POSITIONS_OF_IMAGES.require()
     if not counts_positions_itself(type(model)):
         return None
     # They remember an offset for the next token.

@@ -13,6 +13,7 @@ import numpy as np
 from transformers.generation import logits_process
 
 from tpuport.errors import PortError
+from tpuport.internals.transformers_internals import decides_by_probability
 
 _TRANSLATED = (
     logits_process.SuppressTokensLogitsProcessor,
@@ -106,7 +107,7 @@ def _read_rules(processor: Any) -> TimestampRules:
         no_timestamps=np.int32(processor.no_timestamps_token_id),
         eos=np.int32(processor.eos_token_id),
         last_initial=np.int32(last_initial),
-        compares_probability=np.bool_(processor._detect_timestamp_from_logprob),
+        compares_probability=np.bool_(decides_by_probability(processor)),
     )
 
 

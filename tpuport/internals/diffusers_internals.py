@@ -3,11 +3,13 @@ their steps, and what pipelines and their parts keep.
 """
 
 import enum
+import gc
 import importlib
 import inspect
 import operator
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -25,7 +27,6 @@ _DICTIONARIES: Final = (
 )
 _ATTRIBUTES: Final = (
     "_AttentionBackendRegistry.register",
-    "_AttentionBackendRegistry.set_active_backend",
     "_AttentionBackendRegistry._active_backend",
 )
 _ARGUMENTS: Final = {
@@ -62,7 +63,7 @@ def add_backend(name: str, attention: Callable[..., Any]) -> None:
     registry.register(member)(attention)
     registry._supported_arg_names[member] = _EveryName()
     if os.environ.get(_CHOOSING_VARIABLE) == name:
-        registry.set_active_backend(member)
+        registry._active_backend = member
 
 
 def has_backend(name: str) -> bool:
@@ -73,19 +74,37 @@ def has_backend(name: str) -> bool:
     )
 
 
-def remove_backend(name: str) -> Any:
-    """Take a backend out again; returns the member of the Enum that it was."""
+def remove_backend(name: str) -> None:
+    """Take a backend out again; what had chosen it returns to diffusers' default."""
     module: Any = sys.modules[_MODULE]
     names, registry = module.AttentionBackendName, module._AttentionBackendRegistry
     member = names[name.upper()]
     if registry._active_backend is member:
-        registry.set_active_backend(names.NATIVE)
+        registry._active_backend = names.NATIVE
     for table in _REGISTRY_TABLES:
         getattr(registry, table).pop(member, None)
     type.__delattr__(names, member._name_)
     names._member_names_.remove(member._name_)
     del names._member_map_[member._name_], names._value2member_map_[name]
-    return member
+    remaining = weakref.ref(member)
+    del member
+    # Looking for the processors takes a third of a second, and there are rarely any.
+    if remaining() is not None:
+        _reset_processors(remaining())
+
+
+def _reset_processors(member: Any) -> None:
+    """Let every attention processor that had chosen the backend choose none."""
+    # Nothing lists the processors, but each of them refers to the member.
+    for holder in gc.get_referrers(member):
+        # The referrer is the processor, or the dict of its attributes if Python has
+        # made one.
+        attributes = getattr(holder, "__dict__", holder)
+        if (
+            isinstance(attributes, dict)
+            and attributes.get("_attention_backend") is member
+        ):
+            attributes["_attention_backend"] = None
 
 
 def native_attention(*args: Any) -> Any:
@@ -237,3 +256,13 @@ def condition_identifier(guider: Any) -> str:
 def plan_of_class(model: Any) -> dict[str, Any]:
     """The tensor-parallel plan of a model's class; empty for most."""
     return getattr(model, "_tp_plan", None) or {}
+
+
+def rename_tensors(model: Any, tensors: dict[str, Any]) -> None:
+    """Give the tensors of a checkpoint the names that they have in this release."""
+    model._fix_state_dict_keys_on_load(tensors)
+
+
+def modules_in_float32(model: Any) -> frozenset[str]:
+    """The modules of a model that lose too much precision in 16 bits."""
+    return frozenset(getattr(model, "_keep_in_fp32_modules", None) or ())

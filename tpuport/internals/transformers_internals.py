@@ -99,8 +99,7 @@ RECORDED_OUTPUTS: Final = Mechanism(
 # Methods of transformers' `generate` that the loop on the device stands for.
 _LOOP_METHODS: Final = ("_sample", "_get_logits_processor", "_prepare_model_inputs")
 _INPUT_METHODS: Final = (
-    "_expand_inputs_for_generation", "_prepare_position_ids_for_generation", "_update_model_kwargs_for_generation",
-    "_supports_default_dynamic_cache",
+    "_expand_inputs_for_generation", "_update_model_kwargs_for_generation", "_supports_default_dynamic_cache",
 )  # fmt: skip
 
 
@@ -166,6 +165,22 @@ GENERATE: Final = Mechanism(
 )
 
 
+def _prepares_positions() -> bool:
+    from transformers import GenerationMixin
+
+    return callable(GenerationMixin._prepare_position_ids_for_generation)
+
+
+POSITIONS_OF_IMAGES: Final = Mechanism(
+    "positions of images in prompts",
+    "transformers",
+    rests_on="GenerationMixin._prepare_position_ids_for_generation",
+    without="generate with images or videos is an error",
+    probe=_prepares_positions,
+    fix="pip install --upgrade transformers",
+)
+
+
 # --- weights ---
 
 
@@ -226,3 +241,35 @@ def expert_plan(model: Any) -> dict[str, Any]:
     name for it.
     """
     return getattr(model, "ep_plan", None) or getattr(model, "_ep_plan", None) or {}
+
+
+# --- classes ---
+
+
+def classes_by_config(cls: Any) -> Any:
+    """The classes of models that an auto class makes, by the class of a config; None
+    for any other class.
+    """
+    return getattr(cls, "_model_mapping", None)
+
+
+def builder(cls: Any) -> Any:
+    """What makes a model with random weights from a config; None for an auto class and
+    for a class of another library, whose `from_config` does that.
+    """
+    return getattr(cls, "_from_config", None)
+
+
+def decides_by_probability(processor: Any) -> bool:
+    """Whether Whisper's processor of timestamps forces one that is likelier than all
+    text.
+    """
+    return processor._detect_timestamp_from_logprob
+
+
+# Attributes of models and modules that decide nothing: notes of hooks and of
+# torch.compile, and what transformers looks up once for each class, in the first call.
+BOOKKEEPING: Final = frozenset({
+    "_output_capturing_hooks_installed", "_is_torch_compile", "_can_set_attn_implementation_cached_value",
+    "_can_set_experts_implementation_cached_value",
+})  # fmt: skip

@@ -11,6 +11,7 @@ import torch
 
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import NoCudaError, PortError
+from tpuport.internals.transformers_internals import builder
 from tpuport.patches.gpu import gpu_shim
 from tpuport.patches.gpu_stand_ins import PACKAGES
 from tpuport.topology.targets import resolve
@@ -187,7 +188,7 @@ def _build(
         ), f"weights are those in {folder}"
     config: Any = empty.config
     # transformers' name for it, and diffusers'. Both give random weights.
-    build = getattr(model_class, "_from_config", None) or model_class.from_config
+    build = builder(model_class) or model_class.from_config
     return build(config), "weights are random: there are none beside the config"
 
 

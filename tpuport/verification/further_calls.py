@@ -14,6 +14,7 @@ from tpuport.compilation import CompiledFunction
 from tpuport.compilation.compiled_program import ChangedArgument
 from tpuport.compilation.state_places import is_same
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import version_of
 from tpuport.library_classes import cache_of_output, is_transformers_cache
 from tpuport.object_graph import Flattener, Structure
 from tpuport.trace_errors import Source
@@ -252,7 +253,10 @@ class _Snapshot:
             return
         graph = flattener.graph()
         self.structure, self.leaves = graph.structure, list(graph.leaves)
-        self.versions = [getattr(leaf, "_version", None) for leaf in self.leaves]
+        self.versions = [
+            version_of(leaf) if isinstance(leaf, torch.Tensor) else None
+            for leaf in self.leaves
+        ]
 
     def differs(self, other: "_Snapshot") -> bool:
         return (

@@ -8,9 +8,7 @@ Shapes: B batch, H query heads, K key/value heads, S query length, T key/value l
 and C head dimensions.
 """
 
-import gc
 import logging
-import weakref
 from typing import Any, Final
 
 import torch
@@ -135,24 +133,5 @@ def unregister_diffusers() -> None:
     """
     if not diffusers_internals.has_backend(NAME):
         return
-    member = diffusers_internals.remove_backend(NAME)
-    remaining = weakref.ref(member)
-    del member
-    # Looking for the processors takes a third of a second, and there are rarely any.
-    if remaining() is not None:
-        _reset_processors(remaining())
+    diffusers_internals.remove_backend(NAME)
     logger.info("attention backend %r taken out of diffusers", NAME)
-
-
-def _reset_processors(member: Any) -> None:
-    """Let every attention processor that had chosen the backend choose none."""
-    # Nothing lists the processors, but each of them refers to the member.
-    for holder in gc.get_referrers(member):
-        # The referrer is the processor, or the dict of its attributes if Python has
-        # made one.
-        attributes = getattr(holder, "__dict__", holder)
-        if (
-            isinstance(attributes, dict)
-            and attributes.get("_attention_backend") is member
-        ):
-            attributes["_attention_backend"] = None

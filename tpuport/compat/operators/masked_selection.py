@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
-from torch.utils import _pytree as pytree
 
 from tpuport.compat.asked_values import Selection, answer_mask
 from tpuport.compat.convert import as_jax, is_ported, wrap
 from tpuport.compat.user_frames import is_in_model_library
+from tpuport.internals.torch_internals import torch_pytree
 from tpuport.temporary import temporary_attributes
 
 # A key of an index: the mask, and slices of everything.
@@ -212,7 +212,9 @@ def as_mask(key: Any) -> Any:
 
 def _selections(value: Any) -> list[MaskedSelection]:
     return [
-        leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, MaskedSelection)
+        leaf
+        for leaf in torch_pytree.tree_leaves(value)
+        if isinstance(leaf, MaskedSelection)
     ]
 
 
@@ -236,12 +238,12 @@ def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not _selections(args):
             return func(*args)
     if not _is_by_row(func, args, kwargs):
-        args, kwargs = pytree.tree_map_only(
+        args, kwargs = torch_pytree.tree_map_only(
             MaskedSelection, MaskedSelection.select, (args, kwargs)
         )
         return func(*args, **kwargs)
     mask = _selections((args, kwargs))[0]._mask
-    args, kwargs = pytree.tree_map_only(
+    args, kwargs = torch_pytree.tree_map_only(
         MaskedSelection, lambda selection: selection._rows, (args, kwargs)
     )
     return MaskedSelection(func(*args, **kwargs), mask)
@@ -264,7 +266,7 @@ def _is_by_row(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
         return False
     others = [
         leaf
-        for leaf in pytree.tree_leaves((args, kwargs))
+        for leaf in torch_pytree.tree_leaves((args, kwargs))
         if isinstance(leaf, torch.Tensor)
     ]
     return all(tensor.ndim < rank for tensor in others) and all(
@@ -318,7 +320,7 @@ def without_selections(result: Any) -> Any:
     if not _selections(result):
         # As it is: a result may have one list or dictionary in two places.
         return result
-    return pytree.tree_map_only(MaskedSelection, MaskedSelection.select, result)
+    return torch_pytree.tree_map_only(MaskedSelection, MaskedSelection.select, result)
 
 
 LOWERINGS = ()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from tpuport.errors import PortError
+from tpuport.internals.transformers_internals import classes_by_config
 from tpuport.topology.targets.denoiser_calls import side_pair
 from tpuport.topology.targets.target import Options, empty, required_parameters
 
@@ -71,7 +72,7 @@ def plan_call(
 
 def _resolve_class(model_class: Any, config: Any) -> Any:
     """The class that an automatic one makes with this config."""
-    mapping = getattr(model_class, "_model_mapping", None)
+    mapping = classes_by_config(model_class)
     if mapping is None:
         return model_class
     try:
