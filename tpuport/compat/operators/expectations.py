@@ -441,9 +441,7 @@ def _run(
 
 
 def _explains_itself(environment: Any, function: Any) -> bool:
-    """Whether an operator's lowering is ours, which raises what torch raises, or is
-    missing, as the error says.
-    """
+    """Whether an operator's lowering is ours, or missing: both errors say enough."""
     known = has_lowering(environment, function)
     operator = find_operator(environment, function) if known else None
     return operator is None or operator.is_user_defined
