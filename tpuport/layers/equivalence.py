@@ -161,7 +161,7 @@ class Comparison:
             if not is_same_aval(a.aval, b.aval):
                 return f"{name} gives {a.aval} in one, {b.aval} in the other"
         # A context decides where and how precisely an equation is computed.
-        if left.ctx is not right.ctx:
+        if left.ctx != right.ctx:
             return f"{name} in another context of jax"
         return self._compare_params(left, right)
 

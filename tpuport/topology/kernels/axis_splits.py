@@ -116,6 +116,8 @@ def dividing_axes(params: dict[str, Any]) -> dict[str, int]:
     specs = (*params["in_specs"], *params["out_specs"])
     # An entry of a spec is an axis, a tuple of axes, or None.
     named = set(jax.tree.leaves(list(map(tuple, specs))))
-    # In a shard_map inside of another, only the axes that the inner one adds.
-    dividing = named & params["newly_manual_axes"]
+    # In a shard_map inside of another, only the axes that the inner one adds: they are
+    # `manual_axes` in jax 0.10.0, `newly_manual_axes` later.
+    added = next(axes for name, axes in params.items() if name.endswith("manual_axes"))
+    dividing = named & added
     return only(params["mesh"].shape, dividing)
