@@ -107,8 +107,11 @@ def mechanisms() -> list[dict[str, Any]]:
     """What rests on private names of installed libraries, each tried. Imports the
     libraries.
     """
+    from tpuport import compat
     from tpuport.internals import mechanism
 
+    # Some are tried with torchax, which is imported under a shim.
+    compat.environment()
     for name in MODULES_WITH_MECHANISMS:
         importlib.import_module(name)
     return mechanism.report()
