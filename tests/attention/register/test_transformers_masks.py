@@ -87,13 +87,23 @@ def packed(lengths: list[int], start: int = 0) -> torch.Tensor:
     return torch.cat([torch.arange(n) + start for n in lengths])[None]
 
 
+def of_sequences(inner: Callable, positions: Any, sequences: Any, *, numbers_first: bool = True) -> Callable:
+    """As transformers joins the two functions: releases differ in which comes first."""
+    parts = [
+        masks.packed_sequence_mask_function(sequences),
+        masks.remap_positions_for_packed_sequence(inner, positions),
+    ]
+    return masks.and_masks(*(parts if numbers_first else parts[::-1]))
+
+
 @settings(settings.get_profile("few"), deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4), window=st.integers(1, 4), start=st.integers(0, 5),
     kind=st.sampled_from(["causal", "window", "both ways", "window both ways", "chunks"]), traced=st.booleans(),
+    numbers_first=st.booleans(),
 )  # fmt: skip
 def test_packed_sequences_are_segments(
-    lengths: list[int], window: int, start: int, kind: str, traced: bool
+    lengths: list[int], window: int, start: int, kind: str, traced: bool, numbers_first: bool
 ) -> None:
     position_ids = packed(lengths, start).expand(ROWS, -1)
     total = sum(lengths)
@@ -101,7 +111,8 @@ def test_packed_sequences_are_segments(
     inner = pattern(kind, window, torch.zeros(ROWS, dtype=torch.long))
 
     def make(put: Callable) -> Callable:
-        return masks.packed_sequence_compatibility_function(inner(put), put(position_ids), put(sequences))
+        tables = put(position_ids), put(sequences)
+        return of_sequences(inner(put), *tables, numbers_first=numbers_first)
 
     got, expected = both(make, q_length=total, kv_length=total)
     assert got.structure.dense is None
@@ -110,8 +121,8 @@ def test_packed_sequences_are_segments(
         return
 
     def program(positions: jax.Array, sequences: jax.Array) -> jax.Array:
-        parts = [compat.wrap(positions), compat.wrap(sequences)]
-        function = masks.packed_sequence_compatibility_function(inner(on_device), *parts)
+        tables = compat.wrap(positions), compat.wrap(sequences)
+        function = of_sequences(inner(on_device), *tables, numbers_first=numbers_first)
         mask = transformers_mask(ROWS, total, total, mask_function=function, allow_is_causal_skip=False)
         assert mask.structure.dense is None
         return compat.as_jax(mask)
@@ -126,9 +137,7 @@ def test_sequences_that_do_not_follow_positions_are_seen() -> None:
     positions = torch.tensor([[0, 1, 2, 7, 8, 3, 4, 5]]).expand(ROWS, -1)
     sequences = torch.tensor([[0, 0, 0, 0, 1, 1, 0, 0]]).expand(ROWS, -1)
     got, expected = both(
-        lambda put: masks.packed_sequence_compatibility_function(
-            masks.causal_mask_function, put(positions), put(sequences)
-        ),
+        lambda put: of_sequences(masks.causal_mask_function, put(positions), put(sequences)),
         q_length=8,
         kv_length=8,
     )
