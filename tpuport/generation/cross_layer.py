@@ -70,3 +70,8 @@ class CrossLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         """Columns of the encoder's output."""
         return self.columns
+
+    # Its name in the first releases of transformers 5.
+    def get_max_cache_shape(self) -> int:
+        """As `get_max_length`."""
+        return self.columns

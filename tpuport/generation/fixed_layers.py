@@ -24,6 +24,13 @@ from tpuport.mesh import dividing_axis
 _DIMENSIONS: Final = {"keys": 4, "values": 4, "key_scales": 3, "value_scales": 3}
 
 
+def count(queries: Any) -> int:
+    """The number of queries, in place of which the first releases of transformers 5
+    give their positions.
+    """
+    return queries if isinstance(queries, int) else queries.shape[0]
+
+
 class FixedLayer(CacheLayerMixin):
     """Keys and values of one layer, [B, K, T, D], or [K, T, D] if B is 1; position p is
     in slot p.
@@ -212,9 +219,9 @@ class FixedLayer(CacheLayerMixin):
         ]
         return NamedSharding(mesh, PartitionSpec(*entries))
 
-    def get_mask_sizes(self, query_length: int) -> tuple[Any, Any]:
+    def get_mask_sizes(self, query_length: Any) -> tuple[Any, Any]:
         """Length and first position of the keys that `update` will return."""
-        return (self.slots if self.is_initialized else query_length), 0
+        return (self.slots if self.is_initialized else count(query_length)), 0
 
     def get_seq_length(self) -> Any:
         """Positions written: 0 before the prompt, afterwards an int32 scalar tensor."""
@@ -223,6 +230,11 @@ class FixedLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         """Positions that fit."""
         return self.slots
+
+    # Its name in the first releases of transformers 5.
+    def get_max_cache_shape(self) -> int:
+        """As `get_max_length`."""
+        return self.get_max_length()
 
 
 class UnusedLayer(DynamicLayer):
@@ -236,7 +248,7 @@ class UnusedLayer(DynamicLayer):
         super().__init__()
         self.slots = slots
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
         """Length and first position of the keys that the other layers return."""
         return self.slots, 0
 
@@ -289,14 +301,14 @@ class RingLayer(FixedLayer):
             )
         return length % self.slots
 
-    def get_mask_sizes(self, query_length: int) -> tuple[Any, Any]:
+    def get_mask_sizes(self, query_length: Any) -> tuple[Any, Any]:
         """As FixedLayer; once the ring turns, the first position is a vector [W], slot
         by slot.
 
         `transformers_mask` takes it as such.
         """
         if not self.is_initialized:
-            return query_length, 0
+            return count(query_length), 0
         # Of the positions that the slot takes, the last one that has been written.
         slots = jnp.arange(self.slots, dtype=jnp.int32)
         length = compat.as_jax(self.length)

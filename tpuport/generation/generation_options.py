@@ -278,6 +278,8 @@ def merge_configs(
         )
     # A copy, because the caller may use the config for other calls.
     config = copy.deepcopy(generation_config)
+    # Not every release of transformers has all fields.
+    vars(config).update(dict.fromkeys(_SUPPORTED - vars(config).keys()))
     model_config = getattr(model, "generation_config", None)
     if model_config is not None:
         config.update(

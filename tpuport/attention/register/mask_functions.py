@@ -360,7 +360,7 @@ def _read_packed_sequences(
     counts_by_one, is_single_sequence = True, False
     with contextlib.suppress(UnknownError):
         # Neither depends on traced values in a model that counts positions by itself.
-        packed, position_ids = _evaluate(packed), _evaluate(position_ids)
+        packed, position_ids = known_values(packed), known_values(position_ids)
         counts_by_one = _counts_by_one(packed, position_ids)
         is_single_sequence = bool((packed == packed[:, :1]).all())
     steady = packed.shape[1] == positions.queries == positions.keys and counts_by_one
@@ -369,7 +369,7 @@ def _read_packed_sequences(
     _read_at(sequences.mask_function, position_ids, positions, parts, steady=steady)
 
 
-def _evaluate(array: jax.Array) -> np.ndarray:
+def known_values(array: jax.Array) -> np.ndarray:
     """The values of an array, traced or not; UnknownError if they depend on something
     traced.
     """

@@ -4,6 +4,7 @@ structure until a model computes with them.
 Shapes: B batch, Q query length, T key/value length, S positions.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,11 +17,13 @@ import torch
 from tpuport import compat
 from tpuport.attention.mask import ARRAYS, Mask, intersect
 from tpuport.attention.provenance import structure_of
+from tpuport.attention.provenance.graph import UnknownError
 from tpuport.attention.register.eager_attention import is_eager_config
 from tpuport.attention.register.lazy_mask import lazy_mask
 from tpuport.attention.register.mask_functions import (
     Positions,
     Unstructured,
+    known_values,
     packed_sequences,
     read_mask_function,
 )
@@ -29,6 +32,25 @@ from tpuport.attention.register.mask_functions import (
 def with_reason(mask: Mask, reason: str) -> tuple[Mask, str]:
     """The mask, and a reason that is empty unless it is dense."""
     return mask, "" if mask.dense is None else reason
+
+
+def mask_of_any_release(**arguments: Any) -> Any:
+    """Traced. `transformers_mask` as any release of transformers calls it.
+
+    The first ones give the positions of the queries, `cache_position` [Q], in place of
+    their number and the first of them.
+    """
+    positions = arguments.pop("cache_position", None)
+    if positions is None:
+        return transformers_mask(**arguments)
+    if not compat.is_ported(positions):
+        from transformers.masking_utils import sdpa_mask
+
+        return sdpa_mask(cache_position=positions, **arguments)
+    start: Any = compat.as_jax(positions)[0]
+    with contextlib.suppress(UnknownError):
+        start = int(known_values(start))
+    return transformers_mask(q_length=positions.shape[0], q_offset=start, **arguments)
 
 
 def transformers_mask(

@@ -28,7 +28,7 @@ from tpuport.attention.register.eager_attention import (
     replaced_names,
 )
 from tpuport.attention.register.lazy_mask import LazyMask
-from tpuport.attention.register.mask_interface import transformers_mask, with_reason
+from tpuport.attention.register.mask_interface import mask_of_any_release, with_reason
 from tpuport.errors import PortError
 from tpuport.internals import transformers_internals
 from tpuport.internals.transformers_internals import CHOICE_OF_ATTENTION
@@ -364,7 +364,7 @@ def register_transformers() -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(NAME, transformers_attention)
-    AttentionMaskInterface.register(NAME, transformers_mask)
+    AttentionMaskInterface.register(NAME, mask_of_any_release)
 
 
 def unregister_transformers() -> None:
