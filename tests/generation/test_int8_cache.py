@@ -44,8 +44,10 @@ def rounding_caches() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for cls in (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer):
 
-            def update(self: Any, keys: Any, values: Any, *args: Any, _update: Any = cls.update) -> Any:
-                return _update(self, rounded(keys), rounded(values), *args)
+            def update(
+                self: Any, keys: Any, values: Any, *args: Any, _update: Any = cls.update, **kwargs: Any
+            ) -> Any:
+                return _update(self, rounded(keys), rounded(values), *args, **kwargs)
 
             patch.setattr(cls, "update", update)
         yield

@@ -336,7 +336,7 @@ def kv_cache_bytes(
         text_config, lambda: make_cache(text_config, length, kv_cache=kv_cache).layers
     )
     sizes_by_layer = _position_sizes(text_config)
-    if len(layers) != len(sizes_by_layer):
+    if len(layers) != len(sizes_by_layer) or not has_attention(text_config):
         raise PortError(
             "the layers of this cache are not those of the model",
             where=type(text_config).__name__,
