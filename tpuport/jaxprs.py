@@ -154,13 +154,14 @@ def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(body, closed.consts)
 
 
-def used_arguments(closed: ClosedJaxpr) -> tuple[int, ...]:
+def keep_used_arguments(closed: ClosedJaxpr) -> tuple[tuple[int, ...], ClosedJaxpr]:
     """The numbers of the arguments that a result or an effect of the program depends
-    on.
+    on, and the program of these alone.
     """
     count = len(closed.jaxpr.outvars)
-    _, is_used = partial_eval.dce_jaxpr(closed.jaxpr, used_outputs=[True] * count)
-    return tuple(number for number, used in enumerate(is_used) if used)
+    body, is_used = partial_eval.dce_jaxpr(closed.jaxpr, used_outputs=[True] * count)
+    used = tuple(number for number, used in enumerate(is_used) if used)
+    return used, ClosedJaxpr(body, closed.consts)
 
 
 def producers(jaxpr: Jaxpr) -> dict[Var, Producer]:

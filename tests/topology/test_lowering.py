@@ -3,12 +3,14 @@
 import dataclasses
 import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import EncodecConfig, PretrainedConfig, PreTrainedModel, ReformerConfig, ReformerModel
+from transformers.models.encodec.modeling_encodec import EncodecConv1d
 
 import tpuport
 from tpuport.topology import compile_for, compiling, lower_for
@@ -89,6 +91,60 @@ def test_values_that_decide_shapes_are_a_part_of_the_program() -> None:
         lower_for(
             Cut, inputs | {"sizes": torch.empty(3, dtype=torch.long, device="meta")}, topology="v6e", tp=4
         )
+
+
+def padded_convolution() -> torch.nn.Module:
+    return EncodecConv1d(EncodecConfig(), 1, 4, kernel_size=8, stride=4)
+
+
+def reformer() -> torch.nn.Module:
+    config = ReformerConfig(
+        vocab_size=64, hidden_size=16, axial_pos_shape=(4, 8), axial_pos_embds_dim=(4, 12), num_attention_heads=2,
+        attention_head_size=8, feed_forward_size=16, attn_layers=["local"], local_attn_chunk_length=8,
+        is_decoder=False,
+    )  # fmt: skip
+    return ReformerModel(config)
+
+
+@pytest.mark.parametrize(
+    ("build", "inputs"),
+    [
+        (padded_convolution, {"hidden_states": torch.zeros(2, 1, 37)}),
+        (reformer, {"input_ids": torch.zeros(2, 16, dtype=torch.long)}),
+    ],
+)
+def test_values_that_follow_from_sizes_and_buffers_are_known_without_weights(
+    build: Callable[[], torch.nn.Module], inputs: dict[str, torch.Tensor]
+) -> None:
+    with torch.no_grad():
+        expected = build().eval()(**inputs)
+    without_values = {name: value.to("meta") for name, value in inputs.items()}
+    lowered = lower_for(build, without_values, topology="v6e", tp=4)
+    assert lowered.step.decided is not None
+    shape = (expected if isinstance(expected, torch.Tensor) else expected[0]).shape
+    assert lowered.jaxpr.out_avals[0].shape == shape
+    # Of another size, other values follow.
+    compiling._retrace(lowered, {name: value[..., :9] for name, value in without_values.items()})
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_values_of_what_a_checkpoint_holds_are_not_known_without_it(persistent: bool) -> None:
+    class Repeated(torch.nn.Module):
+        times: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("times", torch.tensor(3), persistent=persistent)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.repeat(int(self.times.item()), 1)
+
+    inputs = {"x": torch.empty(2, 4, device="meta")}
+    if persistent:
+        with pytest.raises(CannotTrace, match="item"):
+            lower_for(Repeated, inputs, topology="v6e", tp=4)
+    else:
+        assert lower_for(Repeated, inputs, topology="v6e", tp=4).jaxpr.out_avals[0].shape == (6, 4)
 
 
 def test_the_text_of_a_line_that_reports_quote_is_part_of_the_key(tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
 import jax
+from jax.extend.core import jaxpr_as_fun
 
 from tpuport.compat import randomness
 from tpuport.compat.asked_values import AskedValues, ValuesNeeded
 from tpuport.compilation.host_inputs import HostInput
 from tpuport.errors import PortError
-from tpuport.jaxprs import used_arguments, walk_equations, without_dead_code
+from tpuport.jaxprs import keep_used_arguments, walk_equations, without_dead_code
 
 logger = logging.getLogger("tpuport")
 
@@ -55,6 +56,15 @@ def _check_decisive(traced: Any) -> None:
             )
 
 
+def _check_there(arrays: Sequence[Any]) -> None:
+    """PortError if there is nothing but the shape of one of these arrays."""
+    if any(isinstance(array, jax.ShapeDtypeStruct) for array in arrays):
+        raise PortError(
+            "the code decides by values that are not there yet",
+            where="a value that it asks for while tracing",
+        )
+
+
 class _StepProgram:
     """Computes all values up to those that are asked for after a path.
 
@@ -68,33 +78,36 @@ class _StepProgram:
         self.used: tuple[int, ...] | None = None
         self._path = path
         self._run: Run | None = None
-        self._compiled = jax.jit(self._trace)
+        # Of the arrays that are used.
+        self._compiled: Callable[..., list[jax.Array]] | None = None
         self._values: Path = ()
-        # The arrays that the values were computed from.
-        self._sources: list[weakref.ref[jax.Array]] = []
+        # The arrays that the values were computed from; None before they were.
+        self._sources: list[weakref.ref[jax.Array]] | None = None
 
     def __call__(self, run: Run, arrays: tuple) -> Path:
         leaves = jax.tree.leaves(arrays)
         self._run = run
         try:
-            if self.used is None:
-                traced = self._compiled.trace(*arrays).jaxpr
+            if self._compiled is None or self.used is None:
+                traced = jax.jit(self._trace).trace(*arrays).jaxpr
                 _check_decisive(traced)
-                self.used = used_arguments(traced)
-            elif self._are_sources([leaves[number] for number in self.used]):
-                return self._values
-            self._values = tuple(map(HostInput.of, self._compiled(*arrays)))
+                self.used, needed = keep_used_arguments(traced)
+                self._compiled = jax.jit(jaxpr_as_fun(needed))
+            sources = [leaves[number] for number in self.used]
+            _check_there(sources)
+            if not self._are_sources(sources):
+                self._values = tuple(map(HostInput.of, self._compiled(*sources)))
+                self._sources = list(map(weakref.ref, sources))
         finally:
             # It refers to the call, and a program outlives it.
             self._run = None
-        self._sources = [weakref.ref(leaves[number]) for number in self.used]
         return self._values
 
     def _are_sources(self, arrays: Sequence[jax.Array]) -> bool:
         """Whether the values were computed from these very arrays, which are never
         written to.
         """
-        return all(
+        return self._sources is not None and all(
             source() is array
             for source, array in zip(self._sources, arrays, strict=True)
         )
@@ -136,7 +149,8 @@ class DecidedValues:
         Args:
             key: of all that `run` depends on beside values.
             run: traces the function, given the arrays and `answers`, an `AskedValues`.
-            arrays: of the call, the weights first.
+            arrays: of the call, the weights first. A jax.ShapeDtypeStruct stands for
+                one that is not there yet, by which the code may not decide.
         """
         weights = len(jax.tree.leaves(arrays[0]))
         path: Path = self._whole_paths.get((key, ()), ())

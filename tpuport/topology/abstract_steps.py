@@ -19,8 +19,10 @@ from tpuport.checkpoint.device_layout import (
     one_device_mesh,
     replicated_sharding,
 )
+from tpuport.compat.asked_values import AskedValues
 from tpuport.compilation import claim_cache, prepare_arguments, use_weights
-from tpuport.compilation.host_inputs import values_known
+from tpuport.compilation.decided_values import DecidedValues, Path
+from tpuport.compilation.host_inputs import small_counts, values_known
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoder_choice import decoder_class
@@ -34,7 +36,11 @@ from tpuport.library_classes import is_transformers_cache
 from tpuport.mappings import without
 from tpuport.patches import transformers_rotary
 from tpuport.temporary import temporary_attributes
-from tpuport.topology.abstract_weights import abstract_array, device_dtype
+from tpuport.topology.abstract_weights import (
+    abstract_array,
+    device_dtype,
+    known_buffers,
+)
 from tpuport.topology.generation_tasks import Decode, Prefill
 
 
@@ -48,6 +54,8 @@ class Step(NamedTuple):
         cache_is_argument: whether the step receives them.
         units: what the step produces: ("tokens", 32).
         on_host: names of inputs whose values are a part of the program.
+        decided: values that the code asks for and that follow from sizes and buffers;
+            None if they were not looked for.
     """
 
     function: Callable[..., Any]
@@ -57,6 +65,7 @@ class Step(NamedTuple):
     cache_is_argument: bool = False
     units: tuple[str, float] = ("steps", 1.0)
     on_host: tuple[str, ...] = ()
+    decided: Path | None = None
 
 
 def on_mesh(model: Any, mesh: Mesh) -> contextlib.AbstractContextManager[None]:
@@ -70,6 +79,8 @@ def forward(
     weights: dict[str, Any],
     mesh: Mesh,
     on_host: tuple[str, ...] = (),
+    *,
+    decides: bool = False,
 ) -> Step:
     """One call, whose arguments are the weights and the tensors among its inputs.
 
@@ -77,6 +88,11 @@ def forward(
 
     Args:
         on_host: names of inputs whose values are a part of the program.
+        decides: whether the code asks for values, all of which follow from sizes and
+            buffers.
+
+    Raises:
+        PortError: it `decides` by other values.
     """
     pytrees.register()
     shardings: dict[int, Any] = {}
@@ -94,10 +110,16 @@ def forward(
     traced = tensors - host
     plain = sorted(traced - cache_leaves)
     donated = sorted(traced & cache_leaves)
+    buffers = known_buffers(model, weights) if decides else {}
 
     def call(
-        weights: dict[str, Any], plain_arrays: list[Any], donated_arrays: list[Any]
+        weights: dict[str, Any],
+        plain_arrays: list[Any],
+        donated_arrays: list[Any],
+        answers: AskedValues | None = None,
     ) -> Any:
+        if answers is None and decided is not None:
+            answers = AskedValues([value.as_tensor() for value in decided])
         values = list(leaves)
         for index, array in zip(
             plain + donated, plain_arrays + donated_arrays, strict=True
@@ -105,7 +127,13 @@ def forward(
             values[index] = compat.as_torch(array)
         for index in host:
             values[index] = leaves[index].clone()
-        with use_weights([model], [weights]), values_known(model, on_host=bool(host)):
+        with (
+            use_weights([model], [weights]),
+            values_known(model, on_host=bool(host) or answers is not None),
+            answers or contextlib.nullcontext(),
+        ):
+            if answers is not None:
+                answers.ask(small_counts([{name: weights[name] for name in buffers}]))
             return _result_arrays(model(**jax.tree_util.tree_unflatten(tree, values)))
 
     # What the caller described has the sharding of that description. Anything else is
@@ -124,6 +152,11 @@ def forward(
 
     plain_arrays = list(map(abstract_leaf, plain))
     donated_arrays = list(map(abstract_leaf, donated))
+    decided: Path | None = None
+    if decides:
+        decided = _find_decided(
+            model, call, (weights | buffers, plain_arrays, donated_arrays)
+        )
     arguments = _add_rotary_tables(
         model, call, weights, plain_arrays, donated_arrays, mesh
     )
@@ -131,8 +164,32 @@ def forward(
     cache = tuple(array for array in donated_arrays if array.ndim)
     return Step(
         call, (arguments, plain_arrays, donated_arrays), donated=(2,) if donated else (), cache=cache,
-        cache_is_argument=bool(cache), on_host=on_host,
+        cache_is_argument=bool(cache), on_host=on_host, decided=decided,
     )  # fmt: skip
+
+
+def _find_decided(
+    model: Any, call: Callable[..., Any], arrays: tuple[Any, ...]
+) -> Path:
+    """The values that the call asks for, which follow from sizes and from those of the
+    weights that are there; PortError if they do not.
+    """
+    # The described devices cannot compute.
+    with on_mesh(model, one_device_mesh()):
+        decided = DecidedValues(only_from_weights=True).find(
+            None, call, jax.tree.map(_without_sharding, arrays)
+        )
+    if decided is None:
+        raise PortError(
+            "the code decides by values of its inputs", where=type(model).__name__
+        )
+    return decided
+
+
+def _without_sharding(array: Any) -> Any:
+    if not isinstance(array, jax.ShapeDtypeStruct):
+        return array
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
 def _result_arrays(result: Any) -> Any:
@@ -165,14 +222,11 @@ def _add_rotary_tables(
     ) -> Any:
         return call(weights[0], plain, donated)
 
-    def without_sharding(array: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(array.shape, array.dtype)
-
     # Tables are computed, and the described devices cannot hold values.
     with on_mesh(model, one_device_mesh()):
         [arguments] = rotary.ProgramTables().add_to(
-            [weights], None, [model], call_with_list, jax.tree.map(without_sharding, plain),
-            jax.tree.map(without_sharding, donated),
+            [weights], None, [model], call_with_list, jax.tree.map(_without_sharding, plain),
+            jax.tree.map(_without_sharding, donated),
         )  # fmt: skip
     whole = replicated_sharding(mesh)
     tables = without(arguments, weights)

@@ -176,6 +176,23 @@ def abstract_weights(
     return weights
 
 
+def known_buffers(
+    model: torch.nn.Module, weights: Mapping[str, jax.ShapeDtypeStruct]
+) -> dict[str, jax.Array]:
+    """The buffers that have values and keep them, because no checkpoint holds others,
+    as arrays by name.
+
+    Args:
+        weights: as `abstract_weights` returned them.
+    """
+    saved_names = model.state_dict().keys()
+    return {
+        name: compat.to_jax(buffer).astype(weights[name].dtype)
+        for name, buffer in model.named_buffers()
+        if not (buffer.is_meta or name in saved_names)
+    }
+
+
 def abstract_array(array: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
     """The array's shape and dtype with this sharding."""
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)

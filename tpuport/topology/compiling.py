@@ -462,6 +462,7 @@ def _retrace(lowered: Lowered, inputs: Mapping[str, Any]) -> None:
         lowered.weights,
         lowered.mesh,
         lowered.step.on_host,
+        decides=lowered.step.decided is not None,
     )
     with abstract_steps.on_mesh(lowered.model, lowered.mesh):
         jax.eval_shape(step.function, *step.arguments)

@@ -209,7 +209,8 @@ def lower_for(
             jax.ShapeDtypeStruct are traced, the latter with the sharding that they
             have; anything else is static. Integers and masks whose values the code asks
             for are a part of the program, as in `tpuport.compile`, if these values are
-            there. Or the part of a generation that is compiled: `Prefill` or `Decode`.
+            there; so is what follows from sizes and from buffers that no checkpoint
+            holds. Or the part of a generation that is compiled: `Prefill` or `Decode`.
         topology: as `described` takes it.
         mesh: over the topology's devices; None makes one of dp, sp and tp, of which one
             may be -1.
@@ -245,13 +246,11 @@ def lower_for(
         trace_errors.explained(owner, catch=trace_errors.is_explicable), _record_sequences(owner) as sequences,
     ):  # fmt: skip
 
-        def trace(on_host: Sequence[str]) -> _Traced:
-            step = _step_of(owner, inputs, weights, mesh, tuple(on_host))
+        def trace(on_host: Sequence[str], *, decides: bool = False) -> _Traced:
+            step = _step_of(owner, inputs, weights, mesh, tuple(on_host), decides)
             return _trace(step, owner, mesh, task, scan_layers)
 
-        traced = (
-            _trace_with_values(trace, inputs) if is_library_model(owner) else trace(())
-        )
+        traced = _trace_with_values(trace, inputs, is_library_model(owner))
         stage = traced.program.lower(lowering_platforms=("tpu",))
     # A step without loops is a plain function.
     loops = getattr(traced.step.function, "scanned", ())
@@ -296,26 +295,33 @@ def _check_devices(mesh: Mesh, chips: Any) -> None:
 
 
 def _trace_with_values(
-    trace: Callable[[Sequence[str]], "_Traced"], inputs: Any
+    trace: Callable[..., "_Traced"], inputs: Any, is_of_library: bool
 ) -> "_Traced":
-    """The traced step; if it asks for values of its inputs, with these in the program.
+    """The traced step; if it asks for values that follow from sizes and buffers, or
+    for those of its inputs, with these in the program.
 
     Args:
-        trace: traces the step with the values of inputs with these names.
+        trace: traces the step with the values of inputs with these names; if it
+            `decides`, also with those that follow from sizes and buffers.
+        is_of_library: whether the model is. Code of the user's own may be meant for any
+            values of its inputs.
     """
     try:
         return trace(())
     except Exception as error:
         if not isinstance(inputs, Mapping) or not trace_errors.asks_for_values(error):
             raise
-        needed = _decisive_inputs(trace, inputs)
+        # The first error is the one that is raised.
+        with contextlib.suppress(Exception):
+            return trace((), decides=True)
+        needed = _decisive_inputs(trace, inputs) if is_of_library else []
         if not needed:
             raise
     return trace(needed)
 
 
 def _decisive_inputs(
-    trace: Callable[[Sequence[str]], "_Traced"], inputs: Mapping[str, Any]
+    trace: Callable[..., "_Traced"], inputs: Mapping[str, Any]
 ) -> list[str]:
     def can_trace(names: Sequence[str]) -> bool:
         try:
@@ -342,6 +348,7 @@ def _step_of(
     weights: dict[str, Any],
     mesh: Mesh,
     on_host: tuple[str, ...],
+    decides: bool,
 ) -> abstract_steps.Step:
     match inputs:
         case Prefill():
@@ -349,7 +356,9 @@ def _step_of(
         case Decode():
             return abstract_steps.decode(model, inputs, weights, mesh)
         case Mapping():
-            return abstract_steps.forward(model, dict(inputs), weights, mesh, on_host)
+            return abstract_steps.forward(
+                model, dict(inputs), weights, mesh, on_host, decides=decides
+            )
     raise PortError(
         f"inputs must be arguments of the model by name, or a task, not a {type(inputs).__name__}",
         where="inputs",
