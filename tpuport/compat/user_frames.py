@@ -1,6 +1,7 @@
 """Which line of the user's code runs, as Python's stack tells."""
 
 import sys
+import traceback
 from types import FrameType
 from typing import Any, Final
 
@@ -32,6 +33,17 @@ def is_in_model_library() -> bool:
     """
     frame = _user_frame()
     return frame is not None and is_of_model_library(frame)
+
+
+def is_raised_in_model_library(error: BaseException) -> bool:
+    """Whether the innermost line outside of this package and of torch that an error
+    came through is code of a library of models.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    innermost = next(
+        (frame for frame in reversed(frames) if _home(frame) not in _LIBRARIES), None
+    )
+    return innermost is not None and is_of_model_library(innermost)
 
 
 def is_of_model_library(frame: FrameType) -> bool:

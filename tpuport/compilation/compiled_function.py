@@ -27,6 +27,7 @@ from tpuport.compat import randomness
 from tpuport.compat.asked_values import AskedValues
 from tpuport.compat.caught_errors import CaughtErrors
 from tpuport.compat.operators.masked_selection import without_selections
+from tpuport.compat.user_frames import is_raised_in_model_library
 from tpuport.compilation import overwritten_arrays, torch_transforms
 from tpuport.compilation.call_arguments import (
     check_static,
@@ -212,14 +213,16 @@ class CompiledFunction:
             except Exception as error:
                 if not trace_errors.asks_for_values(error):
                     raise
-                is_of_library = is_library_model(
-                    getattr(self._function, "__self__", self._function)
-                )
+                owner = getattr(self._function, "__self__", self._function)
+                is_of_library = is_library_model(owner)
                 candidates = find_candidates(
                     self._prepare_call(args, kwargs).divided.named_tensors()
                 )
                 prepare_call = functools.partial(self._prepare_call, args, kwargs)
-                if self._decisions.compute_from_now_on(
+                # The user's own lines are for their author to decide.
+                if (
+                    is_of_library or is_raised_in_model_library(error)
+                ) and self._decisions.compute_from_now_on(
                     prepare_call(), only_from_weights=True
                 ):
                     return self._run_stage(stage, args, kwargs)
