@@ -132,7 +132,6 @@ class Decoder:
         if (
             "position_ids" not in self._parameters
             and config.model_type not in _RELATIVE_MODELS
-            and decoding_cache.has_attention(config)
         ):
             return False
         if self._hides_padding is None:

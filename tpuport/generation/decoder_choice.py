@@ -16,7 +16,7 @@ from tpuport.compilation import ModelSnapshot, WrittenInLoop, collect_weights
 from tpuport.errors import PortError
 from tpuport.generation.cache_arguments import cache_argument, takes_cache
 from tpuport.generation.decoder import Decoder
-from tpuport.generation.decoding_cache import has_fixed_cache
+from tpuport.generation.decoding_cache import has_attention, has_fixed_cache
 from tpuport.generation.encoder_decoder import EncoderDecoder
 from tpuport.generation.model_errors import NoLoop, explained_for_generate
 from tpuport.generation.multimodal_decoder import MultimodalDecoder, reads_modalities
@@ -47,7 +47,8 @@ def decoder_class(model: Any) -> type[Decoder]:
             return RecomputingDecoder
         if keeps_states_in_modules(model):
             return StatefulDecoder
-        return MultimodalDecoder if reads_modalities(model) else Decoder
+        if has_attention(model.config):
+            return MultimodalDecoder if reads_modalities(model) else Decoder
     return RecurrentDecoder if takes_cache(parameters) else RecomputingDecoder
 
 

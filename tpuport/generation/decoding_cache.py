@@ -254,9 +254,7 @@ def has_states(config: PretrainedConfig) -> bool:
 
 
 def has_attention(config: PretrainedConfig) -> bool:
-    """Whether a layer of the cache keeps keys and values, by whose columns a model may
-    count positions.
-    """
+    """Whether a layer of the cache keeps keys and values."""
     return any(
         isinstance(layer, CacheLayerMixin)
         for layer in StaticCache(config=config, max_cache_len=1).layers
