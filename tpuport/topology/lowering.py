@@ -141,9 +141,9 @@ class Lowered:
         """The program's lines of source in its order: file, position, and the text,
         which a report quotes.
         """
-        # Not those of this package, since who asked for a program does not matter; nor
-        # of code that is in no file.
-        ignored = (f"{Path(__file__).parent}{os.sep}", "<")
+        # Not those of this package: its code is in the key as a whole, and through which
+        # of its functions a call went does not matter. Nor those of code in no file.
+        ignored = (f"{Path(__file__).parents[1]}{os.sep}", "<")
         linecache.checkcache()
         lines = []
         for file, position in _LOCATION.findall(self.stage.as_text(debug_info=True)):
