@@ -141,8 +141,8 @@ class Lowered:
         """The program's lines of source in its order: file, position, and the text,
         which a report quotes.
         """
-        # Not those of this package: its code is in the key as a whole, and through which
-        # of its functions a call went does not matter. Nor those of code in no file.
+        # Not those of this package: its code is in the key as a whole, and the way of a
+        # call through it does not matter. Nor those of code in no file.
         ignored = (f"{Path(__file__).parents[1]}{os.sep}", "<")
         linecache.checkcache()
         lines = []
