@@ -8,12 +8,9 @@ import threading
 from tpuport.errors import PortError
 from tpuport.patches import entry_points
 from tpuport.patches.patch import Patch
-from tpuport.patches.search import SourceIndex
+from tpuport.patches.search import NO_MODEL_CODE, SourceIndex
 
 logger = logging.getLogger("tpuport")
-
-# Packages whose modules are many and contain no models.
-_NO_MODEL_CODE = frozenset(("torch", "jax", "jaxlib", "numpy", "tpuport", "torchax"))
 
 _lock = threading.RLock()
 _patches: dict[str, Patch] = {}
@@ -99,19 +96,16 @@ def index() -> SourceIndex:
 
 def is_target(module: str) -> bool:
     """Whether a patch names this module."""
-    return any(patch.module == module for patch in patches())
+    return module in index().modules
 
 
 def is_model_code(module: str) -> bool:
     """Whether a module may contain functions that patches replace."""
-    return module.partition(".")[0] not in _NO_MODEL_CODE or is_target(module)
+    return module.partition(".")[0] not in NO_MODEL_CODE or is_target(module)
 
 
 def is_watched(module: str) -> bool:
     """Whether a module is searched as soon as it is imported: one of a package that
     patches name.
     """
-    package = module.partition(".")[0]
-    return is_model_code(module) and any(
-        patch.package == package for patch in patches()
-    )
+    return module.partition(".")[0] in index().packages and is_model_code(module)
