@@ -192,7 +192,7 @@ def compile_lowered(
         compilation = _compile_despite_memory(lowered, effort, compilation.refusal)
     seconds = {"lower": lowered.seconds, "compile": time.perf_counter() - started}
     memory = _memory(lowered, compilation)
-    failure = _failure(compilation, memory)
+    failure = _failure(compilation, memory, lowered.weights)
     program, collectives = None, ()
     if compilation.text:
         program = hlo.parse(compilation.text)
@@ -327,13 +327,15 @@ def _used_bytes(
     return max(required, known_bytes)
 
 
-def _failure(compilation: Compilation, memory: Memory) -> Failure | None:
+def _failure(
+    compilation: Compilation, memory: Memory, weights: Mapping[str, Any]
+) -> Failure | None:
     refusal = compilation.refusal
     if refusal is None:
         return None
     if not _is_out_of_memory(refusal):
         return Failure(**vars(trace_errors.explain_refusal(refusal)))
-    return explain_oversize(str(refusal), memory, compilation.assignment)
+    return explain_oversize(str(refusal), memory, compilation.assignment, weights)
 
 
 def _largest_buffers(program: Any, failure: Failure | None) -> tuple[Buffer, ...]:

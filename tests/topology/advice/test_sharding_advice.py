@@ -261,8 +261,8 @@ def test_weights_that_are_gathered_in_a_loop_count_as_often_as_it_runs(programs)
         return jax.lax.scan(lambda x, w: (jax.nn.relu(x @ w), None), x, weights["layers.weight"])[0]
 
     findings = advise(mesh.evidence(f, weights, mesh.array((4096, 1024), "dp", None)))
-    assert [one.rule for one in findings] == ["TPC013"]
-    assert findings[0].cost == 6 * 1024 * 1024 * 2
+    [gathered] = [one for one in findings if one.rule == "TPC013"]
+    assert gathered.cost == 6 * 1024 * 1024 * 2
 
 
 @pytest.mark.slow  # the one finding for a batch that is not shared out, below

@@ -145,30 +145,59 @@ class DataMovement:
             return []
         matches = []
         for collective in self.collectives(*MOVES):
-            if primitive(collective) not in _TAKING_APART:
+            products = self._moved_products(collective)
+            if not (
+                primitive(collective) in _TAKING_APART
+                or any(_have_one_origin(collective, product) for product in products)
+            ):
                 continue
-            names = self._product_weights(collective).intersection(weights)
+            names = self._product_weights(products).intersection(weights)
             if names:
                 # A collective of several products is reported with the first weight by
                 # name.
                 matches.append(ProductCollective(collective, min(names)))
         return matches
 
-    def _product_weights(self, collective: Instruction) -> set[str]:
-        """The arguments with which the products are computed that a collective
-        moves.
+    def feeds_product(self, instruction: Instruction) -> bool:
+        """Whether a product multiplies its result, as it is or a part of it."""
+        return any(made is instruction for made, _ in self._factors)
+
+    @functools.cached_property
+    def _factors(self) -> set[Value]:
+        """What products multiply, and what that was moved from."""
+        products = [
+            instruction
+            for instruction in self._program.instructions
+            if instruction.operation in _PRODUCTS
+        ]
+        operands = itertools.chain.from_iterable(map(self._program.operands, products))
+        return set(self._moved.trace(map(Value, operands)))
+
+    def _moved_products(self, collective: Instruction) -> list[Instruction]:
+        """The products that a collective moves. That of a matrix and one vector may be
+        the sum of an elementwise product.
         """
-        names: set[str] = set()
         operands = map(Value, self._program.operands(collective))
-        for instruction, _ in self._computed.trace(operands):
-            factors = self._program.operands(instruction)
-            if instruction.operation in _PRODUCTS:
+        return [
+            instruction
+            for instruction, _ in self._computed.trace(operands)
+            if instruction.operation in _PRODUCTS
+            or (
+                instruction.operation == "reduce"
+                and not _moved_operands(
+                    instruction, self._program.operands(instruction)
+                )
+            )
+        ]
+
+    def _product_weights(self, products: Iterable[Instruction]) -> set[str]:
+        """The arguments with which products are computed."""
+        names: set[str] = set()
+        for product in products:
+            factors = self._program.operands(product)
+            if product.operation in _PRODUCTS:
                 names |= self._argument_names(self._moved, factors)
-            # The product of a matrix and one vector may be the sum of an elementwise
-            # product.
-            elif instruction.operation == "reduce" and not _moved_operands(
-                instruction, factors
-            ):
+            else:
                 names |= self._argument_names(self._computed, factors[:1])
         return names
 
@@ -276,6 +305,13 @@ def primitive(instruction: Instruction) -> str:
     string.
     """
     return instruction.op_name.rpartition("/")[2].partition("[")[0]
+
+
+def _have_one_origin(collective: Instruction, product: Instruction) -> bool:
+    """Whether a collective has the name of the product that it moves, as the compiler
+    of libtpu 0.0.52 gives it. A collective for the product after it has that name.
+    """
+    return (collective.op_name, collective.frame) == (product.op_name, product.frame)
 
 
 def sent_bytes(collectives: Iterable[Instruction]) -> int:

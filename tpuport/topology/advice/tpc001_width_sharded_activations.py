@@ -48,7 +48,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     gathers = [
         collective
         for collective in movement.collectives("all-gather")
-        if primitive(collective) in ("dot_general", "conv_general_dilated")
+        if movement.feeds_product(collective)
         and not movement.weights_behind(collective)
     ]
     if not gathers:

@@ -6,8 +6,9 @@ on it element by element, to the slices that take it apart.
 """
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import prod
 from typing import Any, Final, NamedTuple
 
@@ -133,7 +134,11 @@ class _Tracker:
             case "dot_general" | "conv_general_dilated":
                 return [self._product(equation, tracked)]
             case "split":
-                self._split(equation, first)
+                self._split(equation, first, enumerate(equation.params["sizes"]))
+                return []
+            case "unstack":
+                count = len(equation.outvars)
+                self._split(equation, first, zip(range(count), itertools.repeat(1)))
                 return []
             case _ if sub_jaxprs(equation):
                 return self._nested(equation, known)
@@ -216,10 +221,11 @@ class _Tracker:
             return None
         return value
 
-    def _split(self, equation: Equation, value: _Tracked) -> None:
+    def _split(
+        self, equation: Equation, value: _Tracked, parts: Iterable[tuple[int, int]]
+    ) -> None:
         if value.dim == equation.params["axis"]:
-            parts = self._products.parts.setdefault(value.weight, set())
-            parts.update(enumerate(equation.params["sizes"]))
+            self._products.parts.setdefault(value.weight, set()).update(parts)
 
     def _nested(self, equation: Equation, known: _Known) -> list[_Tracked | None]:
         """Through a call, the body of a loop or branches. What a loop carries changes,

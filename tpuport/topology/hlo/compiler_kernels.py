@@ -33,6 +33,9 @@ _VECTOR: Final = re.compile(r"\bvector<((?:\d+x)*\d+)x")
 _ELEMENTWISE: Final = re.compile(
     r"arith\.(?:add|sub|mul|div|maximum|minimum)f |vector\.multi_reduction "
 )
+# Of a product, in the compiler's configuration of the fusion that it is in.
+_SKIPS_GROUPS: Final = '"is_ragged_dot":true'
+_PRODUCTS: Final = ("convolution", "dot")
 _TOP_LEVEL_INDENT: Final = 4  # of what runs at every step, in no branch and no loop
 
 
@@ -122,26 +125,57 @@ def count_compiler_kernel(
     return None
 
 
+def count_skipped_flops(
+    program: Program, calls: Sequence[KernelCall]
+) -> dict[str, float]:
+    """By the name of a product of all rows with all groups, FLOPs that one execution
+    leaves out: the compiler has it skip parts whose rows are in other groups.
+
+    The compiler for TPUs writes products by groups so since libtpu 0.0.52.
+    """
+    excess = _excess_flops(calls)
+    skipped: dict[str, float] = {}
+    if not excess:
+        return skipped
+    for instruction in program.instructions:
+        inside = program.fused_computation(instruction)
+        if inside is None or _SKIPS_GROUPS not in instruction.attributes:
+            continue
+        skipped |= {
+            product.name: excess.get(product.arrays[0].dims, 0.0)
+            for product in inside.instructions
+            if product.operation in _PRODUCTS
+        }
+    return skipped
+
+
 def count_expanded_flops(program: Program, calls: Sequence[KernelCall]) -> float:
     """FLOPs that a step does beyond what is needed because the compiler multiplies few
     rows by all groups.
 
     Such a product has the groups as a batch, [G, M, N], and no name.
     """
-    # By the dimensions of its result.
-    excess: dict[tuple[int, ...], float] = {}
-    for product in _ragged_products(calls):
-        expanded = 2.0 * product.groups * product.rows * product.inner * product.outer
-        excess[product.groups, product.rows, product.outer] = expanded - product.flops
+    excess = _excess_flops(calls)
     if not excess:
         return 0.0
 
     def instruction_excess(instruction: Instruction) -> float:
-        if instruction.operation not in ("convolution", "dot") or instruction.op_name:
+        if instruction.operation not in _PRODUCTS or instruction.op_name:
             return 0.0
         return excess.get(instruction.arrays[0].dims, 0.0)
 
     return program.total(instruction_excess)
+
+
+def _excess_flops(calls: Sequence[KernelCall]) -> dict[tuple[int, ...], float]:
+    """By the dimensions [G, M, N] of a product of all rows with all groups, its FLOPs
+    beyond what is needed.
+    """
+    excess: dict[tuple[int, ...], float] = {}
+    for product in _ragged_products(calls):
+        expanded = 2.0 * product.groups * product.rows * product.inner * product.outer
+        excess[product.groups, product.rows, product.outer] = expanded - product.flops
+    return excess
 
 
 class _RaggedProduct:

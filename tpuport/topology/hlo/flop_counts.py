@@ -103,9 +103,9 @@ def count_flops(program: Program, compiler_flops: float) -> float:
         return instruction_flops(program, instruction) + stated_flops(instruction)
 
     def own_count(instruction: Instruction) -> float:
-        return instruction_flops(program, instruction) + kernel_flops(
-            program, instruction
-        )
+        skipped = program.skipped_flops.get(instruction.name, 0.0)
+        own = kernel_flops(program, instruction) - skipped
+        return instruction_flops(program, instruction) + own
 
     # The compiler's total has more in it than its own count of instructions says, such
     # as transcendentals: only what loops and kernels add is replaced.
@@ -169,7 +169,7 @@ def instruction_flops(program: Program, instruction: Instruction) -> float:
         return float(sum(array.size for array in instruction.results))
     if operation == "reduce":
         return _reduction_flops(program.operand_arrays(instruction))
-    return _product_flops(program, instruction)
+    return _written_flops(program, instruction)
 
 
 def _reduction_flops(operands: list[Array]) -> float:
@@ -183,6 +183,14 @@ def _reduction_flops(operands: list[Array]) -> float:
 
 
 def _product_flops(program: Program, instruction: Instruction) -> float:
+    """Those of a matrix product or a convolution that it does not skip; 0 for all other
+    instructions.
+    """
+    skipped = program.skipped_flops.get(instruction.name, 0.0)
+    return _written_flops(program, instruction) - skipped
+
+
+def _written_flops(program: Program, instruction: Instruction) -> float:
     """Two for each multiplication of a matrix product or a convolution; 0 for all other
     instructions.
     """

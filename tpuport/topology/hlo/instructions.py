@@ -13,6 +13,7 @@ from tpuport.topology.hlo.array_types import (
     search_group,
     tuple_types,
 )
+from tpuport.topology.hlo.tuple_elements import name_elements
 
 # The first line of a computation, "%add (x: f32[], y: f32[]) -> f32[] {".
 _COMPUTATION: Final = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$", re.MULTILINE)
@@ -334,6 +335,7 @@ def read_text(text: str) -> ProgramText:
     """Split the text of a program into computations. Its instructions have no counts of
     executions yet.
     """
+    text = name_elements(text, _LINE, _INSTRUCTION)
     computations: dict[str, Computation] = {}
     entry = ""
     openings = list(_COMPUTATION.finditer(text))

@@ -13,7 +13,10 @@ from typing import Final, NamedTuple
 
 from tpuport.topology.compile_report import Kernel
 from tpuport.topology.hlo.array_types import search_group
-from tpuport.topology.hlo.compiler_kernels import count_compiler_kernel
+from tpuport.topology.hlo.compiler_kernels import (
+    count_compiler_kernel,
+    count_skipped_flops,
+)
 from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.program import Program
 from tpuport.topology.kernels.kernel_calls import CallSignature, KernelCall, KernelCost
@@ -56,6 +59,7 @@ def apply_kernel_costs(program: Program, calls: Sequence[KernelCall]) -> None:
             cost = _mean_cost(matching)
         if cost is not None:
             program.kernel_costs[kernel.name] = cost
+    program.skipped_flops = count_skipped_flops(program, calls)
 
 
 def _matching_calls(

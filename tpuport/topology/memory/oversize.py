@@ -4,11 +4,11 @@ it.
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from tpuport.topology import hlo
+from tpuport.topology.abstract_weights import local_nbytes
 from tpuport.topology.compile_report import Failure, Memory
 from tpuport.topology.memory.buffer_assignment import BufferAssignment
 from tpuport.topology.memory.large_arrays import (
@@ -39,7 +39,6 @@ _NEEDED: Final = (
     re.compile(rf"Used {SIZE} of {SIZE} (?P<space>[a-z]+)\."),
 )
 _KERNEL_NAME: Final = re.compile(r'op_name="([^"]*)"|:: ([\w.-]+)\.?\s*$')
-_WEIGHT: Final = re.compile(r"weights\['(.+?)'\]")
 _MOST_WEIGHTS: Final = 2  # that a remedy names
 _MOST_LINES: Final = 3  # that a message names
 _NEGLIGIBLE: Final = (
@@ -75,6 +74,7 @@ def explain_oversize(
     message: str,
     memory: Memory | None = None,
     assignment: BufferAssignment | None = None,
+    weights: Mapping[str, Any] | None = None,
 ) -> Failure:
     """Why a program does not fit, and what takes most.
 
@@ -83,6 +83,7 @@ def explain_oversize(
         memory: what is known about what it takes.
         assignment: of the compiler; the arrays are those that are live when they take
             most, and the outputs. Without it, they are those that the message lists.
+        weights: by name, with their shardings.
 
     Returns:
         The failure; its buffers are in the order of what their lines of code take
@@ -101,7 +102,7 @@ def explain_oversize(
     text = f"{_describe_need(need)}{_describe_parts(memory)}{_describe_gaps(assignment, memory)}"
     return _failure(
         f"{text}; {_describe_arrays(decisive, assignment)}",
-        _remedy(memory, assignment),
+        _remedy(memory, weights),
         decisive,
         lines,
         message,
@@ -216,7 +217,7 @@ def _describe_arrays(
     return "the compiler does not say which lines the largest arrays come from"
 
 
-def _remedy(memory: Memory | None, assignment: BufferAssignment | None) -> str:
+def _remedy(memory: Memory | None, weights: Mapping[str, Any] | None) -> str:
     if memory is None:
         return _SMALLER_INPUTS
     # They grow with the batch and the length, where weights do not.
@@ -225,19 +226,19 @@ def _remedy(memory: Memory | None, assignment: BufferAssignment | None) -> str:
     activations = max(sum(known), (memory.used or 0) - memory.weights - memory.cache)
     if activations >= max(memory.weights, memory.cache):
         return _SMALLER_INPUTS
-    spread = _spread_remedy(assignment)
+    spread = _spread_remedy(weights)
     if memory.cache > memory.weights:
         return f"{spread}, or make the cache smaller (--max-cache-len, --batch)"
     return f"{spread}, so that each holds fewer weights, or hold them in fewer bits (--dtype bfloat16)"
 
 
-def _spread_remedy(assignment: BufferAssignment | None) -> str:
+def _spread_remedy(weights: Mapping[str, Any] | None) -> str:
     """What gives a device less: more devices for weights that are divided, or rules
     that divide them.
     """
-    if assignment is None:
+    if weights is None:
         return f"{_MORE_DEVICES}, where rules divide the weights ({_RULES})"
-    names = _replicated_weights(hlo.parse(assignment.text))
+    names = _replicated_weights(weights)
     if not names:
         return _MORE_DEVICES
     return (
@@ -246,23 +247,19 @@ def _spread_remedy(assignment: BufferAssignment | None) -> str:
     )
 
 
-def _replicated_weights(program: hlo.Program) -> list[str]:
+def _replicated_weights(weights: Mapping[str, Any]) -> list[str]:
     """Weights that every one of several devices has whole, largest first; none if most
     bytes are divided.
     """
-    if "num_partitions=" not in program.header:
-        return []  # there is one device
-    sizes: dict[str, int] = {}
-    total = 0
-    for parameter in program.parameters.values():
-        if name := _WEIGHT.match(parameter.op_name):
-            nbytes = sum(array.tiled_nbytes for array in parameter.arrays)
-            total += nbytes
-            if "sharding={replicated}" in parameter.attributes:
-                sizes[name[1]] = nbytes
-    if 2 * sum(sizes.values()) <= total:
+    sizes = {name: local_nbytes(weight) for name, weight in weights.items()}
+    whole = [
+        name
+        for name, weight in weights.items()
+        if len(weight.sharding.device_set) > 1 and weight.sharding.is_fully_replicated
+    ]
+    if 2 * sum(sizes[name] for name in whole) <= sum(sizes.values()):
         return []
-    return sorted(sizes, key=lambda name: (-sizes[name], name))
+    return sorted(whole, key=lambda name: (-sizes[name], name))
 
 
 def _format_bytes(nbytes: int) -> str:
