@@ -8,6 +8,7 @@ have.
 """
 
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,6 +72,8 @@ def install() -> None:
         allow_override=True,
     )
     _library.impl("_pin_memory", _pin_memory, "CPU")
+    if not _Backend.is_registered:
+        _number_devices(_library)
 
 
 def uninstall() -> None:
@@ -87,6 +90,42 @@ def _register_backend() -> None:
     if not _Backend.is_registered and DEVICE_IN_TORCH.works():
         register_device()
         _Backend.is_registered = True
+
+
+def _number_devices(library: torch.library.Library) -> None:
+    """Have moves to "jax" be moves to "jax:0".
+
+    Without a guard, torch cannot ask which of the devices is meant.
+    """
+    with warnings.catch_warnings():
+        # torch tells of every kernel that takes the place of another one.
+        warnings.simplefilter("ignore")
+        for name in ("to.device", "to.dtype_layout"):
+            # torch composes the operator of others, for tensors of every device.
+            kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
+            library.impl(
+                name,
+                _numbering(kernel),
+                "CompositeImplicitAutograd",
+                with_keyset=True,
+                allow_override=True,
+            )
+
+
+def _numbering(kernel: Any) -> Callable[..., Any]:
+    def to(keys: Any, *args: Any, **options: Any) -> Any:
+        return kernel.call_boxed(
+            keys,
+            *(_with_number(value) for value in args),
+            **{name: _with_number(value) for name, value in options.items()},
+        )
+
+    return to
+
+
+def _with_number(value: Any) -> Any:
+    is_device = isinstance(value, torch.device) and value.type == "jax"
+    return torch.device("jax", 0) if is_device and value.index is None else value
 
 
 def _empty(

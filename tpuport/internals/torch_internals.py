@@ -239,7 +239,7 @@ DEVICE_IN_TORCH: Final = Mechanism(
     "guard of the device in torch",
     "torch",
     rests_on="torch._C._acc, which torch 2.9 has not yet",
-    without='some calls of torch that name the device "jax", such as those about pinned memory, fail in torch itself',
+    without='"jax" stands for "jax:0" in moves of tensors, and calls of torch about pinned memory fail in torch itself',
     probe=_takes_device_from_python,
 )
 
