@@ -6,12 +6,14 @@ import json
 import logging
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
+from packaging.version import Version
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tpuport import compat
@@ -40,8 +42,22 @@ def make_mechanism(monkeypatch: pytest.MonkeyPatch):
     return make
 
 
+# What a mechanism rests on came with this release.
+SINCE = {
+    "guard of the device in torch": ("torch", "2.10"),
+    "positions of images in prompts": ("transformers", "5.2"),
+    "dtypes that models insist on": ("transformers", "5.2"),
+}
+TOO_NEW = {
+    name
+    for name, (library, version) in SINCE.items()
+    if Version(metadata.version(library)) < Version(version)
+}
+
+
 def test_all_mechanisms_work_with_the_installed_libraries():
-    assert {entry["mechanism"]: entry["reason"] for entry in probes.mechanisms() if not entry["works"]} == {}
+    off = {entry["mechanism"]: entry["reason"] for entry in probes.mechanisms() if not entry["works"]}
+    assert set(off) == TOO_NEW, off
 
 
 def test_every_module_with_a_mechanism_is_asked():
@@ -109,7 +125,7 @@ def test_a_renamed_attribute_stops_one_mechanism_and_changes_no_result(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
-    assert report["off"] == [expected]
+    assert sorted(report["off"]) == sorted({expected, *TOO_NEW})
     assert report["difference"] < 1e-5
     assert any(line.startswith(f"off: {expected} (") for line in report["doctor"])
     assert any(text.startswith(f"{expected} is off with ") for text in report["warnings"])

@@ -5,11 +5,14 @@ transformers renames the argument from one release to another (`past_key_values`
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import jax.numpy as jnp
 from transformers import GenerationMixin
 from transformers.generation import utils
+
+from tpuport import compat
 
 _parameters = inspect.signature(
     vars(GenerationMixin)["prepare_inputs_for_generation"]
@@ -34,3 +37,25 @@ def cache_argument(parameters: Mapping[str, Any]) -> str | None:
 def takes_cache(parameters: Mapping[str, Any]) -> bool:
     """Whether a model's `forward` takes a cache of any kind, by its signature."""
     return not _WITH_MODELS_OWN.isdisjoint(parameters)
+
+
+def add_written_columns(
+    arguments: dict[str, Any],
+    parameters: Mapping[str, Any],
+    first: Callable[[], Any],
+    count: int,
+) -> None:
+    """Traced. Tell a model the columns of the cache that a call writes, [N].
+
+    The first releases of transformers 5 take them as an argument, and without it make a
+    range, whose bounds would be tensors.
+
+    Args:
+        arguments: of the call, of jax or of torch; written to.
+        parameters: of the model's `forward`.
+        first: gives the first of the columns.
+        count: N.
+    """
+    if "cache_position" in parameters:
+        columns = compat.as_jax(first()) + jnp.arange(count, dtype=jnp.int32)
+        arguments["cache_position"] = compat.as_torch(columns)

@@ -19,7 +19,7 @@ from tpuport.compilation import Program, collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import beam_search, decoding_cache
 from tpuport.generation.beam_steps import select_beams
-from tpuport.generation.cache_arguments import cache_argument
+from tpuport.generation.cache_arguments import add_written_columns, cache_argument
 from tpuport.generation.guidance import guide
 from tpuport.generation.loop_state import (
     State,
@@ -435,10 +435,13 @@ class Decoder:
             {"input_ids": tokens, "attention_mask": mask, "position_ids": positions}
         )
         inputs = only(inputs, self._parameters)
+        cache = compat.as_torch(cache)
+        add_written_columns(
+            inputs, self._parameters, lambda: cache.get_seq_length(), tokens.shape[1]
+        )
         if "logits_to_keep" in self._parameters:
             # The head is large, and a prompt needs its last column alone.
             inputs["logits_to_keep"] = logit_count
-        cache = compat.as_torch(cache)
         with use_weights_in_loop(self.model, arrays, LOOP):
             inputs[self._cache_argument] = cache
             out = self.model(**inputs, use_cache=True, return_dict=True)

@@ -21,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from tpuport import compat
 from tpuport.compilation import use_weights_in_loop
 from tpuport.generation import model_inputs
+from tpuport.generation.cache_arguments import add_written_columns
 from tpuport.generation.cross_layer import CrossLayer
 from tpuport.generation.decoder import LOOP, Decoder, Inputs
 from tpuport.generation.decoding_cache import make_cache, set_length
@@ -267,6 +268,7 @@ class EncoderDecoder(Decoder):
         arguments = {"decoder_input_ids": tokens, "decoder_attention_mask": mask}
         arguments = only(arguments, self._parameters)
         arguments |= self._positions(tokens, mask, first)
+        add_written_columns(arguments, self._parameters, lambda: first, tokens.shape[1])
         if self.model.config.model_type in _MASKING_BY_TEXT:
             arguments["input_ids"] = tokens
         given = encoded.inputs | arguments

@@ -25,6 +25,7 @@ from tpuport.generation.model_inputs import (
     vocabulary_size,
 )
 from tpuport.generation.prompts import bucket_length, read_token_ids
+from tpuport.internals.transformers_internals import infers_encoder_masks
 from tpuport.plurals import count_noun
 
 # Encoders that give the same for a row whatever masked columns follow it: their
@@ -116,11 +117,26 @@ def read_source(
     length = 0
     if name == "input_ids":
         length = arrays[name].shape[1]
+        if infers_encoder_masks() and "attention_mask" not in arrays:
+            _check_unmasked(model, arrays[name])
         arrays = _pad_to_bucket(model, arrays)
     tokens, mask = _decoder_prompt(
         model, decoder_inputs, rows, generation_config, options
     )
     return Source(tokens, mask, arrays, contents, length)
+
+
+def _check_unmasked(model: Any, ids: np.ndarray) -> None:
+    """PortError for padding without a mask, which those releases of transformers make
+    themselves.
+    """
+    pad = getattr(model.config, "pad_token_id", None)
+    if pad is not None and (ids == pad).any():
+        raise PortError(
+            "token ids with padding need a mask: with this release of transformers, generate makes one in torch",
+            where=f"input_ids, pad_token_id {pad}",
+            fix="generate(model, ids, attention_mask=ids != pad_token_id); all ones if padding is text",
+        )
 
 
 def _last_hidden_state(outputs: Any) -> Any:

@@ -243,6 +243,18 @@ def expert_plan(model: Any) -> dict[str, Any]:
     return getattr(model, "ep_plan", None) or getattr(model, "_ep_plan", None) or {}
 
 
+# --- generation ---
+
+
+def infers_encoder_masks() -> bool:
+    """Whether `generate` makes a mask of padding for an encoder-decoder, as it does for
+    decoders: before transformers 5.2, which lacks this method too.
+    """
+    from transformers import GenerationMixin
+
+    return not hasattr(GenerationMixin, "_prepare_position_ids_for_generation")
+
+
 # --- classes ---
 
 
