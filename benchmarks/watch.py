@@ -241,7 +241,6 @@ class Watched:
         if not unseen and not unseen_parts:
             return None
         ran, parts = self.ran.setdefault(path, set()), self.parts.setdefault(path, set())
-        frame.f_trace_opcodes = bool(unseen_parts)
 
         def local(frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
             if event == "line":
@@ -251,6 +250,9 @@ class Watched:
                 parts.add(unseen_parts.pop(frame.f_lasti))
             return local
 
+        # Python 3.13 traces instructions only of a frame that has a function for them already.
+        frame.f_trace = local
+        frame.f_trace_opcodes = bool(unseen_parts)
         return local
 
     def _instructions(self, code: CodeType, lines: set[int]) -> dict[int, "Extent"]:

@@ -15,6 +15,8 @@ def device():
     with tpuport.gpu_shim(device="jax") as shim:
         yield shim
     torch.set_default_device(None)
+    # torch 2.9 fails at a device that is None.
+    vars(torch._GLOBAL_DEVICE_CONTEXT).clear()
 
 
 USES = {

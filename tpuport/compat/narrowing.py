@@ -19,10 +19,14 @@ class NarrowingWarning(UserWarning):
     """A tensor on the device has fewer digits than the one that torch would compute."""
 
 
-# Torch itself computes their tolerances in float64, and nobody's code asks for it.
-WITH_WIDE_TOLERANCES = frozenset(
-    {torch.linalg.pinv, torch.pinverse, torch.linalg.matrix_rank}
-)
+# Torch itself computes tolerances in float64, and from torch 2.15 on ranks of
+# quantiles, and nobody's code asks for it.
+WITH_WIDE_STEPS = frozenset(
+    {
+        torch.linalg.pinv, torch.pinverse, torch.linalg.matrix_rank, torch.quantile, torch.nanquantile,
+        torch.Tensor.quantile, torch.Tensor.nanquantile,
+    }
+)  # fmt: skip
 _is_silenced: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "narrowing is silenced", default=False
 )

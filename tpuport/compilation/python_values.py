@@ -116,7 +116,7 @@ def _has_hash(value: Any) -> bool:
     """
     try:
         hash(value)
-    except TypeError:
+    except Exception:  # noqa: BLE001 - a class of C++ raises errors of its own
         return False
     return True
 

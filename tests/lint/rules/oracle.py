@@ -175,7 +175,7 @@ def unimportable(shop: Workshop, rule: Rule) -> None:
     """The file cannot even be imported."""
     try:
         shop.model(rule.bad)
-    except (ImportError, OSError, RuntimeError):
+    except (ImportError, IndexError, OSError, RuntimeError):  # torch 2.15 takes the last GPU
         return
     raise AssertionError(f"the bad example of {rule.id} can be imported")
 

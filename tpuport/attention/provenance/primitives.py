@@ -52,7 +52,7 @@ IDENTITIES = frozenset(
 )
 # What gives nothing but elements of its first operand.
 _SELECTIONS = _MOVES | frozenset(
-    "squeeze expand_dims tile dynamic_slice reduce_max reduce_min cummax cummin split".split()
+    "squeeze expand_dims tile dynamic_slice reduce_max reduce_min cummax cummin split unstack".split()
 )
 _MAX_GATHER_INDICES = 1 << 16
 _MAX_OPERATIONS = 500

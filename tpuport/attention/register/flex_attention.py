@@ -103,12 +103,22 @@ def flex_attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True,
         "_validate_device": lambda *_: None,
         "flex_attention_hop": operator,
+        # No length is a symbol. torch would look for one in places in memory.
+        "has_free_unbacked_symbols": lambda _: False,
     }
-    body = types.FunctionType(
+    check = "_validate_block_mask_shape"
+    if check in names:
+        names[check] = _with_names(names[check], names)
+    return _with_names(function, names)(*arguments.args, **arguments.kwargs)
+
+
+def _with_names(function: Any, names: dict[str, Any]) -> Any:
+    """The function, which finds these in place of the names of its module."""
+    other = types.FunctionType(
         function.__code__, names, None, function.__defaults__, function.__closure__
     )
-    body.__kwdefaults__ = function.__kwdefaults__
-    return body(*arguments.args, **arguments.kwargs)
+    other.__kwdefaults__ = function.__kwdefaults__
+    return other
 
 
 class _MaskOnDevice:

@@ -153,7 +153,7 @@ def _torch_function(
     """Functions of torch that are called outside run in the environment, where some
     have a lowering of their own.
     """
-    if func in narrowing.WITH_WIDE_TOLERANCES:
+    if func in narrowing.WITH_WIDE_STEPS:
         with narrowing.silenced():
             return _run_function(func, args, kwargs)
     return _run_function(func, args, kwargs)
