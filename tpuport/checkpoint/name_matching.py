@@ -219,6 +219,9 @@ def _convert(match: Match, model: Any, target: str, conversion: _Conversion) -> 
         for (name, pattern, _), value in zip(inputs, values, strict=True):
             converter_copy.add_tensor(target, name, pattern, value)
         results = converter_copy.convert(target, model=model, config=model.config)
+        if isinstance(results, tuple):
+            # transformers 5.0 adds a mapping of errors, of which it was given none.
+            results, _ = results
         return {
             name: value[0] if isinstance(value, list) else value
             for name, value in results.items()

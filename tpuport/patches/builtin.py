@@ -17,7 +17,10 @@ PATCHES: list[Patch] = [
         target="diffusers.models.transformers.transformer_hunyuan_video15:HunyuanVideo15Transformer3DModel.forward",
         why="it tests in Python whether image embeddings are zero, and selects valid tokens by boolean masks",
         replacement="tpuport.patches.hunyuan_video15:forward",
-        source=("5a420465-d8a032a3fb0120b9eea8f5cb7d03e9ee",),
+        source=(
+            "5a420465-c6c1e29c0d6af57607ffdfc61b23321e",  # diffusers 0.36
+            "5a420465-d8a032a3fb0120b9eea8f5cb7d03e9ee",
+        ),
     ),
     Patch(
         name="hunyuan-video.text-refiner",
@@ -38,14 +41,20 @@ PATCHES: list[Patch] = [
         target="diffusers.models.transformers.transformer_hunyuanimage:HunyuanImageTransformer2DModel.forward",
         why="it selects valid tokens by boolean masks",
         replacement="tpuport.patches.hunyuan_image:forward",
-        source=("5b4a8355-72d3975d0707986bef022e0e013d39fe",),
+        source=(
+            "5b4a8355-bf984d019165519dac6f633b809b36d9",  # diffusers 0.36
+            "5b4a8355-72d3975d0707986bef022e0e013d39fe",
+        ),
     ),
     Patch(
         name="framepack.forward",
         target="diffusers.models.transformers.transformer_hunyuan_video_framepack:HunyuanVideoFramepackTransformer3DModel.forward",
         why="it cuts text to its number of valid tokens, or writes a mask row by row up to such numbers",
         replacement="tpuport.patches.hunyuan_video:framepack_forward",
-        source=("769901d1-40d5eaa9eeb439278b055449da66d207",),
+        source=(
+            "769901d1-1aa0475cb11fc23a960642ceaad14294",  # diffusers 0.36
+            "769901d1-40d5eaa9eeb439278b055449da66d207",
+        ),
     ),
     Patch(
         name="mochi.attention",
@@ -73,7 +82,10 @@ PATCHES: list[Patch] = [
         target="diffusers.models.transformers.transformer_lumina2:Lumina2Transformer2DModel.forward",
         why="it reads the number of each prompt's tokens, and cuts sequences to the longest",
         replacement="tpuport.patches.lumina2:forward",
-        source=("f5275b7a-1708c1fe7090f3d3d7fa0e62b07154da",),
+        source=(
+            "f5275b7a-dcf553404b264dd58996153725802716",  # diffusers 0.36
+            "f5275b7a-1708c1fe7090f3d3d7fa0e62b07154da",
+        ),
     ),
     Patch(
         name="omnigen.rotary",

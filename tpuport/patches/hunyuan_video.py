@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from diffusers.models.modeling_outputs import Transformer2DModelOutput
-from diffusers.utils.peft_utils import apply_lora_scale
 
 from tpuport.errors import PortError
+from tpuport.patches.lora_scale import with_lora_scale
 
 
 def refiner_forward(
@@ -37,7 +37,7 @@ def refiner_forward(
     return hidden_states
 
 
-@apply_lora_scale("attention_kwargs")
+@with_lora_scale
 def framepack_forward(
     self: Any,
     hidden_states: torch.Tensor,

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import torch
 from diffusers.models.modeling_outputs import Transformer2DModelOutput
-from diffusers.utils.peft_utils import apply_lora_scale
 from jax.core import Tracer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tpuport import compat
 from tpuport.errors import PortError
+from tpuport.patches.lora_scale import with_lora_scale
 from tpuport.patches.reordering import valid_first
 from tpuport.patches.switch import before_tracing
 
@@ -36,7 +36,7 @@ _with_glyphs: weakref.WeakSet[Any] = weakref.WeakSet()
 _is_zero: Any = WeakIdKeyDictionary()
 
 
-@apply_lora_scale("attention_kwargs")
+@with_lora_scale
 def forward(
     self: Any,
     hidden_states: torch.Tensor,

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from diffusers.models.modeling_outputs import Transformer2DModelOutput
-from diffusers.utils.peft_utils import apply_lora_scale
+
+from tpuport.patches.lora_scale import with_lora_scale
 
 
-@apply_lora_scale("attention_kwargs")
+@with_lora_scale
 def forward(
     self: Any,
     hidden_states: torch.Tensor,

@@ -14,7 +14,7 @@ ENTRY %main (x: f32[4,8]) -> f32[4,8] {
   %x = f32[4,8]{1,0:T(4,128)} parameter(0), metadata={op_name="x #1"}
   %zero = s32[]{:T(128)} constant(0)
   %start = (s32[]{:T(128)}, f32[4,8]{1,0:T(4,128)}) tuple(%zero, %x)
-  %loop = (s32[]{:T(128)}, f32[4,8]{1,0:T(4,128)}) call(%start), to_apply=%body, metadata={op_name="jit(f)/while" stack_frame_id=7}
+  %loop = (s32[], f32[4,8]) call(%start), to_apply=%body, metadata={op_name="jit(f)/while" stack_frame_id=7}
   ROOT %out = f32[4,8]{1,0:T(4,128)} negate(%loop#1)
 }
 """
