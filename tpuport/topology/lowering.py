@@ -52,6 +52,8 @@ _DECIDING_PACKAGES: Final = (
 )  # fmt: skip
 # A line of source as a program's text names it: file, line and columns.
 _LOCATION: Final = re.compile(r'loc\("([^"]+)":(\d+:\d+[^)]*)\)')
+# Of a call stack, as jax keeps them from 0.10.1 on.
+_FRAMES: Final = 100
 _TASK_NAMES: Final = {Prefill: "prefill", Decode: "decode"}
 
 
@@ -180,6 +182,21 @@ def describe_input(value: Any) -> str:
     return repr(value)
 
 
+@contextlib.contextmanager
+def _whole_stacks() -> Iterator[None]:
+    """Let programs name the lines of the model: jax 0.10.0 keeps the ten innermost
+    calls of each equation, which are the package's and torchax's.
+    """
+    name = "jax_traceback_in_locations_limit"
+    former = getattr(jax.config, name)
+    if 0 <= former < _FRAMES:
+        jax.config.update(name, _FRAMES)
+    try:
+        yield
+    finally:
+        jax.config.update(name, former)
+
+
 def lower_for(
     model: Any,
     inputs: Mapping[str, Any] | Prefill | Decode,
@@ -251,7 +268,8 @@ def lower_for(
             return _trace(step, owner, mesh, task, scan_layers)
 
         traced = _trace_with_values(trace, inputs, is_library_model(owner))
-        stage = traced.program.lower(lowering_platforms=("tpu",))
+        with _whole_stacks():
+            stage = traced.program.lower(lowering_platforms=("tpu",))
     # A step without loops is a plain function.
     loops = getattr(traced.step.function, "scanned", ())
     lower_unrolled = None
