@@ -26,6 +26,7 @@ from tpuport.generation.processor_options import (
 )
 from tpuport.generation.prompts import Prompts, bucket_length
 from tpuport.generation.whisper_processors import TimestampRules
+from tpuport.internals import transformers_internals
 
 logger = logging.getLogger("tpuport")
 
@@ -88,6 +89,8 @@ class Processors:
         encoder: None if the prompt is what transformers takes for the encoder's tokens,
             as in decoder-only models.
         min_tokens: how many tokens each filter leaves at least; None is one.
+        penalizes_padding: whether the user's own padding counts for the repetition
+            penalty.
     """
 
     prompt_columns: Any
@@ -116,6 +119,9 @@ class Processors:
         default=False, metadata={"static": True}
     )
     min_tokens: Any = None
+    penalizes_padding: bool = dataclasses.field(
+        default=False, metadata={"static": True}
+    )
 
 
 def make_processors(
@@ -128,7 +134,12 @@ def make_processors(
     if prompts.source_length == 0:
         options = _without_encoder_options(options)
     has_least_tokens = request.do_sample and request.least_tokens > 1
-    if options == NO_PROCESSORS and not has_least_tokens and host is None:
+    penalizes_padding = (
+        request.repetition_penalty != 1.0
+        and prompts.padding_is_context
+        and transformers_internals.penalizes_padding()
+    )
+    if options == NO_PROCESSORS and not (has_least_tokens or penalizes_padding or host):
         return None
     # A prompt of one token is a start token to transformers, and the processors of the
     # beginning differ.
@@ -162,6 +173,7 @@ def make_processors(
         eta_cutoff=_as_float(options.eta_cutoff),
         renormalize_logits=options.renormalize_logits,
         min_tokens=np.int32(request.least_tokens) if has_least_tokens else None,
+        penalizes_padding=penalizes_padding,
     )
 
 

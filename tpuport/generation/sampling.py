@@ -96,6 +96,8 @@ def process_logits(
     scores = logits_BV
     if step is not None:
         scores = step.bias_sequences(scores)
+        if step.processors.penalizes_padding:
+            present_BT = step.visible
     scores = jax.lax.cond(
         settings.repetition_penalty != 1.0,
         lambda s: _penalize(s, tokens_BT, present_BT, settings.repetition_penalty),

@@ -3,6 +3,7 @@ parts of `generate`, and what a model's class says of its weights.
 """
 
 import importlib.util
+import inspect
 from typing import Any, Final
 
 import torch
@@ -253,6 +254,16 @@ def infers_encoder_masks() -> bool:
     from transformers import GenerationMixin
 
     return not hasattr(GenerationMixin, "_prepare_position_ids_for_generation")
+
+
+def penalizes_padding() -> bool:
+    """Whether padding counts for the repetition penalty in `generate`: before
+    transformers 5.23, whose processor cannot be told how long it is for each row.
+    """
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    parameters = inspect.signature(RepetitionPenaltyLogitsProcessor).parameters
+    return "Tensor" not in str(parameters["prompt_ignore_length"].annotation)
 
 
 # --- classes ---
