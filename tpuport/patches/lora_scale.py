@@ -7,12 +7,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from diffusers.utils import (
-    USE_PEFT_BACKEND,
-    logging,
-    scale_lora_layers,
-    unscale_lora_layers,
-)
+from diffusers.utils import logging
+from diffusers.utils.constants import USE_PEFT_BACKEND
+from diffusers.utils.peft_utils import scale_lora_layers, unscale_lora_layers
 
 logger = logging.get_logger(__name__)
 
