@@ -38,7 +38,11 @@ _PYTHON_NAMES: Final = re.compile(
 )
 
 
+# transformers before 5.24; since then it is `cache`, as others call things of any kind.
 _CACHE_NAME: Final = re.compile("past_key_values?")
+
+
+_CACHE_METHOD: Final = "get_seq_length"
 
 
 _TENSOR_METHODS: Final = tensor_functions.TENSOR_ONLY_METHODS | {
@@ -67,12 +71,13 @@ _FUNCTIONS_OF_TENSORS: Final = frozenset(
 
 
 class _Evidence(NamedTuple):
-    """Names that a body treats as tensors, names that it treats as something else, and
-    what creates others' objects.
+    """Names that a body treats as tensors, names that it treats as something else, of
+    these the caches, and what creates others' objects.
     """
 
     tensors: set[str]
     others: set[str]
+    caches: set[str]
     objects: dict[str, ast.expr]
 
 
@@ -82,9 +87,10 @@ def value_by_evidence(
     """A tensor or a cache if the code or the name says so; else UNKNOWN."""
     if is_config_name(name):
         return CONFIG
-    if _CACHE_NAME.fullmatch(name):
-        return CACHE
     evidence = evidence_of(info)
+    is_asked_for_length = entry and name in evidence.caches
+    if is_asked_for_length or _CACHE_NAME.fullmatch(name):
+        return CACHE
     is_tensor_by_name = entry and _is_name_of_tensor(name, optional)
     if name in evidence.others or not (name in evidence.tensors or is_tensor_by_name):
         return UNKNOWN
@@ -114,7 +120,7 @@ def evidence_of(info: FunctionInfo) -> _Evidence:
 
 
 def _collect_evidence(info: FunctionInfo) -> _Evidence:
-    evidence = _Evidence(set(), set(), {})
+    evidence = _Evidence(set(), set(), set(), {})
     for node in all_nodes(info.node):
         match node:
             # A constructor's `cfg.dtype` and `cfg.shape` are settings.
@@ -127,6 +133,8 @@ def _collect_evidence(info: FunctionInfo) -> _Evidence:
                 attribute in _OTHER_ATTRIBUTES
             ):
                 evidence.others.add(name)
+                if attribute == _CACHE_METHOD:
+                    evidence.caches.add(name)
             case ast.Call():
                 _add_evidence_of_call(info, node, evidence)
             case ast.Subscript(
