@@ -59,6 +59,28 @@ def test_methods_by_name(check):
     """)
 
 
+def test_a_decorated_forward_of_a_choice_takes_no_more_arguments_than_it_has(check):
+    check("""
+    import functools
+    def renaming(function):
+        @functools.wraps(function)
+        def renamed(*args, **kwargs): return function(*args, **kwargs)
+        return renamed
+    class Full(nn.Module):
+        @renaming
+        def forward(self, x, length=0): return x if length > 0 else x + 1
+    class Sparse(nn.Module):
+        @renaming
+        def forward(self, x, band, blocks): return x * band * blocks
+    class Model(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.part = Full() if config.full else Sparse()
+        def forward(self, x: torch.Tensor):
+            return self.part(x) if self.config.full else self.part(x, x, x)
+    """)
+
+
 def test_autograd_functions(check):
     check("""
     class Round(torch.autograd.Function):

@@ -273,8 +273,7 @@ def _accepts(frame: Frame, callee: Value, node: ast.Call) -> bool:
     its own.
     """
     functions = _functions(frame, callee)
-    # A decorator may take other arguments.
-    if len(functions) != 1 or functions[0].info.decorators:
+    if len(functions) != 1:
         return True
     function = functions[0]
     parameters = function.info.node.args
@@ -283,6 +282,10 @@ def _accepts(frame: Frame, callee: Value, node: ast.Call) -> bool:
     fewest = sum(not isinstance(argument, ast.Starred) for argument in node.args)
     if fewest > most and parameters.vararg is None:
         return False
+    # A decorator may take other names, such as a deprecated one, but hardly ever more
+    # arguments.
+    if function.info.decorators:
+        return True
     known = {parameter.arg for parameter in function.info.named_parameters}
     names = {keyword.arg for keyword in node.keywords if keyword.arg}
     return names <= known or parameters.kwarg is not None
