@@ -146,6 +146,18 @@ class Model(nn.Module):
 """)
 
 
+def test_a_computed_key_is_none_of_those_that_begin_otherwise(check):
+    check("""
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor, names=("a", "b")):
+        kwargs = {"mask": x, "output_top": x.max()}
+        for name in names:
+            if kwargs.get(f"use_{name}", False): x = x + 1
+            if kwargs.get(f"output_{name}") > 1: pass  #! TPU205
+        return x
+""")
+
+
 def test_an_object_that_is_filled_by_name(check):
     check("""
 class Data:

@@ -36,6 +36,7 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.events import AttributeStore, Formatting
 from tpuport.lint.interpreter import library
+from tpuport.lint.interpreter.computed_names import known_ends
 from tpuport.lint.interpreter.containers import (
     as_mapping,
     compare_by_key,
@@ -297,7 +298,8 @@ def _method_of_mapping(
             _replace_receiver(frame, node, changed, None)
             return value
         case "get" | "pop" | "setdefault" | "__getitem__", [_, *_]:
-            return _entry(receiver, name, arguments.positional)
+            possible = _with_keys_like(receiver, node.args)
+            return _entry(possible, name, arguments.positional)
         case "items", _:
             return entries_of(receiver)
         case "values", _:
@@ -325,6 +327,19 @@ def _any_entry(mapping: Mapping) -> Value:
     if mapping.entries:
         return join_all(mapping.values)
     return mapping.element
+
+
+def _with_keys_like(mapping: Mapping, arguments: list[ast.expr]) -> Mapping:
+    """The dict without the entries that a computed key, the first argument, cannot
+    have: `f"output_{name}"`.
+    """
+    start, end = known_ends(arguments[0]) if arguments else ("", "")
+    entries = tuple(
+        (name, value)
+        for name, value in mapping.entries
+        if str(name).startswith(start) and str(name).endswith(end)
+    )
+    return Mapping(entries, mapping.element, mapping.is_open)
 
 
 def _entry(receiver: Mapping, name: str, positional: list[Value]) -> Value:
