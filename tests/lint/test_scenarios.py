@@ -74,6 +74,16 @@ class Model(nn.Module):
             ids = ids[:, -1:]
         return ids * torch.arange(past, past + n, device=ids.device)  #! TPU107 CACHED
 """,
+    "with one of many and without another": """
+class Model(nn.Module):
+    def forward(
+        self, x: torch.Tensor, embeds: torch.Tensor | None = None, pixels: torch.Tensor | None = None,
+        a=None, b=None, c=None, d=None, e=None,
+    ):
+        if embeds is None and pixels is not None:
+            x = x[:, : pixels.max()]  #! TPU108 Model.forward with some optional arguments
+        return x if embeds is None else x + embeds.sum()
+""",
     "a cache that only its use tells": """
 class Model(nn.Module):
     def forward(self, ids: torch.LongTensor, cache=None):

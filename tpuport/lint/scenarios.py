@@ -162,16 +162,11 @@ class _Calls:
         if not findings or not self.optional:
             return
         for key in findings.keys() - self.always:
-            scenario = self._scenario(key)
-            if scenario:
-                findings[key] = dataclasses.replace(
-                    findings[key], scenario=f"{self._info.qualname} {scenario}"
-                )
+            scenario = f"{self._info.qualname} {self._scenario(key)}"
+            findings[key] = dataclasses.replace(findings[key], scenario=scenario)
 
     def _scenario(self, key: tuple[Any, ...]) -> str:
-        """The calls that have a finding, as they follow the function's name; "" if that
-        is not known.
-        """
+        """The calls that have a finding, as they follow the function's name."""
 
         def has(arguments: list[str]) -> bool:
             return key in self.make(arguments).findings
@@ -199,7 +194,9 @@ class _Calls:
             return f"with `{self.optional[count - 1]}`"
         if is_with_all:
             return "with optional arguments"
-        return "without optional arguments" if has([]) else ""
+        if has([]):
+            return "without optional arguments"
+        return "with some optional arguments"
 
 
 def interpret_defaults(
