@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tpuport.lint.abstract_values import (
     BOOL_TENSOR,
+    CONFIG,
     FALSE,
     NONE,
     STATIC,
@@ -36,6 +37,7 @@ from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.instantiation import instantiate
 from tpuport.lint.interpreter.members import super_attribute
 from tpuport.lint.interpreter.object_state import store, store_after_call
+from tpuport.lint.interpreter.placement import gets_tensor
 from tpuport.lint.interpreter.python_builtins import call_builtin
 from tpuport.lint.interpreter.value_methods import (
     call_instance,
@@ -313,7 +315,8 @@ def _call_static(
     # `torch.enable_grad()(closure)`
     if callee == STATIC and arguments.first_function is not None:
         return arguments.first_function
-    return callee
+    # A model that was made from a configuration, rather than that itself.
+    return UNKNOWN if callee == CONFIG and gets_tensor(arguments) else callee
 
 
 def _call_sequence(

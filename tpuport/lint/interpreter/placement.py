@@ -21,6 +21,7 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Unknown,
     Value,
+    is_tensor,
     is_traced,
     tensor,
 )
@@ -290,6 +291,11 @@ def _elements(container: Sequence | Mapping) -> Iterable[Value]:
             return [element]
         case Mapping() as mapping:
             return mapping.values
+
+
+def gets_tensor(arguments: Arguments) -> bool:
+    """Whether a function gets a tensor, perhaps in a list."""
+    return any(map(is_tensor, _operands(arguments)))
 
 
 def _has_traced(arguments: Arguments) -> bool:

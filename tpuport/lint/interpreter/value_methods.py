@@ -47,7 +47,7 @@ from tpuport.lint.interpreter.containers import (
 )
 from tpuport.lint.interpreter.frame import ELEMENTS, Frame
 from tpuport.lint.interpreter.object_state import with_field, with_fields
-from tpuport.lint.interpreter.placement import on_device
+from tpuport.lint.interpreter.placement import gets_tensor, on_device
 from tpuport.lint.interpreter.tensor_functions import TENSOR_ONLY_METHODS, tensor_method
 from tpuport.lint.joins import (
     join,
@@ -187,8 +187,11 @@ def _method_of_static(
             return _method_of_string(frame, node, receiver, name, arguments)
         # `config.get("rope_scaling")` is a part of the configuration, or one of its
         # settings.
-        case "config":
+        case "config" if not gets_tensor(arguments):
             return _default_function(name, arguments) or CONFIG
+        # Not a configuration then, but a model that was made from one.
+        case "config":
+            return UNKNOWN
         case _:
             return _default_function(name, arguments) or STATIC
 
