@@ -22,7 +22,7 @@ class Value:
         kind: of a `Static` or a `Sequence`.
         constant: of a `Static`.
         items: of a `Sequence`.
-        dtype, exact, ndim, origin: of a `Tensor`.
+        dtype, exact, ndim, origin, decided: of a `Tensor`.
     """
 
     __slots__ = ()
@@ -33,6 +33,7 @@ class Value:
     exact: str = ""
     ndim: int = -1
     origin: str = ""
+    decided: bool = False
 
     @property
     def inherited_origin(self) -> str:
@@ -138,12 +139,18 @@ class Tensor(Value):
         several: it is of the host and certainly has more than one element, so no
             operation takes it beside a traced tensor; torch accepts a single number of
             the host beside tensors of any device.
+        decided: it follows from weights, buffers and sizes alone, so that code of
+            libraries may ask for its values, which are computed before the trace.
+        masked_read: the `masked_reads.MaskedRead` that it is, or whose rows it follows
+            from row by row, or None.
     """
 
     __slots__ = (
+        "decided",
         "dtype",
         "exact",
         "host",
+        "masked_read",
         "ndim",
         "optional",
         "origin",
@@ -158,6 +165,8 @@ class Tensor(Value):
     origin: str
     host: bool
     several: bool
+    decided: bool
+    masked_read: Any
 
     @property
     def inherited_origin(self) -> str:
@@ -170,9 +179,10 @@ class Tensor(Value):
         return f"Tensor({', '.join(attributes)})"
 
 
+_OF_WEIGHTS: Final = frozenset({"parameter", "buffer"})
 # Interning makes equality of tensors, the most frequent values, a comparison of
 # identities.
-_tensors: dict[tuple[str, str, int, bool, bool, str, bool, bool], Tensor] = {}
+_tensors: dict[tuple[Any, ...], Tensor] = {}
 
 
 def tensor(
@@ -184,15 +194,27 @@ def tensor(
     origin: str = "",
     host: bool = False,
     several: bool = False,
+    decided: bool = False,
+    masked_read: Any = None,
 ) -> Tensor:
-    """The only `Tensor` with these attributes."""
-    key = (dtype, exact, ndim, optional, view, origin, host, several)
+    """The only `Tensor` with these attributes. Weights are `decided`."""
+    decided = decided or origin in _OF_WEIGHTS
+    key = (
+        dtype, exact, ndim, optional, view, origin, host, several, decided, masked_read
+    )  # fmt: skip
     interned = _tensors.get(key)
     if interned is None:
         interned = _tensors[key] = Tensor()
         interned.dtype, interned.exact, interned.ndim, interned.optional = key[:4]
-        interned.view, interned.origin, interned.host, interned.several = key[4:]
+        interned.view, interned.origin, interned.host = key[4:7]
+        interned.several, interned.decided, interned.masked_read = key[7:]
     return interned
+
+
+def changed(value: Tensor, **attributes: Any) -> Tensor:
+    """The tensor with other attributes."""
+    known = {name: getattr(value, name) for name in Tensor.__slots__}
+    return tensor(**known | attributes)
 
 
 TENSOR: Final = tensor()
@@ -449,16 +471,7 @@ def without_none(value: Value) -> Value:
     if value is CACHE:
         return GIVEN_CACHE
     if isinstance(value, Tensor) and value.optional:
-        return tensor(
-            value.dtype,
-            value.exact,
-            value.ndim,
-            False,
-            value.view,
-            value.origin,
-            value.host,
-            value.several,
-        )
+        return changed(value, optional=False)
     return value
 
 

@@ -5,7 +5,7 @@ and, if written, the name.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from tpuport.lint.abstract_values import External, Static, Tensor, Value, tensor
+from tpuport.lint.abstract_values import External, Static, Tensor, Value, changed
 
 
 class Dtype(NamedTuple):
@@ -104,13 +104,4 @@ def requested_dtype(keywords: Mapping[str, Value], default: str = "") -> Dtype:
 
 def with_dtype(value: Tensor, family: str, exact: str = "") -> Tensor:
     """The tensor converted to a dtype: a copy, not a view."""
-    return tensor(
-        family,
-        exact,
-        value.ndim,
-        value.optional,
-        False,
-        value.origin,
-        value.host,
-        value.several,
-    )
+    return changed(value, dtype=family, exact=exact, view=False)

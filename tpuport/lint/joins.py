@@ -24,6 +24,7 @@ from tpuport.lint.abstract_values import (
     Static,
     Tensor,
     Value,
+    changed,
     is_traced,
     options_of,
     tensor,
@@ -179,18 +180,12 @@ def _join_tensor(left: Tensor, right: Value) -> Value:
             # What is traced in one branch fails where this branch runs.
             left.host and right.host,
             left.several and right.several,
+            left.decided and right.decided,
+            # What is selected in one branch stops where this branch runs.
+            left.masked_read or right.masked_read,
         )
     if right == NONE:
-        return tensor(
-            left.dtype,
-            left.exact,
-            left.ndim,
-            True,
-            left.view,
-            left.origin,
-            left.host,
-            left.several,
-        )
+        return changed(left, optional=True)
     if isinstance(right, Static) and not left.host:
         losses.count += 1
     return UNKNOWN

@@ -14,7 +14,8 @@ from tpuport.lint.abstract_values import (
     tensor,
 )
 from tpuport.lint.dtype_families import promote
-from tpuport.lint.interpreter import placement
+from tpuport.lint.interpreter import derived_values
+from tpuport.lint.interpreter.masked_reads import operator_name
 from tpuport.lint.joins import join_all, joint_element
 
 
@@ -26,8 +27,11 @@ def arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
         case Sequence(), Tensor() if is_repetition:
             return left.of_any_length()
         case (Tensor(), _) | (_, Tensor()):
-            return placement.of_operator(
-                _tensor_arithmetic(left, operator, right), left, right
+            return derived_values.of_operator(
+                operator_name(operator),
+                _tensor_arithmetic(left, operator, right),
+                left,
+                right,
             )
         case Static(), Static():
             return _static_arithmetic(left, operator, right)

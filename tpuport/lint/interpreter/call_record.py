@@ -7,6 +7,7 @@ from typing import Any
 
 from tpuport.lint.abstract_values import UNKNOWN, Value
 from tpuport.lint.findings import Finding
+from tpuport.lint.interpreter.masked_reads import MaskedRead
 from tpuport.lint.modules import ClassInfo, FunctionInfo
 
 
@@ -19,6 +20,8 @@ class Record:
         receiver: the object that a method was called on, as the method leaves it; None
             if the call leaves it as it was.
         findings: by rule and position.
+        reads: those by masks that have started in the call; asked_reads: those from
+            elsewhere of which it asks for the number of elements.
         traced: the functions that were traced, the called one among them, each with the
             class of the object that it was called on, or None.
         consulted: files whose functions were interpreted.
@@ -34,6 +37,8 @@ class Record:
     )
     consulted: set[str] = dataclasses.field(default_factory=set)
     lost: bool = False
+    reads: set[MaskedRead] = dataclasses.field(default_factory=set)
+    asked_reads: set[MaskedRead] = dataclasses.field(default_factory=set)
 
     def add(self, key: tuple[Any, ...], finding: Finding) -> None:
         """Add a finding; of two with the same key the worse stays, or the one that
@@ -45,6 +50,14 @@ class Record:
         ):
             self.findings[key] = finding
 
+    def ask(self, read: MaskedRead) -> None:
+        """Count the findings of a read if it has started here; else wherever it has."""
+        if read not in self.reads:
+            self.asked_reads.add(read)
+            return
+        for finding in read.findings:
+            self.add(finding.key, finding)
+
     def absorb(self, inner: "Record") -> None:
         """Add everything that a call inside this one resulted in."""
         for key, finding in inner.findings.items():
@@ -52,3 +65,6 @@ class Record:
         self.traced |= inner.traced
         self.consulted |= inner.consulted
         self.lost |= inner.lost
+        self.reads |= inner.reads
+        for read in inner.asked_reads:
+            self.ask(read)

@@ -29,12 +29,14 @@ from tpuport.lint.abstract_values import (
     Static,
     Value,
     options_of,
+    tensor,
 )
 from tpuport.lint.events import Call
 from tpuport.lint.gpu_packages import asks_for_gpu_package, is_gpu_package
 from tpuport.lint.interpreter import library, standard_library
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.instantiation import instantiate
+from tpuport.lint.interpreter.masked_reads import reads_in
 from tpuport.lint.interpreter.members import super_attribute
 from tpuport.lint.interpreter.object_state import store, store_after_call
 from tpuport.lint.interpreter.placement import gets_tensor
@@ -201,6 +203,9 @@ def _call_function(
 def _call_class(
     frame: Frame, callee: Class, arguments: Arguments, node: ast.Call
 ) -> Value:
+    # What an object holds, others may ask for.
+    for read in reads_in([*arguments.positional, *arguments.keywords.values()]):
+        frame.interpreter.report_read(read)
     return instantiate(frame, callee.info, arguments)
 
 
@@ -214,18 +219,29 @@ def _call_method(
     frame: Frame, callee: Method, arguments: Arguments, node: ast.Call
 ) -> Value:
     result = call_method(frame, node, callee, arguments)
-    frame.report(
-        Call(
-            node,
-            callee.name,
-            callee.receiver,
-            arguments.positional,
-            arguments.keywords,
-            result,
-            frame.is_certain,
-        )
-    )
-    return result
+    return _reported(frame, node, callee.name, callee.receiver, arguments, result)
+
+
+def _reported(
+    frame: Frame,
+    node: ast.Call,
+    name: str,
+    receiver: Value | None,
+    arguments: Arguments,
+    result: Value,
+    *,
+    is_missing: bool = False,
+) -> Value:
+    """What a call returns, of which the rules hear; `is_missing` if its package is."""
+    positional, keywords = arguments.positional, arguments.keywords
+    event = Call(node, name, receiver, positional, keywords, result, frame.is_certain)
+    if is_missing:
+        frame.report_package(event)
+        return result
+    coordinates = frame.report(event)
+    if coordinates is None:
+        return result
+    return Sequence("tuple", None, tensor("int", masked_read=coordinates))
 
 
 def _call_partial(
@@ -245,11 +261,7 @@ def _call_layer(
     frame: Frame, callee: Layer, arguments: Arguments, node: ast.Call
 ) -> Value:
     result = library.layer_call(callee.name, arguments)
-    positional, keywords = arguments.positional, arguments.keywords
-    frame.report(
-        Call(node, "forward", callee, positional, keywords, result, frame.is_certain)
-    )
-    return result
+    return _reported(frame, node, "forward", callee, arguments, result)
 
 
 def _call_interpreted(
@@ -300,18 +312,7 @@ def _call_static(
     # `flash_attn_func = None` in place of an import that has failed: the rules know the
     # import's name.
     if callee == NONE and is_gpu_package(name):
-        frame.report(
-            Call(
-                node,
-                name,
-                None,
-                arguments.positional,
-                arguments.keywords,
-                UNKNOWN,
-                frame.is_certain,
-            )
-        )
-        return UNKNOWN
+        return _reported(frame, node, name, None, arguments, UNKNOWN)
     # `torch.enable_grad()(closure)`
     if callee == STATIC and arguments.first_function is not None:
         return arguments.first_function
@@ -348,19 +349,9 @@ def _call_external(
         method = Method(arguments.first, name.rpartition(".")[2])
         return apply(frame, method, arguments.without_first(), node)
     result = _external_result(frame, name, arguments, node)
-    report = frame.report_package if callee.missing else frame.report
-    report(
-        Call(
-            node,
-            name,
-            None,
-            arguments.positional,
-            arguments.keywords,
-            result,
-            frame.is_certain,
-        )
+    return _reported(
+        frame, node, name, None, arguments, result, is_missing=callee.missing
     )
-    return result
 
 
 def _external_result(

@@ -8,6 +8,7 @@ class's file stays open, and rules read some of them there.
 import ast
 import collections
 import itertools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
@@ -34,6 +35,11 @@ _MODULE_BASES: Final = frozenset(
 NOT_BUILT: Final = frozenset(
     "PreTrainedModel ModelMixin ConfigMixin GenerationMixin PreTrainedConfig".split()
 )
+# Libraries of models, what their models descend from, and what else they export: models
+# and no other modules.
+MODEL_LIBRARIES: Final = frozenset({"transformers", "diffusers"})
+_LIBRARY_MODELS: Final = frozenset({"PreTrainedModel", "ModelMixin"})
+_EXPORTED: Final = re.compile(rf"({'|'.join(sorted(MODEL_LIBRARIES))})\.[^.]+")
 _OUTPUTS: Final = frozenset("ModelOutput BaseOutput".split())
 _ENUMERATIONS: Final = frozenset("Enum StrEnum IntEnum ExplicitEnum Flag".split())
 _DICTS: Final = frozenset("dict OrderedDict UserDict defaultdict Dict".split())
@@ -159,6 +165,16 @@ class Classes:
         if base == "torch.nn.Module":
             return ""
         return base
+
+    @_stored
+    def is_library_model(self, info: ClassInfo) -> bool:
+        """Whether it is a model of transformers or diffusers, or derived from one."""
+        is_derived = any(
+            base.node.name in _LIBRARY_MODELS
+            and base.module.top_package in MODEL_LIBRARIES
+            for base in self.mro(info)
+        )
+        return is_derived or any(map(_EXPORTED.fullmatch, self.external_bases(info)))
 
     @_stored
     def is_module(self, info: ClassInfo) -> bool:

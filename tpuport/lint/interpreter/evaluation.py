@@ -29,10 +29,11 @@ from tpuport.lint.abstract_values import (
     tensor,
 )
 from tpuport.lint.events import Arithmetic, Comparison, Membership, Truth
-from tpuport.lint.interpreter import overloading, placement
+from tpuport.lint.interpreter import derived_values, overloading
 from tpuport.lint.interpreter.arithmetic_values import arithmetic, broadcast_ndim
 from tpuport.lint.interpreter.callables import evaluate_call, evaluate_starred
 from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.interpreter.masked_reads import operator_name
 from tpuport.lint.interpreter.members import attribute
 from tpuport.lint.interpreter.subscripts import evaluate_subscript
 from tpuport.lint.interpreter.tensor_functions import like
@@ -211,7 +212,9 @@ def _unary_operation(frame: Frame, node: ast.UnaryOp) -> Value:
     value = frame.evaluate(node.operand)
     match node.op, value:
         case _, Tensor():
-            result = placement.of_operator(like(value), value)
+            result = derived_values.of_operator(
+                operator_name(node.op), like(value), value
+            )
             frame.report(Arithmetic(node, value, node.op, None, result))
             return result
         # -1 is written for "the last", "all" and "not given", which rules ask for.
@@ -268,7 +271,7 @@ def _compare(
         case (Tensor(), _) | (_, Tensor()):
             frame.report(Comparison(node, left, right))
             result = tensor("bool", ndim=broadcast_ndim(left, right))
-            return placement.of_operator(result, left, right)
+            return derived_values.of_operator("eq", result, left, right)
     match operator:
         case ast.Eq():
             return _equality(left, right)

@@ -31,6 +31,7 @@ from tpuport.lint.abstract_values import (
 from tpuport.lint.events import Event
 from tpuport.lint.interpreter.class_facts import Classes, Evaluator
 from tpuport.lint.interpreter.computed_names import known_ends
+from tpuport.lint.interpreter.masked_reads import MaskedRead
 from tpuport.lint.joins import (
     join,
     join_all,
@@ -58,6 +59,7 @@ class Interpreter(Evaluator):
         classes: facts about classes.
         constructs: a constructor is interpreted for what it demands of packages that
             need a GPU.
+        trusts_all: all code is trusted as a library's: a model derived from one's runs.
         changed_receiver: the object of the method that was called last, as the method
             leaves it; None if unchanged.
         route: qualified names of the functions that are being interpreted, the
@@ -72,6 +74,7 @@ class Interpreter(Evaluator):
     options: Any
     classes: Classes
     constructs: bool = False
+    trusts_all: bool = False
     changed_receiver: Value | None = None
     route: list[str]
     expression_handlers: HandlersByType[type[ast.AST], Callable[["Frame", Any], Value]]
@@ -133,9 +136,15 @@ class Interpreter(Evaluator):
         """
 
     @abstractmethod
-    def report(self, event: Event, module: ModuleInfo, function: str) -> None:
-        """Ask the rules about an event in a function, by the function's qualified
-        name.
+    def report_read(self, read: MaskedRead) -> None:
+        """Count the findings of a read by a mask."""
+
+    @abstractmethod
+    def report(
+        self, event: Event, module: ModuleInfo, function: str
+    ) -> MaskedRead | None:
+        """Ask the rules about an event in a function, by the function's qualified name.
+        If it is a read by a mask whose findings do not count yet, return it.
         """
 
 
@@ -297,10 +306,11 @@ class Frame:
             pattern = f"{start}0{end}"
             self.building[pattern] = join_optional(self.building.get(pattern), value)
 
-    def report(self, event: Event) -> None:
+    def report(self, event: Event) -> MaskedRead | None:
         """Let the rules hear of an event, if this frame's events count."""
         if self.emitting:
-            self.interpreter.report(event, self.module, self.qualname)
+            return self.interpreter.report(event, self.module, self.qualname)
+        return None
 
     @property
     def hears_of_packages(self) -> bool:

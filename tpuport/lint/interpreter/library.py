@@ -32,7 +32,7 @@ from tpuport.lint.abstract_values import (
     tensor,
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES, is_dtype_name
-from tpuport.lint.interpreter import placement
+from tpuport.lint.interpreter import derived_values
 from tpuport.lint.interpreter.tensor_functions import like, tensor_function
 from tpuport.lint.joins import (
     join_all,
@@ -129,7 +129,7 @@ def call(name: str, arguments: Arguments) -> Value:
     if library in _STATIC_LIBRARIES:
         return STATIC
     result = _LIBRARY_HANDLERS.get(library, _unknown)(name, arguments)
-    return placement.of_function(name, arguments, result)
+    return derived_values.of_function(name, arguments, result)
 
 
 def _unknown(name: str, arguments: Arguments) -> Value:
@@ -394,6 +394,10 @@ def _sequential(layers: list[Value]) -> Value:
 def layer_call(name: str, arguments: Arguments) -> Value:
     """What an instance of a torch module class returns when it is called."""
     last = name.rpartition(".")[2]
+    return derived_values.of_layer(last, arguments, _layer_result(last, arguments))
+
+
+def _layer_result(last: str, arguments: Arguments) -> Value:
     if last in _PASS_THROUGH:
         return arguments.first
     if last in _RECURRENT_STATES:

@@ -36,11 +36,13 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Unknown,
     Value,
+    changed,
     is_config_name,
     tensor,
 )
 from tpuport.lint.interpreter import library
 from tpuport.lint.interpreter.frame import ELEMENTS, Frame
+from tpuport.lint.interpreter.masked_reads import KNOWN
 from tpuport.lint.interpreter.placement import HOST_DEVICE, TRACED_DEVICE
 from tpuport.lint.joins import (
     join,
@@ -91,26 +93,20 @@ def _of_tensor(frame: Frame, base: Tensor, name: str) -> Value:
             return tensor(base.dtype, base.exact, base.ndim, origin=base.origin)
         # These share memory with the tensor.
         case "T" | "mT" | "H" | "mH" | "data" | "real" | "imag":
-            return tensor(
-                base.dtype,
-                base.exact,
-                base.ndim,
-                False,
-                True,
-                base.origin,
-                base.host,
-                base.several,
-            )
+            return changed(base, optional=False, view=True)
         case "device" if base.host:
             return HOST_DEVICE
         # The fields of a named tuple that was taken for a tensor:
         # `x.max(dim=1).values`.
         case "values":
-            return tensor(base.dtype, host=base.host)
+            return tensor(base.dtype, host=base.host, decided=base.decided)
         case "indices":
-            return tensor("int", host=base.host)
+            return tensor("int", host=base.host, decided=base.decided)
         case _:
-            return _TENSOR_ATTRIBUTES.get(name) or Method(base, name)
+            known = _TENSOR_ATTRIBUTES.get(name)
+            if base.masked_read is not None and known and name not in KNOWN:
+                frame.interpreter.report_read(base.masked_read)
+            return known or Method(base, name)
 
 
 def _of_static(frame: Frame, base: Static, name: str) -> Value:

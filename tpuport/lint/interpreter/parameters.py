@@ -29,6 +29,7 @@ from tpuport.lint.abstract_values import (
     Static,
     Tensor,
     Value,
+    changed,
     tensor,
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES
@@ -257,14 +258,7 @@ def as_named(value: Value, name: str) -> Value:
         and not value.dtype
         and value.origin != "mask"
     ):
-        return tensor(
-            ndim=value.ndim,
-            optional=value.optional,
-            view=value.view,
-            origin="mask",
-            host=value.host,
-            several=value.several,
-        )
+        return changed(value, exact="", origin="mask")
     return value
 
 
@@ -280,6 +274,8 @@ def generalise(value: Value) -> Value:
                 origin=value.inherited_origin,
                 host=value.host,
                 several=value.several,
+                decided=value.decided,
+                masked_read=value.masked_read,
             )
         case Static(kind="int" | "float" as kind):
             return Static(kind)

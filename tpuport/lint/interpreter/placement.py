@@ -21,9 +21,9 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Unknown,
     Value,
+    changed,
     is_tensor,
     is_traced,
-    tensor,
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES
 from tpuport.lint.passed_arguments import Arguments
@@ -31,7 +31,7 @@ from tpuport.lint.work import meter
 
 # Functions that create a tensor of the host if they get no device. `as_tensor` may get
 # a traced tensor.
-_FACTORIES: Final = frozenset(
+FACTORIES: Final = frozenset(
     "torch." + name
     for name in (
         "zeros ones empty full arange linspace logspace eye tensor from_numpy frombuffer empty_strided range "
@@ -59,7 +59,7 @@ _KEEPS_SIZE: Final = frozenset(
     "logical_and logical_or logical_xor bitwise_not bitwise_and bitwise_or eq ne lt le gt ge masked_fill where "
     "cat concat concatenate stack fill zero copy outer broadcast_to maximum minimum".split()
 )
-_DRAWS: Final = ("rand", "normal", "bernoulli", "multinomial", "poisson")
+DRAWS: Final = ("rand", "normal", "bernoulli", "multinomial", "poisson")
 _MOVES: Final = frozenset({"to", "type_as", "cuda", "xpu"})
 # The device of a tensor of the host.
 HOST_DEVICE: Final = Static("device", "cpu")
@@ -78,16 +78,7 @@ def on_host(value: Value, several: bool = False) -> Value:
     """
     match value:
         case Tensor(host=False):
-            return tensor(
-                value.dtype,
-                value.exact,
-                value.ndim,
-                value.optional,
-                value.view,
-                value.origin,
-                True,
-                several,
-            )
+            return changed(value, host=True, several=several)
         case Sequence(items=tuple(items)):
             return Sequence(
                 value.kind, tuple(map(on_host, items)), on_host(value.element)
@@ -99,19 +90,12 @@ def on_host(value: Value, several: bool = False) -> Value:
 
 
 def on_device(value: Value) -> Value:
-    """The value as a device has it; the parameters in an `nn.ParameterList` go there
-    with their module.
+    """The value as a device has it, which is the same in each call if it was one of the
+    host; the parameters in an `nn.ParameterList` go there with their module.
     """
     match value:
         case Tensor(host=True):
-            return tensor(
-                value.dtype,
-                value.exact,
-                value.ndim,
-                value.optional,
-                value.view,
-                value.origin,
-            )
+            return changed(value, host=False, several=False, decided=True)
         case Sequence(kind="modules", element=Tensor(host=True)):
             return Sequence("modules", None, on_device(value.element))
         case _:
@@ -128,17 +112,17 @@ def of_function(name: str, arguments: Arguments, result: Value) -> Value:
         return result
     last = name.rpartition(".")[2]
     if (
-        last.startswith(_DRAWS)
+        last.startswith(DRAWS)
         or last == "one_hot"
         or (last == "where" and _chooses_number(arguments))
     ):
         return result
-    if name in _FACTORIES:
+    if name in FACTORIES:
         # A size in a tensor is an error by itself: the program that avoids it has a
         # number.
         is_data = last in _OF_DATA and _has_traced(arguments)
         return result if is_data else on_host(result, _makes_several(last, arguments))
-    operands = list(_operands(arguments))
+    operands = list(operands_of(arguments))
     if name in _CLASSES:
         return on_host(result) if _is_of_data(arguments) else result
     if name in _CONDITIONAL_FACTORIES and all(
@@ -237,7 +221,7 @@ def of_method(
     ):
         return _moved(result)
     keeps_size = name.removesuffix("_") in _KEEPS_SIZE
-    return _computed_from([receiver, *_operands(arguments)], result, keeps_size)
+    return _computed_from([receiver, *operands_of(arguments)], result, keeps_size)
 
 
 def of_operator(
@@ -264,7 +248,7 @@ def _moved(result: Value) -> Value:
     return on_device(result) if isinstance(result, Tensor) else result
 
 
-def _operands(arguments: Arguments) -> Iterator[Value]:
+def operands_of(arguments: Arguments) -> Iterator[Value]:
     """All values that a function gets, those in lists and dicts too, each container
     once.
     """
@@ -295,11 +279,11 @@ def _elements(container: Sequence | Mapping) -> Iterable[Value]:
 
 def gets_tensor(arguments: Arguments) -> bool:
     """Whether a function gets a tensor, perhaps in a list."""
-    return any(map(is_tensor, _operands(arguments)))
+    return any(map(is_tensor, operands_of(arguments)))
 
 
 def _has_traced(arguments: Arguments) -> bool:
-    return any(map(is_traced, _operands(arguments)))
+    return any(map(is_traced, operands_of(arguments)))
 
 
 def _computed_from(operands: Iterable[Value], result: Value, keeps_size: bool) -> Value:

@@ -26,11 +26,12 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Unknown,
     Value,
+    changed,
     tensor,
 )
 from tpuport.lint.events import SliceBound, Subscript
 from tpuport.lint.gpu_packages import names_gpu_implementation
-from tpuport.lint.interpreter import placement
+from tpuport.lint.interpreter import derived_values
 from tpuport.lint.interpreter.frame import Frame, tuple_elements
 from tpuport.lint.interpreter.members import item
 from tpuport.lint.joins import join_all
@@ -82,7 +83,17 @@ def evaluate_subscript(frame: Frame, node: ast.Subscript) -> Value:
     if is_own and frame.building is None:
         base = TENSOR
         indices[0] = BOOL_TENSOR
-    frame.report(Subscript(node, base, indices))
+    event = Subscript(node, base, indices)
+    read = frame.report(event)
+    if read is not None:
+        base = base if isinstance(base, Tensor) else TENSOR
+        return changed(_indexed_tensor(base, indices), masked_read=read)
+    return _item(frame, node, base, indices)
+
+
+def _item(
+    frame: Frame, node: ast.Subscript, base: Value, indices: list[Value]
+) -> Value:
     # `x[()]` has none.
     first = next(iter(indices), UNKNOWN)
     match base:
@@ -91,8 +102,12 @@ def evaluate_subscript(frame: Frame, node: ast.Subscript) -> Value:
             return UNKNOWN
         case Tensor():
             keeps_size = all(map(_keeps_size, tuple_elements(node.slice)))
-            return placement.of_operator(
-                _indexed_tensor(base, indices), base, *indices, keeps_size=keeps_size
+            return derived_values.of_operator(
+                "getitem",
+                _indexed_tensor(base, indices),
+                base,
+                *indices,
+                keeps_size=keeps_size,
             )
         case Sequence():
             # `x[:, 0]`: annotated as a list or tuple, but used as the tensor that it
@@ -234,7 +249,7 @@ def _literal_bound(node: ast.expr | None) -> Any:
             return NOT_CONSTANT
 
 
-def _indexed_tensor(base: Tensor, indices: list[Value]) -> Value:
+def _indexed_tensor(base: Tensor, indices: list[Value]) -> Tensor:
     # Indexing with tensors or lists copies, and may give any number of dimensions.
     if any(isinstance(index, Tensor | Sequence) for index in indices):
         return tensor(base.dtype, base.exact, origin=base.inherited_origin)

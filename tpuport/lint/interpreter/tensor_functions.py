@@ -36,7 +36,7 @@ from tpuport.lint.dtype_families import (
     requested_dtype,
     with_dtype,
 )
-from tpuport.lint.interpreter import placement
+from tpuport.lint.interpreter import derived_values
 from tpuport.lint.joins import (
     join_all,
 )
@@ -385,7 +385,7 @@ _CASTS: Final = {
 
 def tensor_method(receiver: Tensor, name: str, arguments: Arguments) -> Value:
     """What a method of a tensor returns."""
-    return placement.of_method(
+    return derived_values.of_method(
         receiver, name, arguments, _method_result(receiver, name, arguments)
     )
 

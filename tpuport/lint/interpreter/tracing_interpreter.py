@@ -20,7 +20,7 @@ from tpuport.lint.abstract_values import (
     Value,
     class_of,
 )
-from tpuport.lint.events import Call, Event, FunctionEntry
+from tpuport.lint.events import Event, FunctionEntry
 from tpuport.lint.gpu_packages import is_kernel
 from tpuport.lint.interpreter import callables, control_flow, evaluation, execution
 from tpuport.lint.interpreter.bound_arguments import (
@@ -30,7 +30,7 @@ from tpuport.lint.interpreter.bound_arguments import (
     promised_result,
 )
 from tpuport.lint.interpreter.call_record import Record
-from tpuport.lint.interpreter.class_facts import NOT_BUILT, Classes
+from tpuport.lint.interpreter.class_facts import MODEL_LIBRARIES, NOT_BUILT, Classes
 from tpuport.lint.interpreter.compiled_methods import is_compiled_method
 from tpuport.lint.interpreter.decorators import interpret_wrappers
 from tpuport.lint.interpreter.frame import (
@@ -38,18 +38,22 @@ from tpuport.lint.interpreter.frame import (
     Frame,
     set_receiver,
 )
+from tpuport.lint.interpreter.masked_reads import MaskedRead, asked_reads, start_read
 from tpuport.lint.interpreter.object_state import changed_object, is_plain_object
 from tpuport.lint.interpreter.parameters import annotation_value
 from tpuport.lint.interpreter.python_builtins import is_builtin
 from tpuport.lint.interpreter.recorder import CallMemory, Recorder
 from tpuport.lint.interpreter.registries import filled
-from tpuport.lint.interpreter.reported_findings import context_of, finding_at
+from tpuport.lint.interpreter.reported_findings import (
+    Listeners,
+    context_of,
+    findings_of,
+)
 from tpuport.lint.joins import losses
 from tpuport.lint.modules import FunctionInfo, ModuleInfo
 from tpuport.lint.passed_arguments import Arguments
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Binding, Project, imported_name
-from tpuport.lint.rules.rule import Rule, hits_of, listeners_of
 from tpuport.lint.work import meter
 
 # Calls deeper than this return what their annotations promise; no model calls that deep
@@ -96,12 +100,12 @@ class TracingInterpreter(Recorder):
         self.project = project
         self.options = options
         self.classes = Classes(self)
-        # By the class of the event, of calls by the name too.
-        self._listeners: dict[type[Event] | str, list[Rule]] = {}
+        self._listeners = Listeners(options.rules)
         self._frames: list[Frame] = []
         self.route = []
         self._left_out: dict[FunctionInfo, bool] = {}
         self.changed_receiver = None
+        self._has_masked_reads = False
 
     # --- calls ---
 
@@ -115,6 +119,7 @@ class TracingInterpreter(Recorder):
         self, info: FunctionInfo, receiver: Value | None, values: Environment
     ) -> Record:
         """Interpret a function from which tracing starts, with these parameters."""
+        self._trust(receiver)
         # Each call may interpret what it calls as often as any other.
         self._memory.variants.clear()
         record = self.start_recording()
@@ -186,6 +191,8 @@ class TracingInterpreter(Recorder):
     ) -> _Activation:
         """A call; the host's loops call compiled models."""
         starts_trace = self._starts_trace(caller, function)
+        if starts_trace:
+            self._trust(function.bound)
         emitting = caller.emitting or starts_trace
         return _Activation(
             function,
@@ -194,6 +201,11 @@ class TracingInterpreter(Recorder):
             emitting,
             host=caller.host and not starts_trace,
         )
+
+    def _trust(self, model: Value | None) -> None:
+        """Trust all code from now on if a trace starts with a library's model."""
+        info = class_of(model)
+        self.trusts_all = info is not None and self.classes.is_library_model(info)
 
     def _starts_trace(self, caller: Frame, function: Function) -> bool:
         """Whether a loop of the host calls a model's compiled method."""
@@ -228,7 +240,7 @@ class TracingInterpreter(Recorder):
             return promised_result(self, function.info)
         closure = function.info.closure
         call = (function, emitting, entry, host, tuple(values.items()))
-        key = (*call, id(closure), self.constructs)
+        key = (*call, id(closure), self.constructs, self.trusts_all)
         remembered = self._memory.calls.get(key)
         if remembered is None and not entry and self._shared.accepts(function, values):
             remembered = self._shared_record(key, activation)
@@ -300,6 +312,12 @@ class TracingInterpreter(Recorder):
         if running is not None and isinstance(running.returned, Tensor):
             return running.returned
         return promised_result(self, info)
+
+    def _trusted_frame(self, module: ModuleInfo) -> Frame | None:
+        """The frame that runs, if its code is trusted as that of libraries is."""
+        is_trusted = self.trusts_all or module.top_package in MODEL_LIBRARIES
+        # The scanner reports what nothing runs.
+        return self._frames[-1] if is_trusted and self._frames else None
 
     def _is_left_out(self, info: FunctionInfo) -> bool:
         """Whether a patch replaces a function, so that nothing in it is traced, or it
@@ -451,19 +469,29 @@ class TracingInterpreter(Recorder):
 
     # --- rules ---
 
-    def report(self, event: Event, module: ModuleInfo, function: str) -> None:
-        key = event.name if isinstance(event, Call) else type(event)
-        listeners = self._listeners.get(key)
-        if listeners is None:
-            listeners = self._listeners[key] = listeners_of(event, self.options.rules)
+    def report_read(self, read: MaskedRead) -> None:
+        # An expression may be evaluated once more, without events.
+        if self._frames[-1].emitting:
+            self.records[-1].ask(read)
+
+    def report(
+        self, event: Event, module: ModuleInfo, function: str
+    ) -> MaskedRead | None:
+        if self._has_masked_reads:
+            for read in asked_reads(event):
+                self.report_read(read)
+        listeners = self._listeners.of(event)
         if not listeners:
-            return
+            return None
         context = context_of(module, function, self.options)
-        for rule in listeners:
-            answer = rule.check(event, context)
-            # Nearly all answers are no.
-            if answer:
-                for hit in hits_of(answer):
-                    node = hit.node or event.node
-                    finding = finding_at(node, rule, hit, module, function, self.route)
-                    self.records[-1].add(finding.key, finding)
+        trusted = self._trusted_frame(module)
+        found = findings_of(event, listeners, context, module, self.route, trusted)
+        findings = tuple(found)
+        read = start_read(event, findings) if findings and trusted else None
+        if read is not None:
+            self._has_masked_reads = True
+            self.records[-1].reads.add(read)
+            return read
+        for finding in findings:
+            self.records[-1].add(finding.key, finding)
+        return None

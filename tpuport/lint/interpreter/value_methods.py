@@ -30,6 +30,7 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Unknown,
     Value,
+    changed,
     is_tensor,
     is_traced,
     tensor,
@@ -470,17 +471,17 @@ def _register(frame: Frame, node: ast.Call, method: str, arguments: Arguments) -
         case "register_buffer", Unknown():
             value = tensor(origin="buffer")
         case "register_buffer", Tensor():
-            value = tensor(
-                value.dtype, value.exact, value.ndim, value.optional, False, "buffer"
-            )
+            value = _as_weight(value, "buffer")
         case _, Tensor():
-            value = tensor(
-                value.dtype, value.exact, value.ndim, value.optional, False, "parameter"
-            )
+            value = _as_weight(value, "parameter")
     if node.args:
         frame.set_by_name(arguments.first, node.args[0], value)
     elif "name" in arguments.keywords:
         frame.set_by_name(arguments.keywords["name"], node, value)
+
+
+def _as_weight(value: Tensor, origin: str) -> Tensor:
+    return changed(value, view=False, origin=origin, host=False, several=False)
 
 
 _METHOD_HANDLERS: Final[

@@ -72,6 +72,7 @@ class Context:
         source: the file's lines.
         path: the file.
         training: gradients are wanted too (`training = true` in the settings).
+        trusted: it is code of a model library, or runs in a model derived from one's.
     """
 
     function: str
@@ -79,6 +80,7 @@ class Context:
     source: tuple[str, ...]
     path: str
     training: bool = False
+    trusted: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,6 +21,9 @@ def check(event: Call, context: Context) -> bool:
         return False
     if _READ.match(following_text(event.call, context)):
         return False
+    # Of code that cannot be changed, `.to` leaves the tensor where it is.
+    if event.name == "to" and context.trusted:
+        return False
     # The device is the first argument or a keyword; one that is not a literal is left
     # alone.
     devices = [*event.args[:1], event.keywords.get("device")]
