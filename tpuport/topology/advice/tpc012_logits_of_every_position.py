@@ -104,8 +104,8 @@ This array is often the largest in the program, and the reason why the program d
     measured="""A product with the output embedding's weight in the traced program that has more rows than the batch
 and is still in the compiled program, from 1 MiB per device.""",
     before="""class Scorer(LlamaForCausalLM):
-    def forward(self, input_ids, past_key_values=None, logits_to_keep=0, **kwargs):
-        output = super().forward(input_ids, past_key_values=past_key_values, **kwargs)
+    def forward(self, input_ids, logits_to_keep=0, **kwargs):
+        output = super().forward(input_ids, **kwargs)
         output.logits = output.logits / output.logits.abs().amax(1, keepdim=True)
         return output
 
@@ -115,9 +115,9 @@ compile_for(
     lambda: Scorer(config), Prefill(length=512), topology="v6e:2x2", tp=4, dtype="bfloat16"
 )""",
     after="""class Scorer(LlamaForCausalLM):
-    def forward(self, input_ids, past_key_values=None, logits_to_keep=0, **kwargs):
+    def forward(self, input_ids, logits_to_keep=0, **kwargs):
         kwargs["logits_to_keep"] = logits_to_keep
-        output = super().forward(input_ids, past_key_values=past_key_values, **kwargs)
+        output = super().forward(input_ids, **kwargs)
         output.logits = output.logits / output.logits.abs().amax(1, keepdim=True)
         return output
 
