@@ -75,6 +75,11 @@ def test_the_digest_does_not_depend_on_the_name_but_on_what_it_calls(library):
     first = digest("fakelib.four:A.run")
     assert digest("fakelib.five:B.run") == first
     assert digest("fakelib.six:A.run") != first
+    library.write(
+        "fakelib/seven.py", methods.format("A", "x") + "\nclass B(A):\n    step = abs\n    run = A.run\n"
+    )
+    assert digest("fakelib.seven:A.run") == first
+    assert digest("fakelib.seven:B.run") != first, "the same function beside another helper"
 
 
 def test_the_key_of_arguments_is_that_of_the_code(library):

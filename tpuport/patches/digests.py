@@ -81,10 +81,12 @@ def _holder(function: Any, qualname: str) -> Any:
     return holder if isinstance(holder, type) else None
 
 
-# The code, qualified name and digest of each function: `enable` asks again every time.
-_digests: "weakref.WeakKeyDictionary[Callable[..., Any], tuple[Any, str, str]]" = (
-    weakref.WeakKeyDictionary()
-)
+_Known = weakref.WeakKeyDictionary[Callable[..., Any], tuple[CodeType, str, str]]
+
+# By the class that defines them, whose methods the digest covers (`object` if none
+# does): the code, qualified name and digest of each function. `enable` asks again every
+# time.
+_digests: weakref.WeakKeyDictionary[type, _Known] = weakref.WeakKeyDictionary()
 
 
 def _digest(function: Callable[..., Any], qualname: str, holder: Any) -> str:
@@ -92,11 +94,13 @@ def _digest(function: Callable[..., Any], qualname: str, holder: Any) -> str:
     # Other callables may have no weak references, or compare equal.
     if not inspect.isfunction(inner):
         return _compute_digest(function, qualname, holder)
-    code, name, result = _digests.get(inner, (None, "", ""))
+    cls = holder if isinstance(holder, type) else object
+    known = _digests.setdefault(cls, weakref.WeakKeyDictionary())
+    code, name, result = known.get(inner, (None, "", ""))
     # `is`: codes of two files may be equal.
     if code is not inner.__code__ or name != qualname:
         result = _compute_digest(function, qualname, holder)
-        _digests[inner] = (inner.__code__, qualname, result)
+        known[inner] = (inner.__code__, qualname, result)
     return result
 
 
