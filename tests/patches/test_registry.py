@@ -4,6 +4,7 @@ import importlib
 import sys
 import textwrap
 import threading
+import types
 
 import pytest
 import torch
@@ -188,6 +189,73 @@ def test_a_module_imported_anew_is_patched_by_the_next_call(library):
     importlib.reload(second)
     registry.apply_all()
     assert second.scale(3) == ("patched", 6)
+
+
+def test_methods_of_a_reloaded_module_are_patched_too(library):
+    registry.register(library.patch("Base.shape", "constant"))
+    registry.apply_all()
+    core = importlib.import_module("fakelib.core")
+    before = core.Base
+    importlib.reload(core)
+    assert before is not core.Base
+    assert (before().shape(0), core.Base().shape(0)) == ("patched", "patched")
+    registry.revert_all()
+    assert (before().shape(0), core.Base().shape(0)) == ("original", "original")
+
+
+def test_what_a_notebook_defines_later_is_patched(library, monkeypatch):
+    registry.register(library.patch())
+    registry.apply_all()
+    notebook = types.ModuleType("fakenotebook")
+    monkeypatch.setitem(sys.modules, "fakenotebook", notebook)
+
+    def run_cell(name, text):
+        file = library.root / name
+        file.write_text(textwrap.dedent(text))
+        exec(compile(file.read_text(), file, "exec"), vars(notebook))
+
+    run_cell("first.py", """
+        import torch
+        class Model(torch.nn.Module):
+            pass
+    """)  # fmt: skip
+    registry.apply_for(notebook.Model())
+    run_cell("second.py", """
+        def enlarge(x, factor=2):
+            return x * factor
+    """)  # fmt: skip
+    registry.apply_for(notebook.Model())
+    assert notebook.enlarge(3) == ("patched", 6)
+
+
+def test_two_threads_that_port_a_model_both_find_it_patched(library):
+    # The first is in the middle of its search while the replacement is imported.
+    library.write("fakeours.py", "import time\ntime.sleep(0.5)\n" + textwrap.dedent(library.REPLACEMENTS))
+    library.write("fakeresearch.py", """
+        import torch
+        def enlarge(x, factor=2):
+            return x * factor
+        class Model(torch.nn.Module):
+            pass
+    """)  # fmt: skip
+    registry.register(library.patch())
+    registry.apply_all()
+    research = importlib.import_module("fakeresearch")
+    results = []
+
+    def port():
+        registry.apply_for(research.Model())
+        results.append(research.enlarge(3))
+
+    threads = [threading.Thread(target=port) for _ in range(2)]
+    threads[0].start()
+    while "fakeours" not in sys.modules:
+        pass
+    threads[1].start()
+    for thread in threads:
+        thread.join(timeout=120)
+    del sys.modules["fakeresearch"]
+    assert results == [("patched", 6)] * 2
 
 
 def test_what_somebody_else_put_there_stays(library):

@@ -108,6 +108,37 @@ def test_only_functions_that_a_module_defines_are_looked_at(library):
     assert not list(search.definitions(user))
 
 
+def test_classes_of_one_name_are_patched_each(library):
+    library.write("fakelib/copies.py", """
+        class Holder:
+            def form(self, x):
+                return "original"
+
+        Former = Holder
+
+        class Holder(Former):
+            def form(self, x):
+                return "original"
+    """)  # fmt: skip
+    registry.register(library.patch("Base.shape", "constant"))
+    registry.apply_all()
+    from fakelib import copies
+
+    assert (copies.Former().form(0), copies.Holder().form(0)) == ("patched", "patched")
+    registry.revert_all()
+    assert (copies.Former().form(0), copies.Holder().form(0)) == ("original", "original")
+
+
+def test_two_names_of_a_function_stay_one_function(library):
+    library.write("fakelib/copies.py", textwrap.dedent(COPIES) + "also = enlarge\n")
+    registry.register(library.patch())
+    registry.apply_all()
+    from fakelib import copies
+
+    assert copies.also is copies.enlarge
+    assert copies.also(3) == ("patched", 6)
+
+
 def test_the_hook_leaves_loaders_as_they_are(library):
     registry.register(library.patch())
     registry.apply_all()

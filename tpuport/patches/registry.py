@@ -281,8 +281,7 @@ def _imported_modules() -> list[str]:
 
 def _apply(names: Iterable[str]) -> None:
     """Patch modules that have been imported."""
-    modules = filter(None, map(_imported_module, names))
-    _activate([each for module in modules for each in _checked(module)])
+    _patch(list(filter(None, map(_imported_module, names))))
 
 
 def _imported_module(name: str) -> ModuleType | None:
@@ -303,34 +302,37 @@ def _imported_module(name: str) -> ModuleType | None:
 def _after_import(module: ModuleType) -> None:
     if _strictness != "off":
         _searched.pop(module, None)  # a reload executes a module again
-        _activate(_checked(module))
+        _patch([module])
 
 
 _hook = ImportHook(catalog.is_watched, _after_import)
 
 
-def _activate(new: list[Replaced]) -> None:
+def _patch(modules: Sequence[ModuleType]) -> None:
+    index = catalog.index()
+    new = [each for module in modules for each in _checked(module, index)]
     with _lock:
         if _strictness == "off":
             return  # another thread has reverted everything
         replaced.activate(new)
+        # Not before: another thread would go on without these patches.
+        _searched.update(dict.fromkeys(modules, index))
         for each in new:
             if each.place == each.patch.target:
                 _refused.pop(each.patch.name, None)
 
 
-def _checked(module: ModuleType) -> list[Replaced]:
+def _checked(module: ModuleType, index: SourceIndex) -> list[Replaced]:
     """The functions of a module that patches can replace, and do not replace yet;
     refusals are noted.
     """
-    index = catalog.index()
     with _lock:
         if replaced.revert_outdated(module):
             _searched.pop(module, None)
-        if _searched.get(module) is index:
+        # A notebook, which has no spec, defines more from cell to cell.
+        if module.__spec__ is not None and _searched.get(module) is index:
             return []
-        _searched[module] = index
-    new: dict[str, Replaced] = {}
+    new: dict[tuple[Any, str], Replaced] = {}
     for patch in catalog.patches():
         if patch.module == module.__name__:
             try:
@@ -339,7 +341,7 @@ def _checked(module: ModuleType) -> list[Replaced]:
             except Refusal as refusal:
                 _note_refusal(patch, refusal)
     for patch, definition in index.find(module):
-        if definition.place in new:
+        if definition.slot in new:
             continue
         try:
             _add(new, patch, module, definition)
@@ -349,7 +351,7 @@ def _checked(module: ModuleType) -> list[Replaced]:
 
 
 def _add(
-    new: dict[str, Replaced],
+    new: dict[tuple[Any, str], Replaced],
     patch: Patch,
     module: ModuleType,
     definition: targets.Definition,
@@ -359,15 +361,14 @@ def _add(
     Raises:
         Refusal: the patch cannot be applied.
     """
-    place = definition.place
-    rival = new.get(place) or replaced.at(place)
+    rival = new.get(definition.slot) or replaced.at(definition)
     if rival is not None and rival.patch is patch:
         return
     if rival is not None:
         what = (
             f"patches {rival.patch.name!r} and {patch.name!r} replace the same function"
         )
-        raise Refusal("failed", PortError(what, where=place))
+        raise Refusal("failed", PortError(what, where=definition.place))
     switch = Switch(patch, definition.function)
     # A replacement that cannot be imported is better refused now than in the first
     # call.
@@ -376,7 +377,7 @@ def _add(
     except PortError as error:
         raise Refusal("failed", error) from error
     raw = definition.wrap_like(switch.wrapper)
-    new[place] = Replaced(switch, module, definition, raw)
+    new[definition.slot] = Replaced(switch, module, definition, raw)
 
 
 def _note_refusal(patch: Patch, refusal: Refusal) -> None:

@@ -15,10 +15,8 @@ from tpuport.patches.switch import Switch
 logger = logging.getLogger("tpuport")
 
 _lock = threading.RLock()
-# By place, "module:qualified.name".
-_replaced: dict[str, "Replaced"] = {}
-# By the module or class that defines them.
-_by_holder: dict[Any, list["Replaced"]] = {}
+# By the module or class that defines them, and by their names there.
+_replaced: dict[Any, dict[str, "Replaced"]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,19 +52,19 @@ class Replaced:
 
 
 def all_replaced() -> list[Replaced]:
-    """The functions that are replaced, in the order of their replacement."""
+    """The functions that are replaced."""
     with _lock:
-        return list(_replaced.values())
+        return [each for named in _replaced.values() for each in named.values()]
 
 
-def at(place: str) -> Replaced | None:
-    """The function that is replaced at a place; None if none is."""
-    return _replaced.get(place)
+def at(definition: targets.Definition) -> Replaced | None:
+    """What replaces the function of a definition; None if nothing does."""
+    return _replaced.get(definition.holder, {}).get(definition.name)
 
 
 def in_class(cls: type) -> list[Replaced]:
     """The methods of a class that are replaced: those that it defines itself."""
-    return _by_holder.get(cls, [])
+    return list(_replaced.get(cls, {}).values())
 
 
 def original(target: str) -> Callable[..., Any]:
@@ -79,46 +77,49 @@ def original(target: str) -> Callable[..., Any]:
         PortError: there is no such function.
     """
     name, _, qualname = target.partition(":")
-    module = importlib.import_module(name)  # which may patch it
-    replaced = at(target)
-    if replaced is not None:
-        return replaced.definition.function
-    return targets.locate(module, qualname).function
+    # The import may patch it.
+    definition = targets.locate(importlib.import_module(name), qualname)
+    replaced = at(definition)
+    return (replaced.definition if replaced else definition).function
 
 
 def activate(new: Iterable[Replaced]) -> None:
     """Put patches in force, and rebind every name that refers to an original."""
     with _lock:
-        # Another thread may have been faster.
-        new = [each for each in new if each.place not in _replaced]
-        if not new:
-            return
         pairs: dict[Any, Any] = {}
+        modules: list[ModuleType] = []
         for each in new:
             definition = each.definition
+            if at(definition) is not None:
+                continue  # another thread was faster
             targets.bind(definition, each.raw, former=definition.raw)
             each.switch.active = True
-            _replaced[each.place] = each
-            _by_holder.setdefault(definition.holder, []).append(each)
+            _replaced.setdefault(definition.holder, {})[definition.name] = each
+            modules.append(each.module)
             logger.info("patched %s: %s", each.place, each.patch.why)
             pairs[definition.raw] = each.raw
             pairs[definition.function] = each.switch.wrapper
+        if not pairs:
+            return
         # One pass for all: it looks at every module of the process.
-        count = targets.rebind([each.module for each in new], pairs)
+        count = targets.rebind(modules, pairs)
         logger.debug("rebound %d more names to patched functions", count)
 
 
 def revert(replaced: Iterable[Replaced]) -> None:
-    """Restore the originals, the last one first."""
+    """Restore the originals."""
     with _lock:
-        former = [each for each in replaced if _replaced.pop(each.place, None)]
+        former = [each for each in replaced if at(each.definition) is each]
         if not former:
             return
         pairs: dict[Any, Any] = {}
-        for each in reversed(former):
+        for each in former:
             each.switch.active = False
             definition = each.definition
-            _by_holder[definition.holder].remove(each)
+            del _replaced[definition.holder][definition.name]
+            # The class of a reloaded module is not kept alive here.
+            if not _replaced[definition.holder]:
+                del _replaced[definition.holder]
             # If not, somebody has replaced our function since, and theirs must stay.
             if each.is_bound:
                 targets.bind(definition, definition.raw, former=each.raw)

@@ -87,7 +87,9 @@ def definitions(module: ModuleType) -> Iterator[Definition]:
     for name, value in list(vars(module).items()):
         if getattr(value, "__module__", None) != module.__name__:
             continue
-        if isinstance(value, FunctionType):
+        # Another name of a function, also of a method such as `__call__ = forward`,
+        # follows the function.
+        if isinstance(value, FunctionType) and value.__name__ == name:
             yield Definition(module, name, value, value)
         elif isinstance(value, type):
             yield from _methods(value)
@@ -96,6 +98,5 @@ def definitions(module: ModuleType) -> Iterator[Definition]:
 def _methods(cls: type) -> Iterator[Definition]:
     for name, raw in list(vars(cls).items()):
         function = underlying(raw)
-        # Another name of a method, such as `__call__ = forward`, follows the method.
         if isinstance(function, FunctionType) and function.__name__ == name:
             yield Definition(cls, name, raw, function)

@@ -33,6 +33,13 @@ class Definition:
     function: Callable[..., Any]
 
     @property
+    def slot(self) -> tuple[Any, str]:
+        """The attribute that it is. Classes of the same name, as a reload makes them,
+        share a place, but no slot.
+        """
+        return self.holder, self.name
+
+    @property
     def place(self) -> str:
         """Where it stands: "module:qualified.name"."""
         if isinstance(self.holder, type):
