@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from tpuport import compat
+from tpuport.compat.asked_values import AskedValues
+from tpuport.compat.operators.masked_selection import without_selections
 
 WIDTH = 6
 torch.manual_seed(0)
@@ -58,6 +60,19 @@ def by_coordinates(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def asked_what_it_is(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    mask = x > 0
+    rows = x[mask]
+    if isinstance(rows, torch.Tensor) and not rows == None:  # noqa: E711, SIM201
+        x[mask] = rows + 1
+    return x
+
+
+def coordinates_in_another_tensor(x: torch.Tensor) -> torch.Tensor:
+    return x[torch.where(x[:3, :2] > 0)]
+
+
 def a_part_of_coordinates(x: torch.Tensor) -> torch.Tensor:
     rows, columns, _ = torch.where(x > 0)
     result = x.clone()
@@ -105,6 +120,38 @@ def in_place(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def products_of_rows(x: torch.Tensor) -> torch.Tensor:
+    mask = x[:, 0, 0] > 0
+    rows = x[:, 0][mask]
+    return torch.nn.functional.linear(rows, rows)
+
+
+def rows_as_weights(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x[:3, 0], weight=x[:, 1][x[:, 0, 0] > 0])
+
+
+def cast_to_rows(x: torch.Tensor) -> torch.Tensor:
+    return x[:, 0, 0].half().to(x[:, 0, 0][x[:, 0, 0] > 0])
+
+
+def written_to_by_another_name(x: torch.Tensor) -> torch.Tensor:
+    mask = x > 0
+    rows = x[mask]
+    rows.float().mul_(2)
+    result = torch.zeros_like(x)
+    result[mask] = rows
+    return result
+
+
+def written_to_detached(x: torch.Tensor) -> torch.Tensor:
+    mask = x > 0
+    rows = x[mask]
+    rows.detach().mul_(2)
+    result = torch.zeros_like(x)
+    result[mask] = rows
+    return result
+
+
 def result_of(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     def call(array: jax.Array) -> Any:
         return compat.as_jax(function(compat.wrap(array)))
@@ -113,7 +160,9 @@ def result_of(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor)
         return compat.to_torch(jax.jit(call)(compat.to_jax(x)))
 
 
-@pytest.mark.parametrize("function", [adapt, drop, of_elements, nothing_selected, by_coordinates])
+@pytest.mark.parametrize(
+    "function", [adapt, drop, of_elements, nothing_selected, by_coordinates, asked_what_it_is]
+)
 def test_rows_are_computed_and_written_back(function: Any) -> None:
     x = torch.randn(5, 3, WIDTH)
     torch.testing.assert_close(result_of(function, x), function(x))
@@ -130,11 +179,29 @@ def test_rows_are_computed_and_written_back(function: Any) -> None:
         in_place,
         a_part_of_coordinates,
         counts_coordinates,
+        coordinates_in_another_tensor,
     ],
 )
 def test_what_depends_on_the_number_of_rows_asks_for_values(function: Any) -> None:
     with pytest.raises(jax.errors.NonConcreteBooleanIndexError):
         result_of(function, torch.randn(5, 3, WIDTH))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [products_of_rows, rows_as_weights, cast_to_rows, written_to_by_another_name, written_to_detached],
+)
+def test_what_is_not_of_each_row_alone_is_computed_of_the_selected(function: Any) -> None:
+    x = torch.randn(5, 3, WIDTH)
+    masks = [x > 0 if function.__name__.startswith("written") else x[:, 0, 0] > 0]
+
+    def call(array: jax.Array) -> Any:
+        with AskedValues(masks):
+            return compat.as_jax(without_selections(function(compat.wrap(array))))
+
+    with compat.environment(), compat.masked_selections_counted():
+        ours = compat.to_torch(jax.jit(call)(compat.to_jax(x)))
+    torch.testing.assert_close(ours, function(x))
 
 
 def test_a_dtype_is_refused_as_in_torch() -> None:

@@ -286,7 +286,7 @@ def getitem(tensor: Ported, key: Any) -> torch.Tensor:
         # constants in this block.
         tensor = wrap(environment().t2j_iso(tensor))
     check_process()
-    basic, advanced = split_key(as_mask(key), tensor.shape)
+    basic, advanced = split_key(as_mask(key, tensor), tensor.shape)
     selected = _select(tensor.jax(), basic)
     if advanced:
         if selects_lazily(advanced):
@@ -323,7 +323,7 @@ def _index_twin(twin: torch.Tensor, basic: Key) -> torch.Tensor:
 
 def set_item(tensor: Ported, key: Any, value: Any) -> None:
     """`tensor[key] = value` for a torchax tensor."""
-    key = as_mask(key)
+    key = as_mask(key, tensor)
     if isinstance(value, MaskedSelection):
         rows = value.rows_under(tensor, key)
         if rows is not None:

@@ -75,11 +75,18 @@ def _is_traced_mask(key: Key) -> bool:
 # them: rows that are not selected would spoil gradients.
 _OF_ELEMENTS: Final = frozenset(
     "add sub mul neg abs square eq ne lt le gt ge logical_not relu relu6 gelu silu sigmoid tanh hardswish leaky_relu "
-    "clamp to float half bfloat16 double bool int long type_as clone contiguous detach dropout "
+    "clamp to float half bfloat16 double bool int long type_as clone contiguous dropout "
     "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __neg__ __abs__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ "
     "__and__ __rand__ __or__ __ror__ __xor__ __rxor__ __invert__".split()
 )
-# Functions of the last dimensions.
+# Those of them whose result is the argument itself if there is nothing to do. What code
+# writes to one is then in the other, too.
+_IDENTICAL: Final = frozenset(
+    "to float half bfloat16 double bool int long type_as contiguous dropout".split()
+)
+# Those whose second argument gives nothing but a dtype.
+_CASTS: Final = frozenset({"to", "type_as"})
+# Functions of the last dimensions of the first argument.
 _OF_LAST_DIMENSIONS: Final = frozenset({"linear", "layer_norm"})
 # What is the same for any number of rows.
 _PROPERTIES: Final = frozenset({"dtype", "device", "ndim", "dim", "is_floating_point"})
@@ -113,6 +120,11 @@ class MaskedSelection(Selection):
         """Traced. `array[key]` of a key that `selects_lazily`."""
         mask = key[0]
         return cls(wrap(array.reshape(mask.size, *array.shape[mask.ndim :])), mask)
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """That of a tensor: models ask by `isinstance` what they have."""
+        return torch.Tensor
 
     def numel(self) -> torch.Tensor:
         """Traced. The number of elements, an integer scalar."""
@@ -149,7 +161,7 @@ class MaskedSelection(Selection):
         name = getattr(func, "__name__", "")
         if name in ("__getitem__", "__setitem__"):
             tensor, key, *values = args
-            key = as_mask(key)
+            key = as_mask(key, tensor)
             fits = [value.rows_under(tensor, key) for value in _selections(values)]
             return not _selections(key) and None not in fits
         return _is_by_row(func, args, kwargs)
@@ -195,19 +207,19 @@ def _coordinates(mask: jax.Array) -> tuple[MaskedSelection, ...]:
     return tuple(selections)
 
 
-def as_mask(key: Any) -> Any:
-    """Traced. The mask of a key that consists of all of its coordinates; another key as
-    it is.
+def as_mask(key: Any, tensor: Any) -> Any:
+    """Traced. The mask of a key that consists of all of its coordinates, if it fits the
+    tensor, which may be larger than where the coordinates are from; another key as it
+    is.
     """
     if not isinstance(key, tuple) or not key:
         return key
     if not all(isinstance(item, MaskedSelection) for item in key):
         return key
     mask = key[0]._mask
-    is_whole = _are_of_one_mask(key) and [item._axis for item in key] == list(
-        range(mask.ndim)
-    )
-    return wrap(mask) if is_whole else key
+    is_whole = [item._axis for item in key] == list(range(mask.ndim))
+    fits = is_whole and tuple(tensor.shape[: mask.ndim]) == mask.shape
+    return wrap(mask) if fits and _are_of_one_mask(key) else key
 
 
 def _selections(value: Any) -> list[MaskedSelection]:
@@ -234,7 +246,7 @@ def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if _asks_for_coordinates(func, args, kwargs):
         return _coordinates(as_jax(args[0]))
     if getattr(func, "__name__", "") == "__getitem__":
-        args = args[0], as_mask(args[1])
+        args = args[0], as_mask(args[1], args[0])
         if not _selections(args):
             return func(*args)
     if not _is_by_row(func, args, kwargs):
@@ -242,11 +254,17 @@ def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             MaskedSelection, MaskedSelection.select, (args, kwargs)
         )
         return func(*args, **kwargs)
-    mask = _selections((args, kwargs))[0]._mask
+    first = _selections((args, kwargs))[0]
     args, kwargs = torch_pytree.tree_map_only(
         MaskedSelection, lambda selection: selection._rows, (args, kwargs)
     )
-    return MaskedSelection(func(*args, **kwargs), mask)
+    rows = func(*args, **kwargs)
+    if not isinstance(rows, torch.Tensor):
+        return rows  # of a comparison with None
+    is_identical = rows.dtype == first.dtype and as_jax(rows) is as_jax(first._rows)
+    if func.__name__ in _IDENTICAL and is_identical and not kwargs.get("copy"):
+        return first
+    return MaskedSelection(rows, first._mask)
 
 
 def _is_by_row(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -260,14 +278,16 @@ def _is_by_row(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     if is_in_place or not _are_of_one_mask(selections):
         return False
     rank = max(selection._rows.ndim for selection in selections)
+    is_first = bool(args) and args[0] is selections[0]
     if name in _OF_LAST_DIMENSIONS:
-        return args[0] in selections and rank > _dimensions_of(name, args, kwargs)
-    if name not in _OF_ELEMENTS:
+        is_only = is_first and len(selections) == 1
+        return is_only and rank > _dimensions_of(name, args, kwargs)
+    if name not in _OF_ELEMENTS or (name in _CASTS and not is_first):
         return False
     others = [
         leaf
         for leaf in torch_pytree.tree_leaves((args, kwargs))
-        if isinstance(leaf, torch.Tensor)
+        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, MaskedSelection)
     ]
     return all(tensor.ndim < rank for tensor in others) and all(
         selection._rows.ndim == rank for selection in selections
