@@ -2,6 +2,7 @@
 
 import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -60,6 +61,20 @@ def counts(x: torch.Tensor) -> Any:
 def compares_truths(x: torch.Tensor) -> Any:
     assert (not x.max()) == (not x.min())
     return x
+
+
+def is_member(x: torch.Tensor) -> Any:
+    if x[0].item() not in (1, 2):
+        raise ValueError
+    return x
+
+
+def handles(x: torch.Tensor) -> Any:
+    try:
+        assert x[0] > 2
+    except AssertionError:
+        return x + 1
+    return x
 """
 
 
@@ -67,6 +82,8 @@ EITHER = """
 def either(x):
     assert x.min() >= 0 or x.max() <= 5
     if x.min() < 0 and x.max() > 5:
+        raise ValueError
+    if 0 < x[0] < 2 and x[1] > 9:
         raise ValueError
     return x + 1
 """
@@ -99,7 +116,9 @@ def test_checks_hold(code: dict[str, Any], function: str, values: list[int]) -> 
     assert run(code[function], x, trusted=True).tolist() == (x + 1).tolist()
 
 
-@pytest.mark.parametrize("function", ["branches", "raises_or_more", "counts", "compares_truths"])
+@pytest.mark.parametrize(
+    "function", ["branches", "raises_or_more", "counts", "compares_truths", "is_member", "handles"]
+)
 def test_what_is_no_check_asks_for_values(code: dict[str, Any], function: str) -> None:
     with pytest.raises(jax.errors.ConcretizationTypeError):
         run(code[function], torch.tensor([1, 2, 3]), trusted=True)
@@ -118,6 +137,19 @@ def test_values_are_checked_where_there_are_any(code: dict[str, Any], function: 
         code[function](good)
         with pytest.raises((AssertionError, ValueError)):
             code[function](bad)
+
+
+@pytest.mark.parametrize(("library", "warns"), [("mine", True), ("transformers.models.mine", False)])
+def test_a_check_of_the_users_own_is_not_left_out_silently(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, library: str, warns: bool
+) -> None:
+    file = tmp_path / f"{library}.py"
+    file.write_text("def check(x):\n    assert x.max() < 9\n    return x\n")
+    check = runpy.run_path(str(file), run_name=library)["check"]
+    for _ in range(2):
+        run(check, torch.tensor([1, 2, 3]), trusted=True)
+    expected = [f"{file}, line 2: the check x.max() < 9 is left out"] * warns
+    assert [record.getMessage().partition(", because")[0] for record in caplog.records] == expected
 
 
 def test_what_holds_is_collected(code: dict[str, Any]) -> None:
@@ -160,6 +192,6 @@ def test_one_of_several_conditions_is_not_reported_for_all_of_them(code: dict[st
             return code["either"](x)
 
     compiled = tpuport.compile(call, check_indices=True)
-    for values in ([1, 9], [-1, 3]):
+    for values in ([1, 9], [-1, 3], [3, 10]):
         x = torch.tensor(values)
         assert tpuport.to_cpu(compiled(x)).tolist() == code["either"](x).tolist()

@@ -11,6 +11,7 @@ import ast
 import contextlib
 import functools
 import linecache
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ from tpuport.compat.convert import as_jax, is_ported
 from tpuport.compat.operators.declarations import Method
 from tpuport.compat.user_frames import is_of_model_library
 from tpuport.temporary import temporary_attributes
+
+logger = logging.getLogger("tpuport")
 
 # Called with the check's text, and a tensor of bools that are to be true.
 Collect = Callable[[str, torch.Tensor], None]
@@ -115,9 +118,25 @@ def _decide(tensor: torch.Tensor, frame: FrameType) -> bool | None:
     if len({condition.needed for condition in asked}) != 1:
         return None
     answer = asked[0].needed
-    if all(condition.is_decisive for condition in asked):
+    is_decisive = all(condition.is_decisive for condition in asked)
+    if is_decisive:
         _let_program_check(tensor.bool() == answer, check.statement)
+    is_made = is_decisive and (_thread.collect or index_checks.is_checking())
+    if not is_made and not is_of_model_library(frame):
+        _warn(ast.unparse(check.statement.test), frame.f_code.co_filename, place.line)
     return answer
+
+
+@functools.cache
+def _warn(text: str, file: str, line: int) -> None:
+    """Say once that a check of the user's own code is not made."""
+    logger.warning(
+        "%s, line %d: the check %s is left out, because a program has no values while it is traced; make it before "
+        "the call",
+        file,
+        line,
+        text,
+    )
 
 
 def _let_program_check(holds: torch.Tensor, statement: ast.Assert | ast.If) -> None:
@@ -213,7 +232,14 @@ def _checks_of(file: str) -> tuple[_Check, ...]:
 
 
 def _find_checks(tree: ast.AST) -> Iterator[_Check]:
-    for node in ast.walk(tree):
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        children = ast.iter_child_nodes(node)
+        if isinstance(node, ast.Try) and node.handlers:
+            # What its body raises is handled: another way to branch.
+            children = (*node.handlers, *node.orelse, *node.finalbody)
+        pending.extend(children)
         match node:
             case ast.Assert():
                 yield _Check(node, tuple(_conditions(node.test, needed=True)))
@@ -239,8 +265,18 @@ def _conditions(
                     value, needed=needed, is_decisive=is_decisive and are_all_needed
                 )
             yield from _conditions(last, needed=needed, is_decisive=is_decisive)
+        case ast.Compare(ops=operators) if any(map(_asks_for_members, operators)):
+            # Asks for each comparison with an element, in the same place.
+            return
+        case ast.Compare(ops=[_, _, *_]):
+            # Of `a < b < c`, one that is false suffices.
+            yield _Condition(node, needed, is_decisive and needed)
         case _:
             yield _Condition(node, needed, is_decisive)
+
+
+def _asks_for_members(operator: ast.cmpop) -> bool:
+    return isinstance(operator, (ast.In, ast.NotIn))
 
 
 LOWERINGS = ()
