@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from packaging.version import Version
 from transformers import LlamaConfig, LlamaForCausalLM
 
+import tpuport
 from tpuport import compat
 from tpuport.cli import probes
 from tpuport.compat.view_writes import WRITES_THROUGH_VIEWS
@@ -25,7 +27,7 @@ from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoder_choice import decoder_class
 from tpuport.generation.decoding_cache import FIXED_CACHES
 from tpuport.generation.recomputing_decoder import RecomputingDecoder
-from tpuport.internals import mechanism
+from tpuport.internals import mechanism, torch_internals
 from tpuport.internals.diffusers_internals import STEPS_ON_DEVICE
 from tpuport.internals.mechanism import Mechanism
 
@@ -58,6 +60,38 @@ TOO_NEW = {
 def test_all_mechanisms_work_with_the_installed_libraries():
     off = {entry["mechanism"]: entry["reason"] for entry in probes.mechanisms() if not entry["works"]}
     assert set(off) == TOO_NEW, off
+
+
+def in_dual_level(call: Callable[[], bool]) -> bool:
+    with torch.autograd.forward_ad.dual_level():
+        return call()
+
+
+def in_grad(call: Callable[[], bool]) -> bool:
+    results = []
+    torch.func.grad(lambda x: (results.append(call()), x)[1])(torch.tensor(1.0))
+    return results[0]
+
+
+def with_default_device(call: Callable[[], bool]) -> bool:
+    with torch.device("jax"):
+        return call()
+
+
+@pytest.mark.parametrize(
+    ("thing", "ask"),
+    [
+        (torch_internals.TRANSFORMATIONS, in_dual_level),
+        (torch_internals.TRANSFORMATIONS, in_grad),
+        (torch_internals.OPTIMIZERS_OVER_LISTS, with_default_device),
+    ],
+)
+def test_where_a_probe_runs_for_the_first_time_changes_nothing(
+    thing: Mechanism, ask: Callable[[Callable[[], bool]], bool], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(thing, "reason", None)
+    tpuport.enable()
+    assert ask(thing.works)
 
 
 def test_every_module_with_a_mechanism_is_asked():

@@ -259,8 +259,9 @@ _group_tensors: Any = getattr(torch._C, "_group_tensors_by_device_and_dtype", No
 
 
 def _groups_tensors() -> bool:
-    tensors = [torch.zeros(1), torch.zeros(2, dtype=torch.float64)]
-    groups = group_tensors([tensors], True)
+    with outside_of_modes():
+        tensors = [torch.zeros(1), torch.zeros(2, dtype=torch.float64)]
+        groups = group_tensors([tensors], True)
     return [group[1] for group in groups.values()] in ([[0], [1]], [[1], [0]])
 
 
@@ -292,19 +293,22 @@ def is_transformed(tensor: torch.Tensor) -> bool:
 
 
 def _sees_transformations() -> bool:
-    seen = [forward_differentiation_level(), is_function_transformed()]
+    seen: list[bool] = []
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         seen.extend([is_function_transformed(), is_transformed(tensor)])
         return tensor
 
-    with outside_of_modes():
+    with outside_of_modes(), contextlib.ExitStack() as stack:
         tensor = torch.zeros(1)
-        seen.append(is_transformed(tensor))
+        # The first to ask may be inside of a transformation, which has new tensors too.
+        seen.append(is_function_transformed() or not is_transformed(tensor))
         torch.func.vmap(note)(tensor)
-        with torch.autograd.forward_ad.dual_level():
-            seen.append(forward_differentiation_level())
-    return seen == [-1, False, False, True, True, 0]
+        # Of these blocks there is one at a time.
+        if forward_differentiation_level() < 0:
+            stack.enter_context(torch.autograd.forward_ad.dual_level())
+        seen.append(forward_differentiation_level() >= 0)
+    return seen == [True] * 4
 
 
 TRANSFORMATIONS: Final = Mechanism(
