@@ -50,6 +50,8 @@ def test_what_cannot_work_names_the_versions_to_install(monkeypatch, changes, in
         {"torch": "2.99.0.a0+gitabc"},
         {"jax": "0.12.0.1", "jaxlib": "0.12.0.1"},
         {"torch": "1!built-by-hand"},
+        {"jaxlib": "1!built-by-hand"},
+        {"jax": "1!built-by-hand"},
     ],
 )
 def test_untried_versions_are_noted_and_given_their_chance(monkeypatch, caplog, changes):

@@ -104,7 +104,7 @@ def _check(installed: tuple[tuple[str, str | None], ...]) -> None:
             fix=pip_line({name: RECOMMENDED[name] for name in missing}),
         )
     listed = ", ".join(f"{name} {versions[name]}" for name in RECOMMENDED)
-    if _release(versions["jaxlib"]) > _release(versions["jax"]):
+    if _is_newer(versions["jaxlib"], versions["jax"]):
         fix = pip_line(dict.fromkeys(("jax", "jaxlib"), str(versions["jax"])))
         raise PortError(
             "jaxlib is newer than jax, which jax refuses", where=listed, fix=fix
@@ -139,8 +139,11 @@ def _matches(version: str | None, specifier: str) -> bool:
         return False
 
 
-def _release(version: str | None) -> tuple[int, ...]:
-    return Version(version or "0").release
+def _is_newer(version: str | None, other: str | None) -> bool:
+    try:
+        return Version(version or "0").release > Version(other or "0").release
+    except InvalidVersion:
+        return False
 
 
 def _installed(name: str) -> str | None:
