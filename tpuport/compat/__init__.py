@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         wrap,
     )
     from tpuport.compat.operators.convolution import operators_on_mesh
-    from tpuport.compat.operators.masked_selection import masked_selections_counted
+    from tpuport.compat.operators.masked_selection import lazy_masked_selections
     from tpuport.compat.operators.outside import (
         host_tensors_as_constants,
         takes_host_tensors,
@@ -47,7 +47,7 @@ _PUBLIC = {
     "host_tensors_as_constants": "operators.outside",
     "is_ported": "convert",
     "jax_dtype": "convert",
-    "masked_selections_counted": "operators.masked_selection",
+    "lazy_masked_selections": "operators.masked_selection",
     "on_device": "runtime",
     "takes_host_tensors": "operators.outside",
     "to_device": "convert",
@@ -69,7 +69,7 @@ __all__ = [
     "host_tensors_as_constants",
     "is_ported",
     "jax_dtype",
-    "masked_selections_counted",
+    "lazy_masked_selections",
     "on_device",
     "operators_on_mesh",
     "takes_host_tensors",

@@ -56,7 +56,7 @@ def libraries_trusted(function: Any) -> Iterator[None]:
     """
     is_model = is_library_model(getattr(function, "__self__", function))
     of = "all" if is_model else "libraries"
-    with compat.masked_selections_counted(of), compat.checks_trusted(of):
+    with compat.lazy_masked_selections(of), compat.checks_trusted(of):
         yield
 
 

@@ -44,7 +44,7 @@ def collect_checks() -> Iterator[list[jax.Array]]:
     setattr(torch, _CHECK, collect)
     try:
         with (
-            compat.masked_selections_counted(),
+            compat.lazy_masked_selections(),
             compat.checks_trusted(
                 collect=lambda text, holds: collect(ValueError, holds, text)
             ),

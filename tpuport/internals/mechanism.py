@@ -74,10 +74,6 @@ class Mechanism:
                 fix=self.fix,
             )
 
-    def probe_again(self) -> None:
-        """Forget what the probe has found; the next use runs it again."""
-        self.reason = None
-
     def _run_probe(self) -> None:
         self._is_probing = True
         try:

@@ -100,5 +100,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
 
         try:
             loader.exec_module = exec_module
-        except AttributeError:  # a loader without a __dict__; `serve` sees its modules
+        except (
+            AttributeError
+        ):  # a loader without a __dict__; `port` searches its modules
             return

@@ -310,7 +310,7 @@ _hook = ImportHook(catalog.is_watched, _after_import)
 
 def _patch(modules: Sequence[ModuleType]) -> None:
     index = catalog.index()
-    new = [each for module in modules for each in _checked(module, index)]
+    new = [each for module in modules for each in _find_replaceable(module, index)]
     with _lock:
         if _strictness == "off":
             return  # another thread has reverted everything
@@ -322,7 +322,7 @@ def _patch(modules: Sequence[ModuleType]) -> None:
                 _refused.pop(each.patch.name, None)
 
 
-def _checked(module: ModuleType, index: SourceIndex) -> list[Replaced]:
+def _find_replaceable(module: ModuleType, index: SourceIndex) -> list[Replaced]:
     """The functions of a module that patches can replace, and do not replace yet;
     refusals are noted.
     """

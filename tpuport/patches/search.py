@@ -46,8 +46,8 @@ class SourceIndex:
                 self._argument_keys.add(source.partition("-")[0])
 
     def find(self, module: ModuleType) -> "list[_Match]":
-        """The functions and methods of a module that is not patched which patches
-        replace, wherever the patches' targets are.
+        """The functions and methods of a module that have the source of a patch, each
+        with that patch.
         """
         spec, found = self._found.get(module, (None, []))
         if spec is None or spec is not module.__spec__ or not _are_current(found):

@@ -4,9 +4,8 @@ from types import ModuleType
 
 from tpuport.errors import PortError
 from tpuport.patches import targets
-from tpuport.patches.digests import digest as digest
-from tpuport.patches.patch import VARIABLE, Refusal, installed_version
-from tpuport.patches.patch import Patch as Patch
+from tpuport.patches.digests import digest
+from tpuport.patches.patch import VARIABLE, Patch, Refusal, installed_version
 
 
 def check_definition(patch: Patch, module: ModuleType) -> targets.Definition:

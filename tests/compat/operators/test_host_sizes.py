@@ -86,7 +86,7 @@ def test_grids_of_several_dtypes_are_refused_as_in_torch() -> None:
 
 def test_a_selection_by_a_traced_mask_is_counted() -> None:
     x = torch.randn(4, 3)
-    with compat.masked_selections_counted():
+    with compat.lazy_masked_selections():
         count = traced(lambda x: x[x[:, 0] > 0].numel(), x)
         assert int(count) == x[x[:, 0] > 0].numel()
         with pytest.raises(jax.errors.NonConcreteBooleanIndexError):

@@ -156,7 +156,7 @@ def result_of(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor)
     def call(array: jax.Array) -> Any:
         return compat.as_jax(function(compat.wrap(array)))
 
-    with compat.environment(), compat.masked_selections_counted():
+    with compat.environment(), compat.lazy_masked_selections():
         return compat.to_torch(jax.jit(call)(compat.to_jax(x)))
 
 
@@ -199,7 +199,7 @@ def test_what_is_not_of_each_row_alone_is_computed_of_the_selected(function: Any
         with AskedValues(masks):
             return compat.as_jax(without_selections(function(compat.wrap(array))))
 
-    with compat.environment(), compat.masked_selections_counted():
+    with compat.environment(), compat.lazy_masked_selections():
         ours = compat.to_torch(jax.jit(call)(compat.to_jax(x)))
     torch.testing.assert_close(ours, function(x))
 
@@ -223,7 +223,7 @@ def test_gradients_are_those_of_the_selected_rows() -> None:
     def loss(array: jax.Array) -> jax.Array:
         return compat.as_jax((adapt(compat.wrap(array)[:, None]) ** 2).sum())
 
-    with compat.environment(), compat.masked_selections_counted():
+    with compat.environment(), compat.lazy_masked_selections():
         ours = compat.to_torch(jax.jit(jax.grad(loss))(compat.to_jax(x)))
     x.requires_grad_()
     (adapt(x[:, None]) ** 2).sum().backward()

@@ -2,8 +2,9 @@
 
 Most of what models do with it needs no length: they compute something of each row, and
 write that back under the same mask, or to the coordinates where it is true. It is
-computed for all rows here, and the mask decides where it is written. What is counted is
-a number of the program. For anything else the mask needs values.
+computed for all rows here, and the mask decides where it is written. The number of
+selected elements is a scalar that the program computes. For anything else the mask
+needs values.
 """
 
 import contextlib
@@ -39,7 +40,7 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def masked_selections_counted(
+def lazy_masked_selections(
     of: Literal["libraries", "all"] = "all",
 ) -> contextlib.AbstractContextManager[None]:
     """In the block, `x[mask]` of a traced mask is a `MaskedSelection`.
