@@ -1,5 +1,6 @@
 """Functions are found by their source, wherever they stand."""
 
+import dataclasses
 import importlib
 import sys
 import textwrap
@@ -127,6 +128,23 @@ def test_classes_of_one_name_are_patched_each(library):
     assert (copies.Former().form(0), copies.Holder().form(0)) == ("patched", "patched")
     registry.revert_all()
     assert (copies.Former().form(0), copies.Holder().form(0)) == ("original", "original")
+
+
+def test_the_patch_of_a_place_goes_before_a_copys_whenever_it_is_registered(library):
+    library.write("fakelib/copies.py", COPIES)
+    registry.register(library.patch())
+    registry.apply_all()
+    from fakelib import copies
+
+    assert copies.enlarge(3) == ("patched", 6)
+    own = dataclasses.replace(
+        library.patch(replacement="constant"), name="fakelib.own", target="fakelib.copies:enlarge"
+    )
+    registry.register(own)
+    assert copies.enlarge(3) == "patched"
+    registry.unregister("fakelib.own")
+    registry.apply_all()
+    assert copies.enlarge(3) == ("patched", 6)
 
 
 def test_two_names_of_a_function_stay_one_function(library):

@@ -100,7 +100,5 @@ class ImportHook(importlib.abc.MetaPathFinder):
 
         try:
             loader.exec_module = exec_module
-        except (
-            AttributeError
-        ):  # a loader without a __dict__; `port` searches its modules
-            return
+        except AttributeError:
+            return  # a loader without a __dict__: `port` searches its modules

@@ -64,9 +64,17 @@ def register(patch: Patch) -> None:
     """
     # Registered even if it cannot be applied: `statuses` then says why.
     catalog.add(patch, "registered in code")
-    if _strictness != "off":
-        _apply(_imported_modules())
-        _raise_refusals([patch])
+    if _strictness == "off":
+        return
+    with _lock:
+        # Where a patch names a function, it goes before those that found a copy there.
+        replaced.revert(
+            each
+            for each in replaced.all_replaced()
+            if each.place == patch.target != each.patch.target
+        )
+    _apply(_imported_modules())
+    _raise_refusals([patch])
 
 
 def unregister(name: str) -> None:
