@@ -33,6 +33,12 @@ USES = {
     "interpolate": lambda x: torch.nn.functional.interpolate(x[None, None], scale_factor=2),
     "where": lambda x: torch.where(x > 2, x, 0),
     "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
+    "copies": lambda x: [
+        x,
+        x.to(x.dtype, copy=True).add_(1),
+        x.to(x, False, True).add_(1),
+        x.to(x.dtype) is x,
+    ],
     "dtypes": lambda x: [x.bfloat16(), x.to(torch.int32), x.bool()],
     "types": lambda x: [x.type(torch.int32), x.int().type(x.type()), x.type(x.bool().type())],
     "pixels": lambda x: ((x / 5).clamp(0, 1) * 255).to(torch.uint8).cpu().numpy().tolist(),

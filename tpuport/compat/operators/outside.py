@@ -250,6 +250,16 @@ def _to_copy(self: Any, tensor: Any, dtype: torch.dtype | None, device: Any) -> 
     return move(self, tensor, dtype, device)
 
 
+def _to(self: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """`tensor.to(...)`, which may be the tensor itself unless a copy is asked for."""
+    move: Callable[..., Any] = original("Environment", "_torch_Tensor_to")
+    moved = move(self, args, kwargs)
+    # By position: non_blocking, copy.
+    flags = [value for value in args if isinstance(value, bool)]
+    is_copy = kwargs.get("copy", len(flags) == 2 and flags[1])
+    return moved.clone() if is_copy and moved is args[0] else moved
+
+
 def without_values(function: Any, args: tuple, kwargs: dict) -> torch.Tensor | None:
     """What `tensor.to("meta")` gives; None for all else.
 
@@ -364,6 +374,7 @@ METHODS = (
         "lets torch pin memory and copy models to replicas",
     ),
     Method("Environment", "_to_copy", _to_copy, "knows few names of a device"),
+    Method("Environment", "_torch_Tensor_to", _to, "copies nothing with copy=True"),
     Method("Tensor", "__reduce_ex__", _reduce, "cannot be pickled"),
     Method(
         "Environment",
