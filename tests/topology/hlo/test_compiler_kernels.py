@@ -27,15 +27,15 @@ def compiled_with_counts(compile_program, function, *arguments):
 def test_rows_by_their_groups_matrix(compile_program, array) -> None:
     arguments = array(ROWS, INNER), array(GROUPS, INNER, WIDTH), array(GROUPS, dtype=jnp.int32)
     program, counted, compiler_flops = compiled_with_counts(compile_program, grouped, *arguments)
-    if program.skipped_flops:
-        assert list(program.skipped_flops.values()) == [(GROUPS - 1) * WHOLE]
+    if program.skipped_shares:
+        assert list(program.skipped_shares.values()) == [1 - 1 / GROUPS]
     else:
         [kernel] = [one for one in hlo.list_kernels(program) if one.flops]
         assert kernel.name == "ragged-dot-none"
         assert (kernel.flops, kernel.source, kernel.bound) == (WHOLE, "counted", "about")
     assert counted.flops == hlo.count_product_flops(program) == WHOLE
     # Around a product that skips groups is elementwise work, which chooses rows.
-    choosing = 2 * GROUPS * ROWS * WIDTH if program.skipped_flops else 0
+    choosing = 2 * GROUPS * ROWS * WIDTH if program.skipped_shares else 0
     assert WHOLE <= hlo.count_flops(program, compiler_flops) <= WHOLE + choosing
     assert hlo.count_expanded_flops(program, counted.calls) == 0
     moved = 2 * (ROWS * INNER + GROUPS * INNER * WIDTH + ROWS * WIDTH)
@@ -54,7 +54,7 @@ def test_a_device_has_the_rows_of_its_own_groups(experts, met, compile_program, 
     arguments = array(ROWS, INNER), array(experts, INNER, WIDTH), array(experts, dtype=jnp.int32)
     program, counted, _ = compiled_with_counts(compile_program, split, *arguments)
     assert hlo.count_product_flops(program) == WHOLE / 4 == counted.flops / 4
-    if program.skipped_flops:
+    if program.skipped_shares:
         return
     [kernel] = [one for one in hlo.list_kernels(program) if one.flops]
     assert (kernel.flops, kernel.bound) == (WHOLE / 4, "about")
@@ -67,10 +67,51 @@ def test_few_rows_are_multiplied_by_all_groups(compile_program, array) -> None:
     arguments = array(4, INNER), array(GROUPS, INNER, WIDTH), array(GROUPS, dtype=jnp.int32)
     program, counted, _ = compiled_with_counts(compile_program, grouped, *arguments)
     needed = 2 * 4 * INNER * WIDTH
-    excess = 0 if program.skipped_flops else (GROUPS - 1) * needed
+    excess = 0 if program.skipped_shares else (GROUPS - 1) * needed
     assert counted.flops == needed
     assert hlo.count_product_flops(program) == needed + excess
     assert hlo.count_expanded_flops(program, counted.calls) == excess
+
+
+def test_products_of_one_shape_have_each_their_own_excess(compile_program, array) -> None:
+    def twice(x, weights, y, others, sizes):
+        return grouped(x, weights, sizes), grouped(y, others, sizes)
+
+    arguments = (
+        array(4, INNER), array(GROUPS, INNER, WIDTH), array(4, 2 * INNER), array(GROUPS, 2 * INNER, WIDTH),
+        array(GROUPS, dtype=jnp.int32),
+    )  # fmt: skip
+    program, counted, _ = compiled_with_counts(compile_program, twice, *arguments)
+    needed = 2 * 4 * 3 * INNER * WIDTH
+    assert hlo.count_product_flops(program) - hlo.count_expanded_flops(program, counted.calls) == needed
+
+
+# As libtpu 0.0.52 writes it, without layouts.
+SKIPPING = """HloModule jit_f, is_scheduled=true
+
+%fused (x: bf16[16,32], w: bf16[8,32,64]) -> f32[8,16,64] {
+  %x = bf16[16,32]{1,0} parameter(0)
+  %w = bf16[8,32,64]{2,1,0} parameter(1)
+  %rows = bf16[8,16,32]{2,1,0} broadcast(%x), dimensions={1,2}
+  ROOT %dot = f32[8,16,64]{2,1,0} dot(%rows, %w), lhs_contracting_dims={2}, rhs_contracting_dims={1}
+}
+
+ENTRY %main (y: bf16[16,32], v: bf16[8,32,64]) -> f32[8,16,64] {
+  %y = bf16[16,32]{1,0} parameter(0)
+  %v = bf16[8,32,64]{2,1,0} parameter(1)
+  ROOT %fusion = f32[8,16,64]{2,1,0} fusion(%y, %v), kind=kOutput, calls=%fused, backend_config={"is_ragged_dot":true}
+}
+"""
+
+
+def test_a_product_that_skips_other_groups_does_what_is_needed(array) -> None:
+    arguments = array(16, 32), array(8, 32, 64), array(8, dtype=jnp.int32)
+    program = hlo.parse(SKIPPING)
+    calls = kernels.count_work(jax.make_jaxpr(grouped)(*arguments)).calls
+    hlo.apply_kernel_costs(program, calls)
+    needed = 2 * 16 * 32 * 64
+    assert hlo.count_product_flops(program) == hlo.count_flops(program, 8 * needed) == needed
+    assert hlo.count_expanded_flops(program, calls) == 0
 
 
 def test_softmax_and_the_product_after_it(compile_program, array) -> None:

@@ -6,9 +6,9 @@ which line of code.
 
 from tpuport.topology.hlo.array_types import HBM, Array, parse_arrays
 from tpuport.topology.hlo.collectives import list_collectives
-from tpuport.topology.hlo.compiler_kernels import count_expanded_flops
 from tpuport.topology.hlo.flop_counts import (
     OtherRateFlops,
+    count_expanded_flops,
     count_flops,
     count_other_rate_flops,
     count_product_flops,

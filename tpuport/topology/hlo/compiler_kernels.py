@@ -35,7 +35,7 @@ _ELEMENTWISE: Final = re.compile(
 )
 # Of a product, in the compiler's configuration of the fusion that it is in.
 _SKIPS_GROUPS: Final = '"is_ragged_dot":true'
-_PRODUCTS: Final = ("convolution", "dot")
+PRODUCTS: Final = ("convolution", "dot")
 _TOP_LEVEL_INDENT: Final = 4  # of what runs at every step, in no branch and no loop
 
 
@@ -125,57 +125,40 @@ def count_compiler_kernel(
     return None
 
 
-def count_skipped_flops(
+def find_skipped_shares(
     program: Program, calls: Sequence[KernelCall]
 ) -> dict[str, float]:
-    """By the name of a product of all rows with all groups, FLOPs that one execution
-    leaves out: the compiler has it skip parts whose rows are in other groups.
+    """By the name of a product of all rows with all groups, the share of its FLOPs that
+    it leaves out: the compiler has it skip parts whose rows are in other groups.
 
     The compiler for TPUs writes products by groups so since libtpu 0.0.52.
     """
-    excess = _excess_flops(calls)
+    shares = excess_shares(calls)
     skipped: dict[str, float] = {}
-    if not excess:
+    if not shares:
         return skipped
     for instruction in program.instructions:
         inside = program.fused_computation(instruction)
         if inside is None or _SKIPS_GROUPS not in instruction.attributes:
             continue
         skipped |= {
-            product.name: excess.get(product.arrays[0].dims, 0.0)
+            product.name: shares.get(product.arrays[0].dims, 0.0)
             for product in inside.instructions
-            if product.operation in _PRODUCTS
+            if product.operation in PRODUCTS
         }
     return skipped
 
 
-def count_expanded_flops(program: Program, calls: Sequence[KernelCall]) -> float:
-    """FLOPs that a step does beyond what is needed because the compiler multiplies few
-    rows by all groups.
-
-    Such a product has the groups as a batch, [G, M, N], and no name.
+def excess_shares(calls: Sequence[KernelCall]) -> dict[tuple[int, ...], float]:
+    """By the dimensions [G, M, N] of a product of all rows with all groups, the share
+    of its FLOPs that is beyond what is needed, which is the same for any K.
     """
-    excess = _excess_flops(calls)
-    if not excess:
-        return 0.0
-
-    def instruction_excess(instruction: Instruction) -> float:
-        if instruction.operation not in _PRODUCTS or instruction.op_name:
-            return 0.0
-        return excess.get(instruction.arrays[0].dims, 0.0)
-
-    return program.total(instruction_excess)
-
-
-def _excess_flops(calls: Sequence[KernelCall]) -> dict[tuple[int, ...], float]:
-    """By the dimensions [G, M, N] of a product of all rows with all groups, its FLOPs
-    beyond what is needed.
-    """
-    excess: dict[tuple[int, ...], float] = {}
-    for product in _ragged_products(calls):
-        expanded = 2.0 * product.groups * product.rows * product.inner * product.outer
-        excess[product.groups, product.rows, product.outer] = expanded - product.flops
-    return excess
+    return {
+        (product.groups, product.rows, product.outer): (
+            1 - product.own_rows / (product.groups * product.rows)
+        )
+        for product in _ragged_products(calls)
+    }
 
 
 class _RaggedProduct:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tpuport.topology.hlo.array_types import Array, parse_numbers, search_group
+from tpuport.topology.hlo.compiler_kernels import PRODUCTS, excess_shares
 from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.kernel_costs import kernel_flops, stated_flops
 from tpuport.topology.hlo.program import Program
+from tpuport.topology.kernels.kernel_calls import KernelCall
 
 # The compiler counts one for each element of their results: all that is elementwise and
 # not transcendental.
@@ -19,7 +21,6 @@ _ELEMENTWISE: Final = {
     "shift-left", "shift-right-arithmetic", "shift-right-logical", "sign", "subtract", "xor", "is-finite",
     "all-reduce", "all-reduce-start", "reduce-scatter",
 }  # fmt: skip
-_PRODUCTS: Final = ("convolution", "dot")
 _LABELS: Final = re.compile(r"\bdim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW: Final = re.compile(r"\bwindow=\{([^}]*)\}")
 _CONTRACTED: Final = re.compile(r"\blhs_contracting_dims=\{([\d,]*)\}")
@@ -82,7 +83,7 @@ def _pass_flops(program: Program, instruction: Instruction) -> float:
 
 def _operand_dtypes(program: Program, product: Instruction) -> set[str]:
     """The dtypes of a product's operands; none of any other instruction."""
-    if product.operation not in _PRODUCTS:
+    if product.operation not in PRODUCTS:
         return set()
     return {operand.arrays[0].dtype for operand in program.operands(product)[:2]}
 
@@ -103,9 +104,10 @@ def count_flops(program: Program, compiler_flops: float) -> float:
         return instruction_flops(program, instruction) + stated_flops(instruction)
 
     def own_count(instruction: Instruction) -> float:
-        skipped = program.skipped_flops.get(instruction.name, 0.0)
-        own = kernel_flops(program, instruction) - skipped
-        return instruction_flops(program, instruction) + own
+        own = instruction_flops(program, instruction) + kernel_flops(
+            program, instruction
+        )
+        return own - _skipped_flops(program, instruction)
 
     # The compiler's total has more in it than its own count of instructions says, such
     # as transcendentals: only what loops and kernels add is replaced.
@@ -129,6 +131,30 @@ def count_product_flops(program: Program) -> float:
     )
 
 
+def count_expanded_flops(program: Program, calls: Sequence[KernelCall]) -> float:
+    """FLOPs that a step does beyond what is needed because the compiler multiplies few
+    rows by all groups.
+
+    Such a product has the groups as a batch, [G, M, N], and no name.
+
+    Args:
+        program: the compiled one.
+        calls: those that were traced, among them products by groups.
+    """
+    shares = excess_shares(calls)
+    if not shares:
+        return 0.0
+
+    def excess_flops(instruction: Instruction) -> float:
+        is_known = instruction.op_name or instruction.name in program.skipped_shares
+        if instruction.operation not in PRODUCTS or is_known:
+            return 0.0
+        share = shares.get(instruction.arrays[0].dims, 0.0)
+        return share * _written_flops(program, instruction)
+
+    return program.total(excess_flops)
+
+
 def executed_products(program: Program, instruction: Instruction) -> list[Instruction]:
     """The products and convolutions that one execution of an instruction computes, also
     those that it fuses.
@@ -140,7 +166,7 @@ def executed_products(program: Program, instruction: Instruction) -> list[Instru
             for fused in inside.instructions
             for product in executed_products(program, fused)
         ]
-    if instruction.operation in _PRODUCTS:
+    if instruction.operation in PRODUCTS:
         return [instruction]
     return []
 
@@ -186,15 +212,20 @@ def _product_flops(program: Program, instruction: Instruction) -> float:
     """Those of a matrix product or a convolution that it does not skip; 0 for all other
     instructions.
     """
-    skipped = program.skipped_flops.get(instruction.name, 0.0)
-    return _written_flops(program, instruction) - skipped
+    written = _written_flops(program, instruction)
+    return written - _skipped_flops(program, instruction)
+
+
+def _skipped_flops(program: Program, instruction: Instruction) -> float:
+    share = program.skipped_shares.get(instruction.name, 0.0)
+    return share and share * _written_flops(program, instruction)
 
 
 def _written_flops(program: Program, instruction: Instruction) -> float:
     """Two for each multiplication of a matrix product or a convolution; 0 for all other
     instructions.
     """
-    if instruction.operation not in _PRODUCTS:
+    if instruction.operation not in PRODUCTS:
         return 0.0
     left, right, *_ = (
         operand.arrays[0].dims for operand in program.operands(instruction)

@@ -15,7 +15,7 @@ from tpuport.topology.compile_report import Kernel
 from tpuport.topology.hlo.array_types import search_group
 from tpuport.topology.hlo.compiler_kernels import (
     count_compiler_kernel,
-    count_skipped_flops,
+    find_skipped_shares,
 )
 from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.program import Program
@@ -59,7 +59,7 @@ def apply_kernel_costs(program: Program, calls: Sequence[KernelCall]) -> None:
             cost = _mean_cost(matching)
         if cost is not None:
             program.kernel_costs[kernel.name] = cost
-    program.skipped_flops = count_skipped_flops(program, calls)
+    program.skipped_shares = find_skipped_shares(program, calls)
 
 
 def _matching_calls(

@@ -44,14 +44,15 @@ class Program:
         entry: the name of the computation that is the program.
         instructions: of all computations, in the text's order.
         kernel_costs: by the name of a Pallas kernel, what was counted of one execution.
-        skipped_flops: by the name of a product, what one execution of it leaves out.
+        skipped_shares: by the name of a product, the share of its FLOPs that it leaves
+            out.
     """
 
     def __init__(self, text: ProgramText) -> None:
         self.header, self.computations, self.entry = text
         self.instructions = tuple(all_instructions(self.computations))
         self.kernel_costs: dict[str, KernelCost] = {}
-        self.skipped_flops: dict[str, float] = {}
+        self.skipped_shares: dict[str, float] = {}
 
     @property
     def parameters(self) -> dict[int, Instruction]:
