@@ -15,7 +15,7 @@ import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from packaging.version import Version
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
 import tpuport
 from tpuport import compat
@@ -27,7 +27,7 @@ from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoder_choice import decoder_class
 from tpuport.generation.decoding_cache import FIXED_CACHES
 from tpuport.generation.recomputing_decoder import RecomputingDecoder
-from tpuport.internals import mechanism, torch_internals
+from tpuport.internals import mechanism, torch_internals, transformers_internals
 from tpuport.internals.diffusers_internals import STEPS_ON_DEVICE
 from tpuport.internals.mechanism import Mechanism
 
@@ -92,6 +92,14 @@ def test_where_a_probe_runs_for_the_first_time_changes_nothing(
     monkeypatch.setattr(thing, "reason", None)
     tpuport.enable()
     assert ask(thing.works)
+
+
+def test_a_probe_that_fails_leaves_no_name_behind(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(transformers_internals.CHOICE_OF_ATTENTION, "reason", None)
+    monkeypatch.setattr(transformers_internals, "choose_attention", lambda config, name: config.no_such_name)
+    before = list(AttentionInterface())
+    assert not transformers_internals.CHOICE_OF_ATTENTION.works()
+    assert list(AttentionInterface()) == before
 
 
 def test_every_module_with_a_mechanism_is_asked():

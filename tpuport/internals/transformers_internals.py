@@ -50,10 +50,12 @@ def _chooses_attention() -> bool:
 
     name, config = "tpuport_probe", PretrainedConfig()
     AttentionInterface.register(name, _chooses_attention)
-    is_registered = name in AttentionInterface()
-    choose_attention(config, name)
-    is_chosen = config._attn_implementation == name == chosen_attention(config)
-    remove_attention(name)
+    try:
+        is_registered = name in AttentionInterface()
+        choose_attention(config, name)
+        is_chosen = config._attn_implementation == name == chosen_attention(config)
+    finally:
+        remove_attention(name)
     is_removed = name not in AttentionInterface()
     can_be_asked = callable(PreTrainedModel._can_set_attn_implementation)
     return is_registered and is_chosen and is_removed and can_be_asked
