@@ -231,7 +231,10 @@ def _try(frame: Frame, node: Any) -> bool:
     before_handlers = start
     after: Environment | None = None
     frame.doubts += 1
-    reaches_end = frame.execute(node.body) and frame.execute(node.orelse)
+    frame.handled += bool(node.handlers)
+    reaches_end = frame.execute(node.body)
+    frame.handled -= bool(node.handlers)
+    reaches_end = reaches_end and frame.execute(node.orelse)
     frame.doubts -= 1
     if reaches_end:
         after = frame.env

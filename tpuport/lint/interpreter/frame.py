@@ -178,15 +178,16 @@ class Frame:
             calls this.
         depth: number of frames below this one.
         statement: the statement that is being interpreted; `raising`: it is a `raise`.
+        handled: number of `try` statements around it that handle its errors.
         doubts: number of conditions around it that may turn out either way, and of
             `try`s.
         outside: names of functions around this one that it binds itself.
     """
 
     __slots__ = (
-        "building", "conditions", "depth", "doubts", "emitting", "entry", "env", "exits", "host", "info", "interpreter",
-        "module", "outside", "owner", "parent", "qualname", "raising", "receiver", "receivers", "returned", "self_name",
-        "statement", "yielded",
+        "building", "conditions", "depth", "doubts", "emitting", "entry", "env", "exits", "handled", "host", "info",
+        "interpreter", "module", "outside", "owner", "parent", "qualname", "raising", "receiver", "receivers",
+        "returned", "self_name", "statement", "yielded",
     )  # fmt: skip
 
     def __init__(
@@ -221,6 +222,7 @@ class Frame:
         self.building: Environment | None = None
         self.depth = depth
         self.doubts = 0
+        self.handled = 0
         self.outside: list[str] = []
 
     def evaluate(self, node: ast.expr) -> Value:

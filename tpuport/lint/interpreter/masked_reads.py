@@ -37,7 +37,7 @@ from tpuport.lint.rules.event_queries import is_mask, operands
 # those of the last dimensions.
 BY_ROW: Final = frozenset(
     "add sub mul neg abs square eq ne lt le gt ge logical_not relu relu6 gelu silu sigmoid tanh hardswish leaky_relu "
-    "clamp to float half bfloat16 double bool int long type_as clone contiguous detach dropout and or xor invert "
+    "clamp to float half bfloat16 double bool int long type_as clone contiguous dropout and or xor invert "
     "linear layer_norm".split()
 )
 # What is known of it without the number of its elements.

@@ -49,7 +49,9 @@ def answer_in_trusted_code(
 
 def _is_part_of_check(event: Event, frame: Frame) -> bool:
     """Whether it is a question of a check, or takes a number to compare it there."""
-    conditions = list(_conditions_of_check(frame.statement))
+    # An error that is handled is another way to branch.
+    is_check = not frame.handled
+    conditions = list(_conditions_of_check(frame.statement)) if is_check else []
     match event:
         # The assertion is in torch's code.
         case Call(name="torch._assert"):
@@ -80,6 +82,9 @@ def _conditions(node: ast.expr) -> Iterator[ast.expr]:
         case ast.BoolOp(values=values):
             for value in values:
                 yield from _conditions(value)
+        case ast.Compare(ops=[ast.In() | ast.NotIn(), *_]):
+            # Asks for each comparison with an element.
+            return
         case _:
             yield node
 
