@@ -134,10 +134,9 @@ def make_processors(
     if prompts.source_length == 0:
         options = _without_encoder_options(options)
     has_least_tokens = request.do_sample and request.least_tokens > 1
+    # Whatever the penalty: another one needs no other program.
     penalizes_padding = (
-        request.repetition_penalty != 1.0
-        and prompts.padding_is_context
-        and transformers_internals.penalizes_padding()
+        prompts.padding_is_context and transformers_internals.penalizes_padding()
     )
     if options == NO_PROCESSORS and not (has_least_tokens or penalizes_padding or host):
         return None
