@@ -11,6 +11,7 @@ from tpuport.version import __version__
 
 if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport import attention as attention
+    from tpuport import patches as patches
     from tpuport.activation import disable as disable
     from tpuport.activation import enable as enable
     from tpuport.compilation import compile as compile
@@ -52,7 +53,7 @@ _PUBLIC = {
 }
 
 # Rooms whose own names are public.
-_MODULES = ("attention",)
+_MODULES = ("attention", "patches")
 
 __all__ = ["__version__", *_PUBLIC, *_MODULES]
 

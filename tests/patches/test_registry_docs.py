@@ -1,5 +1,6 @@
 """The examples of docs/patches.md run as they are written."""
 
+import copy
 import re
 import runpy
 import sys
@@ -50,9 +51,12 @@ def test_what_the_page_decides_before_tracing(folder):
     registry.register(thinker_tpu.PATCH)
     registry.apply_all()
     model = thinker.Pooler(8)
-    assert registry.prepared(model, (), {"mask": torch.ones(2)}) == ((), {"mask": None})
-    partial = {"mask": torch.tensor([1, 0])}
-    assert registry.prepared(model, (), partial)[1]["mask"] is partial["mask"]
+    states, full, partial = torch.randn(2, 2, 8), torch.ones(2, 2), torch.tensor([[1, 0], [1, 1]])
+    assert registry.prepared(model, (states, full), {}) == ((states, None), {})
+    assert registry.prepared(model, (states, partial), {}) == ((states, partial), {})
+    ported = tpuport.compile(tpuport.port(copy.deepcopy(model)))
+    for mask in (full, partial):
+        torch.testing.assert_close(ported(states, mask).cpu(), model(states, mask))
 
 
 def test_the_shim_of_the_page(folder, capsys):

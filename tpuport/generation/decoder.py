@@ -4,7 +4,6 @@ after it.
 Shapes: B batch, P prompt bucket, T cache length, V vocabulary.
 """
 
-import inspect
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,6 +19,7 @@ from tpuport.errors import PortError
 from tpuport.generation import beam_search, decoding_cache
 from tpuport.generation.beam_steps import select_beams
 from tpuport.generation.cache_arguments import add_written_columns, cache_argument
+from tpuport.generation.forward_signature import forward_parameters
 from tpuport.generation.guidance import guide
 from tpuport.generation.loop_state import (
     State,
@@ -91,7 +91,7 @@ class Decoder:
         self.continues: bool | None = None
         self.assisted: dict[tuple, Decoder] = {}
         self._variants: dict[str, Decoder] = {}
-        self._parameters = inspect.signature(model.forward).parameters
+        self._parameters = forward_parameters(model)
         self._cache_argument: Any = cache_argument(self._parameters)
         self._make_programs(type(model).__name__, "slots", "parts")
 

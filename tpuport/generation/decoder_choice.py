@@ -3,7 +3,6 @@ can be traced with a cache.
 """
 
 import contextlib
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from tpuport.generation.cache_arguments import cache_argument, takes_cache
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoding_cache import has_attention, has_fixed_cache
 from tpuport.generation.encoder_decoder import EncoderDecoder
+from tpuport.generation.forward_signature import forward_parameters
 from tpuport.generation.model_errors import NoLoop, explained_for_generate
 from tpuport.generation.multimodal_decoder import MultimodalDecoder, reads_modalities
 from tpuport.generation.recomputing_decoder import RecomputingDecoder
@@ -41,7 +41,7 @@ def decoder_class(model: Any) -> type[Decoder]:
     """The class of a language model's decoder, by its config and its signature."""
     if model.config.is_encoder_decoder:
         return EncoderDecoder
-    parameters = inspect.signature(model.forward).parameters
+    parameters = forward_parameters(model)
     if cache_argument(parameters) and takes_general_cache(model):
         if not has_fixed_cache(model.config):
             return RecomputingDecoder
@@ -104,9 +104,8 @@ def weights_changed(model: Any, error: WrittenInLoop) -> Iterator[None]:
     raises, the model becomes what it was before. The error itself for a model of
     another kind.
     """
-    if (
-        not isinstance(model, torch.nn.Module)
-        or "input_ids" not in inspect.signature(model.forward).parameters
+    if not isinstance(model, torch.nn.Module) or "input_ids" not in forward_parameters(
+        model
     ):
         raise error
     before = ModelSnapshot(model)

@@ -25,6 +25,7 @@ from tpuport.generation.cache_arguments import add_written_columns
 from tpuport.generation.cross_layer import CrossLayer
 from tpuport.generation.decoder import LOOP, Decoder, Inputs
 from tpuport.generation.decoding_cache import make_cache, set_length
+from tpuport.generation.forward_signature import forward_parameters
 from tpuport.generation.loop_state import State, shard_rows
 from tpuport.generation.position_tables import fixed_tables
 from tpuport.generation.predict_streams import in_order_of_scores
@@ -83,7 +84,7 @@ class EncoderDecoder(Decoder):
     @classmethod
     def input_names(cls, model: Any) -> frozenset[str]:
         """Of the model's and its encoder's signature."""
-        parameters = dict(inspect.signature(model.forward).parameters)
+        parameters = forward_parameters(model)
         parameters |= inspect.signature(model.get_encoder().forward).parameters
         return model_inputs.input_names(parameters) - {
             "encoder_hidden_states",

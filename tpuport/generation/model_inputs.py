@@ -21,6 +21,7 @@ from tpuport import compat
 from tpuport.compilation import HostInput
 from tpuport.errors import PortError
 from tpuport.generation.cache_arguments import CACHE_NAMES
+from tpuport.generation.forward_signature import forward_parameters
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.option_values import without_absent
 from tpuport.mappings import without
@@ -58,8 +59,8 @@ def check_passed_on(model: Any, options: Mapping[str, Any]) -> None:
     """NoLoop for inputs of a model among the options: what the loop on the device does
     not pass on, such as embeddings in place of token ids.
     """
-    forward = getattr(model, "forward", None)
-    taken = input_names(inspect.signature(forward).parameters) if forward else ()
+    has_forward = hasattr(model, "forward")
+    taken = input_names(forward_parameters(model)) if has_forward else ()
     unread = sorted(without_absent(options).keys() & set(taken))
     if unread:
         raise NoLoop(

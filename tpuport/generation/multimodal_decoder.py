@@ -8,7 +8,6 @@ of them, only the cache. Shapes: B batch, P prompt bucket, T cache length, V voc
 
 import contextlib
 import dataclasses
-import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +23,7 @@ from tpuport.generation import model_inputs
 from tpuport.generation.decoder import LOOP, Decoder, Inputs
 from tpuport.generation.decoding_cache import has_cross_layers
 from tpuport.generation.deferred_checks import collect_checks
+from tpuport.generation.forward_signature import forward_parameters
 from tpuport.generation.loop_state import State
 from tpuport.generation.model_inputs import Setting, as_argument
 from tpuport.generation.multimodal_inputs import POSITIONS, REAL_IMAGES, TOKEN_TYPES
@@ -67,7 +67,7 @@ class MultimodalCache:
 
 def reads_modalities(model: Any) -> bool:
     """Whether a decoder-only model takes images, videos or audio, by its signature."""
-    return not _MODALITIES.isdisjoint(inspect.signature(model.forward).parameters)
+    return not _MODALITIES.isdisjoint(forward_parameters(model))
 
 
 class MultimodalDecoder(Decoder):
@@ -78,8 +78,7 @@ class MultimodalDecoder(Decoder):
     @classmethod
     def input_names(cls, model: Any) -> frozenset[str]:
         """Of the model's signature."""
-        parameters = inspect.signature(model.forward).parameters
-        return model_inputs.input_names(parameters) - _NOT_OF_A_PROCESSOR
+        return model_inputs.input_names(forward_parameters(model)) - _NOT_OF_A_PROCESSOR
 
     @property
     def uses_buckets(self) -> bool:

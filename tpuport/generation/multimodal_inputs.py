@@ -8,7 +8,6 @@ the prompt's program, so that other values compile nothing.
 """
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ import torch
 from tpuport import compat
 from tpuport.compilation import HostInput
 from tpuport.errors import PortError
+from tpuport.generation.forward_signature import forward_parameters
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.model_inputs import Setting, arrays_of
 from tpuport.generation.prompts import Prompts
@@ -148,7 +148,7 @@ def _may_have_empty_images(model: Any, tensors: Mapping[str, torch.Tensor]) -> b
     leaves out (Idefics2, SmolVLM).
     """
     pixels = tensors.get("pixel_values")
-    parameters = inspect.signature(model.forward).parameters
+    parameters = forward_parameters(model)
     return (
         pixels is not None and pixels.ndim == 5 and "pixel_attention_mask" in parameters
     )
