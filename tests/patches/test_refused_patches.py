@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tpuport
-from tpuport import PortError
+from tpuport import PortError, activation
 from tpuport.patches import Patch, registry
 
 # The digest of no function.
@@ -194,6 +194,8 @@ def test_two_patches_for_one_function_or_of_one_name(library):
         ("replacement", "scale", "is not a qualified name"),
         ("source", (), "does not say which source"),
         ("source", ("a" * 64,), "does not say which source"),
+        ("source", "0123abcd-" + "a" * 32, "does not say which source"),
+        ("when", "sometimes", "is neither of ported, always"),
     ],
 )
 def test_a_patch_that_says_too_little(field, value, message):
@@ -203,3 +205,12 @@ def test_a_patch_that_says_too_little(field, value, message):
     Patch(**good)
     with pytest.raises(PortError, match=message):
         Patch(**{**good, field: value})
+
+
+def test_what_is_no_patch_and_no_strictness():
+    with pytest.raises(PortError, match="register takes a Patch, and got a list"):
+        registry.register([])
+    tpuport.disable()
+    with pytest.raises(PortError, match="patches='bogus' is none of error, warn, off"):
+        tpuport.enable(patches="bogus")
+    assert not activation.enabled()

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import importlib.metadata
 import re
-from typing import Literal
+from typing import Literal, get_args
 
 from tpuport.errors import PortError
 
@@ -12,6 +12,8 @@ from tpuport.errors import PortError
 VARIABLE = "TPUPORT_PATCHES"
 _QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _DIGEST = re.compile(r"[0-9a-f]{8}-[0-9a-f]{32}")
+
+When = Literal["ported", "always"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Patch:
     why: str
     replacement: str
     source: tuple[str, ...]
-    when: Literal["ported", "always"] = "ported"
+    when: When = "ported"
 
     def __post_init__(self) -> None:
         where = f"patch {self.name!r}"
@@ -59,7 +61,13 @@ class Patch:
                     where=where,
                     fix='write "module:name"',
                 )
-        if not self.source or not all(map(_DIGEST.fullmatch, self.source)):
+        if self.when not in get_args(When):
+            raise PortError(
+                f"when={self.when!r} is neither of {', '.join(get_args(When))}",
+                where=where,
+            )
+        sources = self.source
+        if isinstance(sources, str) or not all(map(_DIGEST.fullmatch, sources or [""])):
             raise PortError(
                 "the patch does not say which source it was written for", where=where,
                 fix=f'give source=(tpuport.patches.digest("{self.target}"),), computed once and written down',

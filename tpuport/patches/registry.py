@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from types import FunctionType, ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tpuport import trace_errors
 from tpuport.errors import PortError
@@ -62,6 +62,11 @@ def register(patch: Patch) -> None:
         PortError: another patch has this name, or the patch cannot be applied (see
             `apply_all`).
     """
+    if not isinstance(patch, Patch):
+        raise PortError(
+            f"register takes a Patch, and got a {type(patch).__name__}",
+            fix="register(tpuport.patches.Patch(...)), once for each",
+        )
     # Registered even if it cannot be applied: `statuses` then says why.
     catalog.add(patch, "registered in code")
     if _strictness == "off":
@@ -109,6 +114,11 @@ def apply_all(strictness: Strictness | None = None) -> None:
         PortError: see `strictness`; then no patch is in force.
     """
     global _strictness, _requested
+    if strictness is not None and strictness not in get_args(Strictness):
+        raise PortError(
+            f"patches={strictness!r} is none of {', '.join(get_args(Strictness))}",
+            where="tpuport.enable",
+        )
     effective = strictness or _requested or environment_strictness()
     if effective == "off":
         revert_all()
