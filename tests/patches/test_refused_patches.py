@@ -70,6 +70,15 @@ def test_another_source_is_said_by_port_and_never_by_an_import(library, caplog, 
     assert caplog.text.count(message) == 1
 
 
+def test_a_target_of_another_name_is_said_beside_what_is_replaced(library, caplog):
+    registry.register(library.patch("sclae", name="fakelib.scale", source=(library.source_digest("scale"),)))
+    tpuport.enable()
+    with caplog.at_level(logging.WARNING, logger="tpuport"):
+        tpuport.port(model_of(library))
+    assert "patch fakelib.scale has lost its target: fakelib 1.2 lacks the function" in caplog.text
+    assert "It replaces fakelib.core:scale alone, with the same source" in caplog.text
+
+
 def test_a_model_of_other_code_is_not_told(library, caplog):
     registry.register(library.patch(source=(NOWHERE,)))
     tpuport.enable()

@@ -157,10 +157,18 @@ def apply_for(model: Any) -> None:
     for patch in concerned:
         refusal = _refused.get(patch.name)
         if refusal is not None:
+            places = [
+                each.place for each in replaced.all_replaced() if each.patch is patch
+            ]
+            effect = (
+                f"It replaces {', '.join(places)} alone, with the same source"
+                if places
+                else f"The library's own code runs, and may be refused or slower: {patch.why}"
+            )
+            state = "has lost its target" if places else "is off"
             _log_once(
                 logging.WARNING,
-                f"patch {patch.name} is off: {refusal.error.what}. The library's own code runs, and may be refused or "
-                f"slower: {patch.why}",
+                f"patch {patch.name} {state}: {refusal.error.what}. {effect}",
             )
 
 
