@@ -160,10 +160,10 @@ class DataMovement:
 
     def feeds_product(self, instruction: Instruction) -> bool:
         """Whether a product multiplies its result, as it is or a part of it."""
-        return any(made is instruction for made, _ in self._factors)
+        return instruction in self._factors
 
     @functools.cached_property
-    def _factors(self) -> set[Value]:
+    def _factors(self) -> set[Instruction]:
         """What products multiply, and what that was moved from."""
         products = [
             instruction
@@ -171,7 +171,8 @@ class DataMovement:
             if instruction.operation in _PRODUCTS
         ]
         operands = itertools.chain.from_iterable(map(self._program.operands, products))
-        return set(self._moved.trace(map(Value, operands)))
+        moved = self._moved.trace(map(Value, operands))
+        return {instruction for instruction, _ in moved}
 
     def _moved_products(self, collective: Instruction) -> list[Instruction]:
         """The products that a collective moves. That of a matrix and one vector may be
