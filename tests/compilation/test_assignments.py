@@ -236,27 +236,9 @@ class Mapped(nn.Module):
         return torch.func.vmap(self.row)(x)
 
 
-class Slotted:
-    __slots__ = ("value",)
-
-
-class Hidden(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.slotted = Slotted()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.slotted.value = x * 2
-        return x
-
-
-@pytest.mark.parametrize(
-    ("cls", "name", "line"),
-    [(Mapped, "inner", "self.inner = x"), (Hidden, "slotted.value", "self.slotted.value = x")],
-)
-def test_what_cannot_leave_the_program_is_refused_by_name(cls: type, name: str, line: str) -> None:
-    compiled = tpuport.compile(tpuport.port(cls()))
+def test_what_cannot_leave_the_program_is_refused_by_name() -> None:
+    compiled = tpuport.compile(tpuport.port(Mapped()))
     lines = Path(__file__).read_text().splitlines()
-    number = next(index for index, text in enumerate(lines, 1) if text.strip().startswith(line))
-    with pytest.raises(PortError, match=rf"(?s){name} is assigned .*line {number}, in .*return it from"):
+    number = next(index for index, text in enumerate(lines, 1) if text.strip().startswith("self.inner = x"))
+    with pytest.raises(PortError, match=rf"(?s)inner is assigned .*line {number}, in .*return it from"):
         compiled(X)

@@ -11,7 +11,6 @@ first.
 
 import contextlib
 import enum
-from collections import deque
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -26,18 +25,15 @@ from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.python_values import PLAIN
 from tpuport.compilation.reachable import ABSENT
 from tpuport.compilation.shared_tensors import weights_shown
+from tpuport.compilation.state_containers import Container, Items
 from tpuport.compilation.state_places import (
     WEIGHTS,
     Snapshot,
     assigning_line,
     containers_of,
-    has_names,
     is_same,
-    is_unchanged,
     item_path,
     leads_to_traced,
-    read_contents,
-    refill,
     take_snapshots,
 )
 from tpuport.errors import PortError
@@ -209,7 +205,7 @@ def use_weights_in_loop(
             # Also after an error, whose traceback a user may inspect in the same
             # process.
             for snapshot in snapshots:
-                if not is_unchanged(snapshot.container, snapshot.contents):
+                if not snapshot.container.has(snapshot.contents):
                     _replace_lost(snapshot, state, loop)
             located = state.located_tensors()
             indices = _undo_writes(state.tensors, tensors)
@@ -219,7 +215,7 @@ def use_weights_in_loop(
         line = assigning_line(state, path)
         # What was written is undone, so a flag that says that it was would be wrong.
         for snapshot in snapshots:
-            refill(snapshot.container, snapshot.contents)
+            snapshot.container.fill(snapshot.contents)
         raise WrittenInLoop(
             f"{path} is written to in place inside of {loop}, or replaced, which it does not carry out",
             where=line,
@@ -232,12 +228,12 @@ def _restart_counters(snapshot: Snapshot) -> None:
     items = dict(snapshot.contents)
     if not any(map(_is_lost_counter, items.values())):
         return
-    if isinstance(snapshot.container, list | deque):
+    if _has_order(snapshot.container):
         # What the model has appended goes away again, unless something follows it.
         while items and _start(items[len(items) - 1]) is ABSENT:
             items.popitem()
     started = {name: _start(value) for name, value in items.items()}
-    if has_names(snapshot.container):
+    if snapshot.container.has_names:
         started = {
             name: value for name, value in started.items() if value is not ABSENT
         }
@@ -246,7 +242,7 @@ def _restart_counters(snapshot: Snapshot) -> None:
             name: items[name] if value is ABSENT else value
             for name, value in started.items()
         }
-    refill(snapshot.container, started)
+    snapshot.container.fill(started)
 
 
 def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
@@ -256,9 +252,9 @@ def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
     location, container, before = snapshot
     if location.part in WEIGHTS:
         # A weight that is gone is an AttributeError by itself.
-        refill(container, before)
+        container.fill(before)
         return
-    items = read_contents(container)
+    items = container.read()
     # A module's dictionaries are attributes of it, and have snapshots of their own.
     own_containers = list(containers_of(state.nodes[location.node]).values())
     for name, value in list(items.items()):
@@ -266,7 +262,7 @@ def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
         is_counter = _is_counter(_start(former), value, container)
         # What the state knows as an object has a snapshot of its own.
         is_traced = state.find_node(value) is None and leads_to_traced(value, set())
-        is_own_container = any(value is own for own in own_containers)
+        is_own_container = any(own.is_object(value) for own in own_containers)
         if is_own_container or (not is_counter and not is_traced):
             continue
         # A variable has its own name, and a list a number for each item.
@@ -285,7 +281,7 @@ def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
         for name, former in before.items()
         if _is_lost_counter(former) and is_same(items.get(name, ABSENT), former.start)
     }
-    refill(container, items)
+    container.fill(items)
 
 
 def _is_lost_counter(value: Any) -> bool:
@@ -296,17 +292,21 @@ def _start(value: Any) -> Any:
     return value.start if _is_lost_counter(value) else value
 
 
-def _is_counter(former: Any, value: Any, container: Any) -> bool:
+def _has_order(container: Container) -> bool:
+    return isinstance(container, Items) and container.has_order
+
+
+def _is_counter(former: Any, value: Any, container: Container) -> bool:
     """Whether a Python value depends on the number of calls: a number that they change,
     or an item that they append.
     """
     if (
-        isinstance(container, set)
+        (isinstance(container, Items) and not container.has_order)
         or not isinstance(value, PLAIN)
         or is_same(former, value)
     ):
         return False
-    if isinstance(container, list | deque) and former is ABSENT:
+    if _has_order(container) and former is ABSENT:
         return True
     # A flag or a name is the same, however often it is assigned.
     return isinstance(value, int | float | complex) and not isinstance(value, bool)

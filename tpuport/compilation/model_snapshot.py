@@ -5,7 +5,7 @@ attributes and all that it reaches.
 import torch
 
 from tpuport.compilation.python_state import PythonState
-from tpuport.compilation.state_places import refill, take_snapshots
+from tpuport.compilation.state_places import take_snapshots
 
 
 class ModelSnapshot:
@@ -30,7 +30,7 @@ class ModelSnapshot:
     def restore(self) -> None:
         """Give the model back what it had."""
         for snapshot in self._containers:
-            refill(snapshot.container, snapshot.contents)
+            snapshot.container.fill(snapshot.contents)
         for tensor, attributes in self._tensors:
             vars(tensor).clear()
             vars(tensor).update(attributes)

@@ -20,13 +20,11 @@ from tpuport.checkpoint import fetch
 from tpuport.compat import aliasing, memory_layouts, view_steps
 from tpuport.compat.operators.strided_views import join_memory
 from tpuport.compilation.python_state import PythonState
+from tpuport.compilation.state_containers import NamedContainer
 from tpuport.compilation.state_places import (
     WEIGHTS,
-    Globals,
     Snapshot,
-    has_names,
     item_path,
-    refill,
     take_snapshots,
 )
 from tpuport.internals.torchax_internals import ARRAY, array_of
@@ -273,15 +271,11 @@ def _share_again(model: torch.nn.Module, shared: _Shared) -> None:
             for name, value in current.items()
             if value is not contents[name]
         }
-        if not changes:
-            continue
-        # A module that is emptied and filled again would lose its attributes to an
-        # interrupt.
-        if has_names(container):
-            names = container.all if isinstance(container, Globals) else container
-            names.update(changes)
-        else:
-            refill(container, current)
+        if isinstance(container, NamedContainer):
+            # To move a model gives it attributes that it did not have.
+            container.change(changes)
+        elif changes:
+            container.fill(current)
 
 
 def _moved(

@@ -1,7 +1,8 @@
-"""Where code can leave values: attributes, items and variables; how these are read,
-compared and filled.
+"""Where code can leave values: which containers an object has, and what these are
+called in messages.
 """
 
+import contextvars
 import dis
 import functools
 import re
@@ -17,10 +18,20 @@ from tpuport import compat
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.python_values import PLAIN
 from tpuport.compilation.reachable import (
-    ABSENT,
     cell_contents,
+    is_library,
     loaded_names,
     user_globals,
+)
+from tpuport.compilation.state_containers import (
+    Container,
+    Contents,
+    Dictionary,
+    Globals,
+    Items,
+    Location,
+    Slots,
+    Variable,
 )
 from tpuport.fields import slots
 
@@ -31,42 +42,24 @@ WEIGHTS = ("_parameters", "_buffers")
 _LAST_NAME = re.compile(r"(\w+)(?:\[[^\[\]]*\])*$")
 
 
-class Location(NamedTuple):
-    """Where a container is: the number of an object in a `PythonState`, and the name of
-    the container in the object.
-    """
-
-    node: int
-    part: str
-
-
-class Globals(NamedTuple):
-    """The globals of a file that a function assigns."""
-
-    all: dict[str, Any]
-    names: tuple[str, ...]
-
-
 class Snapshot(NamedTuple):
-    """A container (dictionary, list, set, variable or `Globals`) with the contents that
-    it had at some moment.
-    """
+    """A container with the contents that it had at some moment."""
 
     location: Location
-    container: Any
-    contents: dict[Any, Any]
+    container: Container
+    contents: Contents
 
 
 def take_snapshots(state: PythonState) -> list[Snapshot]:
     """Every container of a state with its present contents."""
     return [
-        Snapshot(Location(number, part), container, read_contents(container))
+        Snapshot(Location(number, part), container, container.read())
         for number, node in enumerate(state.nodes)
         for part, container in containers_of(node).items()
     ]
 
 
-def containers_of(node: Any) -> dict[str, Any]:
+def containers_of(node: Any) -> dict[str, Container]:
     """The dictionaries, lists, sets and variables of an object by their names; "" has
     its attributes.
     """
@@ -75,71 +68,35 @@ def containers_of(node: Any) -> dict[str, Any]:
             attributes = vars(node)
             # Only these: any other dictionary among the attributes is an object of the
             # state itself.
-            own = {
-                name: value for name, value in attributes.items()
+            own: dict[str, Container] = {
+                name: Dictionary(value) for name, value in attributes.items()
                 if isinstance(value, dict) and (name in (*WEIGHTS, "_modules") or "_hooks" in name)
             }  # fmt: skip
-            return own | {"": attributes}
+            return own | {"": Dictionary(attributes)}
         case types.FunctionType():
             names = user_globals(node)
-            assigned = tuple(
-                sorted(loaded_names(node.__code__).assigned & names.keys())
-            )
+            assigned = sorted(loaded_names(node.__code__).assigned) if names else ()
             return {"globals": Globals(node.__globals__, assigned)} if assigned else {}
-        case types.CellType():
-            return {"variable": node}
-    containers: dict[str, Any] = {}
-    if isinstance(node, dict | list | set | deque):
-        containers["[]"] = node
+        case types.CellType() | contextvars.ContextVar():
+            return {"variable": Variable(node)}
+    containers: dict[str, Container] = {}
+    match node:
+        case dict():
+            containers["[]"] = Dictionary(node)
+        case list() | set() | deque():
+            containers["[]"] = Items(node)
+    names = slots(type(node))
+    if names and not is_library(type(node).__module__):
+        containers["slots"] = Slots(node, names)
     attributes = getattr(node, "__dict__", None)
     # A bound method shows the attributes of its function.
     has_attributes = isinstance(attributes, dict) and not isinstance(
         node, types.MethodType
     )
-    return containers | {"": attributes} if has_attributes else containers
-
-
-def has_names(container: Any) -> bool:
-    """Whether each item has a name of its own, so that it can be changed alone."""
-    return isinstance(container, dict | Globals)
-
-
-def read_contents(container: Any) -> dict[Any, Any]:
-    """What is in a container by name, or by number where items have no names."""
-    match container:
-        case types.CellType():
-            return {0: cell_contents(container)}
-        case Globals():
-            return {name: container.all.get(name, ABSENT) for name in container.names}
-        case dict():
-            return dict(container)
-    return dict(enumerate(container))
-
-
-def refill(container: Any, contents: dict[Any, Any]) -> None:
-    """Replace what is in a container by contents in the form of `read_contents`."""
-    match container:
-        case types.CellType():
-            container.cell_contents = contents[0]
-        case Globals():
-            container.all.update(contents)
-        case dict():
-            container.clear()
-            container.update(contents)
-        case set():
-            container.clear()
-            container.update(contents.values())
-        case _:
-            container.clear()
-            container.extend(contents.values())
-
-
-def is_unchanged(container: Any, before: dict[Any, Any]) -> bool:
-    """Whether a container has the very objects that it had."""
-    after = read_contents(container)
-    # By identity: to compare tensors by value would compute.
-    return len(after) == len(before) and all(
-        after.get(name, ABSENT) is value for name, value in before.items()
+    return (
+        containers | {"": Dictionary(attributes)}  # type: ignore[arg-type]
+        if has_attributes
+        else containers
     )
 
 

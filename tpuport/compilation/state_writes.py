@@ -29,19 +29,19 @@ from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.python_values import PLAIN
 from tpuport.compilation.reachable import ABSENT
 from tpuport.compilation.shared_tensors import WeightSlot, show_weight
+from tpuport.compilation.state_containers import (
+    Container,
+    Location,
+    NamedContainer,
+    late_names,
+)
 from tpuport.compilation.state_places import (
     WEIGHTS,
-    Globals,
-    Location,
     assigning_line,
     containers_of,
-    has_names,
     is_same,
-    is_unchanged,
     item_path,
     leads_to_traced,
-    read_contents,
-    refill,
     take_snapshots,
 )
 from tpuport.errors import PortError
@@ -106,14 +106,15 @@ class StateWrites:
     one program.
 
     Attributes:
-        items: the changed items of each dictionary.
+        items: the changed values of each container that has names, and the names that
+            come last since.
         contents: how to make the new contents of each list, set and variable.
         replaced: (number of a tensor of the state, or slot of a weight; number of the
             array that has its place now), for tensors that are in one place only.
         host: the new values of tensors of the host that were written to, by number.
     """
 
-    items: tuple[tuple[Location, tuple[_ItemChange, ...]], ...]
+    items: tuple[tuple[Location, tuple[_ItemChange, ...], tuple[Any, ...]], ...]
     contents: tuple[tuple[Location, _Rebuild], ...]
     replaced: tuple[tuple[int | WeightSlot, int], ...]
     host: tuple[tuple[int, HostInput], ...]
@@ -124,20 +125,20 @@ class StateWrites:
         state.host_tensors.write(self.host)
         # All of them before the first is assigned: weights may change places.
         items = [
-            (location, {name: rebuild(live) for name, rebuild in changes})
-            for location, changes in self.items
+            (location, {name: rebuild(live) for name, rebuild in changes}, late)
+            for location, changes, late in self.items
         ]
         contents = [(location, rebuild(live)) for location, rebuild in self.contents]
-        for location, values in items:
-            container = containers_of(state.nodes[location.node])[location.part]
-            container = container.all if isinstance(container, Globals) else container
-            for name, value in values.items():
-                if value is ABSENT:
-                    container.pop(name, None)
-                else:
-                    container[name] = value
+        for location, values, late in items:
+            container = _container_at(location, state)
+            assert isinstance(container, NamedContainer)
+            container.change(values, late)
         for location, values in contents:
-            refill(containers_of(state.nodes[location.node])[location.part], values)
+            _container_at(location, state).fill(values)
+
+
+def _container_at(location: Location, state: PythonState) -> Container:
+    return containers_of(state.nodes[location.node])[location.part]
 
 
 class StateTrace:
@@ -199,8 +200,8 @@ class StateTrace:
                 yield
         finally:
             for _, container, contents in self._before:
-                if not is_unchanged(container, contents):
-                    refill(container, contents)
+                if not container.has(contents):
+                    container.fill(contents)
             for tensor, former in zip(tensors, attributes, strict=True):
                 vars(tensor).clear()
                 vars(tensor).update(former)
@@ -227,13 +228,14 @@ class StateTrace:
     def _find_writes(self) -> StateWrites | None:
         items, contents = [], []
         for location, container, before in self._before:
-            if is_unchanged(container, before):
+            if container.has(before):
                 continue
-            path, after = self._state.path(location.node), read_contents(container)
-            if has_names(container):
+            path, after = self._state.path(location.node), container.read()
+            if container.has_names:
                 changes = tuple(self._changed_items(before, after, path, location))
-                if changes:
-                    items.append((location, changes))
+                late = late_names(before, after)
+                if changes or late:
+                    items.append((location, changes, late))
             else:
                 contents.append((location, self._encode_items(after, path)))
             self._note_replaced(
@@ -281,7 +283,8 @@ class StateTrace:
     def _changed_items(
         self, before: dict, after: dict, path: str, location: Location
     ) -> Iterator[_ItemChange]:
-        for name in before.keys() | after.keys():
+        # In the order of the code, as names that are new come behind all others.
+        for name in before | after:
             old, new = before.get(name, ABSENT), after.get(name, ABSENT)
             if is_same(old, new):
                 continue

@@ -1,6 +1,10 @@
 """Objects of any class that cross a compiled call."""
 
-from tpuport.object_graph.classes import HostArray, refuse_captured_tensors
+from tpuport.object_graph.classes import (
+    HostArray,
+    container_of,
+    refuse_captured_tensors,
+)
 from tpuport.object_graph.flattening import (
     Flattener,
     Graph,
@@ -20,6 +24,7 @@ from tpuport.object_graph.object_states import (
 )
 
 __all__ = [
-    "Flattener", "Graph", "HostArray", "State", "Structure", "count_places", "is_array", "is_changed", "is_for_jax",
-    "is_own_object", "is_plain", "matching_contents", "read_state", "refuse_captured_tensors", "unflatten",
+    "Flattener", "Graph", "HostArray", "State", "Structure", "container_of", "count_places", "is_array", "is_changed",
+    "is_for_jax", "is_own_object", "is_plain", "matching_contents", "read_state", "refuse_captured_tensors",
+    "unflatten",
 ]  # fmt: skip
