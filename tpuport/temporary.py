@@ -24,7 +24,8 @@ def temporary_attributes(owner: Any, **values: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        for name in values:
+        # Those that stay keep their place: code may go through attributes in order.
+        for name in values.keys() - before.keys():
             namespace.pop(name, None)
         namespace.update(before)
 

@@ -10,14 +10,12 @@ from tpuport.compilation.call_arguments import (
 from tpuport.compilation.compile_api import compile
 from tpuport.compilation.compiled_function import CompiledFunction
 from tpuport.compilation.compiled_program import Program, use_persistent_cache
-from tpuport.compilation.host_inputs import HostInput
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled
 from tpuport.compilation.lost_values import (
     LostValue,
     WrittenInLoop,
     use_weights_in_loop,
 )
-from tpuport.compilation.model_snapshot import ModelSnapshot
 from tpuport.compilation.model_weights import (
     check_constants,
     collect_weights,
@@ -28,7 +26,7 @@ from tpuport.compilation.own_forward import OwnForward
 from tpuport.compilation.shared_tensors import keep_shared
 
 __all__ = [
-    "CompiledFunction", "HostInput", "LostValue", "ModelSnapshot", "OwnForward", "Program", "WrittenInLoop",
+    "CompiledFunction", "LostValue", "OwnForward", "Program", "WrittenInLoop",
     "check_constants", "claim_cache", "cleared_if_spoiled", "collect_weights", "compile", "keep_shared",
     "prepare_arguments", "resume_cache", "settings_key", "use_persistent_cache", "use_weights", "use_weights_in_loop",
 ]  # fmt: skip

@@ -16,7 +16,6 @@ from jax.core import Tracer
 from tpuport import compat, pytrees
 from tpuport.compat import randomness
 from tpuport.compilation.compiled_program import HostText, ShapeText
-from tpuport.compilation.host_inputs import HostInput
 from tpuport.compilation.model_weights import is_on_host
 from tpuport.errors import PortError
 from tpuport.library_classes import is_transformers_cache
@@ -30,6 +29,7 @@ from tpuport.object_graph import (
     unflatten,
 )
 from tpuport.patches import registry
+from tpuport.state.host_input import HostInput
 from tpuport.static_values import StaticValue
 
 # Names in an error.

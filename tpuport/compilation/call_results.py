@@ -20,10 +20,10 @@ from tpuport.compilation.call_arguments import (
     static_value,
 )
 from tpuport.compilation.model_weights import overwrite, write_weights
-from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.state_writes import StateArrays, StateWrites
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import version_of
+from tpuport.state.python_state import PythonState
 from tpuport.static_values import StaticValue
 from tpuport.tracing import trace_lock
 

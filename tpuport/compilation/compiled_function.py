@@ -65,13 +65,13 @@ from tpuport.compilation.prepared_call import (
     donate_overwritten,
     keep_caches,
 )
-from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.shared_tensors import weights_in_state
 from tpuport.compilation.state_writes import StateTrace, check_leaks
 from tpuport.compilation.value_decisions import ValueDecisions, advise
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import torch_pytree
 from tpuport.library_classes import is_library_model
+from tpuport.state.python_state import PythonState
 from tpuport.tracing import is_tracing, trace_lock
 
 logger = logging.getLogger("tpuport")

@@ -8,7 +8,6 @@ they are found when the trace of a model of a library asks for a value.
 """
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -25,7 +24,6 @@ from tpuport.library_classes import is_library_model
 MOST_ELEMENTS: Final = 2**24
 # Of text, which is other text in each call.
 _TOKENS: Final = frozenset({"input_ids", "decoder_input_ids", "labels"})
-_ELEMENTS_SHOWN: Final = 16
 _ELEMENTS_OF_COUNTS: Final = 4
 
 
@@ -58,56 +56,6 @@ def libraries_trusted(function: Any) -> Iterator[None]:
     of = "all" if is_model else "libraries"
     with compat.lazy_masked_selections(of), compat.checks_trusted(of):
         yield
-
-
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class HostInput:
-    """An input whose values are a part of the program's key.
-
-    Attributes:
-        shape, dtype: of the tensor; data: its bytes, in the order of its elements.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    data: bytes
-
-    @classmethod
-    def of(cls, value: Any) -> "HostInput":
-        """The input with the values of a tensor, on the host or on the device, or of an
-        array.
-        """
-        tensor = _host_tensor(value)
-        data = (
-            tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-            if tensor.numel()
-            else b""
-        )
-        return cls(tuple(tensor.shape), tensor.dtype, data)
-
-    def as_tensor(self) -> torch.Tensor:
-        """A new tensor on the host with these values."""
-        if not self.data:
-            return torch.empty(self.shape, dtype=self.dtype)
-        return torch.frombuffer(bytearray(self.data), dtype=self.dtype).reshape(
-            self.shape
-        )
-
-    def __repr__(self) -> str:
-        """Its values; of many, a number that is another one for other values."""
-        if math.prod(self.shape) <= _ELEMENTS_SHOWN:
-            return str(self.as_tensor().tolist())
-        return f"{self.dtype}{self.shape} of hash {hash(self.data):x}"
-
-
-def _host_tensor(value: Any) -> torch.Tensor:
-    """The value on the host, contiguous."""
-    if isinstance(value, jax.Array):
-        value = compat.wrap(value)
-    if compat.is_ported(value):
-        return compat.to_torch(value)
-    return torch.as_tensor(value).detach().contiguous()
 
 
 class Candidates(NamedTuple):

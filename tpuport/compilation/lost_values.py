@@ -21,12 +21,14 @@ from jax.core import Tracer
 from tpuport import compat
 from tpuport.compilation.host_inputs import libraries_trusted
 from tpuport.compilation.model_weights import use_weights
-from tpuport.compilation.python_state import PythonState
-from tpuport.compilation.python_values import PLAIN
-from tpuport.compilation.reachable import ABSENT
 from tpuport.compilation.shared_tensors import weights_shown
-from tpuport.compilation.state_containers import Container, Items
-from tpuport.compilation.state_places import (
+from tpuport.errors import PortError
+from tpuport.internals.torchax_internals import ARRAY
+from tpuport.state.python_state import PythonState
+from tpuport.state.python_values import PLAIN
+from tpuport.state.reachable import ABSENT
+from tpuport.state.state_containers import Container, Items
+from tpuport.state.state_places import (
     WEIGHTS,
     Snapshot,
     assigning_line,
@@ -36,8 +38,6 @@ from tpuport.compilation.state_places import (
     leads_to_traced,
     take_snapshots,
 )
-from tpuport.errors import PortError
-from tpuport.internals.torchax_internals import ARRAY
 from tpuport.tracing import trace_lock
 
 _OPERATORS = (

@@ -14,13 +14,13 @@ import torch
 from tpuport import attention, compat, layers, rotary
 from tpuport.checkpoint import model_mesh, port_count, ported_models
 from tpuport.compat import aliasing, randomness
-from tpuport.compilation.python_state import PythonState
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import with_tensors
 from tpuport.internals.torchax_internals import set_array
 from tpuport.patches import cached_methods, transformers_experts, transformers_rotary
 from tpuport.plurals import count_noun, is_or_are
 from tpuport.sharding.sequence import sequence_sharded
+from tpuport.state.python_state import PythonState
 from tpuport.static_values import Identity
 from tpuport.tracing import exclusive_trace, trace_lock
 

@@ -18,9 +18,9 @@ from tpuport.compilation.call_arguments import (
     retire_cache,
 )
 from tpuport.compilation.donated_tensors import mark_donated
-from tpuport.compilation.host_inputs import HostInput
-from tpuport.compilation.python_state import PythonState, StateKey
 from tpuport.compilation.shared_tensors import WeightSlot
+from tpuport.state.host_input import HostInput
+from tpuport.state.python_state import PythonState, StateKey
 
 
 class StaticPart(NamedTuple):

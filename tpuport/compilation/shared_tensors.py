@@ -19,15 +19,15 @@ from tpuport import compat, process_watch
 from tpuport.checkpoint import fetch
 from tpuport.compat import aliasing, memory_layouts, view_steps
 from tpuport.compat.operators.strided_views import join_memory
-from tpuport.compilation.python_state import PythonState
-from tpuport.compilation.state_containers import NamedContainer
-from tpuport.compilation.state_places import (
+from tpuport.internals.torchax_internals import ARRAY, array_of
+from tpuport.state.python_state import PythonState
+from tpuport.state.state_containers import NamedContainer
+from tpuport.state.state_places import (
     WEIGHTS,
     Snapshot,
     item_path,
     take_snapshots,
 )
-from tpuport.internals.torchax_internals import ARRAY, array_of
 from tpuport.tracing import trace_lock
 
 # The number of a model and the name of one of its weights.

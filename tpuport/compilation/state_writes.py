@@ -23,19 +23,22 @@ import torch
 from jax.core import Tracer
 
 from tpuport import compat, pytrees
-from tpuport.compilation.host_inputs import HostInput
 from tpuport.compilation.model_weights import WeightsInUse, sharded_as
-from tpuport.compilation.python_state import PythonState
-from tpuport.compilation.python_values import PLAIN
-from tpuport.compilation.reachable import ABSENT
 from tpuport.compilation.shared_tensors import WeightSlot, show_weight
-from tpuport.compilation.state_containers import (
+from tpuport.errors import PortError
+from tpuport.internals.torch_internals import is_transformed
+from tpuport.internals.torchax_internals import ARRAY
+from tpuport.state.host_input import HostInput
+from tpuport.state.python_state import PythonState
+from tpuport.state.python_values import PLAIN
+from tpuport.state.reachable import ABSENT
+from tpuport.state.state_containers import (
     Container,
     Location,
     NamedContainer,
     late_names,
 )
-from tpuport.compilation.state_places import (
+from tpuport.state.state_places import (
     WEIGHTS,
     assigning_line,
     containers_of,
@@ -44,9 +47,6 @@ from tpuport.compilation.state_places import (
     leads_to_traced,
     take_snapshots,
 )
-from tpuport.errors import PortError
-from tpuport.internals.torch_internals import is_transformed
-from tpuport.internals.torchax_internals import ARRAY
 
 
 class _Live:

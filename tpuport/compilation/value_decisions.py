@@ -15,9 +15,10 @@ import jax
 from tpuport.compat import autocast, randomness
 from tpuport.compilation.call_arguments import shapes_key
 from tpuport.compilation.decided_values import DecidedValues, warn_of_decided
-from tpuport.compilation.host_inputs import Candidates, HostInput, find_needed
+from tpuport.compilation.host_inputs import Candidates, find_needed
 from tpuport.compilation.prepared_call import PreparedCall
 from tpuport.library_classes import is_of_library
+from tpuport.state.host_input import HostInput
 from tpuport.tracing import trace_lock
 
 logger = logging.getLogger("tpuport")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import torch
 from jax.sharding import Mesh
 
-from tpuport.compilation import ModelSnapshot, WrittenInLoop, collect_weights
+from tpuport.compilation import WrittenInLoop, collect_weights
 from tpuport.errors import PortError
 from tpuport.generation.cache_arguments import cache_argument, takes_cache
 from tpuport.generation.decoder import Decoder
@@ -24,6 +24,7 @@ from tpuport.generation.recomputing_decoder import RecomputingDecoder
 from tpuport.generation.recurrent_decoder import RecurrentDecoder
 from tpuport.generation.stateful_decoder import StatefulDecoder, keeps_states_in_modules
 from tpuport.internals.transformers_internals import takes_general_cache
+from tpuport.state import ModelSnapshot
 from tpuport.trace_errors import CannotTrace
 
 # Why models cannot decode with arrays of fixed shape, by their type.

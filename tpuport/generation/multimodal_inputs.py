@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from tpuport import compat
-from tpuport.compilation import HostInput
 from tpuport.errors import PortError
 from tpuport.generation.forward_signature import forward_parameters
 from tpuport.generation.model_errors import NoLoop
@@ -29,6 +28,7 @@ from tpuport.internals.transformers_internals import (
     prepare_positions,
 )
 from tpuport.mappings import without
+from tpuport.state import HostInput
 
 POSITIONS: Final = "position_ids"
 # Which images [rows, images] are more than padding. No argument of a model.

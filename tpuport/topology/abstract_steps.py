@@ -35,6 +35,7 @@ from tpuport.generation.sampling import EOS_SLOTS, SamplingSettings
 from tpuport.library_classes import is_transformers_cache
 from tpuport.mappings import without
 from tpuport.patches import transformers_rotary
+from tpuport.state import left_as_it_was
 from tpuport.temporary import temporary_attributes
 from tpuport.topology.abstract_weights import (
     abstract_array,
@@ -128,6 +129,7 @@ def forward(
         for index in host:
             values[index] = leaves[index].clone()
         with (
+            left_as_it_was(model),
             use_weights([model], [weights]),
             values_known(model, on_host=bool(host) or answers is not None),
             answers or contextlib.nullcontext(),

@@ -16,6 +16,7 @@ from tpuport.compilation import CompiledFunction
 from tpuport.errors import PortError
 from tpuport.patches.gpu import gpu_shim
 from tpuport.sharding import ShardingRules
+from tpuport.state import left_as_it_was
 from tpuport.verification import (
     changed_flags,
     comparing,
@@ -122,7 +123,8 @@ class Check(StageLog):
             "repeat": self._call_again,
             "mesh": self._compare_on_mesh,
         }
-        with self._cleanup:
+        # The copies share what their code keeps in globals.
+        with left_as_it_was(self.model), self._cleanup:
             for name in names:
                 # A stage that finds another result says so, and the linter names the
                 # line in any case.

@@ -12,11 +12,11 @@ import torch
 from tpuport import checkpoint, porting, trace_errors
 from tpuport.compilation import CompiledFunction
 from tpuport.compilation.compiled_program import ChangedArgument
-from tpuport.compilation.state_places import is_same
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import version_of
 from tpuport.library_classes import cache_of_output, is_transformers_cache
 from tpuport.object_graph import Flattener, Structure
+from tpuport.state.state_places import is_same
 from tpuport.trace_errors import Source
 from tpuport.verification import differences, model_runs
 from tpuport.verification.check_result import CheckFinding

@@ -18,7 +18,8 @@ from tpuport.compat import randomness
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import with_tensors
 from tpuport.patches import transformers_experts, transformers_rotary
-from tpuport.tracing import exclusive_trace
+from tpuport.state import left_as_it_was
+from tpuport.tracing import exclusive_trace, trace_lock
 
 
 class ModelTrace(NamedTuple):
@@ -71,7 +72,11 @@ def trace_model(model: torch.nn.Module, inputs: Any) -> ModelTrace:
 
     abstract_weights = list(map(_abstract, tensors.values()))
     abstract_inputs = [_abstract(leaves[index]) for index in traced]
-    with trace_errors.explained(model, catch=trace_errors.is_explicable):
+    with (
+        trace_lock,
+        left_as_it_was(model),
+        trace_errors.explained(model, catch=trace_errors.is_explicable),
+    ):
         jaxpr = jax.make_jaxpr(call)(abstract_weights, abstract_inputs)
     return ModelTrace(jaxpr, tuple(parameters), len(traced))
 
@@ -127,7 +132,10 @@ def _in_place_of_weights(
         # Without a mesh, experts are plain products.
         lambda: transformers_experts.use(model, None),
         lambda: transformers_rotary.by_length(model),
-        lambda: with_tensors(model, compat.as_torch(dict(weights)), tie_weights=True),
+        # On a stack, as a weight may have several names.
+        lambda: with_tensors(
+            model, compat.as_torch(dict(weights)), tie_weights=True, stack_weights=True
+        ),
     )
     with contextlib.ExitStack() as stack:
         for context in contexts:

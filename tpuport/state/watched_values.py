@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from tpuport.compilation import python_values
-from tpuport.compilation.reachable import ABSENT
 from tpuport.internals.torch_internals import global_forward_hooks
+from tpuport.state import python_values
+from tpuport.state.reachable import ABSENT
 
 
 class WatchedValues:

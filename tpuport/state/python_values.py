@@ -18,16 +18,16 @@ import jax
 import numpy as np
 import torch
 
-from tpuport.compilation.host_inputs import HostInput
-from tpuport.compilation.reachable import (
+from tpuport.fields import slots
+from tpuport.internals.torch_internals import version_of
+from tpuport.internals.transformers_internals import BOOKKEEPING
+from tpuport.state.host_input import HostInput
+from tpuport.state.reachable import (
     ABSENT,
     OPAQUE_HOMES,
     cell_contents,
     is_library,
 )
-from tpuport.fields import slots
-from tpuport.internals.torch_internals import version_of
-from tpuport.internals.transformers_internals import BOOKKEEPING
 from tpuport.static_values import Identity, exact_key
 
 State = TypeVar("State")

@@ -14,7 +14,7 @@ import torch
 
 import tpuport
 from tpuport import PortError, compat
-from tpuport.compilation.reachable import ReachableModules
+from tpuport.state.reachable import ReachableModules
 
 ONES = torch.ones(1, 2)
 model: Any = None  # what the functions below name as a global

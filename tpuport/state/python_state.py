@@ -33,10 +33,13 @@ import numpy as np
 import torch
 
 from tpuport import compat
-from tpuport.compilation import python_values
-from tpuport.compilation.host_tensors import HostTensors
-from tpuport.compilation.python_values import PLAIN, Entry, StateKey
-from tpuport.compilation.reachable import (
+from tpuport.fields import slots
+from tpuport.internals.torchax_internals import ARRAY
+from tpuport.library_classes import is_diffusers_class
+from tpuport.state import python_values
+from tpuport.state.host_tensors import HostTensors
+from tpuport.state.python_values import PLAIN, Entry, StateKey
+from tpuport.state.reachable import (
     ABSENT,
     ReachableModules,
     cell_contents,
@@ -46,10 +49,7 @@ from tpuport.compilation.reachable import (
     loaded_names,
     user_globals,
 )
-from tpuport.compilation.watched_values import WatchedValues, lookup, watched_items
-from tpuport.fields import slots
-from tpuport.internals.torchax_internals import ARRAY
-from tpuport.library_classes import is_diffusers_class
+from tpuport.state.watched_values import WatchedValues, lookup, watched_items
 from tpuport.static_values import Identity
 
 # Dictionaries of a module whose values are weights: which names there are is in the

@@ -11,8 +11,8 @@ from typing import Final
 
 import torch
 
-from tpuport.compilation.host_inputs import HostInput
 from tpuport.internals.torch_internals import is_transformed
+from tpuport.state.host_input import HostInput
 from tpuport.static_values import Identity
 
 # Elements of the largest tensor that is compared by its values: of a text of as many
@@ -70,8 +70,12 @@ class HostTensors:
         try:
             yield
         finally:
-            changed = [number for number, _ in self.find_writes(before)]
-            self.write((number, before[number]) for number in changed)
+            self.restore(before)
+
+    def restore(self, before: list[HostInput]) -> None:
+        """Write the values of `values` into those tensors that have others now."""
+        changed = [number for number, _ in self.find_writes(before)]
+        self.write((number, before[number]) for number in changed)
 
     def write(self, writes: Iterable[tuple[int, HostInput]]) -> None:
         """Write values into tensors, in place."""

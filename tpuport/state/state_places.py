@@ -15,15 +15,16 @@ import torch
 from jax.core import Tracer
 
 from tpuport import compat
-from tpuport.compilation.python_state import PythonState
-from tpuport.compilation.python_values import PLAIN
-from tpuport.compilation.reachable import (
+from tpuport.fields import slots
+from tpuport.state.python_state import PythonState
+from tpuport.state.python_values import PLAIN
+from tpuport.state.reachable import (
     cell_contents,
     is_library,
     loaded_names,
     user_globals,
 )
-from tpuport.compilation.state_containers import (
+from tpuport.state.state_containers import (
     Container,
     Contents,
     Dictionary,
@@ -33,7 +34,6 @@ from tpuport.compilation.state_containers import (
     Slots,
     Variable,
 )
-from tpuport.fields import slots
 
 # Dictionaries of a module whose values are weights.
 WEIGHTS = ("_parameters", "_buffers")

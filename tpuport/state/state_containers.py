@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tpuport.compilation.reachable import ABSENT, cell_contents
 from tpuport.object_graph import container_of
+from tpuport.state.reachable import ABSENT, cell_contents
 
 # By name, or by number where items have no names.
 Contents = dict[Any, Any]

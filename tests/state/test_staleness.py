@@ -20,7 +20,7 @@ from torch import nn
 
 import tpuport
 from tpuport import compat
-from tpuport.compilation.python_state import PythonState
+from tpuport.state.python_state import PythonState
 
 X = torch.tensor([[1.0, -2.0], [3.0, 0.5]])
 SCALE: Any = 2.0
