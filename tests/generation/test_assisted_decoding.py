@@ -126,7 +126,9 @@ def test_the_loop_copies_no_cache(small: tuple, assistants: tuple, prompts: tupl
     """Both are written in place: what was rejected is written again, and nothing is rolled back."""
     model, assistant = small[1], assistants[1]
     options = read_options(model, None, {"max_new_tokens": 8}, 20)
-    decoder = with_drafts(decoder_for(model), decoder_for(assistant), assistant.generation_config, options)
+    decoder = with_drafts(
+        decoder_for(model), decoder_for(assistant), assistant.generation_config, options, 20
+    )
     ids, mask = (x.numpy() for x in prompts)
     ready = pad_prompts(ids.astype(np.int32), mask.astype(bool), options, seed=0, row_multiple=1)
     chosen, columns = sampling.sampling_settings(options), np.int32(32)

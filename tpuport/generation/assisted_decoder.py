@@ -24,6 +24,7 @@ from tpuport.generation.decoding_cache import has_states
 from tpuport.generation.drafts import ModelDrafter, Step, TextDrafter
 from tpuport.generation.encoder_decoder import EncoderDecoder
 from tpuport.generation.generation_options import Options
+from tpuport.generation.length_limits import table_changes
 from tpuport.generation.loop_state import State
 from tpuport.generation.model_inputs import vocabulary_size
 from tpuport.generation.padding_check import are_close
@@ -245,7 +246,11 @@ def _continues(decoder: Decoder) -> bool:
 
 
 def with_drafts(
-    decoder: Decoder, assistant: Decoder | None, assistant_config: Any, options: Options
+    decoder: Decoder,
+    assistant: Decoder | None,
+    assistant_config: Any,
+    options: Options,
+    length: int,
 ) -> Decoder:
     """The decoder that drafts what comes next as the options ask for, or `decoder` with
     a warning where it cannot.
@@ -254,12 +259,13 @@ def with_drafts(
         assistant: of the model that drafts; None: the text itself, if `prompt_lookup`
             asks for it.
         assistant_config: the GenerationConfig of that model.
+        length: columns of the prompt.
 
     Raises:
         PortError: the two models have other vocabularies, or are on other meshes.
     """
     name = "prompt_lookup_num_tokens" if assistant is None else "assistant_model"
-    reason = _reason_against(decoder, assistant, options)
+    reason = _reason_against(decoder, assistant, options, length)
     if reason:
         logger.warning(
             "%s: generate decodes token by token, which gives the same tokens: %s",
@@ -309,10 +315,12 @@ def _forget_unused(decoder: Decoder, assistant: Decoder | None) -> None:
 
 
 def _reason_against(
-    decoder: Decoder, assistant: Decoder | None, options: Options
+    decoder: Decoder, assistant: Decoder | None, options: Options, length: int
 ) -> str:
     if options.guidance_scale is not None:
         return "guidance_scale runs another prompt beside it"
+    if table_changes(decoder.model, length + options.max_new - 1):
+        return "tokens of several positions would share a rotary table that changes with the length"
     if isinstance(decoder, EncoderDecoder):
         return _reason_against_encoder(decoder, assistant)
     for each in (decoder, assistant):
@@ -362,8 +370,15 @@ def divide_prompt(
     if not names:
         return prompts, None
     plain = decoder.without_drafts
+    changes = table_changes(plain.model, prompts.length)
+    if changes and (options.prefill_chunk_size or prompts.length) < prompts.length:
+        raise PortError(
+            "each part of this prompt would have the rotary table of its own length",
+            where=f"prefill_chunk_size={options.prefill_chunk_size}",
+            fix="leave it out",
+        )
     # States of a recurrence have seen more than the columns that are shared.
-    is_divided = takes_several_tokens(plain) and plain.uses_buckets
+    is_divided = not changes and takes_several_tokens(plain) and plain.uses_buckets
     if not is_divided or (shares_prefix and has_states(plain.model.config)):
         logger.warning(
             "%s: the prompt of %s runs at once, which gives the same tokens and takes more memory",

@@ -8,9 +8,12 @@ from tpuport.errors import PortError
 from tpuport.generation.generation_options import Options
 from tpuport.generation.guidance import Guidance
 from tpuport.generation.language_model import LanguageModel
-from tpuport.generation.length_limits import check_local_window, position_limit
-from tpuport.generation.prompts import bucket_length
-from tpuport.patches import transformers_rotary
+from tpuport.generation.length_limits import (
+    check_local_window,
+    position_limit,
+    table_changes,
+)
+from tpuport.generation.prompts import Prompts, bucket_length
 
 
 def is_encoder_decoder(model: Any) -> bool:
@@ -96,7 +99,9 @@ def check_streamed_rows(streamer: Any, rows: int) -> None:
         )
 
 
-def check_guided(model: Any, guidance: Guidance | None, options: Options) -> None:
+def check_guided(
+    model: Any, guidance: Guidance | None, prompts: Prompts, options: Options
+) -> None:
     """PortError for a model that cannot decode a second sequence beside the prompt's,
     or not such a long one.
     """
@@ -118,10 +123,10 @@ def check_guided(model: Any, guidance: Guidance | None, options: Options) -> Non
             )
     if isinstance(model, LanguageModel):
         return
-    if transformers_rotary.switch_length(model) is not None:
+    if table_changes(model, max(length, prompts.length) + options.max_new - 1):
         raise PortError(
-            "guidance_scale is not supported for models whose rotary table changes with the length of the prompt",
-            where="original_max_position_embeddings",
-            fix="pass guidance_scale=1",
+            "guidance_scale is not supported for a text so long that the model's rotary table is another one",
+            where="rope_parameters",
+            fix="pass guidance_scale=1, or ask for fewer new tokens",
         )
     check_local_window(model, bucket_length(guidance.tokens.shape[1] + options.max_new))

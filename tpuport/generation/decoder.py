@@ -32,6 +32,7 @@ from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.padding_check import hides_padding
 from tpuport.generation.partial_prompts import PromptParts, run_parts
 from tpuport.generation.residual_stream import summed_once
+from tpuport.generation.restarted_texts import restart_program
 from tpuport.generation.sampling import (
     SamplingSettings,
     choose_tokens,
@@ -46,9 +47,8 @@ from tpuport.library_classes import cache_of_output
 from tpuport.mappings import only
 from tpuport.tracing import trace_lock
 
-# Models that take no positions, and whose attention depends on distances alone: it has
-# linear biases (ALiBi) or rotates by columns, so that padding before all rows changes
-# nothing.
+# Models that take no positions, and whose attention depends on distances alone, so that
+# padding before all rows changes nothing: linear biases (ALiBi), rotation by columns.
 _RELATIVE_MODELS = frozenset({"bloom", "mpt", "roformer"})
 # In messages.
 LOOP = "the loop of tpuport.generate"
@@ -72,7 +72,7 @@ class Decoder:
             steps of several tokens.
         takes_kv_cache: whether keys and values may be kept in few bits; kv_cache: how
             they are, as `generate` says it.
-        prefill, advance: `Program`s; their `compilations` count.
+        prefill, advance, restart: `Program`s; their `compilations` count.
     """
 
     alternative = "decode with your own loop over tpuport.compile(model)"
@@ -103,6 +103,7 @@ class Decoder:
         self.advance = Program(
             self.run_loop, loop, updates_cache=True, donate_argnames=("state",)
         )
+        self.restart = restart_program(self, name)
 
     @property
     def model(self) -> Any:

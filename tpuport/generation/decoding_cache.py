@@ -253,6 +253,19 @@ def has_states(config: PretrainedConfig) -> bool:
     )
 
 
+def layer_types_with_window(config: PretrainedConfig) -> set[str]:
+    """The types of a config's layers that see a window of positions."""
+    if not has_fixed_cache(config):
+        return set()
+    layers = StaticCache(config=config, max_cache_len=1).layers
+    names = getattr(config, "layer_types", None) or ()
+    return {
+        name
+        for name, layer in zip(names, layers, strict=False)
+        if getattr(layer, "is_sliding", False)
+    }
+
+
 def has_attention(config: PretrainedConfig) -> bool:
     """Whether a layer of the cache keeps keys and values."""
     return any(

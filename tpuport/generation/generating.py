@@ -305,7 +305,11 @@ def run_generate(
 
     def run_prompt(decoder: Decoder) -> HostLoop:
         decoder = _with_drafts(
-            decoder.with_kv_cache(kv_cache), assistant_model, request, inputs
+            decoder.with_kv_cache(kv_cache),
+            assistant_model,
+            request,
+            inputs,
+            tokens.shape[1],
         )
         # Whole prompts, with all their beams, fill up the batch.
         row_multiple = decoder.row_multiple * request.num_beams
@@ -323,7 +327,7 @@ def run_generate(
             request, prompts, negative_prompt_ids, negative_prompt_attention_mask, vocabulary,
             uses_buckets=decoder.uses_buckets,
         )  # fmt: skip
-        check_guided(model, guidance, request)
+        check_guided(model, guidance, prompts, request)
         prompts, parts = divide_prompt(
             decoder, prompts, request, shares_prefix=share_prefix
         )
@@ -370,15 +374,19 @@ def _begin(
 
 
 def _with_drafts(
-    decoder: Decoder, assistant_model: Any, options: Options, inputs: Mapping[str, Any]
+    decoder: Decoder,
+    assistant_model: Any,
+    options: Options,
+    inputs: Mapping[str, Any],
+    length: int,
 ) -> Decoder:
     """The decoder that drafts with the assistant or with the text itself, if either is
-    asked for.
+    asked for, after a prompt of so many columns.
     """
     if assistant_model is None:
         if options.prompt_lookup is None:
             return decoder
-        return with_drafts(decoder, None, None, options)
+        return with_drafts(decoder, None, None, options, length)
     check_model(assistant_model)
     if (
         isinstance(assistant_model, LanguageModel)
@@ -406,6 +414,7 @@ def _with_drafts(
         decoder_for(assistant_model),
         assistant_model.generation_config,
         options,
+        length,
     )
 
 

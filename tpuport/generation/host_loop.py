@@ -2,6 +2,7 @@
 criteria, and feeds the streamer.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from tpuport.generation.loop_state import State
 from tpuport.generation.model_errors import explained_for_generate
 from tpuport.generation.partial_prompts import PromptParts
 from tpuport.generation.prompts import Prompts
+from tpuport.generation.restarted_texts import restart_column
 from tpuport.generation.sampling import sampling_settings
 from tpuport.generation.step_outputs import STEPS, CollectedOutputs
 
@@ -63,6 +65,7 @@ class HostLoop:
         )
         self._prompt_columns = np.int32(prompts.tokens.shape[1])
         self._end = int(self._prompt_columns) + options.max_new
+        self._restart = restart_column(decoder.model, prompts, options)
         self._collected = CollectedOutputs(prompts.real_rows)
         static: dict[str, Any] = {"slots": slots}
         if parts is not None:
@@ -151,6 +154,12 @@ class HostLoop:
         """Generate until the device's buffer has `limit` columns, or every row has
         ended.
         """
+        restart = self._restart
+        if restart is not None and restart < limit:
+            self._run(self._decoder.advance, restart)
+            program = functools.partial(self._decoder.restart, columns=restart)
+            self._run(program, restart + 1)
+            self._restart = None
         self._run(self._decoder.advance, limit)
 
     def _run(self, program: Callable[..., State], limit: int) -> None:

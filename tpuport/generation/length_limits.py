@@ -5,6 +5,7 @@ local windows, and the cache.
 from typing import Any, Final
 
 from tpuport.errors import PortError
+from tpuport.generation.decoding_cache import layer_types_with_window
 from tpuport.generation.generation_options import Options
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.prompts import Prompts, bucket_length
@@ -33,8 +34,6 @@ def cache_length(model: Any, prompts: Prompts, options: Options) -> int:
                 where=name,
                 fix="shorten the prompt, or ask for fewer new tokens",
             )
-    if not isinstance(model, LanguageModel):
-        _check_rotary_switch(model, prompts, options)
     new_tokens = options.max_new
     # A length that the user fixes, so that requests for fewer tokens run in the same
     # program.
@@ -50,33 +49,36 @@ def cache_length(model: Any, prompts: Prompts, options: Options) -> int:
 def position_limit(model: Any) -> dict[str, int | None]:
     """The most positions that a model knows, by the name that its user knows it by."""
     if not isinstance(model, LanguageModel):
-        text_config = model.config.get_text_config(decoder=True)
-        limits = {name: getattr(text_config, name, None) for name in _POSITION_FIELDS}
-        name = next(
-            (name for name in limits if limits[name] is not None), _POSITION_FIELDS[-1]
-        )
-        return {name: limits[name]}
+        return _position_limit_of_library(model)
     if model.make_cache is None:
         return {}  # the window moves on
     return {"max_length": model.max_length}
 
 
-def _check_rotary_switch(model: Any, prompts: Prompts, options: Options) -> None:
-    """PortError for a sequence that begins with one rotary table and continues with
-    another.
-    """
-    switch = transformers_rotary.switch_length(model)
-    if switch is None:
-        return
-    # Keys stay in the cache as the table of their time has rotated them.
-    last_position = prompts.length + options.max_new - 1
-    if prompts.length <= switch < last_position:
-        raise PortError(
-            f"this model has one rotary table up to {switch} positions and another one beyond, and a prompt of "
-            f"{prompts.length} tokens and {options.max_new} new ones cross from one to the other",
-            where="original_max_position_embeddings",
-            fix=f"ask for at most {switch + 1 - prompts.length} new tokens, then continue from the result",
+def _position_limit_of_library(model: Any) -> dict[str, int | None]:
+    config = model.config.get_text_config(decoder=True)
+    limits: dict[str, int | None] = {
+        name: getattr(config, name, None) for name in _POSITION_FIELDS
+    }
+    known = (name for name in limits if limits[name] is not None)
+    name = next(known, _POSITION_FIELDS[-1])
+    if name == "max_position_embeddings":
+        scaled = transformers_rotary.scaled_length(
+            model, config, layer_types_with_window(config)
         )
+        if scaled is not None and scaled != limits[name]:
+            return {f"{name}, scaled as rope_parameters says": scaled}
+    return {name: limits[name]}
+
+
+def table_changes(model: Any, length: int) -> bool:
+    """Whether a rotary table of a model at so many positions is another one than at the
+    first.
+    """
+    if isinstance(model, LanguageModel):
+        return False
+    change = transformers_rotary.change_length(model)
+    return change is not None and length > change
 
 
 def check_local_window(model: Any, columns: int) -> None:

@@ -9,7 +9,7 @@ the table from the positions in each call, and stores nothing.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -39,12 +39,38 @@ class _Table(NamedTuple):
         return "dynamic" in self.kind
 
     @property
-    def original_length(self) -> int:
-        """Positions that the model was trained for before its context was extended."""
+    def parameters(self) -> dict[str, Any]:
+        """What the config says of the table."""
         parameters = self.module.config.rope_parameters
         if self.layer_type is not None:
             parameters = parameters[self.layer_type]
-        return parameters["original_max_position_embeddings"]
+        return parameters
+
+    @property
+    def original_length(self) -> int:
+        """Positions that the model was trained for before its context was extended."""
+        return self.parameters["original_max_position_embeddings"]
+
+    @property
+    def scaled_length(self) -> int:
+        """Positions that the model knows with its scaling: as many times the original
+        ones as `factor` says.
+        """
+        positions = self.module.config.max_position_embeddings
+        if self.kind == "default":
+            return positions
+        original = self.parameters.get("original_max_position_embeddings") or positions
+        factor = self.parameters.get("factor") or 1.0
+        return max(positions, int(original * factor))
+
+    @property
+    def change_length(self) -> int | None:
+        """Positions beyond which the table depends on the length; None if it does
+        nowhere.
+        """
+        if self.is_dynamic:
+            return self.module.original_max_seq_len
+        return self.original_length if self.kind == "longrope" else None
 
     def frequencies(self, device: Any, length: Any) -> torch.Tensor:
         """The table for sequences of a length, by transformers' own formula."""
@@ -91,12 +117,29 @@ def prepare(model: torch.nn.Module) -> None:
                 setattr(table.module, name, compat.to_device(frequencies))
 
 
-def switch_length(model: torch.nn.Module) -> int | None:
-    """Positions beyond which a longrope model uses its other table; None for models
-    with one table.
+def change_length(model: torch.nn.Module) -> int | None:
+    """Positions beyond which a rotary table of the model depends on the length; None if
+    none does.
+    """
+    lengths = [table.change_length for table in _tables(model)]
+    return min(filter(None, lengths), default=None)
+
+
+def scaled_length(
+    model: torch.nn.Module, config: Any, windowed: Collection[str]
+) -> int | None:
+    """Positions that a text model knows with the scaling of its rotary tables; None if
+    it has none.
+
+    Args:
+        config: of the text.
+        windowed: types of layers that see a window, and so no distance beyond it.
     """
     lengths = [
-        table.original_length for table in _tables(model) if table.kind == "longrope"
+        table.scaled_length
+        for table in _tables(model)
+        if type(table.module.config) is type(config)
+        and table.layer_type not in windowed
     ]
     return min(lengths, default=None)
 
