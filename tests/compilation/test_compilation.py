@@ -1,5 +1,6 @@
 """Weights as arguments, static flags, donated caches, counted compilations, programs kept on disk."""
 
+import copy
 import functools
 import logging
 import re
@@ -281,3 +282,39 @@ def test_named_results_of_operators_are_returned() -> None:
     assert largest.values.tolist() == [3.0]
     assert others["sorted"].values.tolist() == [[3.0, 2.0, 1.0]]
     assert tpuport.compile(lambda found: found.values + found[0])(x.max(1)).tolist() == [6.0]
+
+
+class Positioned(torch.nn.Module):
+    def forward(
+        self, x: torch.Tensor, start_pos: int = 0, scale: float = 0.0, *, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return x + start_pos if mask is None else x * mask + start_pos + 1 / (scale or 1)
+
+
+def test_calls_that_mean_the_same_share_a_program() -> None:
+    model = Positioned()
+    compiled = tpuport.compile(tpuport.port(copy.deepcopy(model)))
+    x = torch.ones(2)
+    calls: list[tuple[tuple, dict]] = [
+        ((x,), {}), ((x, 0), {}), ((x,), {"start_pos": 0}), ((), {"x": x, "start_pos": 0}),
+        ((x, 0, 0.0), {"mask": None}),
+    ]  # fmt: skip
+    for args, kwargs in calls:
+        assert torch.equal(tpuport.to_cpu(compiled(*args, **kwargs)), model(*args, **kwargs))
+    assert compiled.program.compilations == 1
+    # Neither are these equal to the defaults, nor to one another.
+    for args, kwargs in [((x, False), {}), ((x, 1), {}), ((x, 0, -0.0), {}), ((x, True), {"mask": x})]:
+        assert torch.equal(tpuport.to_cpu(compiled(*args, **kwargs)), model(*args, **kwargs))
+    assert compiled.program.compilations == 5
+
+
+def test_a_default_that_is_traced_or_seen_by_a_hook_stays() -> None:
+    compiled = tpuport.compile(tpuport.port(Positioned()), traced=["start_pos"])
+    assert tpuport.to_cpu(compiled(torch.ones(2), start_pos=0)).tolist() == [1.0, 1.0]
+    model = tpuport.port(Positioned())
+    seen = []
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(sorted(kwargs)), with_kwargs=True
+    )
+    model(torch.ones(2), start_pos=0)
+    assert seen == [["start_pos"]]

@@ -44,7 +44,8 @@ from tpuport.compilation.call_results import (
     collect_results,
     find_changed_caches,
 )
-from tpuport.compilation.compiled_program import HostText, Program, StateText
+from tpuport.compilation.call_signature import CallSignature
+from tpuport.compilation.compiled_program import Program, current_surroundings
 from tpuport.compilation.host_inputs import (
     find_candidates,
     put_on_device,
@@ -62,9 +63,12 @@ from tpuport.compilation.prepared_call import (
     PreparedCall,
     ProgramArguments,
     StaticPart,
+    describe_program,
     donate_overwritten,
     keep_caches,
+    port_counts,
 )
+from tpuport.compilation.served_states import ServedStates
 from tpuport.compilation.shared_tensors import weights_in_state
 from tpuport.compilation.state_writes import StateTrace, check_leaks
 from tpuport.compilation.value_decisions import ValueDecisions, advise
@@ -146,14 +150,16 @@ class CompiledFunction:
         self._changed_caches: dict[Hashable, tuple[int, ...]] = {}
         self._changed_in_trace: tuple[int, ...] = ()
         self._rotary_tables = rotary.ProgramTables()
+        self._served_states = ServedStates()
         self._run_function, self._owner = _split_owner(function)
         self._parameters = parameters_of(
             getattr(function, "forward", self._run_function)
         )
         name = name or str(getattr(function, "__qualname__", type(function).__name__))
+        self._signature = CallSignature(function, (*self._traced, *self._donated))
         self._decisions = ValueDecisions(name, self._run)
         self.program = Program(
-            self._run_program, name, self._describe, self._port_counts,
+            self._run_program, name, describe_program, port_counts,
             check_indices=check_indices, static_argnums=(4,), donate_argnums=(2, 3),
         )  # fmt: skip
 
@@ -252,7 +258,23 @@ class CompiledFunction:
         with randomness.call_generators(call.divided.generators):
             arguments, signature = self._prepare_program(call)
             call = call._replace(changed_caches=self._changed_caches[signature])
-            return stage(*arguments, signature=signature), call
+            if stage is not self.program:
+                return stage(*arguments, signature=signature), call
+            return self._run_program_of(signature, arguments, call), call
+
+    def _run_program_of(
+        self, signature: Hashable, arguments: ProgramArguments, call: PreparedCall
+    ) -> Any:
+        """The result of the program of a call, or of one that serves its state."""
+        surroundings = current_surroundings()
+        if served := self._served_states.served(signature):
+            of_run = served.arguments(arguments, surroundings)
+            if of_run is not None:
+                result = self.program(*of_run, signature=served.run.signature)
+                return served.result(result, arguments)
+        result = self.program(*arguments, signature=signature)
+        self._served_states.note(signature, arguments, call, surroundings, result)
+        return result
 
     def _prepare_program(self, call: PreparedCall) -> tuple[ProgramArguments, Hashable]:
         """The program's arguments and a key of it. A new program is traced here, and
@@ -270,18 +292,20 @@ class CompiledFunction:
             return donate_overwritten(arguments, self._overwrites[key], call), key
         overwrites: tuple[overwritten_arrays.Overwrite, ...] = ()
         read_caches: tuple[int, ...] = ()
-        constants: list[Any] | None = None
+        traced: Any = None
         try:
-            constants = self.program.constants(*arguments, signature=key)
+            traced = self.program.trace(*arguments, signature=key)
         except overwritten_arrays.OverwritesKnown as known:
             overwrites, read_caches = known.overwrites, known.read_caches
         # After the block: the exception refers to frames, and these to the arrays.
         arguments = donate_overwritten(
             keep_caches(arguments, read_caches), overwrites, call
         )
-        if constants is None:
-            constants = self.program.constants(*arguments, signature=key)
-        check_constants(self.program.name, constants)
+        if traced is None:
+            traced = self.program.trace(*arguments, signature=key)
+        check_constants(self.program.name, list(traced.jaxpr.consts))
+        if self._served_states.look(key, traced, arguments, call):
+            self.program.forget_trace()
         self._overwrites[key], self._read_caches[key] = overwrites, read_caches
         self._changed_caches[key] = self._changed_in_trace
         return arguments, key
@@ -313,6 +337,7 @@ class CompiledFunction:
                 or is_inside(name, self._static)
             )
 
+        args, kwargs = self._signature.simplified(args, kwargs, is_static)
         divided = divide_arguments(
             self._name_positional(args), kwargs, self._traced, self._donated, is_static
         )
@@ -468,33 +493,3 @@ class CompiledFunction:
         output = function(weights, tensors, donated)
         self.scanned, self.declined = function.scanned, function.declined
         return output
-
-    @staticmethod
-    def _port_counts(
-        weights: list,
-        tensors: list,
-        overwritten: list,
-        donated: list,
-        static: StaticPart,
-    ) -> Hashable:
-        """How often each model was ported: to port it once more drops its programs."""
-        return tuple(port_count(reference()) for reference, _ in static.models)  # type: ignore[arg-type]
-
-    @staticmethod
-    def _describe(
-        weights: list,
-        tensors: list,
-        overwritten: list,
-        donated: list,
-        static: StaticPart,
-    ) -> dict[str, str]:
-        _, tensors = overwritten_arrays.join(
-            weights, tensors, overwritten, static.overwritten
-        )
-        tensors, donated = static.join_caches(tensors, donated)
-        texts: dict[str, str] = {
-            name: StateText(text) for name, text in static.state.describe().items()
-        }
-        if static.decided:
-            texts |= {"what it computes and decides by": HostText(static.decided)}
-        return texts | static.layout.describe(tensors, donated)

@@ -120,6 +120,7 @@ class Program:
         self.name = name
         self._updates_cache = updates_cache
         self.compilations = 0
+        self._forgotten = 0
         if check_indices is None:
             check_indices = index_checks.asked_for_by_environment()
         self.checks_indices = check_indices
@@ -226,17 +227,18 @@ class Program:
             self._jitted((args, kwargs)).lower, signature, args, kwargs
         )
 
-    def constants(
-        self, *args: Any, signature: Hashable = None, **kwargs: Any
-    ) -> list[Any]:
-        """The arrays that the program for these arguments contains; traces the function
-        if a call would.
+    def trace(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> Any:
+        """The jax.stages.Traced for these arguments; traces the function if a call
+        would.
         """
-        return list(
-            self._with_keys(
-                self._jitted((args, kwargs)).trace, signature, args, kwargs
-            ).jaxpr.consts
+        return self._with_keys(
+            self._jitted((args, kwargs)).trace, signature, args, kwargs
         )
+
+    def forget_trace(self) -> None:
+        """Count the last trace no longer: another program serves its calls."""
+        self.compilations -= 1
+        self._forgotten += 1
 
     @cleared_if_spoiled()
     def _with_keys(
@@ -251,7 +253,7 @@ class Program:
         """Call the jitted function, or a stage of it, with keys for the draws that the
         program is known to make.
         """
-        surroundings = (autocast.state(), torch.get_default_dtype())
+        surroundings = current_surroundings()
         signature = (signature, surroundings)
         stage = functools.partial(stage, surroundings=surroundings)
         for _ in range(_MOST_TRACES):
@@ -307,12 +309,18 @@ class Program:
         is_power_of_two = count & (count - 1) == 0
         if count >= _FIRST_WARNING and is_power_of_two:
             reason = _explain_recompilation(self._descriptions)
-            logger.warning("%s has been compiled %d times%s.", self.name, count, reason)
+            verb = "traced" if self._forgotten else "compiled"
+            logger.warning("%s has been %s %d times%s.", self.name, verb, count, reason)
 
     def _start_epoch(self, epoch: Hashable) -> None:
         if epoch != self._current_epoch:
             self._current_epoch = epoch
             self._descriptions.clear()
+
+
+def current_surroundings() -> Hashable:
+    """The settings of torch that a program is made for."""
+    return autocast.state(), torch.get_default_dtype()
 
 
 def _options_of(arguments: Any, updates_cache: bool) -> dict[str, str]:

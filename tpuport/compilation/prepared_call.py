@@ -11,12 +11,14 @@ import jax
 import torch
 
 from tpuport import compat, object_graph
+from tpuport.checkpoint import port_count
 from tpuport.compilation import overwritten_arrays
 from tpuport.compilation.call_arguments import (
     DividedArguments,
     Layout,
     retire_cache,
 )
+from tpuport.compilation.compiled_program import HostText, StateText
 from tpuport.compilation.donated_tensors import mark_donated
 from tpuport.compilation.shared_tensors import WeightSlot
 from tpuport.state.host_input import HostInput
@@ -218,3 +220,26 @@ def donate_overwritten(
     return arguments._replace(
         weights=weights, tensors=tensors, overwritten=owned, static=static
     )
+
+
+def port_counts(
+    weights: list, tensors: list, overwritten: list, donated: list, static: StaticPart
+) -> Hashable:
+    """How often each model was ported: to port it once more drops its programs."""
+    return tuple(port_count(reference()) for reference, _ in static.models)  # type: ignore[arg-type]
+
+
+def describe_program(
+    weights: list, tensors: list, overwritten: list, donated: list, static: StaticPart
+) -> dict[str, str]:
+    """What a program is made for, by name."""
+    _, tensors = overwritten_arrays.join(
+        weights, tensors, overwritten, static.overwritten
+    )
+    tensors, donated = static.join_caches(tensors, donated)
+    texts: dict[str, str] = {
+        name: StateText(text) for name, text in static.state.describe().items()
+    }
+    if static.decided:
+        texts |= {"what it computes and decides by": HostText(static.decided)}
+    return texts | static.layout.describe(tensors, donated)

@@ -167,10 +167,10 @@ class Denoiser:
             return
         step = np.int32(1)
         with trace_errors.explained(self.model, catch=trace_errors.is_of_code):
-            constants = self.program.constants(
+            traced = self.program.trace(
                 arrays, carry, tables, step, step, inputs, settings
             )
-        check_constants(self.program.name, constants)
+        check_constants(self.program.name, list(traced.jaxpr.consts))
         self._checked.add(key)
 
     def _trace_steps(
