@@ -99,8 +99,8 @@ class ServedState(NamedTuple):
         if tuple(array.sharding for array in given) != self.run.shardings:
             return None
         form = self.run.arguments
-        filled: Any = jax.tree.unflatten(jax.tree.structure(form[:-1]), given)
-        return ProgramArguments(*filled, form.static)
+        filled = jax.tree.unflatten(jax.tree.structure(form[:-1]), given)
+        return _made_of(filled, form)
 
     def result(self, result: Any, own: ProgramArguments) -> Any:
         """What the state's own program would have returned."""
@@ -163,10 +163,10 @@ class ServedStates:
         if traced is None:
             return
         slots, arrays = _slots(arguments, call), jax.tree.leaves(arguments[:-1])
-        form: Any = jax.tree.map(lambda _: 0, arguments[:-1])
+        form = jax.tree.map(lambda _: 0, arguments[:-1])
         run = Run(
             traced,
-            ProgramArguments(*form, arguments.static),
+            _made_of(form, arguments),
             dict(zip(slots, map(weakref.ref, arrays), strict=True)),
             tuple(array.sharding for array in arrays),
             key,
@@ -177,6 +177,12 @@ class ServedStates:
         self._runs[call_key] = run
         if len(self._runs) > _MOST_RUNS:
             self._runs.popitem(last=False)
+
+
+def _made_of(parts: Any, arguments: ProgramArguments) -> ProgramArguments:
+    """The arguments with others in place of all that are arrays."""
+    weights, tensors, overwritten, donated = parts
+    return ProgramArguments(weights, tensors, overwritten, donated, arguments.static)
 
 
 def _call_key(arguments: ProgramArguments, call: PreparedCall) -> Hashable:
