@@ -19,6 +19,7 @@ _REINSTALL: Final = "install what belongs together: pip install --force-reinstal
 MODULES_WITH_MECHANISMS: Final = (
     "tpuport.process_watch",
     "tpuport.internals.diffusers_internals",
+    "tpuport.internals.jax_internals",
     "tpuport.internals.torch_internals",
     "tpuport.internals.torchax_internals",
     "tpuport.internals.transformers_internals",

@@ -58,7 +58,13 @@ def _changes_of_torch() -> list[ModuleType]:
     """What is changed in torch itself, beside torchax."""
     return [
         importlib.import_module(f"tpuport.compat.{name}")
-        for name in ("device_backend", "missing_cuda", "autocast", "loaded_tensors")
+        for name in (
+            "device_backend",
+            "missing_cuda",
+            "autocast",
+            "differentiation",
+            "loaded_tensors",
+        )
     ]
 
 

@@ -10,6 +10,9 @@ import jax
 import numpy as np
 from jax.core import Tracer, eval_context
 from jax.extend.core import Literal, get_opaque_trace_state
+from jax.interpreters import ad
+
+from tpuport.internals.mechanism import Mechanism
 
 _ARRAYS: Final = (jax.Array, np.ndarray)
 _EQUATION_FIELDS: Final = ("primitive", "params", "effects", "invars", "outvars")
@@ -96,3 +99,50 @@ def has_started_devices() -> bool:
         # `jax.distributed.initialize` finds it out then.
         return False
     return backends_are_initialized()
+
+
+def is_differentiated(value: Any) -> bool:
+    """Whether jax is differentiating with respect to something that a value depends
+    on, in a trace that is under way.
+    """
+    if not isinstance(value, Tracer):
+        return False
+    if isinstance(value, _DIFFERENTIATED):
+        return True
+    # Of `vmap`, and of others that wrap a tracer.
+    inner = getattr(value, "val", None)
+    return isinstance(inner, Tracer) and is_differentiated(inner)
+
+
+def _differentiated_classes() -> tuple[type, ...]:
+    from jax._src.interpreters import ad as all_of_ad
+
+    classes = [ad.JVPTracer, getattr(all_of_ad, "LinearizeTracer", ad.JVPTracer)]
+    return tuple(dict.fromkeys(classes))
+
+
+_DIFFERENTIATED: Final = _differentiated_classes()
+
+
+def _sees_differentiation() -> bool:
+    """Whether it is seen of a value, under `vmap` and `jit`, and of no other."""
+    seen = []
+
+    def function(x: jax.Array, y: jax.Array) -> jax.Array:
+        mapped = jax.vmap(lambda row: seen.append(is_differentiated(row)) or row)(x)
+        seen.extend((is_differentiated(x * 2), not is_differentiated(y)))
+        return (mapped * y).sum()
+
+    gradient = jax.value_and_grad(function)
+    jax.eval_shape(gradient, *[jax.ShapeDtypeStruct((2,), "float32")] * 2)
+    return all(seen)
+
+
+DIFFERENTIATION: Final = Mechanism(
+    "gradients by jax",
+    "jax",
+    rests_on="jax.interpreters.ad.JVPTracer, LinearizeTracer and val of other tracers",
+    without="torch.no_grad() inside of a loss, and backward functions of its own, could not be told from other code",
+    probe=_sees_differentiation,
+    fix="use a version of jax that tpuport was tried with, or compute gradients on the host",
+)

@@ -86,6 +86,10 @@ def explain(error: BaseException, model: Any) -> TraceFailure:
     )
 
 
+# A model called with other weights, which transforms nothing.
+_FUNCTIONAL_CALL = "torch._functorch.functional_call"
+
+
 class _Diagnosis:
     """One error, and what is found out about it step by step."""
 
@@ -244,8 +248,10 @@ def _classify(path: ErrorPath) -> tuple[ErrorKind, Trial]:
     operation that raised it.
     """
     kind = kind_of(path.error)
+    modules = {frame.module for frame in path.frames} - {_FUNCTIONAL_CALL}
     # Whether torch.func runs the model's code, or what is below it.
-    if any(frame.module.startswith("torch._functorch") for frame in path.frames):
+    is_transformed = any(name.startswith("torch._functorch") for name in modules)
+    if is_transformed and not isinstance(path.error, PortError):
         kind = TRANSFORM
     if kind.name not in _TRIED_KINDS:
         return kind, _NO_TRIAL

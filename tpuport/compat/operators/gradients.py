@@ -31,6 +31,13 @@ def _check_requires_grad(tensors: tuple, input_type: str, strict: bool) -> None:
     )
 
 
+def _refuse_hook(*args: Any, **kwargs: Any) -> Any:
+    raise PortError(
+        "a hook on the gradient of a tensor on the device is never called: jax computes the gradient",
+        fix="change the gradient that torchax.interop.jax_value_and_grad returns; or train on the host",
+    )
+
+
 def _refuse_fused(*args: Any, **kwargs: Any) -> Any:
     raise PortError(
         "an optimizer's fused kernel does not run on the device",
@@ -54,6 +61,8 @@ LOWERINGS = (
     Lowering(torch.Tensor.backward, _refuse, _REASON),
     Lowering(torch.autograd.backward, _refuse, _REASON),
     Lowering(torch.autograd.grad, _refuse, _REASON),
+    Lowering(torch.Tensor.register_hook, _refuse_hook, _REASON),
+    Lowering(torch.Tensor.register_post_accumulate_grad_hook, _refuse_hook, _REASON),
     # Of forward-mode differentiation, before anything else.
     Lowering(
         torch.ops.aten._has_same_storage_numel.default, _refuse, "has no lowering"

@@ -72,8 +72,9 @@ def _parameter_dtype(*arrays: jax.Array | None) -> np.dtype:
 
 def _update(running: Running | None, value: jax.Array, momentum: int | float) -> None:
     if running is not None:
-        old = as_jax(running)
-        running.copy_(as_torch((1 - momentum) * old + momentum * value))
+        # Statistics have no gradient, also where the batch has one.
+        old, new = as_jax(running), jax.lax.stop_gradient(value)
+        running.copy_(as_torch((1 - momentum) * old + momentum * new))
 
 
 def _by_channel(values: jax.Array, x: jax.Array) -> jax.Array:

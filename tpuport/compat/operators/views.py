@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from tpuport.compat import aliasing, autocast, view_steps
+from tpuport.compat import aliasing, autocast, differentiation, view_steps
 from tpuport.compat.convert import as_jax, is_ported, wrap
 from tpuport.compat.operators import argument_dtypes, device_placement, expectations
 from tpuport.compat.operators.declarations import Lowering, Method
@@ -42,6 +42,9 @@ def dispatch(
         return expectations.checked_dispatch(environment, func, types, args, kwargs)
 
     kwargs = kwargs or {}
+    differentiation.check_operator(func, args, kwargs)
+    if not torch.is_grad_enabled():
+        args, kwargs = differentiation.without_gradients(func, args, kwargs)
     known = (
         None
         if is_program_draw(func, args, kwargs)
