@@ -5,6 +5,7 @@ again is counted.
 from tpuport.compilation.call_arguments import (
     claim_cache,
     prepare_arguments,
+    refuse_retired,
     resume_cache,
 )
 from tpuport.compilation.compile_api import compile
@@ -28,5 +29,6 @@ from tpuport.compilation.shared_tensors import keep_shared
 __all__ = [
     "CompiledFunction", "LostValue", "OwnForward", "Program", "WrittenInLoop",
     "check_constants", "claim_cache", "cleared_if_spoiled", "collect_weights", "compile", "keep_shared",
-    "prepare_arguments", "resume_cache", "settings_key", "use_persistent_cache", "use_weights", "use_weights_in_loop",
+    "prepare_arguments", "refuse_retired", "resume_cache",
+    "settings_key", "use_persistent_cache", "use_weights", "use_weights_in_loop",
 ]  # fmt: skip

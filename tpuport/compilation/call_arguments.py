@@ -297,7 +297,7 @@ def divide_arguments(
             arrays.append(jnp.asarray(leaf))
             arguments.append(Argument(name, "number", type(leaf)))
         elif is_transformers_cache(leaf):
-            _refuse_retired(leaf, name)
+            refuse_retired(leaf, name)
             # jax has to know the class of each layer before the cache can be flattened.
             pytrees.register_used(leaf)
             claim_cache(leaf)
@@ -430,7 +430,8 @@ def resume_cache(cache: Any) -> None:
     _retired.pop(id(cache), None)
 
 
-def _refuse_retired(cache: Any, name: str) -> None:
+def refuse_retired(cache: Any, name: str) -> None:
+    """PortError for a cache whose next state is another object."""
     if id(cache) in _retired:
         raise PortError(
             "this cache was given to an earlier call, whose output has its next state; this object still has the one "

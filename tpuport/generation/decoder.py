@@ -28,11 +28,11 @@ from tpuport.generation.loop_state import (
     shard_only_rows,
     shard_rows,
 )
-from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.padding_check import hides_padding
 from tpuport.generation.partial_prompts import PromptParts, run_parts
 from tpuport.generation.residual_stream import summed_once
 from tpuport.generation.restarted_texts import restart_program
+from tpuport.generation.resumed_texts import resume_program
 from tpuport.generation.sampling import (
     SamplingSettings,
     choose_tokens,
@@ -72,7 +72,7 @@ class Decoder:
             steps of several tokens.
         takes_kv_cache: whether keys and values may be kept in few bits; kv_cache: how
             they are, as `generate` says it.
-        prefill, advance, restart: `Program`s; their `compilations` count.
+        prefill, advance, restart, resume: `Program`s; their `compilations` count.
     """
 
     alternative = "decode with your own loop over tpuport.compile(model)"
@@ -90,7 +90,7 @@ class Decoder:
         self._hides_padding: bool | None = None
         self.continues: bool | None = None
         self.assisted: dict[tuple, Decoder] = {}
-        self._variants: dict[str, Decoder] = {}
+        self.variants: dict[str, Decoder] = {}
         self._parameters = forward_parameters(model)
         self._cache_argument: Any = cache_argument(self._parameters)
         self._make_programs(type(model).__name__, "slots", "parts")
@@ -104,6 +104,7 @@ class Decoder:
             self.run_loop, loop, updates_cache=True, donate_argnames=("state",)
         )
         self.restart = restart_program(self, name)
+        self.resume = resume_program(self, name)
 
     @property
     def model(self) -> Any:
@@ -152,13 +153,13 @@ class Decoder:
                 where=f"kv_cache={kv_cache!r}",
                 fix="leave kv_cache out",
             )
-        if kv_cache not in self._variants:
+        if kv_cache not in self.variants:
             variant = type(self)(self.model, self.mesh)
             variant.kv_cache = kv_cache
             # Refuses layers of other kinds before anything is compiled.
             variant.make_cache(1)
-            self._variants[kv_cache] = variant
-        return self._variants[kv_cache]
+            self.variants[kv_cache] = variant
+        return self.variants[kv_cache]
 
     @property
     def without_drafts(self) -> "Decoder":
@@ -202,20 +203,36 @@ class Decoder:
             logits, cache = self.forward_parts(arrays, tokens, mask, slots, parts)
         finished = jnp.arange(batch) >= real_rows
         state = open_state(tokens, mask, slots - columns, finished, cache)
-        if settings.outputs is not None:
-            state = state._replace(
-                outputs=begin_outputs(settings.outputs, logits.shape, state.length)
-            )
-        if settings.beams is not None:
-            beams = beam_search.begin_search(
-                settings.beams, state.tokens, columns, ~state.finished
-            )
-            state = state._replace(beams=beams)
         if settings.guidance is not None:
             unconditional = begin_unconditional(
                 self, arrays, settings.guidance, slots - columns, inputs or {}
             )
             state = state._replace(unconditional=unconditional)
+        return self.choose_first(
+            state, logits, keys, prompt_columns, settings, room=slots - columns
+        )
+
+    def choose_first(
+        self,
+        state: State,
+        logits: jax.Array,
+        keys: jax.Array,
+        prompt_columns: jax.Array,
+        settings: SamplingSettings,
+        *,
+        room: int,
+    ) -> State:
+        """Traced. Choose the first token after a prompt; there is room for so many."""
+        if settings.outputs is not None:
+            state = state._replace(
+                outputs=begin_outputs(settings.outputs, logits.shape, state.length)
+            )
+        if settings.beams is not None:
+            columns = state.tokens.shape[1] - room
+            beams = beam_search.begin_search(
+                settings.beams, state.tokens, columns, ~state.finished
+            )
+            state = state._replace(beams=beams)
         return replicate_read(
             self.mesh, self.append(state, logits, keys, prompt_columns, settings)
         )
@@ -362,7 +379,7 @@ class Decoder:
         positions = jax.lax.dynamic_slice_in_dim(positions, column, count, axis=1)
         logit_count = 1 if only_last else count
         cache = decoding_cache.set_length(cache, column)
-        logits, cache = self._call_model(
+        logits, cache = self.call_model(
             arrays, tokens, mask, positions, cache, logit_count
         )
         return logits[:, -logit_count:].astype(jnp.float32), cache
@@ -390,24 +407,6 @@ class Decoder:
         position = jnp.sum(present, axis=1, keepdims=True, dtype=jnp.int32) - 1
         return token, present, position
 
-    def prepare_inputs(self, tokens: jax.Array, **inputs: Any) -> dict[str, Any]:
-        """Traced. What the model's own `prepare_inputs_for_generation` makes of tokens
-        [B, n] and further inputs.
-
-        PortError if it adds tokens, for which the loop's buffers have no columns.
-        """
-        prepared = self.model.prepare_inputs_for_generation(
-            compat.wrap(tokens), **inputs
-        )
-        if tuple(prepared["input_ids"].shape) != tokens.shape:
-            raise NoLoop(
-                f"{type(self.model).__name__} puts tokens of its own behind the last one, where a buffer of fixed "
-                "shape has columns to come",
-                where=f"{type(self.model).__name__}.prepare_inputs_for_generation",
-                fix="use transformers' own generate, after tpuport.to_cpu(model)",
-            )
-        return prepared
-
     def _forward(
         self,
         arrays: dict,
@@ -417,20 +416,20 @@ class Decoder:
         cache: Any,
     ) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] of the last column, and the cache written."""
-        logits, cache = self._call_model(arrays, tokens, mask, positions, cache, 1)
+        logits, cache = self.call_model(arrays, tokens, mask, positions, cache, 1)
         return logits[:, -1].astype(jnp.float32), cache
 
-    def _call_model(
+    def call_model(
         self,
         arrays: dict,
         tokens: jax.Array,
         mask: jax.Array,
         positions: jax.Array,
         cache: Any,
-        logit_count: int,
+        logits_to_keep: int | jax.Array,
     ) -> tuple[jax.Array, Any]:
-        """Traced. The logits of the last `logit_count` columns at least, and the cache
-        written.
+        """Traced. The logits of so many last columns, or of these ones, at least, and
+        the cache written.
         """
         inputs = compat.as_torch(
             {"input_ids": tokens, "attention_mask": mask, "position_ids": positions}
@@ -442,7 +441,7 @@ class Decoder:
         )
         if "logits_to_keep" in self._parameters:
             # The head is large, and a prompt needs its last column alone.
-            inputs["logits_to_keep"] = logit_count
+            inputs["logits_to_keep"] = compat.as_torch(logits_to_keep)
         with use_weights_in_loop(self.model, arrays, LOOP):
             inputs[self._cache_argument] = cache
             out = self.model(**inputs, use_cache=True, return_dict=True)

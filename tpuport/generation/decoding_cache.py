@@ -398,6 +398,11 @@ def _position_sizes(config: PretrainedConfig) -> list[_PositionSize]:
     return _sizes[key]
 
 
+def position_elements(config: PretrainedConfig) -> list[int]:
+    """How many numbers one row's position takes, for each layer of the cache."""
+    return [size.elements for size in _position_sizes(config)]
+
+
 def _measure_position(config: PretrainedConfig) -> list[_PositionSize]:
     # bfloat16, because the grouped product of experts knows no other type on this
     # device.

@@ -24,6 +24,7 @@ from tpuport.generation.call_checks import (
     check_streamer,
     is_encoder_decoder,
 )
+from tpuport.generation.continuing import NO_CACHE, read_continuation, take_cache
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoder_choice import (
     check_generate,
@@ -193,7 +194,8 @@ def generate(
             the keys and values of every position before attention reads them, so that
             tokens do not depend on how a prompt is divided or drafted.
         options: fields of GenerationConfig, such as max_new_tokens, do_sample,
-            temperature; and of an encoder-decoder further inputs by the names in its
+            temperature; `cache`, a DynamicCache or StaticCache that the text begins in;
+            and of an encoder-decoder further inputs by the names in its
             signature, [batch, ...] each, such as input_features, decoder_input_ids or
             encoder_outputs.
 
@@ -202,7 +204,7 @@ def generate(
         that end early are padded. For prompts of different lengths in a list, a list of
         LongTensors [length + generated] without any padding. With
         return_dict_in_generate, transformers' output class, with either as `sequences`
-        and no past_key_values.
+        and the cache that was given, if one was.
 
     Raises:
         PortError: before anything is compiled, for an option that is not supported, a
@@ -256,6 +258,7 @@ def run_generate(
     input_ids, attention_mask, options = _split_encoding(
         input_ids, attention_mask, options, names
     )
+    cache, options = take_cache(model, options)
     inputs, options = split_inputs(names, options)
     check_passed_on(model, options)
     prompts_of_lengths = None
@@ -266,6 +269,7 @@ def run_generate(
     vocabulary = _vocabulary(model)
     contents: Sequence[bytes] = ()
     source_length = None
+    continuation = NO_CACHE
     if is_encoder_decoder(model):
         source = read_source(
             model, input_ids, attention_mask, inputs, generation_config, options
@@ -275,6 +279,12 @@ def run_generate(
     else:
         token_ids = read_token_ids(input_ids)
         request = read_options(model, generation_config, options, token_ids.shape[-1])
+        continuation = read_continuation(
+            model, decoder_for, cache, request, has_inputs=bool(inputs), kv_cache=kv_cache,
+            assistant_model=assistant_model is not None, share_prefix=share_prefix,
+            prefill_chunk_size=request.prefill_chunk_size, prompt_lookup_num_tokens=request.prompt_lookup,
+        )  # fmt: skip
+        token_ids = continuation.add_past(token_ids, attention_mask)
         tokens, mask = check_prompt(
             token_ids, attention_mask, request.pad, request.eos, vocabulary
         )
@@ -334,36 +344,41 @@ def run_generate(
         columns = cache_length(model, prompts, request) + decoder.spare_columns
         return HostLoop(decoder, prompts, request, columns, functions, guidance, parts)
 
-    loop = _begin(model, run_prompt, has_modalities=has_modalities)
+    run = continuation.in_place_of(run_prompt, tokens, mask, request, seed, functions)
+    needs_cache = has_modalities or continuation.is_needed
+    loop = _begin(model, run, needs_cache=needs_cache)
     if streamer is None and (not criteria or request.num_beams > 1):
         generated = loop.run()
     else:
         generated = loop.run_in_chunks(criteria, streamer or SilentStreamer())
+    continuation.write(loop, generated)
     if prompts_of_lengths is not None:
         generated = without_padding(generated, mask, request)
     if not request.return_dict:
         return generated
-    return loop.as_output(generated, has_encoder=is_encoder_decoder(model))
+    return continuation.added_to(
+        loop.as_output(generated, has_encoder=is_encoder_decoder(model))
+    )
 
 
 LanguageModel.generate = generate
 
 
 def _begin(
-    model: Any, run_prompt: Callable[[Decoder], HostLoop], *, has_modalities: bool
+    model: Any, run_prompt: Callable[[Decoder], HostLoop], *, needs_cache: bool
 ) -> HostLoop:
     """Run the prompt, in its own program; without a cache if the model cannot be traced
     with one.
 
     Args:
-        has_modalities: the prompt has images or the like, which only decoders with a
-            cache take.
+        needs_cache: the prompt has images or the like, or is behind a caller's cache,
+            which only decoders with a cache take.
     """
     decoder = decoder_for(model)
     try:
         return run_prompt(decoder)
     except CannotTrace as error:
-        if has_modalities:
+        if needs_cache:
             raise
         other = replace_decoder(model, decoder, error)
     except WrittenInLoop as error:

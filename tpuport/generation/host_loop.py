@@ -19,6 +19,7 @@ from transformers.generation.stopping_criteria import (
 from tpuport import process_watch
 from tpuport.errors import PortError
 from tpuport.generation.beam_search import Result, read_result
+from tpuport.generation.callers_cache import CallersCache
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.generation_options import Options
 from tpuport.generation.guidance import Guidance
@@ -29,7 +30,7 @@ from tpuport.generation.model_errors import explained_for_generate
 from tpuport.generation.partial_prompts import PromptParts
 from tpuport.generation.prompts import Prompts
 from tpuport.generation.restarted_texts import restart_column
-from tpuport.generation.sampling import sampling_settings
+from tpuport.generation.sampling import SamplingSettings, sampling_settings
 from tpuport.generation.step_outputs import STEPS, CollectedOutputs
 
 # New tokens of a compiled chunk, if the host has to look in between.
@@ -37,7 +38,11 @@ CHUNK: Final = 16
 
 
 class HostLoop:
-    """One call of `generate`, from the prompt's program on."""
+    """One call of `generate`, from the prompt's program on.
+
+    Args:
+        begin: runs another program for the prompt, with the weights and the settings.
+    """
 
     def __init__(
         self,
@@ -48,6 +53,7 @@ class HostLoop:
         functions: dict[str, HostFunction] | None = None,
         guidance: Guidance | None = None,
         parts: PromptParts | None = None,
+        begin: Callable[[Any, SamplingSettings], State] | None = None,
     ) -> None:
         self._decoder, self._prompts, self._options = decoder, prompts, options
         self._arrays = decoder.arrays
@@ -66,21 +72,40 @@ class HostLoop:
         self._prompt_columns = np.int32(prompts.tokens.shape[1])
         self._end = int(self._prompt_columns) + options.max_new
         self._restart = restart_column(decoder.model, prompts, options)
+        self._is_resumed = begin is not None
         self._collected = CollectedOutputs(prompts.real_rows)
-        static: dict[str, Any] = {"slots": slots}
-        if parts is not None:
-            static["parts"] = parts
         with explained_for_generate(decoder):
-            self._state: State = decoder.prefill(
-                self._arrays, prompts.tokens, prompts.mask, prompts.keys,
-                self._prompt_columns, np.int32(prompts.real_rows), self._settings, dict(prompts.inputs), **static,
-            )  # fmt: skip
+            self._state: State = (
+                self._run_prompt(slots, parts)
+                if begin is None
+                else begin(self._arrays, self._settings)
+            )
         decoder.check_prompt(self._state, prompts.inputs)
         self._collect(1)
         if not decoder.advance.compilations:
             # No step, only the program: what cannot be traced is an error before a
             # streamer has seen anything.
             self._run(decoder.advance.rehearse, int(self._state.length))
+
+    def _run_prompt(self, slots: int, parts: PromptParts | None) -> State:
+        prompts = self._prompts
+        static: dict[str, Any] = {"slots": slots}
+        if parts is not None:
+            static["parts"] = parts
+        return self._decoder.prefill(
+            self._arrays, prompts.tokens, prompts.mask, prompts.keys, self._prompt_columns,
+            np.int32(prompts.real_rows), self._settings, dict(prompts.inputs), **static,
+        )  # fmt: skip
+
+    def write_cache(self, caller: CallersCache, sequences: torch.Tensor) -> None:
+        """Let a caller's cache have what belongs to the text so far, but for the last
+        token, which no step has read.
+        """
+        columns = self._first + sequences.shape[1]
+        if self._state.beams is not None:
+            # The sequences that were chosen may have ended earlier.
+            columns = int(self._state.length)
+        caller.write(self._state.cache, columns - 1, self._prompts.real_rows)
 
     def run(self) -> torch.Tensor:
         """Generate to the end without looking in between, but for the outputs of the
@@ -122,8 +147,10 @@ class HostLoop:
         streamer.
         """
         options = self._options
-        # What a row gives after its end depends on the padding there.
-        chunk = CHUNK if self._settings.outputs is None else 1
+        # What a row gives after its end depends on the padding there, and so does a
+        # caller's cache.
+        is_seen = self._settings.outputs is not None or self._is_resumed
+        chunk = 1 if is_seen else CHUNK
         # transformers' streamers get the prompt first.
         columns = self._prompts.length
         finished = np.zeros(self._prompts.real_rows, bool)

@@ -25,15 +25,7 @@ def cache_length(model: Any, prompts: Prompts, options: Options) -> int:
     PortError if the requested tokens exceed max_cache_len or the positions that the
     model knows.
     """
-    total = prompts.length + options.max_new
-    limits = {"max_cache_len": options.max_cache_len} | position_limit(model)
-    for name, limit in limits.items():
-        if limit is not None and total > limit:
-            raise PortError(
-                f"a prompt of {prompts.length} tokens and {options.max_new} new ones do not fit {name} = {limit}",
-                where=name,
-                fix="shorten the prompt, or ask for fewer new tokens",
-            )
+    check_length(model, prompts.length, options)
     new_tokens = options.max_new
     # A length that the user fixes, so that requests for fewer tokens run in the same
     # program.
@@ -44,6 +36,20 @@ def cache_length(model: Any, prompts: Prompts, options: Options) -> int:
     if not isinstance(model, LanguageModel):
         check_local_window(model, columns)
     return columns
+
+
+def check_length(model: Any, length: int, options: Options) -> None:
+    """PortError if the tokens requested after a prompt of some length exceed
+    max_cache_len or the positions that the model knows.
+    """
+    limits = {"max_cache_len": options.max_cache_len} | position_limit(model)
+    for name, limit in limits.items():
+        if limit is not None and length + options.max_new > limit:
+            raise PortError(
+                f"a prompt of {length} tokens and {options.max_new} new ones do not fit {name} = {limit}",
+                where=name,
+                fix="shorten the prompt, or ask for fewer new tokens",
+            )
 
 
 def position_limit(model: Any) -> dict[str, int | None]:

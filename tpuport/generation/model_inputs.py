@@ -188,3 +188,20 @@ def vocabulary_size(model: Any) -> int:
             fix="use transformers' own generate, after tpuport.to_cpu(model)",
         )
     return weight.shape[0]
+
+
+def prepare_inputs(model: Any, tokens: jax.Array, **inputs: Any) -> dict[str, Any]:
+    """Traced. What the model's own `prepare_inputs_for_generation` makes of tokens
+    [B, n] and further inputs.
+
+    PortError if it adds tokens, for which the loop's buffers have no columns.
+    """
+    prepared = model.prepare_inputs_for_generation(compat.wrap(tokens), **inputs)
+    if tuple(prepared["input_ids"].shape) != tokens.shape:
+        raise NoLoop(
+            f"{type(model).__name__} puts tokens of its own behind the last one, where a buffer of fixed shape has "
+            "columns to come",
+            where=f"{type(model).__name__}.prepare_inputs_for_generation",
+            fix="use transformers' own generate, after tpuport.to_cpu(model)",
+        )
+    return prepared

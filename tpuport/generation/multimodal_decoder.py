@@ -184,8 +184,8 @@ class MultimodalDecoder(Decoder):
             arguments["logits_to_keep"] = 1
         with use_weights_in_loop(self.model, arrays, LOOP):
             with _without_masks(self.model):
-                prepared = self.prepare_inputs(
-                    tokens, attention_mask=compat.wrap(mask), use_cache=True, is_first_iteration=is_prompt,
+                prepared = model_inputs.prepare_inputs(
+                    self.model, tokens, attention_mask=compat.wrap(mask), use_cache=True, is_first_iteration=is_prompt,
                     **{self._cache_argument: compat.as_torch(cache)}, **arguments,
                 )  # fmt: skip
             if "attention_mask" in self._parameters:

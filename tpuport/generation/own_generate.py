@@ -21,6 +21,7 @@ from transformers.utils.generic import ModelOutput
 
 from tpuport.compilation import settings_key
 from tpuport.errors import PortError
+from tpuport.generation.cache_arguments import CACHE_NAMES
 from tpuport.generation.host_view import (
     ModuleCalls,
     has_own_loop,
@@ -176,7 +177,8 @@ def _run_general_generate(error: PortError, arguments: Mapping[str, Any]) -> Any
     except Exception as host_error:
         # What the user can act on is why the usual way fails.
         raise error from host_error
-    if isinstance(output, ModelOutput):
+    is_given = not CACHE_NAMES.isdisjoint(arguments["options"])
+    if isinstance(output, ModelOutput) and not is_given:
         # As from the loop on the device, which donates its cache.
         for name, value in output.items():
             if is_transformers_cache(value):

@@ -20,6 +20,7 @@ from tpuport.errors import PortError
 from tpuport.generation.decoder import LOOP, Decoder, Inputs
 from tpuport.generation.fixed_layers import FixedLayer, UnusedLayer
 from tpuport.generation.loop_state import State
+from tpuport.generation.model_inputs import prepare_inputs
 from tpuport.generation.padding_check import hides_padding
 from tpuport.generation.residual_stream import summed_once
 from tpuport.generation.row_caches import (
@@ -110,9 +111,9 @@ class RecurrentDecoder(Decoder):
         if "logits_to_keep" in self._parameters:
             inputs["logits_to_keep"] = 1
         is_prompt = not cache
-        prepared = self.prepare_inputs(
-            tokens, next_sequence_length=None if is_prompt else 1, is_first_iteration=is_prompt, use_cache=True,
-            **inputs, **cache,
+        prepared = prepare_inputs(
+            self.model, tokens, next_sequence_length=None if is_prompt else 1, is_first_iteration=is_prompt,
+            use_cache=True, **inputs, **cache,
         )  # fmt: skip
         out = self.model(**prepared, return_dict=True)
         new_cache = update_arguments(self.model, out, {})

@@ -62,24 +62,24 @@ class StatefulDecoder(Decoder):
 
     takes_kv_cache = False
 
-    def _call_model(
+    def call_model(
         self,
         arrays: dict,
         tokens: jax.Array,
         mask: jax.Array,
         positions: jax.Array,
         cache: Any,
-        logit_count: int,
+        logits_to_keep: int | jax.Array,
     ) -> tuple[jax.Array, StatefulCache]:
-        """Traced. As `Decoder._call_model`, with the modules' states as a part of the
+        """Traced. As `Decoder.call_model`, with the modules' states as a part of the
         cache.
         """
         states: dict[str, jax.Array] = {}
         if isinstance(cache, StatefulCache):
             cache, states = cache.cache, cache.states
         with _states_in_modules(self.model, states) as new_states:
-            logits, cache = super()._call_model(
-                arrays, tokens, mask, positions, cache, logit_count
+            logits, cache = super().call_model(
+                arrays, tokens, mask, positions, cache, logits_to_keep
             )
         return logits, StatefulCache(cache, new_states)
 
