@@ -7,19 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, Qwen3NextConfig, StaticCache
+from transformers import AutoModelForCausalLM, DynamicCache, Qwen3NextConfig, StaticCache
 
 import tpuport
+from tests.cache_names import CACHE
 from tests.generation.test_generating import AtLength
 from tpuport import PortError
 from tpuport.generation import decoder_for
-from tpuport.generation.cache_arguments import CACHE_NAMES, cache_argument
-from tpuport.generation.forward_signature import forward_parameters
 
-# Its name in the installed release.
-NAME = cache_argument(forward_parameters(AutoModelForCausalLM.from_config(LlamaConfig(
-    vocab_size=4, hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1,
-))))  # fmt: skip
 EXACT = {"max_new_tokens": 6, "min_new_tokens": 6}
 MAKERS: dict[str, Callable[[Any], Any]] = {
     "dynamic": lambda config: DynamicCache(config=config),
@@ -59,9 +54,9 @@ def _chat(model: Any, cache: Any, turns: int = 2) -> list[torch.Tensor]:
     (text, mask), texts = _batch(), []
     for turn in range(turns):
         output = model.generate(
-            text, attention_mask=mask, return_dict_in_generate=True, **EXACT, **{NAME: cache}
+            text, attention_mask=mask, return_dict_in_generate=True, **EXACT, **{CACHE: cache}
         )
-        assert getattr(output, NAME) is cache
+        assert getattr(output, CACHE) is cache
         texts.append(output.sequences)
         text = torch.cat([output.sequences, _ids(2, 3, turn)], dim=1)
         mask = torch.nn.functional.pad(mask, (0, text.shape[1] - mask.shape[1]), value=1)
@@ -93,7 +88,7 @@ def test_further_turns_compile_nothing(llama: tuple) -> None:
     text, counts = _ids(2, 12, 5), []
     for turn in range(4):
         text = torch.cat(
-            [tpuport.generate(llama[1], text, **EXACT, **{NAME: cache}), _ids(2, 3, turn)], dim=1
+            [tpuport.generate(llama[1], text, **EXACT, **{CACHE: cache}), _ids(2, 3, turn)], dim=1
         )
         counts.append((decoder.resume.compilations, decoder.advance.compilations))
     # The first turn's cache is empty.
@@ -105,37 +100,37 @@ def test_a_prefix_is_computed_once_and_copied(llama: tuple) -> None:
     prefix = _ids(1, 10, 1)
     caches = []
     for model in (reference, ported):
-        output = model(prefix, use_cache=True, **{NAME: DynamicCache(config=model.config)})
-        caches.append(getattr(output, NAME))
+        output = model(prefix, use_cache=True, **{CACHE: DynamicCache(config=model.config)})
+        caches.append(getattr(output, CACHE))
     for seed in (2, 3):
         text = torch.cat([prefix, _ids(1, 4 + seed, seed)], dim=1)
         copies = [copy.deepcopy(cache) for cache in caches]
-        expected = reference.generate(text, **EXACT, **{NAME: copies[0]})
-        assert torch.equal(ported.generate(text, **EXACT, **{NAME: copies[1]}), expected)
+        expected = reference.generate(text, **EXACT, **{CACHE: copies[0]})
+        assert torch.equal(ported.generate(text, **EXACT, **{CACHE: copies[1]}), expected)
         _assert_same_cache(copies[1], copies[0])
         # A copy of what `generate` has written, too.
         again = torch.cat([expected, _ids(1, 2, seed)], dim=1)
         copies = [copy.deepcopy(cache) for cache in copies]
-        expected = reference.generate(again, **EXACT, **{NAME: copies[0]})
-        assert torch.equal(ported.generate(again, **EXACT, **{NAME: copies[1]}), expected)
+        expected = reference.generate(again, **EXACT, **{CACHE: copies[0]})
+        assert torch.equal(ported.generate(again, **EXACT, **{CACHE: copies[1]}), expected)
     _assert_same_cache(caches[1], caches[0])
 
 
 def test_a_cache_of_torch_and_only_new_tokens(llama: tuple) -> None:
     reference, ported = llama
     ids, mask = _batch()
-    filled = getattr(reference(ids, attention_mask=mask, use_cache=True), NAME)
+    filled = getattr(reference(ids, attention_mask=mask, use_cache=True), CACHE)
     new, whole = _ids(2, 3, 9), torch.nn.functional.pad(mask, (0, 3), value=1)
     options = EXACT | {"attention_mask": whole, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
     theirs, ours = copy.deepcopy(filled), copy.deepcopy(filled)
-    expected = reference.generate(new, **options, **{NAME: theirs})
-    assert torch.equal(ported.generate(new, **options, **{NAME: ours}), expected)
+    expected = reference.generate(new, **options, **{CACHE: theirs})
+    assert torch.equal(ported.generate(new, **options, **{CACHE: ours}), expected)
     _assert_same_cache(ours, theirs)
     # The ported model's own call goes on with what `generate` has written.
     last = torch.full((2, 1), 7)
-    expected_logits = reference(last, **{NAME: theirs}).logits
+    expected_logits = reference(last, **{CACHE: theirs}).logits
     torch.testing.assert_close(
-        tpuport.to_cpu(ported(last, **{NAME: ours}).logits), expected_logits, atol=1e-3, rtol=1e-3
+        tpuport.to_cpu(ported(last, **{CACHE: ours}).logits), expected_logits, atol=1e-3, rtol=1e-3
     )
 
 
@@ -144,18 +139,18 @@ def test_beams_and_samples(llama: tuple) -> None:
     ids, mask = _batch()
     text = torch.cat([ids, _ids(2, 3, 4)], dim=1)
     options = EXACT | {"attention_mask": torch.nn.functional.pad(mask, (0, 3), value=1)}
-    filled = getattr(reference(ids, attention_mask=mask, use_cache=True), NAME)
+    filled = getattr(reference(ids, attention_mask=mask, use_cache=True), CACHE)
     repeated = copy.deepcopy(filled)
     repeated.batch_repeat_interleave(3)
     theirs, ours = copy.deepcopy(repeated), copy.deepcopy(repeated)
-    expected = reference.generate(text, num_beams=3, **options, **{NAME: theirs})
-    assert torch.equal(ported.generate(text, num_beams=3, **options, **{NAME: ours}), expected)
+    expected = reference.generate(text, num_beams=3, **options, **{CACHE: theirs})
+    assert torch.equal(ported.generate(text, num_beams=3, **options, **{CACHE: ours}), expected)
     assert ours.get_seq_length() == theirs.get_seq_length()
     with pytest.raises(PortError, match="2 rows, and the batch decodes 6"):
-        ported.generate(text, num_beams=3, **options, **{NAME: copy.deepcopy(filled)})
+        ported.generate(text, num_beams=3, **options, **{CACHE: copy.deepcopy(filled)})
     sample = options | {"do_sample": True, "seed": 5}
     alone = tpuport.generate(ported, text, **sample)
-    assert torch.equal(tpuport.generate(ported, text, **sample, **{NAME: filled}), alone)
+    assert torch.equal(tpuport.generate(ported, text, **sample, **{CACHE: filled}), alone)
 
 
 def test_the_cache_ends_where_a_criterion_ends_the_text(make_pair: Callable) -> None:
@@ -163,8 +158,8 @@ def test_the_cache_ends_where_a_criterion_ends_the_text(make_pair: Callable) -> 
     ids = _ids(2, 19, 8)
     theirs, ours = (DynamicCache(config=model.config) for model in (reference, ported))
     options = {"max_new_tokens": 30, "min_new_tokens": 30, "stopping_criteria": [AtLength()]}
-    expected = reference.generate(ids, **options, **{NAME: theirs})
-    actual = tpuport.generate(ported, ids, **options, **{NAME: ours})
+    expected = reference.generate(ids, **options, **{CACHE: theirs})
+    actual = tpuport.generate(ported, ids, **options, **{CACHE: ours})
     assert torch.equal(actual, expected)
     _assert_same_cache(ours, theirs)
 
@@ -175,22 +170,22 @@ def test_what_cannot_go_on_is_said_before_work(llama: tuple, make_pair: Callable
 
     def message(cache: Any, **options: Any) -> str:
         with pytest.raises(PortError) as raised:
-            tpuport.generate(ported, text, **EXACT | options, **{NAME: cache})
+            tpuport.generate(ported, text, **EXACT | options, **{CACHE: cache})
         return str(raised.value)
 
     assert "do not fit a cache of 16 columns" in message(StaticCache(config=ported.config, max_cache_len=16))
     assert "in the model's dtype" in message(DynamicCache(), kv_cache="int8")
     filled = DynamicCache(config=ported.config)
-    tpuport.generate(ported, text, **EXACT, **{NAME: filled})
+    tpuport.generate(ported, text, **EXACT, **{CACHE: filled})
     assert "17 columns, and the text 12" in message(filled)
     text = _ids(4, 20, 5)
     assert "2 rows, and the batch decodes 4" in message(filled)
-    other = getattr(make_pair("qwen3")[0](text[:, :4], use_cache=True), NAME)
+    other = getattr(make_pair("qwen3")[0](text[:, :4], use_cache=True), CACHE)
     assert "not one of the model" in message(other)
 
 
 def test_the_former_name_is_known(llama: tuple) -> None:
-    if NAME == "past_key_values":
+    if CACHE == "past_key_values":
         pytest.skip("it is the name of this release")
     cache = DynamicCache()
     with pytest.warns(FutureWarning, match="past_key_values"):
@@ -198,7 +193,6 @@ def test_the_former_name_is_known(llama: tuple) -> None:
             llama[1], _ids(1, 4, 1), past_key_values=cache, return_dict_in_generate=True, **EXACT
         )
     assert output.past_key_values is cache
-    assert {"past_key_values", NAME} <= CACHE_NAMES
 
 
 @pytest.mark.slow  # of each kind of layer; the others above

@@ -7,6 +7,7 @@ last token is hidden by the model's own causal mask, and written again. Shapes: 
 P prompt bucket, C columns of a buffer, W window, V vocabulary.
 """
 
+import logging
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +36,8 @@ from tpuport.generation.row_caches import (
 from tpuport.generation.written_columns import WrittenColumns
 from tpuport.mesh import dividing_axis
 
+logger = logging.getLogger("tpuport")
+
 # Tokens of the check: some before the junk, and two that are decoded over it.
 _CHECKED = 6
 _DECODED = 2
@@ -53,6 +56,7 @@ class OwnDecoder(Decoder):
         # Weakly, because the language model is what keeps its decoder alive.
         self._language_model = weakref.ref(language_model)
         self.mesh = mesh
+        self._states: tuple[str, ...] = ()
         self._make_programs(type(language_model.model).__name__, "slots")
 
     @property
@@ -88,9 +92,7 @@ class OwnDecoder(Decoder):
         width = self.language_model.limit(columns)
         rows = _move_left(tokens, padding, jnp.asarray(columns, jnp.int32), width)
         with use_weights_in_loop(self.model, arrays, LOOP):
-            logits, caches = self._run_rows(self._begin_row(slots), rows)
-        last = columns - padding - 1
-        return _select(logits, last), caches
+            return self._run_prompts(slots, rows, columns - padding)
 
     def forward_token(
         self, arrays: dict[str, jax.Array], state: State
@@ -109,6 +111,74 @@ class OwnDecoder(Decoder):
                 state.cache.arrays,
             )
         return logits[:, 0], caches
+
+    def _run_prompts(
+        self, slots: int, rows: jax.Array, lengths: jax.Array
+    ) -> tuple[jax.Array, RowCaches]:
+        """Traced. Float32 logits [B, V] of the last token of prompts [B, P] of these
+        lengths, and the caches.
+        """
+        if not self._states:
+            logits, caches = self._run_rows(self._begin_row(slots), rows)
+            return _select(logits, lengths - 1), caches
+        return self._run_tokens(slots, rows, lengths)
+
+    def _run_tokens(
+        self, slots: int, rows: jax.Array, lengths: jax.Array
+    ) -> tuple[jax.Array, RowCaches]:
+        """Traced. As `_run_prompts`, one token at a time, so that a state sees no token
+        behind a row's last one.
+        """
+        fresh, layout = self._new_cache(self.language_model.limit(slots))
+        run = self._continue_row(layout)
+        batch = rows.shape[0]
+
+        def step(position: jax.Array, carry: tuple) -> tuple:
+            token = jax.lax.dynamic_slice_in_dim(rows, position, 1, axis=1)
+            positions = jnp.full((batch,), position, jnp.int32)
+            logits, caches = self._run_rows(run, token, positions, carry[1])
+
+            def keep(new: jax.Array, old: jax.Array) -> jax.Array:
+                is_token = (position < lengths).reshape(-1, *[1] * (new.ndim - 1))
+                return jnp.where(is_token, new, old)
+
+            return jax.tree.map(keep, (logits[:, 0], caches.arrays), carry)
+
+        logits = jnp.zeros((batch, self.language_model.vocab_size), jnp.float32)
+        arrays = [jnp.broadcast_to(array, (batch, *array.shape)) for array in fresh]
+        arrays = [shard_only_rows(self.mesh, array, batch) for array in arrays]
+        logits, arrays = jax.lax.fori_loop(0, jnp.max(lengths), step, (logits, arrays))
+        return logits, RowCaches(arrays, layout)
+
+    def find_states(self) -> tuple[str, ...]:
+        """The tensors of the cache that a token changes beside columns, by what was
+        there before or by what the token is.
+        """
+        if self.language_model.make_cache is None:
+            return ()
+        names: list[str] = []
+
+        def run(arrays: dict[str, jax.Array], token: jax.Array) -> jax.Array:
+            with use_weights_in_loop(self.model, arrays, LOOP):
+                fresh, layout = self._new_cache(1)
+                _, longer = self._new_cache(2)
+
+                def run_row(
+                    position: jax.Array, token: jax.Array, cached: list
+                ) -> dict:
+                    cache = put_together(cached, layout)
+                    _, (arrays, new_layout) = self._run_row(token, position, cache)
+                    return named_arrays(arrays, new_layout)
+
+                columns = written_columns.column_axes(layout, longer)
+                states = written_columns.find_states(
+                    run_row, token, dict(named_arrays(fresh, layout))
+                )
+            names.extend(name for name in states if name not in columns)
+            return token
+
+        jax.eval_shape(run, collect_weights(self.model), jnp.zeros(1, jnp.int32))
+        return tuple(names)
 
     def _begin_row(self, slots: int) -> Callable:
         """Traced. A function that runs a row's prompt [P] with a new cache."""
@@ -197,6 +267,13 @@ class OwnDecoder(Decoder):
                 tokens and positions.
         """
         language_model = self.language_model
+        self._states = self.find_states()
+        if self._states:
+            logger.warning(
+                "%s keeps %s beside the columns of its cache, so the tokens of a prompt run one by one. If these are "
+                "columns, let make_cache(length) allocate `length` of them.",
+                type(self.model).__name__, ", ".join(self._states),
+            )  # fmt: skip
         count = min(_CHECKED, language_model.limit(_CHECKED), language_model.vocab_size)
         if not language_model.check or count <= _DECODED:
             return
@@ -226,13 +303,21 @@ class OwnDecoder(Decoder):
                 where=name,
                 fix="mask later positions (is_causal=True); check=False if the model is meant to be so",
             )
+        if self._states:
+            raise PortError(
+                f"{name} does not give the same logits token by token as at once, with {', '.join(self._states)} in "
+                f"its cache beside columns: they differ by {error:.2g} of their spread",
+                where=self._states[0],
+                fix="let forward(tokens, cache, position) leave there what the next token needs, and begin with it, "
+                "however many tokens come. With check=False the text may be another one than your own loop's",
+            )
         raise PortError(
             f"{name} does not give the same logits token by token as at once: they differ by {error:.2g} of their "
             "spread",
             where=name,
             fix="forward(tokens, cache, position) writes to the columns from `position` on, takes positions from it, "
-            "and masks every column after a token's own: columns there may have been written before. check=False "
-            "accepts it",
+            "and masks every column after a token's own: columns there may have been written before. With "
+            "check=False the text may be another one than your own loop's",
         )
 
     def _compare_windows(
@@ -264,7 +349,9 @@ class OwnDecoder(Decoder):
         with use_weights_in_loop(self.model, arrays, LOOP):
             begin = self._begin_row(count)
             at_once, _ = self._run_rows(begin, tokens[None])
-            _, caches = self._run_rows(begin, others[None])
+            _, caches = self._run_prompts(
+                count, others[None], jnp.full((1,), count - _DECODED)
+            )
             for position in range(count - _DECODED, count):
                 logits, caches = self._run_rows(
                     self._continue_row(caches.layout),
@@ -306,9 +393,11 @@ class OwnDecoder(Decoder):
         positions = written_columns.choose_positions(count)
         at_positions = jax.vmap(run, in_axes=(0, None))
         columns, counters = at_positions(positions, fresh)
-        columns_again, _ = at_positions(
-            positions, list(map(written_columns.fill_otherwise, fresh))
-        )
+        otherwise = [
+            written_columns.fill_otherwise(array) if name in axes else array
+            for name, array in named_arrays(fresh, layout).items()
+        ]
+        columns_again, _ = at_positions(positions, otherwise)
         return WrittenColumns(
             positions, jax.tree.map(jnp.logical_or, columns, columns_again), counters
         )

@@ -6,11 +6,13 @@ as at once, and still computes something else than it was trained for. Where it 
 tells. Shapes: P positions, C columns.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters import partial_eval
 
 from tpuport.errors import PortError
 from tpuport.generation.row_caches import CacheLayout
@@ -64,11 +66,45 @@ def column_axes(layout: CacheLayout, longer: CacheLayout) -> dict[str, int]:
     return axes
 
 
-def fill_otherwise(array: jax.Array) -> jax.Array:
-    """Traced. Other numbers in an array of floats: a token may happen to have those of
-    a new cache.
+def find_states(
+    run: Callable[..., dict[str, jax.Array]],
+    token: jax.Array,
+    cached: dict[str, jax.Array],
+) -> list[str]:
+    """Traced. The names of arrays whose values after a token depend on it, or on what
+    the cache has before; not those that stay, or have the token's position alone.
+
+    Args:
+        run: gives the arrays after a token, `run(position, token, cached)`, where
+            `cached` is a list.
     """
-    return array + 1 if jnp.issubdtype(array.dtype, jnp.inexact) else array
+    names: list[str] = []
+    shapes = {name: array.shape for name, array in cached.items()}
+
+    def run_token(position: jax.Array, token: jax.Array, *cached: jax.Array) -> tuple:
+        after = run(position, token, list(cached))
+        # What changes its shape is refused later.
+        kept = {name: array for name, array in after.items() if name in shapes}
+        kept = {name: kept[name] for name in kept if kept[name].shape == shapes[name]}
+        names.extend(kept)
+        return tuple(kept.values())
+
+    position = jnp.zeros((), jnp.int32)
+    jaxpr = jax.make_jaxpr(run_token)(position, token, *cached.values()).jaxpr
+    states = []
+    for index, (name, result) in enumerate(zip(names, jaxpr.outvars, strict=True)):
+        wanted = [other == index for other in range(len(names))]
+        _, used = partial_eval.dce_jaxpr(jaxpr, wanted)
+        if any(used[1:]) and result not in jaxpr.invars:
+            states.append(name)
+    return states
+
+
+def fill_otherwise(array: jax.Array) -> jax.Array:
+    """Traced. Other values in an array: a token may happen to have those of a new
+    cache.
+    """
+    return ~array if array.dtype == jnp.bool_ else array + jnp.ones((), array.dtype)
 
 
 def is_counter(array: jax.Array) -> bool:
@@ -104,7 +140,7 @@ def check_columns(written: WrittenColumns, model_name: str) -> None:
                     "; ".join([message, *counters.values()]),
                     where=next(iter(counters), name),
                     fix="let forward(tokens, cache, position) take columns from `position`, as in cache.pos = "
-                    "position; check=False accepts it",
+                    "position. With check=False the text may be another one than your own loop's",
                 )
 
 
