@@ -109,7 +109,7 @@ def test_buffers_are_everywhere_and_integers_narrow(mesh_of_size):
     assert model.shared is model.also_shared
 
 
-@pytest.mark.parametrize("problem", ["meta", "rules", "integer", "sparse", "sparse buffer", "complex64-ok"])
+@pytest.mark.parametrize("problem", ["meta", "rules", "integer", "sparse", "complex64-ok"])
 def test_nothing_moves_when_something_cannot(problem, mesh_of_size):
     model = WithBuffers(2**40 if problem == "integer" else 3)
     rules = ShardingRules({r"nothing": PartitionSpec("tp")} if problem == "rules" else {})
@@ -118,15 +118,13 @@ def test_nothing_moves_when_something_cannot(problem, mesh_of_size):
     if problem == "sparse":
         model.last = torch.nn.Linear(3, 3)
         model.last.weight = torch.nn.Parameter(torch.eye(3).to_sparse(), requires_grad=False)
-    if problem == "sparse buffer":
-        model.register_buffer("adjacent", torch.eye(3).to_sparse())
     if problem == "complex64-ok":
         model.register_buffer("table", torch.ones(2, dtype=torch.complex64))
         assert compat.as_jax(port(model).table).dtype == np.complex64
         return
     named = {
         "meta": "norm.weight", "rules": "nothing", "integer": "steps",
-        "sparse": r"sparse_coo tensor(.|\n)*last\.weight", "sparse buffer": r"sparse_coo tensor(.|\n)*adjacent",
+        "sparse": r"sparse_coo tensor(.|\n)*last\.weight",
     }[problem]  # fmt: skip
     with pytest.raises(PortError, match=named):
         port(model, mesh=mesh_of_size(tp=2), rules=rules)
@@ -181,3 +179,33 @@ def test_a_weight_that_is_computed_before_each_call_compiles_once(normalize):
     # The parameters are what counts, not the weight that was moved.
     tpuport.to_cpu(model)
     torch.testing.assert_close(model(torch.ones(2, 3)), expected)
+
+
+class WithSparseBuffer(torch.nn.Module):
+    def __init__(self, reads: bool) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.register_buffer("adjacent", torch.eye(3).to_sparse())
+        self.reads = reads
+
+    def forward(self, x):
+        y = self.linear(x)
+        return torch.sparse.mm(self.adjacent, y) if self.reads else y
+
+
+def test_a_buffer_that_is_never_read_stays_on_the_host(caplog):
+    model = WithSparseBuffer(reads=False).eval().requires_grad_(False)
+    x = torch.randn(3, 3)
+    expected = model(x)
+    tpuport.port(model)
+    assert "adjacent stays on the host" in caplog.text
+    torch.testing.assert_close(tpuport.to_cpu(model(x)), expected)
+    assert tpuport.to_cpu(model).adjacent.is_sparse
+
+
+def test_code_that_reads_it_is_refused_with_its_line():
+    model = tpuport.port(WithSparseBuffer(reads=True))
+    with pytest.raises(
+        PortError, match=r"(?s)sparse_coo torch.float32 \[3, 3\] on the host.*line \d+, in WithSparse"
+    ):
+        model(torch.randn(3, 3))

@@ -326,3 +326,21 @@ def test_an_interrupt_that_jax_turns_into_an_error_remains_an_interrupt() -> Non
     with pytest.raises(KeyboardInterrupt) as caught, trace_errors.explained(program, catch=is_explicable):
         program(Leaf())
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+class StateOnTheHost(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = torch.nn.LSTM(4, 4)
+        self.state = torch.zeros(1, 2, 4), torch.zeros(1, 2, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.recurrent(x, self.state)[0]
+
+
+def test_a_state_on_the_host_is_no_error_of_torch() -> None:
+    model = StateOnTheHost()
+    assert model(torch.ones(3, 2, 4)).shape == (3, 2, 4)
+    with pytest.raises(PortError, match="one tensor is on the host") as error:
+        tpuport.port(model)(torch.ones(3, 2, 4))
+    assert "error of the code itself" not in str(error.value)

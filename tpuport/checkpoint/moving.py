@@ -2,6 +2,7 @@
 results to the host.
 """
 
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, cast
@@ -44,6 +45,8 @@ from tpuport.quantization import (
 from tpuport.sharding import ShardingRules
 
 _WIDE_INTEGERS = (torch.int64, torch.uint64)
+logger = logging.getLogger("tpuport")
+
 # How often each live model was put on devices; its programs are compiled again after
 # each time.
 _port_counts: weakref.WeakKeyDictionary[torch.nn.Module, int] = (
@@ -219,6 +222,13 @@ def move_buffers(
         if names[0] in parts:
             continue
         buffer = model.get_buffer(names[0])
+        if not compat.has_array_form(buffer):
+            logger.warning(
+                "%s stays on the host, as the device has no %s tensors: code that reads it cannot be compiled",
+                names[0],
+                _kind_of(buffer),
+            )
+            continue
         dtype = dtypes.get(names[0], buffer.dtype)
         moved = compat.wrap(scatter(buffer, dtype, replicated_sharding(mesh)), dtype)
         _keep_if_narrowed(moved, buffer)
@@ -361,8 +371,14 @@ def _check_movable(model: torch.nn.Module, dtypes: dict[str, torch.dtype]) -> No
             where=", ".join(empty[:20]),
             fix="load the checkpoint with tpuport.load, or with from_pretrained",
         )
+    # Code may never read them; what does is told so.
+    staying = {
+        name
+        for name, buffer in model.named_buffers()
+        if not compat.has_array_form(buffer)
+    }
     # Each error gets the name of its tensor, which the conversion does not know.
-    for name, dtype in dtypes.items():
+    for name, dtype in without(dtypes, staying).items():
         try:
             compat.jax_dtype(dtype)
             if name in host_tensors:
@@ -378,14 +394,9 @@ def _check_convertible(tensor: torch.Tensor, dtype: torch.dtype) -> None:
         # 32 bits.
         compat.to_jax(tensor)
         return
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        kind = (
-            "quantised"
-            if tensor.is_quantized
-            else str(tensor.layout).removeprefix("torch.")
-        )
+    if not compat.has_array_form(tensor):
         raise PortError(
-            f"a {kind} tensor cannot be moved",
+            f"a {_kind_of(tensor)} tensor cannot be moved",
             fix="make it dense first: to_dense(), or dequantize()",
         )
     try:
@@ -401,6 +412,13 @@ def _check_convertible(tensor: torch.Tensor, dtype: torch.dtype) -> None:
         raise PortError(
             f"a {type(tensor).__name__} cannot be moved: {error}"
         ) from error
+
+
+def _kind_of(tensor: torch.Tensor) -> str:
+    """What a tensor without an array form is: "sparse_coo"."""
+    if tensor.is_quantized:
+        return "quantized"
+    return str(tensor.layout).removeprefix("torch.")
 
 
 def to_cpu(value: Any) -> Any:

@@ -86,6 +86,13 @@ def is_ported(tensor: Any) -> bool:
     return module is not None and isinstance(tensor, module.Tensor)
 
 
+def has_array_form(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is, or can become, an array: sparse and torch's own quantized
+    tensors cannot.
+    """
+    return tensor.layout is torch.strided and not tensor.is_quantized
+
+
 def wrap(array: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
     """The torchax tensor of one array (tracers included), sharing it.
 

@@ -63,6 +63,12 @@ def collect_arrays(named_tensors: dict[str, torch.Tensor]) -> dict[str, jax.Arra
     `trace_lock`.
     """
     stacked, tensors = layers.split_stacked(named_tensors)
+    # Such a buffer stays on the host, and whatever reads it is refused.
+    tensors = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if compat.has_array_form(tensor)
+    }
     on_host = [name for name, tensor in tensors.items() if not compat.is_ported(tensor)]
     if on_host:
         raise PortError(

@@ -337,6 +337,12 @@ class PythonState:
                 # Other weights are no other state.
                 self._watched.add_keys(value)
                 others.append(tuple(value))
+                # Unless they stay on the host, as sparse tensors do.
+                others += [
+                    self._tensor_key(tensor)
+                    for tensor in value.values()
+                    if tensor is not None and not compat.has_array_form(tensor)
+                ]
             elif name.endswith(_HOOKS) and isinstance(value, dict):
                 hooks = self._describe_hooks(value, attributes, f"{path}{dot}{name}")
                 others.append((name, hooks))

@@ -250,8 +250,7 @@ def _classify(path: ErrorPath) -> tuple[ErrorKind, Trial]:
     kind = kind_of(path.error)
     modules = {frame.module for frame in path.frames} - {_FUNCTIONAL_CALL}
     # Whether torch.func runs the model's code, or what is below it.
-    is_transformed = any(name.startswith("torch._functorch") for name in modules)
-    if is_transformed and not isinstance(path.error, PortError):
+    if any(name.startswith("torch._functorch") for name in modules):
         kind = TRANSFORM
     if kind.name not in _TRIED_KINDS:
         return kind, _NO_TRIAL

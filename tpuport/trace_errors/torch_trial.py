@@ -46,6 +46,9 @@ _SIGNS: Final = {
 }  # fmt: skip
 
 
+_DEVICES = re.compile(r"same device.*\bmeta\b|\bmeta\b.*same device", re.DOTALL)
+
+
 class Trial(NamedTuple):
     """An operation that failed while tracing, and what torch says about it.
 
@@ -83,7 +86,9 @@ def try_operation(path: ErrorPath) -> Trial | None:
     if operation is None:
         return None
     text = _render_operation(operation)
-    if _mixes_devices(operation):
+    # torch was asked with tensors without values in place of those of the device.
+    is_about_devices = _DEVICES.search(str(path.error))
+    if _mixes_devices(operation) or is_about_devices:
         return Trial(text, mixes_devices=True)
     try:
         with outside_of_modes(), warnings.catch_warnings():

@@ -19,6 +19,7 @@ from jax.core import Tracer
 from tpuport.compat import narrowing, view_steps
 from tpuport.compat.convert import (
     cast,
+    has_array_form,
     is_ported,
     jax_dtype,
     to_device,
@@ -207,7 +208,7 @@ def _to_jax(self: Any, tensors: Any) -> Any:
             "expected all tensors to be on the same device, but an operation has one tensor on the device and one on "
             "the host",
             where=", ".join(
-                f"{host.dtype} {list(host.shape)} on the host"
+                f"{_without_form(host)}{host.dtype} {list(host.shape)} on the host"
                 for host in _host_tensors(tensors)
             ),
             fix='move one of them, x.to("jax") or y.cpu(), or create it on the device of the others, device=y.device; '
@@ -217,6 +218,13 @@ def _to_jax(self: Any, tensors: Any) -> Any:
 
 class _OnHostError(Exception):
     """A tensor that cannot be unwrapped."""
+
+
+def _without_form(tensor: torch.Tensor) -> str:
+    """What keeps a tensor on the host: "sparse_coo "."""
+    if has_array_form(tensor):
+        return ""
+    return f"{str(tensor.layout).removeprefix('torch.')} "
 
 
 def _unwrap(tensor: torch.Tensor) -> Any:
