@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from transformers import Cache, LlamaConfig, LlamaForCausalLM, StaticCache
+from transformers import Cache, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, StaticCache
 
 import tpuport
 from tests.cache_names import CACHE
@@ -318,3 +318,33 @@ def test_a_default_that_is_traced_or_seen_by_a_hook_stays() -> None:
     )
     model(torch.ones(2), start_pos=0)
     assert seen == [["start_pos"]]
+
+
+@pytest.mark.parametrize("window", [8, None])
+def test_a_cache_that_counts_in_python_is_named_and_one_that_does_not_compiles_once(
+    window: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=48, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, sliding_window=8,
+    )  # fmt: skip
+    reference = MistralForCausalLM(config).eval().requires_grad_(False)
+    step = tpuport.compile(tpuport.port(copy.deepcopy(reference)))
+    of_cache = copy.deepcopy(config)
+    of_cache.sliding_window = window
+    cache: Any = StaticCache(config=of_cache, max_cache_len=16)
+    text = tokens = torch.randint(48, (1, 6))
+    for _ in range(4):
+        output = step(tokens, **{CACHE: cache}, use_cache=True)
+        cache = getattr(output, CACHE)
+        tokens = tpuport.to_cpu(output.logits[:, -1:]).argmax(-1)
+        assert torch.equal(tokens, reference(text, use_cache=False).logits[:, -1:].argmax(-1))
+        text = torch.cat([text, tokens], 1)
+    if window is None:
+        assert step.program.compilations == 2
+    else:
+        named = (
+            f"{CACHE}.layers[0].cumulative_length_int keeps changing (0, 6, 7, 8). The cache counts in Python"
+        )
+        assert named in caplog.text

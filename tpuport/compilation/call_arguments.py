@@ -15,7 +15,7 @@ from jax.core import Tracer
 
 from tpuport import compat, pytrees
 from tpuport.compat import randomness
-from tpuport.compilation.compiled_program import HostText, ShapeText
+from tpuport.compilation.compiled_program import CounterText, HostText, ShapeText
 from tpuport.compilation.model_weights import is_on_host
 from tpuport.errors import PortError
 from tpuport.library_classes import is_transformers_cache
@@ -167,9 +167,11 @@ class Layout(NamedTuple):
                     tensor = next(remaining_tensors)
                     text: str = ShapeText(f"{tensor.dtype}{tuple(tensor.shape)}")
                 case "cache":
+                    tensors_of_cache = next(remaining_caches)
                     text = ShapeText(
-                        [tuple(tensor.shape) for tensor in next(remaining_caches)]
+                        [tuple(tensor.shape) for tensor in tensors_of_cache]
                     )
+                    descriptions |= _counters_in(argument, tensors_of_cache)
                 case "generator":
                     text = "torch.Generator"
                 case "module":
@@ -180,6 +182,19 @@ class Layout(NamedTuple):
                     text = repr(argument.content)
             descriptions[argument.name] = text
         return descriptions
+
+
+def _counters_in(argument: Argument, tensors: Sequence[Any]) -> dict[str, str]:
+    """The numbers that the layers of a cache keep beside their tensors, by path; each
+    other value makes another program.
+    """
+    cache = jax.tree_util.tree_unflatten(argument.content, tensors)  # type: ignore[arg-type]
+    return {
+        f"{argument.name}.layers[{number}].{name}": CounterText(value)
+        for number, layer in enumerate(getattr(cache, "layers", ()))
+        for name, value in vars(layer).items()
+        if type(value) is int
+    }
 
 
 def _tensor_leaves(arguments: Iterable[Argument]) -> list[int]:

@@ -54,6 +54,12 @@ class HostText(str):
     __slots__ = ()
 
 
+class CounterText(str):
+    """The description of a number that a cache of a library keeps."""
+
+    __slots__ = ()
+
+
 class StateText(str):
     """The description of a value that is not an argument, such as an attribute of a
     module.
@@ -390,6 +396,11 @@ def _explain_recompilation(descriptions: list[dict[str, str]]) -> str:
 
 
 def _suggest_remedy(name: str, different: list[str]) -> str:
+    if any(isinstance(text, CounterText) for text in different):
+        return (
+            "The cache counts in Python: tpuport.generate keeps windows in a cache of its own, and a StaticCache made of "
+            "a config without sliding_window counts on the device"
+        )
     if any(isinstance(text, StateText) for text in different):
         return "Let it be a tensor on the device, which is an argument of the program, or leave it as it is"
     if all(isinstance(text, HostText) for text in different):
