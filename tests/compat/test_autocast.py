@@ -1,10 +1,15 @@
 """torch.autocast of the device, against torch's own kernels for a GPU, which take fake tensors for a GPU's."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.testing._internal.autocast_test_lists import AutocastTestLists
+from torch.utils import _pytree as pytree
 
 import tpuport
 from tpuport import compat
@@ -98,8 +103,8 @@ def _dtypes(result):
     return [one.dtype for one in results]
 
 
-def _as_on_a_gpu(use, dtype, tensors):
-    """The dtypes that torch's kernels for a GPU give, without values."""
+def _as_on_a_gpu(use, dtype, tensors, *, of_results=True):
+    """The dtypes that torch's kernels for a GPU give, without values; or what `use` itself returns."""
     mode = FakeTensorMode()
     meta = [torch.empty_like(tensor, device="meta") for tensor in tensors]
     fakes = [FakeTensor(mode, tensor, torch.device("cuda:0")) for tensor in meta]
@@ -107,7 +112,7 @@ def _as_on_a_gpu(use, dtype, tensors):
     torch.set_autocast_dtype("cuda", dtype)
     try:
         with mode:
-            return _dtypes(use(*fakes))
+            return _dtypes(use(*fakes)) if of_results else use(*fakes)
     finally:
         torch.set_autocast_enabled("cuda", False)
         torch.set_autocast_dtype("cuda", torch.float16)
@@ -140,6 +145,87 @@ def test_dtypes_are_those_of_a_gpu(use, input_dtype):
     # Traced: each operator would be compiled for its values, which nobody reads.
     jax.eval_shape(run, *map(compat.to_jax, tensors))
     assert found == expected
+
+
+_REFUSED, _LACKING, _NO_ANSWER = "Unexpected floating ScalarType", "has no lowering", "no answer"
+
+
+class Listed(NamedTuple):
+    """A call of an operator from torch's own lists for its tests of autocast on a GPU."""
+
+    function: Callable
+    args: tuple
+    kwargs: dict
+
+    def result_dtypes(self, *tensors):
+        """The dtypes of the results with these tensors in place of the call's, or why there are none."""
+        remaining = iter(tensors)
+        args, kwargs = pytree.tree_map_only(torch.Tensor, lambda _: next(remaining), (self.args, self.kwargs))
+        try:
+            results = pytree.tree_leaves(self.function(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - some kernels need a GPU, or a value, before they come to a dtype
+            return next((text for text in (_REFUSED, _LACKING) if text in str(error)), _NO_ANSWER)
+        return [one.dtype for one in results if isinstance(one, torch.Tensor)]
+
+    def tensors(self, change):
+        """The call's tensors, those of floating dtypes changed."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return [change(one) if one.is_floating_point() else one for one in tensors]
+
+
+def _listed():
+    lists = AutocastTestLists("cpu")
+    places = [(torch, "torch"), (torch._C._nn, "nn"), (torch._C._linalg, "linalg"), (torch.Tensor, "methods")]
+    for kind in ("fp16", "fp32", "need_autocast_promote", "expect_builtin_promote"):
+        for module, prefix in places:
+            for name, args, *rest in getattr(lists, f"{prefix}_{kind}", ()):
+                # Not what nobody calls by name, nor the one call whose arguments torch has misspelled as a string.
+                # A dtype stands in place of keywords in some lists.
+                if not name.startswith(("cudnn", "_")) and isinstance(args, tuple):
+                    kwargs = rest[0] if rest and isinstance(rest[0], dict) else {}
+                    function = getattr(module, name)
+                    yield Listed(function, tuple(args), kwargs)
+
+
+_AS_LISTED, _NARROW, _WIDE = torch.Tensor.clone, torch.Tensor.bfloat16, torch.Tensor.float
+
+
+@pytest.mark.filterwarnings("ignore:torch.chain_matmul", "ignore:Using torch.cross")
+@pytest.mark.parametrize(
+    ("region", "change"),
+    [
+        (torch.float32, _NARROW),
+        *(
+            # The same lists, which the first and the uses above go through.
+            pytest.param(region, change, marks=pytest.mark.slow)
+            for region in (torch.float32, torch.bfloat16, torch.float16)
+            for change in (_AS_LISTED, _NARROW, _WIDE)
+        ),
+    ],
+)
+def test_torchs_own_lists(region, change):
+    calls, found = [], []
+    for call in _listed():
+        tensors = call.tensors(change)
+        expected = _as_on_a_gpu(call.result_dtypes, region, tensors, of_results=False)
+        if expected != _NO_ANSWER:
+            calls.append((call, tensors, expected))
+
+    def run(*arrays):
+        remaining = iter(compat.as_torch(arrays))
+        with compat.environment(), torch.autocast("cuda", dtype=region):
+            for call, tensors, _ in calls:
+                found.append(call.result_dtypes(*(next(remaining) for _ in tensors)))
+
+    jax.eval_shape(run, *(compat.to_jax(tensor) for _, tensors, _ in calls for tensor in tensors))
+    differing = [
+        (call.function.__name__, mine, torchs)
+        for (call, _, torchs), mine in zip(calls, found, strict=True)
+        if mine not in (torchs, _LACKING)
+    ]
+    assert not differing
+    assert len(calls) > 80
 
 
 def test_every_operator_that_torch_casts_is_in_a_list():
@@ -201,6 +287,24 @@ def test_tensors_on_the_host_take_no_part():
         with torch.autocast("cuda", enabled=False):
             assert (on_device(X) @ on_device(X)).dtype == torch.float32
         assert torch.equal(F.softmax(X, -1), X.softmax(-1))
+
+
+def test_a_region_of_float32_widens_halves():
+    """Video models compute rotary embeddings and norms of bfloat16 weights so."""
+    model = tpuport.port(Block().bfloat16())
+    narrow = X.bfloat16()
+    compiled = tpuport.compile(model.up)
+    with torch.autocast("cuda", dtype=torch.float32):
+        eager, traced = model.up(on_device(narrow)), compiled(narrow)
+    expected = Block().bfloat16().float().up(narrow.float())
+    for result in (eager, traced):
+        torch.testing.assert_close(tpuport.to_cpu(result), expected)
+
+
+def test_a_dtype_that_the_device_lacks_is_refused():
+    with pytest.raises(tpuport.PortError, match=r"torch\.float64, which the device does not have"):
+        torch.autocast("cuda", dtype=torch.float64)
+    assert not torch.autocast("cuda", dtype=torch.float64, enabled=False)._enabled
 
 
 def test_what_torch_refuses_is_refused():

@@ -9,13 +9,14 @@ the device here. Tensors on the host take no part.
 """
 
 import functools
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
 
 from tpuport.compat import missing_cuda
-from tpuport.compat.convert import is_ported
+from tpuport.compat.convert import device_dtype, is_ported
+from tpuport.errors import MissingDtypeError
 from tpuport.internals.torch_internals import (
     AUTOCAST,
     OpOverload,
@@ -69,11 +70,12 @@ _UNREACHABLE = frozenset({
 _libraries: list[torch.library.Library] = []
 _torch_initialize: Any = None
 _torch_enter: Any = None
+_torchax_dtypes: Any = None
 
 
 def install() -> None:
     """Let `torch.autocast` reach the device. Does nothing the second time."""
-    global _torch_initialize, _torch_enter
+    global _torch_initialize, _torch_enter, _torchax_dtypes
     if _libraries or not AUTOCAST.works():
         return
     others = torch.library.Library("_", "IMPL")
@@ -89,6 +91,9 @@ def install() -> None:
     _torch_initialize, _torch_enter = torch.autocast.__init__, torch.autocast.__enter__
     torch.autocast.__init__ = _initialize  # type: ignore[method-assign]
     torch.autocast.__enter__ = _enter  # type: ignore[method-assign]
+    device_module = getattr(torch, DEVICE)
+    _torchax_dtypes = device_module.get_amp_supported_dtype
+    device_module.get_amp_supported_dtype = _region_dtypes
 
 
 def uninstall() -> None:
@@ -96,6 +101,7 @@ def uninstall() -> None:
     if _libraries:
         torch.autocast.__init__ = _torch_initialize  # type: ignore[method-assign]
         torch.autocast.__enter__ = _torch_enter  # type: ignore[method-assign]
+        getattr(torch, DEVICE).get_amp_supported_dtype = _torchax_dtypes
         for library in _libraries:
             remove_kernels(library)
         _libraries.clear()
@@ -120,6 +126,19 @@ def _initialize(region: Any, device_type: str, *args: Any, **kwargs: Any) -> Non
     if device_type == "cuda" and not missing_cuda.has_gpu():
         device_type = DEVICE
     _torch_initialize(region, device_type, *args, **kwargs)
+    dtype = region.fast_dtype
+    if region.device == DEVICE and region._enabled and device_dtype(dtype) != dtype:
+        raise MissingDtypeError(
+            f"torch.autocast is to compute in {dtype}, which the device does not have",
+            fix=f"name another dtype, such as {device_dtype(dtype)}",
+        )
+
+
+def _region_dtypes() -> list[torch.dtype]:
+    """What torch asks of a device other than a GPU, of which it takes a region of any
+    dtype: one of float32 widens halves.
+    """
+    return [dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)]
 
 
 def _enter(region: Any) -> Any:
@@ -193,18 +212,28 @@ def _cast(
     if name in _FLOAT32:
         return _to(torch.float32, args, kwargs)
     if name in _WIDEST:
-        is_wide = any(leaf.dtype == torch.float32 for leaf in eligible)
-        return _to(
-            torch.float32 if is_wide else torch.get_autocast_dtype(_DEVICE_TYPE),
-            args,
-            kwargs,
-        )
+        return _to(_widest(leaf.dtype for leaf in eligible), args, kwargs)
     if name == _REFUSED:
         raise RuntimeError(
             "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast; use "
             "torch.nn.functional.binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss, which are safe"
         )
     return args, kwargs
+
+
+def _widest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
+    """The dtype of the region or float32: what torch finds going through the operands
+    in order, where it refuses another half before a float32.
+    """
+    narrow = widest = torch.get_autocast_dtype(_DEVICE_TYPE)
+    for dtype in dtypes:
+        if torch.float32 in (widest, dtype):
+            widest = torch.float32
+        elif dtype != narrow:
+            raise RuntimeError(
+                f"Unexpected floating ScalarType in autocast: {dtype}, and the region is of {narrow}"
+            )
+    return widest
 
 
 def _is_eligible(value: Any) -> bool:
