@@ -1,8 +1,9 @@
-"""Attributes that an object has for as long as a block runs, or until they are
-restored.
+"""Attributes that an object has, or variables that the environment has, for as long as
+a block runs, or until they are restored.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -28,6 +29,22 @@ def temporary_attributes(owner: Any, **values: Any) -> Iterator[None]:
         for name in values.keys() - before.keys():
             namespace.pop(name, None)
         namespace.update(before)
+
+
+@contextlib.contextmanager
+def temporary_environment(name: str, value: str) -> Iterator[None]:
+    """Let a variable of the environment have a value in the block, and afterwards its
+    own again: child processes that start later do not have it.
+    """
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def restore_attribute(owner: Any, name: str, former: Any) -> None:

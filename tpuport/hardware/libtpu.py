@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuport.errors import PortError
+from tpuport.hardware.cpu_compiler import avoid_faults
 from tpuport.hardware.generations import GENERATIONS, generation_of_kind
 from tpuport.hardware.slices import parse_slice
 from tpuport.schedules import recording_flags
@@ -202,6 +203,8 @@ def start_backends() -> None:
     silence, and jax goes on with the CPU.
     """
     import jax
+
+    avoid_faults()
 
     platforms = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
     asks_libtpu = not platforms or "tpu" in platforms

@@ -101,6 +101,15 @@ def has_started_devices() -> bool:
     return backends_are_initialized()
 
 
+def read_xla_flags() -> Any:
+    """XLA's options by the flags of the environment, which it reads once: now, if it
+    has not before. Nothing is started.
+    """
+    from jaxlib import xla_client
+
+    return xla_client.CompileOptions().executable_build_options.debug_options
+
+
 def is_differentiated(value: Any) -> bool:
     """Whether jax is differentiating with respect to something that a value depends
     on, in a trace that is under way.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tpuport.schedules.schedule_dump import KernelSchedule, dump_flags, read_schedules
+from tpuport.temporary import temporary_environment
 
 _FLAGS: Final = "LIBTPU_INIT_ARGS"
 _directory: tempfile.TemporaryDirectory[str] | None = None
@@ -26,22 +27,17 @@ def recording_flags() -> Iterator[None]:
     write into this process's directory.
     """
     global _directory
-    flags = os.environ.get(_FLAGS)
-    if _directory is not None or "xla_jf_dump" in (flags or ""):
+    flags = os.environ.get(_FLAGS, "")
+    if _directory is not None or "xla_jf_dump" in flags:
         yield
         return
     # Removed when the process ends.
     _directory = tempfile.TemporaryDirectory(
         prefix="tpuport-schedules-", ignore_cleanup_errors=True
     )
-    os.environ[_FLAGS] = f"{flags or ''} {dump_flags(_directory.name)}".strip()
-    try:
+    added = dump_flags(_directory.name)
+    with temporary_environment(_FLAGS, f"{flags} {added}".strip()):
         yield
-    finally:
-        if flags is None:
-            del os.environ[_FLAGS]
-        else:
-            os.environ[_FLAGS] = flags
 
 
 @contextlib.contextmanager
