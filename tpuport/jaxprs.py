@@ -6,7 +6,7 @@ control flow are known in it alone: which parameter of an equation has a jaxpr, 
 which operand becomes which argument of it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from jax.extend import core
@@ -127,6 +127,46 @@ def callee(equation: Equation) -> SubJaxpr | None:
         if candidate.kind == "call" and has_operands:
             return candidate
     return None
+
+
+def run_operations(
+    closed: ClosedJaxpr, arguments: Sequence[Any]
+) -> Generator[tuple[Equation, list[Any]], None, list[Any]]:
+    """Carry out a program operation by operation, where calls are taken apart; gives
+    each with its results, and returns the program's.
+
+    Outside of a trace each is compiled by itself, so that the compiler joins none with
+    another, but for the operations inside of loops and branches.
+    """
+    body = closed.jaxpr
+    variables = (*body.constvars, *body.invars)
+    values = dict(zip(variables, (*closed.consts, *arguments), strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, core.Literal) else values[atom]
+
+    for equation in body.eqns:
+        operands = list(map(read, equation.invars))
+        called = callee(equation)
+        # Each device has a part of the operands of `shard_map`.
+        if called is not None and equation.primitive.name != "shard_map":
+            inner = ClosedJaxpr(called.jaxpr, called.consts)
+            results = yield from run_operations(inner, operands)
+        else:
+            given = (a for a in equation.invars if not isinstance(a, core.Literal))
+            variables = list(dict.fromkeys(given))
+            alone = body.replace(
+                constvars=[],
+                invars=variables,
+                outvars=equation.outvars,
+                eqns=[equation],
+            )
+            results = core.jaxpr_as_fun(ClosedJaxpr(alone, []))(
+                *map(values.get, variables)
+            )
+            yield equation, results
+        values.update(zip(equation.outvars, results, strict=True))
+    return list(map(read, body.outvars))
 
 
 def replace_sub_jaxprs(

@@ -29,6 +29,7 @@ _OUTCOMES: Final = {
     **dict.fromkeys(
         ("result", "stale", "draw"), "compiles, and computes something else than torch"
     ),
+    "compiler": "compiles, and a fault of the compiler changes what it computes",
     "failure": "could not be checked to the end",
     "recompilation": "computes what torch does, and is compiled again from call to call",
 }
@@ -40,8 +41,8 @@ _RESERVATIONS: Final = {
 # Kinds of findings in the order in which to work on them: what hides or causes others
 # comes first.
 _ORDER: Final = (
-    "cuda", "failure", "value", "trace", "dtype", "result", "stale", "draw", "recompilation", "growth", "topology",
-    "lint", "tie", "rounding", "skipped",
+    "cuda", "failure", "value", "trace", "dtype", "result", "compiler", "stale", "draw", "recompilation", "growth",
+    "topology", "lint", "tie", "rounding", "skipped",
 )  # fmt: skip
 
 
@@ -53,8 +54,9 @@ class CheckFinding:
         kind: "failure" (a stage could not be carried out), "cuda" (a line ran with the
             GPU shim), "value" (a line needs a value, or gives a shape that depends on
             one), "trace" (code that cannot be traced for another reason), "result" (a
-            result differs from torch's), "stale" (a compiled call does not see a
-            change), "draw" (random numbers repeat), "dtype", "recompilation", "growth",
+            result differs from torch's), "compiler" (the same, by a fault of the
+            compiler), "stale" (a compiled call does not see a change), "draw" (random
+            numbers repeat), "dtype", "recompilation", "growth",
             "topology", "lint", "tie" (others of equal values are chosen), "rounding" or
             "skipped".
         stage: the stage that found it.

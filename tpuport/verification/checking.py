@@ -20,6 +20,7 @@ from tpuport.state import left_as_it_was
 from tpuport.verification import (
     changed_flags,
     comparing,
+    compiler_faults,
     confirming,
     differences,
     further_calls,
@@ -108,6 +109,13 @@ class Check(StageLog):
             order_findings(self.findings),
             mesh,
             self.used_rules,
+        )
+
+    def _explain_results(self) -> None:
+        """Ask of each result that differs whether the compiler is to blame."""
+        runs = comparing.Runs(Recording(), self.torch_run, self.exact_run)
+        self.findings = compiler_faults.explain(
+            self.findings, lambda: self._port_to(None), self.arguments, runs
         )
 
     def carry_out(self, names: Iterable[str]) -> None:
@@ -261,6 +269,7 @@ class Check(StageLog):
             self.findings.append(
                 differences.result_finding(mismatch, self.model, "compare")
             )
+            self._explain_results()
         self.summary = differences.summarize(runs)
 
     def _first_mismatch(
@@ -276,7 +285,7 @@ class Check(StageLog):
         for _ in range(_MOST_TIES):
             mismatch = comparing.first_module(runs)
             # What differs on one device differs on a mesh too, and is reported once.
-            if mismatch is None or (mesh is not None and self.has("result")):
+            if mismatch is None or (mesh and self.has("result", "compiler")):
                 return runs, None
             mismatch = self._narrow(mismatch, mesh)
             if mismatch.tie is None:
@@ -410,21 +419,19 @@ class Check(StageLog):
             self.findings += differences.output_findings(
                 outputs, self.torch_run, self.exact_run
             )
+            self._explain_results()
 
     def _may_differ(self) -> bool:
         """Whether whole results differ for a reason that is known, so that comparing
         them tells nothing.
         """
-        return (
-            self.has("result")
-            or self.has("tie")
-            or repeated_calls.draws_numbers(self.torch_run)
-        )
+        known = self.has("result", "compiler", "tie")
+        return known or repeated_calls.draws_numbers(self.torch_run)
 
     def _add_new_failure(self, error: Exception) -> None:
         """A finding about what stops compiling, unless the line has one already."""
-        sources = [finding.source for finding in self.findings if finding.source]
-        known = {(source.file, source.line) for source in sources}
+        found = [finding.source for finding in self.findings if finding.source]
+        known = {(source.file, source.line) for source in found}
         source = trace_errors.explain(error, self.model).source
         if source is None or (source.file, source.line) not in known:
             self._add_failure("compile", error)
@@ -435,11 +442,7 @@ class Check(StageLog):
         """
         if self.device_run is None or self.device_run.error is None:
             return
-        self.findings = [
-            finding
-            for finding in self.findings
-            if (finding.kind, finding.stage) != ("trace", "values")
-        ]
+        self.withdraw("trace", "values")
         reason = trace_errors.first_line(self.device_run.error)
         message = f"modules were not compared, only the result: their values cannot be recorded ({reason})"
         self.skip("compare", message)
@@ -473,9 +476,7 @@ class Check(StageLog):
         )
 
     def _call_further(self) -> None:
-        """Go on with the caches and other objects that a call has changed, as a loop
-        over tokens does.
-        """
+        """Go on with caches and objects that a call has changed, as a loop does."""
         self.findings += further_calls.findings(
             self.model, self.exact_model, self.arguments, self.executed,
             compare=not self._may_differ(),

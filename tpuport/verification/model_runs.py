@@ -232,6 +232,40 @@ def _run_recorded(
     """Recordings of several calls of one program; if it fails, a single recording with
     the error.
     """
+    compiled, recordings = _recorded_function(model, make_recorder)
+    results: list[list[torch.Tensor]] = []
+    try:
+        for _ in range(count):
+            inputs = arguments.copy()
+            args, kwargs = prepare_arguments(model, inputs.positional, inputs.keywords)
+            results.append(list(map(checkpoint.to_cpu, compiled(*args, **kwargs))))
+    except Exception as error:  # noqa: BLE001  whatever the model's code does when it is traced
+        # Values of the trace have no numbers. Notes of dtypes remain.
+        recording = max(recordings, key=_length, default=Recording())
+        return [dataclasses.replace(recording, error=error, values=[])]
+    return [dataclasses.replace(recordings[-1], values=values) for values in results]
+
+
+def recorded_program(
+    model: torch.nn.Module, arguments: Arguments, answers: dict[CallKey, Answer]
+) -> tuple[CompiledFunction, Arguments, list[Recording]]:
+    """What `run_device` compiles, the arguments of its call, and the recordings of its
+    traces, of which there is none yet.
+    """
+    compiled, recordings = _recorded_function(
+        model, lambda: DeviceRecorder(model, answers, None)
+    )
+    inputs = arguments.copy()
+    prepared = prepare_arguments(model, inputs.positional, inputs.keywords)
+    return compiled, Arguments(*prepared), recordings
+
+
+def _recorded_function(
+    model: torch.nn.Module, make_recorder: Callable[[], Recorder]
+) -> tuple[CompiledFunction, list[Recording]]:
+    """A compiled function that returns the values of a recording; and the recordings of
+    its traces.
+    """
     progress = _RunInProgress(make_recorder)
     # A context variable, and no closure: see _RunInProgress.
     _run_in_progress.set(progress)
@@ -242,21 +276,8 @@ def _run_recorded(
             model(*args, **kwargs)
         return recorder.recording.values
 
-    compiled = CompiledFunction(run, f"check of {type(model).__name__}", [model])
-    results: list[list[torch.Tensor]] = []
-    try:
-        for _ in range(count):
-            inputs = arguments.copy()
-            args, kwargs = prepare_arguments(model, inputs.positional, inputs.keywords)
-            results.append(list(map(checkpoint.to_cpu, compiled(*args, **kwargs))))
-    except Exception as error:  # noqa: BLE001  whatever the model's code does when it is traced
-        # Values of the trace have no numbers. Notes of dtypes remain.
-        recording = max(progress.recordings, key=_length, default=Recording())
-        return [dataclasses.replace(recording, error=error, values=[])]
-    return [
-        dataclasses.replace(progress.recordings[-1], values=values)
-        for values in results
-    ]
+    name = f"check of {type(model).__name__}"
+    return CompiledFunction(run, name, [model]), progress.recordings
 
 
 def _length(recording: Recording) -> int:

@@ -96,6 +96,14 @@ class StageLog:
         """Note what a stage leaves out, and why."""
         self.add("skipped", stage, message, remedy, severity="note")
 
-    def has(self, kind: str) -> bool:
-        """Whether there is a finding of a kind."""
-        return any(finding.kind == kind for finding in self.findings)
+    def withdraw(self, kind: str, stage: str) -> None:
+        """Take back the findings of a kind that a stage has made."""
+        self.findings = [
+            finding
+            for finding in self.findings
+            if (finding.kind, finding.stage) != (kind, stage)
+        ]
+
+    def has(self, *kinds: str) -> bool:
+        """Whether there is a finding of one of these kinds."""
+        return any(finding.kind in kinds for finding in self.findings)
