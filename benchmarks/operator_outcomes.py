@@ -52,7 +52,14 @@ def error_outcome(error: Exception, torchs: Exception | None) -> Outcome:
     return Outcome("refused" if names else "unexplained", reason)
 
 
-def compare(mine: Any, torchs: Any, exact: Callable[[], Any] | None, *, values: bool = True) -> Outcome:
+def compare(
+    mine: Any,
+    torchs: Any,
+    exact: Callable[[], Any] | None,
+    *,
+    values: bool = True,
+    signs: bool = False,
+) -> Outcome:
     """Compare outputs: structure, kinds, dtypes, shapes and, unless they are random, values.
 
     Args:
@@ -60,6 +67,7 @@ def compare(mine: Any, torchs: Any, exact: Callable[[], Any] | None, *, values: 
         torchs: of torch on the CPU.
         exact: gives the same in double precision; asked only where values differ.
         values: whether they are compared.
+        signs: whether the signs of zeros are, which torch defines where double precision has the same.
     """
     ours, theirs = pytree.tree_leaves(mine), pytree.tree_leaves(torchs)
     if len(ours) != len(theirs):
@@ -72,7 +80,8 @@ def compare(mine: Any, torchs: Any, exact: Callable[[], Any] | None, *, values: 
         return Outcome("equal")
     errors = [_difference(actual, expected) for actual, expected in zip(ours, theirs, strict=True)]
     if not any(errors):
-        return Outcome("equal")
+        zeros = _difference_of_zeros(ours, theirs, exact) if signs and exact is not None else ""
+        return Outcome("different", zeros) if zeros else Outcome("equal")
     if exact is not None and _as_good_as_torch(ours, theirs, exact):
         return Outcome("equal")
     return Outcome("different", next(filter(None, errors)))
@@ -105,6 +114,32 @@ def _difference(actual: Any, expected: Any) -> str:
         return ""
     where = tuple(int(index) for index in wrong.nonzero()[0])
     return f"{int(wrong.sum())} of {wrong.numel()} values: {actual[where].item():.6g} for {expected[where].item():.6g}"
+
+
+def _difference_of_zeros(ours: list[Any], theirs: list[Any], exact: Callable[[], Any]) -> str:
+    """Where a zero has another sign than torch's, in single and in double precision; empty if nowhere."""
+    if not any(map(_opposite_zeros, ours, theirs)):
+        return ""
+    try:
+        truth = pytree.tree_leaves(exact())
+    except Exception:  # noqa: BLE001 - an operator without double precision has no referee
+        return ""
+    for actual, expected, true in zip(ours, theirs, truth, strict=False):
+        count = _opposite_zeros(actual, expected) and _opposite_zeros(actual, true)
+        if count:
+            return f"{count} of {actual.numel()} values: another sign of zero"
+    return ""
+
+
+def _opposite_zeros(left: Any, right: Any) -> int:
+    """How many zeros of two tensors have opposite signs."""
+    if not isinstance(left, torch.Tensor) or not (left.is_floating_point() or left.is_complex()):
+        return 0
+    parts = [torch.view_as_real(one.resolve_conj()) if one.is_complex() else one for one in (left, right)]
+    if parts[0].shape != parts[1].shape:
+        return 0
+    are_zero = (parts[0] == 0) & (parts[1] == 0)
+    return int((are_zero & (parts[0].signbit() != parts[1].signbit())).sum())
 
 
 def _close(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
@@ -152,15 +187,18 @@ def same_elements(source: torch.Tensor, mine: Any, torchs: Any) -> bool:
     indices, torch_indices = ours[-1].long(), theirs[-1]
     return any(
         (indices.ndim < source.ndim or _distinct(indices, dim))
-        and torch.equal(_gathered(source, indices, dim), _gathered(source, torch_indices, dim))
+        and _same(_gathered(source, indices, dim), _gathered(source, torch_indices, dim))
         for dim in range(source.ndim)
         if _fits(source, torch_indices, dim) and _fits(source, indices, dim)
     )
 
 
 def _gathered(source: torch.Tensor, indices: torch.Tensor, dim: int) -> torch.Tensor:
-    elements = torch.gather(source, dim, indices if indices.ndim == source.ndim else indices.unsqueeze(dim))
-    return elements.nan_to_num(0.0) if elements.dtype.is_floating_point else elements
+    return torch.gather(source, dim, indices if indices.ndim == source.ndim else indices.unsqueeze(dim))
+
+
+def _same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return bool(((left == right) | ((left != left) & (right != right))).all())
 
 
 def _fits(source: torch.Tensor, indices: torch.Tensor, dim: int) -> bool:

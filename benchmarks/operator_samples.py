@@ -16,6 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import tpuport
+from benchmarks import operator_hostile
 from benchmarks.operator_outcomes import Outcome, compare, error_outcome, same_elements
 from tpuport import compat
 
@@ -42,11 +43,16 @@ Call = Callable[..., Any]
 
 
 class Sample(NamedTuple):
-    """A call of an operator: the arguments, and what makes its outputs comparable (signs of eigenvectors, say)."""
+    """A call of an operator: the arguments, and what makes its outputs comparable (signs of eigenvectors, say).
+
+    Attributes:
+        hostile: what stands among the arguments in place of the database's own; "" for nothing.
+    """
 
     args: tuple
     kwargs: dict[str, Any]
     comparable: Call
+    hostile: str = ""
 
 
 class Reference(NamedTuple):
@@ -75,7 +81,9 @@ def supports(info: Any, dtype: str) -> bool:
     return info.supports_dtype(DTYPES[dtype], "cpu")
 
 
-def record(name: str, dtype: str, *, compiled: bool, limit: int | None = None) -> dict[str, Any]:
+def record(
+    name: str, dtype: str, *, compiled: bool, limit: int | None = None, hostile: bool = False
+) -> dict[str, Any]:
     """Run every sample of an operator; how many came out how, by form of the operator and way of running.
 
     Args:
@@ -83,6 +91,7 @@ def record(name: str, dtype: str, *, compiled: bool, limit: int | None = None) -
         dtype: of `DTYPES`.
         compiled: run under `jax.jit` as well.
         limit: only so many samples.
+        hostile: variations of samples, which are called as functions; they are taken from all of the database's.
     """
     tpuport.enable()
     info = database()[name]
@@ -90,17 +99,33 @@ def record(name: str, dtype: str, *, compiled: bool, limit: int | None = None) -
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
-        samples = _samples(info, DTYPES[dtype], limit)
-        for form, call in forms(info).items():
+        samples = _samples(info, DTYPES[dtype], None if hostile else limit)
+        calls = forms(info)
+        if hostile:
+            samples = _hostile(samples, info, limit)
+            calls = {"function": info.op}
+        for form, call in calls.items():
             ways = [eager, traced] if compiled and form in _COMPILED else [eager]
             references = [_reference(call, sample, info.name) for sample in samples]
             for way in ways:
                 entry["forms"][f"{form}, {way.__name__}"] = _verdicts(
                     info.name, call, samples, references, way
                 )
-        if dtype == "float32" and info.error_inputs_func is not None:
+        if dtype == "float32" and info.error_inputs_func is not None and not hostile:
             entry["forms"]["errors, eager"] = _errors(info, limit)
     return entry
+
+
+def _hostile(samples: list[Sample], info: Any, limit: int | None) -> list[Sample]:
+    """Variations of as many samples, in equal distances; those with other sizes where torch accepts them."""
+    chosen = samples[:: max(1, len(samples) // limit)][:limit] if limit else samples
+    varied = [variation for sample in chosen for variation in operator_hostile.variations(sample)]
+    sizes = {operator_hostile.EMPTY, operator_hostile.SINGLE}
+    return [
+        sample
+        for sample in varied
+        if sample.hostile not in sizes or _reference(info.op, sample, info.name).error is None
+    ]
 
 
 def _verdicts(
@@ -312,6 +337,19 @@ def _on_host(tree: Any) -> Any:
 
 
 def _judge(name: str, call: Call, sample: Sample, reference: Reference, result: Any) -> Outcome:
+    outcome = _compared(name, call, sample, reference, result)
+    if not sample.hostile or outcome.verdict == "equal":
+        return outcome
+    if sample.hostile == operator_hostile.DENORMAL:
+        torch.set_flush_denormal(True)
+        flushed = _compared(name, call, sample, _reference(call, sample, name), result)
+        torch.set_flush_denormal(False)
+        if flushed.verdict == "equal":
+            return Outcome("explained", operator_hostile.FLUSHED)
+    return operator_hostile.explained(name, sample.hostile, outcome)
+
+
+def _compared(name: str, call: Call, sample: Sample, reference: Reference, result: Any) -> Outcome:
     if isinstance(result, Exception):
         return error_outcome(result, reference.error)
     if reference.error is not None:
@@ -331,7 +369,7 @@ def _judge(name: str, call: Call, sample: Sample, reference: Reference, result: 
         ]
     except Exception:  # noqa: BLE001 - outputs of a wrong structure are compared as they are
         mine, torchs = result, reference.outputs
-    outcome = compare(mine, torchs, exact)
+    outcome = compare(mine, torchs, exact, signs=bool(sample.hostile))
     if outcome.verdict == "different" and name in _OPEN_ORDER:
         return (
             outcome

@@ -7,8 +7,9 @@ from typing import Any
 from benchmarks import operator_usage
 
 # From the worst: an operator has the verdict of its worst sample.
-ORDER = ("crashed", "different", "unexplained", "refused", "dtype", "needs a value", "equal")
+ORDER = ("crashed", "different", "unexplained", "refused", "dtype", "needs a value", "explained", "equal")
 _MEANING = {
+    "explained": "a hostile sample gives another value, for a reason that is known",
     "equal": "every sample gives what torch gives, or raises where torch raises",
     "needs a value": "a traced sample gives a Python value, or a result whose size depends on values",
     "dtype": "a sample asks for a dtype that the device does not have, and an error says so",
@@ -50,6 +51,18 @@ thousand. `--again` without `--samples` runs them all.
 _RUNS = """
 **When.** {runs}
 """
+_HOSTILE = """The database has few samples with NaN, infinities, zeros of both signs, denormal numbers, empty dimensions
+and dimensions of one. So some of its samples were varied, one kind at a time: a third of the elements of each floating
+argument replaced, and each size of the first argument made 0 and 1, in all arguments alike, where torch accepts that.
+Compared are values, the places of NaN, the sign of zeros that double precision has too, indices, dtypes, and errors.
+
+```console
+$ python -m benchmarks.operators --hostile --samples 4    # variations of four samples of each operator; continues
+```
+
+These are {calls:,} calls ({forms}), in {dtypes}; operators by their worst: {verdicts}.
+An operator is "explained" where it cannot be as in torch, for a reason that is known:
+"""
 _USED = """
 **Operators of models.** {count} of these operators occur in the models of {libraries}, by their names:
 
@@ -64,8 +77,14 @@ without `jax_enable_x64`, and complex32 always.
 """
 
 
-def page(entries: Sequence[dict[str, Any]], versions: dict[str, str]) -> str:
-    """The page, in Markdown."""
+def page(
+    entries: Sequence[dict[str, Any]], versions: dict[str, str], hostile: Sequence[dict[str, Any]] = ()
+) -> str:
+    """The page, in Markdown.
+
+    Args:
+        hostile: the results of samples with hostile elements and sizes.
+    """
     by_operator: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for entry in entries:
         by_operator[entry["operator"]].append(entry)
@@ -88,9 +107,36 @@ def page(entries: Sequence[dict[str, Any]], versions: dict[str, str]) -> str:
             by_dtype=_listed([f"{count:,} of {dtype}" for dtype, count in complete.items()]) or "none",
         )
     header += _RUNS.format(runs=_runs(entries)) + _usage(verdicts) + _VALUES
-    return (
-        "\n".join([header, *_summary(entries, verdicts, dtypes), *_exceptions(by_operator, verdicts)]) + "\n"
+    lines = [header, *_summary(entries, verdicts, dtypes), *_exceptions(by_operator, verdicts)]
+    return "\n".join([*lines, *_hostile(hostile)]) + "\n"
+
+
+def _hostile(entries: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What becomes of samples with NaN and the like."""
+    if not entries:
+        return
+    calls = _calls_by_form(entries)
+    counts = Counter(map(verdict, entries))
+    yield from ("", "## Hostile arguments", "")
+    yield _HOSTILE.format(
+        calls=calls.total(),
+        forms="; ".join(f"{form}: {count:,}" for form, count in calls.most_common()),
+        dtypes=_listed(list(dict.fromkeys(entry["dtype"] for entry in entries))),
+        verdicts=", ".join(f"{name}: {counts[name]}" for name in reversed(ORDER) if counts[name]),
     )
+    yield from ("| reason | operators |", "| --- | --- |")
+    operators: dict[str, set[str]] = defaultdict(set)
+    for entry in entries:
+        for form in entry["forms"].values():
+            for reason in form["reasons"].get("explained", []):
+                operators[reason.split(": ", 1)[1]].add(f"`{entry['operator']}`")
+    for reason, names in sorted(operators.items()):
+        yield f"| {reason} | {', '.join(sorted(names))} |"
+    others = [entry for entry in entries if verdict(entry) not in {"equal", "explained"}]
+    yield from ("", "Those that are neither equal nor explained:", "")
+    yield from ("| operator | verdict | dtypes | forms | reason |", "| --- | --- | --- | --- | --- |")
+    for entry in others:
+        yield _row(entry["operator"], verdict(entry), [entry])
 
 
 def _runs(entries: Sequence[dict[str, Any]]) -> str:
@@ -109,7 +155,7 @@ def _usage(verdicts: dict[str, str]) -> str:
     used = operator_usage.occurring(verdicts)
     versions = operator_usage.stored()["versions"]
     lines = []
-    for name in reversed(ORDER):
+    for name in (name for name in reversed(ORDER) if name != "explained"):
         of_verdict = sorted(operator for operator in used if verdicts[operator] == name)
         listed = ", ".join(f"`{operator}`" for operator in of_verdict) if name != "equal" else ""
         lines.append(f"- {name}: {len(of_verdict)}{': ' if listed else ''}{listed}")
@@ -151,7 +197,7 @@ def _summary(
     total = Counter(verdicts.values())
     yield f"| operators | {' | '.join(dtypes)} | together | meaning |"
     yield f"| --- |{' ---: |' * (len(dtypes) + 1)} --- |"
-    for name in reversed(ORDER):
+    for name in (name for name in reversed(ORDER) if name != "explained"):
         cells = [str(counts[dtype][name]) for dtype in dtypes]
         yield f"| {name} | {' | '.join(cells)} | {total[name]} | {_MEANING[name]} |"
     yield ""

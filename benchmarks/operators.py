@@ -4,6 +4,7 @@
     python -m benchmarks.operators --eager              without the compiled programs
     python -m benchmarks.operators --dtype float32 --only softmax --only 'nn.functional.*'
     python -m benchmarks.operators --models --before 2026-11-22     operators of models, whose results are older
+    python -m benchmarks.operators --hostile --samples 4   NaN, infinities, signed zeros, denormals and empty sizes
     python -m benchmarks.operators --table              write docs/operators.md from what is stored
 
 Every sample of the database runs in each form that the operator has (function, method, in place). Values, dtypes,
@@ -32,6 +33,7 @@ from benchmarks.operator_table import page
 
 ROOT = Path(__file__).resolve().parents[1]
 STORED = ROOT / "docs" / "data" / "operators.json"
+HOSTILE = ROOT / "docs" / "data" / "operators-hostile.json"
 PAGE = ROOT / "docs" / "operators.md"
 DTYPES = ("float32", "int64", "bfloat16", "float16", "bool", "complex64")
 LIMIT_SECONDS = 600  # for one operator in one dtype
@@ -40,7 +42,7 @@ BATCH = 40  # operators to a process, which keeps its compiled programs
 Unit = tuple[str, str]  # operator, dtype
 
 
-def work(unit: Unit, *, compiled: bool, samples: int | None) -> Iterator[dict[str, Any]]:
+def work(unit: Unit, **options: Any) -> Iterator[dict[str, Any]]:
     """The worker's part: what came of an operator in a dtype."""
     import torch
 
@@ -48,16 +50,16 @@ def work(unit: Unit, *, compiled: bool, samples: int | None) -> Iterator[dict[st
 
     torch.set_num_threads(1)
     name, dtype = unit
-    yield record(name, dtype, compiled=compiled, limit=samples)
+    yield record(name, dtype, **options)
 
 
-def run(units: Sequence[Unit], *, compiled: bool, samples: int | None) -> Iterator[dict[str, Any]]:
-    """Run units in workers.
+def run(units: Sequence[Unit], **options: Any) -> Iterator[dict[str, Any]]:
+    """Run units in workers, with these options of `record`.
 
     Yields:
         A record for each, in order; one that ended its worker has "crashed" with the reason.
     """
-    task = functools.partial(work, compiled=compiled, samples=samples)
+    task = functools.partial(work, **options)
     for outcome in workers.run(task, units, seconds=LIMIT_SECONDS, batch=BATCH):
         if outcome.failure is None and outcome.record is not None:
             yield outcome.record
@@ -129,10 +131,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--before", metavar="DATE", help="also what is stored and of no day, or an earlier one"
     )
     parser.add_argument("--models", action="store_true", help="only operators that occur in models")
-    parser.add_argument("--output", type=Path, default=STORED, help="where records are stored")
+    parser.add_argument(
+        "--hostile", action="store_true", help="NaN, infinities, zeros, denormals, empty and single rows"
+    )
+    parser.add_argument("--output", type=Path, help="where records are stored")
     parser.add_argument("--table", action="store_true", help="only write the page")
     options = parser.parse_args(arguments)
-    entries = load(options.output)
+    output = options.output or (HOSTILE if options.hostile else STORED)
+    entries = load(output)
     if not options.table:
         chosen = units(options.only, options.dtype or DTYPES)
         if options.models:
@@ -141,16 +147,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         waiting = [unit for unit in chosen if options.again or _is_due(entries.get(unit), options.before)]
         print(f"{len(chosen)} operators and dtypes, {len(waiting)} to run", flush=True)
         today = {"date": time.strftime("%Y-%m-%d", time.gmtime())}
-        for number, entry in enumerate(run(waiting, compiled=not options.eager, samples=options.samples), 1):
+        choice = {"compiled": not options.eager, "limit": options.samples, "hostile": options.hostile}
+        for number, entry in enumerate(run(waiting, **choice), 1):
             entries[entry["operator"], entry["dtype"]] = entry | today
             print(
                 f"{number}/{len(waiting)} {entry['operator']} {entry['dtype']}: {_verdict(entry)}", flush=True
             )
             if number % 20 == 0:
-                store(options.output, entries)
-        store(options.output, entries)
-    if options.output == STORED:
-        PAGE.write_text(page(list(load(STORED).values()), versions()), encoding="utf-8")
+                store(output, entries)
+        store(output, entries)
+    if options.output is None:
+        of_samples, of_hostile = (list(load(path).values()) for path in (STORED, HOSTILE))
+        PAGE.write_text(page(of_samples, versions(), of_hostile), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def scaled_dot_product_attention(
     # A product in half precision would round every score before the softmax.
     scores = jnp.einsum("...ld,...sd->...ls", query, key, preferred_element_type=wide)
     if scale is None:
-        scale = 1.0 / math.sqrt(query.shape[-1])
+        scale = 1.0 / math.sqrt(query.shape[-1] or 1)
     scores = scores * scale
     if is_causal:
         # torch aligns the first query with the first key.

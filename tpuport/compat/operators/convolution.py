@@ -3,6 +3,7 @@ divides groups wrongly.
 """
 
 import contextlib
+import math
 import operator
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
@@ -86,7 +87,8 @@ def convolution(
         bias is None or bias.shape == (outputs,),
         f"expected bias to be 1-dimensional with {outputs} elements, but got another for a weight of {weight.shape}",
     )
-    batch = x.reshape(-1, *x.shape[-rank - 1 :])
+    leading = x.shape[: -rank - 1]
+    batch = x.reshape(math.prod(leading), *x.shape[-rank - 1 :])
     # XLA's partitioner (jaxlib 0.9) gives wrong values, or ends the process, where
     # channels are divided that are in groups of several, and where positions are
     # divided that a transposed convolution spreads out.
@@ -104,7 +106,7 @@ def convolution(
     result = undivided(result, whole)
     if bias is not None:
         result += bias.reshape(-1, *[1] * rank)
-    return result.reshape(*x.shape[: -rank - 1], *result.shape[1:])
+    return result.reshape(*leading, *result.shape[1:])
 
 
 def _require_channels(channels: int, weight: jax.Array, groups: int) -> None:

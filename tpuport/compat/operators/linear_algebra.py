@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.matrix_failures import refusing
 from tpuport.compat.operators.samplers import require
 from tpuport.errors import PortError
 
@@ -63,6 +64,8 @@ def slogdet(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """
     factors, pivots, _ = jax.lax.linalg.lu(x)
     sign, logarithm = jnp.linalg.slogdet(x)
+    # The product of the pivots' signs, of which NaN has none.
+    sign = jnp.where(jnp.isnan(logarithm), sign * 0, sign)
     return sign, logarithm, factors, pivots + 1
 
 
@@ -236,11 +239,9 @@ LOWERINGS = (
     Lowering(
         _aten._linalg_slogdet.default, on_arrays(slogdet), "gives two of four results"
     ),
-    Lowering(_aten._linalg_eigh.default, on_arrays(eigh), "averages the two triangles"),
-    Lowering(
-        _aten.linalg_pinv.atol_rtol_tensor,
-        on_arrays(pinv),
-        "ignores atol, and that a matrix is hermitian",
-    ),
+    # torchax averages the two triangles.
+    refusing(_aten._linalg_eigh.default, on_arrays(eigh)),
+    # torchax ignores atol, and that a matrix is hermitian.
+    refusing(_aten.linalg_pinv.atol_rtol_tensor, on_arrays(pinv)),
 )
 METHODS = ()

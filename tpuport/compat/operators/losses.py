@@ -214,7 +214,9 @@ def multilabel_margin_loss(
     target = jnp.where(is_before_end, target, -1)
     is_target = (target[..., None] == classes).any(axis=-2)
     scores = jnp.take_along_axis(input, jnp.maximum(target, 0), axis=-1)
-    margins = jnp.maximum(0, 1 - scores[..., None] + input[..., None, :])
+    margins = 1 - scores[..., None] + input[..., None, :]
+    # Not the greater of both: torch leaves out NaN.
+    margins = jnp.where(margins > 0, margins, 0)
     counts = is_before_end[..., None] & ~is_target[..., None, :]
     loss = jnp.where(counts, margins, 0).sum(axis=(-2, -1)) / input.shape[-1]
     return {"none": jnp.asarray, "mean": jnp.mean, "sum": jnp.sum}[reduction](loss)

@@ -94,6 +94,37 @@ def _checked(
     return call
 
 
+def refusing(target: Any, lowering: Callable[..., Any] | None = None) -> Lowering:
+    """A lowering that lets torch refuse a matrix with elements that are no numbers,
+    where the values are known: its algorithm does not converge there, and jax gives
+    NaN.
+
+    Args:
+        lowering: torchax's own if None.
+    """
+
+    def call(matrix: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_known(matrix.jax()) and not jnp.isfinite(matrix.jax()).all():
+            on_twins(target, to_torch(matrix), *args, **kwargs)
+        return (lowering or _of_torchax(target))(matrix, *args, **kwargs)
+
+    return Lowering(target, call, "gives NaN where torch refuses a matrix")
+
+
+def _of_torchax(target: Any) -> Callable[..., Any]:
+    from torchax.ops.ops_registry import all_aten_ops
+
+    operator: Any = all_aten_ops[target.overloadpacket]
+    return on_arrays(operator.func)
+
+
+def cholesky(matrix: Any, upper: bool = False) -> Any:
+    """`torch.cholesky`."""
+    factor, info = on_arrays(cholesky_ex)(matrix, upper=upper)
+    raise_failure(info, "cholesky", is_matrix=matrix.ndim == 2)
+    return factor
+
+
 def raise_failure(info: Any, api_name: str, *, is_matrix: bool) -> None:
     """Raise torch's error for a matrix that failed, where the values are known."""
     if is_known(info.jax()):
@@ -115,6 +146,9 @@ LOWERINGS = (
         _checked(cholesky_ex, "linalg.cholesky_ex"),
         _REASON,
     ),
+    Lowering(_aten.cholesky.default, cholesky, _REASON),
+    refusing(_aten._linalg_svd.default),
+    refusing(_aten.linalg_eig.default),
     Lowering(_aten._linalg_check_errors.default, raise_failure, _REASON),
 )
 METHODS = ()

@@ -3,6 +3,7 @@ equal elements counts.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -168,8 +169,37 @@ def searchsorted(
 
 
 def sign(x: jax.Array) -> jax.Array:
-    """Traced. -1, 0 or 1; a bool is its own sign."""
-    return x if x.dtype == jnp.bool_ else jnp.sign(x)
+    """Traced. -1, 0 or 1, and 0 of NaN; a bool is its own sign."""
+    if x.dtype == jnp.bool_:
+        return x
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return jnp.sign(x)
+    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
+
+
+def median(
+    x: jax.Array, dim: int | None = None, keepdim: bool = False, *, ignores_nan: bool
+) -> Any:
+    """Traced. The lower of the middle elements, and along a dimension its place; the
+    first NaN unless these are ignored.
+    """
+    if dim is None:
+        if not x.size and jnp.issubdtype(x.dtype, jnp.floating):
+            return jnp.full((), jnp.nan, x.dtype)
+        return median(x.reshape(-1), 0, ignores_nan=ignores_nan)[0]
+    if x.ndim == 0:
+        return x, jnp.zeros((), jnp.int32)
+    is_nan = x != x
+    parts = sort(x, dim)
+    numbers = (~is_nan).sum(dim, keepdims=True, dtype=jnp.int32)
+    middle = jnp.maximum(numbers - 1, 0) // 2
+    if not ignores_nan:
+        # NaN are sorted last, in their order.
+        middle = jnp.where(numbers < x.shape[dim], numbers, middle)
+    value, place = (jnp.take_along_axis(part, middle, dim) for part in parts)
+    if keepdim:
+        return value, place
+    return value.squeeze(dim), place.squeeze(dim)
 
 
 _aten = torch.ops.aten
@@ -194,7 +224,19 @@ LOWERINGS = (
         on_arrays(searchsorted),
         "takes neither side nor sorter nor rows",
     ),
-    Lowering(_aten.sign.default, on_arrays(sign), "fails on bools"),
+    *(
+        Lowering(target, on_arrays(sign), "has no sign of NaN, and fails on bools")
+        for target in (_aten.sign.default, _aten.sgn.default)
+    ),
+    *(
+        Lowering(
+            target,
+            on_arrays(functools.partial(median, ignores_nan=ignores_nan)),
+            "names the place of another element where some are NaN",
+        )
+        for packet, ignores_nan in ((_aten.median, False), (_aten.nanmedian, True))
+        for target in (packet.default, packet.dim)
+    ),
     Lowering(_aten.mode.default, on_arrays(mode), _TIES),
 )
 METHODS = ()

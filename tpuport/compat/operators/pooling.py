@@ -108,12 +108,13 @@ def _lowest(dtype: Any) -> Any:
 
 
 def _first_greatest(left: Any, right: Any) -> Any:
-    """Of two (place, value) the one with the greater value; NaN is the greatest, and of
-    equals the first counts.
+    """Of two (place, value) the one with the greater value, and of equals the first;
+    NaN is the greatest, and of several the last counts.
     """
-    is_equal = (left[1] == right[1]) | (jnp.isnan(left[1]) & jnp.isnan(right[1]))
-    is_greater = (left[1] > right[1]) | (jnp.isnan(left[1]) & ~jnp.isnan(right[1]))
-    takes_left = is_greater | (is_equal & (left[0] < right[0]))
+    are_nan = [jnp.isnan(value) for _, value in (left, right)]
+    is_before = left[0] < right[0]
+    takes_left = (left[1] > right[1]) | ((left[1] == right[1]) & is_before)
+    takes_left = jnp.where(are_nan[1], are_nan[0] & ~is_before, takes_left | are_nan[0])
     return tuple(jnp.where(takes_left, a, b) for a, b in zip(left, right, strict=True))
 
 
@@ -171,13 +172,15 @@ def _adaptive_windows(size: int, count: int) -> list[slice]:
 def _greatest(
     x: jax.Array, places: jax.Array, rank: int
 ) -> tuple[jax.Array, jax.Array]:
-    """The greatest element over the last dimensions, the first of several, NaN before
-    all; and its place.
+    """The greatest element over the last dimensions, the first of several, or the last
+    NaN; and its place.
     """
     flat, flat_places = (
         jax.lax.collapse(array, array.ndim - rank) for array in (x, places)
     )
-    chosen = jnp.argmax(flat, axis=-1, keepdims=True)
+    first = jnp.argmax(flat, axis=-1, keepdims=True)
+    last = flat.shape[-1] - 1 - jnp.argmax(flat[..., ::-1], axis=-1, keepdims=True)
+    chosen = jnp.where(jnp.isnan(flat).any(-1, keepdims=True), last, first)
     values, indices = (
         jnp.take_along_axis(array, chosen, axis=-1)[..., 0]
         for array in (flat, flat_places)

@@ -202,7 +202,14 @@ def minimum(x: Operand, y: Operand) -> jax.Array:
 
 def atan2(x: Operand, y: Operand) -> jax.Array:
     """Traced. The angle of the point (y, x)."""
-    return compute(jnp.arctan2, _floating(result_dtype(x, y)), x, y)
+    return compute(_angle, _floating(result_dtype(x, y)), x, y)
+
+
+def _angle(x: jax.Array, y: jax.Array) -> jax.Array:
+    """XLA divides denormal numbers, which the device takes for 0 only then."""
+    smallest = jnp.finfo(x.dtype).tiny
+    parts = (jnp.where(jnp.abs(z) < smallest, jnp.copysign(0, z), z) for z in (x, y))
+    return jnp.arctan2(*parts)
 
 
 def copysign(x: Operand, y: Operand) -> jax.Array:

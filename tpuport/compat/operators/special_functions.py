@@ -3,6 +3,7 @@ functions.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -11,7 +12,7 @@ import torch
 
 from tpuport.compat.convert import as_jax, wrap
 from tpuport.compat.operators.declarations import Lowering, on_arrays
-from tpuport.compat.operators.promotion import Operand
+from tpuport.compat.operators.promotion import Operand, compute, result_dtype
 
 
 def polygamma(n: int, x: jax.Array) -> jax.Array:
@@ -22,6 +23,36 @@ def polygamma(n: int, x: jax.Array) -> jax.Array:
     else:
         values = (-1) ** (n + 1) * math.factorial(n) * zeta(n + 1, wide)
     return values.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else values
+
+
+def igamma(a: Operand, x: Operand) -> jax.Array:
+    """Traced. The regularized lower incomplete gamma function."""
+    function = partial(_incomplete_gamma, jax.scipy.special.gammainc, 0.0)
+    return compute(function, result_dtype(a, x), a, x)
+
+
+def igammac(a: Operand, x: Operand) -> jax.Array:
+    """Traced. The regularized upper incomplete gamma function."""
+    function = partial(_incomplete_gamma, jax.scipy.special.gammaincc, 1.0)
+    return compute(function, result_dtype(a, x), a, x)
+
+
+def _incomplete_gamma(
+    function: Callable[[jax.Array, jax.Array], jax.Array],
+    at_zero: float,
+    a: jax.Array,
+    x: jax.Array,
+) -> jax.Array:
+    """With the values where an argument is 0, infinite or NaN in the order of torch's
+    kernel.
+    """
+    are_both_infinite = jnp.isinf(a) & jnp.isinf(x)
+    is_undefined = (x < 0) | (a < 0) | ((a == 0) & ~(x > 0)) | are_both_infinite
+    return jnp.select(
+        [is_undefined, a == 0, x == 0, jnp.isinf(a), jnp.isinf(x)],
+        [jnp.nan, 1 - at_zero, at_zero, at_zero, 1 - at_zero],
+        function(a, x),
+    )
 
 
 def digamma(x: jax.Array) -> jax.Array:
@@ -168,6 +199,7 @@ def polygamma_(tensor: torch.Tensor, n: int) -> torch.Tensor:
 _aten = torch.ops.aten
 _MISSING = "has no lowering"
 _NEGATIVE = "wrong below 0"
+_LIMITS = "has other values at 0 and infinity"
 LOWERINGS = (
     Lowering(
         _aten.polygamma.default,
@@ -191,6 +223,8 @@ LOWERINGS = (
         _MISSING,
     ),
     Lowering(_aten.special_erfcx.default, on_arrays(erfcx), "gives NaN beyond 9"),
+    Lowering(_aten.igamma.default, on_arrays(igamma), _LIMITS),
+    Lowering(_aten.igammac.default, on_arrays(igammac), _LIMITS),
     Lowering(_aten.digamma.default, on_arrays(digamma), "loses digits near poles"),
     Lowering(_aten.special_zeta.default, on_arrays(zeta), _NEGATIVE),
     Lowering(_aten.special_zeta.other_scalar, on_arrays(zeta), _NEGATIVE),
