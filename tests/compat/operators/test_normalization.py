@@ -99,3 +99,11 @@ def test_groups_are_computed_together():
     program = tpuport.compile(lambda x: functional.group_norm(x, 3))
     text = program.lower(torch.randn(2, 6, 4, 4)).as_text()
     assert "while" not in text
+
+
+def test_a_batch_of_one_number_has_no_variance(agree):
+    def running(x, mean, variance):
+        torch.native_batch_norm(x, None, None, mean, variance, True, 0.5, 1e-5)
+        return mean, variance
+
+    agree(running, torch.randn(1, 2, 1), torch.zeros(2), torch.ones(2))

@@ -41,8 +41,10 @@ def batch_norm(
         axes = (0, *range(2, wide.ndim))
         mean, variance = jnp.mean(wide, axes), jnp.var(wide, axes)
         count = wide.size // max(1, mean.size)
-        _update(running_mean, mean, momentum)
-        _update(running_var, variance * (count / max(1, count - 1)), momentum)
+        if count:
+            unbiased = count / (count - 1) if count > 1 else math.nan
+            _update(running_mean, mean, momentum)
+            _update(running_var, variance * unbiased, momentum)
     else:
         mean, variance = (
             stat.astype(wide.dtype) for stat in as_jax((running_mean, running_var))
