@@ -83,9 +83,9 @@ _VALUES: dict[str, Callable[[torch.dtype], list[float]]] = {
 
 EXPLANATIONS = (
     Explanation(
-        ("*pow*", "frexp", "igamma*", "mode", "cummax", "cummin", "div[[]floor_rounding]", "floor_divide", "linalg.*",
-         "lu*", "cholesky*", "pinverse", "special.*"), (DENORMAL,), "",
-        f"{FLUSHED}, of which torch's routines make something before they flush them",
+        ("*pow*", "frexp", "igamma*", "mode", "cummax", "cummin", "max", "min", "div",
+         "floor_divide", "linalg.*", "lu*", "cholesky*", "pinverse", "special.*"), (DENORMAL,), "",
+        f"{FLUSHED}; torch tells them apart here even with torch.set_flush_denormal(True)",
     ),
     Explanation(
         ("*",), (), "another sign of zero",
@@ -99,7 +99,7 @@ EXPLANATIONS = (
     Explanation(
         ("_upsample_bilinear2d_aa", "nn.functional.interpolate*", "nn.functional.upsample_bilinear",
          "nn.functional.conv_transpose*", "nn.functional.bilinear"), (), "nan for",
-        "a product with all weights, some of which are 0: 0 times infinity or NaN is NaN, where torch leaves it out",
+        "infinity or NaN times a weight of 0, or less itself, is NaN on the way, where torch leaves the element out",
     ),
     Explanation(
         ("linalg.*", "lu*", "cholesky*", "ldl*", "pinverse", "pca_lowrank", "svd_lowrank", "norm*", "ormqr", "geqrf",

@@ -60,7 +60,8 @@ Compared are values, the places of NaN, the sign of zeros that double precision 
 $ python -m benchmarks.operators --hostile --samples 4    # variations of four samples of each operator; continues
 ```
 
-These are {calls:,} calls ({forms}), in {dtypes}; operators by their worst: {verdicts}.
+These are {calls:,} calls ({forms}) of {operators} operators, in {dtypes}; the others have not been run yet. By their
+worst call: {verdicts}.
 An operator is "explained" where it cannot be as in torch, for a reason that is known:
 """
 _USED = """
@@ -120,6 +121,7 @@ def _hostile(entries: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield from ("", "## Hostile arguments", "")
     yield _HOSTILE.format(
         calls=calls.total(),
+        operators=len({entry["operator"] for entry in entries}),
         forms="; ".join(f"{form}: {count:,}" for form, count in calls.most_common()),
         dtypes=_listed(list(dict.fromkeys(entry["dtype"] for entry in entries))),
         verdicts=", ".join(f"{name}: {counts[name]}" for name in reversed(ORDER) if counts[name]),
