@@ -398,8 +398,8 @@ def _explain_recompilation(descriptions: list[dict[str, str]]) -> str:
 def _suggest_remedy(name: str, different: list[str]) -> str:
     if any(isinstance(text, CounterText) for text in different):
         return (
-            "The cache counts in Python: tpuport.generate keeps windows in a cache of its own, and a StaticCache made of "
-            "a config without sliding_window counts on the device"
+            "The cache counts in Python: tpuport.generate keeps windows in a cache of its own, and a StaticCache made "
+            "of a config without sliding_window counts on the device"
         )
     if any(isinstance(text, StateText) for text in different):
         return "Let it be a tensor on the device, which is an argument of the program, or leave it as it is"

@@ -13,7 +13,12 @@ from jax.core import Tracer
 
 from tpuport.compat import aliasing, autocast, differentiation, view_steps
 from tpuport.compat.convert import as_jax, is_ported, wrap
-from tpuport.compat.operators import argument_dtypes, device_placement, expectations
+from tpuport.compat.operators import (
+    argument_dtypes,
+    device_placement,
+    expectations,
+    module_arguments,
+)
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.outside import without_values
 from tpuport.compat.operators.random_placement import as_program_draw, is_program_draw
@@ -41,7 +46,7 @@ def dispatch(
     def run(func: Any, args: tuple, kwargs: dict) -> Any:
         return expectations.checked_dispatch(environment, func, types, args, kwargs)
 
-    kwargs = kwargs or {}
+    args, kwargs = module_arguments.on_device(func, args, kwargs or {})
     differentiation.check_operator(func, args, kwargs)
     if not torch.is_grad_enabled():
         args, kwargs = differentiation.without_gradients(func, args, kwargs)

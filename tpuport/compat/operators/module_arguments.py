@@ -1,0 +1,91 @@
+"""Tensors of the host that a part of a ported model is given, moved to the device.
+
+The model's own call takes tensors of the host. So do its methods and its parts, such as
+an encoder, or what PEFT has merged: their first operation has the tensor beside a
+weight that is on the device.
+"""
+
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tpuport.compat.convert import is_ported, to_device
+from tpuport.compat.operators.outside import is_traced, takes_host_tensors
+from tpuport.errors import PortError
+
+LOWERINGS = ()
+METHODS = ()
+_TAKES_ALL = 0x04 | 0x08  # inspect.CO_VARARGS, CO_VARKEYWORDS
+
+
+def on_device(
+    function: Any, args: tuple, kwargs: dict[str, Any]
+) -> tuple[tuple, dict[str, Any]]:
+    """The arguments of an operation on the device, if it has some there and the
+    `forward` of a module with weights there was given tensors of the host.
+    """
+    values = (*args, *kwargs.values())
+    host = [value for value in values if _is_of_host(value)]
+    if not host or takes_host_tensors() or any(map(is_traced, values)):
+        return args, kwargs
+    # Its code may have computed with them before, on the host.
+    if not any(map(is_ported, values)) or not any(
+        map(_is_of_host, _arguments_of_modules())
+    ):
+        return args, kwargs
+    name = getattr(function, "__name__", "").partition(".")[0]
+    if name.endswith("_") and _is_of_host(args[0]):
+        if name == "copy_":
+            return args, kwargs
+        raise PortError(
+            f"{name} writes what is on the device to a tensor on the host",
+            where=f"{args[0].dtype} {list(args[0].shape)} on the host",
+            fix='compute a new tensor, or give the module a tensor of the device, x.to("jax")',
+        )
+    return tuple(map(_moved, args)), {name: _moved(kwargs[name]) for name in kwargs}
+
+
+def _moved(value: Any) -> Any:
+    return to_device(value) if _is_of_host(value) else value
+
+
+def _is_of_host(value: Any) -> bool:
+    # A single number takes part as such.
+    return isinstance(value, torch.Tensor) and not is_ported(value) and value.ndim > 0
+
+
+def _arguments_of_modules() -> Iterator[Any]:
+    """What was given to each `forward` that is running now, of a module with weights on
+    the device.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "forward":
+            module, *arguments = _arguments(frame) or [None]
+            if isinstance(module, torch.nn.Module) and _is_on_device(module):
+                yield from arguments
+        frame = frame.f_back
+
+
+def _arguments(frame: types.FrameType) -> list[Any]:
+    """The arguments that a function was called with, also those in tuples, lists and
+    dictionaries among them.
+    """
+    code = frame.f_code
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += (code.co_flags & _TAKES_ALL).bit_count()
+    variables = frame.f_locals
+    arguments = [variables.get(name) for name in code.co_varnames[:count]]
+    for value in list(arguments):
+        if isinstance(value, dict):
+            arguments += value.values()
+        elif isinstance(value, tuple | list):
+            arguments += value
+    return arguments
+
+
+def _is_on_device(module: torch.nn.Module) -> bool:
+    return any(map(is_ported, module.parameters()))
