@@ -85,7 +85,9 @@ FILES = {
 
             @torch.autocast("cuda", dtype=torch.bfloat16)
             def packed(self, x):
-                return flash_attn_varlen_func(x, x, x)
+                x, indices, lengths, longest, _ = unpad_input(x, torch.ones(x.shape[:2]))
+                qkv = (t.unflatten(-1, (self.heads, -1)) for t in self.qkv(self.norm(x)).chunk(3, -1))
+                return flash_attn_varlen_func(*qkv, lengths, lengths, longest, longest, causal=True).flatten(1)
     """,
     "researchrepo/model.py": """
         import torch
@@ -160,10 +162,9 @@ def test_the_repository_imports_builds_and_runs(repository):
     torch.manual_seed(0)
     x = torch.randn(2, 5, 8)
     assert torch.equal(model(x), model.scaler * reference(model.block, x))
-    with pytest.raises(PortError, match="laid end to end"):
-        model.block.packed(x)
-    with pytest.raises(PortError, match=r"flash_attn\.bert_padding\.unpad_input is a stand-in"):
-        layers.unpad_input(x)
+    torch.testing.assert_close(model.block.packed(x), reference(model.block, x).flatten(0, 1))
+    with pytest.raises(PortError, match=r"flash_attn\.layers\.rotary\.apply_rotary_emb is a stand-in"):
+        layers.flash_attn.layers.rotary.apply_rotary_emb(x)
     assert shim.calls
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tpuport import PortError
-from tpuport.patches import gpu_attention
+from tpuport.patches import gpu_attention, gpu_xformers
 
 
 def written_out(q, k, v, seen=None, scale=None, bias=0.0):
@@ -95,28 +95,23 @@ def test_what_has_no_form_is_refused(options):
         gpu_attention.flash_attn_func(*tensors(), **options)
 
 
-def test_lengths_as_values_are_refused():
-    with pytest.raises(PortError, match="laid end to end"):
-        gpu_attention.flash_attn_varlen_func(*tensors(), None, None, 5, 7)
-
-
 def test_xformers():
     q, k, v = tensors(6, 6, kv_heads=4)
-    close(gpu_attention.memory_efficient_attention(q, k, v, op=None), written_out(q, k, v))
-    causal = gpu_attention.LowerTriangularMask()
+    close(gpu_xformers.memory_efficient_attention(q, k, v, op=None), written_out(q, k, v))
+    causal = gpu_xformers.LowerTriangularMask()
     close(
-        gpu_attention.memory_efficient_attention(q, k, v, causal, scale=0.5),
+        gpu_xformers.memory_efficient_attention(q, k, v, causal, scale=0.5),
         written_out(q, k, v, lambda i, j: j <= i, 0.5),
     )
     bias = torch.randn(6, 6)
     close(
-        gpu_attention.memory_efficient_attention(q, k, v, bias.expand(2, 4, 6, 6)),
+        gpu_xformers.memory_efficient_attention(q, k, v, bias.expand(2, 4, 6, 6)),
         written_out(q, k, v, bias=bias),
     )
-    flat = gpu_attention.memory_efficient_attention(*(tensor[:, :, 0] for tensor in (q, k, v)))
+    flat = gpu_xformers.memory_efficient_attention(*(tensor[:, :, 0] for tensor in (q, k, v)))
     close(flat, written_out(*(tensor[:, :, :1] for tensor in (q, k, v)))[:, :, 0])
     with pytest.raises(PortError, match="mask of type str"):
-        gpu_attention.memory_efficient_attention(q, k, v, "mask")
+        gpu_xformers.memory_efficient_attention(q, k, v, "mask")
 
 
 def test_sage():

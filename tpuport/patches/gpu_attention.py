@@ -12,9 +12,9 @@ import torch
 from torch.nn import functional
 
 from tpuport.errors import PortError
-from tpuport.mappings import without
+from tpuport.patches.gpu_packed import packed_attention, sequences_of, window_mask
 
-_INSTEAD = "call F.scaled_dot_product_attention, with a mask where there is padding"
+INSTEAD = "call F.scaled_dot_product_attention, with a mask where there is padding"
 
 
 def refuse(name: str, **options: Any) -> None:
@@ -26,7 +26,7 @@ def refuse(name: str, **options: Any) -> None:
         raise PortError(
             f"{name} with {option} has no equivalent in plain torch",
             where=option,
-            fix=_INSTEAD,
+            fix=INSTEAD,
         )
 
 
@@ -66,7 +66,9 @@ def flash_attn_func(
     is_causal = left < 0 and right == 0 and q.shape[1] == k.shape[1]
     mask = None
     if not is_causal and max(left, right) >= 0:
-        mask = _window(q.shape[1], k.shape[1], left, right, q.device)
+        # The last query is aligned with the last key.
+        shape = q.shape[1], k.shape[1]
+        mask = window_mask(shape, shape[1] - shape[0], (left, right), q.device)
     query, key, value = (tensor.transpose(1, 2) for tensor in (q, k, v))
     out = functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=is_causal, dropout_p=dropout_p, scale=softmax_scale,
@@ -76,25 +78,6 @@ def flash_attn_func(
     if mask is not None:
         out = torch.where(mask.any(dim=-1, keepdim=True), out, torch.zeros_like(out))
     return out.transpose(1, 2)
-
-
-def _window(
-    queries: int, keys: int, left: int, right: int, device: torch.device
-) -> torch.Tensor:
-    """The keys that each query attends to, boolean [Q, T]; a negative side of the
-    window is unlimited.
-    """
-    # The last query is aligned with the last key.
-    query_positions = torch.arange(queries, device=device).unsqueeze(1) + (
-        keys - queries
-    )
-    distance = torch.arange(keys, device=device).unsqueeze(0) - query_positions
-    mask = torch.ones_like(distance, dtype=torch.bool)
-    if left >= 0:
-        mask &= distance >= -left
-    if right >= 0:
-        mask &= distance <= right
-    return mask
 
 
 def flash_attn_qkvpacked_func(
@@ -117,66 +100,76 @@ def flash_attn_kvpacked_func(
     return flash_attn_func(q, k, v, *args, **kwargs)
 
 
-def flash_attn_varlen_func(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """flash_attn's function of sequences laid end to end: the lengths are values, so no
-    program fits them.
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: Any = None,
+    max_seqlen_k: Any = None,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: torch.Tensor | None = None,
+    **others: Any,
+) -> torch.Tensor:
+    """flash_attn's function of sequences laid end to end: q [N, H, D], k and v
+    [T, K, D] -> [N, H, D].
+
+    In each sequence the last query is aligned with the last key. Queries without keys,
+    and rows after the last sequence, get zeros. The greatest lengths are not needed.
 
     Raises:
-        PortError: always.
+        PortError: soft cap, ALiBi, a block table or returned probabilities are
+            requested.
     """
-    raise PortError(
-        "flash_attn_varlen_func takes sequences laid end to end, whose lengths no compiled program can follow",
-        where="cu_seqlens_q, cu_seqlens_k", fix="keep the batch padded, and " + _INSTEAD,
+    del max_seqlen_q, max_seqlen_k, deterministic
+    options = {
+        "softcap": softcap,
+        "alibi_slopes": alibi_slopes,
+        "return_attn_probs": return_attn_probs,
+        "block_table": block_table,
+    }
+    refuse("flash_attn_varlen_func", **options, **others)
+    left, right = window_size
+    if causal:
+        right = 0
+    queries, keys = sequences_of(cu_seqlens_q, cu_seqlens_k)
+    return packed_attention(
+        q, k, v, queries, keys, (left, right), dropout_p=dropout_p, scale=softmax_scale
     )  # fmt: skip
 
 
-class LowerTriangularMask:
-    """xformers' causal mask: the first query is aligned with the first key."""
-
-
-def memory_efficient_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_bias: Any = None,
-    p: float = 0.0,
-    scale: float | None = None,
-    **others: Any,
+def flash_attn_varlen_qkvpacked_func(
+    qkv: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    max_seqlen: Any = None,
+    *args: Any,
+    **kwargs: Any,
 ) -> torch.Tensor:
-    """xformers' function: query [B, Q, H, D], key and value [B, T, H, D] ->
-    [B, Q, H, D]; or all without H.
-
-    Args:
-        attn_bias: numbers to add, [B, H, Q, T], or a `LowerTriangularMask`.
-        others: `op` is a matter of speed and ignored.
-
-    Raises:
-        PortError: another kind of mask, or option.
+    """flash_attn's function of qkv [N, 3, H, D]; options as `flash_attn_varlen_func`
+    has them.
     """
-    refuse(
-        "memory_efficient_attention",
-        **without(others, {"op"}),
-    )
-    if not isinstance(attn_bias, (LowerTriangularMask, torch.Tensor, NoneType)):
-        raise PortError(
-            f"a mask of type {type(attn_bias).__name__} has no equivalent in plain torch",
-            where="attn_bias",
-            fix=_INSTEAD,
-        )
-    causal = isinstance(attn_bias, LowerTriangularMask)
-    if causal:
-        attn_bias = None
-    tensors = [query, key, value]
-    has_heads = query.ndim == 4
-    if not has_heads:
-        tensors = [tensor.unsqueeze(2) for tensor in tensors]
-    out = functional.scaled_dot_product_attention(
-        *(tensor.transpose(1, 2) for tensor in tensors), attn_mask=attn_bias, dropout_p=p, is_causal=causal,
-        scale=scale,
-    ).transpose(1, 2)  # fmt: skip
-    if not has_heads:
-        out = out.squeeze(2)
-    return out
+    q, k, v = qkv.unbind(dim=1)
+    return flash_attn_varlen_func(
+        q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *args, **kwargs
+    )  # fmt: skip
+
+
+def flash_attn_varlen_kvpacked_func(
+    q: torch.Tensor, kv: torch.Tensor, *args: Any, **kwargs: Any
+) -> torch.Tensor:
+    """flash_attn's function of q [N, H, D] and kv [T, 2, K, D]; options as
+    `flash_attn_varlen_func` has them.
+    """
+    k, v = kv.unbind(dim=1)
+    return flash_attn_varlen_func(q, k, v, *args, **kwargs)
 
 
 def sageattn(
@@ -213,7 +206,7 @@ def sageattn(
         raise PortError(
             "causal attention is ambiguous if query and key lengths differ",
             where="is_causal",
-            fix=_INSTEAD,
+            fix=INSTEAD,
         )
     grouped = query.shape[1] != key.shape[1]
     out = functional.scaled_dot_product_attention(

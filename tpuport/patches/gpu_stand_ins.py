@@ -28,18 +28,32 @@ PACKAGES = {
 
 _FLASH = (
     "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_kvpacked_func", "flash_attn_varlen_func",
+    "flash_attn_varlen_qkvpacked_func", "flash_attn_varlen_kvpacked_func",
 )  # fmt: skip
+_BLOCKS = (
+    "BlockDiagonalMask", "BlockDiagonalCausalMask", "BlockDiagonalCausalFromBottomRightMask",
+    "BlockDiagonalPaddedKeysMask", "BlockDiagonalCausalWithOffsetPaddedKeysMask",
+)  # fmt: skip
+_XFORMERS = ("memory_efficient_attention", "LowerTriangularMask", *_BLOCKS)
 
-# Names that work like the package's; every other name can be imported, and raises an
-# error when it is called.
+# Names that work like the package's, and the module of tpuport that has them; every
+# other name can be imported, and raises an error when it is called.
 WORKING = {
-    "flash_attn": _FLASH,
-    "flash_attn.flash_attn_interface": _FLASH,
-    "flash_attn_interface": ("flash_attn_varlen_func",),
-    "xformers.ops": ("memory_efficient_attention", "LowerTriangularMask"),
-    "sageattention": ("sageattn",),
-    "apex.normalization": ("FusedLayerNorm", "FusedRMSNorm"),
-    "apex.normalization.fused_layer_norm": ("FusedLayerNorm", "FusedRMSNorm"),
+    "flash_attn": ("gpu_attention", _FLASH),
+    "flash_attn.flash_attn_interface": ("gpu_attention", _FLASH),
+    "flash_attn.bert_padding": (
+        "gpu_bert_padding",
+        ("unpad_input", "pad_input", "index_first_axis", "index_put_first_axis"),
+    ),
+    "xformers.ops": ("gpu_xformers", _XFORMERS),
+    "xformers.ops.fmha": ("gpu_xformers", _XFORMERS),
+    "xformers.ops.fmha.attn_bias": ("gpu_xformers", _XFORMERS[1:]),
+    "sageattention": ("gpu_attention", ("sageattn",)),
+    "apex.normalization": ("gpu_attention", ("FusedLayerNorm", "FusedRMSNorm")),
+    "apex.normalization.fused_layer_norm": (
+        "gpu_attention",
+        ("FusedLayerNorm", "FusedRMSNorm"),
+    ),
 }
 
 
@@ -77,10 +91,14 @@ class StandIn(ModuleType):
             return f"{PACKAGES.get(self.__name__, '0.0')}+tpuport"
         # Imported late: most repositories import the package without using its
         # attention.
-        if name in WORKING.get(self.__name__, ()):
-            value = getattr(
-                importlib.import_module("tpuport.patches.gpu_attention"), name
-            )
+        module, names = WORKING.get(self.__name__, ("", ()))
+        if name in names:
+            value = getattr(importlib.import_module(f"tpuport.patches.{module}"), name)
+        elif any(
+            f"{known}.".startswith(f"{self.__name__}.{name}.") for known in WORKING
+        ):
+            # `from package import module` asks for an attribute first.
+            value = StandIn(f"{self.__name__}.{name}", self.__doc__)
         else:
             value = _placeholder(self.__name__, name)
         setattr(self, name, value)
