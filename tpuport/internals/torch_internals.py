@@ -4,6 +4,7 @@ pytrees.
 
 import contextlib
 import functools
+import importlib
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -376,3 +377,11 @@ def is_filled_later(storage: torch.UntypedStorage) -> bool:
 def remove_kernels(library: torch.library.Library) -> None:
     """Take the kernels of a library back, of which torch has public calls that add."""
     library._destroy()
+
+
+def let_torch_look_for_triton() -> None:
+    """Have torch find out once and for all whether triton is installed."""
+    # Where another release has them elsewhere, it finds out later.
+    with contextlib.suppress(ImportError, AttributeError):
+        importlib.import_module("torch._inductor.runtime.triton_compat")
+        importlib.import_module("torch.utils._triton").has_triton_package()

@@ -53,13 +53,14 @@ class Calls:
         """Count a call of the current caller, while active."""
         if not self.active:
             return
-        call = Call(name, became, *_caller())
+        call = Call(name, became, *caller())
         if call not in self.counts:
             logger.info("gpu shim: %s", call)
         self.counts[call] += 1
 
 
-def _caller() -> tuple[str, int]:
+def caller() -> tuple[str, int]:
+    """File and line of the user's code that is running."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

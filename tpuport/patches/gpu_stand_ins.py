@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from tpuport.errors import PortError
+from tpuport.internals.torch_internals import let_torch_look_for_triton
 
 # Packages that get a stand-in if they are not installed, each with the version that the
 # stand-in reports.
@@ -48,6 +49,8 @@ WORKING = {
     "xformers.ops": ("gpu_xformers", _XFORMERS),
     "xformers.ops.fmha": ("gpu_xformers", _XFORMERS),
     "xformers.ops.fmha.attn_bias": ("gpu_xformers", _XFORMERS[1:]),
+    # Not among PACKAGES: code whose import of it may fail has a branch without it.
+    "triton": ("gpu_triton", ("Config", "autotune", "heuristics", "jit")),
     "sageattention": ("gpu_attention", ("sageattn",)),
     "apex.normalization": ("gpu_attention", ("FusedLayerNorm", "FusedRMSNorm")),
     "apex.normalization.fused_layer_norm": (
@@ -55,6 +58,10 @@ WORKING = {
         ("FusedLayerNorm", "FusedRMSNorm"),
     ),
 }
+
+
+# Packages whose frames lie between an import and who asked for it.
+_IMPORTING = ("importlib", "tpuport")
 
 
 class _Kind(type):
@@ -143,6 +150,11 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
         parent = sys.modules.get(fullname.rpartition(".")[0])
+        if fullname == "triton":
+            if _is_asked_by_torch():
+                return None
+            # Afterwards it would take the stand-in for a compiler.
+            let_torch_look_for_triton()
         if fullname not in self.packages and not isinstance(parent, StandIn):
             return None
         # Any of them may have submodules.
@@ -156,3 +168,14 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self.note(f"import {module.__name__}", "a stand-in")
+
+
+def _is_asked_by_torch() -> bool:
+    """Whether torch's own code imports a module: it asks what it may generate code
+    for.
+    """
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__", "").partition(".")[0] in _IMPORTING:
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return frame.f_globals.get("__name__", "").partition(".")[0] == "torch"
