@@ -8,6 +8,7 @@ from importlib import metadata
 import pytest
 
 from tpuport.hardware import cpu_compiler
+from tpuport.internals import jax_internals
 
 # Rotated points and their squared lengths, around the sizes that jaxlib 0.10.2 gets wrong; the largest relative error.
 _PROGRAM = """
@@ -54,7 +55,7 @@ def _forbid(monkeypatch):
     def read():
         raise AssertionError("the flags were changed")
 
-    monkeypatch.setattr(cpu_compiler, "read_xla_flags", read)
+    monkeypatch.setattr(jax_internals, "read_xla_flags", read)
 
 
 def test_a_release_that_is_right_has_no_flag(monkeypatch):
@@ -66,7 +67,7 @@ def test_a_release_that_is_right_has_no_flag(monkeypatch):
 def test_where_jax_has_read_its_flags_a_warning_says_what_to_do(monkeypatch, caplog):
     _forbid(monkeypatch)
     monkeypatch.setattr(cpu_compiler.metadata, "version", lambda name: "0.10.2")
-    monkeypatch.setattr(cpu_compiler, "has_started_devices", lambda: True)
+    monkeypatch.setattr(jax_internals, "has_started_devices", lambda: True)
     cpu_compiler.avoid_faults()
     [record] = caplog.records
     assert "import tpuport.auto" in record.message

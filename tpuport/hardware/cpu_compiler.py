@@ -11,7 +11,6 @@ import os
 from importlib import metadata
 from typing import Final
 
-from tpuport.internals.jax_internals import has_started_devices, read_xla_flags
 from tpuport.temporary import temporary_environment
 
 logger = logging.getLogger("tpuport")
@@ -30,6 +29,9 @@ def avoid_faults() -> None:
     version = metadata.version("jaxlib")
     if version not in _FAULTY or _NAME in flags:
         return
+    # This room imports no jax, which takes a second.
+    from tpuport.internals.jax_internals import has_started_devices, read_xla_flags
+
     if has_started_devices():
         import jax
 
