@@ -218,7 +218,7 @@ def test_a_model_that_runs_on_the_host_says_why():
 
 @pytest.mark.parametrize(
     ("model_class", "cell"),
-    [(Doubled, "0"), (KeepsItsScale, "1, once"), (CountsItsCalls, "2, again and again")],
+    [(Doubled, "0"), (KeepsItsScale, "0"), (CountsItsCalls, "0")],
 )
 def test_a_program_that_the_second_call_compiles_may_be_the_last(model_class, cell):
     record = {"forward": compared(model_class(3, 3))}

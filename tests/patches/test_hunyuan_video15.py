@@ -117,7 +117,7 @@ def test_one_program_for_a_shape(compiled):
     assert compiled.program.compilations == counted
     call_arguments = compiled._prepare_call((), CASES["text, guidance"])
     parts, _ = compiled._prepare_program(call_arguments)
-    assert max((x.nbytes for x in compiled.program.constants(*parts)), default=0) < 1 << 20
+    assert max((x.nbytes for x in compiled.program.trace(*parts).jaxpr.consts), default=0) < 1 << 20
     assert "f64" not in compiled.lower(**CASES["text, guidance"]).as_text()
 
 

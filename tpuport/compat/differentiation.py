@@ -20,6 +20,7 @@ from tpuport.compat.view_writes import written_by_name
 from tpuport.errors import PortError
 from tpuport.internals.jax_internals import DIFFERENTIATION, is_differentiated
 from tpuport.internals.torch_internals import OpOverload, torch_pytree
+from tpuport.internals.torchax_internals import ARRAY
 
 # Whether torch's mode was set to record gradients where the differentiation began.
 _begins_with_gradients: ContextVar[bool] = ContextVar(
@@ -75,7 +76,8 @@ def _has_differentiated(tree: Any) -> bool:
 
 def _is_differentiated(value: Any) -> bool:
     """Whether this is a tensor on the device that jax is differentiating."""
-    return is_ported(value) and is_differentiated(value.jax())
+    # Rows that a mask has selected have no array, and asking for one would compute it.
+    return is_ported(value) and is_differentiated(vars(value).get(ARRAY))
 
 
 def _refuse_inside(tree: Any, what: str) -> None:

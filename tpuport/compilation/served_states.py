@@ -152,6 +152,7 @@ class ServedStates:
         result: Any,
     ) -> None:
         """Note that a state's own program has run."""
+        traced = self._traced.pop(key, None)
         if not isinstance(result, OutputAndWrites) or result.state_changes is None:
             return
         call_key = _call_key(arguments, call)
@@ -159,7 +160,6 @@ class ServedStates:
         if run is not None and run.signature == key:
             run.note_results(result)
             return
-        traced = self._traced.pop(key, None)
         if traced is None:
             return
         slots, arrays = _slots(arguments, call), jax.tree.leaves(arguments[:-1])

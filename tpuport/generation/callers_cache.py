@@ -29,6 +29,7 @@ from tpuport.generation.fixed_layers import FixedLayer, WindowLayer
 from tpuport.generation.grown_layers import GrownLayer, GrownWindowLayer, grow
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.prompts import bucket_length
+from tpuport.plurals import count_noun
 
 _WHERE = "cache"
 _KINDS = {
@@ -82,7 +83,9 @@ class CallersCache:
         self.forms = tuple(map(_form, cache.layers))
         lengths = {_columns(layer) for layer in cache.layers}
         if len(lengths) > 1 or len(cache.layers) != len(own_layers):
-            raise _of_another_model(f"{len(cache.layers)} layers of {lengths} columns")
+            raise _of_another_model(
+                f"{count_noun(len(cache.layers), 'layer')} of {lengths} columns"
+            )
         self.columns = lengths.pop()
         if self.columns:
             self._check_states(decoder.model)

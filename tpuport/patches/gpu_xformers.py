@@ -17,6 +17,7 @@ from tpuport.errors import PortError
 from tpuport.mappings import without
 from tpuport.patches.gpu_attention import INSTEAD, refuse
 from tpuport.patches.gpu_packed import Sequences, packed_attention
+from tpuport.plurals import count_noun
 
 
 class LowerTriangularMask:
@@ -168,7 +169,7 @@ class BlockDiagonalCausalWithOffsetPaddedKeysMask(BlockDiagonalPaddedKeysMask):
 def _check_same_count(q_seqlen: Sequence[int], kv_seqlen: Sequence[int]) -> None:
     if len(q_seqlen) != len(kv_seqlen):
         raise PortError(
-            f"{len(q_seqlen)} sequences of queries and {len(kv_seqlen)} of keys",
+            f"{count_noun(len(q_seqlen), 'sequence')} of queries and {len(kv_seqlen)} of keys",
             where="q_seqlen, kv_seqlen",
             fix="give a length of queries and a length of keys for each sequence",
         )

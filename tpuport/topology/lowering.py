@@ -454,24 +454,34 @@ def _force_attention(implementation: str | None) -> Iterator[None]:
         attention_settings.remove_settings(owner)
 
 
-@contextlib.contextmanager
-def _record_sequences(model: torch.nn.Module) -> Iterator[set[int]]:
-    """The lengths of the hidden states [B, S, E] that enter blocks inside: what
-    `sequence_sharded` divides.
+class _SequenceRecorder:
+    """What `_record_sequences` finds; an object of tpuport's own, and so no part of the
+    state that the model has again after a trace.
     """
-    lengths: set[int] = set()
 
-    def record(block: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self) -> None:
+        self.lengths: set[int] = set()
+
+    def record(self, block: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         first_parameter = next(iter(inspect.signature(block.forward).parameters))
         # Blocks are called with the hidden states first, by position or by name.
         hidden = (*args, kwargs.get(first_parameter))[0]
         # What has other dimensions than [B, S, E] has no sequence for sp to divide.
         if isinstance(hidden, torch.Tensor) and hidden.ndim == 3:
-            lengths.add(int(hidden.shape[1]))
+            self.lengths.add(int(hidden.shape[1]))
 
+
+@contextlib.contextmanager
+def _record_sequences(model: torch.nn.Module) -> Iterator[set[int]]:
+    """The lengths of the hidden states [B, S, E] that enter blocks inside: what
+    `sequence_sharded` divides.
+    """
+    recorder = _SequenceRecorder()
     with contextlib.ExitStack() as stack:
         for block in transformer_blocks(model):
             stack.callback(
-                block.register_forward_pre_hook(record, with_kwargs=True).remove
+                block.register_forward_pre_hook(
+                    recorder.record, with_kwargs=True
+                ).remove
             )
-        yield lengths
+        yield recorder.lengths

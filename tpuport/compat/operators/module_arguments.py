@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from jax.core import Tracer
 
 from tpuport.compat.convert import is_ported, to_device
-from tpuport.compat.operators.outside import is_traced, takes_host_tensors
+from tpuport.compat.operators.outside import takes_host_tensors
 from tpuport.errors import PortError
+from tpuport.internals.torchax_internals import ARRAY
 
 LOWERINGS = ()
 METHODS = ()
@@ -29,7 +31,7 @@ def on_device(
     """
     values = (*args, *kwargs.values())
     host = [value for value in values if _is_of_host(value)]
-    if not host or takes_host_tensors() or any(map(is_traced, values)):
+    if not host or takes_host_tensors() or any(map(_is_traced, values)):
         return args, kwargs
     # Its code may have computed with them before, on the host.
     if not any(map(is_ported, values)) or not any(
@@ -50,6 +52,11 @@ def on_device(
 
 def _moved(value: Any) -> Any:
     return to_device(value) if _is_of_host(value) else value
+
+
+def _is_traced(value: Any) -> bool:
+    # Rows that a mask has selected have no array, and asking for one would compute it.
+    return is_ported(value) and isinstance(vars(value).get(ARRAY), Tracer)
 
 
 def _is_of_host(value: Any) -> bool:
