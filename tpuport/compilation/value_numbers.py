@@ -151,5 +151,5 @@ class ValueNumbers:
 
 def _is_small(array: jax.Array) -> bool:
     """Whether the contents of an array can be compared."""
-    is_key = jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended)
+    is_key = jax.numpy.issubdtype(array.dtype, jax.dtypes.extended)
     return not is_key and array.is_fully_addressable and array.nbytes <= _MOST_BYTES
