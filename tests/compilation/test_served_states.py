@@ -178,3 +178,19 @@ def test_lengths_that_take_turns() -> None:
         same(compiled(x), reference(x))
         same(model.last, reference.last)
     assert compiled.program.compilations == 2
+
+
+def test_a_table_of_weights_that_came_and_went_stays() -> None:
+    """The table is of the second weights, and the first are back: the program would make another one."""
+    reference, model = pair(table_of_weights)
+    compiled = tpuport.compile(model)
+    x = torch.randn(3, 4)
+    first = reference.scale, model.scale
+    for factor in (1, 3):
+        for owner, scale in zip((reference, model), first, strict=True):
+            owner.table, owner.length = None, 0
+            owner.scale = scale if factor == 1 else scale * factor
+        same(compiled(x), reference(x))
+    reference.scale, model.scale = first
+    for _ in range(2):
+        same(compiled(x), reference(x))

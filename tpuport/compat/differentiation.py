@@ -70,8 +70,14 @@ def _detach(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach() if _is_differentiated(tensor) else tensor
 
 
-def _has_differentiated(tree: Any) -> bool:
-    return any(map(_is_differentiated, torch_pytree.tree_leaves(tree)))
+def _has_differentiated(value: Any) -> bool:
+    # Not by torch's trees: this looks at the arguments of every operator.
+    match value:
+        case tuple() | list():
+            return any(map(_has_differentiated, value))
+        case dict():
+            return any(map(_has_differentiated, value.values()))
+    return _is_differentiated(value)
 
 
 def _is_differentiated(value: Any) -> bool:

@@ -20,12 +20,12 @@ class CallSignature:
     Args:
         function: what is called. That of a decorator says nothing, as it sees how its
             arguments are given.
-        kept: patterns of the names of arguments, or of parts of them, that stay.
+        named: patterns of the names of arguments, or of parts of them, that stay.
     """
 
-    def __init__(self, function: Callable, kept: Sequence[str]) -> None:
+    def __init__(self, function: Callable, named: Sequence[str]) -> None:
         self._function = function
-        self._kept = [pattern.partition(".")[0] for pattern in kept]
+        self._named = [pattern.partition(".")[0] for pattern in named]
         # By what they were read from, which may be assigned anew.
         self._read: tuple[Any, Any] | None = None
 
@@ -52,7 +52,7 @@ class CallSignature:
                 and type(value) is type(default)
                 and exact_key(value) == exact_key(default)
             )
-            if is_default and not keep(name) and not is_inside(name, self._kept):
+            if is_default and not keep(name) and not is_inside(name, self._named):
                 del bound.arguments[name]
         return bound.args, bound.kwargs
 

@@ -45,7 +45,7 @@ from tpuport.compilation.call_results import (
     find_changed_caches,
 )
 from tpuport.compilation.call_signature import CallSignature
-from tpuport.compilation.compiled_program import Program, current_surroundings
+from tpuport.compilation.compiled_program import Program
 from tpuport.compilation.host_inputs import (
     find_candidates,
     put_on_device,
@@ -260,21 +260,8 @@ class CompiledFunction:
             call = call._replace(changed_caches=self._changed_caches[signature])
             if stage is not self.program:
                 return stage(*arguments, signature=signature), call
-            return self._run_program_of(signature, arguments, call), call
-
-    def _run_program_of(
-        self, signature: Hashable, arguments: ProgramArguments, call: PreparedCall
-    ) -> Any:
-        """The result of the program of a call, or of one that serves its state."""
-        surroundings = current_surroundings()
-        if served := self._served_states.served(signature):
-            of_run = served.arguments(arguments, surroundings)
-            if of_run is not None:
-                result = self.program(*of_run, signature=served.run.signature)
-                return served.result(result, arguments)
-        result = self.program(*arguments, signature=signature)
-        self._served_states.note(signature, arguments, call, surroundings, result)
-        return result
+            run = functools.partial(self._served_states.run, self.program)
+            return run(signature, arguments, call), call
 
     def _prepare_program(self, call: PreparedCall) -> tuple[ProgramArguments, Hashable]:
         """The program's arguments and a key of it. A new program is traced here, and

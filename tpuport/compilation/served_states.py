@@ -13,7 +13,7 @@ still the same arrays; the program then makes the very same values.
 
 import collections
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from tpuport.compilation.call_arguments import shapes_key
 from tpuport.compilation.call_results import OutputAndWrites
+from tpuport.compilation.compiled_program import Program, current_surroundings
 from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments
 from tpuport.compilation.value_numbers import ValueNumbers
 from tpuport.jaxprs import keep_used_arguments
@@ -38,23 +39,26 @@ class Run(NamedTuple):
 
     Attributes:
         traced: as jax has traced it.
-        arguments: without their arrays, which would live as long as this.
-        given: its arrays by slot, in the order of its jaxpr.
+        form: its arguments without the arrays, which would live as long as this.
+        inputs: its latest arrays by slot, in the order of its jaxpr.
         shardings: of these.
         signature: as in `Program`, and `surroundings`.
-        results: the latest arrays that it returned, by number.
+        results: the arrays that it returned then, by number.
     """
 
     traced: Any
-    arguments: ProgramArguments
-    given: dict[Slot, Reference]
+    form: ProgramArguments
+    inputs: dict[Slot, Reference]
     shardings: tuple[Any, ...]
     signature: Hashable
     surroundings: Hashable
     results: dict[int, Reference]
 
-    def note_results(self, result: Any) -> None:
-        """Remember what the program has returned now."""
+    def note(self, arguments: ProgramArguments, result: Any) -> None:
+        """Remember what the program was given, and has returned, now."""
+        # Both: a result says nothing of other inputs than those that it was made of.
+        arrays = jax.tree.leaves(arguments[:-1])
+        self.inputs.update(zip(self.inputs, map(weakref.ref, arrays), strict=True))
         self.results.clear()
         self.results.update(enumerate(map(weakref.ref, jax.tree.leaves(result))))
 
@@ -64,10 +68,10 @@ class ServedState(NamedTuple):
 
     Attributes:
         run: of the program.
-        sources: for each of its arguments the number of one of the state's own trace,
-            or zeros for what it does not read.
+        sources: for each of its arguments the number of an argument of the state's own
+            trace, or zeros for what it does not read.
         results: for each result of that trace ("result", number of the program's) or
-            ("argument", number of one of its own).
+            ("argument", number of an argument of the trace).
         structure: of that trace's results.
         same: arguments of that trace that have to be these arrays.
     """
@@ -79,42 +83,38 @@ class ServedState(NamedTuple):
     same: tuple[tuple[int, Reference], ...]
 
     def arguments(
-        self, own: ProgramArguments, surroundings: Hashable
+        self, call: ProgramArguments, surroundings: Hashable
     ) -> ProgramArguments | None:
         """The program's arguments for a call in this state; None if the state is no
         longer the one that the program has left.
-
-        Args:
-            own: the arguments of the call.
         """
-        arrays = jax.tree.leaves(own[:-1])
+        arrays = jax.tree.leaves(call[:-1])
         if surroundings != self.run.surroundings or any(
             arrays[number] is not reference() for number, reference in self.same
         ):
             return None
-        given = [
+        inputs = [
             arrays[source] if isinstance(source, int) else source
             for source in self.sources
         ]
-        if tuple(array.sharding for array in given) != self.run.shardings:
+        if tuple(array.sharding for array in inputs) != self.run.shardings:
             return None
-        form = self.run.arguments
-        filled = jax.tree.unflatten(jax.tree.structure(form[:-1]), given)
-        return _made_of(filled, form)
+        form = self.run.form
+        parts = jax.tree.unflatten(jax.tree.structure(form[:-1]), inputs)
+        return _with_parts(form, parts)
 
-    def result(self, result: Any, own: ProgramArguments) -> Any:
+    def result(self, result: Any, call: ProgramArguments) -> Any:
         """What the state's own program would have returned."""
-        self.run.note_results(result)
-        arrays, given = jax.tree.leaves(result), jax.tree.leaves(own[:-1])
+        results, inputs = jax.tree.leaves(result), jax.tree.leaves(call[:-1])
         leaves = [
-            arrays[number] if kind == "result" else given[number]
+            results[number] if kind == "result" else inputs[number]
             for kind, number in self.results
         ]
         return jax.tree.unflatten(self.structure, leaves)
 
 
 class ServedStates:
-    """The programs of one function that may serve further states."""
+    """The programs of a function that may serve further states."""
 
     def __init__(self) -> None:
         self._runs: collections.OrderedDict[Hashable, Run] = collections.OrderedDict()
@@ -133,17 +133,35 @@ class ServedStates:
         for the first time.
         """
         run = self._runs.get(_call_key(arguments, call))
-        served = None if run is None else _find_served(run, traced, arguments, call)
+        served = None
+        if run is not None:
+            served = _Comparison(run, traced, arguments, call).served()
         self._served[key] = served
         if served is None:
             self._traced = {key: traced}
         return served is not None
 
-    def served(self, key: Hashable) -> ServedState | None:
-        """How another program serves this state."""
-        return self._served.get(key)
+    def run(
+        self,
+        program: Program,
+        key: Hashable,
+        arguments: ProgramArguments,
+        call: PreparedCall,
+    ) -> Any:
+        """The result of a state's own program, or of one that serves the state."""
+        surroundings = current_surroundings()
+        served = self._served.get(key)
+        if served is not None:
+            inputs = served.arguments(arguments, surroundings)
+            if inputs is not None:
+                result = program(*inputs, signature=served.run.signature)
+                served.run.note(inputs, result)
+                return served.result(result, arguments)
+        result = program(*arguments, signature=key)
+        self._note(key, arguments, call, surroundings, result)
+        return result
 
-    def note(
+    def _note(
         self,
         key: Hashable,
         arguments: ProgramArguments,
@@ -157,29 +175,32 @@ class ServedStates:
             return
         call_key = _call_key(arguments, call)
         run = self._runs.get(call_key)
-        if run is not None and run.signature == key:
-            run.note_results(result)
-            return
-        if traced is None:
-            return
-        slots, arrays = _slots(arguments, call), jax.tree.leaves(arguments[:-1])
-        form = jax.tree.map(lambda _: 0, arguments[:-1])
-        run = Run(
-            traced,
-            _made_of(form, arguments),
-            dict(zip(slots, map(weakref.ref, arrays), strict=True)),
-            tuple(array.sharding for array in arrays),
-            key,
-            surroundings,
-            {},
-        )
-        run.note_results(result)
-        self._runs[call_key] = run
+        if run is None or run.signature != key:
+            if traced is None:
+                return
+            run = _new_run(key, traced, arguments, call, surroundings)
+            self._runs[call_key] = run
+        run.note(arguments, result)
         if len(self._runs) > _MOST_RUNS:
             self._runs.popitem(last=False)
 
 
-def _made_of(parts: Any, arguments: ProgramArguments) -> ProgramArguments:
+def _new_run(
+    key: Hashable,
+    traced: Any,
+    arguments: ProgramArguments,
+    call: PreparedCall,
+    surroundings: Hashable,
+) -> Run:
+    slots, arrays = _slots(arguments, call), jax.tree.leaves(arguments[:-1])
+    form = _with_parts(arguments, jax.tree.map(lambda _: 0, arguments[:-1]))
+    # Of slots with one name, none is told from the others: see `_Comparison`.
+    inputs = dict(zip(slots, map(weakref.ref, arrays), strict=True))
+    shardings = tuple(array.sharding for array in arrays)
+    return Run(traced, form, inputs, shardings, key, surroundings, {})
+
+
+def _with_parts(arguments: ProgramArguments, parts: Any) -> ProgramArguments:
     """The arguments with others in place of all that are arrays."""
     weights, tensors, overwritten, donated = parts
     return ProgramArguments(weights, tensors, overwritten, donated, arguments.static)
@@ -197,18 +218,17 @@ def _call_key(arguments: ProgramArguments, call: PreparedCall) -> Hashable:
 def _slots(arguments: ProgramArguments, call: PreparedCall) -> list[Slot]:
     """What each array among the arguments is, in the order of the program's jaxpr."""
     static = arguments.static
-    tensors = len(call.divided.arrays)
-    paths = [path for path, _ in call.state.located_tensors()]
-    kept = [
+    tensors: list[Slot] = [
+        ("argument", number) for number in range(len(call.divided.arrays))
+    ]
+    tensors += [("state", path) for path, _ in call.state.located_tensors()]
+    tensors += [
         ("cache", (number, index))
         for number, size in static.read_caches
         for index in range(size)
     ]
-    places: list[Slot] = [("argument", number) for number in range(tensors)]
-    places += [("state", path) for path in paths]
-    places += kept
 
-    def slot_of(path: tuple[Any, ...]) -> Slot:
+    def slot_at(path: tuple[Any, ...]) -> Slot:
         steps: list[Any] = [
             getattr(key, "idx", getattr(key, "key", None)) for key in path
         ]
@@ -217,129 +237,153 @@ def _slots(arguments: ProgramArguments, call: PreparedCall) -> list[Slot]:
             case 0:
                 return "weight", tuple(inner)
             case 1:
-                return places[inner[0]]
+                return tensors[inner[0]]
             case 2:
                 slot = static.overwritten[inner[0]]
-                return ("weight", slot) if isinstance(slot, tuple) else places[slot]
+                return ("weight", slot) if isinstance(slot, tuple) else tensors[slot]
         return "cache", tuple(inner)
 
     pairs, _ = jax.tree_util.tree_flatten_with_path(tuple(arguments[:-1]))
-    return [slot_of(path) for path, _ in pairs]
+    return [slot_at(path) for path, _ in pairs]
 
 
-def _find_served(
-    run: Run, traced: Any, arguments: ProgramArguments, call: PreparedCall
-) -> ServedState | None:
-    """How a program that has run serves the state of a call; None if it does not.
+class _Comparison:
+    """A program that has run, beside the trace of a call in the state after it.
 
     Args:
+        run: of the program.
         traced: the state's own program.
         arguments: of the call.
     """
-    slots, arrays = _slots(arguments, call), jax.tree.leaves(arguments[:-1])
-    programs = (run.traced.jaxpr, traced.jaxpr)
-    # Random numbers would be drawn for another program.
-    if any(
-        len(program.jaxpr.invars) != len(names)
-        for program, names in zip(programs, (run.given, slots), strict=True)
-    ):
-        return None
-    sources = _find_sources(run, slots, arrays)
-    if sources is None or not _donates_less(run, arguments, slots):
-        return None
-    numbers = ValueNumbers()
-    inputs = {slot: numbers.number_of(slot) for slot in (*run.given, *slots)}
-    made, effects = numbers.outputs(programs[0], [inputs[slot] for slot in run.given])
-    # What the state has from the last call, if the program would make the same again.
-    memos: dict[int, int] = {}
-    same: dict[int, Reference] = {}
-    for number in _read_arguments(programs[1]):
-        slot = slots[number]
-        if slot in run.given:
-            continue
-        value = _number_left(run, arrays[number], made)
-        needed = (
-            None
-            if value is None
-            else _needed_arrays(
-                run,
-                numbers.reachable([value]),
-                inputs,
-                dict(zip(slots, arrays, strict=True)),
-            )
-        )
-        if value is None or needed is None:
-            return None
-        memos[number] = value
-        same[number] = weakref.ref(arrays[number])
-        same |= {
-            slots.index(name): weakref.ref(array) for name, array in needed.items()
+
+    def __init__(
+        self, run: Run, traced: Any, arguments: ProgramArguments, call: PreparedCall
+    ) -> None:
+        self._run = run
+        self._traced = traced
+        self._arguments = arguments
+        self._slots = _slots(arguments, call)
+        self._arrays = jax.tree.leaves(arguments[:-1])
+        self._numbers = ValueNumbers()
+        self._inputs = {
+            slot: self._numbers.number_of(slot) for slot in (*run.inputs, *self._slots)
         }
-    given = [memos.get(number, inputs[slot]) for number, slot in enumerate(slots)]
-    own, own_effects = numbers.outputs(programs[1], given)
-    places = {number: ("argument", index) for index, number in enumerate(given)}
-    places |= {number: ("result", index) for index, number in enumerate(made)}
-    places |= {value: ("argument", number) for number, value in memos.items()}
-    if own_effects != effects or not places.keys() >= set(own):
-        return None
-    return ServedState(
-        run, sources, tuple(places[number] for number in own),
-        jax.tree.structure(traced.out_info), tuple(same.items()),
-    )  # fmt: skip
 
-
-def _find_sources(
-    run: Run, slots: Sequence[Slot], arrays: Sequence[Any]
-) -> tuple[int | jax.Array, ...] | None:
-    """Where the arguments of a program are among those of a call; None if one is not
-    there.
-    """
-    places = {slot: number for number, slot in enumerate(slots)}
-    read = set(_read_arguments(run.traced.jaxpr))
-    sources: list[int | jax.Array] = []
-    for number, slot in enumerate(run.given):
-        variable = run.traced.jaxpr.jaxpr.invars[number]
-        form = (variable.aval.shape, variable.aval.dtype)
-        place = places.get(slot)
-        if place is not None and (arrays[place].shape, arrays[place].dtype) == form:
-            sources.append(place)
-        elif number not in read:
-            sources.append(jnp.zeros(*form, device=run.shardings[number]))
-        else:
+    def served(self) -> ServedState | None:
+        """How the program serves the state; None if it does not."""
+        if not self._are_comparable():
             return None
-    return tuple(sources)
+        sources = self._find_sources()
+        if sources is None:
+            return None
+        run_inputs = [self._inputs[slot] for slot in self._run.inputs]
+        run_results, run_effects = self._numbers.outputs(
+            self._run.traced.jaxpr, run_inputs
+        )
+        memos = self._find_memos(run_results)
+        if memos is None:
+            return None
+        inputs = [
+            memos.get(number, self._inputs[slot])
+            for number, slot in enumerate(self._slots)
+        ]
+        results, effects = self._numbers.outputs(self._traced.jaxpr, inputs)
+        places = {number: ("argument", index) for index, number in enumerate(inputs)}
+        places |= {
+            number: ("result", index) for index, number in enumerate(run_results)
+        }
+        # The state has them already.
+        places |= {value: ("argument", index) for index, value in memos.items()}
+        if effects != run_effects or not places.keys() >= set(results):
+            return None
+        return ServedState(
+            self._run, sources, tuple(places[number] for number in results),
+            jax.tree.structure(self._traced.out_info), self._find_same(memos),
+        )  # fmt: skip
 
+    def _are_comparable(self) -> bool:
+        """Whether each argument of both programs has a slot of its own, and none that
+        the first overwrites has to stay.
+        """
+        # Random numbers are further arguments, and would be drawn for another program.
+        counts = [
+            len(traced.jaxpr.jaxpr.invars)
+            for traced in (self._run.traced, self._traced)
+        ]
+        has_slots = counts == [len(self._run.inputs), len(set(self._slots))]
+        first, first_of_run = (
+            len(jax.tree.leaves(part[:2])) for part in (self._arguments, self._run.form)
+        )
+        overwritten = set(list(self._run.inputs)[first_of_run:])
+        return has_slots and overwritten <= set(self._slots[first:])
 
-def _donates_less(run: Run, arguments: ProgramArguments, slots: Sequence[Slot]) -> bool:
-    """Whether whatever a program overwrites may be overwritten in a call."""
-    first, count = (
-        len(jax.tree.leaves(part[:2])) for part in (run.arguments, arguments)
-    )
-    return set(list(run.given)[first:]) <= set(slots[count:])
+    def _find_sources(self) -> tuple[int | jax.Array, ...] | None:
+        """Where the program's arguments are among those of the call; None if one that
+        it reads is not there.
+        """
+        places = {slot: number for number, slot in enumerate(self._slots)}
+        program = self._run.traced.jaxpr
+        read = _read_arguments(program)
+        sources: list[int | jax.Array] = []
+        for number, slot in enumerate(self._run.inputs):
+            aval = program.jaxpr.invars[number].aval
+            form = (aval.shape, aval.dtype)
+            place = places.get(slot)
+            array = None if place is None else self._arrays[place]
+            if array is not None and (array.shape, array.dtype) == form:
+                sources.append(places[slot])
+            elif number not in read:
+                sources.append(jnp.zeros(*form, device=self._run.shardings[number]))
+            else:
+                return None
+        return tuple(sources)
+
+    def _find_memos(self, run_results: list[int]) -> dict[int, int] | None:
+        """By its number, what each argument that the program lacks is among the values
+        of the program: a result of the last run which it would make again. None if one
+        that is read is no such result.
+        """
+        memos = {}
+        for number in _read_arguments(self._traced.jaxpr):
+            if self._slots[number] in self._run.inputs:
+                continue
+            array = self._arrays[number]
+            values = (
+                run_results[index]
+                for index, result in self._run.results.items()
+                if result() is array
+            )
+            value = next(values, None)
+            if value is None or not all(map(self._is_fixed, self._needs(value))):
+                return None
+            memos[number] = value
+        return memos
+
+    def _needs(self, value: int) -> list[Slot]:
+        """The program's arguments that a value is computed of."""
+        reachable = self._numbers.reachable([value])
+        return [slot for slot in self._run.inputs if self._inputs[slot] in reachable]
+
+    def _is_fixed(self, slot: Slot) -> bool:
+        """Whether an argument is the array that it was in the last run, and will be so
+        until somebody assigns another.
+        """
+        if slot[0] not in ("weight", "state") or slot not in self._slots:
+            return False
+        array = self._arrays[self._slots.index(slot)]
+        return self._run.inputs[slot]() is array
+
+    def _find_same(self, memos: dict[int, int]) -> tuple[tuple[int, Reference], ...]:
+        """The memos, and what they are computed of."""
+        numbers = set(memos)
+        for value in memos.values():
+            numbers |= set(map(self._slots.index, self._needs(value)))
+        return tuple(
+            (number, weakref.ref(self._arrays[number])) for number in sorted(numbers)
+        )
 
 
 def _read_arguments(program: Any) -> tuple[int, ...]:
+    """The numbers of the arguments that a result or an effect depends on."""
     used, _ = keep_used_arguments(program)
     return used
-
-
-def _number_left(run: Run, array: Any, made: Sequence[int]) -> int | None:
-    """The number of the result of the last run that this array is."""
-    return next(
-        (made[index] for index, result in run.results.items() if result() is array),
-        None,
-    )
-
-
-def _needed_arrays(
-    run: Run, reachable: set[int], inputs: dict[Slot, int], arrays: dict[Slot, Any]
-) -> dict[Slot, Any] | None:
-    """The arrays that a value is computed of, by slot; None if these are not those of
-    the last run, or may be others in the next.
-    """
-    needed = {slot for slot in run.given if inputs[slot] in reachable}
-    is_fixed = all(
-        slot[0] in ("weight", "state") and run.given[slot]() is arrays.get(slot)
-        for slot in needed
-    )
-    return {slot: arrays[slot] for slot in needed} if is_fixed else None

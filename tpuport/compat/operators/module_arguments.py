@@ -39,7 +39,7 @@ def on_device(
     ):
         return args, kwargs
     name = getattr(function, "__name__", "").partition(".")[0]
-    if name.endswith("_") and _is_of_host(args[0]):
+    if name.endswith("_") and args and _is_of_host(args[0]):
         if name == "copy_":
             return args, kwargs
         raise PortError(
