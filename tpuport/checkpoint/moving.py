@@ -30,11 +30,14 @@ from tpuport.checkpoint.device_layout import (
     replicated_sharding,
     scatter,
 )
+from tpuport.checkpoint.movable_tensors import (
+    check_movable,
+    kind_of,
+    named_tensors,
+)
 from tpuport.errors import PortError
 from tpuport.internals.torchax_internals import array_of
-from tpuport.mappings import without
 from tpuport.patches import registry
-from tpuport.plurals import count_noun
 from tpuport.quantization import (
     QuantizationRules,
     Scheme,
@@ -44,7 +47,6 @@ from tpuport.quantization import (
 )
 from tpuport.sharding import ShardingRules
 
-_WIDE_INTEGERS = (torch.int64, torch.uint64)
 logger = logging.getLogger("tpuport")
 
 # How often each live model was put on devices; its programs are compiled again after
@@ -167,7 +169,7 @@ def plan_port(
     registry.apply_for(model)
     mesh = mesh or model_mesh(model) or one_device_mesh()
     dtypes = _target_dtypes(model, as_torch_dtype(dtype))
-    _check_movable(model, dtypes)
+    check_movable(model, dtypes)
     quantization = as_quantization_rules(quantize)
     schemes = {} if quantization is None else _choose_schemes(model, quantization)
     groups = parameter_groups(model)
@@ -226,7 +228,7 @@ def move_buffers(
             logger.warning(
                 "%s stays on the host, as the device has no %s tensors: code that reads it cannot be compiled",
                 names[0],
-                _kind_of(buffer),
+                kind_of(buffer),
             )
             continue
         dtype = dtypes.get(names[0], buffer.dtype)
@@ -318,18 +320,6 @@ def _parameter_shapes(
     return shapes
 
 
-def _named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Every parameter and buffer, tied ones under each of their names, but no part of a
-    quantised weight.
-    """
-    tensors: dict[str, torch.Tensor] = dict(
-        model.named_parameters(remove_duplicate=False)
-    )
-    tensors.update(model.named_buffers(remove_duplicate=False))
-    parts = part_names(model)
-    return without(tensors, parts)
-
-
 def _target_dtypes(
     model: torch.nn.Module, dtype: torch.dtype | None
 ) -> dict[str, torch.dtype]:
@@ -338,7 +328,7 @@ def _target_dtypes(
     Buffers that no checkpoint holds keep theirs: rotary frequencies are float32 in
     every model.
     """
-    dtypes = {name: tensor.dtype for name, tensor in _named_tensors(model).items()}
+    dtypes = {name: tensor.dtype for name, tensor in named_tensors(model).items()}
     if dtype is None:
         return dtypes
     # An integer dtype would truncate every weight.
@@ -354,71 +344,6 @@ def _target_dtypes(
     return dtypes | {
         name: override(name, dtype) for name in names if dtypes[name].is_floating_point
     }
-
-
-def _check_movable(model: torch.nn.Module, dtypes: dict[str, torch.dtype]) -> None:
-    """PortError for tensors without values, and for tensors that cannot become an array
-    of their dtype.
-    """
-    tensors = _named_tensors(model)
-    host_tensors = {
-        name: tensor for name, tensor in tensors.items() if not compat.is_ported(tensor)
-    }
-    empty = [name for name, tensor in host_tensors.items() if tensor.is_meta]
-    if empty:
-        raise PortError(
-            f"the model has {count_noun(len(empty), 'tensor')} without values, on the meta device",
-            where=", ".join(empty[:20]),
-            fix="load the checkpoint with tpuport.load, or with from_pretrained",
-        )
-    # Code may never read them; what does is told so.
-    staying = {
-        name
-        for name, buffer in model.named_buffers()
-        if not compat.has_array_form(buffer)
-    }
-    # Each error gets the name of its tensor, which the conversion does not know.
-    for name, dtype in without(dtypes, staying).items():
-        try:
-            compat.jax_dtype(dtype)
-            if name in host_tensors:
-                _check_convertible(host_tensors[name], dtype)
-        except PortError as error:
-            raise PortError(error.what, where=name, fix=error.fix) from None
-
-
-def _check_convertible(tensor: torch.Tensor, dtype: torch.dtype) -> None:
-    """PortError for a tensor that cannot become an array."""
-    if tensor.dtype in _WIDE_INTEGERS:
-        # Converted whole: such tensors are small, and may hold numbers that do not fit
-        # 32 bits.
-        compat.to_jax(tensor)
-        return
-    if not compat.has_array_form(tensor):
-        raise PortError(
-            f"a {_kind_of(tensor)} tensor cannot be moved",
-            fix="make it dense first: to_dense(), or dequantize()",
-        )
-    try:
-        # An empty slice is enough to find out, and costs nothing.
-        compat.to_jax(tensor.detach()[(slice(0, 0),) * tensor.ndim].to(dtype))
-    except (
-        RuntimeError,
-        TypeError,
-        NotImplementedError,
-        AttributeError,
-        ValueError,
-    ) as error:
-        raise PortError(
-            f"a {type(tensor).__name__} cannot be moved: {error}"
-        ) from error
-
-
-def _kind_of(tensor: torch.Tensor) -> str:
-    """What a tensor without an array form is: "sparse_coo"."""
-    if tensor.is_quantized:
-        return "quantized"
-    return str(tensor.layout).removeprefix("torch.")
 
 
 def to_cpu(value: Any) -> Any:
@@ -487,7 +412,7 @@ def _move_module_to_cpu(model: torch.nn.Module) -> torch.nn.Module:
     """
     # All are checked before any is moved, so that a failure leaves the module on the
     # devices.
-    for name, tensor in _named_tensors(model).items():
+    for name, tensor in named_tensors(model).items():
         if compat.is_ported(tensor):
             _check_fetchable(compat.as_jax(tensor), name)
     quantized_moves.make_dense(model, fetch)

@@ -4,6 +4,7 @@ differs, with its line.
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -111,13 +112,6 @@ class Check(StageLog):
             self.used_rules,
         )
 
-    def _explain_results(self) -> None:
-        """Ask of each result that differs whether the compiler is to blame."""
-        runs = comparing.Runs(Recording(), self.torch_run, self.exact_run)
-        self.findings = compiler_faults.explain(
-            self.findings, lambda: self._port_to(None), self.arguments, runs
-        )
-
     def carry_out(self, names: Iterable[str]) -> None:
         """Carry out some stages, in this order; "torch" comes first, and without it
         nothing means anything.
@@ -140,6 +134,12 @@ class Check(StageLog):
                     if name != "torch" and not self.runs_in_torch:
                         raise StageSkipped
                     stages[name]()
+
+    def _explain_results(self) -> None:
+        """Ask of each result that differs whether the compiler is to blame."""
+        ported = functools.partial(self._port_to, None)
+        runs = self.arguments, self.torch_run, self.exact_run
+        self.findings = compiler_faults.explain(self.findings, ported, *runs)
 
     def _fresh_model(self) -> torch.nn.Module:
         """A copy that was never called: a call may write to the model."""
@@ -422,9 +422,7 @@ class Check(StageLog):
             self._explain_results()
 
     def _may_differ(self) -> bool:
-        """Whether whole results differ for a reason that is known, so that comparing
-        them tells nothing.
-        """
+        """Whether it is known why results differ, so that comparing tells nothing."""
         known = self.has("result", "compiler", "tie")
         return known or repeated_calls.draws_numbers(self.torch_run)
 

@@ -25,6 +25,7 @@ from tpuport.verification.bounds import deviation
 from tpuport.verification.check_result import CheckFinding
 from tpuport.verification.comparing import Runs
 from tpuport.verification.model_runs import Arguments
+from tpuport.verification.recording import Recording
 
 
 class _Program(NamedTuple):
@@ -80,15 +81,17 @@ def explain(
     findings: Sequence[CheckFinding],
     ported: Callable[[], torch.nn.Module],
     arguments: Arguments,
-    runs: Runs,
+    torch_run: Recording,
+    exact_run: Recording | None,
 ) -> list[CheckFinding]:
     """The findings, with a fault of the compiler in place of a result that differs
     because of it.
 
     Args:
         ported: makes a copy of the model on the device.
-        runs: of which the device's has nothing to say.
+        torch_run, exact_run: of the call with these arguments.
     """
+    runs = Runs(Recording(), torch_run, exact_run)
     programs = {"compare": _recorded_program, "compile": _compiled_program}
 
     def explained(finding: CheckFinding) -> CheckFinding:
