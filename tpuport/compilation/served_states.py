@@ -54,13 +54,20 @@ class Run(NamedTuple):
     surroundings: Hashable
     results: dict[int, Reference]
 
-    def note(self, arguments: ProgramArguments, result: Any) -> None:
-        """Remember what the program was given, and has returned, now."""
+    def note(self, arguments: ProgramArguments, result: Any) -> bool:
+        """Remember what the program was given, and has returned, now. False if the
+        arguments have another structure (a weight has got a second name), or two of
+        them one slot.
+        """
+        arrays, structure = jax.tree.flatten(arguments[:-1])
+        same_structure = structure == jax.tree.structure(self.form[:-1])
+        if not same_structure or len(arrays) != len(self.inputs):
+            return False
         # Both: a result says nothing of other inputs than those that it was made of.
-        arrays = jax.tree.leaves(arguments[:-1])
         self.inputs.update(zip(self.inputs, map(weakref.ref, arrays), strict=True))
         self.results.clear()
         self.results.update(enumerate(map(weakref.ref, jax.tree.leaves(result))))
+        return True
 
 
 class ServedState(NamedTuple):
@@ -180,7 +187,8 @@ class ServedStates:
                 return
             run = _new_run(key, traced, arguments, call, surroundings)
             self._runs[call_key] = run
-        run.note(arguments, result)
+        if not run.note(arguments, result):
+            del self._runs[call_key]
         if len(self._runs) > _MOST_RUNS:
             self._runs.popitem(last=False)
 
@@ -194,7 +202,6 @@ def _new_run(
 ) -> Run:
     slots, arrays = _slots(arguments, call), jax.tree.leaves(arguments[:-1])
     form = _with_parts(arguments, jax.tree.map(lambda _: 0, arguments[:-1]))
-    # Of slots with one name, none is told from the others: see `_Comparison`.
     inputs = dict(zip(slots, map(weakref.ref, arrays), strict=True))
     shardings = tuple(array.sharding for array in arrays)
     return Run(traced, form, inputs, shardings, key, surroundings, {})
