@@ -140,3 +140,17 @@ def test_tracers_are_wrapped():
 def test_to_jax_of_a_ported_tensor_is_its_array():
     array = jnp.ones(3)
     assert compat.to_jax(compat.wrap(array)) is array
+
+
+def test_whether_a_tensor_of_the_device_is_an_array_asks_nothing_of_torch():
+    asked = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            asked.append(function)
+            return function(*args, **(kwargs or {}))
+
+    tensor = compat.wrap(jnp.ones(2))
+    with Mode():
+        assert compat.has_array_form(tensor)
+    assert not asked

@@ -90,6 +90,9 @@ def has_array_form(tensor: torch.Tensor) -> bool:
     """Whether a tensor is, or can become, an array: sparse and torch's own quantized
     tensors cannot.
     """
+    # What it is made of would be asked of torchax, which is slow, for each weight.
+    if is_ported(tensor):
+        return True
     return tensor.layout is torch.strided and not tensor.is_quantized
 
 
