@@ -1,5 +1,6 @@
 """From the devices back to the host: results and whole models."""
 
+import dataclasses
 from collections import defaultdict
 
 import jax
@@ -98,3 +99,35 @@ def test_dictionaries_keep_their_order():
     assert fetched["c"] == []
     assert torch.equal(fetched["a"][1], values["a"][1])
     assert compat.is_ported(ported["b"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    fields: dict[str, torch.Tensor]
+    latitudes: torch.Tensor
+    history: list
+
+
+def test_what_own_objects_hold_is_fetched_in_new_ones():
+    field = compat.wrap(compat.to_jax(torch.arange(3.0)))
+    host = torch.ones(2)
+    model = tpuport.port(torch.nn.Linear(2, 2))
+    forecast = Forecast({"b": field, "a": field}, host, [model, "12:00"])
+    forecast.history.append(forecast)
+    got, (again,) = tpuport.to_cpu((forecast, [forecast]))
+    assert type(got) is Forecast
+    assert got is again is got.history[2]
+    assert list(got.fields) == ["b", "a"]
+    assert type(got.fields["b"]) is torch.Tensor
+    assert got.fields["b"].tolist() == [0, 1, 2]
+    assert got.fields["a"] is got.fields["b"]
+    assert got.latitudes is host
+    assert got.history[:2] == [model, "12:00"]
+    # The caller's own is as it was.
+    assert forecast.fields["b"] is field
+    assert compat.is_ported(model.weight)
+
+
+def test_an_object_without_tensors_of_the_device_is_returned_itself():
+    forecast = Forecast({}, torch.ones(2), [torch.distributions.Normal(torch.zeros(1), torch.ones(1))])
+    assert tpuport.to_cpu([forecast])[0] is forecast

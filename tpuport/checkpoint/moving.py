@@ -15,7 +15,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tpuport import compat, pytrees
+from tpuport import compat, object_graph, pytrees
 from tpuport.checkpoint import quantized_moves
 from tpuport.checkpoint.device_layout import (
     as_torch_dtype,
@@ -356,12 +356,13 @@ def to_cpu(value: Any) -> Any:
 
     Args:
         value: a tensor on the device; any result of a compiled function, such as a
-            transformers output, a cache, a list or dict of them; or a ported module,
-            which is moved back in place, one tensor after the other.
+            transformers output, a cache, a list or dict of them, or an object of your
+            own class; or a ported module, which is moved back in place, one tensor
+            after the other.
 
     Returns:
-        The same with tensors on the CPU; tensors that are there already are returned
-        unchanged.
+        The same with tensors on the CPU, in new objects; tensors that are there
+        already are returned unchanged, and so are modules in an object.
 
     Raises:
         PortError: a part of an array is on the devices of another process, or the value
@@ -371,7 +372,26 @@ def to_cpu(value: Any) -> Any:
         return _move_module_to_cpu(value)
     pytrees.register()
     pytrees.register_used(value)
+    leaves: list[Any] = []
+    pytrees.map_leaves(leaves.append, value)
+    if any(map(object_graph.is_own_object, leaves)):
+        return _fetch_parts(value)
     return pytrees.map_leaves(fetch, value)
+
+
+def _fetch_parts(value: Any) -> Any:
+    """`to_cpu` of a value with objects of any class, which jax does not take apart. An
+    object in two places remains one object.
+    """
+    parts = object_graph.Parts(caches_are_leaves=False)
+    parts.add_root("value", value)
+    graph = parts.graph()
+    if not any(isinstance(compat.as_jax(leaf), jax.Array) for leaf in graph.leaves):
+        return value
+    (fetched,), _ = object_graph.unflatten(
+        graph.structure, list(map(fetch, graph.leaves))
+    )
+    return fetched
 
 
 def fetch(leaf: Any) -> Any:
