@@ -81,6 +81,31 @@ def test_results_may_be_other_things_than_tensors():
     assert specs(Named(model), inputs) == expected
 
 
+class Cache:
+    def __init__(self):
+        self.rows = torch.zeros(2, 8, 64)
+        self.steps = 0
+
+
+def test_tensors_in_objects_of_any_class_are_inputs():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)
+
+        def forward(self, x, caches):
+            caches[0].rows[:, :4] = self.down(torch.relu(self.up(x)))
+            caches[0].steps += 1
+            return caches[0].rows.sum(1)
+
+    cache = Cache()
+    plan = specs(Model(), (torch.zeros(2, 4, 64), [cache]))
+    assert (plan["up.weight"], plan["down.weight"]) == (("tp", None), (None, "tp"))
+    # The caller's own is as it was.
+    assert type(cache.rows) is torch.Tensor
+    assert cache.steps == 0
+
+
 def test_modulation_is_divided_where_the_condition_is_made():
     actual = specs(*own_models.dit(2))
     assert actual["time.2.weight"] == ("tp", None)

@@ -12,7 +12,7 @@ import jax
 import torch
 from jax.extend.core import ClosedJaxpr
 
-from tpuport import attention, compat, pytrees, trace_errors
+from tpuport import attention, compat, object_graph, pytrees, trace_errors
 from tpuport.attention import attention_settings
 from tpuport.compat import randomness
 from tpuport.errors import PortError
@@ -42,14 +42,18 @@ def trace_model(model: torch.nn.Module, inputs: Any) -> ModelTrace:
     Args:
         model: its weights may be on any device, also meta, and are not read.
         inputs: arguments by name, or a tuple of arguments, or the only argument.
-            Tensors and jax.ShapeDtypeStruct are traced; anything else is static.
+            Tensors and jax.ShapeDtypeStruct are traced, also in objects of any class,
+            of which the model gets copies; anything else is static.
 
     Raises:
         CannotTrace: the model's code cannot be traced.
+        PortError: an object cannot be taken apart, and has tensors.
     """
     pytrees.register()
     args, kwargs = _arguments(inputs)
-    leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+    flattener = object_graph.Flattener(caches_are_leaves=False)
+    flattener.add_root("inputs", (args, kwargs))
+    leaves, _, _, structure = flattener.graph()
     traced = [index for index, leaf in enumerate(leaves) if _is_array(leaf)]
     # Parameters first, as `read_program` expects it. Buffers are arguments too, or they
     # would be constants.
@@ -61,7 +65,7 @@ def trace_model(model: torch.nn.Module, inputs: Any) -> ModelTrace:
         for index, array in zip(traced, arrays, strict=True):
             values[index] = compat.as_torch(array)
         with _in_place_of_weights(model, dict(zip(tensors, weights, strict=True))):
-            call_args, call_kwargs = jax.tree_util.tree_unflatten(tree, values)
+            ((call_args, call_kwargs),), _ = object_graph.unflatten(structure, values)
             out = model(*call_args, **call_kwargs)
             # Classes of outputs are known only now, and jax has to take them apart.
             pytrees.register_used(out)
