@@ -25,7 +25,7 @@ from tpuport.object_graph.object_states import (
 from tpuport.object_graph.parts import Parts
 
 __all__ = [
-    "Flattener", "Graph", "HostArray", "Parts", "State", "Structure", "container_of", "count_places", "is_array", "is_changed",
-    "is_for_jax", "is_own_object", "is_plain", "matching_contents", "read_state", "refuse_captured_tensors",
-    "unflatten",
+    "Flattener", "Graph", "HostArray", "Parts", "State", "Structure", "container_of", "count_places", "is_array",
+    "is_changed", "is_for_jax", "is_own_object", "is_plain", "matching_contents", "read_state",
+    "refuse_captured_tensors", "unflatten",
 ]  # fmt: skip
